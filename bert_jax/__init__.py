@@ -1,0 +1,1 @@
+"""Pretrain BERT-family encoders in JAX."""

@@ -1,0 +1,1 @@
+"""Convert between our parameters and other libraries' checkpoints."""

@@ -1,0 +1,65 @@
+"""Package metadata. Tools are configured in pyproject.toml; `make` installs the pinned set in requirements/."""
+
+from pathlib import Path
+
+from setuptools import setup
+
+CORE = [
+    "jax>=0.10",  # arrays, autodiff, jit, sharding: everything that runs on a device
+    "flax>=0.12.8",  # nnx.Module declares parameters and the forward pass
+    "optax>=0.2.8",  # optimizer transformations
+    "orbax-checkpoint>=0.12.8",  # asynchronous sharded checkpoints
+    "ml_collections>=1.1",  # config files and --config.x=y overrides
+    "absl-py>=2.1",  # the flags that ml_collections builds on
+    "numpy>=2.0",  # host arrays, the token store
+    "numba>=0.61",  # compiled loops that pair, mask and assemble batches
+    "tokenizers>=0.21",  # WordPiece, trained or from vocab.txt; writes the exported tokenizer.json
+    "sentencex>=1.0.32",  # sentence splitting for many languages at 45 MB/s
+    "safetensors>=0.5",  # the exported weights
+    "etils[epath]>=1.10",  # one path type for local and bucket paths
+    "tensorboardX>=2.6",  # TensorBoard event files without TensorFlow
+    "rich>=13",  # progress bars and tables
+    "matplotlib>=3.9",  # the plots of report.html
+]
+
+EXTRAS = {
+    "tpu": ["jax[tpu]>=0.10"],  # libtpu for Cloud TPU machines
+    "cuda": ["jax[cuda13]>=0.10"],  # CUDA libraries for NVIDIA GPUs
+    "torch": [
+        "torch>=2.4",  # the other side of the parity and speed comparisons
+        "transformers>=4.57",  # loads what `convert export` writes
+    ],
+    "dev": [
+        "pytest>=8",  # test runner
+        "hypothesis>=6.100",  # property tests over document and sentence lengths
+        "ruff>=0.8",  # lint and format
+        "mypy>=1.13",  # types
+    ],
+}
+
+setup(
+    name="bert-jax",
+    version="0.1.0",
+    description="Pretrain BERT-family encoders on TPU pods: raw text to a checkpoint that transformers loads",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11,<3.14",
+    packages=[
+        "bert_jax",
+        "bert_jax.convert",
+        "configs",
+        "data_pipeline",
+        "data_pipeline.sources",
+        "launch",
+    ],
+    package_data={"bert_jax": ["py.typed"], "data_pipeline": ["py.typed"]},
+    install_requires=CORE,
+    extras_require=EXTRAS,
+    entry_points={"console_scripts": ["bert-jax=bert_jax.cli:main"]},
+    classifiers=[
+        "Intended Audience :: Science/Research",
+        "Programming Language :: Python :: 3",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+)
