@@ -1,0 +1,125 @@
+"""The BERT encoder exactly as the original (modeling.py of google-research/bert): post-LayerNorm.
+
+NNX declares the parameters and the forward pass and nothing more: between two steps everything is a
+plain dict of arrays. All layers are one stacked set of parameters under one `lax.scan`.
+Sizes: B rows, S positions, H hidden, I intermediate, L layers, V vocabulary, N examples in a row.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.nn.initializers import truncated_normal
+
+from bert_jax.attention import Attention
+from bert_jax.config import ComputeConfig, ModelConfig
+from bert_jax.dropout import dropout, fold
+from bert_jax.layers import Dense, LayerNorm, activation, param
+from bert_jax.sharding import constrain_batch
+
+
+class Embeddings(nnx.Module):
+    """dropout(LayerNorm(word + position + type)): modeling.py:385-521."""
+
+    def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
+        self.config = config
+        H, init = config.hidden_size, truncated_normal(config.initializer_range)
+
+        def words(key, shape, dtype):
+            real = jnp.arange(shape[0])[:, None] < config.vocab_size
+            return jnp.where(real, init(key, shape, dtype), 0)  # added rows are zero and stay zero
+
+        positions, types = config.max_position_embeddings, config.type_vocab_size
+        self.word = param(rngs, (config.padded_vocab_size, H), ("vocab", "table"), words)
+        self.position = param(rngs, (positions, H), ("position", "table"), init)
+        self.type = param(rngs, (types, H), ("type", "table"), init)
+        self.norm = LayerNorm(config, rngs)
+
+    def __call__(
+        self,
+        ids_BxS: jax.Array,
+        types_BxS: jax.Array,
+        positions_BxS: jax.Array,
+        key: jax.Array | None,
+    ) -> jax.Array:
+        """Three integer arrays [B, S] -> float32 [B, S, H]."""
+        x_BxSxH = self.word[...][ids_BxS] + self.type[...][types_BxS]
+        x_BxSxH = x_BxSxH + self.position[...][positions_BxS]
+        return dropout(self.norm(x_BxSxH), rate=self.config.hidden_dropout_prob, key=key)
+
+
+class FeedForward(nnx.Module):
+    """LayerNorm(x + dropout(dense(gelu(dense(x))))): modeling.py:866-880."""
+
+    def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
+        H, I = config.hidden_size, config.intermediate_size  # noqa: E741
+        self.config = config
+        self.up = Dense(config, rngs, (H,), (I,), ("embed", "mlp"))
+        self.down = Dense(config, rngs, (I,), (H,), ("mlp", "embed"))
+        self.norm = LayerNorm(config, rngs)
+
+    def __call__(self, x_BxSxH: jax.Array, key: jax.Array | None) -> jax.Array:
+        """[B, S, H] -> [B, S, H]."""
+        y_BxSxH = self.down(activation(self.config, self.up(x_BxSxH)))
+        return self.norm(x_BxSxH + dropout(y_BxSxH, rate=self.config.hidden_dropout_prob, key=key))
+
+
+class Layer(nnx.Module):
+    """One transformer layer: attention, then the feed-forward network."""
+
+    def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
+        self.attention = Attention(config, rngs)
+        self.mlp = FeedForward(config, rngs)
+
+    def __call__(
+        self, x_BxSxH: jax.Array, allowed_Bx1xSxS: jax.Array, key: jax.Array | None
+    ) -> jax.Array:
+        """[B, S, H] -> [B, S, H]."""
+        x_BxSxH = self.attention(x_BxSxH, allowed_Bx1xSxS, key)
+        return constrain_batch(self.mlp(x_BxSxH, None if key is None else fold(key, 2)))
+
+
+class Encoder(nnx.Module):
+    """Token ids to hidden states; `pooled` gives tanh(dense(h[CLS])) (modeling.py:218-232)."""
+
+    def __init__(self, config: ModelConfig, compute: ComputeConfig, rngs: nnx.Rngs):
+        self.compute = compute
+        self.num_layers = config.num_hidden_layers
+        self.embeddings = Embeddings(config, rngs)
+        # Every leaf of the stack gets a leading [L].
+        self.layers = nnx.vmap(lambda r: Layer(config, r))(rngs.split(self.num_layers))
+        H = config.hidden_size
+        self.pooler = Dense(config, rngs, (H,), (H,), ("embed", "pooled"))
+
+    def __call__(
+        self,
+        ids_BxS: jax.Array,
+        types_BxS: jax.Array,
+        examples_BxS: jax.Array,
+        positions_BxS: jax.Array,
+        key: jax.Array | None = None,
+    ) -> jax.Array:
+        """Hidden states [B, S, H] of the last layer, in the compute type.
+
+        Args:
+            examples_BxS: number of the example each position belongs to, 0 for padding; a position
+                looks only at positions of its own example.
+            key: uint32 dropout key of this step, None in evaluation.
+        """
+        keys = [None if key is None else fold(key, i) for i in range(self.num_layers + 1)]
+        x_BxSxH = self.embeddings(ids_BxS, types_BxS, positions_BxS, keys.pop())
+        x_BxSxH = constrain_batch(x_BxSxH.astype(self.compute.dtype))
+        allowed_Bx1xSxS = (examples_BxS[:, :, None] == examples_BxS[:, None, :])[:, None]
+
+        def body(x, layer_and_key):
+            layer, layer_key = layer_and_key
+            return layer(x, allowed_Bx1xSxS, layer_key), None
+
+        stacked_keys = None if key is None else jnp.stack(keys)
+        unroll = self.compute.unroll_layers or self.num_layers
+        x_BxSxH, _ = jax.lax.scan(body, x_BxSxH, (self.layers, stacked_keys), unroll=unroll)
+        return x_BxSxH
+
+    def pooled(self, x_BxSxH: jax.Array, cls_positions_BxN: jax.Array) -> jax.Array:
+        """One vector [B, N, H] per example, from the hidden state of its [CLS]."""
+        cls_BxNxH = jnp.take_along_axis(x_BxSxH, cls_positions_BxN[..., None], axis=1)
+        return jnp.tanh(self.pooler(cls_BxNxH))
