@@ -1,0 +1,369 @@
+"""The token store: flat arrays in `.npy` files beside the tokenizer that made every id in them.
+
+    store/
+      manifest.json               what is here, where it came from (fields below)
+      tokenizer.json              the very file an exported checkpoint carries
+      train/, held_out/           one split each, the same files in both:
+        tokens.npy                [T] uint16 (uint32 where the vocabulary exceeds 65,536 entries),
+                                  all documents after one another, no special tokens
+        sentence_lengths.npy      [S] uint32, tokens per sentence, >= 1, summing to T
+        document_lengths.npy      [D] uint32, sentences per document, >= 1, summing to S
+        document_source.npy       [D] uint16, index into manifest "sources"
+        document_language.npy     [D] uint16, index into manifest "languages"
+        token_counts.npy          [V] int64, occurrences of every id, summing to T
+
+Sentences of a document lie next to each other, so a run of sentences is one slice of `tokens`.
+
+Fields of `manifest.json` (JSON, UTF-8, keys sorted; no dates, host names or absolute paths, so
+that equal inputs give equal bytes):
+
+    format_version    int, FORMAT_VERSION below
+    tokenizer_digest  sha256 of the bytes of tokenizer.json
+    vocab_size        V; every id is below it
+    special           {"pad", "unk", "cls", "sep", "mask": id}
+    sources           list, one object per source: "name"; from `build_store` also "kind",
+                      "language", "files", "bytes", "documents" (raw), "characters" (cleaned),
+                      "rules" {cleaning rule: times fired}, "dropped" {what: count}, "warnings"
+                      [text] and "splits" {split: {"documents", "sentences", "tokens"}}
+    languages         list of language codes
+    held_out_share    share of each source's documents asked for as held-out
+    build_digest      sha256 over the build's configuration and inputs ("" if made otherwise)
+    files             {relative path: {"bytes": int, "sha256": hex}} for every other file
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from data_pipeline.errors import UserError
+from data_pipeline.tokenizer import SpecialIds, Tokenizer
+
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+TOKENIZER = "tokenizer.json"
+SPLITS = ("train", "held_out")
+# Array name -> element type; tokens depend on the vocabulary, see `token_type`.
+ARRAYS: Mapping[str, Any] = {
+    "tokens": None,
+    "sentence_lengths": np.uint32,
+    "document_lengths": np.uint32,
+    "document_source": np.uint16,
+    "document_language": np.uint16,
+    "token_counts": np.int64,
+}
+_CHUNK = 1 << 22  # elements or bytes looked at together while hashing and checking
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split's arrays; memory-mapped and read-only when they come from a store."""
+
+    name: str  # "train" or "held_out"
+    tokens: np.ndarray  # [T] uint16 or uint32
+    sentence_lengths: np.ndarray  # [S] uint32, tokens per sentence, >= 1
+    document_lengths: np.ndarray  # [D] uint32, sentences per document, >= 1
+    document_source: np.ndarray  # [D] uint16, index into TokenStore.sources
+    document_language: np.ndarray  # [D] uint16, index into TokenStore.languages
+    token_counts: np.ndarray  # [V] int64
+    digest: str  # sha256 over the digests of this split's files
+
+
+@dataclass(frozen=True)
+class TokenStore:
+    """An open store."""
+
+    path: Path
+    manifest: Mapping[str, Any]
+    train: Split
+    held_out: Split
+    sources: tuple[str, ...]
+    languages: tuple[str, ...]
+    vocab_size: int
+    special: SpecialIds
+    tokenizer_digest: str
+
+    @property
+    def tokenizer_path(self) -> Path:
+        """The tokenizer.json that made every id here."""
+        return self.path / TOKENIZER
+
+
+@dataclass(frozen=True)
+class StoredDocument:
+    """A tokenized document, as `write_split` takes it."""
+
+    sentences: Sequence[Sequence[int]]  # ids of each sentence, none empty
+    source: int = 0
+    language: int = 0
+
+
+def token_type(vocab_size: int) -> np.dtype:
+    """The element type of tokens.npy: the smallest unsigned one that holds every id."""
+    return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
+
+
+class ArrayWriter:
+    """Writes a one-dimensional .npy file of known length in pieces, hashing it on the way."""
+
+    def __init__(self, path: Path, dtype: np.dtype, length: int) -> None:
+        self._path, self._dtype, self._length = path, np.dtype(dtype), length
+        self._hash, self._bytes, self._written = hashlib.sha256(), 0, 0
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: BinaryIO = path.open("wb")
+        header = {"descr": self._dtype.str, "fortran_order": False, "shape": (length,)}
+        np.lib.format.write_array_header_1_0(self, header)
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append raw bytes (numpy's header writer calls this too)."""
+        self._file.write(data)
+        self._hash.update(data)
+        self._bytes += len(data)
+
+    def append(self, values: np.ndarray) -> None:
+        """Append elements; they must already have the file's type."""
+        if values.dtype != self._dtype:
+            raise TypeError(f"{self._path}: {values.dtype} elements for a {self._dtype} file")
+        self._written += len(values)
+        self.write(np.ascontiguousarray(values).data.cast("B") if len(values) else b"")
+
+    def close(self) -> dict[str, Any]:
+        """Finish; returns the manifest entry {"bytes", "sha256"}."""
+        self._file.close()
+        if self._written != self._length:
+            raise ValueError(f"{self._path}: {self._written} elements, announced {self._length}")
+        return {"bytes": self._bytes, "sha256": self._hash.hexdigest()}
+
+
+def split_digest(name: str, files: Mapping[str, Mapping[str, Any]]) -> str:
+    """sha256 over the file digests of one split, in the order of `ARRAYS`."""
+    return _sha256("".join(f"{a}:{files[f'{name}/{a}.npy']['sha256']}\n" for a in ARRAYS).encode())
+
+
+def flatten(documents: Sequence[StoredDocument], vocab_size: int) -> dict[str, np.ndarray]:
+    """The arrays of a split that holds these documents.
+
+    Raises:
+        ValueError: a document without sentences, an empty sentence, an id outside the vocabulary.
+    """
+    sentences = [sentence for document in documents for sentence in document.sentences]
+    if not all(document.sentences for document in documents) or not all(map(len, sentences)):
+        raise ValueError("a document needs at least one sentence, a sentence at least one token")
+    ids = np.array([i for sentence in sentences for i in sentence], np.int64)
+    if ids.size and not 0 <= ids.min() <= ids.max() < vocab_size:
+        raise ValueError(f"ids must lie in 0..{vocab_size - 1}, found {ids.min()}..{ids.max()}")
+    return {
+        "tokens": ids.astype(token_type(vocab_size)),
+        "sentence_lengths": np.array([len(s) for s in sentences], np.uint32),
+        "document_lengths": np.array([len(d.sentences) for d in documents], np.uint32),
+        "document_source": np.array([d.source for d in documents], np.uint16),
+        "document_language": np.array([d.language for d in documents], np.uint16),
+        "token_counts": np.bincount(ids, minlength=vocab_size).astype(np.int64),
+    }
+
+
+def make_split(name: str, documents: Sequence[StoredDocument], vocab_size: int) -> Split:
+    """A split in memory, without a store around it: for tests and experiments."""
+    arrays = flatten(documents, vocab_size)
+    entries = {f"{name}/{a}.npy": {"sha256": _sha256(v.tobytes())} for a, v in arrays.items()}
+    return Split(name=name, digest=split_digest(name, entries), **arrays)
+
+
+def write_split(
+    folder: Path, name: str, documents: Sequence[StoredDocument], vocab_size: int
+) -> dict[str, dict[str, Any]]:
+    """Write `folder/name/*.npy`; returns the entries for manifest "files"."""
+    entries = {}
+    for array, values in flatten(documents, vocab_size).items():
+        writer = ArrayWriter(folder / name / f"{array}.npy", values.dtype, len(values))
+        writer.append(values)
+        entries[f"{name}/{array}.npy"] = writer.close()
+    return entries
+
+
+def write_manifest(
+    folder: Path,
+    *,
+    tokenizer: Tokenizer,
+    sources: Sequence[Mapping[str, Any]],
+    languages: Sequence[str],
+    held_out_share: float,
+    build_digest: str,
+    files: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """Complete a store folder with tokenizer.json and manifest.json (written last)."""
+    tokenizer.save(folder / TOKENIZER)
+    entry = {"bytes": len(tokenizer.json), "sha256": tokenizer.digest}
+    manifest = {
+        "format_version": FORMAT_VERSION,
+        "tokenizer_digest": tokenizer.digest,
+        "vocab_size": tokenizer.vocab_size,
+        "special": tokenizer.special._asdict(),
+        "sources": list(sources),
+        "languages": list(languages),
+        "held_out_share": held_out_share,
+        "build_digest": build_digest,
+        "files": {**files, TOKENIZER: entry},
+    }
+    text = json.dumps(manifest, indent=1, sort_keys=True, ensure_ascii=False)
+    (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
+
+
+def write_store(
+    path: Path,
+    *,
+    tokenizer: Tokenizer,
+    train: Sequence[StoredDocument],
+    held_out: Sequence[StoredDocument] = (),
+    sources: Sequence[str] = ("text",),
+    languages: Sequence[str] = ("en",),
+) -> TokenStore:
+    """A whole store from tokenized documents that fit in memory."""
+    size = tokenizer.vocab_size
+    files = {
+        **write_split(path, "train", train, size),
+        **write_split(path, "held_out", held_out, size),
+    }
+    write_manifest(
+        path,
+        tokenizer=tokenizer,
+        sources=[{"name": name} for name in sources],
+        languages=languages,
+        held_out_share=0.0,
+        build_digest="",
+        files=files,
+    )
+    return open_store(path)
+
+
+def open_store(path: Path | str, *, verify: bool = True) -> TokenStore:
+    """Open a store, memory-mapped.
+
+    Args:
+        path: the store's folder.
+        verify: read everything once: size and sha256 of every file, every id below the vocabulary
+            size, lengths >= 1 that add up, sources and languages that exist. Without it only the
+            sizes are compared.
+
+    Raises:
+        UserError: no store there, another format, a file that is missing or was changed, an id
+            beyond the vocabulary; each names the file.
+    """
+    path = Path(path)
+    manifest = read_manifest(path)
+    for relative, entry in manifest["files"].items():
+        _check_file(path / relative, entry, verify=verify)
+    splits = {name: _open_split(path, name, manifest["files"]) for name in SPLITS}
+    if verify:
+        for split in splits.values():
+            _check_split(path / split.name, split, manifest)
+    return TokenStore(
+        path=path,
+        manifest=manifest,
+        train=splits["train"],
+        held_out=splits["held_out"],
+        sources=tuple(source["name"] for source in manifest["sources"]),
+        languages=tuple(manifest["languages"]),
+        vocab_size=manifest["vocab_size"],
+        special=SpecialIds(**manifest["special"]),
+        tokenizer_digest=manifest["tokenizer_digest"],
+    )
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """manifest.json of the store at `path`.
+
+    Raises:
+        UserError: there is none, it is not JSON, or it has another format version.
+    """
+    file = path / MANIFEST
+    try:
+        manifest = json.loads(file.read_text(encoding="utf-8"))
+        version = manifest["format_version"]
+    except FileNotFoundError:
+        raise UserError(
+            f"{path}: not a token store (no {MANIFEST}); make one with `bert-jax data build`"
+        ) from None
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{file}: not a token store's manifest; build the store again") from None
+    if version != FORMAT_VERSION:
+        raise UserError(
+            f"{file}: format version {version}, this program reads {FORMAT_VERSION}; "
+            "build the store again"
+        )
+    return manifest
+
+
+def _open_split(path: Path, name: str, files: Mapping[str, Mapping[str, Any]]) -> Split:
+    arrays = {}
+    for array in ARRAYS:
+        file = path / name / f"{array}.npy"
+        if f"{name}/{array}.npy" not in files:
+            raise UserError(f"{file}: not in the manifest; build the store again")
+        arrays[array] = np.load(file, mmap_mode="r", allow_pickle=False)
+    return Split(name=name, digest=split_digest(name, files), **arrays)
+
+
+def _check_file(file: Path, entry: Mapping[str, Any], *, verify: bool) -> None:
+    if not file.is_file():
+        raise UserError(f"{file}: missing from the token store; copy it again or rebuild")
+    size = file.stat().st_size
+    if size != entry["bytes"]:
+        raise UserError(
+            f"{file}: {size:,} bytes, the manifest says {entry['bytes']:,}; "
+            "copy it again or rebuild the store"
+        )
+    if verify:
+        with file.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        if digest != entry["sha256"]:
+            raise UserError(
+                f"{file}: sha256 {digest[:12]}…, the manifest says {entry['sha256'][:12]}…; "
+                "copy it again or rebuild the store"
+            )
+
+
+def _check_split(folder: Path, split: Split, manifest: Mapping[str, Any]) -> None:
+    """Everything that a hash cannot see: a store written wrongly in the first place."""
+    vocab_size = manifest["vocab_size"]
+    for start in range(0, len(split.tokens), _CHUNK):
+        highest = int(split.tokens[start : start + _CHUNK].max())
+        if highest >= vocab_size:
+            raise UserError(
+                f"{folder / 'tokens.npy'}: id {highest} lies beyond the vocabulary of "
+                f"{vocab_size}; build the store again with its own tokenizer"
+            )
+    pairs = (
+        ("sentence_lengths", split.sentence_lengths, len(split.tokens), "tokens"),
+        ("document_lengths", split.document_lengths, len(split.sentence_lengths), "sentences"),
+    )
+    for name, lengths, total, of_what in pairs:
+        if int(lengths.sum(dtype=np.int64)) != total or (len(lengths) and not lengths.min()):
+            raise UserError(
+                f"{folder / name}.npy: lengths must be >= 1 and add up to {total:,} {of_what}; "
+                "build the store again"
+            )
+    indices = (
+        ("document_source", split.document_source, len(manifest["sources"])),
+        ("document_language", split.document_language, len(manifest["languages"])),
+    )
+    for name, index, count in indices:
+        if len(index) != len(split.document_lengths) or (len(index) and index.max() >= count):
+            raise UserError(
+                f"{folder / name}.npy: needs one index below {count} per document; "
+                "build the store again"
+            )
+    counts = split.token_counts
+    if len(counts) != vocab_size or int(counts.sum()) != len(split.tokens):
+        raise UserError(
+            f"{folder / 'token_counts.npy'}: needs {vocab_size} counts that add up to "
+            f"{len(split.tokens):,}; build the store again"
+        )
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
