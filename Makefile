@@ -1,0 +1,98 @@
+# Everything runs in .venv, which the first target that needs it creates from requirements/.
+# A stamp file in .venv stands for each installed lock, so a second run installs nothing.
+
+PYTHON ?= python3
+BIN := .venv/bin
+# The locks list every package, so nothing is left to resolve (--no-deps), and bytecode is compiled
+# for what is imported, when it is imported (--no-compile): together a third of the time.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile
+# Without a bytecode cache every process would compile the packages it imports again.
+unexport PYTHONDONTWRITEBYTECODE
+
+.DEFAULT_GOAL := help
+.PHONY: demo test slow lint types bench lock nightly clean help
+
+demo: .venv/core  ## Pretrain, evaluate, export and try a small BERT; DATA=PATH takes your text
+	@$(BIN)/bert-jax demo --workdir=demo_run $${DATA:+--data="$$DATA"}
+
+test: .venv/dev  ## The tests
+	@$(BIN)/pytest
+
+slow: .venv/torch  ## The tests that take longer or compare with PyTorch
+	@$(BIN)/pytest -m "slow or torch"
+
+lint: .venv/dev  ## Style and format
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: .venv/dev  ## Static types
+	@$(BIN)/mypy
+
+bench: .venv/torch  ## Data pipeline and training speed, beside the alternatives
+	@$(BIN)/python benchmarks/data.py
+	@$(BIN)/python benchmarks/train_cpu.py
+
+nightly:  ## The tests with the newest releases that setup.py allows, in .venv-nightly
+	@"$(PYTHON)" -m venv --clear .venv-nightly
+	@.venv-nightly/bin/python -m pip install --quiet --upgrade -e '.[dev]'
+	@.venv-nightly/bin/pytest
+
+clean:  ## Remove environments, caches and demo_run
+	@rm -rf .venv .venv-nightly .venv-lock build dist demo_run *.egg-info \
+	  .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+help:  ## This list
+	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
+
+.venv/python:
+	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
+	  { echo "error: bert-jax needs Python 3.11 to 3.13, and PYTHON=$(PYTHON) is not: $$("$(PYTHON)" --version 2>&1 | tail -n 1)" >&2; exit 1; }
+	@echo "creating .venv with $$("$(PYTHON)" --version)"
+	@"$(PYTHON)" -m venv --clear .venv
+	@touch $@
+
+.venv/core: requirements/core.txt setup.py pyproject.toml | .venv/python
+	@echo "installing requirements/core.txt"
+	@$(INSTALL) -r requirements/core.txt
+	@$(INSTALL) --no-build-isolation -e .
+	@touch $@
+
+.venv/dev: requirements/dev.txt .venv/core
+	@echo "installing requirements/dev.txt"
+	@$(INSTALL) -r requirements/dev.txt
+	@touch $@
+
+# Here pip resolves: PyTorch's own packages differ by build (CUDA or CPU), so they are not locked.
+.venv/torch: requirements/torch.txt .venv/dev
+	@echo "installing requirements/torch.txt"
+	@$(filter-out --no-deps,$(INSTALL)) -r requirements/torch.txt
+	@touch $@
+
+# The oldest supported Python resolves, because a release that runs on it has wheels for the newer
+# ones too. Versions stay as they are unless setup.py asks for others; UPGRADE=1 takes the newest.
+# Local build tags (torch's +cpu) and CUDA libraries belong to a machine, not to a lock. No hashes:
+# one hash makes pip demand them all, and locally built wheels (torch's CPU builds) have none.
+COMPILE := .venv-lock/bin/pip-compile --quiet --strip-extras --allow-unsafe --all-build-deps \
+  --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --annotation-style=line
+# $(call write-lock,NAME,OPTIONS,WHAT IT HOLDS)
+define write-lock
+@$(COMPILE) $2 --output-file=requirements/$1.txt setup.py > .venv-lock/$1.log 2>&1 || { cat .venv-lock/$1.log >&2; exit 1; }
+@sed -nE -e '1i # Written by "make lock" from setup.py: $3. Linux, Python 3.11 to 3.13.' \
+  -e 's/\+[a-z0-9]+ / /' -e '/^(nvidia|cuda|triton)/d' -e '/^[a-z]/p' \
+  requirements/$1.txt > .venv-lock/$1.txt
+@mv .venv-lock/$1.txt requirements/$1.txt
+endef
+
+lock:  ## Write requirements/*.txt anew from setup.py (Python 3.11; UPGRADE=1 for newest releases)
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
+	  { echo "error: make lock needs the oldest supported Python: PYTHON=python3.11" >&2; exit 1; }
+	@"$(PYTHON)" -m venv --clear .venv-lock
+	@.venv-lock/bin/python -m pip install --quiet --disable-pip-version-check pip-tools==7.6.2
+	$(call write-lock,torch,$(if $(UPGRADE),--upgrade) --extra=dev --extra=torch,dev plus transformers and PyTorch$(comma) for parity tests and speed comparisons)
+	@cp requirements/torch.txt requirements/dev.txt
+	@cp requirements/torch.txt requirements/core.txt
+	$(call write-lock,dev,--extra=dev,core plus the tests$(comma) the linter and the type checker)
+	$(call write-lock,core,,what a run needs)
+	@rm -rf .venv-lock
+comma := ,

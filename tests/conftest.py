@@ -1,0 +1,56 @@
+"""What every test shares: eight CPU devices, reproducible property tests, the real text."""
+
+import os
+import tarfile
+from pathlib import Path
+
+import jax
+import pytest
+from hypothesis import settings
+
+# Before any test starts a backend. Tests are about CPU devices even where an accelerator is present.
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 8)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Compiled loops make the first example of a property slow, so no deadline; the same examples in
+# every automated run, new ones on a developer's machine.
+settings.register_profile("bert_jax", deadline=None, derandomize="CI" in os.environ)
+settings.load_profile("bert_jax")
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of real text and vocabularies: wikipedia/*.tar.xz, books/*.tar.xz, vocab/*.txt."""
+    folder = os.environ.get("BERT_JAX_REAL_DATA")
+    if not folder:
+        pytest.skip("BERT_JAX_REAL_DATA names no folder of real text")
+    if not Path(folder).is_dir():
+        pytest.fail(f"BERT_JAX_REAL_DATA={folder} is not a folder")
+    return Path(folder).resolve()
+
+
+@pytest.fixture(scope="session")
+def real_wiki_files(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The first 3 files (about 1 MB each) as WikiExtractor wrote them, in a folder of their own."""
+    return _unpack_first(real_data / "wikipedia", 3, tmp_path_factory.mktemp("wiki"))
+
+
+@pytest.fixture(scope="session")
+def real_books(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The first 4 books, each Author/Title.md, below a folder of their own."""
+    return _unpack_first(real_data / "books", 4, tmp_path_factory.mktemp("books"))
+
+
+def _unpack_first(folder: Path, count: int, destination: Path) -> list[Path]:
+    """Unpack the first `count` files of the one archive in `folder`; their paths, in archive order."""
+    (archive,) = folder.glob("*.tar.xz")
+    unpacked = []
+    with tarfile.open(archive, "r:xz") as members:
+        for member in members:  # in order: the rest of the archive is never read
+            if member.isfile():
+                members.extract(member, destination, filter="data")
+                unpacked.append(destination / member.name)
+            if len(unpacked) == count:
+                return unpacked
+    pytest.fail(f"{archive} holds {len(unpacked)} files, expected at least {count}")
