@@ -1,4 +1,5 @@
-"""Package metadata. Tools are configured in pyproject.toml; `make` installs the pinned set in requirements/."""
+"""Package metadata: the releases that bert-jax works with. `make` installs the exact ones that
+requirements/ pins; the tools are configured in pyproject.toml."""
 
 from pathlib import Path
 
@@ -40,7 +41,9 @@ EXTRAS = {
 setup(
     name="bert-jax",
     version="0.1.0",
-    description="Pretrain BERT-family encoders on TPU pods: raw text to a checkpoint that transformers loads",
+    description=(
+        "Pretrain BERT-family encoders on TPU pods: raw text to a checkpoint that transformers loads"
+    ),
     long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
@@ -58,8 +61,13 @@ setup(
     extras_require=EXTRAS,
     entry_points={"console_scripts": ["bert-jax=bert_jax.cli:main"]},
     classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Environment :: Console",
         "Intended Audience :: Science/Research",
-        "Programming Language :: Python :: 3",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
 )

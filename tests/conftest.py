@@ -8,7 +8,7 @@ import jax
 import pytest
 from hypothesis import settings
 
-# Before any test starts a backend. Tests are about CPU devices even where an accelerator is present.
+# Before any test starts a backend. CPU devices even where an accelerator is present.
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -43,7 +43,7 @@ def real_books(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> lis
 
 
 def _unpack_first(folder: Path, count: int, destination: Path) -> list[Path]:
-    """Unpack the first `count` files of the one archive in `folder`; their paths, in archive order."""
+    """Unpack the first `count` files of the only archive in `folder`; their paths, in its order."""
     (archive,) = folder.glob("*.tar.xz")
     unpacked = []
     with tarfile.open(archive, "r:xz") as members:
