@@ -1,6 +1,6 @@
 """Self-attention, block-diagonal over the examples of a row.
 
-Sizes: B rows, S positions, H hidden, A heads, D head dimension.
+Sizes: B rows, S positions, H hidden, A heads, D head dimension. Lines are of google-research/bert.
 """
 
 import jax
@@ -16,7 +16,7 @@ _NEVER = -1e9
 
 
 class Attention(nnx.Module):
-    """LayerNorm(x + dropout(attention(x))), after modeling.py:560-758, 850-864 (google-research/bert)."""
+    """LayerNorm(x + dropout(attention(x))): modeling.py:560-758 and 850-864."""
 
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
         H, A, D = config.hidden_size, config.num_attention_heads, config.head_dim

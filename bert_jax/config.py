@@ -1,8 +1,8 @@
 """The configuration inside: frozen dataclasses, made at the border from a `configs/*.py` file.
 
-A config file returns an `ml_collections.ConfigDict`. `from_dict` turns it into a `Config`: a missing
-or unknown key, a value of the wrong type or a choice that does not exist is one clear line with the
-nearest valid name. Below this border nothing asks whether a key exists.
+A config file returns an `ml_collections.ConfigDict`. `from_dict` turns it into a `Config`: a
+missing or unknown key, a value of the wrong type or a choice that does not exist is one clear line
+with the nearest valid name. Below this border nothing asks whether a key exists.
 """
 
 import dataclasses

@@ -40,7 +40,7 @@ def keep_mask(key: jax.Array, shape: tuple[int, ...], rate: float) -> jax.Array:
     The index is hashed in two levels, (all leading dimensions, last dimension), because a global
     batch can hold more than 2**32 elements.
     """
-    row = jnp.zeros(shape[:-1] + (1,), jnp.uint32)
+    row = jnp.zeros((*shape[:-1], 1), jnp.uint32)
     for axis, size in enumerate(shape[:-1]):
         row = row * np.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, row.shape, axis)
     column = jax.lax.broadcasted_iota(jnp.uint32, shape, len(shape) - 1)

@@ -24,7 +24,8 @@ class Embeddings(nnx.Module):
         self.config = config
         H, init = config.hidden_size, truncated_normal(config.initializer_range)
 
-        def words(key, shape, dtype):
+        def words(key, shape, dtype=jnp.float32, out_sharding=None):
+            del out_sharding
             real = jnp.arange(shape[0])[:, None] < config.vocab_size
             return jnp.where(real, init(key, shape, dtype), 0)  # added rows are zero and stay zero
 
@@ -105,8 +106,9 @@ class Encoder(nnx.Module):
                 looks only at positions of its own example.
             key: uint32 dropout key of this step, None in evaluation.
         """
-        keys = [None if key is None else fold(key, i) for i in range(self.num_layers + 1)]
-        x_BxSxH = self.embeddings(ids_BxS, types_BxS, positions_BxS, keys.pop())
+        layer_keys = None if key is None else fold(key, jnp.arange(1, self.num_layers + 1))
+        embedding_key = None if key is None else fold(key, 0)
+        x_BxSxH = self.embeddings(ids_BxS, types_BxS, positions_BxS, embedding_key)
         x_BxSxH = constrain_batch(x_BxSxH.astype(self.compute.dtype))
         allowed_Bx1xSxS = (examples_BxS[:, :, None] == examples_BxS[:, None, :])[:, None]
 
@@ -114,9 +116,8 @@ class Encoder(nnx.Module):
             layer, layer_key = layer_and_key
             return layer(x, allowed_Bx1xSxS, layer_key), None
 
-        stacked_keys = None if key is None else jnp.stack(keys)
         unroll = self.compute.unroll_layers or self.num_layers
-        x_BxSxH, _ = jax.lax.scan(body, x_BxSxH, (self.layers, stacked_keys), unroll=unroll)
+        x_BxSxH, _ = jax.lax.scan(body, x_BxSxH, (self.layers, layer_keys), unroll=unroll)
         return x_BxSxH
 
     def pooled(self, x_BxSxH: jax.Array, cls_positions_BxN: jax.Array) -> jax.Array:

@@ -1,6 +1,7 @@
 """The pretraining heads, and the model that joins them to the encoder.
 
-Sizes: B rows, S positions, H hidden, P prediction slots, N examples in a row, V vocabulary (padded).
+Sizes: B rows, S positions, H hidden, P prediction slots, N examples in a row, V padded vocabulary.
+Lines are of google-research/bert.
 """
 
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ Batch = Mapping[str, jax.Array]  # as data_pipeline/batch.py makes it
 
 
 class MaskedLMHead(nnx.Module):
-    """dense, activation, LayerNorm, product with the word table, bias: run_pretraining.py:240-282."""
+    """Dense, activation, LayerNorm, word table, bias: run_pretraining.py:240-282."""
 
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
         H = config.hidden_size

@@ -15,7 +15,7 @@ from data_pipeline.errors import UserError
 MESH_AXES = ("slice", "data", "fsdp", "tensor")
 
 # Logical axis of a parameter or activation -> mesh axis. A name that is not here is an error.
-# The embedding tables keep their width whole: sharding it would make every lookup a rematerialization.
+# The embedding tables keep their width whole: split, every lookup would be a rematerialization.
 AXES: dict[str, Any] = {
     "batch": ("slice", "data", "fsdp"),
     "layers": None,
@@ -66,14 +66,14 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
 
 
 def constrain_batch(x: jax.Array) -> jax.Array:
-    """Keeps the leading dimension of an activation split over the data axes, where a mesh is set."""
+    """Keeps the leading dimension of an activation split over the data axes of the mesh in use."""
     if jax.sharding.get_abstract_mesh().empty:
         return x
     return jax.lax.with_sharding_constraint(x, spec("batch"))
 
 
 def param_specs(abstract: nnx.State) -> dict:
-    """The logical axes on each parameter as a dict of PartitionSpecs, shaped like the parameters."""
+    """The logical axes of each parameter as a PartitionSpec, in a dict like the parameters'."""
 
     def leaf(variable: nnx.Variable) -> P:
         axes = variable.get_metadata("axes")
@@ -96,6 +96,16 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, spec("batch"))
 
 
+def check_divides(mesh: Mesh, batch_size: int) -> None:
+    """Raises UserError where a batch cannot be split evenly over the data axes."""
+    parts = int(np.prod([mesh.shape[axis] for axis in AXES["batch"]]))
+    if batch_size % parts:
+        raise UserError(
+            f"batch_size={batch_size} does not divide over {parts} devices; "
+            f"nearest that does: {max(1, round(batch_size / parts)) * parts}"
+        )
+
+
 def local_rows(sharding: NamedSharding, batch_size: int) -> np.ndarray:
     """The rows of the global batch that this process's devices hold, sorted [n].
 
@@ -113,8 +123,8 @@ def global_batch(
     local = make(rows)
 
     def place(values: np.ndarray) -> jax.Array:
-        def shard(index: tuple[slice, ...]) -> np.ndarray:
-            wanted = np.arange(batch_size)[index[0]]
+        def shard(index: tuple[slice, ...] | None) -> np.ndarray:
+            wanted = np.arange(batch_size)[index[0]] if index else rows
             return values[np.searchsorted(rows, wanted)]
 
         shape = (batch_size, *values.shape[1:])

@@ -1,0 +1,245 @@
+"""The training loop: batch → step → metrics → evaluate → save. The data state is the step."""
+
+import dataclasses
+import functools
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+from etils import epath
+
+from bert_jax import sharding, workdir
+from bert_jax.checkpoint import Checkpoints
+from bert_jax.config import Config, PhaseConfig
+from bert_jax.evaluate import HeldOut
+from bert_jax.metrics import MetricWriter, Totals, step_flops
+from bert_jax.objectives import Corpus, summarize
+from bert_jax.step import Program, State, make_program
+from bert_jax.terminal import RunDisplay, console
+from data_pipeline.batch import Batches, prefetch
+from data_pipeline.errors import UserError
+from data_pipeline.masking import MaskingSpec
+from data_pipeline.plan import PlanSpec
+from data_pipeline.store import Split, TokenStore, open_store
+from launch.accelerators import peak_flops
+
+
+class StoppedError(Exception):
+    """The run was asked to stop and saved itself; the same command goes on from there."""
+
+
+def make_batches(config: Config, store: TokenStore, split: Split, phase: PhaseConfig) -> Batches:
+    """The batches of a phase over a split of the store."""
+    data = config.data
+    return Batches(
+        split,
+        PlanSpec(
+            seq_length=phase.seq_length,
+            pairing=data.pairing,
+            short_seq_prob=data.short_seq_prob,
+            negative_pool=data.negative_pool,
+            seed=config.seed,
+            phase=config.phases.index(phase),
+        ),
+        MaskingSpec(
+            max_predictions=phase.max_predictions,
+            mode=data.masking,
+            rate=data.mask_rate,
+            mask_share=data.mask_share,
+            random_share=data.random_share,
+        ),
+        phase.batch_size,
+        store.special,
+        store.vocab_size,
+        cache_dir(),
+        sources=store.sources,
+        languages=store.languages,
+    )
+
+
+def cache_dir() -> Path:
+    """Where plans are kept: $BERT_JAX_CACHE, or bert_jax in the user's cache folder."""
+    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bert_jax"
+    return Path(os.environ.get("BERT_JAX_CACHE") or default)
+
+
+def check_vocabulary(config: Config, store: TokenStore) -> None:
+    """Raises UserError where the model and the store do not have the same number of ids."""
+    if config.model.vocab_size != store.vocab_size:
+        raise UserError(
+            f"config.model.vocab_size={config.model.vocab_size}, but ids in {store.path} go up to "
+            f"{store.vocab_size - 1}; pass --config.model.vocab_size={store.vocab_size}"
+        )
+
+
+@dataclasses.dataclass
+class Run:
+    """A run in progress."""
+
+    config: Config
+    folder: epath.Path
+    program: Program
+    mesh: jax.sharding.Mesh
+    phase: PhaseConfig
+    train: Batches
+    held_out: HeldOut
+    corpus: Corpus
+    description: dict[str, Any]
+
+
+def pretrain(config: Config, folder: epath.PathLike, *, stop_after: int | None = None) -> None:
+    """Trains until `config.total_steps`, from the newest checkpoint in the folder if there is one.
+
+    Args:
+        folder: the workdir; may be a bucket.
+        stop_after: stop (and save) at this step, as if interrupted there.
+
+    Raises:
+        UserError: the store, the configuration and the folder do not fit together.
+        StoppedError: interrupted; everything is saved.
+    """
+    run = _prepare(config, epath.Path(folder))
+    checkpoints = Checkpoints(run.folder, config.checkpoint)
+    with closing(checkpoints), jax.set_mesh(run.mesh):
+        latest = checkpoints.latest_step()
+        workdir.claim(run.folder, run.description, resuming=latest is not None)
+        if latest is None:
+            state = run.program.init()
+        else:
+            state = checkpoints.restore(latest, run.program.abstract)
+            console.print(f"goes on from step {latest} in {run.folder}")
+        _loop(run, state, latest or 0, checkpoints, stop_after)
+
+
+def _prepare(config: Config, folder: epath.Path) -> Run:
+    store = open_store(config.data.store)
+    check_vocabulary(config, store)
+    (phase,) = config.phases
+    mesh = sharding.make_mesh(config.mesh)
+    sharding.check_divides(mesh, phase.batch_size)
+    train = make_batches(config, store, store.train, phase)
+    corpus = Corpus.of(store)
+    console.print(
+        f"{len(store.train.tokens):,} training tokens, {train.rows_per_epoch:,} rows an epoch, "
+        f"{phase.steps * phase.batch_size / train.rows_per_epoch:.1f} epochs; "
+        f"{mesh.size} devices ({mesh.devices.flat[0].device_kind})"
+    )
+    workdir.keep_tokenizer(folder, store)
+    return Run(
+        config=config,
+        folder=folder,
+        program=make_program(config, mesh, corpus),
+        mesh=mesh,
+        phase=phase,
+        train=train,
+        held_out=HeldOut(config, phase, make_batches(config, store, store.held_out, phase), corpus),
+        corpus=corpus,
+        description=workdir.describe(config, store, train.rows_per_epoch),
+    )
+
+
+def _loop(
+    run: Run, state: State, first: int, checkpoints: Checkpoints, stop_after: int | None
+) -> None:
+    config, program = run.config, run.program
+    last = config.total_steps
+
+    def make(step: int) -> dict[str, jax.Array]:
+        rows = functools.partial(run.train.batch, step)
+        return sharding.global_batch(rows, program.rows, run.phase.batch_size)
+
+    writer = MetricWriter(run.folder, first)
+    report = _Report(run, writer, first)
+    with (
+        closing(writer),
+        _stop_requests() as stop,
+        RunDisplay(last, first) as display,
+        closing(prefetch(make, first, last)) as batches,
+    ):
+        for step, batch in batches:
+            state, metrics = program.train(state, batch)
+            done = step + 1
+            report.add(metrics)
+            display.advance(done)
+            if done % config.log_every_steps == 0 or done == last:
+                display.train(done, report.write(done))
+            if done % config.evaluation.every_steps == 0 or done == last:
+                scalars = run.held_out.evaluate(program, state["params"], run.mesh)
+                writer.write("eval", done, scalars)
+                display.evaluation(done, scalars)
+                report.restart_clock()
+            if done % config.checkpoint.every_steps == 0 or done == last:
+                checkpoints.save(state, run.description)
+            if (stop or done == stop_after) and done < last:
+                checkpoints.save(state, run.description)
+                raise StoppedError(f"saved step {done} in {run.folder}; the same command goes on")
+
+
+class _Report:
+    """Turns the metrics of a stretch of steps into scalars."""
+
+    def __init__(self, run: Run, writer: MetricWriter, first: int):
+        self._run, self._writer, self._last = run, writer, first
+        self._totals = Totals()
+        self._pending: dict[str, Any] | None = None
+        device = run.mesh.devices.flat[0].device_kind
+        peak = peak_flops(device, run.config.compute.dtype)
+        self._flops = step_flops(run.config.model, run.phase)
+        self._peak = peak * run.mesh.size if peak else None
+        self._busy = 0.0
+        self._clock = time.perf_counter()
+
+    def add(self, metrics: dict[str, Any]) -> None:
+        """Keeps a step's metrics; fetches those of the step before, computed by now."""
+        if self._pending is not None:
+            self._totals.add(self._pending["sums"])
+        self._pending = metrics
+
+    def restart_clock(self) -> None:
+        """Time since the last report (evaluation) does not count as training time."""
+        self._clock = time.perf_counter()
+
+    def write(self, step: int) -> dict[str, float]:
+        """The scalars since the last report, written and returned."""
+        assert self._pending is not None
+        latest, self._pending = self._pending, None
+        self._totals.add(latest["sums"])
+        sums = self._totals.take()
+        now = time.perf_counter()
+        seconds, self._clock = now - self._clock, now
+        steps, self._last = step - self._last, step
+        scalars = summarize(sums, self._run.corpus.sources)
+        scalars |= {
+            "grad_norm": float(latest["grad_norm"]),
+            "learning_rate": float(latest["learning_rate"]),
+            "step_seconds": seconds / steps,
+            "tokens_per_second": float(sums["tokens"]["real"]) / seconds,
+        }
+        if self._peak:
+            scalars["flops_utilization"] = steps * self._flops / seconds / self._peak
+        self._writer.write("train", step, scalars)
+        return scalars
+
+
+@contextmanager
+def _stop_requests() -> Iterator[list[int]]:
+    """A list that is empty until SIGINT or SIGTERM arrives; a second SIGINT interrupts at once."""
+    requests: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        if requests and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        requests.append(number)
+        console.print("stopping: saves after this step (Ctrl-C again: at once, unsaved)")
+
+    old = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield requests
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
