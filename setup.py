@@ -42,7 +42,8 @@ setup(
     name="bert-jax",
     version="0.1.0",
     description=(
-        "Pretrain BERT-family encoders on TPU pods: raw text to a checkpoint that transformers loads"
+        "Pretrain BERT-family encoders on TPU pods: "
+        "raw text to a checkpoint that transformers loads"
     ),
     long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
