@@ -1,10 +1,12 @@
 """A batch is a pure function of the step: `Batches.batch(step, rows)`. Nothing here has a state."""
 
+import collections
 import contextlib
+import dataclasses
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
@@ -156,17 +158,10 @@ class BatchArrays(NamedTuple):
         )  # fmt: skip
 
 
-class _PlanArrays(NamedTuple):
-    """`Plan` as compiled code reads it."""
-
-    piece_start: np.ndarray
-    piece_length: np.ndarray
-    piece_segment: np.ndarray
-    example_pieces: np.ndarray
-    example_label: np.ndarray
-    example_source: np.ndarray
-    row_examples: np.ndarray
-    row_example: np.ndarray
+# `Plan` as compiled code reads it.
+_PlanArrays = collections.namedtuple(  # type: ignore[misc]  # noqa: PYI024
+    "_PlanArrays", [field.name for field in dataclasses.fields(Plan)]
+)
 
 
 class _Rule(NamedTuple):
@@ -280,20 +275,21 @@ class Batches:
             order = self._key(epoch, ORDER)
             chosen = permute(order, places[here] % plan.rows, plan.rows)
             self._assembler.fill(out, here, plan, chosen, self._key(epoch, MASKING))
-            if places[here[-1]] >= self.rows_per_epoch // 2:
+            if places[here].max() >= self.rows_per_epoch // 2:
                 self._plans.prepare(epoch + 1)
         return out._asdict()
 
     def once(self, index: int, rows: Sequence[int] | np.ndarray | None = None) -> Batch:
-        """Batch `index` of one pass over epoch 0 in the order of the plan, always masked alike.
+        """Batch `index` of one pass over epoch 0: one fixed random order, always masked alike.
 
         Rows past the end are padding with all weights zero, so that every row counts exactly once.
         """
         places = index * self._batch_size + self._checked(index, rows)
         out = self._assembler.empty(len(places))
         inside = places < self.rows_per_epoch
+        chosen = permute(self._key(0, ORDER), places[inside], self.rows_per_epoch)
         self._assembler.fill(
-            out, np.flatnonzero(inside), self._plans.epoch(0), places[inside], self._key(0, MASKING)
+            out, np.flatnonzero(inside), self._plans.epoch(0), chosen, self._key(0, MASKING)
         )
         self._assembler.pad(out, np.flatnonzero(~inside))
         return out._asdict()
@@ -304,7 +300,7 @@ class Batches:
         if rows is None:
             return np.arange(self._batch_size)
         lines = np.asarray(rows, np.int64).reshape(-1)
-        if len(lines) and not (0 <= lines.min() and lines.max() < self._batch_size):
+        if np.any((lines < 0) | (lines >= self._batch_size)):
             raise ValueError(f"rows must lie in [0, {self._batch_size})")
         return lines
 
@@ -314,12 +310,14 @@ class Batches:
 
 def prefetch(
     make: Callable[[int], T], start: int, stop: int, depth: int = 2
-) -> Iterator[tuple[int, T]]:
-    """(step, make(step)) for start ≤ step < stop, made in a background thread, `depth` ahead.
+) -> Generator[tuple[int, T]]:
+    """(step, make(step)) for start ≤ step < stop, made in a background thread.
 
-    An error in `make` is raised at its step, after all earlier steps were delivered. Closing the
-    iterator, or dropping it, stops the thread.
+    `depth` results wait at most while the next is made. An error in `make` is raised at its step,
+    after all earlier steps were delivered. Closing the iterator, or dropping it, stops the thread.
     """
+    if depth < 1:
+        raise ValueError(f"depth {depth}: at least one result has to wait")
     ready: queue.Queue[tuple[int, T] | BaseException | None] = queue.Queue(maxsize=depth)
     closed = threading.Event()
 

@@ -1,8 +1,8 @@
 """Random draws as pure functions: draw number `n` of a key, the same on every machine.
 
 The generator is splitmix64 (Steele, Lea & Flood, "Fast splittable pseudorandom number generators",
-OOPSLA 2014) read by counter: draw `n` of key `k` is `mix(k + (n + 1)·GOLDEN)`. Nothing is stored, so
-documents and examples can be handled in any order, by any number of threads or hosts.
+OOPSLA 2014) read by counter: draw `n` of key `k` is `mix(k + (n + 1)·GOLDEN)`. Nothing is stored,
+so documents and examples can be handled in any order, by any number of threads or hosts.
 
 Everything here is called from compiled code, and from Python only to make keys. numba turns
 int64 ⊕ uint64 into float64, hence every constant below is a uint64.
@@ -104,7 +104,7 @@ def fold(key: np.uint64, word: int) -> np.uint64:
 
 
 @compiled
-def below(bits: np.uint64, n: int) -> int:
+def below(bits: np.uint64, n: int) -> np.int64:
     """An integer in [0, n) from 64 bits: the high word of bits·n. n ≤ 2**32; no draw is rejected,
     so that the number of draws never depends on their values (bias below n / 2**64)."""
     size = np.uint64(n)
@@ -114,7 +114,7 @@ def below(bits: np.uint64, n: int) -> int:
 
 
 @compiled
-def chance(bits: np.uint64, limit: np.uint64) -> bool:
+def chance(bits: np.uint64, limit: np.uint64) -> np.bool_:
     """Whether 64 bits, read as a fraction in [0, 1), fall below a probability: see `threshold`."""
     return (bits >> _ONE) < limit
 

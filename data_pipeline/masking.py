@@ -37,7 +37,7 @@ class MaskingSpec:
                 raise UserError(f"{name} {getattr(self, name)} does not lie between 0 and 1")
         if self.mask_share + self.random_share > 1.0 + 1e-9:
             raise UserError(
-                f"mask_share {self.mask_share} and random_share {self.random_share} exceed 1 together"
+                f"mask_share {self.mask_share} + random_share {self.random_share} exceed 1"
             )
 
     def predictions(self, seq_length: int) -> np.ndarray:

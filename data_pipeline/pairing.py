@@ -80,7 +80,7 @@ def offsets_of(lengths: np.ndarray) -> np.ndarray:
 
 @compiled
 def _random_second(key, n, document, pool, document_sentences, sentence_tokens, wanted):
-    """(first token, end token, number of the next draw) of `wanted` tokens or more of another document."""
+    """`wanted` tokens or more of another document: (first, end, number of the next draw)."""
     other = document
     for _ in range(TRIES):
         other = pool[below(draw(key, n), len(pool))]

@@ -113,7 +113,7 @@ def make_plan(
     empty, or a document has no other document to take a random second half from.
     """
     if len(split.document_lengths) == 0:
-        raise UserError(f'the "{split.name}" split has no documents: build the store from more text')
+        raise UserError(f'the "{split.name}" split is empty: build the store from more documents')
     parts = list(
         pairing.nsp(
             pairing.offsets_of(split.document_lengths),
@@ -200,7 +200,8 @@ class Plans:
         return future.result()
 
     def prepare(self, epoch: int) -> None:
-        """Have the plan of an epoch made in the background; errors wait until it is asked for."""
+        """Have the plan of an epoch made in the background. Should that fail, whoever asks for the
+        plan makes it, and meets the error."""
         future, mine = self._claim(epoch)
         if mine:
             self._planner.submit(self._fulfil, epoch, future)
