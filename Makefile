@@ -46,8 +46,8 @@ help:  ## This list
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
 
 .venv/python:
-	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
-	  { echo "error: bert-jax needs Python 3.11 to 3.13, and PYTHON=$(PYTHON) is not: $$("$(PYTHON)" --version 2>&1 | tail -n 1)" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || \
+	  { echo "error: bert-jax needs Python 3.11 to 3.13, $(PYTHON) is $$("$(PYTHON)" --version 2>/dev/null || echo missing); say make PYTHON=python3.12" >&2; exit 1; }
 	@echo "creating .venv with $$("$(PYTHON)" --version)"
 	@"$(PYTHON)" -m venv --clear .venv
 	@touch $@
