@@ -14,8 +14,8 @@ from etils import epath
 
 from bert_jax import heads
 from bert_jax.config import CheckpointConfig, ComputeConfig, ModelConfig, from_dict
+from bert_jax.errors import UserError
 from bert_jax.step import State
-from data_pipeline.errors import UserError
 
 FORMAT_VERSION = 1
 

@@ -11,7 +11,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
-from data_pipeline.errors import UserError
+from bert_jax.errors import UserError
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.config import MeshConfig
-from data_pipeline.errors import UserError
+from bert_jax.errors import UserError
 
 MESH_AXES = ("slice", "data", "fsdp", "tensor")
 
@@ -32,6 +32,11 @@ AXES: dict[str, Any] = {
     "classes": None,
     "norm": None,
 }
+
+
+def use_cpu_devices(count: int) -> None:
+    """Lets a CPU act as so many devices; only before the first array is made."""
+    jax.config.update("jax_num_cpu_devices", count)
 
 
 def spec(*axes: str) -> P:

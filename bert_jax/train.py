@@ -16,21 +16,17 @@ from etils import epath
 from bert_jax import sharding, workdir
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import Config, PhaseConfig
+from bert_jax.errors import StoppedError, UserError
 from bert_jax.evaluate import HeldOut
 from bert_jax.metrics import MetricWriter, Totals, step_flops
 from bert_jax.objectives import Corpus, summarize
 from bert_jax.step import Program, State, make_program
 from bert_jax.terminal import RunDisplay, console
 from data_pipeline.batch import Batches, prefetch
-from data_pipeline.errors import UserError
 from data_pipeline.masking import MaskingSpec
 from data_pipeline.plan import PlanSpec
 from data_pipeline.store import Split, TokenStore, open_store
 from launch.accelerators import peak_flops
-
-
-class StoppedError(Exception):
-    """The run was asked to stop and saved itself; the same command goes on from there."""
 
 
 def make_batches(config: Config, store: TokenStore, split: Split, phase: PhaseConfig) -> Batches:

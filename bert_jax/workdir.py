@@ -12,7 +12,7 @@ from typing import Any
 from etils import epath
 
 from bert_jax.config import Config, flatten, to_dict
-from data_pipeline.errors import UserError
+from bert_jax.errors import UserError
 from data_pipeline.store import TokenStore
 
 # What may change between two starts of one run: none of it changes which examples a step sees or

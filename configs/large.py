@@ -1,0 +1,21 @@
+"""BERT-large.
+
+    bert-jax pretrain --config=large --config.data.store=STORE --workdir=RUN
+
+336,226,108 parameters with both heads, as transformers' BertForPreTraining counts them (checked by
+a test). The training values are the paper's (Devlin et al. 2018, appendix A.2) at sequence length
+128. Not measured here.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base
+
+
+def get_config() -> ConfigDict:
+    config = base.get_config()
+    config.model.hidden_size = 1024
+    config.model.num_hidden_layers = 24
+    config.model.num_attention_heads = 16
+    config.model.intermediate_size = 4096
+    return config

@@ -1,0 +1,33 @@
+r"""A 4-layer, 256-wide BERT on Wikipedia and books, for one CPU in about an hour.
+
+    bert-jax data build --source=wikiextractor:WIKI --source=books:BOOKS \
+        --tokenizer=vocab.txt --out=STORE
+    bert-jax pretrain --config=wiki_books_small --config.data.store=STORE \
+        --workdir=RUN --cpu_devices=2
+
+The size of the released BERT-mini (google-research/bert, README of 11 March 2020).
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base
+
+
+def get_config() -> ConfigDict:
+    config = base.get_config()
+    config.log_every_steps = 20
+    config.model.hidden_size = 256
+    config.model.num_hidden_layers = 4
+    config.model.num_attention_heads = 4
+    config.model.intermediate_size = 1024
+    config.model.pad_vocab_to_multiple_of = 1
+    config.phases[0].steps = 2000
+    config.phases[0].batch_size = 32
+    config.optimizer.learning_rate = 1e-3
+    config.optimizer.warmup_steps = 200
+    config.compute.dtype = "float32"
+    config.compute.unroll_layers = 0
+    config.checkpoint.every_steps = 200
+    config.evaluation.every_steps = 200
+    config.evaluation.batches = 16
+    return config
