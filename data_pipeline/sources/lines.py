@@ -1,0 +1,50 @@
+"""Source kind `lines`: one sentence a line, a blank line between documents.
+
+This is the input of google-research/bert `create_pretraining_data.py` (README, "Pre-training with
+BERT"). A file without a blank line inside would be one endless document: it is cut into documents
+of `document_lines` lines, and so is a document a hundred times that long.
+"""
+
+from collections.abc import Iterator
+from itertools import chain, groupby
+from pathlib import Path
+
+from data_pipeline.clean import Rule
+from data_pipeline.sources.document import Document, SourceSpec
+from data_pipeline.sources.reading import COMPRESSED, cut, files_under, lines
+
+RULES: tuple[Rule, ...] = ()
+CUT_BECAUSE = "no blank lines between documents"
+_ENDLESS = 100  # times document_lines
+
+
+def units(spec: SourceSpec) -> list[Path]:
+    """The .txt files (also compressed) of the source."""
+
+    def wanted(path: Path) -> bool:
+        return (path.stem if path.suffix in COMPRESSED else path.name).endswith(".txt")
+
+    return files_under(spec, wanted, ".txt files of one sentence a line")
+
+
+def read(spec: SourceSpec, path: Path) -> Iterator[Document]:
+    """The documents of one file, their sentences given."""
+    size = spec.document_lines
+    limit = size * _ENDLESS if _has_boundary(path) else size
+    runs = (run for filled, run in groupby(lines(path), lambda s: bool(s.strip())) if filled)
+    pieces = chain.from_iterable(cut(run, limit, size) for run in runs)
+    for number, (text, was_cut) in enumerate(pieces, 1):
+        yield Document(
+            id=f"{path.name}#{number}",
+            source=spec.name,
+            language=spec.language,
+            text="\n".join(text),
+            sentences_given=True,
+            cut=was_cut,
+        )
+
+
+def _has_boundary(path: Path) -> bool:
+    """Whether a blank line stands between two filled ones."""
+    filled = (bool(line.strip()) for line in lines(path))
+    return sum(has_text for has_text, _ in zip((k for k, _ in groupby(filled)), range(4))) > 1

@@ -1,0 +1,143 @@
+"""Source kind `wikiextractor`: what github.com/attardi/wikiextractor writes.
+
+A file, or a folder tree of `wiki_NN` files, also compressed. Two forms: plain blocks
+
+    <doc id="25" url="https://…" title="Autism">
+    Autism
+
+    Autism is a …
+    </doc>
+
+and, with `--json`, one object a line with "title" and "text". A document is an article, a line a
+paragraph. The cleaning rules remove what WikiExtractor leaves of markup and templates.
+"""
+
+import html
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from data_pipeline.clean import Rule, drop_lines, replace
+from data_pipeline.errors import UserError
+from data_pipeline.sources.document import Document, SourceSpec
+from data_pipeline.sources.reading import files_under, lines
+
+CUT_BECAUSE = ""
+_OPEN = re.compile(r'<doc id="([^"]*)".*? title="(.*)">$')
+_NAME = re.compile(r"wiki_\d+(\.bz2|\.gz|\.xz)?")
+
+_KNOWN_TAGS = (
+    "b|big|blockquote|br|center|cite|code|del|div|em|font|gallery|h[1-6]|hr|i|includeonly|ins|kbd|"
+    "li|mapframe|math|noinclude|nowiki|ol|onlyinclude|p|poem|pre|q|ref|references|ruby|rt|s|samp|"
+    "score|section|small|span|strike|strong|sub|sup|syntaxhighlight|table|td|templatestyles|th|"
+    "timeline|tr|tt|u|ul|var|wbr"
+)
+_HEADING_WORDS = 5
+_HEADING_CHARACTERS = 60
+
+
+def _is_heading(line: str) -> bool:
+    """A short line that no sentence ends: a section title or a list entry that lost its list."""
+    if len(line) > _HEADING_CHARACTERS or len(line.split()) > _HEADING_WORDS:
+        return False
+    bare = line.rstrip(" )]\"'”’»")
+    return bool(bare) and bare[-1].isalnum()
+
+
+RULES: tuple[Rule, ...] = (
+    # Elements whose content is not text. A reference may end in "</>" after extraction.
+    replace(
+        "element",
+        r"<(math|score|timeline|gallery|chem|ce|hiero|syntaxhighlight|ref)\b[^<>]*(?:/>|>[^<>]*</(?:\1)?>)",
+        "",
+        needles=("</", "/>"),
+    ),
+    replace("tag", rf"</?(?:{_KNOWN_TAGS})\b[^<>\n]*>", " ", needles=("<",), ignore_case=True),
+    replace("formula", r"\b(?:formula|codice)_\d+\b", "", needles=("formula_", "codice_")),
+    replace(
+        "table_markup",
+        r"^(?:\||\{\||![^\n]*(?:\||(?:span|scope|style|class|align|width)=))[^\n]*$",
+        "",
+        needles=("|",),
+    ),
+    replace(
+        "image_options",
+        r"(?:\[\[)?(?:(?:File|Image):[^|\]\n]+\|)?"
+        r"(?:\b(?:thumb(?:nail)?|frame(?:less)?|left|right|center|upright(?:=[\d.]+)?|\d+px)\|)+",
+        "",
+        needles=("|",),
+    ),
+    replace("link", r"\[\[(?:[^\[\]|\n]*\|)?([^\[\]|\n]*)\]\]", r"\1", needles=("[[",)),
+    replace("stray_markup", r"\[\[|\]\]|\{\{|\}\}", "", needles=("[[", "]]", "{{", "}}")),
+    # A template or an IPA transcription that was dropped: "Archimedes (; ; ) was".
+    replace("empty_parentheses", r' ?\([\s;,:"/–]*\)', "", needles=("(",)),
+    replace("parenthesis_start", r"\((?:\s*[;,:])+\s*", "(", needles=("(",)),
+    replace("parenthesis_end", r"(?:\s*[;,])+\s*\)", ")", needles=(",)", ";)", ", )", "; )")),
+    replace("doubled_quotes", r'""', '"', needles=('""',)),
+    replace("repeated_commas", r",(?:\s*,)+", ",", needles=(", ,", ",,")),
+    replace("space_before_mark", r"(?<=\w) +([.,;])(?=\s|$)", r"\1", needles=(" .", " ,", " ;")),
+    replace("list_marker", r"^[*#:;•·]+\s+(?=\S)", "", needles=("*", "#", ":", ";", "•", "·")),
+    drop_lines("heading", _is_heading),
+)
+
+
+def units(spec: SourceSpec) -> list[Path]:
+    """The `wiki_NN` files of the source; a file named directly may be called anything."""
+    return files_under(spec, lambda p: bool(_NAME.fullmatch(p.name)), "WikiExtractor's wiki_NN")
+
+
+def read(spec: SourceSpec, path: Path) -> Iterator[Document]:
+    """The articles of one file, either form.
+
+    Raises:
+        UserError: text outside `<doc>` blocks, a block that does not end, broken JSON.
+    """
+    articles = _json_articles(path) if _is_json(path) else _plain_articles(path)
+    for number, title, text in articles:
+        yield Document(
+            id=f"{path.name}#{number}",
+            source=spec.name,
+            language=spec.language,
+            text=text,
+            title=title,
+        )
+
+
+def _is_json(path: Path) -> bool:
+    return next((line for line in lines(path) if line.strip()), "").lstrip().startswith("{")
+
+
+def _plain_articles(path: Path) -> Iterator[tuple[str, str, str]]:
+    opened: re.Match[str] | None = None
+    text: list[str] = []
+    for number, line in enumerate(lines(path), 1):
+        if opened is not None:
+            if line != "</doc>":
+                text.append(line)
+                continue
+            yield opened[1], html.unescape(opened[2]), "\n".join(text)
+            opened, text = None, []
+        elif line.strip():
+            opened = _OPEN.match(line)
+            if opened is None:
+                raise UserError(
+                    f"{path}: line {number} is not in a <doc …> block; this kind of source reads "
+                    "what WikiExtractor writes, plain text is --source=books or --source=lines"
+                )
+    if opened is not None:
+        raise UserError(f"{path}: ends inside article {opened[2]!r}; extract or copy it again")
+
+
+def _json_articles(path: Path) -> Iterator[tuple[str, str, str]]:
+    for number, line in enumerate(lines(path), 1):
+        if not line.strip():
+            continue
+        try:
+            article = json.loads(line)
+            yield str(article.get("id", number)), article["title"], article["text"]
+        except (ValueError, KeyError, AttributeError, TypeError):
+            raise UserError(
+                f'{path}: line {number} is no JSON object with "title" and "text"; '
+                "extract or copy it again"
+            ) from None
