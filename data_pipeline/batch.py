@@ -158,10 +158,9 @@ class BatchArrays(NamedTuple):
         )  # fmt: skip
 
 
-# `Plan` as compiled code reads it.
-_PlanArrays = collections.namedtuple(  # type: ignore[misc]  # noqa: PYI024
-    "_PlanArrays", [field.name for field in dataclasses.fields(Plan)]
-)
+# `Plan` as compiled code reads it: numba knows named tuples, not dataclasses.
+_FIELDS = [field.name for field in dataclasses.fields(Plan)]
+_PlanArrays = collections.namedtuple("_PlanArrays", _FIELDS)  # type: ignore[misc]
 
 
 class _Rule(NamedTuple):
@@ -209,7 +208,7 @@ class Assembler:
         self, out: BatchArrays, lines: np.ndarray, plan: Plan, rows: np.ndarray, key: np.uint64
     ) -> None:
         """Write rows (int64 [n]) of a plan into lines (int64 [n]) of the batch."""
-        arrays = _PlanArrays(*(getattr(plan, name) for name in _PlanArrays._fields))
+        arrays = _PlanArrays(*(getattr(plan, name) for name in _FIELDS))
         done = _fill(self._tokens, arrays, rows, lines, key, self._rule, out)
         if done < len(rows):
             raise ValueError(

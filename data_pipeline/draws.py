@@ -38,7 +38,7 @@ def _cache_folder() -> str | None:
         user_cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     except (OSError, RuntimeError):  # imported from an archive; no home folder
         return None
-    roots = [_PACKAGE / "__pycache__", Path(user_cache) / "bert-jax"]
+    roots = [_PACKAGE / "__pycache__", Path(user_cache) / "bert_jax"]
     if numba.config.CACHE_DIR:  # the user's NUMBA_CACHE_DIR comes first
         roots.insert(0, Path(numba.config.CACHE_DIR))
     for root in roots:

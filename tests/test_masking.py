@@ -1,0 +1,128 @@
+"""Token masking against the plain port of the original, and its shares against their formulas."""
+
+import math
+
+import numpy as np
+import original_generator as original
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_pipeline import draws
+from data_pipeline.errors import UserError
+from data_pipeline.masking import MaskingSpec, mask_tokens
+
+CLS, SEP, MASK, VOCAB = 101, 102, 103, 30522
+SIGMAS = 4.4
+
+
+def masked(ids, spec, key, vocab_size=VOCAB):
+    """(masked ids, positions, labels) of one example that stands alone."""
+    ids = np.array(ids, np.int32)
+    candidates = np.flatnonzero((ids != CLS) & (ids != SEP)).astype(np.int32)
+    wanted = min(int(spec.predictions(len(ids))[len(ids)]), len(candidates))
+    positions, labels = np.full(wanted, -1, np.int32), np.full(wanted, -1, np.int32)
+    mask_tokens(
+        np.uint64(key), ids, candidates, wanted, MASK, vocab_size,
+        spec.mask_limit, spec.keep_limit, positions, labels,
+    )  # fmt: skip
+    return ids.tolist(), positions.tolist(), labels.tolist()
+
+
+def share(hits, of, probability, slack=0.0):
+    """Whether hits / of agrees with a probability: two-sided 1e-5, the seeds being fixed."""
+    error = math.sqrt(max(0.0, probability * (1 - probability)) / of)
+    assert abs(hits / of - probability) <= SIGMAS * error + slack, (hits / of, probability, error)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    a=st.lists(st.integers(0, 40), min_size=1, max_size=300),
+    b=st.lists(st.integers(0, 40), min_size=1, max_size=200),
+    slots=st.sampled_from([1, 2, 20, 77]),
+    key=st.integers(0, 2**64 - 1),
+)
+def test_masks_equal_the_originals(a, b, slots, key):
+    ids, _ = original.add_special(a, b, CLS, SEP)
+    expected = original.mask(ids, CLS, SEP, MASK, VOCAB, slots, original.MaskDraws(key))
+    assert masked(ids, MaskingSpec(slots), key) == expected
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"),
+    [(5, 1), (9, 1), (10, 2), (30, 4), (50, 8), (70, 10), (127, 19), (128, 19), (512, 20)],
+)
+def test_number_of_predictions_rounds_halves_to_even(length, expected):
+    assert MaskingSpec(20).predictions(512)[length] == expected
+
+
+def test_default_limits_are_the_originals():
+    spec = MaskingSpec(20)
+    assert spec.mask_limit == draws.threshold(0.8)
+    assert spec.keep_limit == draws.threshold(0.5)
+
+
+@pytest.mark.parametrize(
+    ("mask_share", "random_share"), [(0.8, 0.1), (1.0, 0.0), (0.0, 1.0), (0.5, 0.5), (0.0, 0.0)]
+)
+def test_shares(mask_share, random_share):
+    spec = MaskingSpec(77, mask_share=mask_share, random_share=random_share)
+    ids = [CLS, *range(1000, 1509), SEP, SEP]
+    to_mask = random = kept = 0
+    for key in range(300):
+        after, positions, labels = masked(ids, spec, original.fold(4, key))
+        assert labels == [ids[position] for position in positions]
+        for position in positions:
+            to_mask += after[position] == MASK
+            kept += after[position] == ids[position]
+            random += after[position] not in (MASK, ids[position])
+    total = to_mask + random + kept
+    assert total == 300 * 77
+    # A random id may be [MASK], or the token itself: once in VOCAB draws each, 0.8 times in all.
+    share(to_mask, total, mask_share, slack=5 / total)
+    share(random, total, random_share, slack=5 / total)
+    share(kept, total, 1 - mask_share - random_share, slack=5 / total)
+
+
+def test_every_position_is_chosen_alike():
+    ids = [CLS, *range(1000, 1057), SEP, SEP]  # 60 tokens: 9 of 57 chosen
+    counts = np.zeros(60, np.int64)
+    for key in range(6000):
+        _, positions, _ = masked(ids, MaskingSpec(20), original.fold(7, key))
+        assert positions == sorted(set(positions))
+        counts[positions] += 1
+    assert counts[[0, 58, 59]].sum() == 0
+    for hits in counts[1:58]:
+        share(hits, 6000, 9 / 57)
+
+
+def test_random_ids_cover_the_whole_vocabulary_alike():
+    ids = [CLS, *[50] * 509, SEP, SEP]
+    spec = MaskingSpec(77, mask_share=0.0, random_share=1.0)
+    counts = np.zeros(20, np.int64)
+    for key in range(300):
+        after, positions, _ = masked(ids, spec, original.fold(8, key), vocab_size=20)
+        counts += np.bincount([after[position] for position in positions], minlength=20)
+    for hits in counts:  # specials and unused ids included
+        share(hits, counts.sum(), 1 / 20)
+
+
+def test_no_more_predictions_than_candidates():
+    spec = MaskingSpec(20, rate=1.0)
+    _, positions, labels = masked([CLS, 7, SEP, 8, SEP], spec, 3)
+    assert (positions, labels) == ([1, 3], [7, 8])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"max_predictions": 0}, "at least 1"),
+        ({"rate": 1.2}, "rate 1.2"),
+        ({"mask_share": -0.1}, "mask_share -0.1"),
+        ({"mask_share": 0.8, "random_share": 0.3}, "exceed 1"),
+        ({"mode": "tokens"}, '"tokens" is not one of'),
+    ],
+)
+def test_spec_refuses_wrong_values(wrong, message):
+    with pytest.raises(UserError, match=message):
+        MaskingSpec(**{"max_predictions": 20, **wrong})
