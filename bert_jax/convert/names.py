@@ -1,0 +1,179 @@
+"""Our parameters and transformers' `BertForPreTraining` state dict: one table, read both ways.
+
+Ours are stacked over layers [L, ...], query, key and value are one kernel, and kernels are
+[in, out] (`y = x · kernel`). Theirs have one tensor a layer and torch's [out, in]. Rows added to
+the vocabulary for the hardware are cut off on the way out and are zero on the way in. The decoder's
+weight and bias are the word table and `cls.predictions.bias`: `transformers` ties them itself, so
+they are not written, and files that hold them are read without.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from flax import nnx
+
+from bert_jax.config import ComputeConfig, ModelConfig
+from bert_jax.heads import declare
+from data_pipeline.errors import UserError
+
+Group = Literal["encoder", "pooler", "mlm", "nsp"]
+GROUPS: tuple[Group, ...] = ("encoder", "pooler", "mlm", "nsp")
+
+# Our path, their name, and the number of input dimensions of a kernel (None where theirs has the
+# same layout). `{layer}` and `{part}` run over layers and over query, key, value.
+_LAYER = "bert.encoder.layer.{layer}"
+_TABLE: tuple[tuple[str, str, int | None], ...] = (
+    ("encoder.embeddings.word", "bert.embeddings.word_embeddings.weight", None),
+    ("encoder.embeddings.position", "bert.embeddings.position_embeddings.weight", None),
+    ("encoder.embeddings.type", "bert.embeddings.token_type_embeddings.weight", None),
+    ("encoder.embeddings.norm.scale", "bert.embeddings.LayerNorm.weight", None),
+    ("encoder.embeddings.norm.bias", "bert.embeddings.LayerNorm.bias", None),
+    ("encoder.layers.attention.qkv.kernel", _LAYER + ".attention.self.{part}.weight", 1),
+    ("encoder.layers.attention.qkv.bias", _LAYER + ".attention.self.{part}.bias", 0),
+    ("encoder.layers.attention.output.kernel", _LAYER + ".attention.output.dense.weight", 2),
+    ("encoder.layers.attention.output.bias", _LAYER + ".attention.output.dense.bias", None),
+    ("encoder.layers.attention.norm.scale", _LAYER + ".attention.output.LayerNorm.weight", None),
+    ("encoder.layers.attention.norm.bias", _LAYER + ".attention.output.LayerNorm.bias", None),
+    ("encoder.layers.mlp.up.kernel", _LAYER + ".intermediate.dense.weight", 1),
+    ("encoder.layers.mlp.up.bias", _LAYER + ".intermediate.dense.bias", None),
+    ("encoder.layers.mlp.down.kernel", _LAYER + ".output.dense.weight", 1),
+    ("encoder.layers.mlp.down.bias", _LAYER + ".output.dense.bias", None),
+    ("encoder.layers.mlp.norm.scale", _LAYER + ".output.LayerNorm.weight", None),
+    ("encoder.layers.mlp.norm.bias", _LAYER + ".output.LayerNorm.bias", None),
+    ("encoder.pooler.kernel", "bert.pooler.dense.weight", 1),
+    ("encoder.pooler.bias", "bert.pooler.dense.bias", None),
+    ("mlm.dense.kernel", "cls.predictions.transform.dense.weight", 1),
+    ("mlm.dense.bias", "cls.predictions.transform.dense.bias", None),
+    ("mlm.norm.scale", "cls.predictions.transform.LayerNorm.weight", None),
+    ("mlm.norm.bias", "cls.predictions.transform.LayerNorm.bias", None),
+    ("mlm.bias", "cls.predictions.bias", None),
+    ("nsp.kernel", "cls.seq_relationship.weight", 1),
+    ("nsp.bias", "cls.seq_relationship.bias", None),
+)
+_PARTS = ("query", "key", "value")
+_PADDED = ("encoder.embeddings.word", "mlm.bias")  # their first dimension is the vocabulary
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where one of their tensors lies in ours."""
+
+    theirs: str
+    ours: tuple[str, ...]
+    index: tuple[int | slice, ...]  # the part of our leaf
+    inputs: int | None  # leading input dimensions of a kernel; None: same layout
+
+    @property
+    def group(self) -> Group:
+        if self.ours[:2] == ("encoder", "pooler"):
+            return "pooler"
+        return self.ours[0]  # type: ignore[return-value]
+
+    def to_theirs(self, leaf: np.ndarray) -> np.ndarray:
+        """Our whole leaf -> their tensor."""
+        part = np.asarray(leaf)[self.index]
+        if self.inputs is None:
+            return part
+        if self.inputs == 0:
+            return part.reshape(-1)
+        return part.reshape(int(np.prod(part.shape[: self.inputs])), -1).T
+
+    def to_ours(self, tensor: np.ndarray, leaf: np.ndarray) -> None:
+        """Writes their tensor into its part of our leaf."""
+        leaf[self.index] = (tensor.T if self.inputs else tensor).reshape(leaf[self.index].shape)
+
+
+def slots(config: ModelConfig) -> Iterator[Slot]:
+    """Every tensor of their state dict, decoder apart, once."""
+    for ours, theirs, inputs in _TABLE:
+        path = tuple(ours.split("."))
+        if "{layer}" not in theirs:
+            index = (slice(config.vocab_size),) if ours in _PADDED else ()
+            yield Slot(theirs, path, index, inputs)
+            continue
+        for layer in range(config.num_hidden_layers):
+            if "{part}" not in theirs:
+                yield Slot(theirs.format(layer=layer), path, (layer,), inputs)
+                continue
+            for i, part in enumerate(_PARTS):
+                # kernel [L, H, 3, A, D], bias [L, 3, A, D]
+                index = (layer, slice(None), i) if inputs else (layer, i)
+                yield Slot(theirs.format(layer=layer, part=part), path, index, inputs)
+
+
+def to_transformers(params: Mapping[str, Any], config: ModelConfig) -> dict[str, np.ndarray]:
+    """Our parameters -> their state dict, C-contiguous float32 arrays, no tied decoder."""
+    result = {}
+    for slot in slots(config):
+        leaf: Any = params
+        for key in slot.ours:
+            leaf = leaf[key]
+        # A copy even where the layout is the same: the caller may write into what it gets.
+        result[slot.theirs] = np.array(slot.to_theirs(leaf), np.float32, order="C")
+    return result
+
+
+def from_transformers(
+    tensors: Mapping[str, np.ndarray],
+    config: ModelConfig,
+    *,
+    require: Sequence[Group] = GROUPS,
+) -> dict[str, Any]:
+    """Their state dict -> our parameters, a nested dict of float32 numpy arrays.
+
+    Names of older files are understood: `LayerNorm.gamma` and `.beta`, no `bert.` in front (a bare
+    `BertModel`), `embeddings.position_ids`. Tensors of other heads are left out.
+
+    Args:
+        tensors: name -> array of any float type.
+        require: the groups that must be there. Another group that is absent stays at zero.
+
+    Raises:
+        UserError: a tensor of a required group is missing, or one has another shape than the
+            config says.
+    """
+    given = {_modern(name): tensor for name, tensor in tensors.items()}
+    shapes = _shapes(config)
+    params: dict[str, Any] = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), shapes)
+    absent = set(GROUPS) - present(tensors) - set(require)
+    for slot in slots(config):
+        if slot.group in absent:
+            continue
+        if slot.theirs not in given:
+            raise UserError(f"the weights have no {slot.theirs}; is this a BERT checkpoint?")
+        leaf: Any = params
+        for key in slot.ours:
+            leaf = leaf[key]
+        wanted, tensor = slot.to_theirs(leaf).shape, np.asarray(given[slot.theirs])
+        if tensor.shape != wanted:
+            raise UserError(
+                f"{slot.theirs} has shape {list(tensor.shape)}, config.json asks for "
+                f"{list(wanted)}; weights and config.json do not belong together"
+            )
+        slot.to_ours(tensor.astype(np.float32), leaf)
+    return params
+
+
+def present(tensors: Mapping[str, Any]) -> set[Group]:
+    """The groups of which a state dict holds at least one tensor."""
+    marks: dict[Group, str] = {
+        "encoder": "bert.encoder.", "pooler": "bert.pooler.",
+        "mlm": "cls.predictions.transform.", "nsp": "cls.seq_relationship.",
+    }  # fmt: skip
+    names = [_modern(name) for name in tensors]
+    return {g for g, mark in marks.items() if any(name.startswith(mark) for name in names)}
+
+
+def _modern(name: str) -> str:
+    name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
+    name = name.replace("LayerNorm.beta", "LayerNorm.bias")
+    bare = name.startswith(("embeddings.", "encoder.", "pooler."))
+    return f"bert.{name}" if bare else name
+
+
+def _shapes(config: ModelConfig) -> Any:
+    compute = ComputeConfig(dtype="float32", unroll_layers=1)
+    return nnx.to_pure_dict(declare(config, compute)[1])
