@@ -1,1 +1,24 @@
-"""Pretrain BERT-family encoders in JAX."""
+"""Pretrain BERT-family encoders in JAX.
+
+    import bert_jax
+
+    model = bert_jax.load("exported")
+    vectors = model.encode(["One sentence.", "Another."])
+
+Importing this package imports nothing else: JAX loads when a model does.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bert_jax.api import Model
+
+__all__ = ["load"]
+
+
+def load(path: Path | str) -> "Model":
+    """The model in a folder; see `bert_jax.api.load`."""
+    from bert_jax import api
+
+    return api.load(path)

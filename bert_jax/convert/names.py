@@ -90,6 +90,7 @@ def slots(config: ModelConfig) -> Iterator[Slot]:
     """Every tensor of their state dict, decoder apart, once."""
     for ours, theirs, inputs in _TABLE:
         path = tuple(ours.split("."))
+        index: tuple[int | slice, ...]
         if "{layer}" not in theirs:
             index = (slice(config.vocab_size),) if ours in _PADDED else ()
             yield Slot(theirs, path, index, inputs)

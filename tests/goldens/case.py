@@ -80,7 +80,7 @@ def _below(generator: np.random.Philox, limit: int, size: int) -> np.ndarray:
 
 
 def weight(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """The float32 values of one tensor of transformers' state dict; no bias is zero, no scale one."""
+    """The values of one tensor of transformers' state dict; no bias is zero, no scale one."""
     x = (2 * _uniform(_generator("weight", name, *shape), shape) - 1) * np.sqrt(3)
     if name.endswith("LayerNorm.weight"):
         x = 1 + 0.1 * x

@@ -1,0 +1,304 @@
+"""Use a pretrained model: `bert_jax.load(path)` and what it gives.
+
+Sizes: N texts, B rows of a batch, S positions, H hidden, P masks in a text.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors
+import safetensors.flax
+import tokenizers
+from flax import nnx
+
+from bert_jax.config import ComputeConfig, ModelConfig
+from bert_jax.convert import names
+from bert_jax.convert.bert_config import from_config_json
+from bert_jax.heads import declare
+from data_pipeline.errors import UserError
+from data_pipeline.tokenizer import Tokenizer
+
+Pooling = Literal["mean", "cls", "pooled"]
+# Rows are padded to one of these lengths (or to the model's limit), so few shapes are compiled.
+_LENGTHS = (16, 32, 64, 128, 256, 512)
+
+
+@dataclass(frozen=True)
+class Fill:
+    """One way to fill a mask: a vocabulary entry ("##" marks the inside of a word)."""
+
+    token: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A padded batch: which texts, their ids [B, S] and which positions are real [B, S]."""
+
+    texts: np.ndarray
+    ids: np.ndarray
+    real: np.ndarray
+
+
+class Model:
+    """A BERT encoder with its tokenizer; made by `load`.
+
+    Texts are tokenized as `AutoTokenizer` does: [CLS] text [SEP], special tokens such as "[MASK]"
+    recognized where they are written out, the end of a long text cut off. Computed in float32.
+
+    Attributes:
+        config: the architecture.
+        tokenizer: the vocabulary and its special ids.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        params: dict[str, Any],
+        tokenizer: Tokenizer,
+        groups: frozenset[names.Group],
+    ):
+        """groups: those parts of `params` that hold trained values."""
+        self.config, self.tokenizer = config, tokenizer
+        self._groups = groups
+        self._params = jax.device_put(params)
+        self._encoder = tokenizers.Tokenizer.from_str(tokenizer.json.decode())
+        self._encoder.no_padding()
+        self._encoder.no_truncation()
+        graph, _ = declare(config, ComputeConfig(dtype="float32", unroll_layers=1))
+        self._hidden = jax.jit(partial(_hidden, graph))
+        self._vectors = jax.jit(partial(_vectors, graph), static_argnames="pooling")
+        self._fills = jax.jit(partial(_fills, graph), static_argnames="top_k")
+
+    def encode(
+        self, texts: str | Sequence[str], *, pooling: Pooling = "mean", batch_size: int = 32
+    ) -> np.ndarray:
+        """One vector for each text, float32 [N, H]; a single text is a list of one.
+
+        Args:
+            pooling: "mean" over all real positions, [CLS] and [SEP] among them, "cls" the hidden
+                state of [CLS], "pooled" the tanh layer on top of it that next-sentence prediction
+                trained.
+            batch_size: texts computed together.
+
+        Raises:
+            UserError: another pooling, or "pooled" where the folder holds no pooler.
+        """
+        if pooling not in get_args(Pooling):
+            raise UserError(f"pooling={pooling!r}; choose one of {', '.join(get_args(Pooling))}")
+        if pooling == "pooled":
+            self._need("pooler", 'use pooling="mean" or "cls"')
+        listed = _listed(texts)
+        out = np.zeros((len(listed), self.config.hidden_size), np.float32)
+        for rows in self._batches(listed, batch_size):
+            vectors = self._vectors(self._params, rows.ids, rows.real, pooling=pooling)
+            out[rows.texts] = np.asarray(vectors)[: len(rows.texts)]
+        return out
+
+    def hidden_states(
+        self, texts: str | Sequence[str], *, batch_size: int = 32
+    ) -> list[np.ndarray]:
+        """Last hidden states of each text, float32 [tokens of the text, H], [CLS] and [SEP] too."""
+        listed = _listed(texts)
+        out: list[np.ndarray] = [np.empty(0)] * len(listed)
+        for rows in self._batches(listed, batch_size):
+            hidden = np.asarray(self._hidden(self._params, rows.ids, rows.real))
+            for row, text in enumerate(rows.texts):
+                out[text] = hidden[row, : rows.real[row].sum()].copy()
+        return out
+
+    def fill_mask(self, text: str, top_k: int = 5) -> list[list[Fill]]:
+        """The likeliest entries for each [MASK] in the text, in order, likeliest first.
+
+        Several masks are filled independently of one another, as in training.
+
+        Raises:
+            UserError: no [MASK] in the text, or one beyond the model's last position; or the folder
+                holds no masked-language-model head.
+        """
+        self._need("mlm", "give a model that was saved with its masked-language-model head")
+        if not 1 <= top_k <= self.config.vocab_size:
+            raise UserError(f"top_k={top_k}; give 1 to {self.config.vocab_size}")
+        (tokens,) = self._tokens([text])
+        limit = self.config.max_position_embeddings
+        masks = [i for i, token in enumerate(tokens) if token == self.tokenizer.special.mask]
+        if not masks:
+            raise UserError(f"no [MASK] in {_short(text)!r}; write it where a word is missing")
+        if len(tokens) > limit and masks[-1] >= limit - 1:
+            raise UserError(
+                f"{_short(text)!r} has {len(tokens)} tokens with a [MASK] beyond the model's "
+                f"{limit}; shorten it"
+            )
+        (rows,) = self._batches([text], 1)
+        positions = np.zeros(_power_of_two(len(masks)), np.int32)
+        positions[: len(masks)] = masks
+        ids, probabilities = self._fills(self._params, rows.ids, rows.real, positions, top_k=top_k)
+        return [
+            [Fill(self.tokenizer.token(i), float(p)) for i, p in zip(*pair, strict=True)]
+            for pair in zip(np.asarray(ids), np.asarray(probabilities), strict=True)
+        ][: len(masks)]
+
+    def _need(self, group: names.Group, instead: str) -> None:
+        if group not in self._groups:
+            what = {"pooler": "pooler", "mlm": "masked-language-model head"}[group]
+            raise UserError(f"this model was saved without its {what}; {instead}")
+
+    def _tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text with [CLS] and [SEP], of any length."""
+        special = self.tokenizer.special
+        encodings = self._encoder.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [[special.cls, *encoding.ids, special.sep] for encoding in encodings]
+
+    def _batches(self, texts: Sequence[str], batch_size: int) -> Iterator[_Rows]:
+        """Texts of about the same length together, so that little is padding."""
+        if batch_size < 1:
+            raise UserError(f"batch_size={batch_size}; give 1 or more")
+        limit, sep = self.config.max_position_embeddings, self.tokenizer.special.sep
+        tokens = [
+            t if len(t) <= limit else [*t[: limit - 1], sep] for t in self._tokens(texts)
+        ]  # fmt: skip
+        order = np.argsort([len(t) for t in tokens], kind="stable")
+        for first in range(0, len(order), batch_size):
+            chosen = order[first : first + batch_size]
+            longest = len(tokens[chosen[-1]])
+            length = min(next((n for n in _LENGTHS if n >= longest), limit), limit)
+            shape = min(_power_of_two(len(chosen)), batch_size), length
+            ids = np.full(shape, self.tokenizer.special.pad, np.int32)
+            real = np.zeros(shape, np.int32)
+            for row, text in enumerate(chosen):
+                ids[row, : len(tokens[text])] = tokens[text]
+                real[row, : len(tokens[text])] = 1
+            yield _Rows(chosen, ids, real)
+
+
+def load(path: Path | str) -> Model:
+    """The model in a folder that `bert-jax convert export` or `transformers` wrote.
+
+    Args:
+        path: a local folder with config.json, model.safetensors and tokenizer.json or vocab.txt. A
+            BERT saved without some of its heads can be loaded; only what needs them cannot be used.
+
+    Raises:
+        UserError: not such a folder, a file missing or damaged, or a kind of BERT that is computed
+            differently; says which and what to do.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise UserError(f"{path}: no such folder; give one that `bert-jax convert export` wrote")
+    file = folder / "config.json"
+    config = from_config_json(_read_json(file), str(file))
+    tensors = _read_weights(folder / "model.safetensors")
+    tokenizer = _read_tokenizer(folder)
+    if tokenizer.vocab_size > config.vocab_size:
+        raise UserError(
+            f"{folder}: the tokenizer has {tokenizer.vocab_size:,} entries, config.json says "
+            f"{config.vocab_size:,}; the files do not belong together"
+        )
+    params = names.from_transformers(tensors, config, require=("encoder",))
+    return Model(config, params, tokenizer, frozenset(names.present(tensors)))
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{file}: missing; give a folder with an exported model") from None
+    except ValueError as error:
+        raise UserError(f"{file}: not JSON ({error}); export the model again") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{file}: not a JSON object; export the model again")
+    return value
+
+
+def _read_weights(file: Path) -> dict[str, np.ndarray]:
+    if not file.exists():
+        others = ("pytorch_model.bin", "model.safetensors.index.json")
+        found = next((name for name in others if (file.parent / name).exists()), None)
+        hint = (
+            f"only {found} is there: load it with transformers and "
+            'save_pretrained(folder, max_shard_size="100GB")'
+            if found
+            else "give a folder with an exported model"
+        )
+        raise UserError(f"{file}: missing; {hint}")
+    try:
+        # By way of JAX: plain numpy has no bfloat16.
+        return {k: np.asarray(v) for k, v in safetensors.flax.load_file(file).items()}
+    except (OSError, safetensors.SafetensorError) as error:
+        raise UserError(f"{file}: cannot be read ({error}); export the model again") from None
+
+
+def _read_tokenizer(folder: Path) -> Tokenizer:
+    if (folder / "tokenizer.json").exists():
+        return Tokenizer.load(folder / "tokenizer.json")
+    if not (folder / "vocab.txt").exists():
+        raise UserError(f"{folder}: neither tokenizer.json nor vocab.txt; copy one of them there")
+    settings = folder / "tokenizer_config.json"
+    lowercase = _read_json(settings).get("do_lower_case") if settings.exists() else None
+    return Tokenizer.load(folder / "vocab.txt", lowercase=lowercase)
+
+
+def _listed(texts: str | Sequence[str]) -> list[str]:
+    listed = [texts] if isinstance(texts, str) else list(texts)
+    wrong = next((text for text in listed if not isinstance(text, str)), None)
+    if wrong is not None:
+        raise UserError(f"texts must be strings, not {type(wrong).__name__}")
+    return listed
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+# The functions that are compiled. "highest" because accelerators otherwise multiply float32
+# matrices in fewer bits, and these numbers are compared with other libraries'.
+
+
+@jax.default_matmul_precision("highest")
+def _hidden(graph: nnx.GraphDef, params: Any, ids_BxS: jax.Array, real_BxS: jax.Array) -> jax.Array:
+    model = nnx.merge(graph, params)
+    positions_BxS = jnp.broadcast_to(jnp.arange(ids_BxS.shape[1])[None], ids_BxS.shape)
+    return model.encoder(ids_BxS, jnp.zeros_like(ids_BxS), real_BxS, positions_BxS)
+
+
+@jax.default_matmul_precision("highest")
+def _vectors(
+    graph: nnx.GraphDef, params: Any, ids_BxS: jax.Array, real_BxS: jax.Array, *, pooling: Pooling
+) -> jax.Array:
+    x_BxSxH = _hidden(graph, params, ids_BxS, real_BxS)
+    if pooling == "cls":
+        return x_BxSxH[:, 0]
+    if pooling == "pooled":
+        first_Bx1 = jnp.zeros((len(ids_BxS), 1), jnp.int32)
+        return nnx.merge(graph, params).encoder.pooled(x_BxSxH, first_Bx1)[:, 0]
+    total_BxH = jnp.where(real_BxS[..., None] > 0, x_BxSxH, 0).sum(1)
+    return total_BxH / jnp.maximum(real_BxS.sum(1, keepdims=True), 1)
+
+
+@jax.default_matmul_precision("highest")
+def _fills(
+    graph: nnx.GraphDef,
+    params: Any,
+    ids_1xS: jax.Array,
+    real_1xS: jax.Array,
+    positions_P: jax.Array,
+    *,
+    top_k: int,
+) -> tuple[jax.Array, jax.Array]:
+    """Ids and probabilities [P, top_k], falling."""
+    model = nnx.merge(graph, params)
+    x_1xPxH = _hidden(graph, params, ids_1xS, real_1xS)[:, positions_P]
+    logits_PxV = model.mlm(x_1xPxH, model.encoder.embeddings.word[...])[0]
+    probabilities, ids = jax.lax.top_k(jax.nn.softmax(logits_PxV), top_k)
+    return ids, probabilities

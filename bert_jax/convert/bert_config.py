@@ -1,0 +1,75 @@
+"""`config.json` of transformers' BERT and our `ModelConfig`, both ways."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax.config import ModelConfig, nearest
+from data_pipeline.errors import UserError
+
+# Ours -> theirs; "gelu_new" is the same tanh approximation under an older name.
+_ACT_NAMES = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
+_ACTS = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
+_SHARED = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+)
+# Those that a config.json may leave out, with the values of transformers' BertConfig.
+_DEFAULTS = {
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "type_vocab_size": 2,
+    "initializer_range": 0.02,
+    "layer_norm_eps": 1e-12,
+}
+
+
+def to_config_json(config: ModelConfig, *, pad_token_id: int) -> dict[str, Any]:
+    """The contents of config.json for a model with both pretraining heads."""
+    return {
+        "architectures": ["BertForPreTraining"],
+        "model_type": "bert",
+        **{name: getattr(config, name) for name in (*_SHARED, *_DEFAULTS)},
+        "hidden_act": _ACT_NAMES[config.hidden_act],
+        "position_embedding_type": "absolute",
+        "pad_token_id": pad_token_id,
+        "tie_word_embeddings": True,
+        "use_cache": True,
+        "dtype": "float32",
+    }
+
+
+def from_config_json(values: Mapping[str, Any], where: str) -> ModelConfig:
+    """A BERT's config.json -> our configuration, the vocabulary not padded.
+
+    Raises:
+        UserError: another kind of model, a kind of BERT that is computed differently, or a size
+            that is missing; `where` names the file.
+    """
+    if values.get("model_type", "bert") != "bert":
+        raise UserError(f"{where}: model_type={values['model_type']!r}; only 'bert' can be loaded")
+    position = values.get("position_embedding_type", "absolute")
+    if position != "absolute":
+        raise UserError(
+            f"{where}: position_embedding_type={position!r} is computed differently; "
+            "only 'absolute' can be loaded"
+        )
+    if values.get("is_decoder") or values.get("add_cross_attention"):
+        raise UserError(f"{where}: a decoder (is_decoder, add_cross_attention); give an encoder")
+    act = values.get("hidden_act", "gelu")
+    if act not in _ACTS:
+        raise UserError(f"{where}: hidden_act={act!r} is not there{nearest(str(act), _ACTS)}")
+    missing = [name for name in _SHARED if not isinstance(values.get(name), int)]
+    if missing:
+        raise UserError(f"{where}: no {missing[0]}; is this the config.json of a BERT model?")
+    sizes = {name: values[name] for name in _SHARED}
+    rest = {name: type(d)(values.get(name, d)) for name, d in _DEFAULTS.items()}
+    return ModelConfig(
+        hidden_act=_ACTS[act],  # type: ignore[arg-type]
+        pad_vocab_to_multiple_of=1,
+        **sizes,
+        **rest,  # type: ignore[arg-type]
+    )

@@ -1,0 +1,65 @@
+"""The tokenizer's files beside exported weights, so that `AutoTokenizer` gives our ids.
+
+`tokenizer.json` is copied byte for byte, but for a BERT transformers does not take it as it is:
+from `tokenizer_config.json` 4.x overrides its normalizer and 5.x builds the whole tokenizer again.
+So what that file says must agree with tokenizer.json.
+"""
+
+import json
+from typing import Any
+
+from data_pipeline.tokenizer import LONGEST_WORD, PREFIX, SPECIAL_TOKENS, Tokenizer
+
+
+def tokenizer_files(tokenizer: Tokenizer, max_positions: int) -> dict[str, bytes]:
+    """File name -> contents."""
+    pad, unk, cls, sep, mask = SPECIAL_TOKENS
+    specials = {
+        "cls_token": cls, "mask_token": mask, "pad_token": pad, "sep_token": sep, "unk_token": unk,
+    }  # fmt: skip
+    settings = {
+        **_behaviour(json.loads(tokenizer.json)),
+        "clean_up_tokenization_spaces": True,
+        "model_max_length": max_positions,
+        **specials,
+    }
+    entries = "".join(f"{tokenizer.token(i)}\n" for i in range(tokenizer.vocab_size))
+    return {
+        "tokenizer.json": tokenizer.json,
+        "tokenizer_config.json": json_bytes(settings),
+        "special_tokens_map.json": json_bytes(specials),
+        "vocab.txt": entries.encode(),
+    }
+
+
+def lowercases(tokenizer: Tokenizer) -> bool:
+    """Whether text is lower-cased before it is split."""
+    normalizer = json.loads(tokenizer.json)["normalizer"]
+    return bool(normalizer and normalizer.get("lowercase"))
+
+
+def json_bytes(value: Any) -> bytes:
+    """As people read it."""
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _behaviour(spec: dict[str, Any]) -> dict[str, Any]:
+    """The class that reads the tokenizer and the settings it needs."""
+    normalizer = spec["normalizer"] or {}
+    model = spec["model"]
+    original = (
+        normalizer.get("type") == "BertNormalizer"
+        and normalizer["clean_text"]
+        and (spec["pre_tokenizer"] or {}).get("type") == "BertPreTokenizer"
+        and model["type"] == "WordPiece"
+        and model["max_input_chars_per_word"] == LONGEST_WORD
+        and model["continuing_subword_prefix"] == PREFIX
+    )
+    if not original:  # the class that does take tokenizer.json as it is
+        return {"tokenizer_class": "PreTrainedTokenizerFast"}
+    return {
+        "tokenizer_class": "BertTokenizer",
+        "do_lower_case": normalizer["lowercase"],
+        "strip_accents": normalizer["strip_accents"],
+        "tokenize_chinese_chars": normalizer["handle_chinese_chars"],
+    }
