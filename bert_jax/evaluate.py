@@ -2,9 +2,6 @@
 
 import functools
 
-import jax
-from jax.sharding import Mesh
-
 from bert_jax import objectives, sharding
 from bert_jax.config import Config, PhaseConfig
 from bert_jax.metrics import Totals
@@ -26,12 +23,11 @@ class HeldOut:
         self.num_batches = min(whole, config.evaluation.batches or whole)
         self._phase, self._batches, self._sources = phase, batches, corpus.sources
 
-    def evaluate(self, program: Program, params: dict, mesh: Mesh) -> dict[str, float]:
+    def evaluate(self, program: Program, params: dict) -> dict[str, float]:
         """Losses, accuracies and baselines over at most `config.evaluation.batches` batches."""
         totals = Totals()
-        with jax.set_mesh(mesh):
-            for index in range(self.num_batches):
-                make = functools.partial(self._batches.once, index)
-                batch = sharding.global_batch(make, program.rows, self._phase.batch_size)
-                totals.add(program.evaluate(params, batch))
-        return objectives.summarize(totals.take(), self._sources)
+        for index in range(self.num_batches):
+            make = functools.partial(self._batches.once, index)
+            batch = sharding.global_batch(make, program.rows, self._phase.batch_size)
+            totals.add(program.evaluate(params, batch))
+        return objectives.summarize(totals.sums, self._sources)

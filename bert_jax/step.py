@@ -1,11 +1,12 @@
 """The training step and the evaluation step: one jit each, no state outside their arguments."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
@@ -24,10 +25,18 @@ class Program:
     """Everything that runs on the devices for one configuration and mesh."""
 
     init: Callable[[], State]
-    train: Callable[[State, heads.Batch], tuple[State, dict]]
+    train: jax.stages.Wrapped  # (state, batch) -> (state, metrics); the state is donated
     evaluate: Callable[[Any, heads.Batch], objectives.Sums]
     abstract: Any  # the state as ShapeDtypeStructs with shardings, for restoring into
     rows: NamedSharding  # how the rows of a batch lie on the mesh
+
+    def compile_train(self, rows: Mapping[str, np.ndarray], batch_size: int) -> jax.stages.Compiled:
+        """`train`, compiled ahead for batches of `batch_size` rows like these (any number)."""
+        batch = {
+            name: jax.ShapeDtypeStruct((batch_size, *v.shape[1:]), v.dtype, sharding=self.rows)
+            for name, v in rows.items()
+        }
+        return self.train.lower(self.abstract, batch).compile()
 
 
 def make_program(config: Config, mesh: Mesh, corpus: objectives.Corpus) -> Program:

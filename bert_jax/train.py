@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import os
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -18,8 +17,8 @@ from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import Config, PhaseConfig
 from bert_jax.errors import StoppedError, UserError
 from bert_jax.evaluate import HeldOut
-from bert_jax.metrics import MetricWriter, Totals, step_flops
-from bert_jax.objectives import Corpus, summarize
+from bert_jax.metrics import MetricWriter, StepReport, step_flops
+from bert_jax.objectives import Corpus
 from bert_jax.step import Program, State, make_program
 from bert_jax.terminal import RunDisplay, console
 from data_pipeline.batch import Batches, prefetch
@@ -142,15 +141,15 @@ def _prepare(config: Config, folder: epath.Path) -> Run:
 def _loop(
     run: Run, state: State, first: int, checkpoints: Checkpoints, stop_after: int | None
 ) -> None:
-    config, program = run.config, run.program
-    last = config.total_steps
+    config, last = run.config, run.config.total_steps
+    train = run.program.compile_train(run.train.batch(0, rows=[]), run.phase.batch_size)
 
     def make(step: int) -> dict[str, jax.Array]:
         rows = functools.partial(run.train.batch, step)
-        return sharding.global_batch(rows, program.rows, run.phase.batch_size)
+        return sharding.global_batch(rows, run.program.rows, run.phase.batch_size)
 
     writer = MetricWriter(run.folder, first)
-    report = _Report(run, writer, first)
+    report = StepReport(run.corpus.sources, step_flops(config.model, run.phase), _peak_flops(run))
     with (
         closing(writer),
         _stop_requests() as stop,
@@ -158,68 +157,30 @@ def _loop(
         closing(prefetch(make, first, last)) as batches,
     ):
         for step, batch in batches:
-            state, metrics = program.train(state, batch)
+            state, metrics = train(state, batch)
             done = step + 1
             report.add(metrics)
             display.advance(done)
             if done % config.log_every_steps == 0 or done == last:
-                display.train(done, report.write(done))
+                scalars = report.take()
+                writer.write("train", done, scalars)
+                display.train(done, scalars)
             if done % config.evaluation.every_steps == 0 or done == last:
-                scalars = run.held_out.evaluate(program, state["params"], run.mesh)
+                with report.paused():
+                    scalars = run.held_out.evaluate(run.program, state["params"])
                 writer.write("eval", done, scalars)
                 display.evaluation(done, scalars)
-                report.restart_clock()
-            if done % config.checkpoint.every_steps == 0 or done == last:
-                checkpoints.save(state, run.description)
-            if (stop or done == stop_after) and done < last:
-                checkpoints.save(state, run.description)
+            stopping = bool(stop) or done == stop_after
+            if done % config.checkpoint.every_steps == 0 or done == last or stopping:
+                with report.paused():
+                    checkpoints.save(state, run.description)
+            if stopping and done < last:
                 raise StoppedError(f"saved step {done} in {run.folder}; the same command goes on")
 
 
-class _Report:
-    """Turns the metrics of a stretch of steps into scalars."""
-
-    def __init__(self, run: Run, writer: MetricWriter, first: int):
-        self._run, self._writer, self._last = run, writer, first
-        self._totals = Totals()
-        self._pending: dict[str, Any] | None = None
-        device = run.mesh.devices.flat[0].device_kind
-        peak = peak_flops(device, run.config.compute.dtype)
-        self._flops = step_flops(run.config.model, run.phase)
-        self._peak = peak * run.mesh.size if peak else None
-        self._busy = 0.0
-        self._clock = time.perf_counter()
-
-    def add(self, metrics: dict[str, Any]) -> None:
-        """Keeps a step's metrics; fetches those of the step before, computed by now."""
-        if self._pending is not None:
-            self._totals.add(self._pending["sums"])
-        self._pending = metrics
-
-    def restart_clock(self) -> None:
-        """Time since the last report (evaluation) does not count as training time."""
-        self._clock = time.perf_counter()
-
-    def write(self, step: int) -> dict[str, float]:
-        """The scalars since the last report, written and returned."""
-        assert self._pending is not None
-        latest, self._pending = self._pending, None
-        self._totals.add(latest["sums"])
-        sums = self._totals.take()
-        now = time.perf_counter()
-        seconds, self._clock = now - self._clock, now
-        steps, self._last = step - self._last, step
-        scalars = summarize(sums, self._run.corpus.sources)
-        scalars |= {
-            "grad_norm": float(latest["grad_norm"]),
-            "learning_rate": float(latest["learning_rate"]),
-            "step_seconds": seconds / steps,
-            "tokens_per_second": float(sums["tokens"]["real"]) / seconds,
-        }
-        if self._peak:
-            scalars["flops_utilization"] = steps * self._flops / seconds / self._peak
-        self._writer.write("train", step, scalars)
-        return scalars
+def _peak_flops(run: Run) -> float | None:
+    peak = peak_flops(run.mesh.devices.flat[0].device_kind, run.config.compute.dtype)
+    return peak * run.mesh.size if peak else None
 
 
 @contextmanager

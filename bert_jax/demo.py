@@ -1,0 +1,170 @@
+"""The whole way on one machine; each stage is kept, so that an interrupted demo goes on."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from etils import epath
+
+from bert_jax import report, sharding
+from bert_jax.config import Config
+from bert_jax.config_file import load
+from bert_jax.errors import UserError
+from bert_jax.terminal import console
+from data_pipeline.build import build_store, train_tokenizer
+from data_pipeline.sources import SourceSpec, parse_source
+from data_pipeline.store import TokenStore
+from data_pipeline.tokenizer import Tokenizer
+
+T = TypeVar("T")
+
+_SENTENCES = 3  # to fill masks in
+_SHORTEST, _LONGEST = 8, 24  # tokens of such a sentence
+
+
+def demo(workdir: Path, *, data: str | None = None, steps: int | None = None) -> None:
+    """Text → vocabulary → token store → pretraining → export → filled masks → report.html.
+
+    Args:
+        workdir: every result is kept here; a stage whose result exists is not done again.
+        data: a file or folder of text; by default the documentation that every Python carries.
+        steps: training steps instead of the config's.
+
+    Raises:
+        UserError: the text cannot be used, or the workdir was made from other text.
+        StoppedError: interrupted while training; everything is saved.
+    """
+    sharding.use_cpu_devices(2)
+    workdir.mkdir(parents=True, exist_ok=True)
+    config = load("demo")
+    source = _source(data)
+    tokenizer = _stage("vocabulary", lambda: _tokenizer(workdir, source, config))
+    store = _stage(
+        "token store",
+        lambda: build_store([source], tokenizer, workdir / "store", held_out_share=0.03),
+    )
+    config = _adapt(config, store, steps)
+    _stage("pretraining", lambda: _pretrain(config, workdir / "run"))
+    _stage("export", lambda: _export(workdir))
+    fills = _stage("filled masks", lambda: _fill(workdir / "export", store, config.seed))
+    _report(workdir, store, fills)
+    console.print(f"\nreport: {workdir / 'report.html'}   model: {workdir / 'export'}")
+
+
+def _source(data: str | None) -> SourceSpec:
+    """The user's text by the look of its first file, or Python's own documentation."""
+    if data is None:
+        return parse_source("python")
+    path = Path(data)
+    first = next((f for f in sorted(path.rglob("*")) if f.is_file()), path)
+    if not first.is_file():
+        raise UserError(f"{data}: no file there; give a file or a folder of text")
+    with first.open("rb") as file:
+        start = file.read(8)
+    kind = "wikiextractor" if start.startswith((b"<doc ", b'{"')) else "books"
+    return parse_source(f"{kind}:{data},name=text")
+
+
+def _stage(name: str, run: Callable[[], T]) -> T:
+    console.rule(name, align="left")
+    start = time.perf_counter()
+    result = run()
+    console.print(f"{name}: {time.perf_counter() - start:.0f} s")
+    return result
+
+
+def _tokenizer(workdir: Path, source: SourceSpec, config: Config) -> Tokenizer:
+    path = workdir / "tokenizer.json"
+    if not path.exists():
+        train_tokenizer([source], config.model.vocab_size, lowercase=True).save(path)
+    return Tokenizer.load(path)
+
+
+def _adapt(config: Config, store: TokenStore, steps: int | None) -> Config:
+    """The demo's config for this store."""
+    (phase,) = config.phases
+    return dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, vocab_size=store.vocab_size),
+        data=dataclasses.replace(config.data, store=str(store.path)),
+        phases=(dataclasses.replace(phase, steps=steps or phase.steps),),
+    )
+
+
+def _pretrain(config: Config, run: Path) -> None:
+    from bert_jax.train import pretrain
+
+    pretrain(config, run)
+
+
+def _export(workdir: Path) -> None:
+    from bert_jax.convert.export import run_export
+
+    run_export(workdir / "run", workdir / "export")
+
+
+@dataclasses.dataclass(frozen=True)
+class Fill:
+    """A held-out sentence with one word masked, the word, and the model's guesses."""
+
+    masked: str
+    truth: str
+    guesses: str
+
+
+def _fill(model_path: Path, store: TokenStore, seed: int) -> list[Fill]:
+    """Fills one mask in each of a few held-out sentences with the exported model."""
+    from bert_jax.api import load as load_model
+
+    model = load_model(model_path)
+    fills = []
+    for masked, truth in _masked_sentences(store, seed):
+        (guesses,) = model.fill_mask(masked)
+        text = ", ".join(f"{g.token} {g.probability:.0%}" for g in guesses)
+        fills.append(Fill(masked, truth, text))
+        console.print(f"  {masked}\n    was: {truth}   guesses: {text}")
+    return fills
+
+
+def _masked_sentences(store: TokenStore, seed: int) -> list[tuple[str, str]]:
+    """(sentence with one word masked, that word): random held-out sentences of moderate length."""
+    tokenizer = Tokenizer.load(store.tokenizer_path)
+    split = store.held_out
+    ends = np.cumsum(split.sentence_lengths, dtype=np.int64)
+    result = []
+    for sentence in np.random.default_rng(seed).permutation(len(ends)):
+        length = int(split.sentence_lengths[sentence])
+        if not _SHORTEST <= length <= _LONGEST:
+            continue
+        ids = split.tokens[ends[sentence] - length : ends[sentence]].tolist()
+        words = [tokenizer.token(i) for i in ids]
+        whole = [
+            i
+            for i, word in enumerate(words[:-1])
+            if word.isalpha() and len(word) > 3 and not words[i + 1].startswith("##")
+        ]
+        if whole:
+            place = whole[len(whole) // 2]
+            truth, words[place] = words[place], tokenizer.token(store.special.mask)
+            result.append((" ".join(words).replace(" ##", ""), truth))
+        if len(result) == _SENTENCES:
+            break
+    return result
+
+
+def _report(workdir: Path, store: TokenStore, fills: Sequence[Fill]) -> None:
+    page = report.Page("bert-jax demo")
+    (source,) = store.manifest["sources"]
+    page.text(
+        f"{source['documents']:,} documents, {len(store.train.tokens):,} training tokens and "
+        f"{len(store.held_out.tokens):,} held-out tokens of a vocabulary of {store.vocab_size:,}."
+    )
+    report.add_training(page, epath.Path(workdir / "run"))
+    page.heading("Masks filled by the exported model")
+    page.text("Sentences of the held-out documents, one word hidden from the model.")
+    rows = [(fill.masked, fill.truth, fill.guesses) for fill in fills]
+    page.table(("sentence", "hidden word", "guesses"), rows)
+    page.save(epath.Path(workdir / "report.html"))
