@@ -1,8 +1,8 @@
 """Cleaning: named rules, applied in order, each counting how often it fired.
 
 A source kind lists the rules for its own residue beside its reader; the rules here hold for every
-kind and frame them: entities and control characters before, lines without a word and white space
-after. The result has one paragraph a line.
+kind and frame them: entities and control characters before, lines without a word after. The result
+has one paragraph a line, its words one space apart.
 """
 
 import html
@@ -57,9 +57,17 @@ def drop_lines(name: str, unwanted: Callable[[str], bool]) -> Rule:
 
 def unwrap() -> Rule:
     """A rule that joins the lines of a paragraph (text between blank lines); counts the joints."""
-    return replace("wrapped_line", r"(?<=\S)[ \t]*\n[ \t]*(?=\S)", " ")
+
+    def apply(text: str) -> tuple[str, int]:
+        lines = "\n".join(line.strip() for line in text.split("\n"))
+        paragraphs = [p for p in _BLANK_LINES.split(lines) if p]
+        joined = "\n\n".join(p.replace("\n", " ") for p in paragraphs)
+        return joined, sum(p.count("\n") for p in paragraphs)
+
+    return Rule("wrapped_line", apply)
 
 
+_BLANK_LINES = re.compile(r"\n\n+")
 _ENTITY = re.compile(r"&(?:[A-Za-z]\w{1,31}|#\d{1,7}|#[xX][0-9A-Fa-f]{1,6});")
 # Everything invisible that is not white space, except the joiners U+200C and U+200D that Persian
 # and Indic spelling needs.
@@ -81,11 +89,7 @@ BEFORE: tuple[Rule, ...] = (
     replace("control_character", r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]", " "),
     replace("invisible_character", f"[{_INVISIBLE}]", ""),
 )
-AFTER: tuple[Rule, ...] = (
-    replace("line_without_words", r"^(?=[^\n]*\S)(?:[^\w\n]|_)+$", ""),
-    replace("white_space", r"[^\S\n]{2,}|[^\S\n ]", " "),
-)
-_GIVEN = (*BEFORE, AFTER[1])  # a source that gives sentences is trusted with its lines
+AFTER: tuple[Rule, ...] = (replace("line_without_words", r"^(?=[^\n]*\S)(?:[^\w\n]|_)+$", ""),)
 
 
 def clean(
@@ -97,7 +101,7 @@ def clean(
         text: as its source read it.
         rules: the rules of its kind of source.
         title: the document's title; a first line that repeats it goes.
-        sentences_given: the text has one sentence a line, whose text alone is cleaned.
+        sentences_given: the text has one sentence a line; lines are neither joined nor dropped.
 
     Returns:
         text, one paragraph (or given sentence) a line, no blank lines; and rule name -> count.
@@ -108,9 +112,10 @@ def clean(
         if head.strip() == title.strip():
             text = rest
             counts["repeated_title"] = 1
-    for rule in _GIVEN if sentences_given else (*BEFORE, *rules, *AFTER):
+    for rule in BEFORE if sentences_given else (*BEFORE, *rules, *AFTER):
         text, fired = rule.apply(text)
         if fired:
             counts[rule.name] += fired
-    stripped = (line.strip() for line in text.split("\n"))
-    return "\n".join(line for line in stripped if line), counts
+    # Runs of white space, no-break spaces among it, become one space; too common to count.
+    lines = (" ".join(line.split()) for line in text.split("\n"))
+    return "\n".join(line for line in lines if line), counts

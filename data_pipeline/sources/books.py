@@ -26,15 +26,19 @@ _END = re.compile(r"\*\*\* ?END OF (?:THE|THIS) PROJECT GUTENBERG EBOOK", re.IGN
 _RULE = re.compile(r"-{3,}\s*$")
 # At least one letter or digit: "### * * * *" is a pause, not a chapter.
 _MARKDOWN_HEADING = re.compile(r" {0,3}#{1,6}\s.*[^\W_]")
-_NUMBER = (
-    r"(?:[IVXLCDM]+|\d+|(?:THE |the )?(?:(?:TWENTY|THIRTY|FORTY|FIFTY|Twenty|Thirty|Forty|Fifty)-?)?"
-    r"(?i:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|"
-    r"sixteen|seventeen|eighteen|nineteen|twenty|thirty|forty|fifty|first|second|third|fourth|"
-    r"fifth|sixth|seventh|eighth|ninth|tenth|last))"
+_UNITS = (
+    "one|two|three|four|five|six|seven|eight|nine|first|second|third|fourth|fifth|sixth|seventh|"
+    "eighth|ninth"
 )
+_TEENS = (
+    "ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|eighteen|nineteen|twenty|"
+    "thirty|forty|fifty|tenth|eleventh|twelfth|last"
+)
+_WORDS = rf"(?i:(?:the )?(?:{_UNITS}|{_TEENS}|(?:twenty|thirty|forty|fifty)[ -](?:{_UNITS})))"
+_PARTS = "Chapter|Book|Part|Volume|Act|Scene|Letter"
 _CHAPTER = re.compile(
-    r"\s*(?:CHAPTER|BOOK|PART|VOLUME|ACT|SCENE|LETTER|Chapter|Book|Part|Volume|Act|Scene|Letter) "
-    rf"{_NUMBER}(?:\s*[.:—–-].{{0,70}})?\s*$"
+    rf"\s*(?:{_PARTS}|{_PARTS.upper()}) (?:[IVXLCDM]+|\d+|{_WORDS})"
+    r"(?:\s*[.:\u2014\u2013-].{0,70})?\s*$"
 )
 
 RULES: tuple[Rule, ...] = (
@@ -43,8 +47,10 @@ RULES: tuple[Rule, ...] = (
     replace("footnote_mark", r"\s?\[(?:\*|†|‡|\^?\d{1,3}|FN ?\d+)\]", "", needles=("[",)),
     unwrap(),
     replace("strong", r"\*\*(?!\s)([^*\n]+?)(?<!\s)\*\*", r"\1", needles=("**",)),
-    replace("emphasis", r"(?<![\w_])_+(?![\s_])([^_\n]+?)\s*_+(?![\w_])", r"\1", needles=("_",)),
-    replace("emphasis_stars", r"(?<![\w*])\*(?![\s*])([^*\n]+?)\*(?![\w*])", r"\1", needles=("*",)),
+    replace("emphasis", r"_(?<!\w_)_*(?!\s)([^_\n]+?)\s*_+(?!\w)", r"\1", needles=("_",)),
+    replace(
+        "emphasis_stars", r"\*(?<![\w*]\*)(?![\s*])([^*\n]+?)\*(?![\w*])", r"\1", needles=("*",)
+    ),
     replace("backslash", r"\\([\\`*_{}\[\]()#+\-.!>])", r"\1", needles=("\\",)),
 )
 

@@ -6,7 +6,7 @@ of `document_lines` lines, and so is a document a hundred times that long.
 """
 
 from collections.abc import Iterator
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from pathlib import Path
 
 from data_pipeline.clean import Rule
@@ -47,4 +47,4 @@ def read(spec: SourceSpec, path: Path) -> Iterator[Document]:
 def _has_boundary(path: Path) -> bool:
     """Whether a blank line stands between two filled ones."""
     filled = (bool(line.strip()) for line in lines(path))
-    return sum(has_text for has_text, _ in zip((k for k, _ in groupby(filled)), range(4))) > 1
+    return sum(islice((has_text for has_text, _ in groupby(filled)), 4)) > 1

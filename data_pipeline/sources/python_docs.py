@@ -22,11 +22,9 @@ from data_pipeline.sources.reading import files_under
 
 CUT_BECAUSE = ""
 TOPICS = "pydoc_data/topics.py"
-_LEFT_OUT = frozenset(
-    "test tests idle_test site-packages dist-packages __pycache__ _bundled lib-dynload".split()
-)
-_WORD = re.compile(r"""["'(*]*[A-Za-z][A-Za-z’'/-]*[.,;:!?)"'*]*""")
-_FEWEST_WORDS = 4
+_LEFT_OUT = ("test", "tests", "idle_test", "site-packages", "dist-packages", "_bundled")
+_WORD = re.compile("""["'(*]*[A-Za-z][A-Za-z\u2019'/-]*[.,;:!?)"'*]*""")
+_FEWEST_WORDS = 3
 
 
 def standard_library() -> Path:

@@ -41,7 +41,7 @@ def _is_heading(line: str) -> bool:
     """A short line that no sentence ends: a section title or a list entry that lost its list."""
     if len(line) > _HEADING_CHARACTERS or len(line.split()) > _HEADING_WORDS:
         return False
-    bare = line.rstrip(" )]\"'”’»")
+    bare = line.rstrip(" )]\"'\u201d\u2019\u00bb")
     return bool(bare) and bare[-1].isalnum()
 
 
@@ -71,12 +71,12 @@ RULES: tuple[Rule, ...] = (
     replace("link", r"\[\[(?:[^\[\]|\n]*\|)?([^\[\]|\n]*)\]\]", r"\1", needles=("[[",)),
     replace("stray_markup", r"\[\[|\]\]|\{\{|\}\}", "", needles=("[[", "]]", "{{", "}}")),
     # A template or an IPA transcription that was dropped: "Archimedes (; ; ) was".
-    replace("empty_parentheses", r' ?\([\s;,:"/–]*\)', "", needles=("(",)),
+    replace("empty_parentheses", r'\([\s;,:"/\u2013]*\)', "", needles=("(",)),
     replace("parenthesis_start", r"\((?:\s*[;,:])+\s*", "(", needles=("(",)),
     replace("parenthesis_end", r"(?:\s*[;,])+\s*\)", ")", needles=(",)", ";)", ", )", "; )")),
     replace("doubled_quotes", r'""', '"', needles=('""',)),
     replace("repeated_commas", r",(?:\s*,)+", ",", needles=(", ,", ",,")),
-    replace("space_before_mark", r"(?<=\w) +([.,;])(?=\s|$)", r"\1", needles=(" .", " ,", " ;")),
+    replace("space_before_mark", r" +([.,;])(?=\s|$)", r"\1", needles=(" .", " ,", " ;")),
     replace("list_marker", r"^[*#:;•·]+\s+(?=\S)", "", needles=("*", "#", ":", ";", "•", "·")),
     drop_lines("heading", _is_heading),
 )

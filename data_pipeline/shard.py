@@ -1,0 +1,180 @@
+"""A unit of files -> a shard: cleaned, split and tokenized, in files of raw arrays.
+
+Shard files, little-endian: `hashes` [documents] uint64, first eight bytes of the sha256 of the raw
+text; `documents` [documents] uint32, sentences, 0 where nothing was left; `sentences` uint32,
+tokens, >= 1; `tokens`, as in the store; and summary.json, the counts, written last.
+"""
+
+import hashlib
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from data_pipeline import sentences
+from data_pipeline.clean import clean
+from data_pipeline.runners import Report
+from data_pipeline.sources import Document, SourceSpec, kind_of, read
+from data_pipeline.store import token_type
+from data_pipeline.tokenizer import Tokenizer
+
+_BATCH_CHARACTERS = 1 << 20  # text tokenized together
+_SUMMARY = "summary.json"
+_ARRAYS = ("hashes", "documents", "sentences", "tokens")
+_COUNTS = ("documents", "characters", "dropped_documents", "dropped_sentences", "cut_documents")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Files that become one shard."""
+
+    source: SourceSpec
+    files: tuple[Path, ...]
+    bytes: int
+    shard: Path  # its folder; the name is the hash of all it depends on
+    tokenizer: Path
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A finished shard, its tokens memory-mapped."""
+
+    hashes: np.ndarray
+    documents: np.ndarray
+    sentences: np.ndarray
+    tokens: np.ndarray
+    summary: dict[str, Any]
+
+
+def build_shard(unit: Unit, report: Report) -> None:
+    """Write the shard of a unit; the same bytes whoever calls it, whatever else is running.
+
+    `report` is told raw bytes as they are done, the unit's size in all.
+    """
+    tokenizer = _tokenizer(unit.tokenizer)
+    part = unit.shard.with_suffix(".part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    counts: Counter[str] = Counter()
+    rules: Counter[str] = Counter()
+    cut_files: Counter[str] = Counter()
+    reported = 0
+    outputs = {name: (part / name).open("wb") for name in _ARRAYS}
+    try:
+        documents = ((d, f.name) for f in unit.files for d in read(unit.source, f))
+        for batch in _batches(documents):
+            for document, file in batch:
+                counts["cut_documents"] += document.cut
+                cut_files[file] += document.cut
+            _write_batch([d for d, _ in batch], unit.source, tokenizer, outputs, counts, rules)
+            # Text bytes, which exceed the file's where it is compressed.
+            size = sum(len(document.text.encode()) for document, _ in batch)
+            size = min(size, unit.bytes - reported)
+            report(size)
+            reported += size
+    finally:
+        for stream in outputs.values():
+            stream.close()
+    summary = {
+        **{name: counts[name] for name in _COUNTS},
+        "rules": dict(sorted(rules.items())),
+        "cut_files": [file for file in sorted(cut_files) if cut_files[file]],
+    }
+    (part / _SUMMARY).write_text(json.dumps(summary), encoding="utf-8")
+    part.rename(unit.shard)
+    report(unit.bytes - reported)
+
+
+def raw_hash(text: str) -> int:
+    """First eight bytes of the sha256 of a raw text: decides the split it belongs to."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+
+def is_finished(unit: Unit) -> bool:
+    """Whether the unit's shard is there."""
+    return (unit.shard / _SUMMARY).exists()
+
+
+def open_shard(unit: Unit, tokens: np.dtype) -> Shard:
+    """The shard of a unit; `tokens` is the element type of its ids."""
+    folder = unit.shard
+    return Shard(
+        hashes=np.fromfile(folder / "hashes", np.uint64),
+        documents=np.fromfile(folder / "documents", np.uint32),
+        sentences=np.fromfile(folder / "sentences", np.uint32),
+        tokens=_mapped(folder / "tokens", tokens),
+        summary=json.loads((folder / _SUMMARY).read_text(encoding="utf-8")),
+    )
+
+
+def _mapped(path: Path, dtype: np.dtype) -> np.ndarray:
+    # An empty file cannot be mapped.
+    return np.memmap(path, dtype, "r") if path.stat().st_size else np.empty(0, dtype)
+
+
+def _write_batch(
+    documents: Sequence[Document],
+    spec: SourceSpec,
+    tokenizer: Tokenizer,
+    outputs: Mapping[str, BinaryIO],
+    counts: Counter[str],
+    rules: Counter[str],
+) -> None:
+    split: list[list[str]] = []
+    for document in documents:
+        text, fired = cleaned(document, spec)
+        rules.update(fired)
+        counts["characters"] += len(text)
+        given = document.sentences_given
+        split.append(text.splitlines() if given else sentences.split(text, spec.language))
+    ids = tokenizer.encode_batch(list(chain.from_iterable(split)))
+    lengths = np.array([len(sentence) for sentence in ids], np.uint32)
+    document_of = np.repeat(np.arange(len(split)), [len(sentence) for sentence in split])
+    kept = np.bincount(document_of[lengths > 0], minlength=len(split)).astype(np.uint32)
+    hashes = np.array([raw_hash(document.text) for document in documents], np.uint64)
+    counts["documents"] += len(documents)
+    counts["dropped_documents"] += int((kept == 0).sum())
+    counts["dropped_sentences"] += int((lengths == 0).sum())
+    tokens = np.concatenate([*ids, np.empty(0, np.uint32)])
+    outputs["hashes"].write(hashes.tobytes())
+    outputs["documents"].write(kept.tobytes())
+    outputs["sentences"].write(lengths[lengths > 0].tobytes())
+    outputs["tokens"].write(tokens.astype(token_type(tokenizer.vocab_size)).tobytes())
+
+
+def cleaned(document: Document, spec: SourceSpec) -> tuple[str, Counter[str]]:
+    """`clean` with the rules of the document's kind of source."""
+    return clean(
+        document.text,
+        kind_of(spec).RULES,
+        title=document.title,
+        sentences_given=document.sentences_given,
+    )
+
+
+def _batches(
+    documents: Iterable[tuple[Document, str]],
+) -> Iterator[list[tuple[Document, str]]]:
+    batch: list[tuple[Document, str]] = []
+    characters = 0
+    for document, file in documents:
+        batch.append((document, file))
+        characters += len(document.text)
+        if characters >= _BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+@lru_cache(maxsize=1)
+def _tokenizer(path: Path) -> Tokenizer:
+    """One per worker process. The file is the build's own copy and does not change under it."""
+    return Tokenizer.load(path)
