@@ -359,6 +359,18 @@ def test_pieces_of_one_segment_run_on_to_one_separator():
     assert row["token_type_ids"][0].tolist() == [0, 0, 0, 0, 0, 0, 1, 1, 0, 0]
 
 
+def test_specials_are_never_predicted():
+    split = split_of([[[10], [11]], [[12], [13]]])
+    plan = make_plan(split, PlanSpec(5), 0)
+    masking = MaskingSpec(5, rate=1.0)
+    assembler = Assembler(split.tokens, SPECIAL, VOCAB, masking, 5)
+    out = assembler.empty(plan.rows)
+    assembler.fill(out, np.arange(plan.rows), plan, np.arange(plan.rows), np.uint64(1))
+    assert (out.masked_positions == [1, 3, 0, 0, 0]).all()
+    assert (out.masked_weights == [1, 1, 0, 0, 0]).all()
+    assert (out.input_ids[:, [0, 2, 4]] == [SPECIAL.cls, SPECIAL.sep, SPECIAL.sep]).all()
+
+
 @pytest.mark.parametrize(
     ("seq_length", "slots", "examples"), [(30, 20, 3), (120, 2, 3), (120, 20, 2)]
 )

@@ -56,6 +56,10 @@ def test_number_of_predictions_rounds_halves_to_even(length, expected):
     assert MaskingSpec(20).predictions(512)[length] == expected
 
 
+def test_every_example_has_a_prediction():
+    assert (MaskingSpec(20, rate=0.01).predictions(49) == 1).all()
+
+
 def test_default_limits_are_the_originals():
     spec = MaskingSpec(20)
     assert spec.mask_limit == draws.threshold(0.8)
