@@ -247,9 +247,9 @@ def _read_tokenizer(folder: Path) -> Tokenizer:
 
 def _listed(texts: str | Sequence[str]) -> list[str]:
     listed = [texts] if isinstance(texts, str) else list(texts)
-    wrong = next((text for text in listed if not isinstance(text, str)), None)
-    if wrong is not None:
-        raise UserError(f"texts must be strings, not {type(wrong).__name__}")
+    wrong = [type(text).__name__ for text in listed if not isinstance(text, str)]
+    if wrong:
+        raise UserError(f"texts must be strings, not {wrong[0]}")
     return listed
 
 

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from flax import nnx
 from goldens import case as cases
-from goldens.case import CASES, RECIPES, STEPS, Case, Recipe
+from goldens.case import CASES, RECIPES, STEPS
+from small import run_config
 
-from bert_jax import config as configs
 from bert_jax import heads, objectives, sharding
+from bert_jax.config import Config
 from bert_jax.convert import names
 from bert_jax.optimizer import make_optimizer
 from bert_jax.step import Program, make_program
@@ -29,55 +30,7 @@ def _highest_precision():
         yield
 
 
-def configuration(case: Case, recipe: Recipe = RECIPES["adamw"]) -> configs.Config:
-    model = configs.ModelConfig(
-        vocab_size=case.vocab_size,
-        hidden_size=case.hidden_size,
-        num_hidden_layers=case.layers,
-        num_attention_heads=case.heads,
-        intermediate_size=case.intermediate_size,
-        hidden_act=case.act,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        max_position_embeddings=case.positions,
-        type_vocab_size=2,
-        initializer_range=0.02,
-        layer_norm_eps=1e-12,
-        pad_vocab_to_multiple_of=128,
-    )
-    optimizer = configs.OptimizerConfig(
-        name=recipe.name,
-        learning_rate=case.learning_rate,
-        warmup_steps=recipe.warmup_steps,
-        b1=recipe.b1,
-        b2=recipe.b2,
-        eps=recipe.eps,
-        weight_decay=recipe.weight_decay,
-        clip_norm=recipe.clip_norm,
-    )
-    return configs.Config(
-        seed=0,
-        log_every_steps=1,
-        model=model,
-        data=configs.DataConfig(
-            store="", pairing="nsp", negative_pool="source", short_seq_prob=0.1, masking="token",
-            mask_rate=0.15, mask_share=0.8, random_share=0.1,
-        ),
-        phases=(
-            configs.PhaseConfig(
-                steps=recipe.total_steps, batch_size=case.rows, seq_length=case.length,
-                max_predictions=case.slots,
-            ),
-        ),
-        optimizer=optimizer,
-        mesh=configs.MeshConfig(slice=1, data=1, fsdp=1, tensor=1),
-        compute=configs.ComputeConfig(dtype="float32", unroll_layers=1),
-        checkpoint=configs.CheckpointConfig(every_steps=1, keep=1),
-        evaluation=configs.EvaluationConfig(every_steps=1, batches=1),
-    )  # fmt: skip
-
-
-def parameters(golden: dict, config: configs.Config) -> dict:
+def parameters(golden: dict, config: Config) -> dict:
     """Our parameters from the reference's tensor names and shapes."""
     shapes = {n: tuple(map(int, s[1:-1].split(","))) for n, s in _pairs(golden)}
     tensors = {name: cases.weight(name, shape) for name, shape in shapes.items()}
@@ -88,7 +41,7 @@ def _pairs(golden: dict) -> list[tuple[str, str]]:
     return list(zip(golden["names"].tolist(), golden["shapes"].tolist(), strict=True))
 
 
-def program(config: configs.Config) -> tuple[Program, jax.sharding.Mesh]:
+def program(config: Config) -> tuple[Program, jax.sharding.Mesh]:
     mesh = sharding.make_mesh(config.mesh, jax.devices()[:1])
     unigram = np.zeros(config.model.vocab_size, np.float32)
     return make_program(config, mesh, objectives.Corpus(("text",), unigram)), mesh
@@ -104,7 +57,7 @@ def difference(ours: object, reference: np.ndarray) -> float:
 @pytest.mark.parametrize("name", list(CASES))
 def test_outputs_and_losses(name):
     case, golden = CASES[name], cases.load(name)
-    config = configuration(case)
+    config = run_config(case)
     params = parameters(golden, config)
     batch = cases.batch(case, 0)
     graph, _ = heads.declare(config.model, config.compute)
@@ -144,7 +97,7 @@ def test_outputs_and_losses(name):
 def test_three_optimizer_steps(name, recipe):
     case = CASES[name]
     golden = cases.load(name)
-    config = configuration(case, RECIPES[recipe])
+    config = run_config(case, RECIPES[recipe])
     params = jax.tree.map(jax.numpy.asarray, parameters(golden, config))
     before = names.to_transformers(params, config.model)
     run, mesh = program(config)

@@ -1,0 +1,254 @@
+"""`bert_jax.load` and what it gives: vectors, hidden states, filled masks."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+import tokenizers
+from flax import nnx
+from goldens import case as cases
+from small import COMPUTE, model_config
+
+import bert_jax
+from bert_jax import heads
+from bert_jax.api import Fill, Model
+from bert_jax.convert import names
+from bert_jax.convert.card import Card
+from bert_jax.convert.export import export
+from bert_jax.fill import print_fills
+from data_pipeline.errors import UserError
+from data_pipeline.tokenizer import Tokenizer
+
+TEXT = "the quick brown fox jumps over the lazy dog while seven wizards quietly brew a potion"
+WORDS = TEXT.split()
+TEXTS = [" ".join((WORDS * 3)[i : i + 1 + 5 * i % 37]) for i in range(12)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train([TEXT] * 5, 120)
+
+
+@pytest.fixture(scope="module")
+def folder(tokenizer, tmp_path_factory) -> Path:
+    config = dataclasses.replace(model_config(), vocab_size=tokenizer.vocab_size)
+    shapes = jax.eval_shape(lambda: heads.init_params(config, COMPUTE, jax.random.key(0)))
+    zeros = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), shapes)
+    tensors = names.to_transformers(zeros, config)
+    named = {name: cases.weight(name, tensor.shape) for name, tensor in tensors.items()}
+    out = tmp_path_factory.mktemp("model") / "exported"
+    export(names.from_transformers(named, config), config, tokenizer, out, card=Card())
+    return out
+
+
+@pytest.fixture(scope="module")
+def model(folder) -> Model:
+    return bert_jax.load(folder)
+
+
+@pytest.fixture
+def copy(folder, tmp_path) -> Path:
+    """The exported folder, to be damaged."""
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    return tmp_path
+
+
+def ids_of(folder: Path, text: str) -> list[int]:
+    """What the exported tokenizer.json says by itself, [CLS] and [SEP] included."""
+    return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text).ids
+
+
+def reference(folder: Path, ids: list[int]) -> tuple[np.ndarray, nnx.Module]:
+    """Hidden states [S, H] of one unpadded row, straight from the exported weights."""
+    config = dataclasses.replace(
+        model_config(), vocab_size=json.loads((folder / "config.json").read_text())["vocab_size"]
+    )
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+    params = jax.tree.map(jax.numpy.asarray, names.from_transformers(tensors, config))
+    module = nnx.merge(heads.declare(config, COMPUTE)[0], params)
+    row = np.array([ids], np.int32)
+    positions = np.arange(len(ids), dtype=np.int32)[None]
+    zeros = np.zeros_like(row)
+    return np.asarray(module.encoder(row, zeros, zeros + 1, positions))[0], module
+
+
+def test_hidden_states_are_those_of_each_text_alone(model, folder):
+    got = model.hidden_states(TEXTS, batch_size=5)
+    for text, hidden in zip(TEXTS, got, strict=True):
+        ids = ids_of(folder, text)
+        assert hidden.dtype == np.float32
+        assert hidden.shape == (len(ids), model.config.hidden_size)
+        if text in TEXTS[::5]:
+            np.testing.assert_allclose(hidden, reference(folder, ids)[0], atol=1e-5)
+
+
+def test_vectors_come_from_the_hidden_states(model, folder):
+    hidden = model.hidden_states(TEXTS, batch_size=5)
+    mean = model.encode(TEXTS, batch_size=7)
+    cls = model.encode(TEXTS, pooling="cls")
+    pooled = model.encode(TEXTS, pooling="pooled")
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+    weight, bias = (tensors[f"bert.pooler.dense.{name}"] for name in ("weight", "bias"))
+    for i, x in enumerate(hidden):
+        np.testing.assert_allclose(mean[i], x.mean(0), atol=1e-5)
+        np.testing.assert_allclose(cls[i], x[0], atol=1e-5)
+        np.testing.assert_allclose(pooled[i], np.tanh(weight @ x[0] + bias), atol=1e-5)
+    assert mean.dtype == np.float32
+
+
+def test_shapes_of_no_text_one_text_and_an_empty_text(model):
+    size = model.config.hidden_size
+    assert model.encode([]).shape == (0, size)
+    assert model.encode(TEXT).shape == (1, size)
+    assert model.hidden_states([]) == []
+    assert model.hidden_states("")[0].shape == (2, size)  # [CLS] [SEP]
+
+
+def test_the_end_of_a_long_text_is_cut_off(model, folder):
+    limit = model.config.max_position_embeddings
+    long = " ".join(WORDS * 20)
+    (hidden,) = model.hidden_states(long)
+    ids = ids_of(folder, long)
+    cut = [*ids[: limit - 1], ids[-1]]
+    assert hidden.shape[0] == limit
+    np.testing.assert_allclose(hidden, reference(folder, cut)[0], atol=1e-5)
+
+
+def test_few_shapes_are_compiled(folder):
+    model = bert_jax.load(folder)
+    for n in range(1, 38):
+        model.encode(" ".join((WORDS * 3)[:n]))
+    assert model._vectors._cache_size() <= 3  # 16, 32 and the model's 40 positions
+
+
+def test_masks_are_filled_as_the_head_says(model, folder):
+    text = "the quick [MASK] fox jumps over the [MASK] dog"
+    fills = model.fill_mask(text, top_k=4)
+    ids = ids_of(folder, text)
+    masks = [i for i, token in enumerate(ids) if token == model.tokenizer.special.mask]
+    assert len(fills) == len(masks) == 2
+    hidden, module = reference(folder, ids)
+    table = module.encoder.embeddings.word[...]
+    logits = np.asarray(module.mlm(hidden[None, masks], table))[0, :, : model.config.vocab_size]
+    exponents = np.exp(logits.astype(np.float64))
+    probabilities = exponents / exponents.sum(-1, keepdims=True)
+    for row, fill in zip(probabilities, fills, strict=True):
+        best = np.argsort(-row)[:4]
+        assert [f.token for f in fill] == [model.tokenizer.token(i) for i in best]
+        np.testing.assert_allclose([f.probability for f in fill], row[best], rtol=1e-4)
+
+
+def test_what_fill_mask_cannot_do_is_said(model):
+    with pytest.raises(UserError, match=r"no \[MASK\] in 'plain text'"):
+        model.fill_mask("plain text")
+    limit = model.config.max_position_embeddings
+    long = "dog " * (limit - 3)
+    assert len(model.fill_mask(f"{long}[MASK]")) == 1  # the last place there is
+    assert len(model.fill_mask(f"a [MASK] {long * 2}")) == 1  # only what follows is cut off
+    with pytest.raises(UserError, match=r"a \[MASK\] beyond the model's 40"):
+        model.fill_mask(f"{long} dog [MASK]")
+    with pytest.raises(UserError, match="top_k=0"):
+        model.fill_mask("[MASK]", top_k=0)
+
+
+def test_arguments_that_mean_nothing_are_refused(model):
+    with pytest.raises(UserError, match="pooling='max'"):
+        model.encode(TEXT, pooling="max")
+    with pytest.raises(UserError, match="batch_size=0"):
+        model.encode(TEXT, batch_size=0)
+    with pytest.raises(UserError, match="not NoneType"):
+        model.encode(["a", None])
+
+
+def test_a_vocab_txt_is_enough(copy, model):
+    (copy / "tokenizer.json").unlink()
+    loaded = bert_jax.load(copy)
+    texts = [TEXT.upper(), "seven [MASK]"]
+    np.testing.assert_array_equal(loaded.encode(texts), model.encode(texts))
+
+
+def test_bfloat16_weights_and_a_bare_encoder_are_read(copy, model):
+    tensors = safetensors.numpy.load_file(copy / "model.safetensors")
+    bare = {
+        name.removeprefix("bert."): tensor.astype(ml_dtypes.bfloat16)
+        for name, tensor in tensors.items()
+        if name.startswith("bert.") and "pooler" not in name
+    }
+    safetensors.numpy.save_file(bare, copy / "model.safetensors", metadata={"format": "pt"})
+    loaded = bert_jax.load(copy)
+    np.testing.assert_allclose(loaded.encode(TEXT), model.encode(TEXT), atol=0.05)
+    with pytest.raises(UserError, match="without its pooler"):
+        loaded.encode(TEXT, pooling="pooled")
+    with pytest.raises(UserError, match="without its masked-language-model head"):
+        loaded.fill_mask("[MASK]")
+
+
+def drop(name):
+    return lambda folder: (folder / name).unlink()
+
+
+def write(name, text):
+    return lambda folder: (folder / name).write_text(text)
+
+
+def rename(folder):
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def shrink(folder):
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(values | {"vocab_size": 50}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (drop("config.json"), "config.json: missing"),
+        (write("config.json", "{"), "config.json: not JSON"),
+        (write("config.json", "[]"), "config.json: not a JSON object"),
+        (drop("model.safetensors"), "model.safetensors: missing; give a folder"),
+        (rename, "only pytorch_model.bin is there"),
+        (write("model.safetensors", "not weights at all"), "cannot be read"),
+        (lambda f: (drop("tokenizer.json")(f), drop("vocab.txt")(f)), "neither tokenizer.json nor"),
+        (shrink, "the tokenizer has"),
+    ],
+)
+def test_a_damaged_folder_is_one_clear_line(copy, damage, message):
+    damage(copy)
+    with pytest.raises(UserError, match=message) as caught:
+        bert_jax.load(copy)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_name_is_not_a_folder():
+    with pytest.raises(UserError, match="bert-base-uncased: no such folder"):
+        bert_jax.load("bert-base-uncased")
+
+
+def test_fills_are_printed_in_a_table(folder, capsys):
+    print_fills(folder, ["the [MASK] fox", "[MASK] and [MASK]"], top_k=2)
+    printed = capsys.readouterr().out
+    lines = [line.split() for line in printed.splitlines() if line.strip()]
+    assert lines[0] == ["the", "[MASK]", "fox"]
+    assert [len(line) for line in lines[1:3]] == [2, 2]
+    assert lines[1][0].endswith("%")
+    assert lines[4] == ["mask", "1", "mask", "2"]
+    assert [len(line) for line in lines[5:]] == [4, 4]
+
+
+def test_a_fill_is_a_plain_value():
+    assert Fill("dog", 0.5) == Fill(token="dog", probability=0.5)
+
+
+def test_importing_the_package_imports_no_jax():
+    code = "import bert_jax, sys; assert callable(bert_jax.load); print('jax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

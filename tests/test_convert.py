@@ -1,0 +1,440 @@
+"""Names and shapes both ways, the exported folder, and what transformers makes of it."""
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import safetensors
+from etils import epath
+from goldens import case as cases
+from goldens.case import CASES
+from small import COMPUTE, model_config, run_config
+
+from bert_jax import heads
+from bert_jax.checkpoint import Checkpoints
+from bert_jax.config import CheckpointConfig, ModelConfig, to_dict
+from bert_jax.convert import names
+from bert_jax.convert.bert_config import from_config_json, to_config_json
+from bert_jax.convert.card import Card
+from bert_jax.convert.export import export, run_export
+from data_pipeline.errors import UserError
+from data_pipeline.store import StoredDocument, write_store
+from data_pipeline.tokenizer import Tokenizer
+
+TEXTS = [
+    "Hello World! Naïve café, 3.14 (ÜBER)",
+    "Привет, мир. Ёлка",
+    "東京は日本の首都です。",
+    "مرحبا بالعالم",
+    "नमस्ते दुनिया",
+    "Ελληνικά ΑΒΓ ἄλφα",
+    "한국어 문장",
+    "zero\u200bwidth\ttab \ufffd and [MASK] inside",
+    "x" * 120 + " y",
+    "",
+]
+
+
+def base_config() -> ModelConfig:
+    return model_config(CASES["base"])
+
+
+def large_config() -> ModelConfig:
+    sizes = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16}
+    return dataclasses.replace(base_config(), **sizes, intermediate_size=4096)
+
+
+def random_params(config: ModelConfig) -> dict:
+    params = heads.init_params(config, COMPUTE, jax.random.key(1))
+    # Biases start at zero and scales at one, which would hide a wrong name: give each its own.
+    tensors = names.to_transformers(params, config)
+    named = {name: cases.weight(name, tensor.shape) for name, tensor in tensors.items()}
+    return names.from_transformers(named, config)
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train(TEXTS[:7], 400, lowercase=True)
+
+
+@pytest.fixture
+def exported(tokenizer, tmp_path) -> tuple[Path, ModelConfig, dict]:
+    config = dataclasses.replace(model_config(), vocab_size=tokenizer.vocab_size)
+    params = random_params(config)
+    export(params, config, tokenizer, tmp_path / "out", card=Card(step=7))
+    return tmp_path / "out", config, params
+
+
+def leaves(tree: dict) -> dict[tuple[str, ...], np.ndarray]:
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {tuple(key.key for key in path): np.asarray(leaf) for path, leaf in flat}
+
+
+def test_there_and_back_gives_the_same_parameters():
+    config = model_config()
+    params = heads.init_params(config, COMPUTE, jax.random.key(1))
+    noise = np.random.default_rng(0)
+    params = jax.tree.map(lambda x: noise.normal(size=x.shape).astype(np.float32), params)
+    back = names.from_transformers(names.to_transformers(params, config), config)
+    before, after = leaves(params), leaves(back)
+    assert before.keys() == after.keys()
+    for path, leaf in before.items():
+        padded = path in {("encoder", "embeddings", "word"), ("mlm", "bias")}
+        rows = config.vocab_size if padded else len(leaf)
+        np.testing.assert_array_equal(after[path][:rows], leaf[:rows])
+        assert not after[path][rows:].any()
+
+
+def test_the_table_covers_every_parameter_once():
+    config = model_config()
+    params = heads.init_params(config, COMPUTE, jax.random.key(1))
+    counts = jax.tree.map(lambda x: np.zeros(x.shape, np.int32), params)
+    for slot in names.slots(config):
+        leaf = counts
+        for key in slot.ours:
+            leaf = leaf[key]
+        leaf[slot.index] += 1
+    for path, count in leaves(counts).items():
+        rows = config.vocab_size if count.shape[0] == config.padded_vocab_size else None
+        assert (count[:rows] == 1).all(), path
+
+
+@pytest.mark.parametrize(
+    ("config", "wanted"),
+    [(base_config(), 110_106_428), (large_config(), 336_226_108)],
+    ids=["base", "large"],
+)
+def test_as_many_parameters_as_the_original(config, wanted):
+    shapes = jax.eval_shape(lambda: heads.init_params(config, COMPUTE, jax.random.key(0)))
+    # Of the vocabulary's leaves, only the real rows count.
+    added = (config.padded_vocab_size - config.vocab_size) * (config.hidden_size + 1)
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) - added == wanted
+
+
+def test_older_names_and_other_heads_are_understood():
+    config = model_config()
+    tensors = names.to_transformers(random_params(config), config)
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("Norm.bias", "Norm.beta"): t
+        for name, t in tensors.items()
+    }
+    old["bert.embeddings.position_ids"] = np.arange(config.max_position_embeddings)[None]
+    old["cls.predictions.decoder.weight"] = old["bert.embeddings.word_embeddings.weight"]
+    old["classifier.weight"] = np.zeros((3, config.hidden_size))
+    same = names.to_transformers(names.from_transformers(old, config), config)
+    assert all((same[name] == tensor).all() for name, tensor in tensors.items())
+
+
+def test_a_bare_encoder_is_read_where_its_heads_are_not_required():
+    config = model_config()
+    tensors = names.to_transformers(random_params(config), config)
+    bare = {
+        name.removeprefix("bert."): tensor
+        for name, tensor in tensors.items()
+        if name.startswith("bert.") and "pooler" not in name
+    }
+    params = names.from_transformers(bare, config, require=("encoder",))
+    assert names.present(bare) == {"encoder"}
+    got = names.to_transformers(params, config)
+    name = "bert.encoder.layer.2.attention.self.key.weight"
+    np.testing.assert_array_equal(got[name], tensors[name])
+    assert not got["cls.predictions.transform.dense.weight"].any()
+    with pytest.raises(UserError, match=r"no bert\.pooler\.dense\.weight"):
+        names.from_transformers(bare, config)
+
+
+@pytest.mark.parametrize("change", ["drop", "shape"])
+def test_weights_that_do_not_fit_are_named(change):
+    config = model_config()
+    tensors = names.to_transformers(random_params(config), config)
+    name = "bert.encoder.layer.1.output.dense.weight"
+    tensors[name] = tensors[name][:-1]
+    if change == "drop":
+        del tensors[name]
+    wanted = {"drop": f"no {name}", "shape": rf"{name} has shape \[31, 64\]"}[change]
+    with pytest.raises(UserError, match=wanted):
+        names.from_transformers(tensors, config)
+
+
+def test_config_json_there_and_back():
+    config = dataclasses.replace(model_config(CASES["tiny_tanh"]), pad_vocab_to_multiple_of=1)
+    values = to_config_json(config, pad_token_id=3)
+    assert values["hidden_act"] == "gelu_pytorch_tanh"
+    assert values["pad_token_id"] == 3
+    assert from_config_json(json.loads(json.dumps(values)), "config.json") == config
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "roberta"}, "model_type='roberta'"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
+        ({"hidden_act": "gelu_python_tanh"}, "did you mean gelu_pytorch_tanh"),
+        ({"is_decoder": True}, "a decoder"),
+        ({"hidden_size": None}, "no hidden_size"),
+    ],
+)
+def test_config_json_of_another_model_is_refused(change, message):
+    values = to_config_json(model_config(), pad_token_id=0) | change
+    with pytest.raises(UserError, match=message):
+        from_config_json(values, "config.json")
+
+
+def test_the_folder_holds_what_is_promised(exported, tokenizer):
+    out, config, params = exported
+    assert sorted(p.name for p in out.iterdir()) == [
+        "README.md", "config.json", "model.safetensors", "special_tokens_map.json",
+        "tokenizer.json", "tokenizer_config.json", "vocab.txt",
+    ]  # fmt: skip
+    assert (out / "tokenizer.json").read_bytes() == tokenizer.json
+    lines = (out / "vocab.txt").read_text(encoding="utf-8").split("\n")
+    assert lines[:-1] == [tokenizer.token(i) for i in range(tokenizer.vocab_size)]
+    with safetensors.safe_open(out / "model.safetensors", framework="numpy") as file:
+        assert file.metadata()["format"] == "pt"
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    assert not [name for name in tensors if "decoder" in name]
+    expected = names.to_transformers(params, config)
+    assert tensors.keys() == expected.keys()
+    assert all((tensors[name] == expected[name]).all() for name in tensors)
+    count = sum(tensor.size for tensor in tensors.values())
+    assert f"{count:,} parameters" in (out / "README.md").read_text(encoding="utf-8")
+    modes = {oct(path.stat().st_mode) for path in out.iterdir()}
+    assert len(modes) == 1
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_tokenizer_config_says_what_tokenizer_json_does(lowercase, tmp_path):
+    made = Tokenizer.train(TEXTS[:7], 400, lowercase=lowercase)
+    config = dataclasses.replace(model_config(), vocab_size=made.vocab_size)
+    export(random_params(config), config, made, tmp_path / "out", card=Card())
+    settings = json.loads((tmp_path / "out/tokenizer_config.json").read_text())
+    assert settings["do_lower_case"] is lowercase
+    assert settings["tokenizer_class"] == "BertTokenizer"
+    assert settings["model_max_length"] == config.max_position_embeddings
+
+
+def test_an_unusual_tokenizer_is_exported_as_a_general_one(tokenizer, tmp_path):
+    spec = json.loads(tokenizer.json)
+    spec["normalizer"] = {"type": "NFC"}
+    other = Tokenizer(json.dumps(spec).encode())
+    config = dataclasses.replace(model_config(), vocab_size=other.vocab_size)
+    export(random_params(config), config, other, tmp_path / "out", card=Card())
+    settings = json.loads((tmp_path / "out/tokenizer_config.json").read_text())
+    assert settings["tokenizer_class"] == "PreTrainedTokenizerFast"
+
+
+def test_only_an_export_is_replaced(exported, tokenizer):
+    out, config, params = exported
+    export(params, config, tokenizer, out, card=Card(step=8))
+    assert "8 steps" in (out / "README.md").read_text()
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="not an export"):
+        export(params, config, tokenizer, out, card=Card())
+    assert (out / "notes.txt").read_text() == "mine"
+    assert os.listdir(out.parent) == [out.name]
+
+
+def test_a_folder_that_transformers_wrote_is_not_replaced(exported, tokenizer):
+    out, config, params = exported
+    tensors = names.to_transformers(params, config)
+    safetensors.numpy.save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match="not an export"):
+        export(params, config, tokenizer, out, card=Card())
+
+
+def test_a_failed_export_leaves_nothing(tokenizer, tmp_path, monkeypatch):
+    config = dataclasses.replace(model_config(), vocab_size=tokenizer.vocab_size)
+
+    def full(*_, **__):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(safetensors.numpy, "save_file", full)
+    with pytest.raises(OSError, match="disk full"):
+        export(random_params(config), config, tokenizer, tmp_path / "out", card=Card())
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_used_is_not_exported(tokenizer, tmp_path):
+    config = dataclasses.replace(model_config(), vocab_size=tokenizer.vocab_size)
+    params = random_params(config)
+    other = dataclasses.replace(config, vocab_size=tokenizer.vocab_size - 1)
+    with pytest.raises(UserError, match="the tokenizer has"):
+        export(random_params(other), other, tokenizer, tmp_path / "out", card=Card())
+    params["mlm"]["dense"]["bias"][3] = np.nan
+    with pytest.raises(UserError, match=r"transform\.dense\.bias holds NaN"):
+        export(params, config, tokenizer, tmp_path / "out", card=Card())
+    with pytest.raises(UserError, match="local folder"):
+        export(params, config, tokenizer, "gs://bucket/out", card=Card())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def run(tokenizer, tmp_path) -> tuple[epath.Path, dict]:
+    """A workdir with two checkpoints, its store and its metrics."""
+    ids = list(range(5, 15))
+    store = write_store(
+        tmp_path / "store",
+        tokenizer=tokenizer,
+        train=[StoredDocument([ids, ids]), StoredDocument([ids])],
+        sources=("tales",),
+        languages=("en",),
+    )
+    config = run_config()
+    config = dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size),
+        data=dataclasses.replace(config.data, store=str(store.path)),
+    )
+    workdir = epath.Path(tmp_path / "run")
+    params = jax.tree.map(jax.numpy.asarray, random_params(config.model))
+    meta = {
+        "config": to_dict(config),
+        "data": {"tokenizer": tokenizer.digest, "train": store.train.digest},
+    }
+    checkpoints = Checkpoints(workdir, CheckpointConfig(every_steps=1, keep=2))
+    for step in (2, 4):
+        scaled = jax.tree.map(lambda x, step=step: x * step, params)
+        state = {"step": jax.numpy.int32(step), "params": scaled, "opt": {"x": params["nsp"]}}
+        checkpoints.save(state, meta)
+    checkpoints.close()
+    tokenizer.save(Path(workdir / "tokenizer.json"))
+    with (workdir / "metrics.jsonl").open("w") as file:
+        for step in (2, 4):
+            record = {"kind": "eval", "step": step, "time": 0.0, "mlm/loss": 10.0 + step}
+            file.write(json.dumps(record) + "\n")
+    return workdir, params
+
+
+def test_a_checkpoint_is_exported_with_its_facts(run, tmp_path, capsys):
+    workdir, params = run
+    run_export(workdir, tmp_path / "newest")
+    run_export(workdir, tmp_path / "first", 2)
+    assert "step 4 of" in capsys.readouterr().out
+    bias = "cls.seq_relationship.bias"
+    for folder, step in (("newest", 4), ("first", 2)):
+        card = (tmp_path / folder / "README.md").read_text(encoding="utf-8")
+        for fact in (
+            f"trained for {step} steps",
+            "| tales |",
+            f"| mlm/loss | {10 + step}.0000 |",
+            "optimizer.name = adamw",
+            "- en\n",
+            "fills in the `license` field",
+        ):
+            assert fact in card
+        assert str(tmp_path) not in card
+        with safetensors.safe_open(
+            tmp_path / folder / "model.safetensors", framework="numpy"
+        ) as file:
+            np.testing.assert_allclose(file.get_tensor(bias), params["nsp"]["bias"] * step)
+
+
+def test_a_card_without_its_store_says_so(run, tmp_path):
+    workdir, _ = run
+    (tmp_path / "store/manifest.json").unlink()
+    run_export(workdir, tmp_path / "out")
+    assert "was not at hand" in (tmp_path / "out/README.md").read_text(encoding="utf-8")
+
+
+def test_another_tokenizer_than_the_checkpoints_is_refused(run, tmp_path):
+    workdir, _ = run
+    Tokenizer.train(TEXTS[:3], 300).save(Path(workdir / "tokenizer.json"))
+    with pytest.raises(UserError, match="not the one the checkpoint was trained with"):
+        run_export(workdir, tmp_path / "out")
+    (workdir / "tokenizer.json").unlink()
+    with pytest.raises(UserError, match=r"tokenizer\.json: missing"):
+        run_export(workdir, tmp_path / "out")
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("default")  # transformers' own deprecations are not ours
+class TestTransformers:
+    """What transformers makes of an exported folder."""
+
+    @pytest.mark.parametrize("name", ["tiny", "tiny_tanh"])
+    def test_every_key_fits_and_the_outputs_are_equal(self, name, tokenizer, tmp_path):
+        import torch
+        from flax import nnx
+        from transformers import BertForPreTraining
+
+        case = CASES[name]
+        config = dataclasses.replace(model_config(case), vocab_size=tokenizer.vocab_size)
+        params = random_params(config)
+        export(params, config, tokenizer, tmp_path / "out", card=Card())
+        theirs, info = BertForPreTraining.from_pretrained(
+            tmp_path / "out", output_loading_info=True
+        )
+        assert not any(info.values()), info
+        theirs = theirs.eval()
+        assert theirs.config.hidden_act == {"tiny": "gelu"}.get(name, "gelu_pytorch_tanh")
+        batch = cases.batch(case, 0)
+        with torch.no_grad():
+            out = theirs(
+                input_ids=torch.from_numpy(batch["input_ids"]).long(),
+                token_type_ids=torch.from_numpy(batch["token_type_ids"]).long(),
+                attention_mask=torch.from_numpy(batch["example_ids"]).long(),
+            )
+        graph, _ = heads.declare(config, COMPUTE)
+        mlm, nsp = nnx.merge(graph, jax.tree.map(jax.numpy.asarray, params))(batch)
+        used = batch["masked_weights"] > 0
+        rows = np.nonzero(used)[0]
+        logits = out.prediction_logits.numpy()[rows, batch["masked_positions"][used]]
+        np.testing.assert_allclose(np.asarray(mlm)[used][:, : config.vocab_size], logits, atol=1e-5)
+        np.testing.assert_allclose(nsp[:, 0], out.seq_relationship_logits.numpy(), atol=1e-5)
+
+    @pytest.mark.parametrize("lowercase", [True, False])
+    def test_auto_tokenizer_gives_the_same_ids(self, lowercase, tmp_path):
+        import tokenizers
+        from transformers import AutoTokenizer
+
+        made = Tokenizer.train(TEXTS[:7], 400, lowercase=lowercase)
+        config = dataclasses.replace(model_config(), vocab_size=made.vocab_size)
+        export(random_params(config), config, made, tmp_path / "out", card=Card())
+        theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
+        ours = tokenizers.Tokenizer.from_str(made.json.decode())
+        assert len(theirs) == made.vocab_size
+        assert theirs.model_max_length == config.max_position_embeddings
+        for text in TEXTS:
+            ids = theirs(text)["input_ids"]
+            assert ids == ours.encode(text).ids
+            if "[MASK]" not in text:  # which is only text to the data pipeline
+                assert ids[1:-1] == made.encode_batch([text])[0].tolist()
+        special = theirs.pad_token_id, theirs.unk_token_id, theirs.cls_token_id
+        assert (*special, theirs.sep_token_id, theirs.mask_token_id) == tuple(made.special)
+        assert theirs("a", "b")["token_type_ids"] == [0, 0, 0, 1, 1]
+
+    def test_a_general_tokenizer_gives_the_same_ids(self, tokenizer, tmp_path):
+        import tokenizers
+        from transformers import AutoTokenizer
+
+        spec = json.loads(tokenizer.json)
+        spec["normalizer"] = {"type": "NFC"}
+        other = Tokenizer(json.dumps(spec).encode())
+        config = dataclasses.replace(model_config(), vocab_size=other.vocab_size)
+        export(random_params(config), config, other, tmp_path / "out", card=Card())
+        theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
+        ours = tokenizers.Tokenizer.from_str(other.json.decode())
+        assert all(theirs(text)["input_ids"] == ours.encode(text).ids for text in TEXTS)
+
+    @pytest.mark.parametrize("config", [base_config(), large_config()], ids=["base", "large"])
+    def test_as_many_parameters_with_the_same_names(self, config):
+        import torch
+        from transformers import BertConfig, BertForPreTraining
+
+        with torch.device("meta"):
+            theirs = BertForPreTraining(BertConfig(**to_config_json(config, pad_token_id=0)))
+        wanted = {name: tuple(p.shape) for name, p in theirs.named_parameters()}
+        shapes = jax.eval_shape(lambda: heads.init_params(config, COMPUTE, jax.random.key(0)))
+        ours = {}
+        for slot in names.slots(config):
+            leaf = shapes
+            for key in slot.ours:
+                leaf = leaf[key]
+            # Zeros that take no memory, whatever the size.
+            empty = np.broadcast_to(np.float32(0), leaf.shape)
+            ours[slot.theirs] = slot.to_theirs(empty).shape
+        assert ours == wanted
