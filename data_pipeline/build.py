@@ -28,7 +28,7 @@ from data_pipeline.runners import run
 from data_pipeline.sentences import check_language
 from data_pipeline.shard import Unit, build_shard, cleaned, is_finished, raw_hash
 from data_pipeline.sources import SourceSpec, read, units
-from data_pipeline.store import MANIFEST, TOKENIZER, TokenStore, open_store, read_manifest
+from data_pipeline.store import MANIFEST, SPLITS, TOKENIZER, TokenStore, open_store, read_manifest
 from data_pipeline.tokenizer import Tokenizer
 
 BUILD_VERSION = 1  # raised when the same text and settings give another store
@@ -213,22 +213,17 @@ def _locked(work: Path) -> Iterator[None]:
 
 def _print_tables(console: Console, entries: Sequence[dict[str, Any]]) -> None:
     """What was found per source, and how often each cleaning rule fired."""
-    columns = ("source", "files", "MB", "documents", "dropped", "sentences", "tokens", "held out")
-    table = Table(*columns, title="Token store")
-    for entry in entries:
-        train, held_out = entry["splits"]["train"], entry["splits"]["held_out"]
-        table.add_row(
-            entry["name"],
-            f"{entry['files']:,}",
-            f"{entry['bytes'] / 1e6:.1f}",
-            f"{entry['documents']:,}",
-            f"{entry['dropped']['documents']:,}",
-            f"{train['sentences'] + held_out['sentences']:,}",
-            f"{train['tokens'] + held_out['tokens']:,}",
-            f"{held_out['documents']:,}",
-        )
-    console.print(table)
-    rules = Table("cleaning rule", *(e["name"] for e in entries), title="Times a rule fired")
+    found = Table("", *(entry["name"] for entry in entries), title="Token store")
+    found.add_row("files", *(f"{entry['files']:,}" for entry in entries))
+    found.add_row("MB", *(f"{entry['bytes'] / 1e6:.1f}" for entry in entries))
+    found.add_row("documents found", *(f"{entry['documents']:,}" for entry in entries))
+    found.add_row("… without text", *(f"{entry['dropped']['documents']:,}" for entry in entries))
+    for split in SPLITS:
+        for unit in ("documents", "sentences", "tokens"):
+            values = (f"{entry['splits'][split][unit]:,}" for entry in entries)
+            found.add_row(f"{split.replace('_', '-')} {unit}", *values)
+    console.print(found)
+    rules = Table("rule", *(entry["name"] for entry in entries), title="Times a rule fired")
     for rule in sorted({rule for entry in entries for rule in entry["rules"]}):
         rules.add_row(rule, *(f"{entry['rules'].get(rule, 0):,}" for entry in entries))
     console.print(rules)

@@ -1,7 +1,5 @@
 """Paragraphs to sentences, through Wikimedia's `sentencex` (github.com/wikimedia/sentencex)."""
 
-import difflib
-
 import sentencex
 
 from data_pipeline.errors import UserError
@@ -24,10 +22,9 @@ LANGUAGES = frozenset(_CODES.split())
 def check_language(language: str) -> None:
     """Raise UserError for a language code that does not exist, naming the nearest one."""
     if language not in LANGUAGES:
-        near = difflib.get_close_matches(language.lower(), sorted(LANGUAGES), 1, 0.0)
-        raise UserError(
-            f"language {language!r} is unknown; use an ISO 639 code such as {near[0]!r}"
-        )
+        near = language.lower()[:2]
+        near = near if near in LANGUAGES else "en"
+        raise UserError(f"language {language!r} is unknown; use an ISO 639 code such as {near!r}")
 
 
 def split(text: str, language: str) -> list[str]:

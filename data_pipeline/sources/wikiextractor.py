@@ -28,8 +28,8 @@ _OPEN = re.compile(r'<doc id="([^"]*)".*? title="(.*)">$')
 _NAME = re.compile(r"wiki_\d+(\.bz2|\.gz|\.xz)?")
 
 _KNOWN_TAGS = (
-    "b|big|blockquote|br|center|cite|code|del|div|em|font|gallery|h[1-6]|hr|i|includeonly|ins|kbd|"
-    "li|mapframe|math|noinclude|nowiki|ol|onlyinclude|p|poem|pre|q|ref|references|ruby|rt|s|samp|"
+    "b|big|blockquote|center|cite|code|del|div|em|font|gallery|h[1-6]|i|includeonly|ins|kbd|"
+    "li|mapframe|math|noinclude|nowiki|ol|onlyinclude|poem|pre|q|ref|references|ruby|rt|s|samp|"
     "score|section|small|span|strike|strong|sub|sup|syntaxhighlight|table|td|templatestyles|th|"
     "timeline|tr|tt|u|ul|var|wbr"
 )
@@ -53,7 +53,8 @@ RULES: tuple[Rule, ...] = (
         "",
         needles=("</", "/>"),
     ),
-    replace("tag", rf"</?(?:{_KNOWN_TAGS})\b[^<>\n]*>", " ", needles=("<",), ignore_case=True),
+    replace("line_break", r"</?(?:br|hr|p)\b[^<>\n]*>", " ", needles=("<",), ignore_case=True),
+    replace("tag", rf"</?(?:{_KNOWN_TAGS})\b[^<>\n]*>", "", needles=("<",), ignore_case=True),
     replace("formula", r"\b(?:formula|codice)_\d+\b", "", needles=("formula_", "codice_")),
     replace(
         "table_markup",
@@ -68,12 +69,14 @@ RULES: tuple[Rule, ...] = (
         "",
         needles=("|",),
     ),
+    replace("category", r"\[\[(?:Category|File|Image):[^\[\]|\n]*\]\]", "", needles=("[[",)),
     replace("link", r"\[\[(?:[^\[\]|\n]*\|)?([^\[\]|\n]*)\]\]", r"\1", needles=("[[",)),
     replace("stray_markup", r"\[\[|\]\]|\{\{|\}\}", "", needles=("[[", "]]", "{{", "}}")),
     # A template or an IPA transcription that was dropped: "Archimedes (; ; ) was".
     replace("empty_parentheses", r'\([\s;,:"/\u2013]*\)', "", needles=("(",)),
     replace("parenthesis_start", r"\((?:\s*[;,:])+\s*", "(", needles=("(",)),
     replace("parenthesis_end", r"(?:\s*[;,])+\s*\)", ")", needles=(",)", ";)", ", )", "; )")),
+    replace("empty_quotes", r'""(?<=\s"")(?=[\s.,;:)])', "", needles=('""',)),
     replace("doubled_quotes", r'""', '"', needles=('""',)),
     replace("repeated_commas", r",(?:\s*,)+", ",", needles=(", ,", ",,")),
     replace("space_before_mark", r" +([.,;])(?=\s|$)", r"\1", needles=(" .", " ,", " ;")),

@@ -1,0 +1,144 @@
+"""Every cleaning rule, on what it is for and on what it must leave alone."""
+
+import pytest
+
+from data_pipeline.clean import clean
+from data_pipeline.errors import UserError
+from data_pipeline.sentences import split
+from data_pipeline.sources import KINDS
+
+WIKI = [
+    ("element", 'Won.<ref name="a/b"></ref> He.', "Won. He."),
+    ("element", "so <math>x^2</math> is.", "so is."),
+    ("element", "Area<ref name=x/> is.", "Area is."),
+    ("line_break", "arms<br>That he.", "arms That he."),
+    ("tag", "CO<sub>2</sub> <nowiki>[</nowiki>sic].", "CO2 [sic]."),
+    ("formula", "over formula_12 steps..", "over steps.."),
+    ("table_markup", '!colspan="3"|Sales\n| a\n!Kung people speak.', "!Kung people speak."),
+    (
+        "image_options",
+        "[[File:a b.jpg|thumb|170px|Joseph Szigeti at home.]]",
+        "Joseph Szigeti at home.",
+    ),
+    ("category", "[[Category:Violinists]]\nText follows.", "Text follows."),
+    ("link", "of [[Law (politics)|law]] and [[Nazi]] rule.", "of law and Nazi rule."),
+    ("stray_markup", "rule]] and {{this.", "rule and this."),
+    ("empty_parentheses", "Archimedes (; ; ) was.", "Archimedes was."),
+    ("parenthesis_start", "Anne (; 12 December) was.", "Anne (12 December) was."),
+    ("parenthesis_end", 'Surtsey ("island", ; ) is.', 'Surtsey ("island") is.'),
+    ("empty_quotes", 'A pod from "" was.', "A pod from was."),
+    ("doubled_quotes", 'the ""Rallus" assemblage" is.', 'the "Rallus" assemblage" is.'),
+    ("repeated_commas", "fluorides of , , and Xe.", "fluorides of, and Xe."),
+    ("space_before_mark", "24.8 million people . In 2000.", "24.8 million people. In 2000."),
+    ("list_marker", "• A first point here.", "A first point here."),
+    ("heading", "Works cited\nHe wrote a book.", "He wrote a book."),
+    ("entity", "&amp;lt;b A&amp;M.", "<b A&M."),
+    ("control_character", "a\x0bb.", "a b."),
+    ("invisible_character", "co\xadop \u200ebobby.", "coop bobby."),
+    ("line_without_words", "Text here.\n—\n* * *", "Text here."),
+]
+BOOKS = [
+    ("block_quote", '> "Logic is logic."\n> Said O.', '"Logic is logic." Said O.'),
+    ("illustration", "a [Illustration: the ship] b", "a b"),
+    ("footnote_mark", "Fiesco [*] had [FN 10] done [12]", "Fiesco had done"),
+    ("wrapped_line", "one\ntwo  \nthree\n\nfour", "one two three\nfour"),
+    ("strong", "**PUCK** Here", "PUCK Here"),
+    ("emphasis", "He _did_ love _her\nwell_.", "He did love her well."),
+    ("emphasis_stars", "*Ten feet.* J.", "Ten feet. J."),
+    ("backslash", "1\\. Helicopters", "1. Helicopters"),
+    ("line_without_words", "End.\n\n* * * * *\n\nNext.", "End.\nNext."),
+]
+PYTHON = [
+    (
+        "doctest",
+        "Add them up now:\n\n>>> f(1)\n2\n\nThen go on there.",
+        "Add them up now:\nThen go on there.",
+    ),
+    ("heading", "Assert\n******\n\nThey insert debugging checks.", "They insert debugging checks."),
+    ("role", "See :class:`~a.Path` for the rest.", "See a.Path for the rest."),
+    ("literal", "Return the ``name`` of it.", "Return the name of it."),
+    ("emphasis", "Return the *name* of it.", "Return the name of it."),
+    ("wrapped_line", "Return the name\nof this thing.", "Return the name of this thing."),
+    ("directive", ".. note::\n\nThis is a thing.", "This is a thing."),
+    (
+        "list_marker",
+        "* the first of them\n* the second one too",
+        "the first of them\nthe second one too",
+    ),
+    ("literal_block_mark", "This is what happens::\n", "This is what happens:"),
+    ("not_prose", "Copy the tree.\n\n    x = f(y) + [1]\n\nf(a, b) -> c", "Copy the tree."),
+]
+CASES = [
+    *(("wikiextractor", *case) for case in WIKI),
+    *(("books", *case) for case in BOOKS),
+    *(("python", *case) for case in PYTHON),
+]
+
+
+@pytest.mark.parametrize(("kind", "rule", "text", "cleaned"), CASES)
+def test_rule(kind: str, rule: str, text: str, cleaned: str) -> None:
+    result, counts = clean(text, KINDS[kind].RULES)
+    assert result == cleaned
+    assert counts[rule] >= 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (
+            "wikiextractor",
+            "The play <QUOTE> was (wonderfully) performed (...) in 10,000 towns; really.",
+        ),
+        ("wikiextractor", 'He said "stop it now."'),
+        ("wikiextractor", "And bend a moment there alone;"),
+        ("wikiextractor", "The range is 6,500 km, and f(x, y) = {x}."),
+        ("books", "He wrote ___ to snake_case and 18__ * 2."),
+        ("books", "[To Mrs. Weston.] WINDSOR-JULY."),
+        ("python", "Return True if the file exists (and is readable), else False."),
+    ],
+)
+def test_prose_is_left_alone(kind: str, text: str) -> None:
+    assert clean(text, KINDS[kind].RULES) == (text, {})
+
+
+def test_every_rule_of_every_kind_has_a_case() -> None:
+    covered = {(kind, rule) for kind, rule, _, _ in CASES}
+    rules = {(kind, rule.name) for kind, module in KINDS.items() for rule in module.RULES}
+    assert rules <= covered
+
+
+def test_a_repeated_title_goes_once() -> None:
+    text, counts = clean("Autism\n\nAutism is.\nAutism\n", title="Autism")
+    assert text == "Autism is.\nAutism"
+    assert counts == {"repeated_title": 1}
+    assert clean("Autism is.", title="Autism")[0] == "Autism is."
+
+
+def test_given_sentences_keep_their_lines() -> None:
+    text, _ = clean("First one\n---\n  &amp; second \n", sentences_given=True)
+    assert text == "First one\n---\n& second"
+
+
+def test_white_space_becomes_single_spaces() -> None:
+    assert clean("a\u00a0 b\t c \n\n\n d")[0] == "a b c\nd"
+
+
+def test_sentences_are_split_by_language() -> None:
+    assert split("Mr. Smith went. He saw it.\nNew paragraph here", "en") == [
+        "Mr. Smith went.",
+        "He saw it.",
+        "New paragraph here",
+    ]
+    assert len(split("猫がいた。犬もいた。", "ja")) == 2
+
+
+def test_a_dot_inside_a_word_ends_no_sentence() -> None:
+    assert split("Any asyncio.CancelledError is raised. Then it ends.", "en") == [
+        "Any asyncio.CancelledError is raised.",
+        "Then it ends.",
+    ]
+
+
+def test_an_unknown_language_is_named_with_the_nearest() -> None:
+    with pytest.raises(UserError, match=r"'english' is unknown.*'en'"):
+        split("Text.", "english")

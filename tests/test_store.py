@@ -1,0 +1,155 @@
+"""The token store: what is written is read back, and what is damaged is named."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data_pipeline.errors import UserError
+from data_pipeline.store import (
+    ArrayWriter,
+    StoredDocument,
+    TokenStore,
+    make_split,
+    open_store,
+    token_type,
+    write_store,
+)
+from data_pipeline.tokenizer import SPECIAL_TOKENS, Tokenizer
+
+TRAIN = [StoredDocument([[5, 6, 7], [8]]), StoredDocument([[9, 9]], source=1, language=1)]
+HELD_OUT = [StoredDocument([[6]])]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> TokenStore:
+    tokenizer = Tokenizer.from_vocab([*SPECIAL_TOKENS, *"abcde"])
+    return write_store(
+        tmp_path / "store",
+        tokenizer=tokenizer,
+        train=TRAIN,
+        held_out=HELD_OUT,
+        sources=("wiki", "books"),
+        languages=("en", "de"),
+    )
+
+
+def test_written_documents_are_read_back(store: TokenStore) -> None:
+    train = store.train
+    assert train.tokens.tolist() == [5, 6, 7, 8, 9, 9]
+    assert train.sentence_lengths.tolist() == [3, 1, 2]
+    assert train.document_lengths.tolist() == [2, 1]
+    assert train.document_source.tolist() == [0, 1]
+    assert train.document_language.tolist() == [0, 1]
+    assert train.token_counts.tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 1, 2]
+    assert train.tokens.dtype == np.uint16
+    assert isinstance(train.tokens, np.memmap)
+    assert store.held_out.tokens.tolist() == [6]
+    assert (store.sources, store.languages) == (("wiki", "books"), ("en", "de"))
+    assert (store.vocab_size, store.special.mask) == (10, 4)
+    assert Tokenizer.load(store.tokenizer_path).digest == store.tokenizer_digest
+
+
+def test_split_in_memory_equals_the_stored_one_and_digests_differ_by_content(
+    store: TokenStore,
+) -> None:
+    split = make_split("train", TRAIN, 10)
+    assert np.array_equal(split.tokens, store.train.tokens)
+    assert store.train.digest != store.held_out.digest
+    assert make_split("train", HELD_OUT, 10).digest != split.digest
+
+
+def test_an_empty_split_opens(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_vocab([*SPECIAL_TOKENS, "a"])
+    store = write_store(tmp_path / "s", tokenizer=tokenizer, train=[StoredDocument([[5]])])
+    assert store.held_out.tokens.shape == (0,)
+
+
+@pytest.mark.parametrize(("size", "kind"), [(65_536, np.uint16), (65_537, np.uint32)])
+def test_tokens_take_the_smallest_type_that_holds_every_id(size: int, kind: type) -> None:
+    assert token_type(size) == kind
+
+
+@pytest.mark.parametrize("documents", [[StoredDocument([])], [StoredDocument([[5], []])]])
+def test_empty_documents_and_sentences_are_refused(documents: list[StoredDocument]) -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        make_split("train", documents, 10)
+
+
+@pytest.mark.parametrize("bad", [10, -1])
+def test_ids_outside_the_vocabulary_are_refused_when_writing(bad: int) -> None:
+    with pytest.raises(ValueError, match="ids must lie"):
+        make_split("train", [StoredDocument([[bad]])], 10)
+
+
+def test_array_writer_refuses_another_length_or_type(tmp_path: Path) -> None:
+    writer = ArrayWriter(tmp_path / "a.npy", np.dtype(np.uint16), 2)
+    with pytest.raises(TypeError, match="uint32"):
+        writer.append(np.zeros(1, np.uint32))
+    writer.append(np.zeros(1, np.uint16))
+    with pytest.raises(ValueError, match="1 elements, announced 2"):
+        writer.close()
+
+
+def test_no_store(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not a token store"):
+        open_store(tmp_path)
+
+
+def test_a_flipped_byte_is_found_and_the_file_named(store: TokenStore) -> None:
+    file = store.path / "train" / "tokens.npy"
+    data = bytearray(file.read_bytes())
+    data[-2] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(UserError, match=r"train/tokens\.npy: sha256"):
+        open_store(store.path)
+    open_store(store.path, verify=False)
+
+
+def test_a_truncated_or_missing_file_is_found_without_hashing(store: TokenStore) -> None:
+    file = store.path / "held_out" / "document_lengths.npy"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(UserError, match=r"document_lengths\.npy: \d+ bytes"):
+        open_store(store.path, verify=False)
+    file.unlink()
+    with pytest.raises(UserError, match=r"document_lengths\.npy: missing"):
+        open_store(store.path, verify=False)
+
+
+def _rewrite(store: TokenStore, name: str, values: np.ndarray) -> None:
+    """Put another array in a split's place, with a manifest that agrees."""
+    writer = ArrayWriter(store.path / "train" / name, values.dtype, len(values))
+    writer.append(values)
+    file = store.path / "manifest.json"
+    manifest = json.loads(file.read_text())
+    manifest["files"][f"train/{name}"] = writer.close()
+    file.write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("tokens.npy", np.array([5, 6, 7, 8, 9, 10], np.uint16), "id 10 lies beyond"),
+        ("sentence_lengths.npy", np.array([3, 3, 0], np.uint32), "lengths must be >= 1"),
+        ("document_lengths.npy", np.array([2, 2], np.uint32), "add up to 3 sentences"),
+        ("document_source.npy", np.array([0, 2], np.uint16), "one index below 2"),
+        ("document_language.npy", np.array([0], np.uint16), "one index below 2"),
+        ("token_counts.npy", np.zeros(10, np.int64), "add up to 6"),
+    ],
+)
+def test_a_store_written_wrongly_is_refused(
+    store: TokenStore, name: str, values: np.ndarray, message: str
+) -> None:
+    _rewrite(store, name, values)
+    with pytest.raises(UserError, match=message):
+        open_store(store.path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("{", "not a token store's manifest"), ('{"format_version": 0}', "reads")]
+)
+def test_a_foreign_manifest_is_refused(store: TokenStore, text: str, message: str) -> None:
+    (store.path / "manifest.json").write_text(text)
+    with pytest.raises(UserError, match=message):
+        open_store(store.path)

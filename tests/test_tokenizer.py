@@ -1,0 +1,128 @@
+"""WordPiece: trained the same everywhere, read from files users have, safe with special tokens."""
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+
+from data_pipeline.errors import UserError
+from data_pipeline.tokenizer import SPECIAL_TOKENS, Tokenizer
+
+ENTRIES = [*SPECIAL_TOKENS, "[", "]", "mask", "un", "##aff", "##able", "hello", "e", "cafe"]
+TRAIN = """
+import random
+from data_pipeline.tokenizer import Tokenizer
+draw = random.Random(0)
+words = ["".join(draw.choices("abcdefghij", k=draw.randint(1, 6))) for _ in range(300)]
+print(Tokenizer.train((" ".join(draw.choices(words, k=50)) for _ in range(40)), 200).digest)
+"""
+
+
+def ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    return tokenizer.encode_batch([text])[0].tolist()
+
+
+def test_a_vocabulary_trains_to_the_same_bytes_in_every_process() -> None:
+    # The library's hash order differs from process to process, so one process shows nothing.
+    command = [sys.executable, "-c", TRAIN]
+    digests = {subprocess.check_output(command, text=True) for _ in range(4)}
+    assert len(digests) == 1
+
+
+def test_a_trained_vocabulary_begins_with_the_special_tokens_and_covers_the_text() -> None:
+    tokenizer = Tokenizer.train(["The cat sat. The hat sat."] * 3, 40)
+    assert [tokenizer.token(i) for i in range(5)] == list(SPECIAL_TOKENS)
+    assert tokenizer.special == (0, 1, 2, 3, 4)
+    encoded = ids(tokenizer, "the hats, cat")
+    assert tokenizer.special.unk in encoded  # the comma was never seen
+    assert tokenizer.decode(ids(tokenizer, "The cat sat.")) == "the cat sat."
+
+
+def test_training_needs_text_and_room_for_the_alphabet() -> None:
+    with pytest.raises(UserError, match="no text"):
+        Tokenizer.train([" ", ""], 100)
+    with pytest.raises(UserError, match="needs at least 11 "):
+        Tokenizer.train(["abc"], 10)
+
+
+def test_greedy_longest_match_as_the_original_documents_it() -> None:
+    # tokenization.py, WordpieceTokenizer.tokenize: "unaffable" -> un ##aff ##able
+    tokenizer = Tokenizer.from_vocab(ENTRIES)
+    assert ids(tokenizer, "Unaffable") == [8, 9, 10]
+    assert ids(tokenizer, "unaffablex") == [1]
+    assert ids(tokenizer, "Café") == [13]
+
+
+def test_words_above_100_characters_are_unknown() -> None:
+    tokenizer = Tokenizer.from_vocab([*SPECIAL_TOKENS, "e", "##e"])
+    assert ids(tokenizer, "e" * 100) == [5] + [6] * 99
+    assert ids(tokenizer, "e" * 101) == [1]
+
+
+def test_the_text_mask_is_not_the_special_token_but_stays_one_in_the_file(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_vocab(ENTRIES)
+    assert ids(tokenizer, "hello [MASK]") == [11, 5, 7, 6]
+    tokenizer.save(tmp_path / "tokenizer.json")
+    exported = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert exported.encode("hello [MASK]").ids == [2, 11, 4, 3]
+    pair = exported.encode("hello", "un")
+    assert pair.tokens == ["[CLS]", "hello", "[SEP]", "un", "[SEP]"]
+    assert pair.type_ids == [0, 0, 0, 1, 1]
+
+
+def test_saved_and_loaded_again_it_is_the_same(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_vocab(ENTRIES)
+    file = tmp_path / "tokenizer.json"
+    tokenizer.save(file)
+    again = Tokenizer.load(file)
+    assert again.digest == tokenizer.digest == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert (again.vocab_size, again.special) == (14, tokenizer.special)
+    assert ids(again, "Hello [MASK]") == ids(tokenizer, "Hello [MASK]")
+
+
+def test_truncation_in_a_tokenizer_file_is_ignored() -> None:
+    library = tokenizers.Tokenizer.from_str(Tokenizer.from_vocab(ENTRIES).json.decode())
+    library.enable_truncation(2)
+    assert len(ids(Tokenizer(library.to_str().encode()), "hello " * 9)) == 9
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+def test_vocab_txt(tmp_path: Path, ending: str) -> None:
+    file = tmp_path / "vocab.txt"
+    file.write_bytes(ending.join([*ENTRIES, ""]).encode())
+    tokenizer = Tokenizer.load(file)
+    assert tokenizer.vocab_size == len(ENTRIES)
+    assert ids(tokenizer, "HELLO") == [11]
+
+
+def test_case_follows_the_vocabulary() -> None:
+    cased = Tokenizer.from_vocab([*SPECIAL_TOKENS, "Hello", "hello", "Café"])
+    assert ids(cased, "Hello hello Café") == [5, 6, 7]
+    with pytest.raises(UserError, match="capital letters"):
+        Tokenizer.from_vocab([*SPECIAL_TOKENS, "Hello"], lowercase=True)
+    kept = Tokenizer.from_vocab([*SPECIAL_TOKENS, "é"], lowercase=False)
+    assert ids(kept, "é É") == [5, 1]
+
+
+def test_bad_vocabularies(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no \[MASK\] among 4"):
+        Tokenizer.from_vocab(SPECIAL_TOKENS[:4])
+    with pytest.raises(UserError, match="'a' stands on lines 6 and 8"):
+        Tokenizer.from_vocab([*SPECIAL_TOKENS, "a", "b", "a"])
+    with pytest.raises(UserError, match="cannot read the vocabulary"):
+        Tokenizer.load(tmp_path / "absent.txt")
+    (tmp_path / "v.txt").write_bytes(b"ab\xff")
+    with pytest.raises(UserError, match="not UTF-8 at byte 2"):
+        Tokenizer.load(tmp_path / "v.txt")
+    (tmp_path / "t.json").write_text("{}")
+    with pytest.raises(UserError, match=r"t\.json: not a tokenizer\.json"):
+        Tokenizer.load(tmp_path / "t.json")
+
+
+def test_nothing_gives_no_ids() -> None:
+    first, second = Tokenizer.from_vocab(ENTRIES).encode_batch(["", "hello"])
+    assert (first.shape, first.dtype, second.tolist()) == ((0,), np.uint32, [11])
