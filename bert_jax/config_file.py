@@ -1,5 +1,6 @@
 """`--config`: a shipped name or a path; `--config.x.y=value` overrides, as with ml_collections."""
 
+import runpy
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -66,10 +67,7 @@ def load(name: str) -> Config:
 
 
 def _execute(path: Path) -> ConfigDict:
-    values = flags.FlagValues()
-    config_flags.DEFINE_config_file(_FLAG, str(path), flag_values=values, sys_argv=[])
-    values([path.name])
-    return values[_FLAG].value
+    return runpy.run_path(str(path))["get_config"]()
 
 
 def _check_overrides(path: Path, words: Sequence[str]) -> None:

@@ -60,7 +60,7 @@ def make_program(config: Config, mesh: Mesh, corpus: objectives.Corpus) -> Progr
         updates, opt = optimizer.update(gradients, state["opt"], state["params"])
         metrics = {
             "loss": loss,
-            "grad_norm": optax.global_norm(gradients),
+            "grad_norm": optax.tree.norm(gradients),
             "learning_rate": schedule(state["step"]),
             "sums": sums,
         }

@@ -1,0 +1,66 @@
+"""A small store of random documents, and the shortest config that trains on it."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+
+from bert_jax.config import Config
+from bert_jax.config_file import load
+from data_pipeline.store import StoredDocument, TokenStore, write_store
+from data_pipeline.tokenizer import Tokenizer
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+WORDS = 95
+
+
+def small_store(
+    path: Path, *, documents: int = 40, words: str = "w", repeat: bool = False
+) -> TokenStore:
+    """Documents of a few short sentences over 100 entries, from two sources.
+
+    words: how entries of the vocabulary begin. repeat: every document says one word over and over.
+    """
+    rng = np.random.default_rng(0)
+
+    def document(source: int) -> StoredDocument:
+        count, first = rng.integers(1, 9), len(SPECIAL)
+        low = int(rng.integers(first, first + WORDS)) if repeat else first
+        high = low + 1 if repeat else first + WORDS
+        sentences = [rng.integers(low, high, rng.integers(1, 12)).tolist() for _ in range(count)]
+        return StoredDocument(sentences, source=source)
+
+    made = [document(i % 2) for i in range(documents + 8)]
+    return write_store(
+        path,
+        tokenizer=Tokenizer.from_vocab(
+            [*SPECIAL, *(f"{words}{i}" for i in range(WORDS))], lowercase=True
+        ),
+        train=made[8:],
+        held_out=made[:8],
+        sources=("wiki", "books"),
+    )
+
+
+def small_config(store: TokenStore, **changes: object) -> Config:
+    """Two layers, 32 wide, 12 steps of 8 rows of 32 tokens; `changes` go to the whole config."""
+    config = load("tiny")
+    (phase,) = config.phases
+    config = dataclasses.replace(
+        config,
+        model=dataclasses.replace(
+            config.model,
+            vocab_size=store.vocab_size,
+            hidden_size=32,
+            intermediate_size=64,
+            max_position_embeddings=32,
+            pad_vocab_to_multiple_of=64,
+        ),
+        data=dataclasses.replace(config.data, store=str(store.path)),
+        phases=(
+            dataclasses.replace(phase, steps=12, batch_size=8, seq_length=32, max_predictions=5),
+        ),
+        optimizer=dataclasses.replace(config.optimizer, warmup_steps=3),
+        log_every_steps=4,
+    )
+    return dataclasses.replace(config, **changes)
