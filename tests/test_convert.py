@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import os
+import re
+import shlex
 from pathlib import Path
 
 import jax
@@ -14,7 +16,7 @@ from goldens import case as cases
 from goldens.case import CASES
 from small import COMPUTE, model_config, run_config
 
-from bert_jax import heads
+from bert_jax import cli, heads
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import CheckpointConfig, ModelConfig, to_dict
 from bert_jax.convert import names
@@ -350,6 +352,23 @@ def test_another_tokenizer_than_the_checkpoints_is_refused(run, tmp_path):
         run_export(workdir, tmp_path / "out")
 
 
+def blocks(language: str) -> list[str]:
+    """The code in docs/export.md."""
+    page = Path(__file__).parent.parent / "docs/export.md"
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_what_the_page_on_export_says_works(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for line in "".join(blocks("bash")).splitlines():
+        assert cli.main(shlex.split(line)[1:]) == 0, line
+    (code,) = (block for block in blocks("python") if "bert_jax" in block)
+    names_made: dict = {}
+    exec(code, names_made)
+    assert names_made["vectors"].shape == (2, 32)
+    assert "%" in capsys.readouterr().out
+
+
 @pytest.mark.torch
 @pytest.mark.filterwarnings("default")  # transformers' own deprecations are not ours
 class TestTransformers:
@@ -419,6 +438,12 @@ class TestTransformers:
         theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
         ours = tokenizers.Tokenizer.from_str(other.json.decode())
         assert all(theirs(text)["input_ids"] == ours.encode(text).ids for text in TEXTS)
+
+    def test_what_the_page_says_of_transformers_works(self, exported, monkeypatch):
+        monkeypatch.chdir(exported[0].parent)
+        exported[0].rename("exported")
+        (code,) = (block for block in blocks("python") if "transformers" in block)
+        exec(code, {})
 
     @pytest.mark.parametrize("config", [base_config(), large_config()], ids=["base", "large"])
     def test_as_many_parameters_with_the_same_names(self, config):
