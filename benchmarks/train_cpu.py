@@ -114,9 +114,8 @@ def prepare(model: str, path: Path | None, folder: Path) -> list[Batch]:
     (folder / "store.txt").write_text(str(path.resolve()))
     batches = make_batches(config, store, store.train, config.phases[0])
     made = [batches.batch(step) for step in range(BATCHES)]
-    np.savez(
-        folder / "batches.npz", **{f"{i} {k}": v for i, b in enumerate(made) for k, v in b.items()}
-    )
+    arrays = {f"{i} {name}": values for i, b in enumerate(made) for name, values in b.items()}
+    np.savez(folder / "batches.npz", **arrays)
     params = init_params(config.model, config.compute, jax.random.key(config.seed))
     np.savez(folder / "parameters.npz", **to_transformers(params, config.model))
     description = to_config_json(config.model, pad_token_id=store.special.pad)
@@ -197,7 +196,8 @@ def torch_step(folder: Path, *, masked_only: bool) -> Step:
         tensors = {name: torch.from_numpy(values) for name, values in arrays.items()}
     wrong = model.load_state_dict(tensors, strict=False)
     tied = {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
-    assert set(wrong.missing_keys) == tied and not wrong.unexpected_keys, wrong
+    if set(wrong.missing_keys) != tied or wrong.unexpected_keys:
+        raise ValueError(f"the parameters do not fit: {wrong}")
     model.tie_weights()
     model.train()
     plain = [p for n, p in model.named_parameters() if n.endswith("bias") or "LayerNorm" in n]
@@ -270,7 +270,8 @@ class Contender:
 
     def steps(self, count: int) -> tuple[float, list[float]]:
         """Seconds that so many steps took, and their losses."""
-        assert self._process.stdin and self._process.stdout
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.write(f"{count}\n")
         self._process.stdin.flush()
         seconds, losses = json.loads(self._process.stdout.readline())
