@@ -1,0 +1,210 @@
+"""Shipped configs against their golden texts; keys that are unknown, missing or of a wrong type."""
+
+import json
+from pathlib import Path
+
+import pytest
+from ml_collections import ConfigDict
+
+from bert_jax import cli
+from bert_jax.config import Config, flatten, from_dict, to_dict
+from bert_jax.config_file import load, shipped
+from bert_jax.errors import FAILED, UserError
+
+GOLDENS = Path(__file__).parent / "goldens" / "configs"
+REGENERATE = "python tests/test_config.py"
+
+
+def golden_text(name: str) -> str:
+    """A shipped config, one line a value."""
+    values = flatten(to_dict(load(name)))
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_a_shipped_config_is_what_it_was(name: str) -> None:
+    path = GOLDENS / f"{name}.txt"
+    golden = path.read_text(encoding="utf-8") if path.exists() else ""
+    assert golden_text(name) == golden, f"if the change is meant: {REGENERATE}, and commit {path}"
+
+
+def test_no_golden_outlives_its_config() -> None:
+    assert {path.stem for path in GOLDENS.iterdir()} == set(shipped())
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_a_shipped_config_says_how_to_run_it(name: str) -> None:
+    text = shipped()[name].read_text(encoding="utf-8")
+    command = "bert-jax demo" if name == "demo" else f"bert-jax pretrain --config={name} "
+    assert command in text.split('"""')[1]
+
+
+def test_a_config_survives_its_json() -> None:
+    config = load("wiki_books_small")
+    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+
+
+def changed(**values: object) -> dict:
+    """The tiny config as nested dicts, with some values replaced or, where None, left out."""
+    config = to_dict(load("tiny"))
+    for path, value in values.items():
+        *parents, key = path.split("__")
+        place = config
+        for parent in parents:
+            place = place[int(parent)] if parent.isdigit() else place[parent]
+        if value is None:
+            del place[key]
+        else:
+            place[key] = value
+    return config
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sede": 1}, "unknown key config.sede; did you mean seed?"),
+        (
+            {"model__hiden_size": 64},
+            "unknown key config.model.hiden_size; did you mean hidden_size?",
+        ),
+        ({"phases__0__step": 5}, "unknown key config.phases[0].step; did you mean steps?"),
+        ({"mesh__zzz": 1}, "unknown key config.mesh.zzz; valid: data, fsdp, slice, tensor"),
+        ({"data__store": None}, "missing key config.data.store; start from configs/base.py"),
+        ({"optimizer": None}, "missing key config.optimizer; start from configs/base.py"),
+        ({"model__vocab_size": "30522"}, "config.model.vocab_size='30522' should be int"),
+        ({"model__vocab_size": 1e4}, "config.model.vocab_size=10000.0 should be int"),
+        ({"seed": True}, "config.seed=True should be int"),
+        ({"optimizer__eps": "1e-6"}, "config.optimizer.eps='1e-6' should be float"),
+        ({"mesh": 8}, "config.mesh=8 should be keys"),
+        ({"phases": {}}, "config.phases={} should be a tuple"),
+        ({"compute__dtype": "float16"}, "config.compute.dtype='float16'; did you mean bfloat16?"),
+        ({"optimizer__name": "adam"}, "config.optimizer.name='adam'; did you mean adamw?"),
+        ({"data__pairing": "sop"}, "config.data.pairing='sop'; did you mean nsp?"),
+        (
+            {"model__hidden_size": 130, "model__num_attention_heads": 4},
+            "model.hidden_size=130 is not a multiple of model.num_attention_heads=4; "
+            "change one of them",
+        ),
+        (
+            {"phases__0__seq_length": 1024},
+            "config.phases[0].seq_length=1024 is beyond config.model.max_position_embeddings=512",
+        ),
+        ({"phases": []}, "config.phases has 0 entries; give exactly one"),
+        (
+            {"data__mask_share": 0.95},
+            "config.data.mask_share + config.data.random_share is over 1",
+        ),
+    ],
+    ids=lambda value: "" if isinstance(value, dict) else value[:50],
+)
+def test_a_wrong_value_is_one_line(change: dict, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        from_dict(changed(**change))
+    assert str(error.value) == message
+
+
+def test_whole_numbers_pass_for_floats() -> None:
+    config = from_dict(changed(optimizer__clip_norm=1))
+    assert isinstance(config, Config)
+    assert config.optimizer.clip_norm == 1.0
+
+
+def write(path: Path, body: str) -> Path:
+    """A user's config file: the tiny one and a change to it."""
+    path.write_text(
+        "from configs import tiny\n\ndef get_config():\n"
+        f"    config = tiny.get_config()\n    {body}\n    return config\n"
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("config.model.dropuot = 0.1", "unknown key config.model.dropuot"),
+        ("del config.optimizer.b1", "missing key config.optimizer.b1"),
+        ("config.seed = None", "config.seed=None should be int"),
+        ("config.phases[0].batchsize = 8", "config.phases[0].batchsize; did you mean batch_size?"),
+    ],
+)
+def test_a_wrong_config_file_is_one_line(
+    body: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    path = write(tmp_path / "mine.py", body)
+    assert cli.main(["pretrain", f"--config={path}", f"--workdir={tmp_path}/run"]) == FAILED
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (
+            ["--config.model.hiden_size=64"],
+            1,
+            "unknown key --config.model.hiden_size; did you mean",
+        ),
+        (["--config.phases[0].stepz=1"], 1, "phases[0].stepz; did you mean phases[0].steps?"),
+        (["--config.model.hidden_size=wide"], 2, "model.hidden_size"),
+        (["--config.compute.dtype=float16"], 1, "compute.dtype='float16'; did you mean bfloat16?"),
+        (["--steps=3"], 2, "steps"),
+        (["run"], 2, "takes only --flag=value, not 'run'"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(
+    words: list[str], code: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert cli.main(["pretrain", "--config=tiny", f"--workdir={tmp_path}/run", *words]) == code
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["pretrain", "--config=tiney", "--workdir=run"], 1, "did you mean tiny?"),
+        (["pretrain", "--config=/nowhere.py", "--workdir=run"], 1, "neither a file nor a shipped"),
+        (["pretrain", "--workdir=run"], 2, "--config=… is missing"),
+        (["pretrian"], 2, "there is no verb 'pretrian'; did you mean pretrain?"),
+        (["data", "biuld"], 2, "there is no verb 'data biuld'; did you mean data build?"),
+    ],
+)
+def test_a_wrong_name_is_one_line(
+    words: list[str], code: int, message: str, capsys: pytest.CaptureFixture
+) -> None:
+    assert cli.main(words) == code
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+def test_overrides_reach_the_config() -> None:
+    from absl import flags
+
+    from bert_jax.config_file import define_config, read_config, resolve
+
+    words = resolve(["--config=tiny", "--config.phases[0].steps=7", "--config.optimizer.eps=1e-8"])
+    values = flags.FlagValues()
+    define_config(values, words)
+    values(["pretrain", *words])
+    assert isinstance(values["config"].value, ConfigDict)
+    config = read_config(values)
+    assert config.phases[0].steps == 7
+    assert config.optimizer.eps == 1e-8
+
+
+def test_the_name_may_follow_the_flag() -> None:
+    from bert_jax.config_file import resolve
+
+    assert resolve(["--config", "tiny"]) == resolve(["--config=tiny"])
+
+
+if __name__ == "__main__":
+    GOLDENS.mkdir(parents=True, exist_ok=True)
+    for old in GOLDENS.iterdir():
+        old.unlink()
+    for name in shipped():
+        (GOLDENS / f"{name}.txt").write_text(golden_text(name), encoding="utf-8")
