@@ -51,9 +51,10 @@ def large_config() -> ModelConfig:
 
 
 def random_params(config: ModelConfig) -> dict:
-    params = heads.init_params(config, COMPUTE, jax.random.key(1))
-    # Biases start at zero and scales at one, which would hide a wrong name: give each its own.
-    tensors = names.to_transformers(params, config)
+    """A model whose every tensor, biases and scales too, has values of its own."""
+    shapes = jax.eval_shape(lambda: heads.init_params(config, COMPUTE, jax.random.key(0)))
+    zeros = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), shapes)
+    tensors = names.to_transformers(zeros, config)
     named = {name: cases.weight(name, tensor.shape) for name, tensor in tensors.items()}
     return names.from_transformers(named, config)
 
@@ -78,7 +79,7 @@ def leaves(tree: dict) -> dict[tuple[str, ...], np.ndarray]:
 
 def test_there_and_back_gives_the_same_parameters():
     config = model_config()
-    params = heads.init_params(config, COMPUTE, jax.random.key(1))
+    params = random_params(config)
     noise = np.random.default_rng(0)
     params = jax.tree.map(lambda x: noise.normal(size=x.shape).astype(np.float32), params)
     back = names.from_transformers(names.to_transformers(params, config), config)
@@ -93,7 +94,7 @@ def test_there_and_back_gives_the_same_parameters():
 
 def test_the_table_covers_every_parameter_once():
     config = model_config()
-    params = heads.init_params(config, COMPUTE, jax.random.key(1))
+    params = random_params(config)
     counts = jax.tree.map(lambda x: np.zeros(x.shape, np.int32), params)
     for slot in names.slots(config):
         leaf = counts
