@@ -25,6 +25,7 @@ TOPICS = "pydoc_data/topics.py"
 _LEFT_OUT = ("test", "tests", "idle_test", "site-packages", "dist-packages", "_bundled")
 _WORD = re.compile("""["'(*]*[A-Za-z][A-Za-z\u2019'/-]*[.,;:!?)"'*]*""")
 _FEWEST_WORDS = 3
+_BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
 
 
 def standard_library() -> Path:
@@ -89,7 +90,9 @@ def _docstrings(tree: ast.Module) -> Iterator[str]:
             text = ast.get_docstring(node, clean=False)
             if text:
                 yield inspect.cleandoc(text)
-        pending.extend(reversed(list(ast.iter_child_nodes(node))))
+        # Statements hold definitions, expressions do not: they need not be walked.
+        blocks = (getattr(node, field, ()) for field in _BLOCKS)
+        pending.extend(reversed([statement for block in blocks for statement in block]))
 
 
 def _is_prose(paragraph: str) -> bool:

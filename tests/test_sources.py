@@ -1,0 +1,288 @@
+"""Readers: the documents of each kind of source, and one clear line for bad input."""
+
+import bz2
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from data_pipeline.errors import UserError
+from data_pipeline.sources import Document, SourceSpec, parse_source, read, units
+from data_pipeline.sources.reading import cut
+
+PLAIN = """\
+<doc id="12" url="https://en.wikipedia.org/wiki?curid=12" title="A &quot;b&quot;">
+A "b"
+
+First paragraph.
+Second.
+
+</doc>
+<doc id="13" url="https://en.wikipedia.org/wiki?curid=13" title="C">
+C
+</doc>
+"""
+
+
+def documents(text: str) -> list[Document]:
+    """All documents of the source that `text` names."""
+    spec = parse_source(text)
+    return [document for path in units(spec) for document in read(spec, path)]
+
+
+# What a source is called -------------------------------------------------------------------------
+
+
+def test_a_source_is_parsed_with_its_options() -> None:
+    assert parse_source("books:/data/b,name=old-books,lang=fr,lines=50") == (
+        SourceSpec("books", Path("/data/b"), "old-books", "fr", 50)
+    )
+    assert parse_source("lines:a,b.txt") == SourceSpec("lines", Path("a,b.txt"), "lines")
+    assert parse_source("python").path.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("wikiextracter:/x", "did you mean 'wikiextractor'"),
+        ("books", "no path"),
+        ("books:/x,nam=y", "did you mean 'name'"),
+        ("books:/x,lines=0", "whole number above 0"),
+        ("books:/x,name=a b", "a name is made of"),
+        ("books:/x,lang=klingon", "language 'klingon' is unknown"),
+    ],
+)
+def test_a_misspelt_source_is_explained(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        parse_source(text)
+
+
+@pytest.mark.parametrize("kind", ["wikiextractor", "books", "lines", "python"])
+def test_missing_and_empty_folders(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(UserError, match="absent: no such file or folder"):
+        units(parse_source(f"{kind}:{tmp_path}/absent"))
+    with pytest.raises(UserError, match="empty folder"):
+        units(parse_source(f"{kind}:{tmp_path}"))
+    (tmp_path / "picture.jpg").touch()
+    with pytest.raises(UserError, match="1 files, none of them"):
+        units(parse_source(f"{kind}:{tmp_path}"))
+
+
+@pytest.mark.parametrize("kind", ["books", "lines"])
+def test_text_that_is_not_utf8_is_named_with_its_byte(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "wiki_00"
+    file.write_bytes(b"\xef\xbb\xbf\n" + "é\nab".encode() + b"\xe9 c\n")
+    with pytest.raises(UserError, match=r"wiki_00: not UTF-8 at byte 9 \(0xe9\)"):
+        documents(f"{kind}:{file}")
+
+
+def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "wiki_00.gz"
+    file.write_bytes(gzip.compress(PLAIN.encode())[:-10])
+    with pytest.raises(UserError, match=r"wiki_00\.gz: cannot be read"):
+        documents(f"wikiextractor:{file}")
+
+
+# wikiextractor -----------------------------------------------------------------------------------
+
+Written = Callable[..., list[Document]]
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Written:
+    """Write one file and read it as a source of its own."""
+
+    def write(kind: str, name: str, data: str | bytes, options: str = "") -> list[Document]:
+        data = data.encode() if isinstance(data, str) else data
+        (tmp_path / name).write_bytes(data)
+        return documents(f"{kind}:{tmp_path / name}{options}")
+
+    return write
+
+
+def test_plain_articles(written: Written) -> None:
+    first, second = written("wikiextractor", "wiki_00", PLAIN)
+    assert (first.title, first.id) == ('A "b"', "wiki_00#12")
+    assert first.text.splitlines() == ['A "b"', "", "First paragraph.", "Second."]
+    assert second.text == "C"
+
+
+def test_json_articles(written: Written) -> None:
+    rows = [{"id": "7", "title": "T", "text": "One.\n\nTwo."}, {"title": "U", "text": ""}]
+    first, second = written("wikiextractor", "wiki_00", "\n".join(map(json.dumps, rows)) + "\n")
+    assert (first.id, first.title, first.text) == ("wiki_00#7", "T", "One.\n\nTwo.")
+    assert second.text == ""
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [(".bz2", bz2.compress), (".gz", gzip.compress)])
+def test_compressed_articles(written: Written, suffix: str, pack: Callable[[bytes], bytes]) -> None:
+    assert len(written("wikiextractor", f"wiki_00{suffix}", pack(PLAIN.encode()))) == 2
+
+
+def test_a_folder_tree_is_read_in_order_and_other_files_left_out(tmp_path: Path) -> None:
+    for name in ("AB/wiki_00", "AA/wiki_01.bz2", "AA/wiki_00", "AA/.wiki_02", "AA/log.txt"):
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(bz2.compress(PLAIN.encode()) if name.endswith("bz2") else PLAIN.encode())
+    files = units(parse_source(f"wikiextractor:{tmp_path}"))
+    names = [file.relative_to(tmp_path).as_posix() for file in files]
+    assert names == ["AA/wiki_00", "AA/wiki_01.bz2", "AB/wiki_00"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("Just text.\n", "line 1 is not in a <doc"),
+        (PLAIN.removesuffix("</doc>\n"), "ends inside article 'C'"),
+        ('{"title": "A"}\n', 'line 1 is no JSON object with "title" and "text"'),
+        ('{"title": "A", "te\n', "line 1 is no JSON object"),
+    ],
+)
+def test_what_is_not_wikiextractor_output(written: Written, text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        written("wikiextractor", "wiki_00", text)
+
+
+# lines -------------------------------------------------------------------------------------------
+
+
+def test_blank_lines_end_documents_and_sentences_are_given(written: Written) -> None:
+    found = written("lines", "a.txt", "\nOne.\nTwo.\n\n\nThree.\r\n \nFour.")
+    assert [d.text for d in found] == ["One.\nTwo.", "Three.", "Four."]
+    assert all(d.sentences_given and not d.cut for d in found)
+
+
+def test_a_file_without_blank_lines_is_cut(written: Written) -> None:
+    text = "".join(f"Line {i}.\n" for i in range(7))
+    found = written("lines", "a.txt", text + "\n\n", ",lines=3")
+    assert [len(d.text.split("\n")) for d in found] == [3, 3, 1]
+    assert all(d.cut for d in found)
+    assert not any(d.cut for d in written("lines", "a.txt", text + "\nOther.", ",lines=3"))
+
+
+def test_cutting_holds_no_more_than_the_limit() -> None:
+    taken = 0
+
+    def endless() -> Iterator[str]:
+        nonlocal taken
+        for taken in range(1_000_000):  # noqa: B007  read outside
+            yield "x"
+
+    pieces = cut(endless(), limit=100, size=10)
+    assert next(pieces) == (["x"] * 10, True)
+    assert taken <= 101
+
+
+# books -------------------------------------------------------------------------------------------
+
+BOOK = """\
+# Title: T
+
+## Author: A
+
+## Year: 1900
+
+-------
+
+Opening words.
+
+## CHAPTER I. The start
+
+First
+chapter.
+
+### * * * *
+
+Still first.
+
+CHAPTER II.
+
+Part of this is prose.
+Book I was good to read.
+
+## BOOK TWO
+
+### Chapter the Third
+
+Third.
+"""
+
+
+def test_chapters_are_documents(written: Written) -> None:
+    texts = [d.text.strip() for d in written("books", "t.md", BOOK)]
+    assert texts == [
+        "Opening words.",
+        "First\nchapter.\n\n### * * * *\n\nStill first.",
+        "Part of this is prose.\nBook I was good to read.",
+        "Third.",
+    ]
+
+
+@pytest.mark.parametrize(
+    "heading",
+    ["CHAPTER XIV", "Chapter 3. The end", "BOOK II", "Part One", "CHAPTER TWENTY-FIRST", "ACT III"],
+)
+def test_headings_in_plain_text(written: Written, heading: str) -> None:
+    assert len(written("books", "t.txt", f"One.\n\n{heading}\n\nTwo.\n")) == 2
+    assert len(written("books", "t.txt", f"One\n{heading}\n\nTwo.\n")) == 1  # inside a paragraph
+
+
+def test_gutenberg_frame_is_stripped(written: Written) -> None:
+    found = written(
+        "books",
+        "t.txt",
+        "The Project Gutenberg eBook\n\nCHAPTER I\n\n"
+        "*** START OF THE PROJECT GUTENBERG EBOOK T ***\nText.\n"
+        "*** END OF THE PROJECT GUTENBERG EBOOK T ***\nLicense.\n",
+    )
+    assert [d.text for d in found] == ["Text."]
+
+
+def test_a_book_without_headings_is_cut_when_long(written: Written) -> None:
+    paragraphs = "\n\n".join(f"Paragraph {i}." for i in range(9))
+    found = written("books", "t.txt", paragraphs, ",lines=4")
+    assert [len(d.text.split()) // 2 for d in found] == [4, 4, 1]
+    assert all(d.cut for d in found)
+    (whole,) = written("books", "t.txt", paragraphs, ",lines=5")
+    assert not whole.cut
+
+
+def test_an_enormous_chapter_is_cut_and_the_next_is_not(written: Written) -> None:
+    long = "\n".join(f"Line {i}." for i in range(21))
+    found = written("books", "t.txt", f"CHAPTER I\n{long}\n\nCHAPTER II\nShort.", ",lines=2")
+    assert [d.cut for d in found] == [True] * 11 + [False]
+
+
+# python ------------------------------------------------------------------------------------------
+
+
+def test_docstrings_in_order_and_topics(tmp_path: Path) -> None:
+    module = '"""Module."""\nclass A:\n    """Class."""\n    def f(self):\n        """Method."""\n'
+    module += 'def g():\n    "Function."\n    return 1\nraise SystemExit("imported")\n'
+    (tmp_path / "pydoc_data").mkdir()
+    (tmp_path / "pydoc_data/topics.py").write_text("topics = {'a': 'Text A.', 'b': 'Text B.'}\n")
+    (tmp_path / "m.py").write_text(module)
+    (tmp_path / "bare.py").write_text("x = 1\n")
+    for folder in ("test", "site-packages/p"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "t.py").write_text('"""Left out."""\n')
+    found = documents(f"python:{tmp_path}")
+    assert [d.text for d in found] == [
+        "Module.\n\nClass.\n\nMethod.\n\nFunction.",
+        "Text A.",
+        "Text B.",
+    ]
+
+
+@pytest.mark.slow
+def test_this_python_carries_enough_to_train_on() -> None:
+    found = documents("python")
+    assert len(found) > 300
+    assert sum(len(d.text) for d in found) > 1_000_000
+
+
+def test_broken_python_is_named(written: Written) -> None:
+    with pytest.raises(UserError, match=r"m\.py: not readable as Python source"):
+        written("python", "m.py", "def (:\n")
