@@ -4,9 +4,18 @@ import os
 import tarfile
 from pathlib import Path
 
-import jax
-import pytest
-from hypothesis import settings
+# Compiling is most of the time of the tests, running is little: LLVM need not try hard.
+os.environ["XLA_FLAGS"] = " ".join(
+    (
+        os.environ.get("XLA_FLAGS", ""),
+        "--xla_backend_optimization_level=0",
+        "--xla_llvm_disable_expensive_passes=true",
+    )
+)
+
+import jax  # noqa: E402  (reads XLA_FLAGS)
+import pytest  # noqa: E402
+from hypothesis import settings  # noqa: E402
 
 # Before any test starts a backend. CPU devices even where an accelerator is present.
 jax.config.update("jax_platforms", "cpu")
@@ -17,6 +26,16 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # every automated run, new ones on a developer's machine.
 settings.register_profile("bert_jax", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("bert_jax")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Plans and compiled programs are shared by all tests of a session, and by nothing else."""
+    cache = tmp_path_factory.mktemp("cache")
+    os.environ["BERT_JAX_CACHE"] = str(cache)
+    jax.config.update("jax_compilation_cache_dir", str(cache / "compiled"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 @pytest.fixture(scope="session")

@@ -20,13 +20,6 @@ from bert_jax.train import make_batches, pretrain
 from data_pipeline.store import TokenStore
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BERT_JAX_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.fixture(scope="module")
 def store(tmp_path_factory) -> TokenStore:
     return small_store(tmp_path_factory.mktemp("store"))
@@ -178,7 +171,7 @@ def test_learns_what_can_be_learned(tmp_path):
     config = dataclasses.replace(
         config,
         model=dataclasses.replace(config.model, hidden_dropout_prob=0.0),
-        phases=(dataclasses.replace(config.phases[0], steps=300, batch_size=32),),
+        phases=(dataclasses.replace(config.phases[0], steps=150, batch_size=16),),
         optimizer=dataclasses.replace(config.optimizer, learning_rate=3e-3, warmup_steps=30),
     )
     pretrain(config, tmp_path / "run")
