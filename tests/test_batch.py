@@ -15,7 +15,7 @@ from data_pipeline import draws
 from data_pipeline.batch import Assembler, Batches, prefetch
 from data_pipeline.errors import UserError
 from data_pipeline.masking import MaskingSpec
-from data_pipeline.plan import Plan, PlanSpec, make_plan
+from data_pipeline.plan import Plan, Plans, PlanSpec, make_plan
 from data_pipeline.store import StoredDocument, make_split
 from data_pipeline.tokenizer import SpecialIds
 
@@ -203,6 +203,17 @@ def test_masks_change_with_the_epoch(tmp_path):
     batches = batches_of(sentences, tmp_path, batch_size=2)
     labels = {str(np.sort(batches.batch(s)["masked_labels"], None).tolist()) for s in range(20)}
     assert len(labels) > 15
+
+
+def test_the_next_epoch_is_prepared_in_the_second_half_of_one(documents, tmp_path, monkeypatch):
+    prepared = []
+    monkeypatch.setattr(Plans, "prepare", lambda self, epoch: prepared.append(epoch))
+    batches = batches_of(documents, tmp_path)
+    batches.once(batches.batches_once - 1)
+    batches.batch(0)
+    assert prepared == []
+    batches.batch(batches.rows_per_epoch // BATCH - 1)
+    assert prepared == [1]
 
 
 def test_batches_are_new_arrays(batches):

@@ -131,6 +131,16 @@ def test_permutations_of_few_are_all_drawn_alike():
     assert chi2 < 68  # 23 degrees of freedom: exceeded once in 400,000
 
 
+@pytest.mark.parametrize("n", [3, 5, 7, 17])
+def test_every_index_goes_everywhere_alike(n):
+    counts = np.zeros((n, n), np.int64)
+    for key in range(6000):
+        image = draws.permute(np.uint64(draws.fold(np.uint64(4), key)), np.arange(n), n)
+        counts[np.arange(n), image] += 1
+    for hits in counts.ravel():
+        share(hits, 6000, 1 / n)
+
+
 def test_permutation_spreads_neighbours():
     n = 1_000_003
     image = draws.permute(np.uint64(5), np.arange(4000), n)
