@@ -1,0 +1,226 @@
+"""Speed of the data side, on one core: building a store, planning epochs, making batches.
+
+    python benchmarks/data.py                                   # the documentation of this Python
+    python benchmarks/data.py --source=wikiextractor:/path --source=books:/path --vocab=vocab.txt
+    python benchmarks/data.py --store=/path/to/store            # an existing store, nothing built
+
+Measurements are interleaved over several rounds; the table gives their medians.
+"""
+
+import argparse
+import functools
+import os
+import platform
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ["RAYON_NUM_THREADS"] = "1"  # read when tokenizers encodes first: one core for all
+
+import numpy as np
+import tokenizers
+
+from data_pipeline import build
+from data_pipeline.batch import Batches
+from data_pipeline.errors import UserError
+from data_pipeline.masking import MaskingSpec
+from data_pipeline.plan import PlanSpec, make_plan
+from data_pipeline.sources import SourceSpec, parse_source, read, units
+from data_pipeline.store import TokenStore, open_store
+from data_pipeline.tokenizer import Tokenizer
+
+ROUNDS = 7
+BUILD_ROUNDS = 3
+ROWS = 256
+SHAPES = ((128, 20), (512, 77))  # sequence length, prediction slots
+EPOCHS = 6  # cached before the jumps
+JUMPS = 300
+BATCH_STEPS = 200
+PLANNED_TOKENS = 20_000_000  # at least so many are planned for one measurement
+VOCABULARY = 8192  # trained where no vocabulary is given
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--store", type=Path, help="an existing store")
+    parser.add_argument("--source", action="append", help="kind:path, as for `bert-jax data build`")
+    parser.add_argument("--vocab", type=Path, help="vocab.txt or tokenizer.json; else one is made")
+    options = parser.parse_args()
+    print(f"{machine()}; one core, medians of {ROUNDS} interleaved rounds")
+    print("rates are per second of processor time, jumps by the wall clock\n")
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            run(options, Path(folder))
+        except UserError as error:
+            parser.exit(1, f"{error}\n")
+
+
+def run(options: argparse.Namespace, folder: Path) -> None:
+    path = options.store
+    if path is None:
+        specs = [parse_source(text) for text in options.source or ["python"]]
+        path = folder / "store"
+        report_build(specs, options.vocab, path)
+
+    store = open_store(path)
+    tokens = len(store.train.tokens)
+    print(f"store: {tokens:,} training tokens, {len(store.train.document_lengths):,} documents\n")
+    report_plans(store)
+    report_batches(store, folder / "plans")
+    report_jumps(store, folder / "plans")
+
+
+def machine() -> str:
+    """What kind of machine this is."""
+    name = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        models = [line for line in info.read_text().splitlines() if line.startswith("model name")]
+        name = models[0].partition(":")[2].strip() if models else name
+    python = platform.python_version()
+    return f"{name} ({platform.machine()}), {os.cpu_count()} cores, Python {python}"
+
+
+def medians(measures: dict[str, Callable[[], float]], rounds: int = ROUNDS) -> dict[str, float]:
+    """The median value of each measure, one of each per round."""
+    values: dict[str, list[float]] = {name: [] for name in measures}
+    for _ in range(rounds):
+        for name, measure in measures.items():
+            values[name].append(measure())
+    return {name: statistics.median(got) for name, got in values.items()}
+
+
+def cpu_seconds(action: Callable[[], object]) -> float:
+    """Processor time of this process and its workers, so that a busy machine does not count."""
+    before = time.process_time() + sum(os.times()[2:4])
+    action()
+    return time.process_time() + sum(os.times()[2:4]) - before
+
+
+def seconds(action: Callable[[], object]) -> float:
+    """Wall clock."""
+    before = time.perf_counter()
+    action()
+    return time.perf_counter() - before
+
+
+def line(name: str, value: str, note: str = "") -> None:
+    print(f"{name:<44}{value:>22}   {note}".rstrip())
+
+
+def report_build(specs: list[SourceSpec], vocab: Path | None, out: Path) -> None:
+    """The whole build with one worker, beside encoding the same raw text and nothing else."""
+    texts = [d.text for spec in specs for file in units(spec) for d in read(spec, file)]
+    megabytes = sum(len(text.encode()) for text in texts) / 1e6
+    tokenizer = Tokenizer.load(vocab) if vocab else build.train_tokenizer(specs, VOCABULARY)
+    encoder = tokenizers.Tokenizer.from_str(tokenizer.json.decode())
+
+    def build_once() -> None:
+        shutil.rmtree(out, ignore_errors=True)
+        build.build_store(specs, tokenizer, out, workers=1, progress=False)
+
+    def read_once() -> None:
+        for spec in specs:
+            for file in units(spec):
+                for _ in read(spec, file):
+                    pass
+
+    def encode_once() -> None:
+        for start in range(0, len(texts), 256):
+            encoder.encode_batch_fast(texts[start : start + 256], add_special_tokens=False)
+
+    actions = {
+        "build of the store, one worker": build_once,
+        "tokenizers alone, encode_batch_fast": encode_once,
+        "reading the files alone": read_once,
+    }
+    print(f"{megabytes:.1f} MB of raw text, medians of {BUILD_ROUNDS} rounds")
+    measures = {name: functools.partial(cpu_seconds, action) for name, action in actions.items()}
+    for name, taken in medians(measures, BUILD_ROUNDS).items():
+        line(name, f"{megabytes / taken:.2f} MB/s")
+    print()
+
+
+def report_plans(store: TokenStore) -> None:
+    tokens = len(store.train.tokens)
+    epochs = range(1, 2 + PLANNED_TOKENS // tokens)
+
+    def measure(seq_length: int) -> Callable[[], float]:
+        spec = PlanSpec(seq_length)
+
+        def plan() -> None:
+            for epoch in epochs:
+                make_plan(
+                    store.train, spec, epoch, sources=store.sources, languages=store.languages
+                )
+
+        plan()
+        return lambda: cpu_seconds(plan) / len(epochs) / tokens * 1e9
+
+    for name, taken in medians({str(s): measure(s) for s, _ in SHAPES}).items():
+        line(f"plan, nsp, seq {name}", f"{taken:.2f} s", "per billion tokens")
+
+
+def open_batches(store: TokenStore, seq_length: int, slots: int, folder: Path) -> Batches:
+    return Batches(
+        store.train, PlanSpec(seq_length), MaskingSpec(slots), ROWS, store.special,
+        store.vocab_size, folder, sources=store.sources, languages=store.languages,
+    )  # fmt: skip
+
+
+def report_batches(store: TokenStore, folder: Path) -> None:
+    def measure(seq_length: int, slots: int) -> Callable[[], float]:
+        batches = open_batches(store, seq_length, slots, folder)
+        last = batches.rows_per_epoch // 2 // ROWS  # no planning in the background meanwhile
+        steps = np.arange(BATCH_STEPS) % max(1, last)
+
+        def rate() -> float:
+            taken = cpu_seconds(lambda: [batches.batch(step) for step in steps.tolist()])
+            return BATCH_STEPS * ROWS * seq_length / taken
+
+        rate()
+        return rate
+
+    for (seq_length, slots), rate in zip(
+        SHAPES, medians({str(shape): measure(*shape) for shape in SHAPES}).values(), strict=True
+    ):
+        batches = open_batches(store, seq_length, slots, folder)
+        real = np.mean([np.mean(batches.once(i)["example_ids"] > 0) for i in range(8)])
+        line(
+            f"batch of {ROWS}, nsp, token masks, seq {seq_length}",
+            f"{rate / 1e6:.1f} M tokens/s",
+            f"padding included; {real:.0%} of them real",
+        )
+
+
+def report_jumps(store: TokenStore, folder: Path) -> None:
+    """One batch at a random step of several epochs; then the same in a process just started."""
+    draw = np.random.default_rng(0)
+    for seq_length, slots in SHAPES:
+        batches = open_batches(store, seq_length, slots, folder)
+        steps = draw.integers(0, EPOCHS * batches.rows_per_epoch // ROWS, JUMPS).tolist()
+        for epoch in range(EPOCHS + 1):
+            batches.batch(epoch * batches.rows_per_epoch // ROWS + 1)
+        times = [seconds(functools.partial(batches.batch, step)) * 1e3 for step in steps]
+        line(
+            f"jump to a random step, seq {seq_length}",
+            f"{statistics.median(times):.2f} ms",
+            f"of {JUMPS} in {EPOCHS} epochs; slowest {max(times):.2f} ms",
+        )
+
+        def resume(step: int, seq_length: int = seq_length, slots: int = slots) -> None:
+            open_batches(store, seq_length, slots, folder).batch(step)
+
+        times = [seconds(functools.partial(resume, step)) * 1e3 for step in steps[:20]]
+        line(
+            f"open the cached plan and make one, seq {seq_length}",
+            f"{statistics.median(times):.2f} ms",
+            "checksums of the plan included",
+        )
+
+
+if __name__ == "__main__":
+    main()
