@@ -16,7 +16,7 @@ def bert_linear(*, learning_rate: float, warmup_steps: int, total_steps: int) ->
 
     def rate(step: jax.typing.ArrayLike) -> jax.Array:
         t = jnp.asarray(step, jnp.float32)
-        decay = learning_rate * (1 - jnp.minimum(t, total_steps) / total_steps)
+        decay = learning_rate * (jnp.maximum(total_steps - t, 0) / total_steps)
         warmup = learning_rate * t / max(warmup_steps, 1)
         return jnp.where(t < warmup_steps, warmup, decay)
 
