@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from data_pipeline.errors import UserError
@@ -95,10 +96,11 @@ def build_store(
     if progress:
         _print_tables(console, entries)
         seconds = time.monotonic() - started
-        console.print(f"{out}: {left / 1e6:.1f} MB of text in {seconds:.1f} s")
+        console.print(f"{escape(str(out))}: {left / 1e6:.1f} MB of text in {seconds:.1f} s")
     for entry in entries:
         for warning in entry["warnings"]:
-            console.print(f"[bold yellow]warning:[/] {entry['name']}: {warning}", soft_wrap=True)
+            text = escape(f"{entry['name']}: {warning}")
+            console.print(f"[bold yellow]warning:[/] {text}", soft_wrap=True)
     return open_store(out, verify=False)
 
 
@@ -195,7 +197,8 @@ def _reuse(out: Path, digest: str, console: Console | None) -> TokenStore:
             "remove it or choose another --out"
         )
     if console:
-        console.print(f"{out}: built from the same text and settings before; using it")
+        told = f"{escape(str(out))}: built from the same text and settings before; using it"
+        console.print(told, soft_wrap=True)
     return open_store(out)
 
 

@@ -7,6 +7,7 @@ tokens, >= 1; `tokens`, as in the store; and summary.json, the counts, written l
 
 import hashlib
 import json
+import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -59,7 +60,8 @@ def build_shard(unit: Unit, report: Report) -> None:
     `report` is told raw bytes as they are done, the unit's size in all.
     """
     tokenizer = _tokenizer(unit.tokenizer)
-    part = unit.shard.with_suffix(".part")
+    # A worker whose build was killed may still write for a while: no two share a folder.
+    part = unit.shard.with_name(f"{unit.shard.name}.{os.getpid()}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     counts: Counter[str] = Counter()
@@ -88,7 +90,8 @@ def build_shard(unit: Unit, report: Report) -> None:
         "cut_files": [file for file in sorted(cut_files) if cut_files[file]],
     }
     (part / _SUMMARY).write_text(json.dumps(summary), encoding="utf-8")
-    part.rename(unit.shard)
+    if not is_finished(unit):
+        part.rename(unit.shard)
     report(unit.bytes - reported)
 
 

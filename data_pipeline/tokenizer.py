@@ -123,7 +123,7 @@ class Tokenizer:
         elif lowercase and cased:
             raise UserError(
                 f"{name}: entries with capital letters, which lower-cased text never matches; "
-                "leave lowercase off"
+                "say that it is cased (--cased, lowercase=False)"
             )
         return cls(_tokenizer_json(vocab, lowercase), name=name)
 

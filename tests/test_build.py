@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from data_pipeline.build import build_store, train_tokenizer
 from data_pipeline.errors import UserError
 from data_pipeline.merge import held_out_count
 from data_pipeline.shard import raw_hash
-from data_pipeline.sources import SourceSpec, parse_source
+from data_pipeline.sources import SourceSpec, parse_source, read
 from data_pipeline.store import TokenStore
 from data_pipeline.tokenizer import SPECIAL_TOKENS, Tokenizer
 
@@ -302,3 +303,34 @@ def test_training_samples_documents_above_a_size(
     train_tokenizer([spec], 100, most_bytes=sum(p.stat().st_size for p in text.iterdir()) // 2)
     assert everything == 66
     assert 15 < len(taken) < 51
+
+
+@pytest.mark.slow
+def test_real_text_loses_residue_and_little_else(tmp_path: Path) -> None:
+    data = os.environ.get("BERT_JAX_REAL_DATA")
+    if not data:
+        pytest.skip("BERT_JAX_REAL_DATA is unset")
+    wanted = {
+        "wikipedia/enwiki-featured-wikiextractor.tar.xz": "wiki_00",
+        "books/books-pre1900-markdown.tar.xz": "Silver Blaze.md",
+    }
+    for archive, name in wanted.items():
+        with tarfile.open(Path(data) / archive) as tar:
+            member = next(m for m in tar if Path(m.name).name == name)
+            (tmp_path / name).write_bytes(tar.extractfile(member).read())  # type: ignore[union-attr]
+    specs = [
+        parse_source(f"wikiextractor:{tmp_path}/wiki_00"),
+        parse_source(f"books:{tmp_path}/Silver Blaze.md"),
+        parse_source(f"lines:{data}/vocab/sample_text.txt"),
+    ]
+    tokenizer = Tokenizer.load(Path(data) / "vocab/bert-base-uncased-vocab.txt")
+    store = build_store(specs, tokenizer, tmp_path / "store", workers=1, progress=False)
+    wiki, book, sample = store.manifest["sources"]
+    assert (wiki["documents"], sample["documents"]) == (25, 3)
+    assert wiki["rules"]["formula"] == 12
+    assert wiki["characters"] > 0.99 * sum(
+        len(d.text) for d in read(specs[0], tmp_path / "wiki_00")
+    )
+    assert "only" in book["warnings"][-1]
+    unknown = store.train.token_counts[store.special.unk] / len(store.train.tokens)
+    assert unknown < 0.001
