@@ -1,0 +1,193 @@
+"""The command line: what a user types, what comes back, and the line for each mistake."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from corpus import small_store
+from etils import epath
+
+from bert_jax import cli
+from bert_jax.metrics import read
+
+TINY = [
+    "--config=tiny",
+    "--config.phases[0].steps=4",
+    "--config.phases[0].batch_size=8",
+    "--config.phases[0].seq_length=32",
+    "--config.phases[0].max_predictions=5",
+    "--config.model.hidden_size=32",
+    "--config.model.intermediate_size=64",
+    "--config.model.vocab_size=100",
+]
+
+
+@pytest.fixture
+def say(capsys):
+    """Runs a command line in this process; gives its exit code, output and errors."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = cli.main(list(words))
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+def one_line(err: str) -> str:
+    """The last line of standard error, which says what went wrong; no traceback before it."""
+    assert "Traceback" not in err
+    *_, line = err.splitlines()
+    return line
+
+
+def text_folder(path: Path, *documents: str) -> Path:
+    """A folder of one plain-text file per document."""
+    path.mkdir()
+    for i, text in enumerate(documents):
+        (path / f"{i}.txt").write_text(text)
+    return path
+
+
+PROSE = "The cat sat on the mat. It was warm there. The dog did not mind at all. " * 6
+
+
+def build(say, tmp_path: Path, source: str, *more: str) -> tuple[int, str, str]:
+    """`data build` with a vocabulary of letters and a few words."""
+    vocab = tmp_path / "vocab.txt"
+    if not vocab.exists():
+        letters = "abcdefghijklmnopqrstuvwxyz."
+        entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters]
+        vocab.write_text("\n".join([*entries, *(f"##{c}" for c in letters)]) + "\n")
+    return say("data", "build", f"--source={source}", f"--tokenizer={vocab}",
+               f"--out={tmp_path / 'store'}", "--workers=1", *more)  # fmt: skip
+
+
+def test_help_names_every_verb_and_an_example(say):
+    code, out, _ = say("--help")
+    assert code == 0
+    for verb in cli.VERBS:
+        assert verb in out
+        code, text, _ = say(*verb.split(), "--help")
+        assert code == 0
+        assert f"bert-jax {verb}" in text.split("Example:")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["pretrian"], "did you mean pretrain?"),
+        (["data", "bild"], "did you mean data build?"),
+        (["pretrain"], "--config=… is missing"),
+        (["pretrain", "--config=tiny"], "--workdir=… is missing"),
+        (["fill", "--model=x"], "give at least one text"),
+        (["pretrain", "--config=tiny", "--workdri=x"], "workdri"),
+        (["data", "build", "store"], "takes only --flag=value, not 'store'"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_and_code_2(words, line, say):
+    code, _, err = say(*words)
+    assert code == cli.USAGE
+    assert line in one_line(err)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--config=bsae"], "did you mean base?"),
+        (["--config=tiny", "--config.optimizer.learning_rte=1"], "mean optimizer.learning_rate?"),
+        (["--config=tiny", "--config.optimizer.name=adam"], "did you mean adamw?"),
+        (["--config=tiny", "--config.data.store=nowhere"], "nowhere: not a token store"),
+    ],
+)
+def test_a_wrong_config_is_one_line_and_code_1(words, line, say, tmp_path):
+    code, _, err = say("pretrain", *words, f"--workdir={tmp_path}")
+    assert code == cli.FAILED
+    assert line in one_line(err)
+
+
+def test_an_empty_folder(say, tmp_path):
+    folder = text_folder(tmp_path / "text")
+    code, _, err = build(say, tmp_path, f"books:{folder}")
+    assert code == cli.FAILED
+    assert str(folder) in one_line(err)
+
+
+def test_a_source_that_yields_nothing(say, tmp_path):
+    folder = text_folder(tmp_path / "text", " \n \n")
+    code, _, err = build(say, tmp_path, f"books:{folder}")
+    assert code == cli.FAILED
+    assert "books" in one_line(err)
+
+
+def test_a_file_that_is_not_utf8(say, tmp_path):
+    folder = text_folder(tmp_path / "text", PROSE)
+    (folder / "bad.txt").write_bytes(PROSE.encode() + b"caf\xe9 and more\n")
+    code, _, err = build(say, tmp_path, f"books:{folder}")
+    assert code == cli.FAILED
+    assert "bad.txt" in one_line(err)
+    assert "UTF-8" in err
+
+
+def test_a_vocabulary_without_mask(say, tmp_path):
+    folder = text_folder(tmp_path / "text", PROSE)
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nb\n")
+    code, _, err = build(say, tmp_path, f"books:{folder}")
+    assert code == cli.FAILED
+    assert "[MASK]" in one_line(err)
+
+
+@pytest.mark.parametrize("documents", [1, 2])
+def test_too_few_documents_for_next_sentences(documents, say, tmp_path):
+    folder = text_folder(tmp_path / "text", *[f"{PROSE} Number {i}." for i in range(documents)])
+    code, _, _ = build(say, tmp_path, f"books:{folder}")
+    assert code == cli.DONE
+    config = [word for word in TINY if "vocab_size" not in word]
+    code, _, err = say(
+        "pretrain", *config, "--config.model.vocab_size=59",
+        f"--config.data.store={tmp_path / 'store'}", f"--workdir={tmp_path / 'run'}",
+    )  # fmt: skip
+    assert code == cli.FAILED
+    assert "document" in one_line(err)
+    assert "books" in err
+
+
+def test_a_store_whose_hash_does_not_match(say, tmp_path):
+    store = small_store(tmp_path / "store")
+    tokens = store.path / "train" / "tokens.npy"
+    data = bytearray(tokens.read_bytes())
+    data[-3] ^= 1
+    tokens.write_bytes(data)
+    code, _, err = say(
+        "pretrain", *TINY, f"--config.data.store={store.path}", f"--workdir={tmp_path / 'run'}"
+    )
+    assert code == cli.FAILED
+    assert "tokens.npy" in one_line(err)
+    assert "sha256" in err
+
+
+def test_stopping_and_going_on_by_signal(tmp_path):
+    """SIGTERM while training: saved, code 42; the same command finishes."""
+    store = small_store(tmp_path / "store")
+    words = [w for w in TINY if "steps" not in w] + ["--config.phases[0].steps=100000"]
+    command = [
+        sys.executable, "-c", "import sys; from bert_jax.cli import main; sys.exit(main())",
+        "pretrain", *words, f"--config.data.store={store.path}", f"--workdir={tmp_path / 'run'}",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ})
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    deadline = time.monotonic() + 300
+    while not (metrics.exists() and metrics.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == cli.STOPPED, err
+    assert "saved step" in one_line(err)
+    (step,) = [int(p.name) for p in (tmp_path / "run" / "checkpoints").iterdir()]
+    final = ["--config.phases[0].steps=" + str(step + 10) if "steps" in w else w for w in command]
+    assert subprocess.run(final, check=False, timeout=300).returncode == cli.DONE
+    assert read(epath.Path(tmp_path / "run"), "train")[-1]["step"] == step + 10
