@@ -202,17 +202,10 @@ def write_text(folder: Path) -> None:
         (folder / f"wiki/wiki_0{number}").write_text("".join(articles))
         chapters = (f"## Chapter {i}\n\n{paragraph()}\n\n{paragraph()}\n\n" for i in range(20))
         (folder / f"books/Book {number}.md").write_text("".join(chapters))
-    entries = [
-        "[PAD]",
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "[MASK]",
-        *"abcdefghijklmnopqrstuvwxyz.,",
-        *words,
-    ]
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    entries = list(dict.fromkeys([*special, *"abcdefghijklmnopqrstuvwxyz.,", *words]))
     entries += [f"[unused{i}]" for i in range(30522 - len(entries))]
-    (folder / "vocab.txt").write_text("\n".join(dict.fromkeys(entries)) + "\n")
+    (folder / "vocab.txt").write_text("\n".join(entries) + "\n")
 
 
 def take_real_text(folder: Path, request: pytest.FixtureRequest) -> None:
