@@ -43,7 +43,7 @@ class Page:
         self._parts.append(f"<p>{html.escape(text)}</p>")
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        """Numbers are set to the right; floats with four significant digits."""
+        """Numbers and percentages stand to the right; floats have four significant digits."""
         head = "".join(f"<th>{html.escape(h)}</th>" for h in header)
         body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
         self._parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
@@ -61,7 +61,7 @@ def _cell(value: Any) -> str:
         value = f"{value:.4g}"
     elif isinstance(value, int):
         value = f"{value:,}"
-    else:
+    elif not str(value).endswith("%"):
         return f"<td>{html.escape(str(value))}</td>"
     return f'<td class="number">{value}</td>'
 
@@ -109,13 +109,16 @@ def add_training(page: Page, workdir: epath.Path) -> None:
         ("objective", "loss (nats)", "baseline", "accuracy", "baseline ", "source alone"),
         [
             ("masked tokens (MLM)", *_pair(last, "mlm"), ""),
-            ("next sentence (NSP)", *_pair(last, "nsp"), last["nsp/source_accuracy"]),
+            ("next sentence (NSP)", *_pair(last, "nsp"), f"{last['nsp/source_accuracy']:.1%}"),
         ],
     )
     sources = sorted(k.split("/")[1] for k in last if k.count("/") == 2 and k.endswith("/accuracy"))
     page.table(
         ("source", "NSP accuracy", "more frequent label"),
-        [(s, last[f"nsp/{s}/accuracy"], last[f"nsp/{s}/baseline_accuracy"]) for s in sources],
+        [
+            (s, *(f"{last[f'nsp/{s}/{key}']:.1%}" for key in ("accuracy", "baseline_accuracy")))
+            for s in sources
+        ],
     )
     page.heading("Curves")
     for name, title in (("mlm", "Masked tokens"), ("nsp", "Next sentence")):
@@ -131,11 +134,11 @@ def add_training(page: Page, workdir: epath.Path) -> None:
     )
 
 
-def _pair(record: Mapping[str, float], name: str) -> tuple[float, ...]:
-    return tuple(
-        record[f"{name}/{key}"]
-        for key in ("loss", "baseline_loss", "accuracy", "baseline_accuracy")
+def _pair(record: Mapping[str, float], name: str) -> tuple[float | str, ...]:
+    loss, accuracy = (
+        (record[f"{name}/{key}"], record[f"{name}/baseline_{key}"]) for key in ("loss", "accuracy")
     )
+    return (*loss, *(f"{share:.1%}" for share in accuracy))
 
 
 def _line(records: Sequence[Mapping[str, float]], key: str) -> tuple[list[float], list[float]]:

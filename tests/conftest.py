@@ -30,12 +30,16 @@ settings.load_profile("bert_jax")
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Plans and compiled programs are shared by all tests of a session, and by nothing else."""
+    """Plans and compiled programs: one cache for the session and the processes it starts."""
     cache = tmp_path_factory.mktemp("cache")
     os.environ["BERT_JAX_CACHE"] = str(cache)
-    jax.config.update("jax_compilation_cache_dir", str(cache / "compiled"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    for name, value in (
+        ("jax_compilation_cache_dir", str(cache / "compiled")),
+        ("jax_persistent_cache_min_compile_time_secs", 0.0),
+        ("jax_persistent_cache_min_entry_size_bytes", -1),
+    ):
+        jax.config.update(name, value)
+        os.environ[name.upper()] = str(value)
 
 
 @pytest.fixture(scope="session")

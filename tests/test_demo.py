@@ -1,0 +1,101 @@
+"""The demo, shortened: the whole way in one process tree, interrupted and taken up again."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import bert_jax
+
+pytestmark = pytest.mark.slow
+COMMAND = (
+    sys.executable,
+    "-c",
+    "import sys; from bert_jax.cli import main; sys.exit(main())",
+    "demo",
+)
+WORDS = ("the cat", "a dog", "my aunt", "one bird", "the wind", "a child", "some sailor", "nobody")
+VERBS = ("sees", "follows", "forgets", "carries", "answers", "paints", "remembers", "finds")
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    """Twelve short books of two chapters, in a folder with a space in its name."""
+    folder = tmp_path / "my books"
+    folder.mkdir()
+    for book in range(12):
+        lines = []
+        for chapter in range(2):
+            lines.append(f"CHAPTER {'I' * (chapter + 1)}\n")
+            for i in range(40):
+                k = book * 7 + chapter * 3 + i
+                subject, verb, thing = WORDS[k % 8], VERBS[(k // 8) % 8], WORDS[(k * 5 + 1) % 8]
+                lines.append(f"{subject.capitalize()} {verb} {thing} in the old house again.\n")
+        (folder / f"{book}.txt").write_text("\n".join(lines))
+    return folder
+
+
+def demo(workdir: Path, text: Path | None, steps: int) -> list[str]:
+    data = [f"--data={text}"] if text else []
+    return [*COMMAND, f"--workdir={workdir}", f"--steps={steps}", *data]
+
+
+def test_interrupted_while_training_it_goes_on_to_the_report(text, tmp_path):
+    workdir = tmp_path / "demo"
+    process = subprocess.Popen(
+        demo(workdir, text, 2000), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 300
+    log = workdir / "run" / "metrics.jsonl"
+    while not (log.exists() and log.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 42, out + err
+    (step,) = (int(p.name) for p in (workdir / "run" / "checkpoints").iterdir())
+
+    done = subprocess.run(
+        demo(workdir, text, step + 5), capture_output=True, text=True, check=False, timeout=600
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"goes on from step {step}" in done.stdout
+    report = (workdir / "report.html").read_text()
+    assert report.count("<svg") == 5
+    assert report.count("[MASK]") == 3
+    (fills,) = bert_jax.load(workdir / "export").fill_mask("the [MASK] in the old house")
+    assert len(fills) == 5
+
+    again = subprocess.run(
+        demo(workdir, text, step + 5), capture_output=True, text=True, check=False, timeout=600
+    )
+    assert again.returncode == 0, again.stderr
+    assert "using it" in again.stderr  # the store
+    other = subprocess.run(
+        demo(workdir, None, step + 5), capture_output=True, text=True, check=False, timeout=600
+    )
+    assert other.returncode == 1
+    assert "other text" in other.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line"),
+    [
+        ("nothing", None, "no file there"),
+        ("empty", "", "no text"),
+        ("short", "Just one line.\n", "error: "),
+    ],
+)
+def test_text_that_cannot_be_used_is_one_line(name, content, line, tmp_path):
+    folder = tmp_path / name
+    folder.mkdir()
+    if content is not None:
+        (folder / "a.txt").write_text(content)
+    done = subprocess.run(
+        demo(tmp_path / "demo", folder, 1), capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 1
+    assert line in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,50 @@
+"""The HTML page: self-contained, escaped, and every figure from the metrics."""
+
+import json
+
+from etils import epath
+
+from bert_jax import report
+
+
+def test_a_page_escapes_text_and_loads_nothing(tmp_path):
+    page = report.Page("a < b")
+    page.table(("name", "value"), [("<b>", 1234567), ("half", 0.123456), ("share", "12.5%")])
+    page.figure(report.curves({"x": ([1, 2], [3.0, 4.0])}, ylabel="y"), "line")
+    page.save(epath.Path(tmp_path / "page.html"))
+    text = (tmp_path / "page.html").read_text()
+    assert "a &lt; b" in text
+    assert "&lt;b&gt;" in text
+    assert '<td class="number">1,234,567</td>' in text
+    assert '<td class="number">0.1235</td>' in text
+    assert '<td class="number">12.5%</td>' in text
+    assert "<svg" in text
+    for loading in ("<script", "<link", "<img", "src=", "@import"):
+        assert loading not in text
+
+
+def test_a_run_shows_objectives_beside_baselines(tmp_path):
+    shared = {
+        **{f"{n}/{w}": 0.25 for n in ("mlm", "nsp") for w in ("loss", "accuracy")},
+        **{f"{n}/baseline_{w}": 0.5 for n in ("mlm", "nsp") for w in ("loss", "accuracy")},
+        "nsp/source_accuracy": 0.625,
+        "nsp/books/accuracy": 0.75,
+        "nsp/books/baseline_accuracy": 0.875,
+        "tokens_per_second": 1000.0,
+    }
+    records = [{"kind": kind, "step": 7, "time": 0, **shared} for kind in ("train", "eval")]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n")
+    page = report.Page("run")
+    report.add_training(page, epath.Path(tmp_path))
+    page.save(epath.Path(tmp_path / "page.html"))
+    text = (tmp_path / "page.html").read_text()
+    for value in ("25.0%", "50.0%", "62.5%", "75.0%", "87.5%", "0.25", "0.5", "After 7 steps"):
+        assert value in text
+    assert text.count("<svg") == 5
+
+
+def test_a_run_without_metrics_says_so(tmp_path):
+    page = report.Page("run")
+    report.add_training(page, epath.Path(tmp_path))
+    page.save(epath.Path(tmp_path / "page.html"))
+    assert "No metrics yet." in (tmp_path / "page.html").read_text()
