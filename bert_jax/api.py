@@ -3,7 +3,6 @@
 Sizes: N texts, B rows of a batch, S positions, H hidden, P masks in a text.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,14 +12,12 @@ from typing import Any, Literal, get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
-import safetensors
-import safetensors.flax
 import tokenizers
 from flax import nnx
 
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.convert import names
-from bert_jax.convert.bert_config import from_config_json
+from bert_jax.convert.folder import read_folder
 from bert_jax.heads import declare
 from data_pipeline.errors import UserError
 from data_pipeline.tokenizer import Tokenizer
@@ -189,60 +186,10 @@ def load(path: Path | str) -> Model:
         UserError: not such a folder, a file missing or damaged, or a kind of BERT that is computed
             differently; says which and what to do.
     """
-    folder = Path(path)
-    if not folder.is_dir():
-        raise UserError(f"{path}: no such folder; give one that `bert-jax convert export` wrote")
-    file = folder / "config.json"
-    config = from_config_json(_read_json(file), str(file))
-    tensors = _read_weights(folder / "model.safetensors")
-    tokenizer = _read_tokenizer(folder)
-    if tokenizer.vocab_size > config.vocab_size:
-        raise UserError(
-            f"{folder}: the tokenizer has {tokenizer.vocab_size:,} entries, config.json says "
-            f"{config.vocab_size:,}; the files do not belong together"
-        )
-    params = names.from_transformers(tensors, config, require=("encoder",))
-    return Model(config, params, tokenizer, frozenset(names.present(tensors)))
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{file}: missing; give a folder with an exported model") from None
-    except ValueError as error:
-        raise UserError(f"{file}: not JSON ({error}); export the model again") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{file}: not a JSON object; export the model again")
-    return value
-
-
-def _read_weights(file: Path) -> dict[str, np.ndarray]:
-    if not file.exists():
-        others = ("pytorch_model.bin", "model.safetensors.index.json")
-        found = next((name for name in others if (file.parent / name).exists()), None)
-        hint = (
-            f"only {found} is there: load it with transformers and "
-            'save_pretrained(folder, max_shard_size="100GB")'
-            if found
-            else "give a folder with an exported model"
-        )
-        raise UserError(f"{file}: missing; {hint}")
-    try:
-        # By way of JAX: plain numpy has no bfloat16.
-        return {k: np.asarray(v) for k, v in safetensors.flax.load_file(file).items()}
-    except (OSError, safetensors.SafetensorError) as error:
-        raise UserError(f"{file}: cannot be read ({error}); export the model again") from None
-
-
-def _read_tokenizer(folder: Path) -> Tokenizer:
-    if (folder / "tokenizer.json").exists():
-        return Tokenizer.load(folder / "tokenizer.json")
-    if not (folder / "vocab.txt").exists():
-        raise UserError(f"{folder}: neither tokenizer.json nor vocab.txt; copy one of them there")
-    settings = folder / "tokenizer_config.json"
-    lowercase = _read_json(settings).get("do_lower_case") if settings.exists() else None
-    return Tokenizer.load(folder / "vocab.txt", lowercase=lowercase)
+    folder = read_folder(Path(path))
+    params = names.from_transformers(folder.tensors, folder.config, require=("encoder",))
+    groups = frozenset(names.present(folder.tensors))
+    return Model(folder.config, params, folder.tokenizer, groups)
 
 
 def _listed(texts: str | Sequence[str]) -> list[str]:
