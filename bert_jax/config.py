@@ -9,30 +9,31 @@ import dataclasses
 import difflib
 import typing
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from bert_jax.errors import UserError
 
 T = TypeVar("T")
+Count = Annotated[int, "1 or more"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """The encoder's architecture, in the names of transformers' `BertConfig`."""
 
-    vocab_size: int
-    hidden_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    intermediate_size: int
+    vocab_size: Count
+    hidden_size: Count
+    num_hidden_layers: Count
+    num_attention_heads: Count
+    intermediate_size: Count
     hidden_act: Literal["gelu", "gelu_tanh"]  # erf (the 2018 release), or its tanh approximation
     hidden_dropout_prob: float
     attention_probs_dropout_prob: float
-    max_position_embeddings: int
-    type_vocab_size: int
+    max_position_embeddings: Count
+    type_vocab_size: Count
     initializer_range: float
     layer_norm_eps: float
-    pad_vocab_to_multiple_of: int  # rows added for the hardware: zero, never predicted
+    pad_vocab_to_multiple_of: Count  # rows added for the hardware: zero, never predicted
 
     def __post_init__(self) -> None:
         if self.hidden_size % self.num_attention_heads:
@@ -69,10 +70,10 @@ class DataConfig:
 class PhaseConfig:
     """One stage of a run: a shape of the batch and how many steps it lasts."""
 
-    steps: int
-    batch_size: int  # sequences in the global batch
-    seq_length: int  # tokens in a sequence
-    max_predictions: int  # prediction slots in a sequence
+    steps: Count
+    batch_size: Count  # sequences in the global batch
+    seq_length: Count  # tokens in a sequence
+    max_predictions: Count  # prediction slots in a sequence
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,13 +110,13 @@ class ComputeConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    every_steps: int
-    keep: int  # the newest so many
+    every_steps: Count
+    keep: Count  # the newest so many
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    every_steps: int
+    every_steps: Count
     batches: int  # at most so many batches of held-out rows; 0 = all of them
 
 
@@ -124,7 +125,7 @@ class Config:
     """A whole run."""
 
     seed: int
-    log_every_steps: int
+    log_every_steps: Count
     model: ModelConfig
     data: DataConfig
     phases: tuple[PhaseConfig, ...]
@@ -158,7 +159,7 @@ def from_dict(values: Mapping[str, Any], cls: type[T] = Config, where: str = "co
         UserError: an unknown or missing key, a wrong type or an unknown choice; names the key with
             its path and the nearest valid name.
     """
-    hints = typing.get_type_hints(cls)
+    hints = typing.get_type_hints(cls, include_extras=True)
     unknown = sorted(set(values) - set(hints))
     if unknown:
         raise UserError(f"unknown key {where}.{unknown[0]}{nearest(unknown[0], hints)}")
@@ -177,6 +178,10 @@ def nearest(name: str, valid: typing.Iterable[str]) -> str:
 
 def _convert(value: Any, hint: Any, where: str) -> Any:
     origin = typing.get_origin(hint)
+    if origin is Annotated:
+        base, wanted = typing.get_args(hint)
+        number = _convert(value, base, where)
+        return number if number >= 1 else _wrong(value, wanted, where)
     if dataclasses.is_dataclass(hint):
         if not isinstance(value, Mapping):
             value = dict(value.items()) if hasattr(value, "items") else _wrong(value, "keys", where)

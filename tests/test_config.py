@@ -74,6 +74,8 @@ def changed(**values: object) -> dict:
         ({"model__vocab_size": "30522"}, "config.model.vocab_size='30522' should be int"),
         ({"model__vocab_size": 1e4}, "config.model.vocab_size=10000.0 should be int"),
         ({"seed": True}, "config.seed=True should be int"),
+        ({"evaluation__every_steps": 0}, "config.evaluation.every_steps=0 should be 1 or more"),
+        ({"phases__0__steps": -1}, "config.phases[0].steps=-1 should be 1 or more"),
         ({"optimizer__eps": "1e-6"}, "config.optimizer.eps='1e-6' should be float"),
         ({"mesh": 8}, "config.mesh=8 should be keys"),
         ({"phases": {}}, "config.phases={} should be a tuple"),
