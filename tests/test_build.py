@@ -97,6 +97,10 @@ def test_sentences_that_tokenize_to_nothing_are_dropped(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("One.\n\ue000\nTwo.\n\nThree.\n\nFour.\n\nFive.\n")
     store = made(f"lines:{tmp_path / 'a.txt'}", tmp_path / "store")
     assert store.manifest["sources"][0]["dropped"] == {"documents": 0, "sentences": 1}
+    wanted = [["One.", "Two."], ["Three."], ["Four."], ["Five."]]
+    found = decoded(store, "train") + decoded(store, "held_out")
+    encoded = ([ids.tolist() for ids in TOKENIZER.encode_batch(text)] for text in wanted)
+    assert sorted(found) == sorted(encoded)
 
 
 def test_one_and_two_workers_write_the_same_bytes(text: Path, tmp_path: Path) -> None:

@@ -91,6 +91,8 @@ def test_rule(kind: str, rule: str, text: str, cleaned: str) -> None:
         ),
         ("wikiextractor", 'He said "stop it now."'),
         ("wikiextractor", "And bend a moment there alone;"),
+        ("wikiextractor", "The Lord of the Rings and what followed"),
+        ("wikiextractor", "Donaudampfschifffahrtsgesellschaftskapitän " * 2 + "went aboard"),
         ("wikiextractor", "The range is 6,500 km, and f(x, y) = {x}."),
         ("books", "He wrote ___ to snake_case and 18__ * 2."),
         ("books", "[To Mrs. Weston.] WINDSOR-JULY."),
@@ -130,6 +132,10 @@ def test_sentences_are_split_by_language() -> None:
         "New paragraph here",
     ]
     assert len(split("猫がいた。犬もいた。", "ja")) == 2
+
+
+def test_a_paragraph_ends_a_sentence_without_a_mark() -> None:
+    assert split("No mark here\nand another one", "en") == ["No mark here", "and another one"]
 
 
 def test_a_dot_inside_a_word_ends_no_sentence() -> None:
