@@ -14,7 +14,12 @@ def get_config() -> ConfigDict:
     config = tiny.get_config()
     config.model.vocab_size = 8192
     config.model.max_position_embeddings = 128
-    config.phases[0].steps = 1200
+    config.model.initializer_range = 0.08  # 1/sqrt(width); with 0.02 it starts far more slowly
+    config.model.hidden_dropout_prob = 0.0
+    config.model.attention_probs_dropout_prob = 0.0
+    config.phases[0].steps = 1500
+    config.phases[0].seq_length = 64
+    config.phases[0].max_predictions = 11
     config.evaluation.every_steps = 200
     config.checkpoint.every_steps = 50
     return config
