@@ -67,7 +67,11 @@ def load(name: str) -> Config:
 
 
 def _execute(path: Path) -> ConfigDict:
-    return runpy.run_path(str(path))["get_config"]()
+    try:
+        return runpy.run_path(str(path))["get_config"]()
+    except Exception as error:  # the file is the user's: anything may go wrong in it
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"{path}: get_config() failed ({reason})") from error
 
 
 def _check_overrides(path: Path, words: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ from configs import tiny
 
 def get_config() -> ConfigDict:
     config = tiny.get_config()
+    config.log_every_steps = 25
     config.model.vocab_size = 8192
     config.model.max_position_embeddings = 128
     config.model.initializer_range = 0.08  # 1/sqrt(width); with 0.02 it starts far more slowly

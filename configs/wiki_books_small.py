@@ -1,4 +1,4 @@
-r"""A 4-layer, 256-wide BERT on Wikipedia and books, for one CPU in about an hour.
+r"""A 4-layer, 256-wide BERT on Wikipedia and books, for two CPU cores and half an hour.
 
     bert-jax data build --source=wikiextractor:WIKI --source=books:BOOKS \
         --tokenizer=vocab.txt --out=STORE

@@ -127,6 +127,7 @@ def write(path: Path, body: str) -> Path:
         ("del config.optimizer.b1", "missing key config.optimizer.b1"),
         ("config.seed = None", "config.seed=None should be int"),
         ("config.phases[0].batchsize = 8", "config.phases[0].batchsize; did you mean batch_size?"),
+        ("config.log_every_steps = 'ten'", "get_config() failed (TypeError: "),
     ],
 )
 def test_a_wrong_config_file_is_one_line(

@@ -170,7 +170,7 @@ def test_learns_what_can_be_learned(tmp_path):
     config = small_config(store)
     config = dataclasses.replace(
         config,
-        model=dataclasses.replace(config.model, hidden_dropout_prob=0.0),
+        model=dataclasses.replace(config.model, hidden_dropout_prob=0.0, initializer_range=0.18),
         phases=(dataclasses.replace(config.phases[0], steps=150, batch_size=16),),
         optimizer=dataclasses.replace(config.optimizer, learning_rate=3e-3, warmup_steps=30),
     )
