@@ -13,9 +13,9 @@ os.environ["XLA_FLAGS"] = " ".join(
     )
 )
 
-import jax  # noqa: E402  (reads XLA_FLAGS)
-import pytest  # noqa: E402
-from hypothesis import settings  # noqa: E402
+import jax  # reads XLA_FLAGS
+import pytest
+from hypothesis import settings
 
 # Before any test starts a backend. CPU devices even where an accelerator is present.
 jax.config.update("jax_platforms", "cpu")
