@@ -21,11 +21,13 @@ def get_config() -> ConfigDict:
     config.model.num_attention_heads = 4
     config.model.intermediate_size = 1024
     config.model.initializer_range = 0.06  # 1/sqrt(width); with 0.02 it starts far more slowly
+    config.model.hidden_dropout_prob = 0.0  # no text is seen twice in a short run
+    config.model.attention_probs_dropout_prob = 0.0
     config.model.pad_vocab_to_multiple_of = 1
     config.phases[0].steps = 1200
     config.phases[0].batch_size = 32
-    config.optimizer.learning_rate = 1e-3
-    config.optimizer.warmup_steps = 200
+    config.optimizer.learning_rate = 5e-4
+    config.optimizer.warmup_steps = 100
     config.compute.dtype = "float32"
     config.compute.unroll_layers = 0
     config.checkpoint.every_steps = 200
