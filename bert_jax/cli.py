@@ -48,7 +48,6 @@ def _define_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
 def _run_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
     _need(values, "source", "out")
     from data_pipeline.build import train_tokenizer
-
     from data_pipeline.sources import parse_source
 
     sources = [parse_source(text) for text in values.source]
@@ -70,7 +69,6 @@ def _define_build(values: flags.FlagValues, words: Sequence[str]) -> None:
 def _run_build(values: flags.FlagValues, words: Sequence[str]) -> None:
     _need(values, "source", "tokenizer", "out")
     from data_pipeline.build import build_store
-
     from data_pipeline.sources import parse_source
     from data_pipeline.tokenizer import Tokenizer
 
