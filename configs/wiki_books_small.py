@@ -10,11 +10,11 @@ The size of the released BERT-mini (google-research/bert, README of 11 March 202
 
 from ml_collections import ConfigDict
 
-from configs import base
+from configs import tiny
 
 
 def get_config() -> ConfigDict:
-    config = base.get_config()
+    config = tiny.get_config()
     config.log_every_steps = 20
     config.model.hidden_size = 256
     config.model.num_hidden_layers = 4
@@ -23,14 +23,8 @@ def get_config() -> ConfigDict:
     config.model.initializer_range = 0.06  # 1/sqrt(width); with 0.02 it starts far more slowly
     config.model.hidden_dropout_prob = 0.0  # no text is seen twice in a short run
     config.model.attention_probs_dropout_prob = 0.0
-    config.model.pad_vocab_to_multiple_of = 1
     config.phases[0].steps = 700
-    config.phases[0].batch_size = 32
     config.optimizer.learning_rate = 1e-4  # at 5e-4 it stays at the token frequencies
     config.optimizer.warmup_steps = 50
-    config.compute.dtype = "float32"
-    config.compute.unroll_layers = 0
-    config.checkpoint.every_steps = 200
-    config.evaluation.every_steps = 200
     config.evaluation.batches = 16
     return config

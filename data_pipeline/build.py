@@ -97,10 +97,7 @@ def build_store(
         _print_tables(console, entries)
         seconds = time.monotonic() - started
         console.print(f"{escape(str(out))}: {left / 1e6:.1f} MB of text in {seconds:.1f} s")
-    for entry in entries:
-        for warning in entry["warnings"]:
-            text = escape(f"{entry['name']}: {warning}")
-            console.print(f"[bold yellow]warning:[/] {text}", soft_wrap=True)
+    _print_warnings(console, entries)
     return open_store(out, verify=False)
 
 
@@ -230,3 +227,10 @@ def _print_tables(console: Console, entries: Sequence[dict[str, Any]]) -> None:
     for rule in sorted({rule for entry in entries for rule in entry["rules"]}):
         rules.add_row(rule, *(f"{entry['rules'].get(rule, 0):,}" for entry in entries))
     console.print(rules)
+
+
+def _print_warnings(console: Console, entries: Sequence[dict[str, Any]]) -> None:
+    for entry in entries:
+        for warning in entry["warnings"]:
+            text = escape(f"{entry['name']}: {warning}")
+            console.print(f"[bold yellow]warning:[/] {text}", soft_wrap=True)
