@@ -64,13 +64,18 @@ def main() -> None:
 
 
 def config_of(model: str) -> Any:
-    """The shipped config with what the contenders share: float32, AdamW at a constant rate."""
+    """The shipped config with what all share: float32, dropout, AdamW at a constant rate."""
     from bert_jax.config_file import load
 
     config = load(MODELS[model])
     return dataclasses.replace(
         config,
-        model=dataclasses.replace(config.model, pad_vocab_to_multiple_of=1),
+        model=dataclasses.replace(
+            config.model,
+            pad_vocab_to_multiple_of=1,
+            hidden_dropout_prob=0.1,
+            attention_probs_dropout_prob=0.1,
+        ),
         phases=(
             dataclasses.replace(
                 config.phases[0],
