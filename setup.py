@@ -52,6 +52,7 @@ setup(
     packages=[
         "bert_jax",
         "bert_jax.convert",
+        "bert_jax.verbs",
         "configs",
         "data_pipeline",
         "data_pipeline.sources",

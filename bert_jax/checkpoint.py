@@ -13,7 +13,8 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from bert_jax import heads
-from bert_jax.config import CheckpointConfig, ComputeConfig, ModelConfig, from_dict
+from bert_jax.config import CheckpointConfig, ComputeConfig, ModelConfig
+from bert_jax.config_values import from_dict
 from bert_jax.errors import UserError
 from bert_jax.step import State
 

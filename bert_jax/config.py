@@ -1,20 +1,18 @@
 """The configuration inside: frozen dataclasses, made at the border from a `configs/*.py` file.
 
-A config file returns an `ml_collections.ConfigDict`. `from_dict` turns it into a `Config`: a
-missing or unknown key, a value of the wrong type or a choice that does not exist is one clear line
-with the nearest valid name. Below this border nothing asks whether a key exists.
+A config file returns an `ml_collections.ConfigDict`; `config_values.from_dict` turns it into a
+`Config`. Below this border nothing asks whether a key exists.
 """
 
 import dataclasses
-import difflib
-import typing
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+import itertools
+from typing import Annotated, Literal
 
 from bert_jax.errors import UserError
 
-T = TypeVar("T")
 Count = Annotated[int, "1 or more"]
+Objective = Literal["mlm", "nsp", "sop", "sbo"]
+OptimizerName = Literal["bert_adamw", "adamw", "lamb", "lamb_albert", "lamb_all", "lamb_clamped"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,13 +55,36 @@ class DataConfig:
     """Which token store, and how examples and masks are made from it."""
 
     store: str
-    pairing: Literal["nsp"]
+    source_weights: str  # "books=2,wiki=0.5": visits of a source's documents in an epoch; "" = 1
+    language_smoothing: float  # languages are drawn by share ** this; 1 = as they are
+    pairing: Literal["nsp", "sop", "full_sentences", "doc_sentences", "single"]
     negative_pool: Literal["source", "corpus"]  # where a random second sentence comes from
     short_seq_prob: float
-    masking: Literal["token"]
+    dupe_factor: int  # 0 = new pairs and masks every epoch; n = n fixed sets of them, in turn
+    masking: Literal["token", "whole_word", "ngram", "span"]
+    max_ngram: Count  # words, of masking=ngram
+    span_success: float  # p of the geometric lengths of masking=span
+    max_span: Count  # words, of masking=span
     mask_rate: float
     mask_share: float  # of the chosen tokens: replaced by [MASK]
     random_share: float  # replaced by a random token; the rest stay as they are
+    random_tokens: Literal["uniform", "unigram"]  # how a random token is drawn
+    span_boundary: bool  # the span boundary objective beside the masked tokens
+
+    def __post_init__(self) -> None:
+        if self.mask_share + self.random_share > 1:
+            raise UserError("config.data.mask_share + config.data.random_share is over 1")
+        if self.span_boundary and self.masking != "span":
+            raise UserError(
+                f"config.data.span_boundary needs spans to have boundaries, not masking="
+                f'"{self.masking}"; set config.data.masking="span" or span_boundary=False'
+            )
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        """What is learned: masked tokens always, pairs and span boundaries where data has them."""
+        pair: tuple[Objective, ...] = (self.pairing,) if self.pairing in ("nsp", "sop") else ()
+        return ("mlm", *pair, *(("sbo",) if self.span_boundary else ()))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,23 +92,42 @@ class PhaseConfig:
     """One stage of a run: a shape of the batch and how many steps it lasts."""
 
     steps: Count
-    batch_size: Count  # sequences in the global batch
-    seq_length: Count  # tokens in a sequence
-    max_predictions: Count  # prediction slots in a sequence
+    batch_size: Count  # rows in the global batch
+    micro_batches: Count  # parts whose gradients are added up before an update
+    seq_length: Count  # most tokens of an example
+    max_predictions: Count  # most predictions of an example
+    examples_per_row: Count  # 1 = padded rows of one example; more = rows packed with examples
+    row_length: int  # tokens of a packed row; 0 = seq_length
+    learning_rate: float | None  # with optimizer.schedule_over="phase"; None = the optimizer's
+    warmup_steps: int | None  # the same
+
+    @property
+    def row_tokens(self) -> int:
+        """Tokens of a row, padding included."""
+        return self.row_length or self.seq_length
+
+    @property
+    def row_predictions(self) -> int:
+        """Prediction slots of a row: as many for its length as an example has for its own."""
+        return -(-self.max_predictions * self.row_tokens // self.seq_length)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
     """`bert_adamw` is the original's (no bias correction); `adamw` is Loshchilov and Hutter's."""
 
-    name: Literal["bert_adamw", "adamw"]
+    name: OptimizerName
     learning_rate: float
     warmup_steps: int
+    decay_power: float  # of what is left of the steps; 1 = linear
+    schedule_over: Literal["run", "phase"]  # one schedule for all steps, or one for each phase
+    phase_moments: Literal["carry", "reset"]  # what a phase after the first starts with
+    phase_count: Literal["carry", "reset"]  # of updates, for the bias correction
     b1: float
     b2: float
     eps: float
     weight_decay: float
-    clip_norm: float
+    clip_norm: float  # of all gradients together; 0 = none
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,12 +146,22 @@ class ComputeConfig:
 
     dtype: Literal["float32", "bfloat16"]  # of activations; parameters are always float32
     unroll_layers: int  # layers per iteration of the scan over layers; 0 = all of them
+    # What the backward pass of a layer finds stored: all, nothing, or products without batch sizes.
+    remat: Literal["none", "full", "dots_saveable", "dots_with_no_batch_dims_saveable"]
+    shard_optimizer: bool  # optimizer state split over the data axis too (ZeRO-1)
+
+    @classmethod
+    def plain(cls) -> "ComputeConfig":
+        """Float32 on one device, nothing traded: for using a model rather than training it."""
+        return cls(dtype="float32", unroll_layers=1, remat="none", shard_optimizer=False)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
     every_steps: Count
     keep: Count  # the newest so many
+    keep_every_steps: int  # those at multiples of this are never removed; 0 = none
+    keep_best: bool  # the one with the lowest held-out loss of each phase
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -136,94 +186,53 @@ class Config:
     evaluation: EvaluationConfig
 
     def __post_init__(self) -> None:
-        if len(self.phases) != 1:
-            raise UserError(f"config.phases has {len(self.phases)} entries; give exactly one")
+        if not self.phases:
+            raise UserError("config.phases is empty; give at least one phase")
         for i, phase in enumerate(self.phases):
-            if phase.seq_length > self.model.max_position_embeddings:
-                raise UserError(
-                    f"config.phases[{i}].seq_length={phase.seq_length} is beyond "
-                    f"config.model.max_position_embeddings={self.model.max_position_embeddings}"
-                )
-        if self.data.mask_share + self.data.random_share > 1:
-            raise UserError("config.data.mask_share + config.data.random_share is over 1")
+            self._check_phase(f"config.phases[{i}]", phase)
+        if self.data.pairing in ("nsp", "sop") and self.model.type_vocab_size < 2:
+            raise UserError(
+                f'config.data.pairing="{self.data.pairing}" needs two token types; '
+                "set config.model.type_vocab_size=2"
+            )
+
+    def _check_phase(self, where: str, phase: PhaseConfig) -> None:
+        if phase.seq_length > self.model.max_position_embeddings:
+            raise UserError(
+                f"{where}.seq_length={phase.seq_length} is beyond "
+                f"config.model.max_position_embeddings={self.model.max_position_embeddings}"
+            )
+        if phase.row_tokens < phase.seq_length:
+            raise UserError(
+                f"{where}.row_length={phase.row_length} is shorter than an example may be "
+                f"(seq_length={phase.seq_length}); set it to 0 for the same length"
+            )
+        if phase.row_tokens > phase.seq_length and phase.examples_per_row == 1:
+            raise UserError(
+                f"{where}.row_length={phase.row_length} is longer than an example, but "
+                "examples_per_row=1 puts a single one into a row; raise examples_per_row"
+            )
+        if phase.batch_size % phase.micro_batches:
+            raise UserError(
+                f"{where}.batch_size={phase.batch_size} does not divide into "
+                f"micro_batches={phase.micro_batches}; change one of them"
+            )
+        own = [n for n in ("learning_rate", "warmup_steps") if getattr(phase, n) is not None]
+        if own and self.optimizer.schedule_over == "run":
+            raise UserError(
+                f"{where}.{own[0]} has no use with one schedule over the whole run; set "
+                'config.optimizer.schedule_over="phase" or leave it None'
+            )
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        return self.data.objectives
 
     @property
     def total_steps(self) -> int:
         return sum(phase.steps for phase in self.phases)
 
-
-def from_dict(values: Mapping[str, Any], cls: type[T] = Config, where: str = "config") -> T:  # type: ignore[assignment]
-    """A frozen dataclass from nested mappings, checked key by key.
-
-    Raises:
-        UserError: an unknown or missing key, a wrong type or an unknown choice; names the key with
-            its path and the nearest valid name.
-    """
-    hints = typing.get_type_hints(cls, include_extras=True)
-    unknown = sorted(set(values) - set(hints))
-    if unknown:
-        raise UserError(f"unknown key {where}.{unknown[0]}{nearest(unknown[0], hints)}")
-    missing = [name for name in hints if name not in values]
-    if missing:
-        raise UserError(f"missing key {where}.{missing[0]}; start from configs/base.py")
-    return cls(**{k: _convert(values[k], hint, f"{where}.{k}") for k, hint in hints.items()})
-
-
-def nearest(name: str, valid: typing.Iterable[str]) -> str:
-    """The end of an error line: the nearest valid name, or all of them."""
-    names = sorted(valid)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]}?" if close else f"; valid: {', '.join(names)}"
-
-
-def _convert(value: Any, hint: Any, where: str) -> Any:
-    origin = typing.get_origin(hint)
-    if origin is Annotated:
-        base, wanted = typing.get_args(hint)
-        number = _convert(value, base, where)
-        return number if number >= 1 else _wrong(value, wanted, where)
-    if dataclasses.is_dataclass(hint):
-        if not isinstance(value, Mapping):
-            value = dict(value.items()) if hasattr(value, "items") else _wrong(value, "keys", where)
-        return from_dict(value, hint, where)  # type: ignore[arg-type]
-    if origin is tuple:
-        item = typing.get_args(hint)[0]
-        if not isinstance(value, tuple | list):
-            _wrong(value, "a tuple", where)
-        return tuple(_convert(v, item, f"{where}[{i}]") for i, v in enumerate(value))
-    if origin is Literal:
-        choices = typing.get_args(hint)
-        if value not in choices:
-            raise UserError(f"{where}={value!r}{nearest(str(value), choices)}")
-        return value
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
-        _wrong(value, hint.__name__, where)
-    return value
-
-
-def _wrong(value: Any, wanted: str, where: str) -> typing.NoReturn:
-    raise UserError(f"{where}={value!r} should be {wanted}")
-
-
-def to_dict(config: Any) -> dict[str, Any]:
-    """Nested plain dicts and lists, as they are written to `config.json`."""
-    return typing.cast(dict[str, Any], _plain(dataclasses.asdict(config)))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    return [_plain(v) for v in value] if isinstance(value, tuple | list) else value
-
-
-def flatten(values: Any, where: str = "") -> dict[str, Any]:
-    """`{"phases[0].steps": 10, ...}`: one line per value, for diffs and golden texts."""
-    if isinstance(values, dict):
-        items = [(f"{where}.{k}" if where else k, v) for k, v in values.items()]
-    elif isinstance(values, list):
-        items = [(f"{where}[{i}]", v) for i, v in enumerate(values)]
-    else:
-        return {where: values}
-    return {path: v for key, value in items for path, v in flatten(value, key).items()}
+    @property
+    def phase_ends(self) -> tuple[int, ...]:
+        """Updates done at the end of each phase."""
+        return tuple(itertools.accumulate(phase.steps for phase in self.phases))

@@ -7,7 +7,8 @@ from pathlib import Path
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from bert_jax.config import Config, flatten, from_dict, nearest
+from bert_jax.config import Config
+from bert_jax.config_values import flatten, from_dict, nearest
 from bert_jax.errors import UserError
 
 _FLAG = "config"
@@ -58,12 +59,12 @@ def resolve(argv: Sequence[str]) -> list[str]:
 
 def read_config(values: flags.FlagValues) -> Config:
     """The parsed flag as a frozen `Config`."""
-    return from_dict(_plain(values[_FLAG].value))
+    return from_dict(_plain(values[_FLAG].value), Config)
 
 
 def load(name: str) -> Config:
     """A shipped config by name, without overrides."""
-    return from_dict(_plain(_execute(shipped()[name])))
+    return from_dict(_plain(_execute(shipped()[name])), Config)
 
 
 def _execute(path: Path) -> ConfigDict:

@@ -2,17 +2,16 @@
 
 import dataclasses
 import functools
-import os
 import signal
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any
 
 import jax
 from etils import epath
 
 from bert_jax import sharding, workdir
+from bert_jax.batches import make_batches
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import Config, PhaseConfig
 from bert_jax.errors import StoppedError, UserError
@@ -22,45 +21,8 @@ from bert_jax.objectives import Corpus
 from bert_jax.step import Program, State, make_program
 from bert_jax.terminal import RunDisplay, console
 from data_pipeline.batch import Batches, prefetch
-from data_pipeline.masking import MaskingSpec
-from data_pipeline.plan import PlanSpec
-from data_pipeline.store import Split, TokenStore, open_store
+from data_pipeline.store import TokenStore, open_store
 from launch.accelerators import peak_flops
-
-
-def make_batches(config: Config, store: TokenStore, split: Split, phase: PhaseConfig) -> Batches:
-    """The batches of a phase over a split of the store."""
-    data = config.data
-    return Batches(
-        split,
-        PlanSpec(
-            seq_length=phase.seq_length,
-            pairing=data.pairing,
-            short_seq_prob=data.short_seq_prob,
-            negative_pool=data.negative_pool,
-            seed=config.seed,
-            phase=config.phases.index(phase),
-        ),
-        MaskingSpec(
-            max_predictions=phase.max_predictions,
-            mode=data.masking,
-            rate=data.mask_rate,
-            mask_share=data.mask_share,
-            random_share=data.random_share,
-        ),
-        phase.batch_size,
-        store.special,
-        store.vocab_size,
-        cache_dir(),
-        sources=store.sources,
-        languages=store.languages,
-    )
-
-
-def cache_dir() -> Path:
-    """Where plans are kept: $BERT_JAX_CACHE, or bert_jax in the user's cache folder."""
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bert_jax"
-    return Path(os.environ.get("BERT_JAX_CACHE") or default)
 
 
 def check_vocabulary(config: Config, store: TokenStore) -> None:

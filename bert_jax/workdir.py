@@ -11,7 +11,8 @@ from typing import Any
 
 from etils import epath
 
-from bert_jax.config import Config, flatten, to_dict
+from bert_jax.config import Config
+from bert_jax.config_values import flatten, to_dict
 from bert_jax.errors import UserError
 from data_pipeline.store import TokenStore
 

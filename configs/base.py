@@ -8,6 +8,7 @@ a test). The training values are the paper's (Devlin et al. 2018, appendix A.2) 
 """
 
 from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
 
 
 def get_config() -> ConfigDict:
@@ -32,25 +33,43 @@ def get_config() -> ConfigDict:
 
     config.data = ConfigDict()
     config.data.store = ""  # folder that `bert-jax data build` made
-    config.data.pairing = "nsp"
+    config.data.source_weights = ""  # "books=2,wiki=0.5": visits of their documents in an epoch
+    config.data.language_smoothing = 1.0  # languages by share ** this; 0.7 in multilingual BERT
+    config.data.pairing = "nsp"  # nsp, sop, full_sentences, doc_sentences or single
     config.data.negative_pool = "source"  # source, or corpus (the paper)
     config.data.short_seq_prob = 0.1
-    config.data.masking = "token"
+    config.data.dupe_factor = 0  # new pairs and masks every epoch; n = n fixed sets of them
+    config.data.masking = "token"  # token, whole_word, ngram or span
+    config.data.max_ngram = 3  # ALBERT's
+    config.data.span_success = 0.2  # SpanBERT's
+    config.data.max_span = 10  # SpanBERT's
     config.data.mask_rate = 0.15
     config.data.mask_share = 0.8
     config.data.random_share = 0.1
+    config.data.random_tokens = "uniform"  # over the vocabulary, or unigram: as often as in text
+    config.data.span_boundary = False  # SpanBERT's objective, with masking = "span"
 
     phase = ConfigDict()
     phase.steps = 1_000_000
     phase.batch_size = 256
+    phase.micro_batches = 1  # parts whose gradients are added up before an update
     phase.seq_length = 128
     phase.max_predictions = 20
+    phase.examples_per_row = 1  # more = rows packed with several examples
+    phase.row_length = 0  # tokens of a packed row; 0 = seq_length
+    phase.learning_rate = placeholder(float)  # only with schedule_over = "phase"
+    phase.warmup_steps = placeholder(int)
     config.phases = (phase,)
 
     config.optimizer = ConfigDict()
-    config.optimizer.name = "bert_adamw"  # bert_adamw (no bias correction) or adamw
+    # bert_adamw (no bias correction), adamw, lamb, lamb_albert, lamb_all or lamb_clamped
+    config.optimizer.name = "bert_adamw"
     config.optimizer.learning_rate = 1e-4
     config.optimizer.warmup_steps = 10_000
+    config.optimizer.decay_power = 1.0
+    config.optimizer.schedule_over = "run"  # or phase: each phase warms up and decays by itself
+    config.optimizer.phase_moments = "carry"  # or reset, at the start of a later phase
+    config.optimizer.phase_count = "carry"
     config.optimizer.b1 = 0.9
     config.optimizer.b2 = 0.999
     config.optimizer.eps = 1e-6
@@ -66,10 +85,14 @@ def get_config() -> ConfigDict:
     config.compute = ConfigDict()
     config.compute.dtype = "bfloat16"  # of activations; parameters are float32
     config.compute.unroll_layers = 1  # per iteration of the scan over layers; 0 = all
+    config.compute.remat = "none"
+    config.compute.shard_optimizer = False  # True: ZeRO-1
 
     config.checkpoint = ConfigDict()
     config.checkpoint.every_steps = 1000
     config.checkpoint.keep = 3
+    config.checkpoint.keep_every_steps = 0  # those at multiples of this stay for good; 0 = none
+    config.checkpoint.keep_best = True  # of each phase, by held-out loss
 
     config.evaluation = ConfigDict()
     config.evaluation.every_steps = 1000

@@ -22,7 +22,7 @@ class MaskingSpec:
     and a random id; the rest keep theirs."""
 
     max_predictions: int
-    mode: Literal["token"] = "token"
+    mode: Literal["token", "whole_word", "ngram", "span"] = "token"
     rate: float = 0.15
     mask_share: float = 0.8
     random_share: float = 0.1

@@ -43,7 +43,7 @@ class PlanSpec:
     """
 
     seq_length: int
-    pairing: Literal["nsp"] = "nsp"
+    pairing: Literal["nsp", "sop", "full_sentences", "doc_sentences", "single"] = "nsp"
     short_seq_prob: float = 0.1
     negative_pool: Literal["source", "corpus"] = "source"
     seed: int = 0

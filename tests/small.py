@@ -14,7 +14,7 @@ from bert_jax.config import (
     PhaseConfig,
 )
 
-COMPUTE = ComputeConfig(dtype="float32", unroll_layers=1)
+COMPUTE = ComputeConfig.plain()
 
 
 def model_config(case: Case = TINY) -> ModelConfig:
@@ -42,6 +42,10 @@ def run_config(case: Case = TINY, recipe: Recipe = RECIPES["adamw"]) -> Config:
         name=recipe.name,
         learning_rate=case.learning_rate,
         warmup_steps=recipe.warmup_steps,
+        decay_power=1.0,
+        schedule_over="run",
+        phase_moments="carry",
+        phase_count="carry",
         b1=recipe.b1,
         b2=recipe.b2,
         eps=recipe.eps,
@@ -50,19 +54,32 @@ def run_config(case: Case = TINY, recipe: Recipe = RECIPES["adamw"]) -> Config:
     )
     data = DataConfig(
         store="",
+        source_weights="",
+        language_smoothing=1.0,
         pairing="nsp",
         negative_pool="source",
         short_seq_prob=0.1,
+        dupe_factor=0,
         masking="token",
+        max_ngram=3,
+        span_success=0.2,
+        max_span=10,
         mask_rate=0.15,
         mask_share=0.8,
         random_share=0.1,
+        random_tokens="uniform",
+        span_boundary=False,
     )
     phase = PhaseConfig(
         steps=recipe.total_steps,
         batch_size=case.rows,
+        micro_batches=1,
         seq_length=case.length,
         max_predictions=case.slots,
+        examples_per_row=1,
+        row_length=0,
+        learning_rate=None,
+        warmup_steps=None,
     )
     return Config(
         seed=0,
@@ -73,6 +90,6 @@ def run_config(case: Case = TINY, recipe: Recipe = RECIPES["adamw"]) -> Config:
         optimizer=optimizer,
         mesh=MeshConfig(slice=1, data=1, fsdp=1, tensor=1),
         compute=COMPUTE,
-        checkpoint=CheckpointConfig(every_steps=1, keep=1),
+        checkpoint=CheckpointConfig(every_steps=1, keep=1, keep_every_steps=0, keep_best=False),
         evaluation=EvaluationConfig(every_steps=1, batches=1),
     )

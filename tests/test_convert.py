@@ -18,7 +18,8 @@ from small import COMPUTE, model_config, run_config
 
 from bert_jax import cli, heads
 from bert_jax.checkpoint import Checkpoints
-from bert_jax.config import CheckpointConfig, ModelConfig, to_dict
+from bert_jax.config import CheckpointConfig, ModelConfig
+from bert_jax.config_values import to_dict
 from bert_jax.convert import names
 from bert_jax.convert.bert_config import from_config_json, to_config_json
 from bert_jax.convert.card import Card
@@ -298,7 +299,9 @@ def run(tokenizer, tmp_path) -> tuple[epath.Path, dict]:
         "config": to_dict(config),
         "data": {"tokenizer": tokenizer.digest, "train": store.train.digest},
     }
-    checkpoints = Checkpoints(workdir, CheckpointConfig(every_steps=1, keep=2))
+    checkpoints = Checkpoints(
+        workdir, CheckpointConfig(every_steps=1, keep=2, keep_every_steps=0, keep_best=False)
+    )
     for step in (2, 4):
         scaled = jax.tree.map(lambda x, step=step: x * step, params)
         state = {"step": jax.numpy.int32(step), "params": scaled, "opt": {"x": params["nsp"]}}

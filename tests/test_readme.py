@@ -17,8 +17,8 @@ import pytest
 from absl import flags
 
 from bert_jax import cli
-from bert_jax.config import flatten, to_dict
 from bert_jax.config_file import load, shipped
+from bert_jax.config_values import flatten, to_dict
 
 ROOT = Path(__file__).resolve().parent.parent
 # In the order they are run, in one folder: docs/data.md builds other stores in place of README's.

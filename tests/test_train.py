@@ -16,7 +16,8 @@ from bert_jax.config import Config
 from bert_jax.errors import StoppedError, UserError
 from bert_jax.objectives import Corpus
 from bert_jax.step import make_program
-from bert_jax.train import make_batches, pretrain
+from bert_jax.batches import make_batches
+from bert_jax.train import pretrain
 from data_pipeline.store import TokenStore
 
 

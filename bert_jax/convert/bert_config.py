@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bert_jax.config import ModelConfig, nearest
+from bert_jax.config import ModelConfig
+from bert_jax.config_values import nearest
 from data_pipeline.errors import UserError
 
 # Ours -> theirs; "gelu_new" is the same tanh approximation under an older name.

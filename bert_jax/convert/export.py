@@ -13,7 +13,8 @@ import safetensors.numpy
 from etils import epath
 
 from bert_jax import checkpoint, metrics
-from bert_jax.config import ModelConfig, flatten, from_dict
+from bert_jax.config import ModelConfig
+from bert_jax.config_values import flatten, from_dict
 from bert_jax.convert import names
 from bert_jax.convert.bert_config import to_config_json
 from bert_jax.convert.card import Card, render

@@ -176,5 +176,5 @@ def _modern(name: str) -> str:
 
 
 def _shapes(config: ModelConfig) -> Any:
-    compute = ComputeConfig(dtype="float32", unroll_layers=1)
+    compute = ComputeConfig.plain()
     return nnx.to_pure_dict(declare(config, compute)[1])

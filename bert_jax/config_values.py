@@ -1,0 +1,96 @@
+"""Nested values to frozen dataclasses and back, checked key by key.
+
+A missing or unknown key, a value of the wrong type or a choice that does not exist is one clear
+line with the nearest valid name.
+"""
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from bert_jax.errors import UserError
+
+T = TypeVar("T")
+
+
+def from_dict(values: Mapping[str, Any], cls: type[T], where: str = "config") -> T:
+    """A frozen dataclass from nested mappings, checked key by key.
+
+    Raises:
+        UserError: an unknown or missing key, a wrong type or an unknown choice; names the key with
+            its path and the nearest valid name.
+    """
+    hints = typing.get_type_hints(cls, include_extras=True)
+    unknown = sorted(set(values) - set(hints))
+    if unknown:
+        raise UserError(f"unknown key {where}.{unknown[0]}{nearest(unknown[0], hints)}")
+    missing = [name for name in hints if name not in values]
+    if missing:
+        raise UserError(f"missing key {where}.{missing[0]}; start from configs/base.py")
+    return cls(**{k: _convert(values[k], hint, f"{where}.{k}") for k, hint in hints.items()})
+
+
+def nearest(name: str, valid: typing.Iterable[str]) -> str:
+    """The end of an error line: the nearest valid name, or all of them."""
+    names = sorted(valid)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]}?" if close else f"; valid: {', '.join(names)}"
+
+
+def _convert(value: Any, hint: Any, where: str) -> Any:
+    origin = typing.get_origin(hint)
+    if origin is Annotated:
+        base, wanted = typing.get_args(hint)
+        number = _convert(value, base, where)
+        return number if number >= 1 else _wrong(value, wanted, where)
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, Mapping):
+            value = dict(value.items()) if hasattr(value, "items") else _wrong(value, "keys", where)
+        return from_dict(value, hint, where)  # type: ignore[arg-type]
+    if origin is types.UnionType:  # X | None
+        (base,) = (h for h in typing.get_args(hint) if h is not types.NoneType)
+        return None if value is None else _convert(value, base, where)
+    if origin is tuple:
+        item = typing.get_args(hint)[0]
+        if not isinstance(value, tuple | list):
+            _wrong(value, "a tuple", where)
+        return tuple(_convert(v, item, f"{where}[{i}]") for i, v in enumerate(value))
+    if origin is Literal:
+        choices = typing.get_args(hint)
+        if value not in choices:
+            raise UserError(f"{where}={value!r}{nearest(str(value), choices)}")
+        return value
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+        _wrong(value, hint.__name__, where)
+    return value
+
+
+def _wrong(value: Any, wanted: str, where: str) -> typing.NoReturn:
+    raise UserError(f"{where}={value!r} should be {wanted}")
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """Nested plain dicts and lists, as they are written to `config.json`."""
+    return typing.cast(dict[str, Any], _plain(dataclasses.asdict(config)))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    return [_plain(v) for v in value] if isinstance(value, tuple | list) else value
+
+
+def flatten(values: Any, where: str = "") -> dict[str, Any]:
+    """`{"phases[0].steps": 10, ...}`: one line per value, for diffs and golden texts."""
+    if isinstance(values, dict):
+        items = [(f"{where}.{k}" if where else k, v) for k, v in values.items()]
+    elif isinstance(values, list):
+        items = [(f"{where}[{i}]", v) for i, v in enumerate(values)]
+    else:
+        return {where: values}
+    return {path: v for key, value in items for path, v in flatten(value, key).items()}

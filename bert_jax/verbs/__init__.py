@@ -1,0 +1,1 @@
+"""What `bert-jax` can do, a module for each part of the way; heavy modules load where used."""
