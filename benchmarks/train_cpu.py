@@ -102,10 +102,10 @@ def prepare(model: str, path: Path | None, folder: Path) -> list[Batch]:
     """Writes the batches and the parameters that all contenders begin with."""
     import jax
 
+    from bert_jax.batches import make_batches
     from bert_jax.convert.bert_config import to_config_json
     from bert_jax.convert.names import to_transformers
     from bert_jax.heads import init_params
-    from bert_jax.batches import make_batches
     from data_pipeline.build import build_store, train_tokenizer
     from data_pipeline.sources import parse_source
     from data_pipeline.store import open_store

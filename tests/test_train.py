@@ -12,11 +12,11 @@ from corpus import small_config, small_store
 from etils import epath
 
 from bert_jax import checkpoint, metrics, sharding
+from bert_jax.batches import make_batches
 from bert_jax.config import Config
 from bert_jax.errors import StoppedError, UserError
 from bert_jax.objectives import Corpus
 from bert_jax.step import make_program
-from bert_jax.batches import make_batches
 from bert_jax.train import pretrain
 from data_pipeline.store import TokenStore
 
