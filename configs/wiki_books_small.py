@@ -1,4 +1,4 @@
-r"""A 4-layer, 256-wide BERT on Wikipedia and books, for two CPU cores and a quarter of an hour.
+r"""A 4-layer, 256-wide BERT on Wikipedia and books, for two CPU cores and an hour and a half.
 
     bert-jax data build --source=wikiextractor:WIKI --source=books:BOOKS \
         --tokenizer=vocab.txt --out=STORE
@@ -23,8 +23,8 @@ def get_config() -> ConfigDict:
     config.model.initializer_range = 0.06  # 1/sqrt(width); with 0.02 it starts far more slowly
     config.model.hidden_dropout_prob = 0.0  # no text is seen twice in a short run
     config.model.attention_probs_dropout_prob = 0.0
-    config.phases[0].steps = 700
-    config.optimizer.learning_rate = 1e-4  # at 5e-4 it stays at the token frequencies
-    config.optimizer.warmup_steps = 50
+    config.phases[0].steps = 6000
+    config.optimizer.learning_rate = 2e-4  # at 5e-4 it stays at the token frequencies
+    config.optimizer.warmup_steps = 300
     config.evaluation.batches = 16
     return config
