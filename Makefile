@@ -31,6 +31,7 @@ types: .venv/dev  ## Static types
 bench: .venv/torch  ## Data pipeline and training speed, beside the alternatives
 	@$(BIN)/python benchmarks/data.py
 	@$(BIN)/python benchmarks/train_cpu.py
+	@$(BIN)/python benchmarks/packing.py
 
 nightly:  ## The tests with the newest releases that setup.py allows, in .venv-nightly
 	@"$(PYTHON)" -m venv --clear .venv-nightly

@@ -1,0 +1,127 @@
+"""Training on packed rows beside padded ones, on a CPU: what the fill gains and what of it arrives.
+
+    python benchmarks/packing.py                          # the documentation of this Python
+    python benchmarks/packing.py --store=/path/to/store   # a store that `data build` made
+
+Both train the 4-layer model on rows of the same length, in turns, on two CPU devices. The last
+column is (real tokens/s, packed over padded) / (real tokens a row, packed over padded): 1 where a
+real token costs the same in either.
+"""
+
+import argparse
+import dataclasses
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+VOCABULARY = 8192  # of the store that is built where none is given
+DEVICES = 2
+BATCHES = 24  # different batches; then the first again
+WARM_UP = 2
+EXAMPLES = 16  # most in a packed row
+CASES = (("nsp", 128), ("doc_sentences", 128), ("nsp", 512))  # pairing, tokens of a row
+TOKENS = 4096  # positions of a batch
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--store", type=Path, help="an existing token store")
+    parser.add_argument("--rounds", type=int, default=9, help="timed turns of each")
+    parser.add_argument("--steps", type=int, default=3, help="training steps in a turn")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        run(options, Path(folder))
+
+
+def run(options: argparse.Namespace, folder: Path) -> None:
+    from bert_jax.sharding import use_cpu_devices
+    from data_pipeline.build import build_store, train_tokenizer
+    from data_pipeline.sources import parse_source
+    from data_pipeline.store import open_store
+
+    use_cpu_devices(DEVICES)
+    os.environ["BERT_JAX_CACHE"] = str(folder / "plans")
+    path = options.store
+    if path is None:
+        source, path = parse_source("python"), folder / "store"
+        build_store([source], train_tokenizer([source], VOCABULARY), path, progress=False)
+    store = open_store(path)
+    print(f"{'pairing':<16}{'row':>5}{'fill padded':>13}{'packed':>9}", end="")
+    print(f"{'tokens/s padded':>17}{'packed':>9}{'of the gain':>13}")
+    for pairing, length in CASES:
+        contenders = [Contender(store, pairing, length, examples) for examples in (1, EXAMPLES)]
+        for contender in contenders:
+            contender.take(WARM_UP)
+        rates: list[list[float]] = [[], []]
+        for _ in range(options.rounds):
+            for contender, measured in zip(contenders, rates, strict=True):
+                measured.append(contender.take(options.steps))
+        fills = [contender.fill for contender in contenders]
+        padded, packed = (statistics.median(measured) for measured in rates)
+        arrives = packed / padded / (fills[1] / fills[0])
+        print(f"{pairing:<16}{length:>5}{fills[0]:>13.2%}{fills[1]:>9.2%}", end="")
+        print(f"{padded:>17,.0f}{packed:>9,.0f}{arrives:>13.3f}", flush=True)
+
+
+class Contender:
+    """A model in training on rows of one kind."""
+
+    def __init__(self, store, pairing: str, length: int, examples: int):
+        import jax
+
+        from bert_jax import sharding
+        from bert_jax.batches import make_batches
+        from bert_jax.config_file import load
+        from bert_jax.objectives import Corpus
+        from bert_jax.step import make_program
+
+        config = load("wiki_books_small")
+        phase = dataclasses.replace(
+            config.phases[0],
+            batch_size=TOKENS // length,
+            seq_length=length,
+            max_predictions=-(-length * 20 // 128),
+            examples_per_row=examples,
+        )
+        config = dataclasses.replace(
+            config,
+            model=dataclasses.replace(config.model, vocab_size=store.vocab_size),
+            data=dataclasses.replace(config.data, store=str(store.path), pairing=pairing),
+            phases=(phase,),
+        )
+        mesh = sharding.make_mesh(config.mesh)
+        batches = make_batches(config, store, store.train, phase)
+        made = [batches.batch(step) for step in range(BATCHES)]
+        self.real = [int((batch["example_ids"] > 0).sum()) for batch in made]
+        self.fill = sum(self.real) / (BATCHES * TOKENS)
+        self.done = 0
+        with jax.set_mesh(mesh):
+            program = make_program(config, mesh, Corpus.of(store))
+            rows = program.rows
+            self.placed = [
+                sharding.global_batch(lambda lines, b=b: {k: v[lines] for k, v in b.items()},
+                                      rows, phase.batch_size)
+                for b in made
+            ]  # fmt: skip
+            self.step: Callable = program.compile_train(made[0], phase)
+            self.state = program.init()
+
+    def take(self, steps: int) -> float:
+        """Trains so many steps; real tokens a second."""
+        import jax
+
+        start, tokens = time.perf_counter(), 0
+        for _ in range(steps):
+            index = self.done % BATCHES
+            self.state, metrics = self.step(self.state, self.placed[index])
+            tokens += self.real[index]
+            self.done += 1
+        jax.block_until_ready(metrics["loss"])
+        return tokens / (time.perf_counter() - start)
+
+
+if __name__ == "__main__":
+    main()
