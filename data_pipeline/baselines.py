@@ -3,11 +3,11 @@
     unigram   p(w)     = (n(w) + 1) / (T + V)             over all T training tokens
     bigram    p(w | v) = (n(v, w) + d(v) p(w)) / (n(v) + d(v))
 
-n(v, w): how often w follows v within a sentence of the training text, n(v) its sum over w, d(v) the
-number of different w: Witten and Bell's interpolation (IEEE Trans. Inf. Theory 37(4), 1991, method
-C), which has nothing to tune. The first token of a sentence has no left neighbour: unigram. Both are
-means over all held-out tokens, in nats per token. A masked language model sees both sides, so beating
-the bigram is no proof of understanding; not beating it says that context is not used.
+n(v, w): how often w follows v within a sentence of the training text, n(v) its sum over w, d(v)
+the number of different w: Witten and Bell's interpolation (IEEE Trans. Inf. Theory 37(4), 1991,
+method C), which has nothing to tune. The first token of a sentence has no left neighbour: unigram.
+Both are means over all held-out tokens, in nats per token. A masked language model sees both
+sides, so to beat the bigram is no feat; not to beat it says that context is hardly used.
 """
 
 from typing import TYPE_CHECKING, Any, Final
@@ -37,8 +37,8 @@ def unigram_loss(store: "TokenStore") -> float:
 def bigram_loss(store: "TokenStore", most_tokens: int = MOST_TOKENS) -> float:
     """Cross-entropy of the held-out tokens given their left neighbours: nats per token.
 
-    Memory: one element per token counted and 24 bytes per vocabulary entry; about 1 s per 30
-    million tokens.
+    Memory: one element of the store's type per token counted, 32 bytes per vocabulary entry. Time:
+    about 0.2 s for 27 million tokens on one core.
 
     Args:
         most_tokens: of a larger training split, documents evenly spread over it with at most so
@@ -103,7 +103,7 @@ def _followers(split: "Split", vocab_size: int, taken: np.ndarray) -> Any:
 def _group(tokens, lengths, taken, vocab_size):
     """A counting sort; int64 [V + 1] and as many tokens as there are pairs."""
     offsets = np.zeros(vocab_size + 1, np.int64)
-    start = 0
+    start = np.int64(0)
     for sentence in range(len(lengths)):
         end = start + np.int64(lengths[sentence])
         if taken[sentence]:
@@ -114,14 +114,14 @@ def _group(tokens, lengths, taken, vocab_size):
         offsets[v + 1] += offsets[v]
     ids = np.empty(offsets[vocab_size], tokens.dtype)
     free = offsets[:-1].copy()
-    start = 0
+    start = np.int64(0)
     for sentence in range(len(lengths)):
         end = start + np.int64(lengths[sentence])
         if taken[sentence]:
             for k in range(start, end - 1):
-                v = np.int64(tokens[k])
-                ids[free[v]] = tokens[k + 1]
-                free[v] += 1
+                left = np.int64(tokens[k])
+                ids[free[left]] = tokens[k + 1]
+                free[left] += 1
         start = end
     return offsets, ids
 

@@ -249,9 +249,7 @@ def write_store(
     return open_store(path)
 
 
-def open_store(
-    path: Path | str, *, verify: bool = True, watch: Progress = unwatched
-) -> TokenStore:
+def open_store(path: Path | str, *, verify: bool = True, watch: Progress = unwatched) -> TokenStore:
     """Open a store, memory-mapped.
 
     Args:

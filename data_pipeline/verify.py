@@ -1,4 +1,4 @@
-"""What no hash can see: whether a store's arrays agree with each other, its manifest, its tokenizer.
+"""What no hash sees: whether arrays, manifest and tokenizer of a store agree with each other.
 
 Errors name the file and the first element that is wrong.
 """
@@ -31,7 +31,9 @@ def check_tokenizer(file: Path, manifest: Mapping[str, Any]) -> None:
     }
     for key, value in found.items():
         if value != said[key]:
-            raise UserError(f"{file}: its {key} is {value}, the manifest says {said[key]}; {_AGAIN}")
+            raise UserError(
+                f"{file}: its {key} is {value}, the manifest says {said[key]}; {_AGAIN}"
+            )
 
 
 def check_split(
@@ -117,7 +119,7 @@ def _range_of(element: int, lengths: np.ndarray) -> int:
 
 
 def _check_sources(folder: Path, split: "Split", sources: list[Mapping[str, Any]]) -> None:
-    """The documents that the manifest counts per source, where it does (`build_store` writes it)."""
+    """The documents of each source, where the manifest counts them (`build_store` does)."""
     found = np.bincount(split.document_source, minlength=len(sources))
     for source, documents in zip(sources, found.tolist(), strict=True):
         said = source.get("splits", {}).get(split.name, {}).get("documents", documents)

@@ -1,6 +1,7 @@
 """Token baselines against their definitions in plain Python, and on real text."""
 
 from collections import Counter
+from itertools import pairwise
 from math import log
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def plain_losses(store: TokenStore, train: list, held_out: list) -> tuple[float,
     """Both, from the formulas, one token at a time."""
     counts = Counter(t for d in train for s in d.sentences for t in s)
     total = sum(counts.values())
-    pairs = Counter(p for d in train for s in d.sentences for p in zip(s, s[1:], strict=False))
+    pairs = Counter(p for d in train for s in d.sentences for p in pairwise(s))
     unigram = bigram = tokens = 0
     for sentence in (s for d in held_out for s in d.sentences):
         for k, w in enumerate(sentence):

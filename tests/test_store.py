@@ -150,7 +150,11 @@ def _rewrite_manifest(store: TokenStore, **fields: object) -> None:
         ("sentence_lengths.npy", np.array([3, 3, 0], np.uint32), "element 2 is 0, .* >= 1"),
         ("sentence_lengths.npy", np.array([3, 1, 1], np.uint32), "add up to 5, .* to 6 tokens"),
         ("document_lengths.npy", np.array([2, 2], np.uint32), "add up to 4, .* to 3 sentences"),
-        ("document_source.npy", np.array([0, 2], np.uint16), "element 1 is 2, .* one index below 2"),
+        (
+            "document_source.npy",
+            np.array([0, 2], np.uint16),
+            "element 1 is 2, .* one index below 2",
+        ),
         ("document_language.npy", np.array([0], np.uint16), "one index below 2"),
         ("token_counts.npy", np.zeros(10, np.int64), "id 5 occurs 0 times, tokens.npy has it 1"),
         ("token_counts.npy", np.zeros(9, np.int64), "9 counts, needs 10"),

@@ -138,7 +138,8 @@ def test_all_that_is_looked_at_is_reported(original: TokenStore) -> None:
     open_store(original.path, watch=seen.append)
     expected = bytes_to_verify(read_manifest(original.path))
     headers = sum(  # the header of tokens.npy is no id
-        (original.path / split / "tokens.npy").stat().st_size - getattr(original, split).tokens.nbytes
+        (original.path / split / "tokens.npy").stat().st_size
+        - getattr(original, split).tokens.nbytes
         for split in SPLITS
     )
     assert sum(seen) == expected - headers
