@@ -223,7 +223,7 @@ def test_no_text_of_the_corpus_breaks_the_page(tmp_path, capsys) -> None:
         tokenizer=Tokenizer.from_vocab([*SPECIAL_TOKENS, *evil]),
         train=documents,
         held_out=documents[:2],
-        sources=("<i>$a",),
+        sources=("[red]<i>$a",),
     )
     page = tmp_path / "page.html"
     words = ["data", "inspect", f"--store={store.path}", *overrides(small_config(store))]
@@ -237,6 +237,8 @@ def test_no_text_of_the_corpus_breaks_the_page(tmp_path, capsys) -> None:
         assert word in shown
     assert "\u202e" not in shown
     assert "[bold]x" in capsys.readouterr().out
+    assert cli.main([*words, "--examples=0"]) == cli.DONE
+    assert "[red]<i>$a" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
