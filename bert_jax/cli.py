@@ -8,10 +8,10 @@ from absl import flags
 
 from bert_jax.config_values import nearest
 from bert_jax.errors import DONE, FAILED, STOPPED, USAGE, StoppedError, UsageError, UserError
-from bert_jax.verbs import data, train, use
+from bert_jax.verbs import data, look, train, use
 from bert_jax.verbs.verb import Verb
 
-VERBS: dict[str, Verb] = train.VERBS | data.VERBS | use.VERBS
+VERBS: dict[str, Verb] = train.VERBS | data.VERBS | look.VERBS | use.VERBS
 
 
 def main(argv: Sequence[str] | None = None) -> int:

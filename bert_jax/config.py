@@ -4,6 +4,7 @@ A config file returns an `ml_collections.ConfigDict`; `config_values.from_dict` 
 `Config`. Below this border nothing asks whether a key exists.
 """
 
+import bisect
 import dataclasses
 import itertools
 from typing import Annotated, Literal
@@ -236,3 +237,17 @@ class Config:
     def phase_ends(self) -> tuple[int, ...]:
         """Updates done at the end of each phase."""
         return tuple(itertools.accumulate(phase.steps for phase in self.phases))
+
+    def phase_at(self, step: int) -> tuple[int, int]:
+        """The index of the phase that update `step` (from 0) belongs to, and its number there.
+
+        Raises:
+            UserError: the run has no such step.
+        """
+        if not 0 <= step < self.total_steps:
+            raise UserError(
+                f"step {step} is none of this run's {self.total_steps}: "
+                f"give one from 0 to {self.total_steps - 1}"
+            )
+        index = bisect.bisect_right(self.phase_ends, step)
+        return index, step - (self.phase_ends[index] - self.phases[index].steps)

@@ -22,11 +22,17 @@ def shipped() -> dict[str, Path]:
     return {f.stem: f for f in sorted(Path(folder).glob("*.py")) if f.stem != "__init__"}
 
 
-def define_config(values: flags.FlagValues, argv: Sequence[str]) -> None:
-    """Defines `--config` and the overrides that stand in argv."""
+def define_config(
+    values: flags.FlagValues, argv: Sequence[str], default: str | None = None
+) -> None:
+    """Defines `--config` and the overrides that stand in argv; `default`: a shipped name."""
+    given = any(word.startswith(f"--{_FLAG}=") for word in argv)
+    path = None if given or default is None else shipped()[default]
+    if path:
+        _check_overrides(path, argv)
     config_flags.DEFINE_config_file(
         _FLAG,
-        None,
+        path and str(path),
         f"a shipped config ({', '.join(shipped())}) or a path to a .py file; "
         f"--{_FLAG}.model.hidden_size=512 overrides a value",
         flag_values=values,

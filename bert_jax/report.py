@@ -3,11 +3,14 @@
 import html
 import io
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from etils import epath
 
-from bert_jax import metrics
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from data_pipeline.inspect import Lengths, ShownExample, ShownToken
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
@@ -20,6 +23,11 @@ h1, h2 {{ line-height: 1.2; }} h2 {{ margin-top: 2.5rem; }}
 table {{ border-collapse: collapse; margin: 1rem 0; }}
 th, td {{ padding: .3rem .8rem; border-bottom: 1px solid #dde3ea; text-align: left; }}
 td.number {{ text-align: right; font-variant-numeric: tabular-nums; }}
+.example {{ border-left: 3px solid #dde3ea; padding-left: 1rem; overflow-wrap: anywhere; }}
+.special {{ color: #8a97a5; }} .edge {{ text-decoration: underline; }}
+.masked, .random, .kept {{ border-radius: 3px; padding: 0 .2em; }}
+.masked {{ background: #fff1c2; }} .random {{ background: #ffd6e4; }}
+.kept {{ background: #d8f2dc; }}
 svg {{ max-width: 100%; height: auto; }}
 figcaption, .note {{ color: #5a6a7a; }} figure {{ margin: 1rem 0; }}
 </style></head><body>
@@ -51,6 +59,25 @@ class Page:
     def figure(self, svg: str, caption: str) -> None:
         self._parts.append(f"<figure>{svg}<figcaption>{html.escape(caption)}</figcaption></figure>")
 
+    def examples(self, examples: "Sequence[ShownExample]", heads: Sequence[str]) -> None:
+        """Decoded examples under their headings, what is to be predicted in colour."""
+        legend = " ".join(
+            f'<span class="{kind}">{text}</span>'
+            for kind, text in (
+                ("masked", "[MASK]→original"),
+                ("random", "random→original"),
+                ("kept", "kept→original"),
+                ("edge", "next to a span"),
+            )
+        )
+        self._parts.append(f'<p class="note">{legend}</p>')
+        for example, head in zip(examples, heads, strict=True):
+            body = "".join(map(_token, example.tokens))
+            self._parts.append(
+                f'<div class="example"><p class="note">{html.escape(head)}</p>'
+                f'<p dir="auto">{body}</p></div>'
+            )
+
     def save(self, path: epath.Path) -> None:
         title = html.escape(self._title)
         path.write_text(_PAGE.format(title=title, body="\n".join(self._parts)))
@@ -64,6 +91,29 @@ def _cell(value: Any) -> str:
     elif not str(value).endswith("%"):
         return f"<td>{html.escape(str(value))}</td>"
     return f'<td class="number">{value}</td>'
+
+
+def _token(token: "ShownToken") -> str:
+    text = f"{token.text}→{token.original}" if token.original else token.text
+    kinds = [token.kind, *(["edge"] if token.edge else [])]
+    space, shown = " " if token.space else "", html.escape(text)
+    return space + (
+        shown if kinds == ["plain"] else f'<span class="{" ".join(kinds)}">{shown}</span>'
+    )
+
+
+def histogram(lengths: "Lengths", *, xlabel: str) -> str:
+    """An SVG bar plot of how many things have a length."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 2.6), layout="constrained")
+    axes = figure.add_subplot()
+    bins = lengths.bins(24)
+    names = [f"{a:,}" if a == b else f"{a:,}-{b:,}" for a, b, _ in bins]
+    axes.bar(range(len(bins)), [count for _, _, count in bins], width=0.9)
+    axes.set_xticks(range(len(bins)), names, rotation=45, ha="right", fontsize=8)
+    axes.set(xlabel=xlabel, ylabel="how many")
+    return _svg(figure)
 
 
 def curves(
@@ -83,55 +133,95 @@ def curves(
     for i, (name, value) in enumerate((baselines or {}).items()):
         axes.axhline(value, label=name, linestyle=("--", ":", "-.")[i % 3], color="#888")
     axes.set(xlabel="step", ylabel=ylabel)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.3)
     axes.legend(frameon=False)
+    return _svg(figure)
+
+
+def _svg(figure: "Figure") -> str:
+    """The figure in the house's style, as text that stands inside a page."""
+    for axes in figure.axes:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.3)
     out = io.StringIO()
     figure.savefig(out, format="svg", metadata={"Date": None})
     text = out.getvalue()
     return text[text.index("<svg") :]
 
 
-def add_training(page: Page, workdir: epath.Path) -> None:
-    """Curves and final figures of a run, each objective beside its trivial baselines."""
+# Names of the objectives' metrics, and what people call them; a run has some of them.
+_OBJECTIVES = {
+    "mlm": "Masked tokens (MLM)",
+    "nsp": "Next sentence (NSP)",
+    "sop": "Sentence order (SOP)",
+    "sbo": "Span boundary (SBO)",
+}
+
+
+def add_training(
+    page: Page, workdir: epath.Path, *, token_baselines: Mapping[str, float] | None = None
+) -> None:
+    """Curves and final figures of a run, each objective beside its trivial baselines.
+
+    Args:
+        token_baselines: more lines for the plot of the masked tokens' loss, such as
+            `data_pipeline.baselines.bigram_loss`, in nats.
+    """
+    from bert_jax import metrics
+
     train, held_out = metrics.read(workdir, "train"), metrics.read(workdir, "eval")
     if not train or not held_out:
         page.text("No metrics yet.")
         return
     last = held_out[-1]
+    there = {name: title for name, title in _OBJECTIVES.items() if f"{name}/loss" in last}
     page.heading("Held-out text")
     page.text(
         f"After {last['step']:,} steps, on documents the model never saw. A baseline says what is "
         "to be had without reading: token frequencies for masked tokens, the more frequent label "
         "for sentence pairs, and that label for each source apart."
     )
+    alone = {name: last.get(f"{name}/source_accuracy") for name in there}
     page.table(
         ("objective", "loss (nats)", "baseline", "accuracy", "baseline ", "source alone"),
         [
-            ("masked tokens (MLM)", *_pair(last, "mlm"), ""),
-            ("next sentence (NSP)", *_pair(last, "nsp"), f"{last['nsp/source_accuracy']:.1%}"),
+            (title, *_pair(last, name), "" if alone[name] is None else f"{alone[name]:.1%}")
+            for name, title in there.items()
         ],
     )
-    sources = sorted(k.split("/")[1] for k in last if k.count("/") == 2 and k.endswith("/accuracy"))
-    page.table(
-        ("source", "NSP accuracy", "more frequent label"),
-        [
-            (s, *(f"{last[f'nsp/{s}/{key}']:.1%}" for key in ("accuracy", "baseline_accuracy")))
-            for s in sources
-        ],
-    )
+    for name in ("nsp", "sop"):
+        _add_sources(page, last, name)
     page.heading("Curves")
-    for name, title in (("mlm", "Masked tokens"), ("nsp", "Next sentence")):
+    for name, title in there.items():
         for what, unit in (("loss", "loss (nats)"), ("accuracy", "accuracy")):
             key = f"{name}/{what}"
             lines = {"training": _line(train, key), "held-out": _line(held_out, key)}
-            baseline = {"baseline": last[f"{name}/baseline_{what}"]}
-            page.figure(curves(lines, ylabel=unit, baselines=baseline), f"{title}: {what}")
+            baselines = {"baseline": last[f"{name}/baseline_{what}"]}
+            if key == "mlm/loss":
+                baselines |= token_baselines or {}
+            page.figure(curves(lines, ylabel=unit, baselines=baselines), f"{title}: {what}")
     page.heading("Throughput")
     page.figure(
         curves({"training": _line(train, "tokens_per_second")}, ylabel="real tokens/s"),
         "Real tokens (padding not counted) a second",
     )
+
+
+def _add_sources(page: Page, record: Mapping[str, float], name: str) -> None:
+    """Accuracy of a pair objective for each source apart, if the record has it."""
+    first, last = f"{name}/", "/baseline_accuracy"
+    sources = sorted(
+        key.removeprefix(first).removesuffix(last)
+        for key in record
+        if key.startswith(first) and key.endswith(last) and len(key) > len(first + last)
+    )
+    if sources:
+        page.table(
+            ("source", f"{name.upper()} accuracy", "more frequent label"),
+            [
+                (s, *(f"{record[f'{name}/{s}{key}']:.1%}" for key in ("/accuracy", last)))
+                for s in sources
+            ],
+        )
 
 
 def _pair(record: Mapping[str, float], name: str) -> tuple[float | str, ...]:

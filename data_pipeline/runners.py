@@ -55,7 +55,7 @@ def run(
         UserError: a worker process died; or whatever `work` raised first.
     """
     workers = min(workers or available_cores(), len(jobs))
-    with _bar(title, total_bytes, done_bytes, progress) as update:
+    with byte_bar(title, total_bytes, done_bytes, progress) as update:
         if workers > 1:
             _run_pool(work, jobs, workers, lambda done: update(done_bytes + done))
         else:
@@ -128,7 +128,7 @@ def _report(count: int) -> None:
 
 
 @contextmanager
-def _bar(title: str, total: int, start: int, shown: bool) -> Iterator[Callable[[int], None]]:
+def byte_bar(title: str, total: int, start: int, shown: bool) -> Iterator[Callable[[int], None]]:
     """A bar on standard error with speed and time left; yields what sets the bytes done."""
     columns = (
         TextColumn("{task.description}"),

@@ -28,7 +28,9 @@ that equal inputs give equal bytes):
     languages         list of language codes
     held_out_share    share of each source's documents asked for as held-out
     build_digest      sha256 over the build's configuration and inputs ("" if made otherwise)
-    files             {relative path: {"bytes": int, "sha256": hex}} for every other file
+    files             {relative path: {"bytes": int, "sha256": hex, "blocks": [hex]}} for every
+                      other file; "blocks" says which range is damaged, see `digests`
+    digest            sha256 of this JSON without this field, see `manifest_digest`
 """
 
 import hashlib
@@ -40,10 +42,19 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from data_pipeline.digests import (
+    FileDigest,
+    Progress,
+    check_contents,
+    check_size,
+    entry_of,
+    unwatched,
+)
 from data_pipeline.errors import UserError
 from data_pipeline.tokenizer import SpecialIds, Tokenizer
+from data_pipeline.verify import check_split, check_tokenizer
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 SPLITS = ("train", "held_out")
@@ -56,7 +67,6 @@ ARRAYS: Mapping[str, Any] = {
     "document_language": np.uint16,
     "token_counts": np.int64,
 }
-_CHUNK = 1 << 22  # elements or bytes looked at together while hashing and checking
 
 
 @dataclass(frozen=True)
@@ -112,7 +122,7 @@ class ArrayWriter:
 
     def __init__(self, path: Path, dtype: np.dtype, length: int) -> None:
         self._path, self._dtype, self._length = path, np.dtype(dtype), length
-        self._hash, self._bytes, self._written = hashlib.sha256(), 0, 0
+        self._digest, self._written = FileDigest(), 0
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: BinaryIO = path.open("wb")
         header = {"descr": self._dtype.str, "fortran_order": False, "shape": (length,)}
@@ -121,8 +131,7 @@ class ArrayWriter:
     def write(self, data: bytes | memoryview) -> None:
         """Append raw bytes (numpy's header writer calls this too)."""
         self._file.write(data)
-        self._hash.update(data)
-        self._bytes += len(data)
+        self._digest.update(data)
 
     def append(self, values: np.ndarray) -> None:
         """Append elements; they must already have the file's type."""
@@ -132,11 +141,11 @@ class ArrayWriter:
         self.write(np.ascontiguousarray(values).data.cast("B") if len(values) else b"")
 
     def close(self) -> dict[str, Any]:
-        """Finish; returns the manifest entry {"bytes", "sha256"}."""
+        """Finish; returns the file's entry in the manifest."""
         self._file.close()
         if self._written != self._length:
             raise ValueError(f"{self._path}: {self._written} elements, announced {self._length}")
-        return {"bytes": self._bytes, "sha256": self._hash.hexdigest()}
+        return self._digest.entry()
 
 
 def split_digest(name: str, files: Mapping[str, Mapping[str, Any]]) -> str:
@@ -197,7 +206,6 @@ def write_manifest(
 ) -> None:
     """Complete a store folder with tokenizer.json and manifest.json (written last)."""
     tokenizer.save(folder / TOKENIZER)
-    entry = {"bytes": len(tokenizer.json), "sha256": tokenizer.digest}
     manifest = {
         "format_version": FORMAT_VERSION,
         "tokenizer_digest": tokenizer.digest,
@@ -207,8 +215,9 @@ def write_manifest(
         "languages": list(languages),
         "held_out_share": held_out_share,
         "build_digest": build_digest,
-        "files": {**files, TOKENIZER: entry},
+        "files": {**files, TOKENIZER: entry_of(tokenizer.json)},
     }
+    manifest["digest"] = manifest_digest(manifest)
     text = json.dumps(manifest, indent=1, sort_keys=True, ensure_ascii=False)
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
@@ -240,27 +249,33 @@ def write_store(
     return open_store(path)
 
 
-def open_store(path: Path | str, *, verify: bool = True) -> TokenStore:
+def open_store(path: Path | str, *, verify: bool = True, watch: Progress = unwatched) -> TokenStore:
     """Open a store, memory-mapped.
 
     Args:
         path: the store's folder.
         verify: read everything once: size and sha256 of every file, every id below the vocabulary
-            size, lengths >= 1 that add up, sources and languages that exist. Without it only the
-            sizes are compared.
+            size, lengths >= 1 that add up, sources and languages that exist, counts, tokenizer.
+            Without it only the sizes are compared.
+        watch: told of the bytes looked at while verifying, `bytes_to_verify` in all.
 
     Raises:
         UserError: no store there, another format, a file that is missing or was changed, an id
-            beyond the vocabulary; each names the file.
+            beyond the vocabulary; each names the file and the first bad place in it.
     """
     path = Path(path)
     manifest = read_manifest(path)
-    for relative, entry in manifest["files"].items():
-        _check_file(path / relative, entry, verify=verify)
-    splits = {name: _open_split(path, name, manifest["files"]) for name in SPLITS}
+    files: Mapping[str, Mapping[str, Any]] = manifest["files"]
+    for relative, entry in files.items():
+        check_size(path / relative, entry)
+    if verify:
+        for relative, entry in files.items():
+            check_contents(path / relative, entry, watch)
+        check_tokenizer(path / TOKENIZER, manifest)
+    splits = {name: _open_split(path, name, manifest) for name in SPLITS}
     if verify:
         for split in splits.values():
-            _check_split(path / split.name, split, manifest)
+            check_split(path / split.name, split, manifest, watch)
     return TokenStore(
         path=path,
         manifest=manifest,
@@ -274,17 +289,24 @@ def open_store(path: Path | str, *, verify: bool = True) -> TokenStore:
     )
 
 
+def bytes_to_verify(manifest: Mapping[str, Any]) -> int:
+    """What `open_store` looks at: every file for its hash, the ids again for what they are."""
+    files = manifest["files"]
+    ids = sum(files[f"{split}/tokens.npy"]["bytes"] for split in SPLITS)
+    return ids + sum(entry["bytes"] for entry in files.values())
+
+
 def read_manifest(path: Path) -> dict[str, Any]:
     """manifest.json of the store at `path`.
 
     Raises:
-        UserError: there is none, it is not JSON, or it has another format version.
+        UserError: there is none, it is not JSON, was changed, or has another format version.
     """
     file = path / MANIFEST
     try:
         manifest = json.loads(file.read_text(encoding="utf-8"))
         version = manifest["format_version"]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise UserError(
             f"{path}: not a token store (no {MANIFEST}); make one with `bert-jax data build`"
         ) from None
@@ -295,74 +317,38 @@ def read_manifest(path: Path) -> dict[str, Any]:
             f"{file}: format version {version}, this program reads {FORMAT_VERSION}; "
             "build the store again"
         )
+    if manifest.get("digest") != manifest_digest(manifest):
+        raise UserError(
+            f"{file}: was changed after it was written (its digest says so); "
+            "copy it again or rebuild the store"
+        )
     return manifest
 
 
-def _open_split(path: Path, name: str, files: Mapping[str, Mapping[str, Any]]) -> Split:
+def manifest_digest(manifest: Mapping[str, Any]) -> str:
+    """sha256 of a manifest's values: of compact JSON with sorted keys, without "digest"."""
+    rest = {key: value for key, value in manifest.items() if key != "digest"}
+    return _sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode())
+
+
+def _open_split(path: Path, name: str, manifest: Mapping[str, Any]) -> Split:
     arrays = {}
-    for array in ARRAYS:
+    for array, kind in ARRAYS.items():
         file = path / name / f"{array}.npy"
-        if f"{name}/{array}.npy" not in files:
+        if f"{name}/{array}.npy" not in manifest["files"]:
             raise UserError(f"{file}: not in the manifest; build the store again")
-        arrays[array] = np.load(file, mmap_mode="r", allow_pickle=False)
-    return Split(name=name, digest=split_digest(name, files), **arrays)
-
-
-def _check_file(file: Path, entry: Mapping[str, Any], *, verify: bool) -> None:
-    if not file.is_file():
-        raise UserError(f"{file}: missing from the token store; copy it again or rebuild")
-    size = file.stat().st_size
-    if size != entry["bytes"]:
-        raise UserError(
-            f"{file}: {size:,} bytes, the manifest says {entry['bytes']:,}; "
-            "copy it again or rebuild the store"
-        )
-    if verify:
-        with file.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        if digest != entry["sha256"]:
+        wanted = np.dtype(kind or token_type(manifest["vocab_size"]))
+        try:
+            arrays[array] = np.load(file, mmap_mode="r", allow_pickle=False)
+        except ValueError as error:
+            reason = " ".join(str(error).split())
+            raise UserError(f"{file}: not a .npy file ({reason}); copy it again") from None
+        if arrays[array].dtype != wanted or arrays[array].ndim != 1:
             raise UserError(
-                f"{file}: sha256 {digest[:12]}…, the manifest says {entry['sha256'][:12]}…; "
-                "copy it again or rebuild the store"
-            )
-
-
-def _check_split(folder: Path, split: Split, manifest: Mapping[str, Any]) -> None:
-    """Everything that a hash cannot see: a store written wrongly in the first place."""
-    vocab_size = manifest["vocab_size"]
-    for start in range(0, len(split.tokens), _CHUNK):
-        highest = int(split.tokens[start : start + _CHUNK].max())
-        if highest >= vocab_size:
-            raise UserError(
-                f"{folder / 'tokens.npy'}: id {highest} lies beyond the vocabulary of "
-                f"{vocab_size}; build the store again with its own tokenizer"
-            )
-    pairs = (
-        ("sentence_lengths", split.sentence_lengths, len(split.tokens), "tokens"),
-        ("document_lengths", split.document_lengths, len(split.sentence_lengths), "sentences"),
-    )
-    for name, lengths, total, of_what in pairs:
-        if int(lengths.sum(dtype=np.int64)) != total or (len(lengths) and not lengths.min()):
-            raise UserError(
-                f"{folder / name}.npy: lengths must be >= 1 and add up to {total:,} {of_what}; "
+                f"{file}: {arrays[array].dtype} {arrays[array].shape}, needs a row of {wanted}; "
                 "build the store again"
             )
-    indices = (
-        ("document_source", split.document_source, len(manifest["sources"])),
-        ("document_language", split.document_language, len(manifest["languages"])),
-    )
-    for name, index, count in indices:
-        if len(index) != len(split.document_lengths) or (len(index) and index.max() >= count):
-            raise UserError(
-                f"{folder / name}.npy: needs one index below {count} per document; "
-                "build the store again"
-            )
-    counts = split.token_counts
-    if len(counts) != vocab_size or int(counts.sum()) != len(split.tokens):
-        raise UserError(
-            f"{folder / 'token_counts.npy'}: needs {vocab_size} counts that add up to "
-            f"{len(split.tokens):,}; build the store again"
-        )
+    return Split(name=name, digest=split_digest(name, manifest["files"]), **arrays)
 
 
 def _sha256(data: bytes) -> str:

@@ -2,9 +2,12 @@
 
 import json
 
+import numpy as np
+import pytest
 from etils import epath
 
 from bert_jax import report
+from data_pipeline.inspect import Lengths, ShownExample, ShownToken
 
 
 def test_a_page_escapes_text_and_loads_nothing(tmp_path):
@@ -41,6 +44,50 @@ def test_a_run_shows_objectives_beside_baselines(tmp_path):
     for value in ("25.0%", "50.0%", "62.5%", "75.0%", "87.5%", "0.25", "0.5", "After 7 steps"):
         assert value in text
     assert text.count("<svg") == 5
+
+
+def test_a_run_shows_the_objectives_it_has_and_the_baselines_given(tmp_path):
+    """Sentence order with span boundaries: no next sentence anywhere."""
+    names = ("mlm", "sop", "sbo")
+    shared = {
+        **{f"{n}/{w}": 0.25 for n in names for w in ("loss", "accuracy")},
+        **{f"{n}/baseline_{w}": 0.5 for n in names for w in ("loss", "accuracy")},
+        "sop/my/books/accuracy": 0.75,
+        "sop/my/books/baseline_accuracy": 0.875,
+        "tokens_per_second": 1000.0,
+    }
+    records = [{"kind": kind, "step": 7, "time": 0, **shared} for kind in ("train", "eval")]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n")
+    page = report.Page("run")
+    report.add_training(page, epath.Path(tmp_path), token_baselines={"bigram": 0.4})
+    page.save(epath.Path(tmp_path / "page.html"))
+    text = (tmp_path / "page.html").read_text()
+    for value in ("Sentence order (SOP)", "Span boundary (SBO)", "my/books", "75.0%", "87.5%"):
+        assert value in text
+    assert "bigram" in text
+    assert "NSP" not in text
+    assert text.count("<svg") == 7
+
+
+def test_examples_are_escaped_and_coloured(tmp_path):
+    tokens = (
+        ShownToken("[CLS]", True, "special"),
+        ShownToken("a<b", True, "plain"),
+        ShownToken("s", False, "plain", edge=True),
+        ShownToken("[MASK]", True, "masked", "</span>"),
+    )
+    page = report.Page("x")
+    page.examples([ShownExample(0, 1, None, None, tokens)], ["<row>"])
+    page.save(epath.Path(tmp_path / "page.html"))
+    text = (tmp_path / "page.html").read_text()
+    assert '<span class="special">[CLS]</span> a&lt;b<span class="plain edge">s</span>' in text
+    assert '<span class="masked">[MASK]→&lt;/span&gt;</span>' in text
+    assert "&lt;row&gt;" in text
+
+
+@pytest.mark.parametrize("counts", [[0, 1], [0, 5, 0, 2], [0] * 100_000 + [1]])
+def test_a_histogram_is_drawn_whatever_the_lengths(counts):
+    assert "<svg" in report.histogram(Lengths(np.array([0, 1, *counts])), xlabel="tokens")
 
 
 def test_a_run_without_metrics_says_so(tmp_path):

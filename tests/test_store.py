@@ -12,6 +12,7 @@ from data_pipeline.store import (
     StoredDocument,
     TokenStore,
     make_split,
+    manifest_digest,
     open_store,
     token_type,
     write_store,
@@ -102,7 +103,7 @@ def test_a_flipped_byte_is_found_and_the_file_named(store: TokenStore) -> None:
     data = bytearray(file.read_bytes())
     data[-2] ^= 1
     file.write_bytes(data)
-    with pytest.raises(UserError, match=r"train/tokens\.npy: sha256"):
+    with pytest.raises(UserError, match=r"train/tokens\.npy: bytes 0 to 139 .*sha256"):
         open_store(store.path)
     open_store(store.path, verify=False)
 
@@ -121,27 +122,73 @@ def _rewrite(store: TokenStore, name: str, values: np.ndarray) -> None:
     """Put another array in a split's place, with a manifest that agrees."""
     writer = ArrayWriter(store.path / "train" / name, values.dtype, len(values))
     writer.append(values)
-    file = store.path / "manifest.json"
-    manifest = json.loads(file.read_text())
-    manifest["files"][f"train/{name}"] = writer.close()
-    file.write_text(json.dumps(manifest))
+    files = {**store.manifest["files"], f"train/{name}": writer.close()}
+    _rewrite_manifest(store, files=files)
+
+
+def _rewrite_manifest(store: TokenStore, **fields: object) -> None:
+    """Change fields of a manifest, with a digest that agrees."""
+    manifest = {**store.manifest, **fields}
+    manifest["digest"] = manifest_digest(manifest)
+    (store.path / "manifest.json").write_text(json.dumps(manifest))
 
 
 @pytest.mark.parametrize(
     ("name", "values", "message"),
     [
-        ("tokens.npy", np.array([5, 6, 7, 8, 9, 10], np.uint16), "id 10 lies beyond"),
-        ("sentence_lengths.npy", np.array([3, 3, 0], np.uint32), "lengths must be >= 1"),
-        ("document_lengths.npy", np.array([2, 2], np.uint32), "add up to 3 sentences"),
-        ("document_source.npy", np.array([0, 2], np.uint16), "one index below 2"),
+        (
+            "tokens.npy",
+            np.array([5, 6, 7, 8, 10, 11], np.uint16),
+            r"element 4 \(sentence 2, document 1\): id 10 lies beyond the vocabulary of 10",
+        ),
+        (
+            "tokens.npy",
+            np.array([5, 6, 7, 10, 9, 9], np.uint16),
+            r"element 3 \(sentence 1, document 0\): id 10 lies beyond",
+        ),
+        ("tokens.npy", np.array([5, 6, 7, 8, 9, 9], np.uint32), "uint32 .* needs a row of uint16"),
+        ("sentence_lengths.npy", np.array([3, 3, 0], np.uint32), "element 2 is 0, .* >= 1"),
+        ("sentence_lengths.npy", np.array([3, 1, 1], np.uint32), "add up to 5, .* to 6 tokens"),
+        ("document_lengths.npy", np.array([2, 2], np.uint32), "add up to 4, .* to 3 sentences"),
+        (
+            "document_source.npy",
+            np.array([0, 2], np.uint16),
+            "element 1 is 2, .* one index below 2",
+        ),
         ("document_language.npy", np.array([0], np.uint16), "one index below 2"),
-        ("token_counts.npy", np.zeros(10, np.int64), "add up to 6"),
+        ("token_counts.npy", np.zeros(10, np.int64), "id 5 occurs 0 times, tokens.npy has it 1"),
+        ("token_counts.npy", np.zeros(9, np.int64), "9 counts, needs 10"),
     ],
 )
 def test_a_store_written_wrongly_is_refused(
     store: TokenStore, name: str, values: np.ndarray, message: str
 ) -> None:
     _rewrite(store, name, values)
+    with pytest.raises(UserError, match=message) as error:
+        open_store(store.path)
+    assert str(store.path / "train" / name) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"tokenizer_digest": "0" * 64}, "tokenizer.json: its tokenizer_digest is"),
+        ({"special": {"pad": 1, "unk": 0, "cls": 2, "sep": 3, "mask": 4}}, "its special is"),
+        (
+            {
+                "sources": [
+                    {"name": "wiki", "splits": {"train": {"documents": 2}}},
+                    {"name": "books"},
+                ]
+            },
+            "1 documents of source 'wiki', the manifest says 2",
+        ),
+    ],
+)
+def test_a_manifest_that_disagrees_is_refused(
+    store: TokenStore, fields: dict[str, object], message: str
+) -> None:
+    _rewrite_manifest(store, **fields)
     with pytest.raises(UserError, match=message):
         open_store(store.path)
 

@@ -1,0 +1,257 @@
+"""Looking at data: what a store holds, what is made of it, and the very batch a step saw."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import rich.text
+from etils import epath
+from rich.markup import escape
+from rich.table import Table
+
+from bert_jax import overview, report
+from bert_jax.batches import make_batches
+from bert_jax.config import Config
+from bert_jax.config_values import from_dict
+from bert_jax.errors import UserError
+from bert_jax.terminal import console
+from data_pipeline.baselines import tokens_per_document
+from data_pipeline.batch import Batch
+from data_pipeline.inspect import (
+    Lengths,
+    ShownExample,
+    Vocabulary,
+    count_examples,
+    count_groups,
+    decode,
+)
+from data_pipeline.runners import byte_bar
+from data_pipeline.store import SPLITS, TokenStore, bytes_to_verify, open_store, read_manifest
+from data_pipeline.tokenizer import Tokenizer
+
+MOST_SLOTS = 100_000_000  # places for tokens in the rows that `inspect` counts
+_STYLES = {
+    "special": "dim",
+    "plain": "",
+    "masked": "bold yellow",
+    "random": "bold magenta",
+    "kept": "bold green",
+}
+
+
+def verify(path: Path) -> None:
+    """Reads all of a store and says what was checked; UserError where anything is wrong."""
+    seen = 0
+    with byte_bar("verify", bytes_to_verify(read_manifest(path)), 0, True) as update:
+
+        def watch(count: int) -> None:
+            nonlocal seen
+            seen += count
+            update(seen)
+
+        store = open_store(path, watch=watch)
+        update(bytes_to_verify(store.manifest))
+    files = store.manifest["files"]
+    size = sum(entry["bytes"] for entry in files.values())
+    print(f"{path}: nothing is wrong")
+    print(f"  {len(files)} files, {size / 1e6:,.1f} MB: size and sha256 of each")
+    for split in (store.train, store.held_out):
+        print(
+            f"  {split.name}: {len(split.tokens):,} ids, all below {store.vocab_size:,}, in "
+            f"{len(split.sentence_lengths):,} sentences of {len(split.document_lengths):,} "
+            "documents; lengths, sources, languages, counts of every id"
+        )
+    print("  tokenizer.json: digest, number of entries, special ids; manifest.json: its own digest")
+
+
+def inspect(
+    path: Path, config: Config, *, phase: int, split_name: str, examples: int, page: str | None
+) -> None:
+    """Prints what a store holds and what the config makes of it; `page`: an HTML file to write.
+
+    Raises:
+        UserError: no such phase or split, a split without text, or as `make_batches`.
+    """
+    if not 0 <= phase < len(config.phases):
+        raise UserError(f"--phase={phase}: the config has phases 0 to {len(config.phases) - 1}")
+    if split_name not in SPLITS:
+        raise UserError(f"--split={split_name}: give one of {', '.join(SPLITS)}")
+    store = open_store(path, verify=False)
+    split = store.train if split_name == "train" else store.held_out
+    shape = config.phases[phase]
+    batches = make_batches(config, store, split, shape)
+    counts = count_examples(store, batches, MOST_SLOTS)
+    vocabulary = Vocabulary(Tokenizer.load(store.tokenizer_path), store.special)
+    shown: list[ShownExample] = []
+    for row in range(shape.batch_size if examples else 0):
+        shown += decode(batches.batch(0, [row]), vocabulary, [row])
+        if len(shown) >= examples:
+            break
+    shown = shown[:examples]
+    heads = [overview.head(example, config.data, store) for example in shown]
+    lengths = {
+        "sentences": Lengths.of(split.sentence_lengths),
+        "documents": Lengths.of(tokens_per_document(split)),
+        "examples": Lengths(counts.lengths),
+        "predictions": Lengths(counts.predictions),
+    }
+    tables = {
+        f"The {split_name} split": overview.of_groups(count_groups(store, split)),
+        "Tokens (of an example: specials too), and predictions of an example": overview.of_lengths(
+            lengths
+        ),
+        f"Rows of epoch 0, phase {phase}": overview.of_rows(
+            counts, batches.rows_per_epoch, config.data
+        ),
+    }
+    if counts.labels is not None:
+        labels = overview.of_labels(counts.labels, config.data, store)
+        tables["Labels of the pairs, and the share of the second"] = labels
+    if len(store.held_out.tokens):
+        tables["Held-out text without a model"] = overview.of_held_out(store)
+    for title, (header, rows) in tables.items():
+        _print_table(title, header, rows)
+    for name, of in lengths.items():
+        _print_bars(name, of)
+    _print_examples(shown, heads)
+    if page:
+        _write_page(epath.Path(page), f"{path}: {split_name}", tables, lengths, shown, heads)
+
+
+def _print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    table = Table(
+        title=escape(title), title_justify="left", title_style="bold", min_width=len(title)
+    )
+    for column, name in enumerate(header):
+        numbers = all(_is_number(row[column]) for row in rows)
+        table.add_column(escape(name), justify="right" if numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(f"{v:,}" if isinstance(v, int) else escape(str(v)) for v in row))
+    console.print(table)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) or str(value)[:1].isdigit()
+
+
+def _print_bars(title: str, lengths: Lengths) -> None:
+    console.print(rich.text.Text(title, "bold"))
+    bins = lengths.bins()
+    most = max((count for _, _, count in bins), default=1)
+    for low, high, count in bins:
+        name = f"{low:,}" if low == high else f"{low:,}-{high:,}"
+        console.print(rich.text.Text(f"{name:>17} {'█' * round(40 * count / most):<40} {count:,}"))
+
+
+def _print_examples(examples: Sequence[ShownExample], heads: Sequence[str]) -> None:
+    for example, head in zip(examples, heads, strict=True):
+        text = rich.text.Text()
+        for token in example.tokens:
+            shown = f"{token.text}→{token.original}" if token.original else token.text
+            text.append(" " if token.space else "")
+            text.append(shown, f"{_STYLES[token.kind]} {'underline' if token.edge else ''}".strip())
+        console.print(rich.text.Text(f"\n{head}", "bold"))
+        console.print(text, soft_wrap=False)
+
+
+def _write_page(
+    file: epath.Path,
+    title: str,
+    tables: Mapping[str, overview.Rows],
+    lengths: Mapping[str, Lengths],
+    examples: Sequence[ShownExample],
+    heads: Sequence[str],
+) -> None:
+    page = report.Page(title)
+    for name, (header, rows) in tables.items():
+        page.heading(name)
+        page.table(header, rows)
+    page.heading("Histograms")
+    for name, of in lengths.items():
+        if of.total:
+            page.figure(report.histogram(of, xlabel=name), name)
+    page.heading("Examples")
+    page.examples(examples, heads)
+    try:
+        page.save(file)
+    except OSError as error:
+        raise UserError(f"{file}: cannot be written ({error.strerror})") from None
+    console.print(f"wrote {file}")
+
+
+def batch(
+    workdir: str, step: int, *, store_path: str | None, rows: str | None, out: str | None
+) -> None:
+    """Prints (and writes, as .npz) the batch that a step of a run saw.
+
+    Args:
+        step: counted from 0: the batch seen on the way from `step` updates to `step` + 1.
+        rows: "FIRST:END" or one number; None prints 4 and writes all.
+
+    Raises:
+        UserError: no run there, no such step or rows, or a store that is not the run's.
+    """
+    config, store = open_run(epath.Path(workdir), store_path)
+    index, local = config.phase_at(step)
+    phase = config.phases[index]
+    chosen = parse_rows(rows, phase.batch_size)
+    arrays = make_batches(config, store, store.train, phase).batch(local, chosen)
+    console.print(f"step {step}: step {local} of phase {index}, {phase.batch_size} rows")
+    vocabulary = Vocabulary(Tokenizer.load(store.tokenizer_path), store.special)
+    few = len(chosen) if rows else min(4, len(chosen))
+    shown = decode(_first(arrays, few), vocabulary, chosen[:few])
+    _print_examples(shown, [overview.head(example, config.data, store) for example in shown])
+    if out:
+        try:
+            with epath.Path(out).open("wb") as stream:
+                np.savez(stream, allow_pickle=False, **arrays)
+        except OSError as error:
+            raise UserError(f"{out}: cannot be written ({error.strerror})") from None
+        console.print(f"\nwrote {len(chosen)} rows to {out}: {', '.join(arrays)}")
+
+
+def open_run(workdir: epath.Path, store_path: str | None = None) -> tuple[Config, TokenStore]:
+    """A run's configuration, and the store it trains on.
+
+    Args:
+        store_path: where the store lies now, if not where the configuration says.
+
+    Raises:
+        UserError: no run there, or the store is not the one it trained on.
+    """
+    file = workdir / "config.json"
+    try:
+        description = json.loads(file.read_text())
+        config, data = from_dict(description["config"], Config), description["data"]
+    except FileNotFoundError:
+        raise UserError(
+            f"{workdir}: no config.json there; give the --workdir of a pretraining run"
+        ) from None
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{file}: not what a pretraining run writes") from None
+    store = open_store(store_path or config.data.store)
+    for name, digest in (("tokenizer", store.tokenizer_digest), ("train", store.train.digest)):
+        if data[name] != digest:
+            raise UserError(
+                f"{store.path}: its {name} digest is {digest[:12]}…, the run's {data[name][:12]}…: "
+                "not the store that the run saw; give that one with --store"
+            )
+    return config, store
+
+
+def parse_rows(text: str | None, batch_size: int) -> list[int]:
+    """ "0:4" or "7" as row numbers; None is all of them."""
+    first, colon, end = (text or f"0:{batch_size}").partition(":")
+    try:
+        start = int(first)
+        rows = list(range(start, int(end) if colon else start + 1))
+    except ValueError:
+        rows = []
+    if not rows or rows[0] < 0 or rows[-1] >= batch_size:
+        raise UserError(f"--rows={text}: give FIRST:END between 0 and {batch_size}, such as 0:4")
+    return rows
+
+
+def _first(arrays: Batch, count: int) -> Batch:
+    return {name: array[:count] for name, array in arrays.items()}

@@ -1,0 +1,111 @@
+"""Token baselines against their definitions in plain Python, and on real text."""
+
+from collections import Counter
+from itertools import pairwise
+from math import log
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_pipeline.baselines import (
+    bigram_loss,
+    spread_documents,
+    tokens_per_document,
+    unigram_loss,
+)
+from data_pipeline.build import build_store
+from data_pipeline.errors import UserError
+from data_pipeline.sources import parse_source
+from data_pipeline.store import StoredDocument, TokenStore, make_split, write_store
+from data_pipeline.tokenizer import SPECIAL_TOKENS, Tokenizer
+
+IDS = 12
+TOKENIZER = Tokenizer.from_vocab([*SPECIAL_TOKENS, *"abcdefg"])
+SENTENCES = st.lists(st.lists(st.integers(5, IDS - 1), min_size=1, max_size=6), min_size=1)
+DOCUMENTS = st.lists(SENTENCES.map(StoredDocument), min_size=1, max_size=6)
+
+
+def plain_losses(store: TokenStore, train: list, held_out: list) -> tuple[float, float]:
+    """Both, from the formulas, one token at a time."""
+    counts = Counter(t for d in train for s in d.sentences for t in s)
+    total = sum(counts.values())
+    pairs = Counter(p for d in train for s in d.sentences for p in pairwise(s))
+    unigram = bigram = tokens = 0
+    for sentence in (s for d in held_out for s in d.sentences):
+        for k, w in enumerate(sentence):
+            p = q = (counts[w] + 1) / (total + store.vocab_size)
+            after = {x: n for (v, x), n in pairs.items() if k and v == sentence[k - 1]}
+            if after:
+                q = (after.get(w, 0) + len(after) * p) / (sum(after.values()) + len(after))
+            unigram, bigram, tokens = unigram - log(p), bigram - log(q), tokens + 1
+    return unigram / tokens, bigram / tokens
+
+
+@given(DOCUMENTS, DOCUMENTS)
+def test_losses_are_those_of_the_formulas(tmp_path_factory, train, held_out) -> None:
+    folder = tmp_path_factory.mktemp("store")
+    store = write_store(folder, tokenizer=TOKENIZER, train=train, held_out=held_out)
+    expected = plain_losses(store, train, held_out)
+    assert (unigram_loss(store), bigram_loss(store)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_each_bigram_distribution_adds_up_to_one(tmp_path: Path) -> None:
+    """Held-out sentences (v, w) for every w: exp(-loss of w) summed over w is 1."""
+    train = [StoredDocument([[5, 6, 7, 5, 6], [7, 7]]), StoredDocument([[8, 5]])]
+    for v in (5, 7, 9, IDS - 1):
+        mass = 0.0
+        for w in range(IDS):
+            store = write_store(
+                tmp_path / f"{v}-{w}",
+                tokenizer=TOKENIZER,
+                train=train,
+                held_out=[StoredDocument([[v, w]])],
+            )
+            first = (store.train.token_counts[v] + 1) / (len(store.train.tokens) + IDS)
+            mass += np.exp(-2 * bigram_loss(store)) / first
+        assert mass == pytest.approx(1.0)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=60), st.integers(0, 400))
+def test_documents_are_spread_and_never_exceed_the_limit(sizes: list[int], most: int) -> None:
+    split = make_split("train", [StoredDocument([[5], [6] * n]) for n in sizes], IDS)
+    tokens = tokens_per_document(split)
+    assert tokens.tolist() == [n + 1 for n in sizes]
+    taken = spread_documents(split, most)
+    assert tokens[taken].sum() <= most
+    if most >= tokens.sum():
+        assert taken.all()
+
+
+def test_documents_come_from_everywhere() -> None:
+    split = make_split("train", [StoredDocument([[5] * 10]) for _ in range(100)], IDS)
+    (chosen,) = np.nonzero(spread_documents(split, 200))
+    assert len(chosen) == 20
+    assert np.diff(chosen).max() == 5
+
+
+def test_without_held_out_text_the_reason_is_said(tmp_path: Path) -> None:
+    store = write_store(tmp_path / "s", tokenizer=TOKENIZER, train=[StoredDocument([[5]])])
+    for loss in (unigram_loss, bigram_loss):
+        with pytest.raises(UserError, match="no held-out text"):
+            loss(store)
+
+
+def test_on_real_text_a_neighbour_helps(real_wiki_files, real_data, tmp_path) -> None:
+    tokenizer = Tokenizer.load(real_data / "vocab" / "bert-base-uncased-vocab.txt")
+    store = build_store(
+        [parse_source(f"wikiextractor:{real_wiki_files[0].parent}")],
+        tokenizer,
+        tmp_path / "store",
+        held_out_share=0.1,
+        workers=1,
+        progress=False,
+    )
+    unigram, bigram = unigram_loss(store), bigram_loss(store)
+    entropy = store.train.token_counts / len(store.train.tokens)
+    entropy = -(entropy[entropy > 0] * np.log(entropy[entropy > 0])).sum()
+    assert entropy < unigram < np.log(store.vocab_size)
+    assert 3.0 < bigram < unigram - 0.5
