@@ -77,17 +77,28 @@ def constrain_batch(x: jax.Array) -> jax.Array:
     return jax.lax.with_sharding_constraint(x, spec("batch"))
 
 
-def param_specs(abstract: nnx.State) -> dict:
-    """The logical axes of each parameter as a PartitionSpec, in a dict like the parameters'."""
+def param_axes(abstract: nnx.State) -> dict:
+    """The logical name of each dimension of each parameter, in a dict like the parameters'.
 
-    def leaf(variable: nnx.Variable) -> P:
+    ("layers", "embed", "mlp") for a kernel of all layers: a leading dimension that its declaration
+    does not name is that of the stack.
+    """
+
+    def leaf(variable: nnx.Variable) -> tuple[str, ...]:
         axes = variable.get_metadata("axes")
         stacked = variable.get_value().ndim - len(axes)
-        return spec(*("layers",) * stacked, *axes)
+        return (*("layers",) * stacked, *axes)
 
-    specs = {path: leaf(v) for path, v in nnx.to_flat_state(abstract)}
+    axes = {path: leaf(v) for path, v in nnx.to_flat_state(abstract)}
     return jax.tree_util.tree_map_with_path(
-        lambda path, _: specs[tuple(k.key for k in path)], nnx.to_pure_dict(abstract)
+        lambda path, _: axes[tuple(k.key for k in path)], nnx.to_pure_dict(abstract)
+    )
+
+
+def param_specs(abstract: nnx.State) -> dict:
+    """The logical axes of each parameter as a PartitionSpec, in a dict like the parameters'."""
+    return jax.tree.map(
+        lambda axes: spec(*axes), param_axes(abstract), is_leaf=lambda x: isinstance(x, tuple)
     )
 
 

@@ -15,7 +15,8 @@ from jax.sharding import PartitionSpec as P
 from bert_jax import heads, objectives, sharding
 from bert_jax.config import Config
 from bert_jax.dropout import fold
-from bert_jax.optimizer import make_optimizer, make_schedule
+from bert_jax.optimizer import make_optimizer
+from bert_jax.schedule import make_schedule
 
 State = dict[str, Any]  # step: int32 scalar; params, opt: dicts of arrays
 
@@ -42,8 +43,8 @@ class Program:
 def make_program(config: Config, mesh: Mesh, corpus: objectives.Corpus) -> Program:
     """Builds the jitted functions; nothing is compiled or allocated yet."""
     graph, abstract_params = heads.declare(config.model, config.compute)
-    optimizer = make_optimizer(config.optimizer, config.total_steps)
-    schedule = make_schedule(config.optimizer, config.total_steps)
+    optimizer = make_optimizer(config.optimizer, sharding.param_axes(abstract_params))
+    schedule = make_schedule(config)
 
     def init() -> State:
         params = heads.init_params(config.model, config.compute, jax.random.key(config.seed))
@@ -58,13 +59,14 @@ def make_program(config: Config, mesh: Mesh, corpus: objectives.Corpus) -> Progr
 
         (loss, sums), gradients = jax.value_and_grad(loss_fn, has_aux=True)(state["params"])
         updates, opt = optimizer.update(gradients, state["opt"], state["params"])
+        rate = schedule(state["step"])
+        params = jax.tree.map(lambda p, u: p - rate * u, state["params"], updates)
         metrics = {
             "loss": loss,
             "grad_norm": optax.tree.norm(gradients),
-            "learning_rate": schedule(state["step"]),
+            "learning_rate": rate,
             "sums": sums,
         }
-        params = optax.apply_updates(state["params"], updates)
         return {"step": state["step"] + 1, "params": params, "opt": opt}, metrics
 
     def eval_step(params: Any, batch: heads.Batch) -> objectives.Sums:
