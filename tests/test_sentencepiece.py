@@ -45,7 +45,22 @@ HARD = [
     "",
     "   ",
 ]
-WORDS = "seven wizards quietly brew a potion of wild berries near the old stone bridge".split()
+WORDS = "seven wizards quietly brew a potion of wild berries near the old stone bridge".split()  # noqa: SIM905
+    "seven",
+    "wizards",
+    "quietly",
+    "brew",
+    "a",
+    "potion",
+    "of",
+    "wild",
+    "berries",
+    "near",
+    "the",
+    "old",
+    "stone",
+    "bridge",
+]
 TRAIN = """
 import random, sys
 from data_pipeline.tokenizer import Tokenizer
@@ -161,13 +176,12 @@ def sentences(kind: str, paths: list[Path]) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lowercase", [True, False])
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(("algorithm", "lowercase"), [("unigram", True), ("bpe", False)])
 def test_real_text_has_the_ids_of_the_original(
     algorithm: str, lowercase: bool, real_wiki_files: list[Path], real_books: list[Path]
 ) -> None:
     text = [*sentences("wikiextractor", real_wiki_files), *sentences("books", real_books)]
-    model = train_model(text, 8000, algorithm, lowercase=lowercase)
+    model = train_model(text[::4], 8000, algorithm, lowercase=lowercase)
     tokenizer = Tokenizer(convert(model, algorithm))
     share = 2e-4 if algorithm == "unigram" else 0
     assert_equal_but_for_ties(model, tokenizer, text, share=share)
@@ -204,8 +218,11 @@ def test_decoding_gives_the_normalized_text(trained: tuple[bytes, Tokenizer], te
 
 
 def without_marks(text: str) -> bool:
-    """No combining or joining characters, whose replacements `tokenizers` treats in its own way."""
-    plain = all(not unicodedata.category(c).startswith(("M", "Cf")) for c in text)
+    """No combining or joining characters, where `tokenizers` replaces in its own way.
+
+    Unassigned ones are left out too: a newer Unicode may have made them combining.
+    """
+    plain = all(not unicodedata.category(c).startswith(("M", "Cf", "Cn")) for c in text)
     return plain and not any("\u1100" <= c <= "\u11ff" or "\uff61" <= c <= "\uffdf" for c in text)
 
 
