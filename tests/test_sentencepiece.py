@@ -45,22 +45,7 @@ HARD = [
     "",
     "   ",
 ]
-WORDS = "seven wizards quietly brew a potion of wild berries near the old stone bridge".split()  # noqa: SIM905
-    "seven",
-    "wizards",
-    "quietly",
-    "brew",
-    "a",
-    "potion",
-    "of",
-    "wild",
-    "berries",
-    "near",
-    "the",
-    "old",
-    "stone",
-    "bridge",
-]
+WORDS = ("seven", "wizards", "quietly", "brew", "a", "potion", "of", "wild", "berries", "near")
 TRAIN = """
 import random, sys
 from data_pipeline.tokenizer import Tokenizer
