@@ -6,6 +6,7 @@ import subprocess
 import sys
 import unicodedata
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -56,6 +57,16 @@ print([Tokenizer.train(text, 200, model=model).digest for model in ("unigram", "
 """
 
 
+class Trained(NamedTuple):
+    """The bytes of a model, which are too long to be shown, and its tokenizer."""
+
+    model: bytes
+    tokenizer: Tokenizer
+
+    def __repr__(self) -> str:
+        return "Trained"
+
+
 def original(model: bytes) -> sentencepiece.SentencePieceProcessor:
     return sentencepiece.SentencePieceProcessor(model_proto=model)
 
@@ -74,11 +85,11 @@ def train_raw(texts: list[str], **options: object) -> bytes:
 
 
 @pytest.fixture(scope="module", params=list(itertools.product(ALGORITHMS, (True, False))), ids=str)
-def trained(request: pytest.FixtureRequest) -> tuple[bytes, Tokenizer]:
+def trained(request: pytest.FixtureRequest) -> Trained:
     """A model of many scripts and its tokenizer."""
     algorithm, lowercase = request.param
     model = train_model(HARD * 3, SIZES[algorithm], algorithm, lowercase=lowercase)
-    return model, Tokenizer(convert(model, "trained"))
+    return Trained(model, Tokenizer(convert(model, "trained")))
 
 
 def test_a_model_trains_to_the_same_bytes_in_every_process() -> None:
@@ -121,7 +132,7 @@ def test_a_size_that_the_text_does_not_give_is_one_line_with_one_that_it_does(mo
             Tokenizer.train(nothing, 100, model=model)
 
 
-def test_hard_text_has_the_ids_of_the_original(trained: tuple[bytes, Tokenizer]) -> None:
+def test_hard_text_has_the_ids_of_the_original(trained: Trained) -> None:
     model, tokenizer = trained
     theirs = original(model)
     for text in HARD:
@@ -146,7 +157,7 @@ def assert_equal_but_for_ties(
     assert ties <= share * len(texts), f"{ties} of {len(texts)}"
 
 
-def test_a_very_long_word_has_the_ids_of_the_original(trained: tuple[bytes, Tokenizer]) -> None:
+def test_a_very_long_word_has_the_ids_of_the_original(trained: Trained) -> None:
     words = ["x" * 100_000, "Hello" * 20_000, "東京は" * 30_000, "🙂" * 20_000]
     assert_equal_but_for_ties(*trained, words, share=1.0)
 
@@ -182,7 +193,7 @@ ANY_TEXT = st.lists(
 
 @settings(max_examples=200)
 @given(text=ANY_TEXT)
-def test_no_text_becomes_a_special_token(trained: tuple[bytes, Tokenizer], text: str) -> None:
+def test_no_text_becomes_a_special_token(trained: Trained, text: str) -> None:
     _, tokenizer = trained
     special = tokenizer.special
     encoded = ids(tokenizer, text)
@@ -192,7 +203,7 @@ def test_no_text_becomes_a_special_token(trained: tuple[bytes, Tokenizer], text:
 
 @settings(max_examples=200)
 @given(text=ANY_TEXT)
-def test_decoding_gives_the_normalized_text(trained: tuple[bytes, Tokenizer], text: str) -> None:
+def test_decoding_gives_the_normalized_text(trained: Trained, text: str) -> None:
     model, tokenizer = trained
     encoded = ids(tokenizer, text)
     if tokenizer.special.unk not in encoded:
@@ -217,7 +228,7 @@ def without_marks(text: str) -> bool:
         without_marks
     )
 )
-def test_any_text_has_the_ids_of_the_original(trained: tuple[bytes, Tokenizer], text: str) -> None:
+def test_any_text_has_the_ids_of_the_original(trained: Trained, text: str) -> None:
     assert_equal_but_for_ties(*trained, [text], share=1.0)
 
 
@@ -302,7 +313,7 @@ def test_a_model_that_was_cut_off_is_one_line(tmp_path: Path) -> None:
         Tokenizer.load(tmp_path / "x.model")
 
 
-def test_the_file_recognizes_specials_and_joins_pairs(trained: tuple[bytes, Tokenizer]) -> None:
+def test_the_file_recognizes_specials_and_joins_pairs(trained: Trained) -> None:
     _, tokenizer = trained
     exported = tokenizers.Tokenizer.from_str(tokenizer.json.decode())
     pieces = exported.encode("мир [MASK] мир, [MASK]ир").tokens
@@ -319,7 +330,7 @@ def test_the_file_recognizes_specials_and_joins_pairs(trained: tuple[bytes, Toke
     assert pair.ids[n + 1] == pair.ids[-1] == tokenizer.special.sep
 
 
-def test_word_starts_of_sentencepiece(trained: tuple[bytes, Tokenizer]) -> None:
+def test_word_starts_of_sentencepiece(trained: Trained) -> None:
     _, tokenizer = trained
     starts = tokenizer.word_starts
     assert (starts.dtype, starts.shape) == (np.bool_, (tokenizer.vocab_size,))
