@@ -216,8 +216,11 @@ def test_decoding_gives_the_normalized_text(trained: Trained, text: str) -> None
 def without_marks(text: str) -> bool:
     """No combining or joining characters, where `tokenizers` replaces in its own way.
 
-    Unassigned ones are left out too: a newer Unicode may have made them combining.
+    Unassigned ones are left out too: a newer Unicode may have made them combining. The two vowels
+    are letters, but drawn together with what stands before them.
     """
+    if "\u0e33" in text or "\u0eb3" in text:
+        return False
     plain = all(not unicodedata.category(c).startswith(("M", "Cf", "Cn")) for c in text)
     return plain and not any("\u1100" <= c <= "\u11ff" or "\uff61" <= c <= "\uffdf" for c in text)
 
@@ -230,6 +233,13 @@ def without_marks(text: str) -> bool:
 )
 def test_any_text_has_the_ids_of_the_original(trained: Trained, text: str) -> None:
     assert_equal_but_for_ties(*trained, [text], share=1.0)
+
+
+def test_a_mark_on_a_replaced_character_is_lost(trained: Trained) -> None:
+    """The known difference: `tokenizers` replaces what is drawn as one character as a whole."""
+    model, tokenizer = trained
+    assert ids(tokenizer, "①\u0327") == ids(tokenizer, "①")
+    assert original(model).encode("①\u0327") == [*ids(tokenizer, "①"), tokenizer.special.unk]
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
