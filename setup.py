@@ -15,6 +15,7 @@ CORE = [
     "numpy>=2.0",  # host arrays, the token store
     "numba>=0.61",  # compiled loops that pair, mask and assemble batches
     "tokenizers>=0.21",  # WordPiece, trained or from vocab.txt; writes the exported tokenizer.json
+    "sentencepiece>=0.2",  # trains unigram and BPE vocabularies; tokenizers alone encodes
     "sentencex>=1.0.32",  # sentence splitting for many languages at 45 MB/s
     "safetensors>=0.5",  # the exported weights
     "etils[epath]>=1.10",  # one path type for local and bucket paths

@@ -29,7 +29,10 @@ _LENGTHS = (16, 32, 64, 128, 256, 512)
 
 @dataclass(frozen=True)
 class Fill:
-    """One way to fill a mask: a vocabulary entry ("##" marks the inside of a word)."""
+    """One way to fill a mask: a vocabulary entry.
+
+    "##" marks the inside of a word (WordPiece), "▁" its start (SentencePiece).
+    """
 
     token: str
     probability: float

@@ -30,7 +30,7 @@ from data_pipeline.sentences import check_language
 from data_pipeline.shard import Unit, build_shard, cleaned, is_finished, raw_hash
 from data_pipeline.sources import SourceSpec, read, units
 from data_pipeline.store import MANIFEST, SPLITS, TOKENIZER, TokenStore, open_store, read_manifest
-from data_pipeline.tokenizer import Tokenizer
+from data_pipeline.tokenizer import Algorithm, Tokenizer
 
 BUILD_VERSION = 1  # raised when the same text and settings give another store
 _UNIT_BYTES = 16 << 20
@@ -105,13 +105,16 @@ def train_tokenizer(
     sources: Sequence[SourceSpec],
     vocab_size: int,
     *,
+    model: Algorithm = "wordpiece",
     lowercase: bool = True,
-    most_bytes: int = 1 << 30,
+    most_bytes: int | None = None,
 ) -> Tokenizer:
-    """Train a WordPiece vocabulary on the cleaned text of these sources (see `Tokenizer.train`).
+    """Train a vocabulary on the cleaned text of these sources (see `Tokenizer.train`).
 
     Args:
-        most_bytes: above so much raw text, a share of the documents is taken, by hash.
+        most_bytes: above so much raw text, a share of the documents is taken, by hash. None is
+            1 GiB for WordPiece and, because SentencePiece holds its text in memory many times
+            over, 256 MiB for the others.
 
     Raises:
         UserError: as `build_store` and `Tokenizer.train`.
@@ -119,6 +122,8 @@ def train_tokenizer(
     _check(sources, 0.0)
     files = [(spec, path) for spec in sources for path in units(spec)]
     size = sum(path.stat().st_size for _, path in files)
+    if most_bytes is None:
+        most_bytes = 1 << (30 if model == "wordpiece" else 28)
     highest = int(min(1.0, most_bytes / max(size, 1)) * (1 << 64))
 
     def texts() -> Iterator[str]:
@@ -127,7 +132,7 @@ def train_tokenizer(
                 if raw_hash(document.text) < highest:
                     yield cleaned(document, spec)[0]
 
-    return Tokenizer.train(texts(), vocab_size, lowercase=lowercase)
+    return Tokenizer.train(texts(), vocab_size, model=model, lowercase=lowercase)
 
 
 def _check(sources: Sequence[SourceSpec], held_out_share: float) -> None:

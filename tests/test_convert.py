@@ -16,7 +16,8 @@ from goldens import case as cases
 from goldens.case import CASES
 from small import COMPUTE, model_config, run_config
 
-from bert_jax import cli, heads
+import bert_jax
+from bert_jax import cli, fill, heads
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import CheckpointConfig, ModelConfig
 from bert_jax.config_values import to_dict
@@ -24,7 +25,12 @@ from bert_jax.convert import names
 from bert_jax.convert.bert_config import from_config_json, to_config_json
 from bert_jax.convert.card import Card
 from bert_jax.convert.export import export, run_export
+from bert_jax.terminal import console
+from data_pipeline.build import build_store, train_tokenizer
 from data_pipeline.errors import UserError
+from data_pipeline.sentences import split
+from data_pipeline.shard import cleaned
+from data_pipeline.sources import parse_source, read, units
 from data_pipeline.store import StoredDocument, write_store
 from data_pipeline.tokenizer import Tokenizer
 
@@ -231,6 +237,27 @@ def test_an_unusual_tokenizer_is_exported_as_a_general_one(tokenizer, tmp_path):
     assert settings["tokenizer_class"] == "PreTrainedTokenizerFast"
 
 
+@pytest.mark.parametrize("algorithm", ["unigram", "bpe"])
+def test_sentencepiece_is_exported_as_it_is_and_fills_masks(algorithm, tmp_path):
+    made = Tokenizer.train(TEXTS[:7] * 3, 88, model=algorithm)
+    config = dataclasses.replace(model_config(), vocab_size=made.vocab_size)
+    out = tmp_path / "out"
+    export(random_params(config), config, made, out, card=Card())
+    assert (out / "tokenizer.json").read_bytes() == made.json
+    assert not (out / "vocab.txt").exists()  # from which transformers would make a WordPiece
+    settings = json.loads((out / "tokenizer_config.json").read_text())
+    assert settings["tokenizer_class"] == "PreTrainedTokenizerFast"
+    assert "lower-case" in (out / "README.md").read_text(encoding="utf-8")
+    model = bert_jax.load(out)
+    (fills,) = model.fill_mask("hello [MASK] café", top_k=made.vocab_size)
+    assert {fill.token for fill in fills} >= {"▁", "[UNK]"}
+    assert sum(fill.probability for fill in fills) == pytest.approx(1, abs=1e-3)
+    console.print(fill.table([fills]))  # every entry can be printed
+    ids = model.tokenizer.encode_batch(["Hello World! мир"])[0]
+    assert model.tokenizer.decode(ids) == "hello world! мир"
+    assert model.encode("Hello World! мир").shape == (1, config.hidden_size)
+
+
 def test_only_an_export_is_replaced(exported, tokenizer):
     out, config, params = exported
     export(params, config, tokenizer, out, card=Card(step=8))
@@ -429,6 +456,39 @@ class TestTransformers:
         special = theirs.pad_token_id, theirs.unk_token_id, theirs.cls_token_id
         assert (*special, theirs.sep_token_id, theirs.mask_token_id) == tuple(made.special)
         assert theirs("a", "b")["token_type_ids"] == [0, 0, 0, 1, 1]
+
+    @pytest.mark.parametrize("algorithm", ["wordpiece", "unigram", "bpe"])
+    def test_auto_tokenizer_gives_the_ids_of_a_real_store(
+        self, algorithm, real_wiki_files, real_books, tmp_path
+    ):
+        from transformers import AutoTokenizer
+
+        sources = [
+            parse_source(f"wikiextractor:{real_wiki_files[0]}"),
+            parse_source(f"books:{real_books[0]}"),
+        ]
+        made = train_tokenizer(sources, 4000, model=algorithm)
+        store = build_store(sources, made, tmp_path / "store", held_out_share=0.2, progress=False)
+        config = dataclasses.replace(model_config(), vocab_size=made.vocab_size)
+        stored = Tokenizer.load(store.tokenizer_path)
+        export(random_params(config), config, stored, tmp_path / "out", card=Card())
+        theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
+        special = theirs.pad_token_id, theirs.unk_token_id, theirs.cls_token_id
+        assert (*special, theirs.sep_token_id, theirs.mask_token_id) == tuple(stored.special)
+        documents = []  # as a list of sentences' ids
+        for spec in sources:
+            for path in units(spec):
+                for document in read(spec, path):
+                    sentences = split(cleaned(document, spec)[0], spec.language)
+                    ids = theirs(sentences)["input_ids"] if sentences else []
+                    documents.append([sentence[1:-1] for sentence in ids if len(sentence) > 2])
+        held_out = store.held_out
+        sentences = np.split(held_out.tokens, np.cumsum(held_out.sentence_lengths)[:-1])
+        start = 0
+        for count in held_out.document_lengths:
+            assert [s.tolist() for s in sentences[start : start + count]] in documents
+            start += count
+        assert start == len(sentences) > 100
 
     def test_a_general_tokenizer_gives_the_same_ids(self, tokenizer, tmp_path):
         import tokenizers

@@ -1,6 +1,7 @@
 """WordPiece: trained the same everywhere, read from files users have, safe with special tokens."""
 
 import hashlib
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -126,3 +127,23 @@ def test_bad_vocabularies(tmp_path: Path) -> None:
 def test_nothing_gives_no_ids() -> None:
     first, second = Tokenizer.from_vocab(ENTRIES).encode_batch(["", "hello"])
     assert (first.shape, first.dtype, second.tolist()) == ((0,), np.uint32, [11])
+
+
+def test_words_start_where_the_prefix_is_missing() -> None:
+    starts = Tokenizer.from_vocab(ENTRIES).word_starts
+    assert starts.tolist() == [not entry.startswith("##") for entry in ENTRIES]
+    assert not starts.flags.writeable
+
+
+def test_word_starts_come_from_the_prefix_of_the_file() -> None:
+    spec = json.loads(Tokenizer.from_vocab([*SPECIAL_TOKENS, "a", "~b", "##c"]).json)
+    spec["model"]["continuing_subword_prefix"] = "~"
+    starts = Tokenizer(json.dumps(spec).encode()).word_starts
+    assert starts.tolist() == [True] * 6 + [False, True]
+
+
+def test_a_tokenizer_that_does_not_mark_words_says_so() -> None:
+    vocab = {token: i for i, token in enumerate(SPECIAL_TOKENS)}
+    library = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, unk_token="[UNK]"))
+    with pytest.raises(UserError, match=r"\(WordLevel\) does not say where words begin"):
+        _ = Tokenizer(library.to_str().encode()).word_starts

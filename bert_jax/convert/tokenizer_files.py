@@ -1,41 +1,48 @@
 """The tokenizer's files beside exported weights, so that `AutoTokenizer` gives our ids.
 
-`tokenizer.json` is copied byte for byte, but for a BERT transformers does not take it as it is:
-from `tokenizer_config.json` 4.x overrides its normalizer and 5.x builds the whole tokenizer again.
-So what that file says must agree with tokenizer.json.
+`tokenizer.json` is copied byte for byte. For the WordPiece of BERT transformers does not take it as
+it is: from `tokenizer_config.json` 4.x overrides its normalizer and 5.x builds the whole tokenizer
+again. So what that file says must agree with tokenizer.json. Every other tokenizer, SentencePiece
+among them, is exported under the class that reads tokenizer.json and nothing else.
 """
 
 import json
 from typing import Any
 
-from data_pipeline.tokenizer import LONGEST_WORD, PREFIX, SPECIAL_TOKENS, Tokenizer
+import tokenizers
+
+from data_pipeline.tokenizer import SPECIAL_TOKENS, Tokenizer
+from data_pipeline.wordpiece import LONGEST_WORD, PREFIX
 
 
 def tokenizer_files(tokenizer: Tokenizer, max_positions: int) -> dict[str, bytes]:
     """File name -> contents."""
+    spec = json.loads(tokenizer.json)
     pad, unk, cls, sep, mask = SPECIAL_TOKENS
     specials = {
         "cls_token": cls, "mask_token": mask, "pad_token": pad, "sep_token": sep, "unk_token": unk,
     }  # fmt: skip
     settings = {
-        **_behaviour(json.loads(tokenizer.json)),
+        **_behaviour(spec),
         "clean_up_tokenization_spaces": True,
         "model_max_length": max_positions,
         **specials,
     }
-    entries = "".join(f"{tokenizer.token(i)}\n" for i in range(tokenizer.vocab_size))
-    return {
+    files = {
         "tokenizer.json": tokenizer.json,
         "tokenizer_config.json": json_bytes(settings),
         "special_tokens_map.json": json_bytes(specials),
-        "vocab.txt": entries.encode(),
     }
+    if spec["model"]["type"] == "WordPiece":  # the only one that a vocab.txt can describe
+        entries = "".join(f"{tokenizer.token(i)}\n" for i in range(tokenizer.vocab_size))
+        files["vocab.txt"] = entries.encode()
+    return files
 
 
 def lowercases(tokenizer: Tokenizer) -> bool:
     """Whether text is lower-cased before it is split."""
-    normalizer = json.loads(tokenizer.json)["normalizer"]
-    return bool(normalizer and normalizer.get("lowercase"))
+    normalizer = tokenizers.Tokenizer.from_str(tokenizer.json.decode()).normalizer
+    return normalizer is not None and normalizer.normalize_str("A") == "a"
 
 
 def json_bytes(value: Any) -> bytes:

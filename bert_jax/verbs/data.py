@@ -7,6 +7,9 @@ from absl import flags
 
 from bert_jax.verbs.verb import Verb, need
 
+ALGORITHMS = ("wordpiece", "unigram", "bpe")
+KINDS = "a tokenizer.json, a vocab.txt or a SentencePiece .model"
+
 
 def _define_source(values: flags.FlagValues) -> None:
     text = (
@@ -19,9 +22,11 @@ def _define_source(values: flags.FlagValues) -> None:
 def _define_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
     _define_source(values)
     flags.DEFINE_string("out", None, "the tokenizer.json to write", flag_values=values)
+    model = "wordpiece, or SentencePiece's unigram or bpe"
+    flags.DEFINE_enum("model", "wordpiece", ALGORITHMS, model, flag_values=values)
     size = "entries, special tokens included"
     flags.DEFINE_integer("vocab_size", 30522, size, 100, flag_values=values)
-    flags.DEFINE_bool("cased", False, "keep case and accents", flag_values=values)
+    flags.DEFINE_bool("cased", False, "keep case", flag_values=values)
 
 
 def _run_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -30,14 +35,16 @@ def _run_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
     from data_pipeline.sources import parse_source
 
     sources = [parse_source(text) for text in values.source]
-    tokenizer = train_tokenizer(sources, values.vocab_size, lowercase=not values.cased)
+    tokenizer = train_tokenizer(
+        sources, values.vocab_size, model=values.model, lowercase=not values.cased
+    )
     tokenizer.save(Path(values.out))
     print(f"{tokenizer.vocab_size:,} entries in {values.out}")
 
 
 def _define_build(values: flags.FlagValues, words: Sequence[str]) -> None:
     _define_source(values)
-    flags.DEFINE_string("tokenizer", None, "a tokenizer.json or vocab.txt", flag_values=values)
+    flags.DEFINE_string("tokenizer", None, KINDS, flag_values=values)
     flags.DEFINE_bool("cased", False, "the vocab.txt keeps case and accents", flag_values=values)
     flags.DEFINE_string("out", None, "folder of the new token store", flag_values=values)
     share = "share of each source's documents kept apart for evaluation"
@@ -62,7 +69,7 @@ def _run_build(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 VERBS = {
     "data tokenizer": Verb(
-        "train a WordPiece vocabulary",
+        "train a vocabulary: WordPiece, or SentencePiece unigram or BPE",
         "bert-jax data tokenizer --source=books:/data/books --out=tokenizer.json",
         _define_tokenizer,
         _run_tokenizer,
