@@ -5,8 +5,8 @@
     python benchmarks/plan.py --store=STORE --tokens=100_000_000 --pairing=sop
 
 A plan is made from lengths alone, so the split is drawn: documents of the store, with repetition,
-until the tokens are reached. Each plan is made, with its checksums, into an empty cache by a process
-of its own, whose peak memory (resident, with Python, numba and the lengths) is given.
+until the tokens are reached. Each plan is made, with its checksums, into an empty cache by a new
+process, whose peak memory (resident, with Python, numba and the lengths) is given.
 """
 
 import argparse
@@ -22,13 +22,13 @@ import numpy as np
 from data_pipeline import build
 from data_pipeline.masking import MaskingSpec
 from data_pipeline.packing import packing_bound
-from data_pipeline.pairing import MODES
+from data_pipeline.pairing import MODES, Pairing
 from data_pipeline.plan import Plans, PlanSpec
 from data_pipeline.sources import parse_source
 from data_pipeline.store import Split, open_store
 
-SHAPES = ((128, 20), (512, 77))  # sequence length, prediction slots
-EXAMPLES_PER_ROW = 8
+# Most tokens and prediction slots of an example; tokens and examples of a row.
+SHAPES = ((128, 20, 128, 8), (128, 20, 512, 32), (512, 77, 512, 8))
 LENGTHS = ("sentence_lengths", "document_lengths", "document_source", "document_language")
 
 
@@ -43,17 +43,19 @@ def main() -> None:
         folder = Path(name)
         with spawn.Pool(1) as pool:
             tokens, documents = pool.apply(draw_split, (options.store, options.tokens, folder))
-        print(f"{tokens:,} tokens in {documents:,} documents; rows of up to {EXAMPLES_PER_ROW}\n")
+        print(f"{tokens:,} tokens in {documents:,} documents\n")
         for pairing in options.pairing or ["nsp"]:
-            for seq_length, slots in SHAPES:
+            for shape in SHAPES:
+                spec = plan_spec(pairing, *shape)
                 for _ in range(2):  # the first process may have to compile
                     with spawn.Pool(1) as pool:
-                        result = pool.apply(measure, (folder, pairing, seq_length, slots))
+                        result = pool.apply(measure, (folder, spec))
                 with spawn.Pool(1) as pool:
-                    fill, bound = pool.apply(fills, (folder, pairing, seq_length, slots))
+                    fill, bound = pool.apply(fills, (folder, spec))
                 seconds, processor, opened, megabytes, rows = result
                 print(
-                    f"{pairing}, seq {seq_length}: {seconds:.1f} s (processor {processor:.1f} s), "
+                    f"{pairing}, seq {shape[0]} in rows of {shape[2]}: "
+                    f"{seconds:.1f} s (processor {processor:.1f} s), "
                     f"peak {megabytes:.0f} MiB; cached plan checked in {opened:.1f} s; "
                     f"{rows:,} rows, {fill:.2%} real tokens, bound {bound:.2%}",
                     flush=True,
@@ -84,49 +86,42 @@ def draw_split(store: Path | None, tokens: int, folder: Path) -> tuple[int, int]
     return int(sizes[chosen].sum()), len(chosen)
 
 
-def open_plans(folder: Path, pairing: str, seq_length: int, slots: int, cache: Path) -> Plans:
-    split = Split(
-        name="train",
-        tokens=np.zeros(0, np.uint16),
-        token_counts=np.zeros(0, np.int64),
-        digest="drawn",
-        **{name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in LENGTHS},
-    )
-    return Plans(split, plan_spec(pairing, seq_length, slots), cache)
-
-
-def plan_spec(pairing: str, seq_length: int, slots: int) -> PlanSpec:
+def plan_spec(pairing: Pairing, seq_length: int, slots: int, row: int, examples: int) -> PlanSpec:
     return PlanSpec(
         seq_length,
         pairing=pairing,
-        row_predictions=slots,
-        examples_per_row=EXAMPLES_PER_ROW,
+        row_tokens=row,
+        row_predictions=-(-slots * row // seq_length),
+        examples_per_row=examples,
         predictions=tuple(MaskingSpec(slots).predictions(seq_length).tolist()),
     )
 
 
-def measure(
-    folder: Path, pairing: str, seq_length: int, slots: int
-) -> tuple[float, float, float, float, int]:
+def open_plans(folder: Path, spec: PlanSpec, cache: str) -> Plans:
+    lengths = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in LENGTHS}
+    none = np.zeros(0, np.int64)
+    split = Split(name="train", tokens=none, token_counts=none, digest="drawn", **lengths)
+    return Plans(split, spec, cache)
+
+
+def measure(folder: Path, spec: PlanSpec) -> tuple[float, float, float, float, int]:
     """(seconds of a plan, of the processor, of checking it, peak MiB of this process, rows)."""
     with tempfile.TemporaryDirectory(dir=folder) as cache:
         before, processor = time.perf_counter(), time.process_time()
-        rows = open_plans(folder, pairing, seq_length, slots, Path(cache)).rows
-        after = time.perf_counter()
-        processor = time.process_time() - processor
-        open_plans(folder, pairing, seq_length, slots, Path(cache)).epoch(0)
+        rows = open_plans(folder, spec, cache).rows
+        after, processor = time.perf_counter(), time.process_time() - processor
+        open_plans(folder, spec, cache).epoch(0)
         opened = time.perf_counter() - after
     unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, in bytes
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
     return after - before, processor, opened, peak, rows
 
 
-def fills(folder: Path, pairing: str, seq_length: int, slots: int) -> tuple[float, float]:
+def fills(folder: Path, spec: PlanSpec) -> tuple[float, float]:
     """(share of real tokens, what no packing could exceed)."""
-    spec = plan_spec(pairing, seq_length, slots)
     with tempfile.TemporaryDirectory(dir=folder) as cache:
-        plan = open_plans(folder, pairing, seq_length, slots, Path(cache)).epoch(0)
-        counts = np.bincount(plan.lengths(), minlength=seq_length + 1)
+        plan = open_plans(folder, spec, cache).epoch(0)
+        counts = np.bincount(plan.lengths(), minlength=spec.seq_length + 1)
         return plan.fill(spec.limits.tokens), packing_bound(counts, spec.slots, spec.limits)
 
 

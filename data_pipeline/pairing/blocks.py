@@ -49,10 +49,10 @@ def _blocks(
         if not cross:
             target = draw_target(visit_key(key, document, turn), most, limit)[0]
         start = address(texts, texts.document_sentences[document])
-        length = np.int64(0)  # of this document in the open block
+        length = 0  # tokens of this document in the open block
         for k in range(texts.document_sentences[document], texts.document_sentences[document + 1]):
-            size = np.int64(texts.sentence_lengths[k])
-            between = np.int64(length == 0 and used > 0)
+            size = texts.sentence_lengths[k]
+            between = 1 if length == 0 and used > 0 else 0
             if used > 0 and used + between + size > target:
                 if length > 0:
                     starts[at], lengths[at] = start, length
