@@ -22,7 +22,7 @@ import numpy as np
 from data_pipeline import build
 from data_pipeline.masking import MaskingSpec
 from data_pipeline.packing import packing_bound
-from data_pipeline.pairing import MODES, Pairing
+from data_pipeline.pairing import MODES, PAIRS, Pairing
 from data_pipeline.plan import Plans, PlanSpec
 from data_pipeline.sources import parse_source
 from data_pipeline.store import Split, open_store
@@ -90,6 +90,7 @@ def plan_spec(pairing: Pairing, seq_length: int, slots: int, row: int, examples:
     return PlanSpec(
         seq_length,
         pairing=pairing,
+        short_seq_prob=0.1 if pairing in PAIRS else 0.0,  # as the recipes
         row_tokens=row,
         row_predictions=-(-slots * row // seq_length),
         examples_per_row=examples,
