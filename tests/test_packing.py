@@ -63,28 +63,23 @@ def test_the_bound_holds_for_the_best_packing_of_few(lengths, tokens):
     assert sum(lengths) / (rows * tokens) <= bound + 1e-12
 
 
-def best_fit_decreasing(lengths, need, limits):
-    """One example at a time: the row with the least room that can take it, else a new one."""
+def best_fit_decreasing(lengths, tokens):
+    """One example at a time: to the fullest row that can take it, else to a new one."""
     rows = []
     for length in sorted(lengths, reverse=True):
-        fitting = [
-            row
-            for row in rows
-            if sum(row) + length <= limits.tokens
-            and sum(need[row]) + need[length] <= limits.predictions
-            and len(row) < limits.examples
-        ]
+        fitting = [k for k, row in enumerate(rows) if row + length <= tokens]
         if fitting:
-            max(fitting, key=sum).append(length)
+            rows[max(fitting, key=rows.__getitem__)] += length
         else:
-            rows.append([length])
-    return len(rows)
+            rows.append(length)
+    return sorted(rows)
 
 
-@given(many_lengths, st.integers(64, 150), st.integers(2, 12))
-def test_rows_are_those_of_best_fit_decreasing(lengths, tokens, examples):
-    limits, need = Limits(tokens, 10**6, examples), slots(64)
-    assert len(rows_of(lengths, need, limits)) == best_fit_decreasing(lengths, need, limits)
+@given(many_lengths, st.integers(64, 150))
+def test_rows_are_those_of_best_fit_decreasing(lengths, tokens):
+    rows = rows_of(lengths, slots(64), Limits(tokens, 10**6, 10**6))
+    filled = sorted(sum(lengths[example] for example in row) for row in rows)
+    assert filled == best_fit_decreasing(lengths, tokens)
 
 
 def test_prediction_slots_are_a_limit():
