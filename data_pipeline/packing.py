@@ -8,6 +8,21 @@ their own: they lie on masked slots, and there are never more of them.
 
 Best-fit decreasing takes the longest examples first and puts each into the fullest row that can
 take it, or else into a new one. `packing_bound` says what no packing could exceed.
+
+Real tokens of all, on 26.8 M tokens of Wikipedia and books, by most tokens of an example in tokens
+of a row (8 examples in 128, 32 in 512):
+
+                    128 in 128   128 in 512   512 in 512
+    nsp             99.2 %       99.9 %       99.9 %
+    sop             99.3 %       99.9 %       99.9 %
+    full_sentences  87.2 %       97.5 %       95.4 %
+    doc_sentences   87.3 %       97.8 %       95.6 %
+    single          86.9 %       97.7 %       95.5 %
+
+All of those in rows of an example's length but nsp and sop at 512 (99.9 %) are at the bound itself.
+At 128 in 128 it is the bound that moves with the documents that happen to be cut short: 98.9 % was
+seen, so for 99 % at 128 take rows of 256 or 512. Sentence blocks gain most from longer rows too,
+where best-fit decreasing stays up to 3 % below the bound.
 """
 
 from dataclasses import dataclass
