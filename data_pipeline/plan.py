@@ -324,6 +324,9 @@ class Plans:
         self._split, self._spec = split, spec
         self._names = {"sources": sources, "languages": languages}
         self._cache_dir = Path(cache_dir)
+        depends_on = (VERSION, split.digest, dataclasses.asdict(spec))
+        digest = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
+        self._name = f"plan-{digest[:32]}"
         self._lock = threading.Lock()
         self._plans: dict[int, Future[Plan]] = {}  # the one asked for last is the last
         self._planner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="plan")
@@ -370,19 +373,17 @@ class Plans:
         if columns is None:
             columns = keep(folder, COLUMNS, functools.partial(self._fill, epoch))
         if not self._spec.dupe_factor:
-            for earlier in range(1, epoch - KEPT + 1):
-                remove(self._folder(earlier))
+            self._remove_behind(epoch)
         return Plan(**columns)
+
+    def _remove_behind(self, epoch: int) -> None:
+        for folder in self._cache_dir.glob(f"{self._name}-*"):
+            number = folder.name.removeprefix(f"{self._name}-")
+            if number.isdecimal() and 0 < int(number) <= epoch - KEPT:
+                remove(folder)
 
     def _fill(self, epoch: int, put: Put) -> None:
         plan_epoch(self._split, self._spec, epoch, put, **self._names)
 
     def _folder(self, epoch: int) -> Path:
-        depends_on = {
-            "version": VERSION,
-            "split": self._split.digest,
-            "spec": dataclasses.asdict(self._spec),
-            "epoch": epoch,
-        }
-        text = json.dumps(depends_on, sort_keys=True)
-        return self._cache_dir / f"plan-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+        return self._cache_dir / f"{self._name}-{epoch}"
