@@ -4,6 +4,7 @@ A config file returns an `ml_collections.ConfigDict`; `config_values.from_dict` 
 `Config`. Below this border nothing asks whether a key exists.
 """
 
+import bisect
 import dataclasses
 import itertools
 from typing import Annotated, Literal
@@ -236,3 +237,14 @@ class Config:
     def phase_ends(self) -> tuple[int, ...]:
         """Updates done at the end of each phase."""
         return tuple(itertools.accumulate(phase.steps for phase in self.phases))
+
+    def phase_at(self, step: int) -> tuple[int, int]:
+        """The phase that makes the update number `step` (from 0), and its number in that phase.
+
+        Raises:
+            ValueError: the run has no such update.
+        """
+        if not 0 <= step < self.total_steps:
+            raise ValueError(f"step {step} is not one of {self.total_steps}")
+        index = bisect.bisect_right(self.phase_ends, step)
+        return index, step - (self.phase_ends[index] - self.phases[index].steps)
