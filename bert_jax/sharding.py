@@ -29,6 +29,7 @@ AXES: dict[str, Any] = {
     "head_dim": None,
     "mlp": "tensor",
     "pooled": None,
+    "boundary": None,
     "classes": None,
     "norm": None,
 }

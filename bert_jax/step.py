@@ -41,12 +41,13 @@ class Program:
 
 def make_program(config: Config, mesh: Mesh, corpus: objectives.Corpus) -> Program:
     """Builds the jitted functions; nothing is compiled or allocated yet."""
-    graph, abstract_params = heads.declare(config.model, config.compute)
+    graph, abstract_params = heads.declare(config.model, config.compute, config.objectives)
     optimizer = make_optimizer(config.optimizer, config.total_steps)
     schedule = make_schedule(config.optimizer, config.total_steps)
 
     def init() -> State:
-        params = heads.init_params(config.model, config.compute, jax.random.key(config.seed))
+        key = jax.random.key(config.seed)
+        params = heads.init_params(config.model, config.compute, config.objectives, key)
         return {"step": jnp.zeros((), jnp.int32), "params": params, "opt": optimizer.init(params)}
 
     def train_step(state: State, batch: heads.Batch) -> tuple[State, dict]:
