@@ -13,7 +13,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from bert_jax import heads
-from bert_jax.config import CheckpointConfig, ComputeConfig, ModelConfig
+from bert_jax.config import CheckpointConfig, ComputeConfig, DataConfig, ModelConfig
 from bert_jax.config_values import from_dict
 from bert_jax.errors import UserError
 from bert_jax.step import State
@@ -87,8 +87,11 @@ def load_params(workdir: epath.PathLike, step: int | None = None) -> tuple[dict,
         meta = manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))["meta"]
         model = from_dict(meta["config"]["model"], ModelConfig, "config.model")
         compute = from_dict(meta["config"]["compute"], ComputeConfig, "config.compute")
+        learned = from_dict(meta["config"]["data"], DataConfig, "config.data").objectives
         here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-        shapes = jax.eval_shape(lambda: heads.init_params(model, compute, jax.random.key(0)))
+        shapes = jax.eval_shape(
+            lambda: heads.init_params(model, compute, learned, jax.random.key(0))
+        )
         target = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), shapes
         )

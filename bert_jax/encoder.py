@@ -82,14 +82,18 @@ class Layer(nnx.Module):
 class Encoder(nnx.Module):
     """Token ids to hidden states; `pooled` gives tanh(dense(h[CLS])) (modeling.py:218-232)."""
 
-    def __init__(self, config: ModelConfig, compute: ComputeConfig, rngs: nnx.Rngs):
+    def __init__(
+        self, config: ModelConfig, compute: ComputeConfig, rngs: nnx.Rngs, *, pooler: bool
+    ):
+        """pooler: whether there is one; only a sentence-pair objective trains it."""
         self.compute = compute
         self.num_layers = config.num_hidden_layers
         self.embeddings = Embeddings(config, rngs)
         # Every leaf of the stack gets a leading [L].
         self.layers = nnx.vmap(lambda r: Layer(config, r))(rngs.split(self.num_layers))
-        H = config.hidden_size
-        self.pooler = Dense(config, rngs, (H,), (H,), ("embed", "pooled"))
+        if pooler:
+            H = config.hidden_size
+            self.pooler = Dense(config, rngs, (H,), (H,), ("embed", "pooled"))
 
     def __call__(
         self,

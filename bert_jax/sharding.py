@@ -31,6 +31,7 @@ AXES: dict[str, Any] = {
     "head_dim": None,
     "mlp": "tensor",
     "pooled": None,
+    "boundary": None,
     "classes": None,
     "norm": None,
 }

@@ -39,7 +39,9 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture(scope="module")
 def folder(tokenizer, tmp_path_factory) -> Path:
     config = dataclasses.replace(model_config(), vocab_size=tokenizer.vocab_size)
-    shapes = jax.eval_shape(lambda: heads.init_params(config, COMPUTE, jax.random.key(0)))
+    shapes = jax.eval_shape(
+        lambda: heads.init_params(config, COMPUTE, ("mlm", "nsp"), jax.random.key(0))
+    )
     zeros = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), shapes)
     tensors = names.to_transformers(zeros, config)
     named = {name: cases.weight(name, tensor.shape) for name, tensor in tensors.items()}
@@ -73,7 +75,7 @@ def reference(folder: Path, ids: list[int]) -> tuple[np.ndarray, nnx.Module]:
     )
     tensors = safetensors.numpy.load_file(folder / "model.safetensors")
     params = jax.tree.map(jax.numpy.asarray, names.from_transformers(tensors, config))
-    module = nnx.merge(heads.declare(config, COMPUTE)[0], params)
+    module = nnx.merge(heads.declare(config, COMPUTE, ("mlm", "nsp"))[0], params)
     row = np.array([ids], np.int32)
     positions = np.arange(len(ids), dtype=np.int32)[None]
     zeros = np.zeros_like(row)

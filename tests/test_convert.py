@@ -42,6 +42,9 @@ TEXTS = [
 ]
 
 
+PAIRS = ("mlm", "nsp")
+
+
 def base_config() -> ModelConfig:
     return model_config(CASES["base"])
 
@@ -53,7 +56,7 @@ def large_config() -> ModelConfig:
 
 def random_params(config: ModelConfig) -> dict:
     """A model whose every tensor, biases and scales too, has values of its own."""
-    shapes = jax.eval_shape(lambda: heads.init_params(config, COMPUTE, jax.random.key(0)))
+    shapes = jax.eval_shape(lambda: heads.init_params(config, COMPUTE, PAIRS, jax.random.key(0)))
     zeros = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), shapes)
     tensors = names.to_transformers(zeros, config)
     named = {name: cases.weight(name, tensor.shape) for name, tensor in tensors.items()}
@@ -113,7 +116,7 @@ def test_the_table_covers_every_parameter_once():
     ids=["base", "large"],
 )
 def test_as_many_parameters_as_the_original(config, wanted):
-    shapes = jax.eval_shape(lambda: heads.init_params(config, COMPUTE, jax.random.key(0)))
+    shapes = jax.eval_shape(lambda: heads.init_params(config, COMPUTE, PAIRS, jax.random.key(0)))
     # Of the vocabulary's leaves, only the real rows count.
     added = (config.padded_vocab_size - config.vocab_size) * (config.hidden_size + 1)
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) - added == wanted
@@ -147,7 +150,7 @@ def test_a_bare_encoder_is_read_where_its_heads_are_not_required():
     name = "bert.encoder.layer.2.attention.self.key.weight"
     np.testing.assert_array_equal(got[name], tensors[name])
     assert not got["cls.predictions.transform.dense.weight"].any()
-    with pytest.raises(UserError, match=r"no bert\.pooler\.dense\.weight"):
+    with pytest.raises(UserError, match=r"no cls\.predictions\.transform\.dense\.weight"):
         names.from_transformers(bare, config)
 
 
@@ -304,7 +307,7 @@ def run(tokenizer, tmp_path) -> tuple[epath.Path, dict]:
     )
     for step in (2, 4):
         scaled = jax.tree.map(lambda x, step=step: x * step, params)
-        state = {"step": jax.numpy.int32(step), "params": scaled, "opt": {"x": params["nsp"]}}
+        state = {"step": jax.numpy.int32(step), "params": scaled, "opt": {"x": params["pair"]}}
         checkpoints.save(state, meta)
     checkpoints.close()
     tokenizer.save(Path(workdir / "tokenizer.json"))
@@ -336,7 +339,7 @@ def test_a_checkpoint_is_exported_with_its_facts(run, tmp_path, capsys):
         with safetensors.safe_open(
             tmp_path / folder / "model.safetensors", framework="numpy"
         ) as file:
-            np.testing.assert_allclose(file.get_tensor(bias), params["nsp"]["bias"] * step)
+            np.testing.assert_allclose(file.get_tensor(bias), params["pair"]["bias"] * step)
 
 
 def test_a_card_without_its_store_says_so(run, tmp_path):
@@ -401,13 +404,17 @@ class TestTransformers:
                 token_type_ids=torch.from_numpy(batch["token_type_ids"]).long(),
                 attention_mask=torch.from_numpy(batch["example_ids"]).long(),
             )
-        graph, _ = heads.declare(config, COMPUTE)
-        mlm, nsp = nnx.merge(graph, jax.tree.map(jax.numpy.asarray, params))(batch)
+        graph, _ = heads.declare(config, COMPUTE, PAIRS)
+        ours = nnx.merge(graph, jax.tree.map(jax.numpy.asarray, params))(batch)
         used = batch["masked_weights"] > 0
         rows = np.nonzero(used)[0]
         logits = out.prediction_logits.numpy()[rows, batch["masked_positions"][used]]
-        np.testing.assert_allclose(np.asarray(mlm)[used][:, : config.vocab_size], logits, atol=1e-5)
-        np.testing.assert_allclose(nsp[:, 0], out.seq_relationship_logits.numpy(), atol=1e-5)
+        np.testing.assert_allclose(
+            np.asarray(ours["mlm"])[used][:, : config.vocab_size], logits, atol=1e-5
+        )
+        np.testing.assert_allclose(
+            ours["nsp"][:, 0], out.seq_relationship_logits.numpy(), atol=1e-5
+        )
 
     @pytest.mark.parametrize("lowercase", [True, False])
     def test_auto_tokenizer_gives_the_same_ids(self, lowercase, tmp_path):
@@ -457,7 +464,9 @@ class TestTransformers:
         with torch.device("meta"):
             theirs = BertForPreTraining(BertConfig(**to_config_json(config, pad_token_id=0)))
         wanted = {name: tuple(p.shape) for name, p in theirs.named_parameters()}
-        shapes = jax.eval_shape(lambda: heads.init_params(config, COMPUTE, jax.random.key(0)))
+        shapes = jax.eval_shape(
+            lambda: heads.init_params(config, COMPUTE, PAIRS, jax.random.key(0))
+        )
         ours = {}
         for slot in names.slots(config):
             leaf = shapes

@@ -1,5 +1,6 @@
 """Losses and baselines against plain NumPy, over weights that leave slots empty."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -35,29 +36,30 @@ def log_loss(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 @pytest.fixture
-def logits() -> tuple[np.ndarray, np.ndarray]:
+def logits() -> dict[str, np.ndarray]:
     rng = np.random.default_rng(1)
-    return rng.normal(size=(B, P, V)).astype("f4"), rng.normal(size=(B, N, 2)).astype("f4")
+    shapes = {"mlm": (B, P, V), "nsp": (B, N, 2)}
+    return {name: rng.normal(size=shape).astype("f4") for name, shape in shapes.items()}
 
 
 def test_loss_is_a_sum_over_weights_divided_by_counts(batch, corpus, logits):
-    loss, sums = objectives.all_sums(tuple(map(jnp.asarray, logits)), batch, corpus)
+    loss, sums = objectives.all_sums(jax.tree.map(jnp.asarray, logits), batch, corpus)
     w, u = batch["masked_weights"], batch["pair_weights"]
-    mlm = (log_loss(logits[0], batch["masked_labels"]) * w).sum()
-    nsp = (log_loss(logits[1], batch["pair_labels"]) * u).sum()
+    mlm = (log_loss(logits["mlm"], batch["masked_labels"]) * w).sum()
+    nsp = (log_loss(logits["nsp"], batch["pair_labels"]) * u).sum()
     np.testing.assert_allclose(sums["mlm"]["loss"], mlm, rtol=1e-5)
     np.testing.assert_allclose(sums["nsp"]["loss"], nsp, rtol=1e-5)
     np.testing.assert_allclose(loss, mlm / w.sum() + nsp / u.sum(), rtol=1e-5)
-    right = ((logits[0].argmax(-1) == batch["masked_labels"]) * w).sum()
+    right = ((logits["mlm"].argmax(-1) == batch["masked_labels"]) * w).sum()
     assert float(sums["mlm"]["correct"]) == right
 
 
 def test_summary_gives_baselines_by_source(batch, corpus, logits):
-    _, sums = objectives.all_sums(tuple(map(jnp.asarray, logits)), batch, corpus)
+    _, sums = objectives.all_sums(jax.tree.map(jnp.asarray, logits), batch, corpus)
     scalars = objectives.summarize(sums, SOURCES)
     kept = batch["pair_weights"] > 0
     labels, sources = batch["pair_labels"][kept], batch["pair_sources"][kept]
-    right = (logits[1].argmax(-1) == batch["pair_labels"])[kept]
+    right = (logits["nsp"].argmax(-1) == batch["pair_labels"])[kept]
     assert scalars["nsp/accuracy"] == pytest.approx(right.mean())
     share = max(labels.mean(), 1 - labels.mean())
     assert scalars["nsp/baseline_accuracy"] == pytest.approx(share)
@@ -73,7 +75,7 @@ def test_summary_gives_baselines_by_source(batch, corpus, logits):
 
 
 def test_unigram_baseline_is_the_cross_entropy_of_the_training_frequencies(batch, corpus, logits):
-    _, sums = objectives.all_sums(tuple(map(jnp.asarray, logits)), batch, corpus)
+    _, sums = objectives.all_sums(jax.tree.map(jnp.asarray, logits), batch, corpus)
     scalars = objectives.summarize(sums, SOURCES)
     seen = batch["masked_labels"][batch["masked_weights"] > 0]
     assert scalars["mlm/baseline_loss"] == pytest.approx(-corpus.log_unigram[seen].mean(), rel=1e-5)
@@ -82,6 +84,6 @@ def test_unigram_baseline_is_the_cross_entropy_of_the_training_frequencies(batch
 
 def test_an_empty_batch_has_no_loss(batch, corpus, logits):
     empty = {name: np.zeros_like(values) for name, values in batch.items()}
-    loss, sums = objectives.all_sums(tuple(map(jnp.asarray, logits)), empty, corpus)
+    loss, sums = objectives.all_sums(jax.tree.map(jnp.asarray, logits), empty, corpus)
     assert float(loss) == 0
     assert np.isfinite(list(objectives.summarize(sums, SOURCES).values())).all()

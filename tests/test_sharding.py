@@ -12,7 +12,7 @@ from bert_jax.config_file import load
 def test_every_parameter_of_every_model_is_covered():
     for name in ("tiny", "base", "large"):
         config = load(name)
-        _, abstract = heads.declare(config.model, config.compute)
+        _, abstract = heads.declare(config.model, config.compute, config.objectives)
         specs = sharding.param_specs(abstract)
         sizes = jax.tree.map(lambda x: x.ndim, jax.tree.leaves(abstract))
         dimensions = [len(s) for s in jax.tree.leaves(specs, is_leaf=lambda s: isinstance(s, P))]
