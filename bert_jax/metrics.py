@@ -49,7 +49,8 @@ class MetricWriter:
 
 def line(kind: str, step: int, phase: int, values: Mapping[str, Any]) -> str:
     """A record as it stands in a file."""
-    return json.dumps({"kind": kind, "step": step, "phase": phase, "time": time.time(), **values}) + "\n"
+    record = {"kind": kind, "step": step, "phase": phase, "time": time.time(), **values}
+    return json.dumps(record) + "\n"
 
 
 def read(workdir: epath.Path, kind: str) -> list[dict[str, Any]]:

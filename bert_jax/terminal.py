@@ -78,15 +78,14 @@ def held_out(scalars: Mapping[str, float]) -> str:
     """Losses and accuracies, in brackets what is to be had without reading."""
     parts = []
     for name in measured(scalars):
-        loss, accuracy = (f"{scalars[f'{name}/loss']:.3f}", f"{scalars[f'{name}/accuracy']:.1%}")
-        if f"{name}/baseline_loss" in scalars:
-            word = "" if f"{name}/source_accuracy" in scalars else "unigram "
-            loss += f" ({word}{scalars[f'{name}/baseline_loss']:.3f})"
-            accuracy += f" ({scalars[f'{name}/baseline_accuracy']:.1%}"
-            if f"{name}/source_accuracy" in scalars:
-                accuracy += f", source alone {scalars[f'{name}/source_accuracy']:.1%}"
-            accuracy += ")"
-        parts.append(f"{NAMES[name]} loss {loss}, accuracy {accuracy}")
+        names = ("loss", "accuracy", "baseline_loss", "baseline_accuracy")
+        loss, right, trivial_loss, trivial = (scalars[f"{name}/{what}"] for what in names)
+        source = scalars.get(f"{name}/source_accuracy")
+        word, alone = ("unigram ", "") if source is None else ("", f", source alone {source:.1%}")
+        parts.append(
+            f"{NAMES[name]} loss {loss:.3f} ({word}{trivial_loss:.3f}), "
+            f"accuracy {right:.1%} ({trivial:.1%}{alone})"
+        )
     return "; ".join(parts)
 
 
