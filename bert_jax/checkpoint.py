@@ -36,9 +36,7 @@ from bert_jax.step import State
 class _WithReason(policies.PreservationPolicy):
     """Keeps what `saved.reasons` gives a reason for; Orbax asks at every save."""
 
-    def __init__(
-        self, saved: Sequence[Saved], config: CheckpointConfig, phase_ends: Sequence[int]
-    ):
+    def __init__(self, saved: Sequence[Saved], config: CheckpointConfig, phase_ends: Sequence[int]):
         self._saved = {one.step: one for one in saved}
         self._config, self._phase_ends = config, phase_ends
 
@@ -150,9 +148,7 @@ def find_step(workdir: epath.PathLike, step: int | Literal["best"] | None = None
             )
         return best[max(best)]
     if step not in steps:
-        raise UserError(
-            f"{workdir}: no checkpoint of step {step}; complete steps: {_names(steps)}"
-        )
+        raise UserError(f"{workdir}: no checkpoint of step {step}; complete steps: {_names(steps)}")
     return step
 
 
@@ -174,7 +170,9 @@ def load_params(
     compute = from_dict(meta["config"]["compute"], ComputeConfig, "config.compute")
     objectives = from_dict(meta["config"]["data"], DataConfig, "config.data").objectives
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    shapes = jax.eval_shape(lambda: heads.init_params(model, compute, objectives, jax.random.key(0)))
+    shapes = jax.eval_shape(
+        lambda: heads.init_params(model, compute, objectives, jax.random.key(0))
+    )
     target = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), shapes)
     with ocp.CheckpointManager(folder_of(workdir)) as manager:
         args = ocp.args.Composite(params=ocp.args.StandardRestore(target))

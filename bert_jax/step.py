@@ -38,7 +38,9 @@ class Program:
     ) -> jax.stages.Compiled:
         """`train`, compiled ahead for a phase, whose rows are like these (any number)."""
         batch = {
-            name: jax.ShapeDtypeStruct((phase.batch_size, *v.shape[1:]), v.dtype, sharding=self.rows)
+            name: jax.ShapeDtypeStruct(
+                (phase.batch_size, *v.shape[1:]), v.dtype, sharding=self.rows
+            )
             for name, v in rows.items()
         }
         return self.train.lower(self.abstract, batch, micro_batches=phase.micro_batches).compile()

@@ -80,9 +80,7 @@ def rows_of(config: Config) -> dict[str, np.ndarray]:
     phase = config.phases[0]
     count = EXAMPLES // phase.batch_size
     rows = [range(b * count, (b + 1) * count) for b in range(phase.batch_size)]
-    return batch(
-        config.objectives, rows, length=phase.row_tokens, slots=phase.row_predictions
-    )
+    return batch(config.objectives, rows, length=phase.row_tokens, slots=phase.row_predictions)
 
 
 def train(config: Config) -> Trained:
