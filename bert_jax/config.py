@@ -239,12 +239,15 @@ class Config:
         return tuple(itertools.accumulate(phase.steps for phase in self.phases))
 
     def phase_at(self, step: int) -> tuple[int, int]:
-        """The phase that makes the update number `step` (from 0), and its number in that phase.
+        """The index of the phase that update `step` (from 0) belongs to, and its number there.
 
         Raises:
-            ValueError: the run has no such update.
+            UserError: the run has no such step.
         """
         if not 0 <= step < self.total_steps:
-            raise ValueError(f"step {step} is not one of {self.total_steps}")
+            raise UserError(
+                f"step {step} is none of this run's {self.total_steps}: "
+                f"give one from 0 to {self.total_steps - 1}"
+            )
         index = bisect.bisect_right(self.phase_ends, step)
         return index, step - (self.phase_ends[index] - self.phases[index].steps)

@@ -19,8 +19,8 @@ from etils import epath
 from bert_jax import metrics, objectives, sharding
 from bert_jax.batches import make_batches
 from bert_jax.checkpoint import find_step, load_params
-from bert_jax.config import Config, MeshConfig, PhaseConfig
-from bert_jax.config_values import from_dict
+from bert_jax.config import Config, DataConfig, MeshConfig, PhaseConfig
+from bert_jax.config_values import from_dict, to_dict
 from bert_jax.errors import UserError
 from bert_jax.saved import complete_steps, read_meta
 from bert_jax.step import Program, make_program
@@ -151,16 +151,13 @@ def _asked(
     if pairing in ("nsp", "sop") and pairing not in config.objectives:
         raise UserError(
             f"--pairing={pairing}: the model has no head for it, as the run was trained with "
-            f"pairing={config.data.pairing}; ask for full_sentences, doc_sentences or single, which "
-            "measure masked tokens only"
+            f"pairing={config.data.pairing}; full_sentences, doc_sentences and single, which "
+            "measure masked tokens only, do with any model"
         )
-    data = dataclasses.replace(
-        config.data,
-        store=store or config.data.store,
-        pairing=pairing or config.data.pairing,
-        masking=masking or config.data.masking,
-        span_boundary=config.data.span_boundary and masking in (None, "span"),
-    )
+    asked = {"store": store, "pairing": pairing, "masking": masking}
+    values = to_dict(config.data) | {name: value for name, value in asked.items() if value}
+    values["span_boundary"] &= values["masking"] == "span"
+    data = from_dict(values, DataConfig, "config.data")
     evaluation = dataclasses.replace(config.evaluation, batches=batches)
     return dataclasses.replace(config, data=data, evaluation=evaluation)
 

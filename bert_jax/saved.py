@@ -71,14 +71,14 @@ def best_by_phase(saved: Iterable[Saved], phase_ends: Sequence[int]) -> dict[int
 
     Losses of phases are not compared: another length is another task.
     """
-    best: dict[int, Saved] = {}
-    for one in sorted(saved, key=lambda one: one.step):
+    best: dict[int, tuple[float, int]] = {}
+    for one in saved:
         if one.loss is None or not math.isfinite(one.loss):
             continue
         phase = bisect.bisect_left(phase_ends, one.step)
-        if phase not in best or one.loss <= best[phase].loss:
-            best[phase] = one
-    return {phase: one.step for phase, one in best.items()}
+        rank = (one.loss, -one.step)
+        best[phase] = min(best.get(phase, rank), rank)
+    return {phase: -negative for phase, (_, negative) in best.items()}
 
 
 def reasons(

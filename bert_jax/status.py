@@ -174,12 +174,11 @@ def _bytes(folder: epath.Path, step: int) -> int:
     return _size(saved.folder_of(folder) / str(step))
 
 
-def _size(folder: epath.Path) -> int:
+def _size(path: epath.Path) -> int:
     """Bytes of all files below a folder; what goes away meanwhile does not count."""
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += 0 if path.is_dir() else path.stat().length
-        except OSError:
-            continue
-    return total
+    try:
+        if path.is_dir():
+            return sum(_size(below) for below in path.iterdir())
+        return path.stat().length
+    except OSError:
+        return 0

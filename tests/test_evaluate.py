@@ -161,7 +161,7 @@ def test_what_cannot_be_evaluated_is_one_line(run, store, capsys, tmp_path):
 
 
 def test_other_held_out_text_is_said(run, capsys, tmp_path):
-    other = small_store(tmp_path / "other", documents=20)
+    other = small_store(tmp_path / "other", repeat=True)
     code, added, out, _ = evaluate(run, capsys, f"--store={other.path}", "--batches=1")
     assert code == 0
     assert "note: the held-out text" in out

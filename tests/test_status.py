@@ -13,6 +13,7 @@ import pytest
 from corpus import small_store, two_phases
 from etils import epath
 from flax import nnx
+from jax.extend.core import jaxprs_in_params
 
 from bert_jax import cli, heads, metrics, workdir
 from bert_jax.checkpoint import Checkpoints
@@ -56,7 +57,11 @@ def folder_of_a_run(path: Path, config: Config, done: int, *, age: float = 0.0) 
             for kind, scalars in (("train", {**SCALARS, **speed}), ("eval", held_out)):
                 record = json.loads(metrics.line(kind, step, phase, scalars))
                 log.write(json.dumps({**record, "time": time.time() - age}) + "\n")
-            state = {"step": np.int32(step), "params": {"x": jax.numpy.ones(9)}, "opt": {"m": jax.numpy.ones(9)}}
+            state = {
+                "step": np.int32(step),
+                "params": {"x": jax.numpy.ones(9)},
+                "opt": {"m": jax.numpy.ones(9)},
+            }
             checkpoints.save(state, description, phase=phase, evaluation=held_out)
     checkpoints.close()
     return path
@@ -154,7 +159,7 @@ def products(jaxpr) -> float:
                 2.0 * np.prod(equation.outvars[0].aval.shape) * np.prod([left[i] for i in contract])
             )
         times = equation.params["length"] if equation.primitive.name == "scan" else 1
-        for inner in jax.core.jaxprs_in_params(equation.params):
+        for inner in jaxprs_in_params(equation.params):
             total += times * products(inner)
     return total
 

@@ -184,11 +184,7 @@ def test_learns_what_can_be_learned(tmp_path):
 
 @pytest.fixture(scope="module")
 def phases_config(store) -> Config:
-    config = two_phases(store)
-    optimizer = dataclasses.replace(
-        config.optimizer, name="adamw", phase_moments="reset", phase_count="reset"
-    )
-    return dataclasses.replace(config, optimizer=optimizer)
+    return two_phases(store)
 
 
 @pytest.fixture(scope="module")
