@@ -196,9 +196,7 @@ def micro_batches(batch: Any, parts: int, rows: NamedSharding) -> Any:
     return jax.tree.map(leaf, batch)
 
 
-def local_rows(
-    sharding: NamedSharding, batch_size: int, process: int | None = None
-) -> np.ndarray:
+def local_rows(sharding: NamedSharding, batch_size: int, process: int | None = None) -> np.ndarray:
     """The rows of the global batch that a process's devices (default: this one's) hold, sorted [n].
 
     On real slices the mesh reorders devices, so these need not be one contiguous block.
