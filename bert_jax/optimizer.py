@@ -1,4 +1,8 @@
-"""Optimizers by name, as optax transformations. Lines are of google-research/bert."""
+"""Optimizers by name, as optax transformations. Lines are of google-research/bert.
+
+None of them knows the learning rate: the step applies params - rate·update, the rate being a
+function of the run's step alone (schedule.py). So no counter of an optimizer can disagree with it.
+"""
 
 from typing import Any, NamedTuple
 
@@ -6,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bert_jax import lamb
 from bert_jax.config import OptimizerConfig
-from bert_jax.schedule import bert_linear
 
 
 class Moments(NamedTuple):
@@ -45,20 +49,44 @@ def decayed(params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(leaf, params)
 
 
-def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
-    return bert_linear(
-        learning_rate=config.learning_rate,
-        warmup_steps=config.warmup_steps,
-        total_steps=total_steps,
-    )
+def make_optimizer(config: OptimizerConfig, axes: Any) -> optax.GradientTransformation:
+    """Clip by global norm, Adam, weight decay, LAMB's ratio: the update before the learning rate.
 
-
-def make_optimizer(config: OptimizerConfig, total_steps: int) -> optax.GradientTransformation:
-    """Clip by global norm, Adam, weight decay scaled by the learning rate, descend."""
-    adam = {"bert_adamw": scale_by_bert_adam, "adamw": optax.scale_by_adam}[config.name]
+    Args:
+        axes: a tree like the parameters', with the name of each dimension in place of an array
+            (`sharding.param_axes`). Only LAMB reads it.
+    """
+    variant = lamb.VARIANTS.get(config.name)
+    corrected = variant.bias_correction if variant else config.name == "adamw"
+    adam = optax.scale_by_adam if corrected else scale_by_bert_adam
     return optax.chain(
         optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity(),
         adam(config.b1, config.b2, config.eps),
         optax.add_decayed_weights(config.weight_decay, mask=decayed),
-        optax.scale_by_learning_rate(make_schedule(config, total_steps)),
+        lamb.scale_by_ratio(variant, axes, decayed) if variant else optax.identity(),
     )
+
+
+def start_phase(opt_state: Any, config: OptimizerConfig) -> Any:
+    """The optimizer's state as a phase after the first finds it; same structure, types and shapes.
+
+    `phase_moments="reset"` sets both moments to zero, `phase_count="reset"` the number of updates
+    that the bias correction counts (optimizers without a correction have none). The published runs:
+    google-research/bert starts its second phase from the parameters alone (reset, reset), NVIDIA's
+    keeps the moments and counts from zero (carry, reset).
+    """
+    zero = ("mu", "nu") * (config.phase_moments == "reset")
+    zero += ("count",) * (config.phase_count == "reset")
+
+    def is_adam(part: Any) -> bool:
+        return isinstance(part, Moments | optax.ScaleByAdamState)
+
+    def restarted(part: Any) -> Any:
+        if not is_adam(part):
+            return part
+        fields = set(zero) & set(part._fields)
+        return part._replace(
+            **{name: jax.tree.map(jnp.zeros_like, getattr(part, name)) for name in fields}
+        )
+
+    return jax.tree.map(restarted, opt_state, is_leaf=is_adam)

@@ -98,3 +98,12 @@ def get_config() -> ConfigDict:
     config.evaluation.every_steps = 1000
     config.evaluation.batches = 64
     return config
+
+
+def short_then_long(phase: ConfigDict) -> tuple[ConfigDict, ConfigDict]:
+    """A phase as two: 90 % of its steps at length 128, the rest at 512, as in the paper."""
+    short, long = phase.copy_and_resolve_references(), phase.copy_and_resolve_references()
+    short.steps = phase.steps * 9 // 10
+    long.steps = phase.steps - short.steps
+    long.seq_length, long.max_predictions = 512, 77
+    return short, long

@@ -1,6 +1,7 @@
-"""Optimizers and the schedule against plain NumPy written from the original's source."""
+"""Adam's kinds against plain NumPy written from the original's source, and what a phase keeps."""
 
 import dataclasses
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +10,11 @@ import optax
 import pytest
 
 from bert_jax import optimizer
+from bert_jax.config import OptimizerConfig, OptimizerName
 from bert_jax.config_file import load
-from bert_jax.schedule import bert_linear
 
-CONFIG = dataclasses.replace(load("base").optimizer, learning_rate=0.01, warmup_steps=2)
-TOTAL = 10
+CONFIG = load("base").optimizer
+RATE = 0.01
 
 
 def params() -> dict:
@@ -29,13 +30,6 @@ def gradients(step: int) -> dict:
     return jax.tree.map(lambda p: 3 * rng.normal(size=p.shape), params())
 
 
-def rate_of_the_original(step: int, peak: float, warmup: int, total: int) -> float:
-    """optimization.py:32-54: polynomial decay of power 1 from step 0, overridden in the warmup."""
-    decayed = (peak - 0) * (1 - min(step, total) / total) ** 1.0
-    is_warmup = float(step < warmup)
-    return (1 - is_warmup) * decayed + is_warmup * peak * step / warmup
-
-
 def reference(name: str, steps: int) -> dict:
     """optimization.py:59-156 with clipping by global norm (74), or AdamW with bias correction."""
     leaves, structure = jax.tree.flatten(params())
@@ -46,7 +40,6 @@ def reference(name: str, steps: int) -> dict:
         grads = jax.tree.leaves(gradients(step))
         norm = np.sqrt(sum((g**2).sum() for g in grads))
         grads = [g * 1.0 / max(norm, 1.0) for g in grads]
-        lr = rate_of_the_original(step, CONFIG.learning_rate, CONFIG.warmup_steps, TOTAL)
         for i, g in enumerate(grads):
             m[i] = 0.9 * m[i] + 0.1 * g
             v[i] = 0.999 * v[i] + 0.001 * g**2
@@ -57,20 +50,33 @@ def reference(name: str, steps: int) -> dict:
             update = m_hat / (np.sqrt(v_hat) + 1e-6)
             if not excluded[i]:
                 update = update + 0.01 * leaves[i]
-            leaves[i] = leaves[i] - lr * update
+            leaves[i] = leaves[i] - RATE * update
     return jax.tree.unflatten(structure, leaves)
+
+
+def float32(tree: dict) -> dict:
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), tree)
+
+
+def axes() -> dict:
+    """Only LAMB asks what the dimensions mean."""
+    return jax.tree.map(lambda p: ("embed",) * p.ndim, params())
+
+
+def trained(config: OptimizerConfig, steps: range, values: dict, state: Any) -> tuple[dict, Any]:
+    tx = optimizer.make_optimizer(config, axes())
+    for step in steps:
+        updates, state = tx.update(float32(gradients(step)), state, values)
+        values = jax.tree.map(lambda p, u: p - RATE * u, values, updates)
+    return values, state
 
 
 @pytest.mark.parametrize("name", ["bert_adamw", "adamw"])
 def test_optimizer_follows_its_source(name):
     config = dataclasses.replace(CONFIG, name=name)
-    tx = optimizer.make_optimizer(config, TOTAL)
-    values = jax.tree.map(lambda p: jnp.asarray(p, jnp.float32), params())
-    state = tx.init(values)
-    for step in range(6):
-        grads = jax.tree.map(lambda g: jnp.asarray(g, jnp.float32), gradients(step))
-        updates, state = tx.update(grads, state, values)
-        values = jax.tree.map(jnp.add, values, updates)
+    values = float32(params())
+    state = optimizer.make_optimizer(config, axes()).init(values)
+    values, _ = trained(config, range(6), values, state)
     expected = reference(name, 6)
     for got, want in zip(jax.tree.leaves(values), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(got, want, rtol=2e-5)
@@ -81,20 +87,6 @@ def test_the_two_optimizers_differ():
     assert not np.allclose(both[0][1], both[1][1], rtol=1e-3)
 
 
-def test_schedule_is_the_originals():
-    rate = bert_linear(learning_rate=1e-4, warmup_steps=10_000, total_steps=1_000_000)
-    for step in (0, 1, 9_999, 10_000, 10_001, 500_000, 999_999, 1_000_000, 2_000_000):
-        want = rate_of_the_original(step, 1e-4, 10_000, 1_000_000)
-        np.testing.assert_allclose(rate(step), want, rtol=2e-5, atol=1e-12)
-    assert rate(0) == 0
-    assert float(rate(10_000)) == pytest.approx(9.9e-5)
-
-
-def test_schedule_without_warmup_starts_at_the_peak():
-    rate = bert_linear(learning_rate=1.0, warmup_steps=0, total_steps=10)
-    assert [float(rate(step)) for step in (0, 5, 10)] == [1.0, 0.5, 0.0]
-
-
 def test_decay_leaves_biases_and_norms_alone():
     assert optimizer.decayed(params()) == {
         "dense": {"kernel": True, "bias": False},
@@ -103,13 +95,68 @@ def test_decay_leaves_biases_and_norms_alone():
 
 
 def test_no_clipping_where_the_norm_is_zero():
-    values = jax.tree.map(lambda p: jnp.asarray(p, jnp.float32), params())
-    grads = jax.tree.map(lambda g: jnp.asarray(g, jnp.float32), gradients(0))
+    values, grads = float32(params()), float32(gradients(0))
     norm = float(optax.tree.norm(grads))
     assert norm > 1
     for clip, share in ((0.0, 1.0), (1.0, 1 / norm)):
-        tx = optimizer.make_optimizer(dataclasses.replace(CONFIG, clip_norm=clip), TOTAL)
+        tx = optimizer.make_optimizer(dataclasses.replace(CONFIG, clip_norm=clip), axes())
         _, state = tx.update(grads, tx.init(values), values)
         (moments,) = (s for s in state if isinstance(s, optimizer.Moments))
         for mu, g in zip(jax.tree.leaves(moments.mu), jax.tree.leaves(grads), strict=True):
             np.testing.assert_allclose(mu, 0.1 * share * g, rtol=1e-5)
+
+
+def kinds_of_adam(state: Any) -> list:
+    """The parts of an optimizer's state that hold moments."""
+    return [part for part in state if hasattr(part, "mu")]
+
+
+@pytest.mark.parametrize("name", get_args(OptimizerName))
+@pytest.mark.parametrize("count", ["carry", "reset"])
+@pytest.mark.parametrize("moments", ["carry", "reset"])
+def test_a_phase_starts_with_what_its_config_says(name, moments, count):
+    config = dataclasses.replace(CONFIG, name=name, phase_moments=moments, phase_count=count)
+    fresh = optimizer.make_optimizer(config, axes()).init(float32(params()))
+    values, before = trained(config, range(3), float32(params()), fresh)
+    after = jax.jit(lambda state: optimizer.start_phase(state, config))(before)
+    abstract = [jax.eval_shape(lambda s=s: s) for s in (before, after)]
+    assert abstract[0] == abstract[1]
+    (old,), (new,) = kinds_of_adam(before), kinds_of_adam(after)
+    assert all(np.asarray(leaf).any() for leaf in jax.tree.leaves(old))
+    for field in ("mu", "nu"):
+        for was, now in zip(
+            jax.tree.leaves(getattr(old, field)), jax.tree.leaves(getattr(new, field)), strict=True
+        ):
+            np.testing.assert_array_equal(now, was if moments == "carry" else 0 * was)
+    if "count" in old._fields:
+        assert (int(old.count), int(new.count)) == (3, 3 if count == "carry" else 0)
+    trained(config, range(3, 4), values, after)  # takes the next step
+
+
+def test_a_reset_phase_is_a_new_run_of_the_optimizer():
+    """google-research/bert's second phase: parameters from the checkpoint, nothing else."""
+    config = dataclasses.replace(CONFIG, name="adamw", phase_moments="reset", phase_count="reset")
+    fresh = optimizer.make_optimizer(config, axes()).init(float32(params()))
+    values, state = trained(config, range(3), float32(params()), fresh)
+    again, _ = trained(config, range(3, 6), values, optimizer.start_phase(state, config))
+    anew, _ = trained(config, range(3, 6), values, fresh)
+    on, _ = trained(config, range(3, 6), values, state)
+    for one, other in zip(jax.tree.leaves(again), jax.tree.leaves(anew), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert not np.allclose(jax.tree.leaves(again)[0], jax.tree.leaves(on)[0], rtol=1e-3)
+
+
+def test_carried_moments_with_a_count_of_zero_are_corrected_as_new():
+    """NVIDIA's second phase: its first update divides the moments by 1 - b, as a run's first."""
+    config = dataclasses.replace(CONFIG, name="adamw", phase_count="reset", weight_decay=0.0)
+    tx = optimizer.make_optimizer(config, axes())
+    values, state = trained(config, range(3), float32(params()), tx.init(float32(params())))
+    grads = float32(gradients(3))
+    norm = float(optax.tree.norm(grads))
+    (adam,) = kinds_of_adam(state)
+    updates, _ = tx.update(grads, optimizer.start_phase(state, config), values)
+    g = np.asarray(grads["dense"]["kernel"]) / max(norm, 1.0)
+    mean = (0.9 * adam.mu["dense"]["kernel"] + 0.1 * g) / (1 - 0.9)
+    square = (0.999 * adam.nu["dense"]["kernel"] + 0.001 * g**2) / (1 - 0.999)
+    want = mean / (np.sqrt(square) + 1e-6)
+    np.testing.assert_allclose(updates["dense"]["kernel"], want, rtol=2e-5)

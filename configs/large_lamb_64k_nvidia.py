@@ -1,0 +1,46 @@
+r"""BERT-large with LAMB on NVIDIA's schedule: batch 65,536 at length 128, then 32,768 at 512.
+
+    bert-jax data build --source=wikiextractor:WIKI --source=books:BOOKS \
+        --tokenizer=vocab.txt --out=STORE
+    bert-jax pretrain --config=large_lamb_64k_nvidia --config.data.store=STORE --workdir=RUN
+
+`scripts/configs/pretrain_config.sh` of BERT for PyTorch in NVIDIA's DeepLearningExamples: 7,038
+steps, learning rate 6e-3, warmup 2,000; then 1,563 steps, 4e-3, warmup 200; both rates fall with
+the square root of the steps left. The second phase keeps the moments and counts updates from zero.
+Published: SQuAD 1.1 F1 90.68 ± 0.16, final loss of both objectives 1.265 ± 0.023, 1.2 hours on 256
+A100-80GB (README); not measured here.
+
+Other than there: its scheduler counts updates from one, so that its rates are one step ahead; its
+masks are drawn once, before training; its vocabulary is padded to a multiple of 8.
+
+micro_batches: at a time 32 rows of 128 tokens, or 4 of 512, on each of 128 devices (v5e-128), twice
+that on 64 (v4-128). An estimate of what fits 16 GB a device (32 GB on v4), not tried.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base, large
+
+
+def get_config() -> ConfigDict:
+    config = large.get_config()
+    short, long = base.short_then_long(config.phases[0])
+
+    short.batch_size, short.steps = 65_536, 7038
+    short.micro_batches = 16
+
+    long.batch_size, long.steps = 32_768, 1563
+    long.learning_rate, long.warmup_steps = 4e-3, 200
+    long.max_predictions = 80
+    long.micro_batches = 64
+
+    config.phases = (short, long)
+    config.optimizer.name = "lamb"
+    config.optimizer.learning_rate, config.optimizer.warmup_steps = 6e-3, 2000  # first phase
+    config.optimizer.schedule_over = "phase"
+    config.optimizer.decay_power = 0.5
+    config.optimizer.phase_moments = "carry"
+    config.optimizer.phase_count = "reset"
+    config.checkpoint.every_steps = 100
+    config.evaluation.every_steps = 100
+    return config

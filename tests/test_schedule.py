@@ -1,0 +1,121 @@
+"""The learning rate against plain Python formulas, within a phase and over several."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bert_jax.config import Config
+from bert_jax.config_file import load
+from bert_jax.schedule import bert_polynomial, make_schedule
+
+
+def published(step: int, peak: float, warmup: int, total: int, power: float = 1.0) -> float:
+    """optimization.py:32-54: polynomial decay from step 0, overridden in the warmup."""
+    decayed = (peak - 0) * (1 - min(step, total) / total) ** power
+    is_warmup = float(step < warmup)
+    return (1 - is_warmup) * decayed + is_warmup * peak * step / max(warmup, 1)
+
+
+def with_phases(*phases: dict[str, Any], **optimizer: object) -> Config:
+    """The base config with phases of these values."""
+    config = load("base")
+    (phase,) = config.phases
+    return dataclasses.replace(
+        config,
+        phases=tuple(dataclasses.replace(phase, **values) for values in phases),
+        optimizer=dataclasses.replace(config.optimizer, **optimizer),
+    )
+
+
+def test_schedule_is_the_originals():
+    rate = make_schedule(load("base"))
+    for step in (0, 1, 9_999, 10_000, 10_001, 500_000, 999_999, 1_000_000, 2_000_000):
+        want = published(step, 1e-4, 10_000, 1_000_000)
+        np.testing.assert_allclose(rate(step), want, rtol=2e-5, atol=1e-12)
+    assert rate(0) == 0
+    assert float(rate(10_000)) == pytest.approx(9.9e-5)
+
+
+def test_schedule_without_warmup_starts_at_the_peak():
+    rate = bert_polynomial(learning_rate=1.0, warmup_steps=0, total_steps=10)
+    assert [float(rate(step)) for step in (0, 5, 10)] == [1.0, 0.5, 0.0]
+
+
+def test_a_power_of_zero_keeps_the_rate():
+    rate = bert_polynomial(learning_rate=0.5, warmup_steps=2, total_steps=10, power=0.0)
+    assert [float(rate(step)) for step in (0, 1, 2, 9, 10)] == [0.0, 0.25, 0.5, 0.5, 0.5]
+
+
+@given(
+    steps=st.integers(1, 2_000_000),
+    warmup=st.integers(0, 20_000),
+    power=st.sampled_from([0.5, 1.0, 2.0]),
+    share=st.floats(0, 1.5),
+)
+def test_every_shape_is_the_formula(steps: int, warmup: int, power: float, share: float) -> None:
+    rate = bert_polynomial(learning_rate=3e-4, warmup_steps=warmup, total_steps=steps, power=power)
+    for step in (0, warmup, max(warmup - 1, 0), int(share * steps), steps - 1, steps):
+        want = published(step, 3e-4, warmup, steps, power)
+        np.testing.assert_allclose(rate(step), want, rtol=1e-5, atol=1e-12)
+
+
+def test_the_papers_two_phases_are_one_schedule():
+    config = load("wiki_books_base")
+    assert [(p.steps, p.seq_length) for p in config.phases] == [(900_000, 128), (100_000, 512)]
+    rate, one_phase = make_schedule(config), make_schedule(load("base"))
+    for step in (0, 9_999, 10_000, 899_999, 900_000, 900_001, 999_999):
+        assert float(rate(step)) == float(one_phase(step))
+    assert float(rate(900_000)) == pytest.approx(1e-5)
+
+
+def test_nvidias_two_phases_at_their_published_points():
+    config = load("large_lamb_64k_nvidia")
+    first, second = 7038, 1563
+    assert [phase.steps for phase in config.phases] == [first, second]
+    rate = jax.jit(make_schedule(config))
+    points = {
+        0: 0.0,
+        1: 6e-3 / 2000,
+        1999: 6e-3 * 1999 / 2000,
+        2000: 6e-3 * (1 - 2000 / 7038) ** 0.5,
+        7037: 6e-3 * (1 / 7038) ** 0.5,
+        7038: 0.0,  # the second phase warms up from zero
+        7039: 4e-3 / 200,
+        7238: 4e-3 * (1 - 200 / 1563) ** 0.5,
+        7038 + 1562: 4e-3 * (1 / 1563) ** 0.5,
+        7038 + 1563: 0.0,
+        9000: 0.0,
+    }
+    for step, want in points.items():
+        np.testing.assert_allclose(rate(step), want, rtol=1e-5, atol=1e-12, err_msg=str(step))
+    for step in range(0, first + second, 97):
+        phase = (4e-3, 200, second) if step >= first else (6e-3, 2000, first)
+        want = published(step - first * (step >= first), *phase, power=0.5)
+        np.testing.assert_allclose(rate(step), want, rtol=1e-5, atol=1e-12, err_msg=str(step))
+
+
+def test_a_phase_without_its_own_rate_has_the_optimizers():
+    config = with_phases(
+        {"steps": 10},
+        {"steps": 20, "learning_rate": 0.5},
+        {"steps": 40, "warmup_steps": 0},
+        schedule_over="phase",
+        learning_rate=1.0,
+        warmup_steps=4,
+    )
+    rate = make_schedule(config)
+    assert [float(rate(step)) for step in (2, 5)] == [0.5, 0.5]
+    assert [float(rate(step)) for step in (10, 12, 20)] == [0.0, 0.25, 0.25]
+    assert [float(rate(step)) for step in (30, 50, 70, 71)] == [1.0, 0.5, 0.0, 0.0]
+
+
+def test_steps_may_be_an_array():
+    config = with_phases({"steps": 3}, {"steps": 4}, schedule_over="phase", warmup_steps=0)
+    rate = make_schedule(config)
+    steps = np.arange(8)
+    np.testing.assert_array_equal(rate(steps), [rate(int(step)) for step in steps])
