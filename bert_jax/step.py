@@ -67,7 +67,7 @@ def make_program(config: Config, mesh: Mesh, corpus: objectives.Corpus) -> Progr
     abstract = jax.eval_shape(init)
     specs = state_specs(config, mesh, axes, abstract)
     shardings, rows = sharding.on_mesh(mesh, specs), sharding.batch_sharding(mesh)
-    # Gradients lie where the moments do, so that XLA can scatter what it sums over devices.
+    # Gradients are kept where the moments are: a device needs no more of them than it updates.
     gradient_shardings = sharding.on_mesh(mesh, moment_specs(config, mesh, axes, abstract))
 
     def gradients_of(params: Any, batch: heads.Batch, key: jax.Array, counts: Any) -> tuple:
@@ -76,6 +76,8 @@ def make_program(config: Config, mesh: Mesh, corpus: objectives.Corpus) -> Progr
             return objectives.all_sums(outputs, batch, corpus, counts)
 
         losses, gradients = jax.value_and_grad(loss_fn, has_aux=True)(params)
+        # First as the parameters lie: the moments' layout must not reach back into the products.
+        gradients = jax.lax.with_sharding_constraint(gradients, shardings["params"])
         return losses, jax.lax.with_sharding_constraint(gradients, gradient_shardings)
 
     def accumulated(params: Any, batch: heads.Batch, key: jax.Array, counts: Any, parts: int):
@@ -151,12 +153,17 @@ def moment_specs(config: Config, mesh: Mesh | AbstractMesh, axes: Any, abstract:
 
 
 def state_specs(config: Config, mesh: Mesh | AbstractMesh, axes: Any, abstract: State) -> dict:
-    """The PartitionSpec of every array of the state, in a dict like the state's."""
-    opt = optax.tree_utils.tree_map_params(
-        make_optimizer(config.optimizer, axes),
-        lambda _, s: s,
-        abstract["opt"],
-        moment_specs(config, mesh, axes, abstract),
-        transform_non_params=lambda _: P(),
-    )
+    """The PartitionSpec of every array of the state, in a dict like the state's.
+
+    In the optimizer's state a dict like the parameters' holds something for each of them (moments);
+    the rest (counts) is whole on every device.
+    """
+    moments = moment_specs(config, mesh, axes, abstract)
+    of_path = dict(jax.tree_util.tree_leaves_with_path(moments))
+
+    def leaf(path: tuple, _: Any) -> P:
+        tails = (path[start:] for start in range(len(path)))
+        return next((of_path[tail] for tail in tails if tail in of_path), P())
+
+    opt = jax.tree_util.tree_map_with_path(leaf, abstract["opt"])
     return {"step": P(), "params": sharding.param_specs(axes), "opt": opt}

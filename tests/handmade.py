@@ -7,7 +7,7 @@ import numpy as np
 from bert_jax.config import Objective
 
 VOCAB = 60
-LENGTHS = (16, 9, 12, 7, 5, 11)  # of the examples, in turn: three fill a row of 32
+LENGTHS = (16, 9, 7, 12, 5, 11)  # of the examples, in turn: three fit into a row of 32
 
 
 def _example(index: int, pair: bool) -> dict[str, np.ndarray]:
