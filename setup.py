@@ -55,6 +55,7 @@ setup(
         "bert_jax.verbs",
         "configs",
         "data_pipeline",
+        "data_pipeline.masking",
         "data_pipeline.sources",
         "launch",
     ],

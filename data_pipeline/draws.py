@@ -33,7 +33,7 @@ def _cache_folder() -> str | None:
     """
     digest = hashlib.sha256()
     try:
-        for source in sorted(_PACKAGE.glob("*.py")):
+        for source in sorted(_PACKAGE.rglob("*.py")):
             digest.update(source.read_bytes())
         user_cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     except (OSError, RuntimeError):  # imported from an archive; no home folder

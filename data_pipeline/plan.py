@@ -48,6 +48,11 @@ class PlanSpec:
     negative_pool: Literal["source", "corpus"] = "source"
     seed: int = 0
     phase: int = 0
+    dupe_factor: int = 0
+    row_tokens: int | None = None
+    row_predictions: int | None = None
+    examples_per_row: int = 1
+    predictions: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.seq_length < SHORTEST:
