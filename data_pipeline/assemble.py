@@ -223,7 +223,7 @@ def _fill(tokens, plan, rows, lines, key, frame, rule, out):
             if rule.mode != TOKEN:
                 _find_opens(notes, count, ids, rule)
             wanted = budget(rule, length, count)
-            if slot + wanted > predictions:
+            if slot + min(wanted, count) > predictions:
                 return done
             slot = mask_example(fold(key, example), rule, notes, count, wanted, ids, slots, slot)
             _count_up(out.position_ids[line, at : at + length], 0)

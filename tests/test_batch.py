@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_pipeline import draws
-from data_pipeline.batch import Assembler, Batches, prefetch
+from data_pipeline.assemble import Assembler
+from data_pipeline.batch import Batches, prefetch
 from data_pipeline.errors import UserError
 from data_pipeline.masking import MaskingSpec
 from data_pipeline.plan import Plan, Plans, PlanSpec, make_plan
@@ -311,10 +312,12 @@ def packed(plan, rows):
 
 def fill(split, plan, rows, seq_length, slots, examples_per_row):
     masking = MaskingSpec(slots)
-    assembler = Assembler(split.tokens, SPECIAL, VOCAB, masking, seq_length, examples_per_row)
+    assembler = Assembler(
+        split.tokens, SPECIAL, VOCAB, masking, seq_length, slots, examples_per_row
+    )
     out = assembler.empty(len(rows))
     assembler.fill(out, np.arange(len(rows)), plan, np.array(rows), np.uint64(77))
-    return out._asdict()
+    return assembler.batch(out)
 
 
 def test_rows_of_several_examples(documents):
@@ -374,7 +377,7 @@ def test_specials_are_never_predicted():
     split = split_of([[[10], [11]], [[12], [13]]])
     plan = make_plan(split, PlanSpec(5), 0)
     masking = MaskingSpec(5, rate=1.0)
-    assembler = Assembler(split.tokens, SPECIAL, VOCAB, masking, 5)
+    assembler = Assembler(split.tokens, SPECIAL, VOCAB, masking, 5, 5)
     out = assembler.empty(plan.rows)
     assembler.fill(out, np.arange(plan.rows), plan, np.arange(plan.rows), np.uint64(1))
     assert (out.masked_positions == [1, 3, 0, 0, 0]).all()

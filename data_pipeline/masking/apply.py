@@ -54,13 +54,14 @@ def empty_notes(size):
 
 @compiled
 def budget(rule, length, count):
-    """Most predictions of an example of `length` tokens, `count` of them not special."""
-    return min(count, rule.budgets[count if rule.mode == SPAN else length])
+    """Predictions wanted of an example of `length` tokens, `count` of them not special. At rates
+    near 1 they may exceed `count`, which n-grams heed when they look for one that fits."""
+    return rule.budgets[count if rule.mode == SPAN else length]
 
 
 @compiled
 def mask_example(key, rule, notes, count, wanted, ids, slots, slot):
-    """Mask `wanted` tokens of those in `notes`, or less where whole words allow no more.
+    """Mask `wanted` of the tokens in `notes`, fewer where whole words or `count` allow no more.
 
     key: uint64, this example's. count: tokens in `notes`. ids: int32, the row, changed in place.
     slots: filled from index `slot` on, in the order of positions. Returns the next free slot.
@@ -71,9 +72,9 @@ def mask_example(key, rule, notes, count, wanted, ids, slots, slot):
         stop = _emit(notes, wanted, ids, slots, slot)
         _replace_spans(replace, rule, notes, count, ids, slots, slot, stop)
         return stop
-    taken = wanted
+    taken = min(wanted, count)
     if rule.mode == TOKEN:
-        choose_tokens(choose, count, wanted, notes.order, notes.marked, notes.chosen)
+        choose_tokens(choose, count, taken, notes.order, notes.marked, notes.chosen)
     else:
         words = _find_words(notes, count)
         if rule.mode == WHOLE_WORD:
