@@ -8,6 +8,7 @@ from data_pipeline.batch import Batches
 from data_pipeline.masking import MaskingSpec
 from data_pipeline.plan import PlanSpec
 from data_pipeline.store import Split, TokenStore
+from data_pipeline.tokenizer import Tokenizer
 
 
 def make_batches(config: Config, store: TokenStore, split: Split, phase: PhaseConfig) -> Batches:
@@ -29,11 +30,18 @@ def make_batches(config: Config, store: TokenStore, split: Split, phase: PhaseCo
             rate=data.mask_rate,
             mask_share=data.mask_share,
             random_share=data.random_share,
+            max_ngram=data.max_ngram,
+            span_success=data.span_success,
+            max_span=data.max_span,
+            random_tokens=data.random_tokens,
         ),
         phase.batch_size,
         store.special,
         store.vocab_size,
         cache_dir(),
+        word_starts=Tokenizer.load(store.tokenizer_path).word_starts,
+        token_counts=store.train.token_counts,
+        span_boundary=data.span_boundary,
         sources=store.sources,
         languages=store.languages,
     )

@@ -90,10 +90,10 @@ def words_of(places, ids, starts):
 
 
 def ngrams(segments, starts, most, rate, rng, max_ngram=3):
-    """Chosen positions, in the order of choice."""
+    """Chosen positions, in the order of choice; and the numbers of words drawn."""
     ids, places = lay_out(segments, None, None)
     if rate == 0:
-        return []
+        return [], []
     wanted = min(most, max(1, round(len(ids) * rate)))
     pvals = [Fraction(1, n) for n in range(1, max_ngram + 1)]
     indexes = []
@@ -102,11 +102,12 @@ def ngrams(segments, starts, most, rate, rng, max_ngram=3):
         for first in range(len(words)):
             indexes.append([words[first : first + n] for n in range(1, max_ngram + 1)])
     rng.choose.shuffle(indexes)
-    chosen, covered = [], set()
+    chosen, covered, drawn = [], set(), []
     for index_sets in indexes:
         if len(chosen) >= wanted:
             break
         n = rng.lengths.pick(pvals)
+        drawn.append(n + 1)
         index_set = sum(index_sets[n], [])
         while len(chosen) + len(index_set) > wanted:
             if n == 0:
@@ -119,11 +120,11 @@ def ngrams(segments, starts, most, rate, rng, max_ngram=3):
             continue
         covered.update(index_set)
         chosen += index_set
-    return chosen
+    return chosen, drawn
 
 
 def spans(segments, starts, most, rate, rng, success=0.2, longest=10, redraws=16):
-    """Merged spans, as lists of positions; and how many words were drawn for each before."""
+    """Merged spans, as lists of positions; and the numbers of words drawn for them."""
     ids, places = lay_out(segments, None, None)
     tokens = [(position, segment) for segment in places for position in segment]
     weights = [Fraction(success) * (1 - Fraction(success)) ** n for n in range(longest)]
@@ -134,7 +135,7 @@ def spans(segments, starts, most, rate, rng, success=0.2, longest=10, redraws=16
         anchor, segment = tokens[rng.choose.randint(0, len(tokens) - 1)]
         tries = 1
         while anchor in mask:
-            if tries == redraws:
+            if tries == redraws:  # the one departure: the same distribution, but it ends
                 free = [token for token in tokens if token[0] not in mask]
                 anchor, segment = free[rng.choose.randint(0, len(free) - 1)]
                 break

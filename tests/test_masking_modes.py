@@ -47,7 +47,7 @@ def ported(segments, spec, key):
     if spec.mode == "whole_word":
         chosen = port.whole_words(segments, STARTS, size, spec.rate, rng)
     else:
-        chosen = port.ngrams(segments, STARTS, size, spec.rate, rng, spec.max_ngram)
+        chosen, _ = port.ngrams(segments, STARTS, size, spec.rate, rng, spec.max_ngram)
     return (*port.replace_each(ids, chosen, rng.replace, *how), None)
 
 
