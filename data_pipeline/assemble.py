@@ -109,33 +109,43 @@ def _count_up(array, first):
 
 
 @compiled
+def _range(offsets, k):
+    """Where range number k starts and ends, as signed numbers: unsigned ones count up slowly."""
+    return np.int64(offsets[k]), np.int64(offsets[k + 1])
+
+
+@compiled
 def _touch(tokens, plan, rows):
     """Read once what rows are made of, so that it is in the processor's caches when they are made.
 
-    Rows lie anywhere. Here the reads do not wait for one another, in `_fill` each would: this takes
-    a third off its time. The returned sum keeps the compiler from leaving the reads out.
+    Rows lie anywhere. Here the reads do not wait for one another, in `_fill` each would: at 128
+    tokens this takes a quarter off its time. The sum keeps the compiler from leaving the reads out.
     """
     seen = np.int64(0)
     for row in rows:
         seen += plan.row_examples[row]
     for row in rows:
-        seen += plan.row_example[plan.row_examples[row]]
+        begin, end = _range(plan.row_examples, row)
+        seen += plan.row_example[begin] if begin < end else 0
     for row in rows:
-        for k in range(plan.row_examples[row], plan.row_examples[row + 1]):
+        begin, end = _range(plan.row_examples, row)
+        for k in range(begin, end):
             example = plan.row_example[k]
             seen += plan.example_pieces[example]
             seen += plan.example_label[example]
             seen += plan.example_source[example]
     for row in rows:
-        for k in range(plan.row_examples[row], plan.row_examples[row + 1]):
+        begin, end = _range(plan.row_examples, row)
+        for k in range(begin, end):
             piece = plan.example_pieces[plan.row_example[k]]
             seen += plan.piece_start[piece]
             seen += plan.piece_length[piece]
             seen += plan.piece_segment[piece]
     for row in rows:
-        for k in range(plan.row_examples[row], plan.row_examples[row + 1]):
-            example = plan.row_example[k]
-            for piece in range(plan.example_pieces[example], plan.example_pieces[example + 1]):
+        begin, end = _range(plan.row_examples, row)
+        for k in range(begin, end):
+            first, stop = _range(plan.example_pieces, plan.row_example[k])
+            for piece in range(first, stop):
                 source = plan.piece_start[piece]
                 for address in range(source, source + plan.piece_length[piece], _LINE):
                     seen += tokens[address]
@@ -213,9 +223,10 @@ def _fill(tokens, plan, rows, lines, key, frame, rule, out):
             out.span_weights[line],
         )  # fmt: skip
         at = slot = number = 0
-        for k in range(plan.row_examples[row], plan.row_examples[row + 1]):
+        begin, end = _range(plan.row_examples, row)
+        for k in range(begin, end):
             example = plan.row_example[k]
-            first, stop = plan.example_pieces[example], plan.example_pieces[example + 1]
+            first, stop = _range(plan.example_pieces, example)
             length = _length(plan, first, stop)
             if at + length > row_tokens or number == frame.examples_per_row:
                 return done

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from data_pipeline.assemble import Assembler, Batch
-from data_pipeline.draws import MASKING, ORDER, Purpose, permute, stream_key
+from data_pipeline.draws import MASKING, ORDER, permute, stream_key
 from data_pipeline.errors import UserError
 from data_pipeline.masking import MaskingSpec
+from data_pipeline.pairing import PAIRS
 from data_pipeline.plan import Plans, PlanSpec
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Batches:
             plan_spec.row_tokens or plan_spec.seq_length,
             plan_spec.row_predictions or masking_spec.max_predictions,
             plan_spec.examples_per_row,
-            pairs=plan_spec.pairing in ("nsp", "sop"),
+            pairs=plan_spec.pairing in PAIRS,
             span_boundary=span_boundary,
             word_starts=word_starts,
             token_counts=split.token_counts if token_counts is None else token_counts,
@@ -91,13 +92,12 @@ class Batches:
         out = self._assembler.empty(len(lines))
         for epoch in np.unique(epochs).tolist():
             here = np.flatnonzero(epochs == epoch)
-            plan = self._plans.epoch(self._content(epoch))
-            order = self._key(epoch, ORDER)
+            plan = self._plans.epoch(epoch)
+            order = self._order(epoch)
             chosen = permute(order, places[here] % plan.rows, plan.rows)
-            masking = self._key(self._content(epoch), MASKING)
-            self._assembler.fill(out, here, plan, chosen, masking)
+            self._assembler.fill(out, here, plan, chosen, self._spec.key(epoch, MASKING))
             if places[here].max() >= self.rows_per_epoch // 2:
-                self._plans.prepare(self._content(epoch + 1))
+                self._plans.prepare(epoch + 1)
         return self._assembler.batch(out)
 
     def once(self, index: int, rows: Sequence[int] | np.ndarray | None = None) -> Batch:
@@ -108,9 +108,9 @@ class Batches:
         places = index * self._batch_size + self._checked(index, rows)
         out = self._assembler.empty(len(places))
         inside = places < self.rows_per_epoch
-        chosen = permute(self._key(0, ORDER), places[inside], self.rows_per_epoch)
+        chosen = permute(self._order(0), places[inside], self.rows_per_epoch)
         self._assembler.fill(
-            out, np.flatnonzero(inside), self._plans.epoch(0), chosen, self._key(0, MASKING)
+            out, np.flatnonzero(inside), self._plans.epoch(0), chosen, self._spec.key(0, MASKING)
         )
         self._assembler.pad(out, np.flatnonzero(~inside))
         return self._assembler.batch(out)
@@ -125,12 +125,9 @@ class Batches:
             raise ValueError(f"rows must lie in [0, {self._batch_size})")
         return lines
 
-    def _content(self, epoch: int) -> int:
-        """The epoch whose pairs and masks an epoch has: its own, unless they are fixed sets."""
-        return epoch % self._spec.dupe_factor if self._spec.dupe_factor else epoch
-
-    def _key(self, epoch: int, purpose: Purpose) -> np.uint64:
-        return stream_key(self._spec.seed, self._spec.phase, epoch, purpose)
+    def _order(self, epoch: int) -> np.uint64:
+        """The key of the order of rows: each epoch its own, fixed sets of pairs and masks or not."""
+        return stream_key(self._spec.seed, self._spec.phase, epoch, ORDER)
 
 
 def prefetch(

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_pipeline import draws
-from data_pipeline.assemble import Assembler
+from data_pipeline.assemble import Assembler, BatchArrays
 from data_pipeline.batch import Batches, prefetch
 from data_pipeline.errors import UserError
 from data_pipeline.masking import MaskingSpec
@@ -400,57 +400,43 @@ PAIR_ARRAYS = {"cls_positions", "pair_labels", "pair_weights", "pair_sources"}
 SPAN_ARRAYS = {"span_left", "span_right", "span_offsets", "span_weights"}
 
 
-class FixedPlans:
-    """Stands for `Plans`: one plan for every epoch."""
-
-    plan: Plan
-
-    def __init__(self, *_, **__):
-        self.rows = self.plan.rows
-
-    def epoch(self, epoch):
-        return self.plan
-
-    def prepare(self, epoch):
-        pass
-
-
-def packed_batches(documents, folder, monkeypatch, pairing="nsp", **change):
-    """Batches of packed rows, three examples of up to 40 tokens in each."""
+def packed_batches(documents, folder, pairing="nsp", **change):
+    """Batches of packed rows, up to three examples of up to 40 tokens in each."""
+    spec = dataclasses.replace(
+        SPEC, pairing=pairing, row_tokens=120, row_predictions=18, examples_per_row=3,
+        predictions=tuple(MASKING.predictions(40).tolist()),
+    )  # fmt: skip
     split = split_of(documents)
-    plan = make_plan(split, SPEC, 0)
-    rows = [range(first, min(first + 3, plan.rows)) for first in range(0, plan.rows, 3)]
-    monkeypatch.setattr(FixedPlans, "plan", packed(plan, rows), raising=False)
-    monkeypatch.setattr("data_pipeline.batch.Plans", FixedPlans)
-    spec = dataclasses.replace(SPEC, row_tokens=120, row_predictions=18, examples_per_row=3)
-    object.__setattr__(spec, "pairing", pairing)  # of a plan that is given
-    return Batches(split, spec, MASKING, BATCH, SPECIAL, VOCAB, folder, **change), plan
+    return Batches(split, spec, MASKING, BATCH, SPECIAL, VOCAB, folder, **change), spec
 
 
-def test_packed_rows_have_the_shape_of_the_plan(documents, tmp_path, monkeypatch):
-    batches, plan = packed_batches(documents, tmp_path, monkeypatch)
+def test_packed_rows_have_the_shape_of_the_plan(documents, tmp_path):
+    batches, spec = packed_batches(documents, tmp_path)
+    plan = make_plan(split_of(documents), spec, 0)
     made = joined([batches.once(index) for index in range(batches.batches_once)])
     assert made["input_ids"].shape[1] == 120
     assert made["masked_labels"].shape[1] == 18
     assert made["cls_positions"].shape[1] == 3
-    assert made["pair_weights"].sum() == plan.rows
+    assert plan.rows < len(plan.row_example) == made["pair_weights"].sum()
     assert made["pair_labels"].sum() == plan.example_label.sum()
-    per_example = [
-        row["masked_weights"][row["masked_weights"] > 0].size
-        for row in ({n: v[k] for n, v in made.items()} for k in range(len(made["input_ids"])))
-    ]
-    assert max(per_example) <= 18
+    alone = make_plan(split_of(documents), SPEC, 0)
+    assert alone.rows == len(plan.row_example)
 
 
 @pytest.mark.parametrize("pairing", ["nsp", "sop", "full_sentences", "doc_sentences", "single"])
-def test_pair_arrays_come_with_a_pair_objective(documents, tmp_path, monkeypatch, pairing):
-    with_pairs, _ = packed_batches(documents, tmp_path, monkeypatch)
-    batches, _ = packed_batches(documents, tmp_path, monkeypatch, pairing)
-    expected = with_pairs.batch(3)
+def test_pair_arrays_come_with_a_pair_objective(documents, tmp_path, pairing):
+    batches, _ = packed_batches(documents, tmp_path, pairing)
+    expected = set(BatchArrays._fields) - SPAN_ARRAYS
     if pairing not in ("nsp", "sop"):
-        expected = {name: values for name, values in expected.items() if name not in PAIR_ARRAYS}
-    same(batches.batch(3), expected)
-    same(batches.once(0), {n: v for n, v in with_pairs.once(0).items() if n in expected})
+        expected -= PAIR_ARRAYS
+    for batch in (batches.batch(3), batches.once(batches.batches_once - 1)):
+        assert batch.keys() == expected
+        numbers = batch["example_ids"].max(axis=1)
+        assert numbers.max() == 3
+        if pairing in ("nsp", "sop"):
+            assert (batch["pair_weights"].sum(axis=1) == numbers).all()
+        else:
+            assert not batch["token_type_ids"].any()
 
 
 def test_span_arrays_come_with_span_boundaries(documents, tmp_path):
