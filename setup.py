@@ -55,6 +55,8 @@ setup(
         "bert_jax.verbs",
         "configs",
         "data_pipeline",
+        "data_pipeline.masking",
+        "data_pipeline.pairing",
         "data_pipeline.sources",
         "launch",
     ],

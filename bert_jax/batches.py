@@ -4,15 +4,34 @@ import os
 from pathlib import Path
 
 from bert_jax.config import Config, PhaseConfig
+from bert_jax.errors import UserError
 from data_pipeline.batch import Batches
 from data_pipeline.masking import MaskingSpec
 from data_pipeline.plan import PlanSpec
 from data_pipeline.store import Split, TokenStore
+from data_pipeline.tokenizer import Tokenizer
 
 
 def make_batches(config: Config, store: TokenStore, split: Split, phase: PhaseConfig) -> Batches:
-    """The batches of a phase over a split of the store."""
+    """The batches of a phase over a split of the store.
+
+    Held-out text is read as it is, every document once: only training text is mixed, so that
+    held-out losses of different mixtures compare.
+    """
     data = config.data
+    training = split.name == "train"
+    masking = MaskingSpec(
+        max_predictions=phase.max_predictions,
+        mode=data.masking,
+        rate=data.mask_rate,
+        mask_share=data.mask_share,
+        random_share=data.random_share,
+        max_ngram=data.max_ngram,
+        span_success=data.span_success,
+        max_span=data.max_span,
+        random_tokens=data.random_tokens,
+    )
+    packed = phase.examples_per_row > 1
     return Batches(
         split,
         PlanSpec(
@@ -22,21 +41,42 @@ def make_batches(config: Config, store: TokenStore, split: Split, phase: PhaseCo
             negative_pool=data.negative_pool,
             seed=config.seed,
             phase=config.phases.index(phase),
+            dupe_factor=data.dupe_factor,
+            source_weights=parse_weights(data.source_weights) if training else (),
+            language_smoothing=data.language_smoothing if training else 1.0,
+            row_tokens=phase.row_tokens,
+            row_predictions=phase.row_predictions,
+            examples_per_row=phase.examples_per_row,
+            predictions=tuple(masking.predictions(phase.seq_length).tolist()) if packed else (),
         ),
-        MaskingSpec(
-            max_predictions=phase.max_predictions,
-            mode=data.masking,
-            rate=data.mask_rate,
-            mask_share=data.mask_share,
-            random_share=data.random_share,
-        ),
+        masking,
         phase.batch_size,
         store.special,
         store.vocab_size,
         cache_dir(),
+        word_starts=Tokenizer.load(store.tokenizer_path).word_starts,
+        token_counts=store.train.token_counts,
+        span_boundary=data.span_boundary,
         sources=store.sources,
         languages=store.languages,
     )
+
+
+def parse_weights(text: str) -> tuple[tuple[str, float], ...]:
+    """The weights in "books=2,wiki=0.5", by name; UserError where the text is not like that."""
+    weights = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, number = part.rpartition("=")
+        try:
+            weights.append((name.strip(), float(number)))
+        except ValueError:
+            equals = ""
+        if not (equals and name.strip()):
+            raise UserError(
+                f'config.data.source_weights: "{part}" is not of the form source=number; '
+                'write "books=2,wiki=0.5"'
+            )
+    return tuple(sorted(weights))
 
 
 def cache_dir() -> Path:

@@ -33,7 +33,7 @@ def _cache_folder() -> str | None:
     """
     digest = hashlib.sha256()
     try:
-        for source in sorted(_PACKAGE.glob("*.py")):
+        for source in sorted(_PACKAGE.rglob("*.py")):
             digest.update(source.read_bytes())
         user_cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     except (OSError, RuntimeError):  # imported from an archive; no home folder
@@ -81,6 +81,8 @@ _ROUNDS: Final = np.uint64(8)  # 4 suffice for large n; small halves of 1-3 bits
 PAIRING: Final = 1
 ORDER: Final = 2
 MASKING: Final = 3
+MIXING: Final = 4
+PACKING: Final = 5
 
 
 @compiled
@@ -129,7 +131,7 @@ def threshold(probability: float) -> np.uint64:
     return np.uint64(math.ceil(probability * 2.0**63))
 
 
-Purpose = Literal[1, 2, 3]
+Purpose = Literal[1, 2, 3, 4, 5]
 
 
 def stream_key(seed: int, phase: int, epoch: int, purpose: Purpose) -> np.uint64:

@@ -4,81 +4,135 @@ A plan is a pure function of (split, PlanSpec, epoch). It is cached on disk unde
 three, so that resuming anywhere is a look-up; a cache that is lost or damaged is planned again.
 """
 
-import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import os
-import shutil
 import threading
-import uuid
-import zlib
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
-from data_pipeline import pairing
-from data_pipeline.draws import PAIRING, stream_key
+from data_pipeline import mixing
+from data_pipeline.draws import MIXING, PACKING, PAIRING, Purpose, compiled, stream_key
 from data_pipeline.errors import UserError
+from data_pipeline.packing import Limits, pack
+from data_pipeline.pairing import MODES, PAIRS, Examples, Pairing, Pools, Texts, make_examples
+from data_pipeline.pairing.texts import document_tokens, read_only
+from data_pipeline.plan_files import Put, find, keep, remove
 
 if TYPE_CHECKING:
     from data_pipeline.store import Split
 
-VERSION: Final = 1  # raised whenever the same spec gives another plan
-SHORTEST: Final = 5  # [CLS] A [SEP] B [SEP] with one token each
-_MANIFEST: Final = "plan.json"
+__all__ = ["Plan", "PlanSpec", "Plans", "make_plan", "read_only"]
+
+VERSION: Final = 2  # raised whenever the same spec gives another plan
+KEPT: Final = 3  # epochs whose plans are kept, in memory and, with epoch 0, on disk
+_PAIR: Final = (5, "a pair: 5 tokens at least ([CLS] A [SEP] B [SEP])")
+_BLOCK: Final = (4, "a block of sentences: 4 tokens at least ([CLS], two tokens, [SEP])")
+# Above this a number would not fit its column.
+_MOST: Final = 2**32 - 1
+
+# The columns of a plan and their types; see `Plan`.
+COLUMNS: Final[dict[str, np.dtype[Any]]] = {
+    "piece_start": np.dtype(np.int64),
+    "piece_length": np.dtype(np.int32),
+    "piece_segment": np.dtype(np.int8),
+    "example_pieces": np.dtype(np.uint32),
+    "example_label": np.dtype(np.int8),
+    "example_source": np.dtype(np.uint16),
+    "row_examples": np.dtype(np.uint32),
+    "row_example": np.dtype(np.uint32),
+}
 
 
 @dataclass(frozen=True)
 class PlanSpec:
     """Everything a plan depends on besides the split and the epoch.
 
-    seq_length: tokens of a row, specials included. short_seq_prob: share of documents cut to a
-    random shorter length. negative_pool: random second halves come from documents of the same
-    source and language ("source"), or of the whole split ("corpus", the paper).
+    seq_length: most tokens of an example, specials included. short_seq_prob: share of documents cut
+    to a random shorter length. negative_pool: random second halves come from documents of the same
+    source and language ("source"), or of the whole split ("corpus", the paper). dupe_factor: 0 for
+    a new plan every epoch; n for n plans in turn. source_weights, language_smoothing: see `mixing`;
+    a source without a weight has 1.
+
+    Rows hold one example each, or with examples_per_row > 1 as many as fit row_tokens (by default
+    seq_length) and row_predictions slots (by default any number); predictions[n] are the slots of
+    an example of n tokens, 0 <= n <= seq_length.
     """
 
     seq_length: int
-    pairing: Literal["nsp", "sop", "full_sentences", "doc_sentences", "single"] = "nsp"
+    pairing: Pairing = "nsp"
     short_seq_prob: float = 0.1
     negative_pool: Literal["source", "corpus"] = "source"
     seed: int = 0
     phase: int = 0
+    dupe_factor: int = 0
+    source_weights: tuple[tuple[str, float], ...] = ()
+    language_smoothing: float = 1.0
+    row_tokens: int | None = None
+    row_predictions: int | None = None
+    examples_per_row: int = 1
+    predictions: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.seq_length < SHORTEST:
-            raise UserError(
-                f"seq_length {self.seq_length} cannot hold a pair: "
-                f"{SHORTEST} tokens at least ([CLS] A [SEP] B [SEP])"
-            )
+        if self.pairing not in MODES:
+            modes = ", ".join(MODES)
+            raise UserError(f'pairing "{self.pairing}" is not one of: {modes}')
+        shortest, wanted = _PAIR if self.pairing in PAIRS else _BLOCK
+        if self.seq_length < shortest:
+            raise UserError(f"seq_length {self.seq_length} cannot hold {wanted}")
         if not 0.0 <= self.short_seq_prob <= 1.0:
             raise UserError(f"short_seq_prob {self.short_seq_prob} does not lie between 0 and 1")
-        if self.pairing != "nsp":
-            raise UserError(f'pairing "{self.pairing}" is not one of: nsp')
         if self.negative_pool not in ("source", "corpus"):
             raise UserError(f'negative_pool "{self.negative_pool}" is not one of: source, corpus')
+        if self.dupe_factor < 0:
+            raise UserError(f"dupe_factor {self.dupe_factor} is negative; 0 = new pairs always")
+        mixing.check(self.source_weights, self.language_smoothing)
+        if self.examples_per_row < 1:
+            raise UserError(f"examples_per_row is {self.examples_per_row}: at least 1 is needed")
+        if self.row_tokens is not None and self.row_tokens < self.seq_length:
+            raise UserError(
+                f"row_tokens {self.row_tokens} is shorter than an example may be "
+                f"(seq_length {self.seq_length})"
+            )
+        if self.predictions and len(self.predictions) != self.seq_length + 1:
+            raise ValueError(f"predictions of {len(self.predictions)} lengths, not 0..seq_length")
 
+    def planned(self, epoch: int) -> int:
+        """The epoch whose plan (and, by the same rule, whose masks) an epoch uses."""
+        return epoch % self.dupe_factor if self.dupe_factor else epoch
 
-def read_only(array: np.ndarray) -> np.ndarray:
-    """A plain read-only view, whether memory-mapped or not: compiled code then meets one type."""
-    view = np.asarray(array).view()
-    view.flags.writeable = False
-    return view
+    @property
+    def limits(self) -> Limits:
+        """What a row can hold; without `row_predictions` the slots are no limit."""
+        slots = _MOST if self.row_predictions is None else self.row_predictions
+        return Limits(self.row_tokens or self.seq_length, slots, self.examples_per_row)
+
+    @property
+    def slots(self) -> np.ndarray:
+        """Prediction slots that an example of each length needs: int64 [seq_length + 1]."""
+        return np.array(self.predictions or (0,) * (self.seq_length + 1), np.int64)
+
+    def key(self, epoch: int, purpose: Purpose) -> np.uint64:
+        return stream_key(self.seed, self.phase, self.planned(epoch), purpose)
 
 
 @dataclass(frozen=True)
 class Plan:
     """One epoch. E examples of one or more pieces each, R rows of one or more examples each.
 
-    piece_start: int64 [P], token address. piece_length: int32 [P], tokens. piece_segment: int8 [P];
-    [SEP] follows the last piece of a segment. example_pieces: int64 [E + 1], first piece of each
-    example. example_label: int8 [E], 0 = B follows A, 1 = B is random. example_source: uint16 [E].
-    row_examples: int64 [R + 1], where each row starts in row_example: int64, its examples. A padded
-    row holds one example. Arrays are read-only, memory-mapped where they come from the cache.
+    piece_start: int64 [P], token address. piece_length: int32 [P], tokens. piece_segment: int8 [P]:
+    bit 0 is the token type; [SEP] is written where the value changes from one piece of an example
+    to its next and after its last. example_pieces: uint32 [E + 1], first piece of each example.
+    example_label: int8 [E], 0 = B follows A (and without pairs). example_source: uint16 [E], of its
+    first token. row_examples: uint32 [R + 1], where each row starts in row_example: uint32 [E], its
+    examples. Arrays are read-only, memory-mapped where they come from the cache.
     """
 
     piece_start: np.ndarray
@@ -98,6 +152,35 @@ class Plan:
     def rows(self) -> int:
         return len(self.row_examples) - 1
 
+    @property
+    def examples(self) -> int:
+        return len(self.example_label)
+
+    def lengths(self) -> np.ndarray:
+        """Tokens of each example, specials included: uint32 [E]."""
+        pieces = np.diff(self.example_pieces)
+        return _lengths(pieces, self.piece_length, self.piece_segment)
+
+    def fill(self, row_tokens: int) -> float:
+        """The share of real tokens, special ones included, in rows of so many tokens. What it could
+        be at most: `packing_bound(np.bincount(plan.lengths()), spec.slots, spec.limits)`."""
+        return float(self.lengths().sum(dtype=np.int64) / (self.rows * row_tokens))
+
+
+@compiled
+def _lengths(pieces, piece_length, piece_segment):
+    lengths = np.empty(len(pieces), np.uint32)
+    piece = 0
+    for example in range(len(pieces)):
+        length = np.int64(1)  # [CLS]
+        for k in range(piece, piece + pieces[example]):
+            length += piece_length[k]
+            if k + 1 == piece + pieces[example] or piece_segment[k + 1] != piece_segment[k]:
+                length += 1  # [SEP]
+        lengths[example] = length
+        piece += pieces[example]
+    return lengths
+
 
 def make_plan(
     split: "Split",
@@ -107,49 +190,106 @@ def make_plan(
     sources: Sequence[str] = (),
     languages: Sequence[str] = (),
 ) -> Plan:
-    """The plan of one epoch: about 5 s per billion tokens on one core.
+    """The plan of one epoch, in memory.
 
-    `sources` and `languages` name the indices of the split in errors. UserError where the split is
-    empty, or a document has no other document to take a random second half from.
+    `sources` and `languages` name the indices of the split, in errors and in the source weights.
+    UserError where the split is empty, nothing of it is left, or a document has no other document
+    to take a random second half from.
     """
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in COLUMNS}
+    plan_epoch(
+        split, spec, epoch, lambda name, part: parts[name].append(part),
+        sources=sources, languages=languages,
+    )  # fmt: skip
+    return Plan(
+        **{name: np.concatenate(parts[name]).astype(dtype) for name, dtype in COLUMNS.items()}
+    )
+
+
+def plan_epoch(
+    split: "Split",
+    spec: PlanSpec,
+    epoch: int,
+    put: Put,
+    *,
+    sources: Sequence[str] = (),
+    languages: Sequence[str] = (),
+) -> None:
+    """Append the columns of a plan piece by piece: what is in memory at once is the split's
+    lengths and some bytes per example, not the plan."""
     if len(split.document_lengths) == 0:
         raise UserError(f'the "{split.name}" split is empty: build the store from more documents')
-    parts = list(
-        pairing.nsp(
-            pairing.offsets_of(split.document_lengths),
-            pairing.offsets_of(split.sentence_lengths),
-            _pools(split, spec.negative_pool, sources, languages),
-            seq_length=spec.seq_length,
-            short_seq_prob=spec.short_seq_prob,
-            key=stream_key(spec.seed, spec.phase, epoch, PAIRING),
+    texts = Texts.of(split.document_lengths, split.sentence_lengths)
+    visits = np.ones(texts.documents, np.int32)
+    visited = None  # the documents that some epoch visits, where not all
+    if any(weight != 1 for _, weight in spec.source_weights) or spec.language_smoothing != 1:
+        expected = mixing.expected_visits(
+            split, document_tokens(texts), dict(spec.source_weights), spec.language_smoothing,
+            sources,
+        )  # fmt: skip
+        visits = mixing.draw_visits(expected, spec.key(epoch, MIXING))
+        visited = expected > 0
+    pools = None
+    if spec.pairing in PAIRS:
+        pools = _pools(split, visited, spec.negative_pool, sources, languages)
+    lengths = []
+    pieces = np.int64(0)
+    put("example_pieces", np.zeros(1, np.uint32))
+    for part in make_examples(
+        spec.pairing, texts, visits, pools,
+        seq_length=spec.seq_length, short_seq_prob=spec.short_seq_prob,
+        key=spec.key(epoch, PAIRING),
+    ):  # fmt: skip
+        put("piece_start", part.piece_start)
+        put("piece_length", part.piece_length)
+        put("piece_segment", part.piece_segment)
+        put("example_pieces", _counted(pieces + np.cumsum(part.pieces)))
+        put("example_label", part.label)
+        put("example_source", split.document_source[part.document])
+        pieces += len(part.piece_start)
+        lengths.append(_part_lengths(part, spec.seq_length))
+    _put_rows(np.concatenate(lengths) if lengths else np.zeros(0), split, spec, epoch, put)
+
+
+def _counted(numbers: np.ndarray) -> np.ndarray:
+    if len(numbers) and numbers[-1] > _MOST:
+        raise UserError(f"an epoch of over {_MOST:,} pieces is too long; split the store")
+    return numbers.astype(np.uint32)
+
+
+def _part_lengths(part: Examples, seq_length: int) -> np.ndarray:
+    narrow = np.uint16 if seq_length < 1 << 16 else np.uint32
+    return _lengths(part.pieces, part.piece_length, part.piece_segment).astype(narrow)
+
+
+def _put_rows(lengths: np.ndarray, split: "Split", spec: PlanSpec, epoch: int, put: Put) -> None:
+    if len(lengths) == 0:
+        raise UserError(
+            f'the "{split.name}" split gives no example with pairing "{spec.pairing}" and '
+            f"seq_length {spec.seq_length}: all its sentences are longer, or no document was drawn"
         )
-    )
-    document = np.concatenate([part.document for part in parts])
-    count = len(document)
-    return Plan(
-        piece_start=np.concatenate([part.piece_start for part in parts]),
-        piece_length=np.concatenate([part.piece_length for part in parts]),
-        piece_segment=np.concatenate([part.piece_segment for part in parts]),
-        example_pieces=pairing.offsets_of(np.concatenate([part.pieces for part in parts])),
-        example_label=np.concatenate([part.label for part in parts]),
-        example_source=split.document_source[document],
-        row_examples=np.arange(count + 1),
-        row_example=np.arange(count),
-    )
+    if spec.examples_per_row == 1:
+        put("row_examples", np.arange(len(lengths) + 1, dtype=np.uint32))
+        put("row_example", np.arange(len(lengths), dtype=np.uint32))
+        return
+    sizes, examples = pack(lengths, spec.slots, spec.limits, spec.key(epoch, PACKING))
+    put("row_examples", np.zeros(1, np.uint32))
+    put("row_examples", np.cumsum(sizes, dtype=np.uint32))
+    put("row_example", examples)
 
 
 def _pools(
     split: "Split",
+    visited: np.ndarray | None,
     negative_pool: Literal["source", "corpus"],
     sources: Sequence[str],
     languages: Sequence[str],
-) -> pairing.Pools:
-    if negative_pool == "corpus":
-        pools = pairing.Pools.group(np.zeros(len(split.document_lengths), np.int64))
-    else:
+) -> Pools:
+    labels = np.zeros(len(split.document_lengths), np.int64)
+    if negative_pool == "source":
         language_count = int(split.document_language.max()) + 1
-        source_and_language = split.document_source.astype(np.int64) * language_count
-        pools = pairing.Pools.group(source_and_language + split.document_language)
+        labels = split.document_source.astype(np.int64) * language_count + split.document_language
+    pools = Pools.group(labels, visited)
     lonely = np.flatnonzero(pools.sizes < 2)
     if len(lonely):
         document = int(pools.documents[pools.offsets[lonely[0]]])
@@ -167,8 +307,9 @@ def _pools(
 class Plans:
     """The plans of all epochs of one phase, cached in `cache_dir`.
 
-    Safe to use from several threads and processes at once: whoever plans an epoch writes it to a
-    folder of its own and renames that.
+    Safe to use from several threads and processes at once. Of the epochs that are used, the last
+    few stay in memory; files of epochs further back are removed, those of epoch 0 apart, which
+    says how many rows every epoch has, and those of fixed plans (dupe_factor), which come again.
     """
 
     def __init__(
@@ -184,7 +325,7 @@ class Plans:
         self._names = {"sources": sources, "languages": languages}
         self._cache_dir = Path(cache_dir)
         self._lock = threading.Lock()
-        self._plans: dict[int, Future[Plan]] = {}
+        self._plans: dict[int, Future[Plan]] = {}  # the one asked for last is the last
         self._planner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="plan")
 
     @property
@@ -194,41 +335,49 @@ class Plans:
 
     def epoch(self, epoch: int) -> Plan:
         """The plan of an epoch: from memory, from the cache, or made now."""
-        future, mine = self._claim(epoch)
+        future, mine = self._claim(self._spec.planned(epoch))
         if mine:
-            self._fulfil(epoch, future)
+            self._fulfil(self._spec.planned(epoch), future)
         return future.result()
 
     def prepare(self, epoch: int) -> None:
         """Have the plan of an epoch made in the background. Should that fail, whoever asks for the
         plan makes it, and meets the error."""
-        future, mine = self._claim(epoch)
+        future, mine = self._claim(self._spec.planned(epoch))
         if mine:
-            self._planner.submit(self._fulfil, epoch, future)
+            self._planner.submit(self._fulfil, self._spec.planned(epoch), future)
 
     def _claim(self, epoch: int) -> tuple[Future[Plan], bool]:
         with self._lock:
-            future = self._plans.get(epoch)
-            if future is not None:
-                return future, False
-            return self._plans.setdefault(epoch, Future()), True
+            future = self._plans.pop(epoch, None)
+            mine = future is None
+            self._plans[epoch] = future = future or Future()
+            for other in [e for e, plan in self._plans.items() if plan.done()][:-KEPT]:
+                del self._plans[other]
+            return future, mine
 
     def _fulfil(self, epoch: int, future: Future[Plan]) -> None:
         try:
             future.set_result(self._open_or_make(epoch))
         except BaseException as error:
             with self._lock:
-                del self._plans[epoch]  # the next to ask tries again
+                self._plans.pop(epoch, None)  # the next to ask tries again
             future.set_exception(error)
 
     def _open_or_make(self, epoch: int) -> Plan:
-        folder = self._cache_dir / self._name(epoch)
-        plan = _open(folder)
-        if plan is not None:
-            return plan
-        return _keep(make_plan(self._split, self._spec, epoch, **self._names), folder)
+        folder = self._folder(epoch)
+        columns = find(folder)
+        if columns is None:
+            columns = keep(folder, COLUMNS, functools.partial(self._fill, epoch))
+        if not self._spec.dupe_factor:
+            for earlier in range(1, epoch - KEPT + 1):
+                remove(self._folder(earlier))
+        return Plan(**columns)
 
-    def _name(self, epoch: int) -> str:
+    def _fill(self, epoch: int, put: Put) -> None:
+        plan_epoch(self._split, self._spec, epoch, put, **self._names)
+
+    def _folder(self, epoch: int) -> Path:
         depends_on = {
             "version": VERSION,
             "split": self._split.digest,
@@ -236,62 +385,4 @@ class Plans:
             "epoch": epoch,
         }
         text = json.dumps(depends_on, sort_keys=True)
-        return f"plan-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
-
-
-def _open(folder: Path) -> Plan | None:
-    """The plan in a folder, or None where there is none or any byte of it is not as written."""
-    try:
-        checksums = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
-        arrays = {}
-        for field in dataclasses.fields(Plan):
-            arrays[field.name] = np.load(folder / f"{field.name}.npy", mmap_mode="r")
-            if _checksum(arrays[field.name]) != checksums[field.name]:
-                return None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return Plan(**arrays)
-
-
-def _checksum(array: np.ndarray) -> str:
-    return f"{array.dtype.str} {array.size} {zlib.crc32(array.data):08x}"
-
-
-def _keep(plan: Plan, folder: Path) -> Plan:
-    """Write a plan and return it memory-mapped, so that its memory can be given back."""
-    making = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}.tmp")
-    checksums = {}
-    try:
-        making.mkdir(parents=True)
-        for field in dataclasses.fields(plan):
-            array = getattr(plan, field.name)
-            checksums[field.name] = _checksum(array)
-            _write(making / f"{field.name}.npy", array)
-        (making / _MANIFEST).write_text(json.dumps(checksums), encoding="utf-8")
-    except OSError as error:
-        shutil.rmtree(making, ignore_errors=True)
-        raise UserError(
-            f"cannot write a plan to {folder.parent} ({error.strerror}): "
-            "free some space there, or choose another cache folder"
-        ) from error
-    kept = _open(making)  # mapped files stay readable after they are moved or deleted
-    _publish(making, folder)
-    return kept or plan
-
-
-def _write(path: Path, array: np.ndarray) -> None:
-    with path.open("wb") as file:
-        np.save(file, array)
-        file.flush()
-        os.fsync(file.fileno())  # else a crash after the rename could leave holes in the cache
-
-
-def _publish(making: Path, folder: Path) -> None:
-    """Move a finished folder into place; of several processes the first wins."""
-    with contextlib.suppress(OSError):
-        if folder.exists() and _open(folder) is None:
-            folder.rename(making.with_suffix(".damaged"))
-            shutil.rmtree(making.with_suffix(".damaged"), ignore_errors=True)
-        making.rename(folder)
-        return
-    shutil.rmtree(making, ignore_errors=True)
+        return self._cache_dir / f"plan-{hashlib.sha256(text.encode()).hexdigest()[:32]}"

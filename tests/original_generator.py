@@ -59,8 +59,12 @@ class MaskDraws(PairDraws):
         self.shuffle = PairDraws(fold(int(key), 0)).shuffle
 
 
-def create_pairs(documents, index, max_seq_length, short_seq_prob, rng):
-    """(tokens of A, tokens of B, is_random_next) of one document (lines 223-339)."""
+def create_pairs(documents, index, max_seq_length, short_seq_prob, rng, swap=False):
+    """(tokens of A, tokens of B, is_random_next) of one document (lines 223-339).
+
+    swap: ALBERT's sentence order (google-research/albert at b772393, same file, lines 314-343): as
+    with its `random_next_sentence` off.
+    """
     document = documents[index]
     max_num_tokens = max_seq_length - 3
     target = max_num_tokens
@@ -79,7 +83,7 @@ def create_pairs(documents, index, max_seq_length, short_seq_prob, rng):
             a = [token for sentence in chunk[:a_end] for token in sentence]
             b = []
             is_random = False
-            if len(chunk) == 1 or rng.random() < 0.5:
+            if len(chunk) == 1 or (not swap and rng.random() < 0.5):
                 is_random = True
                 for _ in range(10):
                     other = rng.randint(0, len(documents) - 1)
@@ -91,6 +95,11 @@ def create_pairs(documents, index, max_seq_length, short_seq_prob, rng):
                     if len(b) >= target - len(a):
                         break
                 i -= len(chunk) - a_end
+            elif swap and rng.random() < 0.5:
+                is_random = True
+                for sentence in chunk[a_end:]:
+                    b.extend(sentence)
+                a, b = b, a
             else:
                 for sentence in chunk[a_end:]:
                     b.extend(sentence)

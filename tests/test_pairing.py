@@ -194,7 +194,7 @@ def test_blocks_of_documents_change_nothing(monkeypatch):
     documents = [rng.integers(1, 30, rng.integers(1, 20)).tolist() for _ in range(60)]
     spec = PlanSpec(48)
     whole = pairs_of(make_plan(split_of(documents), spec, 0))
-    monkeypatch.setattr("data_pipeline.pairing.BLOCK", 15)  # below the largest document
+    monkeypatch.setattr("data_pipeline.pairing.pairs.BLOCK", 15)  # below the largest document
     assert pairs_of(make_plan(split_of(documents), spec, 0)) == whole
 
 

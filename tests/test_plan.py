@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from data_pipeline import plan as plan_module
+from data_pipeline import plan_files
 from data_pipeline.errors import UserError
-from data_pipeline.plan import Plan, Plans, PlanSpec, make_plan, read_only
+from data_pipeline.packing import packing_bound
+from data_pipeline.plan import Plan, Plans, PlanSpec, make_plan, plan_epoch, read_only
 from data_pipeline.store import StoredDocument, make_split
 
 SPEC = PlanSpec(32, seed=5)
@@ -39,13 +41,13 @@ def equal(a: Plan, b: Plan) -> bool:
 @pytest.fixture
 def made(monkeypatch):
     """The epochs that were planned rather than found."""
-    epochs = []
+    epochs, fill = [], Plans._fill
 
-    def counting(split, spec, epoch, **names):
+    def counting(self, epoch, put):
         epochs.append(epoch)
-        return make_plan(split, spec, epoch, **names)
+        fill(self, epoch, put)
 
-    monkeypatch.setattr(plan_module, "make_plan", counting)
+    monkeypatch.setattr(Plans, "_fill", counting)
     return epochs
 
 
@@ -67,11 +69,11 @@ def test_format():
         "piece_start": "int64",
         "piece_length": "int32",
         "piece_segment": "int8",
-        "example_pieces": "int64",
+        "example_pieces": "uint32",
         "example_label": "int8",
         "example_source": "uint16",
-        "row_examples": "int64",
-        "row_example": "int64",
+        "row_examples": "uint32",
+        "row_example": "uint32",
     }
 
 
@@ -172,13 +174,13 @@ def test_a_damaged_plan_is_made_again(tmp_path, made, damage):
 
 
 def test_next_epoch_is_planned_in_the_background(tmp_path, monkeypatch):
-    planners = {}
+    planners, fill = {}, Plans._fill
 
-    def recording(split, spec, epoch, **names):
+    def recording(self, epoch, put):
         planners[epoch] = threading.current_thread()
-        return make_plan(split, spec, epoch, **names)
+        fill(self, epoch, put)
 
-    monkeypatch.setattr(plan_module, "make_plan", recording)
+    monkeypatch.setattr(Plans, "_fill", recording)
     plans = Plans(random_split(), SPEC, tmp_path)
     plans.prepare(1)
     plans.prepare(1)
@@ -189,15 +191,17 @@ def test_next_epoch_is_planned_in_the_background(tmp_path, monkeypatch):
 
 
 def test_an_error_in_the_background_is_raised_for_who_asks(tmp_path, monkeypatch):
-    def failing(split, spec, epoch, **names):
+    def failing(split, spec, epoch, put, **names):
+        put("piece_start", np.zeros(3, np.int64))
         raise UserError("no plan today")
 
-    monkeypatch.setattr(plan_module, "make_plan", failing)
+    monkeypatch.setattr(plan_module, "plan_epoch", failing)
     plans = Plans(random_split(), SPEC, tmp_path)
     plans.prepare(1)
     with pytest.raises(UserError, match="no plan today"):
         plans.epoch(1)
-    monkeypatch.setattr(plan_module, "make_plan", make_plan)
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(plan_module, "plan_epoch", plan_epoch)
     assert plans.epoch(1).rows > 0
 
 
@@ -223,14 +227,99 @@ def test_processes_may_race(tmp_path):
 
 
 def test_the_first_of_two_publishers_wins(tmp_path):
-    split = random_split()
-    plan, folder = make_plan(split, SPEC, 0), tmp_path / "plan"
-    first = plan_module._keep(plan, folder)
+    def fill(put):
+        put("a", np.arange(3))
+
+    folder, columns = tmp_path / "plan", {"a": np.dtype(np.int64)}
+    first = plan_files.keep(folder, columns, fill)
     inode = (folder / "plan.json").stat().st_ino
-    second = plan_module._keep(plan, folder)
+    second = plan_files.keep(folder, columns, fill)
     assert (folder / "plan.json").stat().st_ino == inode
-    assert equal(first, second)  # the loser's mapped files outlive its folder
+    assert np.array_equal(first["a"], second["a"])  # the loser's mapped files outlive its folder
     assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_column_is_the_file_that_numpy_writes(tmp_path):
+    values = np.arange(1_000_003, dtype=np.uint32)
+
+    def fill(put):
+        for part in np.array_split(values, 7):
+            put("a", part)
+
+    plan_files.keep(tmp_path / "plan", {"a": values.dtype}, fill)
+    np.save(tmp_path / "a.npy", values)
+    assert (tmp_path / "plan" / "a.npy").read_bytes() == (tmp_path / "a.npy").read_bytes()
+
+
+def folders(cache):
+    return {path.name for path in cache.iterdir()}
+
+
+def test_plans_of_epochs_far_behind_are_given_up(tmp_path, made):
+    plans = Plans(random_split(), SPEC, tmp_path)
+    names, mapped = [], []
+    for epoch in range(7):
+        before = folders(tmp_path)
+        mapped.append(plans.epoch(epoch))
+        names += folders(tmp_path) - before
+    assert folders(tmp_path) == {names[0], *names[4:]}
+    assert len(plans._plans) <= plan_module.KEPT + 1
+    assert equal(mapped[2], make_plan(random_split(), SPEC, 2))  # mapped files stay readable
+    assert equal(plans.epoch(2), mapped[2])  # and a lost plan is made again
+    assert made == [0, 1, 2, 3, 4, 5, 6, 2]
+    plans.epoch(0)
+    assert made[-1] == 2
+
+
+def test_fixed_plans_come_in_turn_and_stay(tmp_path, made):
+    spec = dataclasses.replace(SPEC, dupe_factor=5)
+    plans = Plans(random_split(), spec, tmp_path)
+    for epoch in range(15):
+        assert equal(plans.epoch(epoch), make_plan(random_split(), spec, epoch % 5))
+    assert equal(plans.epoch(7), make_plan(random_split(), spec, 12))
+    assert sorted(made) == [0, 1, 2, 3, 4]
+    assert len(folders(tmp_path)) == 5
+    plans.prepare(6)
+    assert sorted(made) == [0, 1, 2, 3, 4]
+    assert equal(make_plan(random_split(), SPEC, 2), plans.epoch(2))  # the first sets are as ever
+
+
+def packed(spec, **changes):
+    slots = tuple(min(8, max(1, round(0.15 * n))) for n in range(spec.seq_length + 1))
+    return dataclasses.replace(
+        spec, row_predictions=8, examples_per_row=4, predictions=slots, **changes
+    )
+
+
+@pytest.mark.parametrize("pairing", ["nsp", "sop", "full_sentences", "doc_sentences", "single"])
+def test_packing_changes_rows_and_nothing_else(pairing):
+    split, spec = random_split(100), PlanSpec(32, pairing=pairing)
+    padded, rows = make_plan(split, spec, 0), make_plan(split, packed(spec, row_tokens=48), 0)
+    for field in dataclasses.fields(Plan):
+        if not field.name.startswith("row_"):
+            assert np.array_equal(getattr(padded, field.name), getattr(rows, field.name))
+    assert sorted(rows.row_example.tolist()) == list(range(padded.examples))
+    tokens = np.add.reduceat(rows.lengths()[rows.row_example], rows.row_examples[:-1])
+    assert tokens.max() <= 48
+    assert np.diff(rows.row_examples).max() <= 4
+    assert rows.fill(48) == pytest.approx(tokens.sum() / (48 * rows.rows))
+    limits = packed(spec, row_tokens=48).limits
+    counts = np.bincount(rows.lengths(), minlength=33)
+    assert rows.fill(48) <= packing_bound(counts, packed(spec).slots, limits)
+    assert padded.fill(32) == pytest.approx(padded.lengths().mean() / 32)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"row_tokens": 31}, "row_tokens 31 is shorter"),
+        ({"examples_per_row": 0}, "examples_per_row is 0"),
+        ({"dupe_factor": -1}, "dupe_factor -1"),
+    ],
+)
+def test_a_spec_that_cannot_be_meant_is_refused(wrong, message):
+    with pytest.raises(UserError, match=message):
+        PlanSpec(32, **wrong)
 
 
 def test_a_cache_folder_that_cannot_be_written_is_one_clear_line(tmp_path):

@@ -1,0 +1,130 @@
+"""Time and memory of an epoch's plan with packing, for a split of one billion tokens, on one core.
+
+    python benchmarks/plan.py --store=/path/to/store
+    python benchmarks/plan.py                     # lengths from the documentation of this Python
+    python benchmarks/plan.py --store=STORE --tokens=100_000_000 --pairing=sop
+
+A plan is made from lengths alone, so the split is drawn: documents of the store, with repetition,
+until the tokens are reached. Each plan is made, with its checksums, into an empty cache by a new
+process, whose peak memory (resident, with Python, numba and the lengths) is given.
+"""
+
+import argparse
+import multiprocessing
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from data_pipeline import build
+from data_pipeline.masking import MaskingSpec
+from data_pipeline.packing import packing_bound
+from data_pipeline.pairing import MODES, PAIRS, Pairing
+from data_pipeline.plan import Plans, PlanSpec
+from data_pipeline.sources import parse_source
+from data_pipeline.store import Split, open_store
+
+# Most tokens and prediction slots of an example; tokens and examples of a row.
+SHAPES = ((128, 20, 128, 8), (128, 20, 512, 32), (512, 77, 512, 8))
+LENGTHS = ("sentence_lengths", "document_lengths", "document_source", "document_language")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--store", type=Path, help="where lengths are taken from")
+    parser.add_argument("--tokens", type=int, default=1_000_000_000)
+    parser.add_argument("--pairing", choices=MODES, action="append", help="default: nsp")
+    options = parser.parse_args()
+    spawn = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with spawn.Pool(1) as pool:
+            tokens, documents = pool.apply(draw_split, (options.store, options.tokens, folder))
+        print(f"{tokens:,} tokens in {documents:,} documents\n")
+        for pairing in options.pairing or ["nsp"]:
+            for shape in SHAPES:
+                spec = plan_spec(pairing, *shape)
+                for _ in range(2):  # the first process may have to compile
+                    with spawn.Pool(1) as pool:
+                        result = pool.apply(measure, (folder, spec))
+                with spawn.Pool(1) as pool:
+                    fill, bound = pool.apply(fills, (folder, spec))
+                seconds, processor, opened, megabytes, rows = result
+                print(
+                    f"{pairing}, seq {shape[0]} in rows of {shape[2]}: "
+                    f"{seconds:.1f} s (processor {processor:.1f} s), "
+                    f"peak {megabytes:.0f} MiB; cached plan checked in {opened:.1f} s; "
+                    f"{rows:,} rows, {fill:.2%} real tokens, bound {bound:.2%}",
+                    flush=True,
+                )
+
+
+def draw_split(store: Path | None, tokens: int, folder: Path) -> tuple[int, int]:
+    """Write the lengths of a drawn split to `folder`: (its tokens, its documents)."""
+    if store is None:
+        store = folder / "store"
+        specs = [parse_source("python")]
+        tokenizer = build.train_tokenizer(specs, 8192)
+        build.build_store(specs, tokenizer, store, workers=1, progress=False)
+    split = open_store(store, verify=False).train
+    ends = np.cumsum(split.document_lengths, dtype=np.int64)
+    starts = ends - split.document_lengths
+    total = np.concatenate([[0], np.cumsum(split.sentence_lengths, dtype=np.int64)])
+    sizes = total[ends] - total[starts]
+    random = np.random.default_rng(0)
+    chosen = random.integers(0, len(sizes), int(2 * tokens / sizes.mean()) + 10)
+    chosen = chosen[: int(np.searchsorted(np.cumsum(sizes[chosen]), tokens)) + 1]
+    np.save(
+        folder / "sentence_lengths.npy",
+        np.concatenate([split.sentence_lengths[starts[d] : ends[d]] for d in chosen]),
+    )
+    for name in LENGTHS[1:]:
+        np.save(folder / f"{name}.npy", getattr(split, name)[chosen])
+    return int(sizes[chosen].sum()), len(chosen)
+
+
+def plan_spec(pairing: Pairing, seq_length: int, slots: int, row: int, examples: int) -> PlanSpec:
+    return PlanSpec(
+        seq_length,
+        pairing=pairing,
+        short_seq_prob=0.1 if pairing in PAIRS else 0.0,  # as the recipes
+        row_tokens=row,
+        row_predictions=-(-slots * row // seq_length),
+        examples_per_row=examples,
+        predictions=tuple(MaskingSpec(slots).predictions(seq_length).tolist()),
+    )
+
+
+def open_plans(folder: Path, spec: PlanSpec, cache: str) -> Plans:
+    lengths = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in LENGTHS}
+    none = np.zeros(0, np.int64)
+    split = Split(name="train", tokens=none, token_counts=none, digest="drawn", **lengths)
+    return Plans(split, spec, cache)
+
+
+def measure(folder: Path, spec: PlanSpec) -> tuple[float, float, float, float, int]:
+    """(seconds of a plan, of the processor, of checking it, peak MiB of this process, rows)."""
+    with tempfile.TemporaryDirectory(dir=folder) as cache:
+        before, processor = time.perf_counter(), time.process_time()
+        rows = open_plans(folder, spec, cache).rows
+        after, processor = time.perf_counter(), time.process_time() - processor
+        open_plans(folder, spec, cache).epoch(0)
+        opened = time.perf_counter() - after
+    unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, in bytes
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
+    return after - before, processor, opened, peak, rows
+
+
+def fills(folder: Path, spec: PlanSpec) -> tuple[float, float]:
+    """(share of real tokens, what no packing could exceed)."""
+    with tempfile.TemporaryDirectory(dir=folder) as cache:
+        plan = open_plans(folder, spec, cache).epoch(0)
+        counts = np.bincount(plan.lengths(), minlength=spec.seq_length + 1)
+        return plan.fill(spec.limits.tokens), packing_bound(counts, spec.slots, spec.limits)
+
+
+if __name__ == "__main__":
+    main()

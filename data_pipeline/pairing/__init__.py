@@ -1,0 +1,37 @@
+"""Cut documents into examples: a function per kind of pairing, from lengths alone."""
+
+from collections.abc import Iterator
+from typing import Final, Literal, get_args
+
+import numpy as np
+
+from data_pipeline.pairing.blocks import make_blocks
+from data_pipeline.pairing.pairs import make_pairs
+from data_pipeline.pairing.texts import Examples, Pools, Texts
+
+Pairing = Literal["nsp", "sop", "full_sentences", "doc_sentences", "single"]
+
+MODES: Final[tuple[Pairing, ...]] = get_args(Pairing)
+PAIRS: Final = ("nsp", "sop")  # may take a second segment from another document
+
+
+def make_examples(
+    pairing: Pairing,
+    texts: Texts,
+    visits: np.ndarray,
+    pools: Pools | None,
+    *,
+    seq_length: int,
+    short_seq_prob: float,
+    key: np.uint64,
+) -> Iterator[Examples]:
+    """The examples of an epoch; see `make_pairs`, which needs pools, and `make_blocks`."""
+    if pools is not None:
+        return make_pairs(
+            texts, visits, pools, seq_length=seq_length, short_seq_prob=short_seq_prob, key=key,
+            swap=pairing == "sop",
+        )  # fmt: skip
+    return make_blocks(
+        texts, visits, seq_length=seq_length, short_seq_prob=short_seq_prob, key=key,
+        cross=pairing == "full_sentences", drop=pairing == "single",
+    )  # fmt: skip

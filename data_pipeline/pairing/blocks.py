@@ -1,0 +1,152 @@
+"""Blocks of whole sentences, without pairs: RoBERTa's two and SpanBERT's.
+
+A block takes the next sentences until one more would exceed `seq_length` with the special tokens.
+
+- `full_sentences` (Liu et al. 2019, section 4.2; fairseq at 3d262bb, `token_block_utils_fast.pyx`,
+  break mode "complete"): blocks run on into the next document of the store, in its order as
+  there, with one more [SEP] between documents. What follows what is the same in every epoch;
+  the order of the rows is not.
+- `doc_sentences` (break mode "complete_doc"): the same, but a block ends with its document.
+- `single` (Joshi et al. 2020; facebookresearch/SpanBERT at 0670d8b,
+  `no_nsp_span_bert_dataset.py:66-96`): the same as `doc_sentences`, but a sentence that is too
+  long for a block by itself is dropped and ends the block before it. `dropped` counts them.
+
+A sentence too long for a block by itself is cut in the first two modes (the paper does not say;
+fairseq leaves a block that the model then cannot take): full blocks, and the next sentences follow
+its rest. Of the release of SpanBERT two slips are not copied: it loses the block before a document
+that ends in a dropped sentence, and the last document of a file without a blank line after it.
+
+`short_seq_prob` is BERT's, 0 in all three recipes: with this chance a document (in
+`full_sentences` a block) has a shorter target, which single sentences still exceed.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from data_pipeline.draws import compiled, fold, threshold
+from data_pipeline.pairing.texts import BLOCK, Examples, Texts, address, draw_target, visit_key
+
+SPECIALS: Final = 2  # [CLS] and [SEP] around a block; one more [SEP] between documents
+
+
+@compiled
+def _blocks(
+    key, turn, first, stop, visits, texts, most, limit, cross, drop, state,
+    starts, lengths, pieces, documents,
+):  # fmt: skip
+    """Blocks of documents [first, stop): (pieces written, examples finished, new state).
+
+    state: (pieces of the open block, which lie at the front of `starts` and `lengths`; its first
+    document; tokens in it, [SEP] between documents included; its target; its number).
+    """
+    at, document_of_block, used, target, number = state
+    begin = done = 0  # first piece of the open block; finished examples
+    for document in range(first, stop):
+        if visits[document] <= turn:
+            continue
+        if not cross:
+            target = draw_target(visit_key(key, document, turn), most, limit)[0]
+        start = address(texts, texts.document_sentences[document])
+        length = 0  # tokens of this document in the open block
+        for k in range(texts.document_sentences[document], texts.document_sentences[document + 1]):
+            size = texts.sentence_lengths[k]
+            between = 1 if length == 0 and used > 0 else 0
+            if used > 0 and used + between + size > target:
+                if length > 0:
+                    starts[at], lengths[at] = start, length
+                    at += 1
+                    start += length
+                pieces[done], documents[done] = at - begin, document_of_block
+                done += 1
+                begin, used, length, between = at, 0, 0, 0
+            if used == 0:
+                document_of_block = document
+                if cross:
+                    target = draw_target(fold(key, number), most, limit)[0]
+                    number += 1
+            if size > most and drop:
+                start += size
+                continue
+            used += between + size
+            length += size
+            while used > most:  # a sentence alone
+                starts[at], lengths[at] = start, most
+                at += 1
+                pieces[done], documents[done] = at - begin, document
+                done += 1
+                start += most
+                begin, used, length = at, used - most, length - most
+                if cross:
+                    target = draw_target(fold(key, number), most, limit)[0]
+                    number += 1
+        if length > 0:
+            starts[at], lengths[at] = start, length
+            at += 1
+        if used > 0 and not cross:
+            pieces[done], documents[done] = at - begin, document_of_block
+            done += 1
+            begin, used = at, 0
+    return at, done, (at - begin, document_of_block, used, target, number)
+
+
+def make_blocks(
+    texts: Texts,
+    visits: np.ndarray,
+    *,
+    seq_length: int,
+    short_seq_prob: float,
+    key: np.uint64,
+    cross: bool,
+    drop: bool,
+) -> Iterator[Examples]:
+    """All blocks of an epoch, in reading order, those of some documents at a time.
+
+    visits: int32 [D], how often each document is read: all once, then those with a second visit
+    again, and so on. cross: blocks go on into the next document. drop: a sentence too long for a
+    block is left out rather than cut. Draws come from a key per visit of a document, or with
+    `cross` per block.
+    """
+    most, limit = seq_length - SPECIALS, threshold(short_seq_prob)
+    state = (0, 0, 0, most, 0)
+    open_starts, open_lengths = np.empty(0, np.int64), np.empty(0, np.int32)
+    for turn in range(visits.max(initial=0)):
+        for first, stop in texts.blocks(BLOCK):
+            begin, end = texts.document_sentences[first], texts.document_sentences[stop]
+            # A piece holds a sentence, or is a full block of one too long.
+            tokens = address(texts, end) - address(texts, begin)
+            room = int(end - begin + tokens // most) + len(open_starts) + 1
+            starts, lengths = np.empty(room, np.int64), np.empty(room, np.int32)
+            starts[: len(open_starts)], lengths[: len(open_starts)] = open_starts, open_lengths
+            pieces, documents = np.empty(room, np.int32), np.empty(room, np.int64)
+            at, done, state = _blocks(
+                key, turn, first, stop, visits, texts, most, limit, cross, drop, state,
+                starts, lengths, pieces, documents,
+            )  # fmt: skip
+            closed = at - state[0]
+            open_starts, open_lengths = starts[closed:at].copy(), lengths[closed:at].copy()
+            yield _examples(starts[:closed], lengths[:closed], pieces[:done], documents[:done])
+    if len(open_starts):
+        count, document = np.array([len(open_starts)], np.int32), np.array([state[1]])
+        yield _examples(open_starts, open_lengths, count, document)
+
+
+def _examples(
+    starts: np.ndarray, lengths: np.ndarray, pieces: np.ndarray, documents: np.ndarray
+) -> Examples:
+    place = np.arange(len(starts)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    return Examples(
+        piece_start=starts,
+        piece_length=lengths,
+        piece_segment=(2 * (place & 1)).astype(np.int8),  # 0, 2, 0, …: [SEP] where it changes
+        pieces=pieces,
+        label=np.zeros(len(pieces), np.int8),
+        document=documents,
+    )
+
+
+def dropped(sentence_lengths: np.ndarray, seq_length: int) -> tuple[int, int]:
+    """(sentences, tokens) that `single` leaves out: those too long for a block by themselves."""
+    long = sentence_lengths[sentence_lengths > seq_length - SPECIALS]
+    return len(long), int(long.sum(dtype=np.int64))

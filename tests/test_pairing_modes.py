@@ -1,0 +1,209 @@
+"""Every pairing mode but `nsp` against plain ports of the originals, given the same draws."""
+
+import numpy as np
+import original_blocks
+import original_generator as original
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_pairing import addressed, pairs_of, share, split_of
+
+from data_pipeline import draws
+from data_pipeline.errors import UserError
+from data_pipeline.pairing.blocks import dropped
+from data_pipeline.plan import PlanSpec, make_plan
+
+BLOCK_MODES = ("full_sentences", "doc_sentences", "single")
+
+document = st.lists(
+    st.one_of(st.just(1), st.integers(1, 12), st.integers(1, 90)), min_size=1, max_size=30
+)
+many_documents = st.lists(document, min_size=2, max_size=8)
+shapes = st.one_of(st.integers(5, 12), st.integers(5, 130))
+short = st.sampled_from([0.0, 0.1, 0.5, 1.0])
+
+EXTREMES = [
+    pytest.param([[1], [1]], id="one token"),
+    pytest.param([[7], [3], [200]], id="one sentence"),
+    pytest.param([[1] * 3000, [1] * 5], id="thousands of one-token sentences"),
+    pytest.param([[1]] * 2000, id="thousands of one-token documents"),
+    pytest.param([[600, 511, 510, 126, 127], [126], [1]], id="beyond 512"),
+    pytest.param([[100_000], [4, 5, 6] * 9], id="a sentence of 100,000 tokens"),
+    pytest.param([[2, 100_000, 3], [4, 5, 6] * 9], id="such a sentence among others"),
+]
+
+
+def key_of(spec, epoch):
+    return original.stream_key(spec.seed, spec.phase, epoch, draws.PAIRING)
+
+
+def original_swaps(documents, spec, epoch):
+    texts, pairs = addressed(documents), []
+    for index in range(len(texts)):
+        rng = original.PairDraws(original.fold(key_of(spec, epoch), index))
+        pairs += original.create_pairs(
+            texts, index, spec.seq_length, spec.short_seq_prob, rng, swap=True
+        )
+    return [(list(a), list(b), other) for a, b, other in pairs]
+
+
+def original_blocks_of(documents, spec, epoch):
+    texts, key = addressed(documents), key_of(spec, epoch)
+
+    def rng(number):
+        return original.PairDraws(original.fold(key, number))
+
+    if spec.pairing == "full_sentences":
+        return original_blocks.full_sentences(
+            texts, range(len(texts)), spec.seq_length, spec.short_seq_prob, rng
+        )
+    return [
+        block
+        for number, text in enumerate(texts)
+        for block in original_blocks.document_blocks(
+            number,
+            text,
+            spec.seq_length,
+            spec.short_seq_prob,
+            rng(number),
+            spec.pairing == "single",
+        )
+    ]
+
+
+def blocks_of(plan, documents):
+    """The blocks of a plan as the port has them: (document, token) in reading order."""
+    document_of = np.repeat(np.arange(len(documents)), [sum(d) for d in documents]).tolist()
+    starts, lengths = plan.piece_start.tolist(), plan.piece_length.tolist()
+    blocks = []
+    for first, stop in zip(plan.example_pieces[:-1], plan.example_pieces[1:], strict=True):
+        tokens = [starts[p] + k for p in range(first, stop) for k in range(lengths[p])]
+        blocks.append([(document_of[token], token) for token in tokens])
+    return blocks
+
+
+@given(many_documents, shapes, short, st.integers(-3, 2**40), st.integers(0, 9))
+def test_sentence_order_pairs_equal_the_originals(documents, seq_length, prob, seed, epoch):
+    spec = PlanSpec(seq_length, pairing="sop", short_seq_prob=prob, seed=seed, phase=1)
+    plan = make_plan(split_of(documents), spec, epoch)
+    assert pairs_of(plan) == original_swaps(documents, spec, epoch)
+
+
+@pytest.mark.parametrize("mode", BLOCK_MODES)
+@given(many_documents, shapes, short, st.integers(-3, 2**40), st.integers(0, 9))
+def test_blocks_equal_the_originals(mode, documents, seq_length, prob, seed, epoch):
+    spec = PlanSpec(seq_length, pairing=mode, short_seq_prob=prob, seed=seed, phase=1)
+    expected = original_blocks_of(documents, spec, epoch)
+    if not expected:
+        with pytest.raises(UserError, match="gives no example"):
+            make_plan(split_of(documents), spec, epoch)
+        return
+    plan = make_plan(split_of(documents), spec, epoch)
+    assert blocks_of(plan, documents) == expected
+    assert (plan.lengths() == [2 + original_blocks.size(block) for block in expected]).all()
+    assert (plan.lengths() <= seq_length).all()
+    assert not plan.example_label.any()
+
+
+@pytest.mark.parametrize("mode", ["sop", *BLOCK_MODES])
+@pytest.mark.parametrize("documents", EXTREMES)
+def test_extreme_documents(mode, documents):
+    for seq_length, prob in ((128, 0.0), (512, 0.5)):
+        spec = PlanSpec(seq_length, pairing=mode, short_seq_prob=prob)
+        plan = make_plan(split_of(documents), spec, 0)
+        if mode == "sop":
+            assert pairs_of(plan) == original_swaps(documents, spec, 0)
+        else:
+            assert blocks_of(plan, documents) == original_blocks_of(documents, spec, 0)
+
+
+@pytest.mark.parametrize("mode", BLOCK_MODES)
+@given(many_documents, shapes, short)
+def test_blocks_hold_every_token_once_but_what_is_dropped(mode, documents, seq_length, prob):
+    spec = PlanSpec(seq_length, pairing=mode, short_seq_prob=prob)
+    kept = [
+        token
+        for text in addressed(documents)
+        for sentence in text
+        for token in sentence
+        if mode != "single" or len(sentence) <= seq_length - 2
+    ]
+    lost = dropped(split_of(documents).sentence_lengths, seq_length)[1] if mode == "single" else 0
+    assert len(kept) + lost == sum(map(sum, documents))
+    if kept:
+        plan = make_plan(split_of(documents), spec, 0)
+        assert [token for block in blocks_of(plan, documents) for _, token in block] == kept
+
+
+def test_dropped_sentences_are_counted():
+    assert dropped(np.array([1, 30, 31, 100_000, 5], np.uint32), 32) == (2, 100_031)
+
+
+def test_pieces_of_two_documents_are_told_apart_and_of_one_type():
+    plan = make_plan(split_of([[3], [4], [5, 2]]), PlanSpec(32, pairing="full_sentences"), 0)
+    assert plan.piece_length.tolist() == [3, 4, 7]
+    assert plan.piece_segment.tolist() == [0, 2, 0]
+    assert plan.lengths().tolist() == [1 + 3 + 1 + 4 + 1 + 7 + 1]
+
+
+def test_a_block_is_of_the_source_of_its_first_token():
+    split = split_of([[3], [30], [5, 2]], sources=[1, 0, 2])
+    plan = make_plan(split, PlanSpec(36, pairing="full_sentences", short_seq_prob=0.0), 0)
+    assert plan.piece_length.tolist() == [3, 30, 7]
+    assert plan.example_source.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("mode", ["sop", *BLOCK_MODES])
+def test_blocks_of_documents_change_nothing(mode, monkeypatch):
+    rng = np.random.default_rng(0)
+    documents = [rng.integers(1, 30, rng.integers(1, 20)).tolist() for _ in range(60)]
+    documents[7] = [1] * 40
+    split, spec = split_of(documents), PlanSpec(48, pairing=mode, short_seq_prob=0.3)
+    whole = make_plan(split, spec, 0)
+    for module in ("pairs", "blocks"):
+        monkeypatch.setattr(f"data_pipeline.pairing.{module}.BLOCK", 15)
+    parts = make_plan(split, spec, 0)
+    for name in ("piece_start", "piece_length", "piece_segment", "example_pieces"):
+        assert np.array_equal(getattr(parts, name), getattr(whole, name))
+
+
+def test_half_of_the_chunks_with_two_sentences_are_swapped():
+    documents = [[5] * 24] * 4000
+    spec = PlanSpec(63, pairing="sop", short_seq_prob=0.0)  # chunks of 12 sentences
+    starts = make_plan(split_of(documents), spec, 0).piece_start.reshape(-1, 2)
+    share((starts[:, 0] > starts[:, 1]).sum(), len(starts), 0.5)
+
+
+def test_short_targets_are_drawn_per_document():
+    documents = [[1] * 400] * 6000
+    plan = make_plan(
+        split_of(documents), PlanSpec(18, pairing="single", short_seq_prob=0.4), 0
+    )  # 16 tokens at most
+    counts = np.bincount(plan.piece_length[plan.piece_start % 400 == 0], minlength=17)
+    assert counts[:2].sum() == 0
+    for target in range(2, 16):
+        share(counts[target], 6000, 0.4 / 15)
+    share(counts[16], 6000, 0.6 + 0.4 / 15)
+
+
+def test_short_targets_are_drawn_per_block_of_a_stream():
+    spec = PlanSpec(18, pairing="full_sentences", short_seq_prob=0.4)
+    counts = np.bincount(
+        make_plan(split_of([[1] * 300_000]), spec, 0).piece_length[:-1], minlength=17
+    )
+    for target in range(2, 16):
+        share(counts[target], counts.sum(), 0.4 / 15)
+    share(counts[16], counts.sum(), 0.6 + 0.4 / 15)
+
+
+@pytest.mark.parametrize("mode", BLOCK_MODES)
+def test_a_row_too_short_for_a_block_is_refused(mode):
+    with pytest.raises(UserError, match="cannot hold a block"):
+        PlanSpec(3, pairing=mode)
+    plan = make_plan(split_of([[1], [1, 2]]), PlanSpec(4, pairing=mode), 0)
+    assert plan.piece_length.tolist() == [1, 1, 2]
+
+
+def test_nothing_but_long_sentences_is_said():
+    with pytest.raises(UserError, match='"train" split gives no example with pairing "single"'):
+        make_plan(split_of([[40], [50]]), PlanSpec(32, pairing="single"), 0)

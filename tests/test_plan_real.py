@@ -1,0 +1,139 @@
+"""Plans of real text: label balance, coverage and how full packed rows are.
+
+Seeds are fixed, so nothing flakes; shares agree within 4.4 standard errors (see `share`).
+"""
+
+import numpy as np
+import original_generator as original
+import pytest
+from test_pairing import share
+
+from data_pipeline import draws
+from data_pipeline.build import build_store
+from data_pipeline.masking import MaskingSpec
+from data_pipeline.packing import packing_bound
+from data_pipeline.pairing.blocks import dropped
+from data_pipeline.plan import PlanSpec, make_plan
+from data_pipeline.sources import parse_source
+from data_pipeline.tokenizer import Tokenizer
+
+SLOTS = {128: 20, 512: 77}
+BLOCK_MODES = ("full_sentences", "doc_sentences", "single")
+
+
+@pytest.fixture(scope="module")
+def split(real_data, real_wiki_files, real_books, tmp_path_factory):
+    sources = [
+        parse_source(f"wikiextractor:{real_wiki_files[0].parent}"),
+        parse_source(f"books:{real_books[0].parents[1]}"),
+    ]
+    vocabulary = Tokenizer.load(real_data / "vocab" / "bert-base-uncased-vocab.txt")
+    out = tmp_path_factory.mktemp("real") / "store"
+    return build_store(sources, vocabulary, out, workers=1, progress=False).train
+
+
+def places(split, plan):
+    """Of each pair: (sentence of A's first token, document of A, document of B)."""
+    sentence_ends = np.cumsum(split.sentence_lengths, dtype=np.int64)
+    document_ends = sentence_ends[np.cumsum(split.document_lengths, dtype=np.int64) - 1]
+    a, b = plan.piece_start.reshape(-1, 2).T
+    find = np.searchsorted
+    return (
+        find(sentence_ends, a, "right"),
+        find(document_ends, a, "right"),
+        find(document_ends, b, "right"),
+    )
+
+
+def spec_of(pairing, seq_length, *, row=None, examples=1, seed=0):
+    row = row or seq_length
+    return PlanSpec(
+        seq_length,
+        pairing=pairing,
+        short_seq_prob=0.0 if pairing in BLOCK_MODES else 0.1,
+        seed=seed,
+        row_tokens=row,
+        row_predictions=-(-SLOTS[seq_length] * row // seq_length),
+        examples_per_row=examples,
+        predictions=tuple(MaskingSpec(SLOTS[seq_length]).predictions(seq_length).tolist()),
+    )
+
+
+def test_half_of_the_pairs_with_a_choice_have_a_random_second(split):
+    random = free = 0
+    ends = np.cumsum(split.document_lengths, dtype=np.int64)
+    for epoch in range(4):
+        spec = PlanSpec(128, short_seq_prob=0.0)
+        plan = make_plan(split, spec, epoch)
+        sentence, document, _ = places(split, plan)
+        # A chunk is one sentence at the end of its document, or where the sentence fills it.
+        forced = (sentence == ends[document] - 1) | (split.sentence_lengths[sentence] >= 125)
+        random += (plan.example_label[~forced] == 1).sum()
+        free += (~forced).sum()
+        assert plan.example_label[forced].all()
+    assert free > 10_000
+    share(random, free, 0.5)
+
+
+@pytest.mark.parametrize("seq_length", [128, 512])
+def test_half_of_the_chunks_with_two_sentences_are_swapped(split, seq_length):
+    swapped = ordered = 0
+    for epoch in range(4):
+        plan = make_plan(split, PlanSpec(seq_length, pairing="sop"), epoch)
+        _, a, b = places(split, plan)
+        one_chunk = a == b  # a random second is from another document
+        first_is_a = plan.piece_start[::2] < plan.piece_start[1::2]
+        assert np.array_equal(plan.example_label[one_chunk] == 0, first_is_a[one_chunk])
+        assert plan.example_label[~one_chunk].all()
+        swapped += (plan.example_label[one_chunk] == 1).sum()
+        ordered += (plan.example_label[one_chunk] == 0).sum()
+    share(swapped, swapped + ordered, 0.5)
+
+
+def test_a_tenth_of_the_documents_are_cut_short(split):
+    documents, epochs, cut = len(split.document_lengths), 20, 0
+    for epoch in range(epochs):
+        key = original.stream_key(0, 0, epoch, draws.PAIRING)
+        rngs = [original.PairDraws(original.fold(key, d)) for d in range(documents)]
+        is_short = np.array([rng.random() < 0.1 for rng in rngs])
+        cut += is_short.sum()
+        if epoch < 2:
+            plan = make_plan(split, PlanSpec(128), epoch)
+            _, document, _ = places(split, plan)
+            in_order = plan.example_label == 0
+            lengths = plan.lengths()
+            # In a document that is not cut short, only its last chunk is below the full length.
+            below = in_order & (lengths < 128) & ~is_short[document]
+            assert np.bincount(document[below]).max(initial=0) <= 1
+            assert (lengths[in_order & is_short[document]] < 128).any()
+    share(cut, documents * epochs, 0.1)
+
+
+@pytest.mark.parametrize("seq_length", [128, 512])
+@pytest.mark.parametrize("mode", BLOCK_MODES)
+def test_blocks_hold_every_token_once_but_what_is_dropped(split, mode, seq_length):
+    plan = make_plan(split, spec_of(mode, seq_length), 0)
+    lost = dropped(split.sentence_lengths, seq_length)[1] if mode == "single" else 0
+    assert plan.piece_length.sum(dtype=np.int64) + lost == len(split.tokens)
+    read = np.zeros(len(split.tokens) + 1, np.int64)
+    np.add.at(read, plan.piece_start, 1)
+    np.add.at(read, plan.piece_start + plan.piece_length, -1)
+    assert np.cumsum(read).max() == 1
+
+
+@pytest.mark.parametrize("mode", ["nsp", "sop"])
+@pytest.mark.parametrize(("seq_length", "row", "examples"), [(128, 512, 32), (512, 512, 8)])
+def test_packed_rows_of_pairs_are_99_percent_real(split, mode, seq_length, row, examples):
+    for seed in range(3):
+        spec = spec_of(mode, seq_length, row=row, examples=examples, seed=seed)
+        assert make_plan(split, spec, 0).fill(row) >= 0.99
+
+
+@pytest.mark.parametrize("mode", ["nsp", "sop", *BLOCK_MODES])
+@pytest.mark.parametrize("seq_length", [128, 512])
+def test_packed_rows_reach_99_percent_of_what_is_possible(split, mode, seq_length):
+    spec = spec_of(mode, seq_length, examples=8)
+    plan = make_plan(split, spec, 0)
+    counts = np.bincount(plan.lengths(), minlength=seq_length + 1)
+    bound = packing_bound(counts, spec.slots, spec.limits)
+    assert 0.99 * bound <= plan.fill(seq_length) <= bound
