@@ -40,7 +40,7 @@ def make_batches(config: Config, store: TokenStore, split: Split, phase: PhaseCo
             short_seq_prob=data.short_seq_prob,
             negative_pool=data.negative_pool,
             seed=config.seed,
-            phase=config.phases.index(phase),
+            phase=_number(config, phase),
             dupe_factor=data.dupe_factor,
             source_weights=parse_weights(data.source_weights) if training else (),
             language_smoothing=data.language_smoothing if training else 1.0,
@@ -60,6 +60,12 @@ def make_batches(config: Config, store: TokenStore, split: Split, phase: PhaseCo
         sources=store.sources,
         languages=store.languages,
     )
+
+
+def _number(config: Config, phase: PhaseConfig) -> int:
+    """Where a phase stands in the run. Two phases with equal values still see different text."""
+    same = [i for i, other in enumerate(config.phases) if other is phase]
+    return same[0] if same else config.phases.index(phase)
 
 
 def parse_weights(text: str) -> tuple[tuple[str, float], ...]:

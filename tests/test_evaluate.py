@@ -146,6 +146,16 @@ def test_one_checkpoint_newest_best_or_any(run, capsys):
     assert record["rows"] > 8  # all of it by default
 
 
+@pytest.mark.parametrize("pairing", ["full_sentences", "single"])
+def test_another_pairing_measures_masked_tokens_only(pairing, run, capsys):
+    code, (record,), out, _ = evaluate(run, capsys, f"--pairing={pairing}", "--masking=whole_word")
+    assert code == 0
+    assert (record["pairing"], record["masking"]) == (pairing, "whole_word")
+    assert np.isfinite(record["mlm/loss"])
+    assert not [name for name in record if name.startswith("nsp")]
+    assert "NSP" not in out
+
+
 def test_what_cannot_be_evaluated_is_one_line(run, store, capsys, tmp_path):
     code, _, _, err = evaluate(run, capsys, "--step=5")
     assert (code, "complete steps: 4, 6, 8, 12" in err) == (1, True)

@@ -249,6 +249,15 @@ def test_every_phase_has_its_shape_and_its_own_first_batch(parts):
         assert sorted({s for n, s in parts.batches if n == length}) == [0, 1, 2, 3, 4, 5]
 
 
+def test_equal_phases_see_different_batches(store, phases_config):
+    phases = (phases_config.phases[1], dataclasses.replace(phases_config.phases[1]))
+    config = dataclasses.replace(phases_config, phases=phases)
+    first, second = (
+        make_batches(config, store, store.train, phase).batch(0)["input_ids"] for phase in phases
+    )
+    assert not np.array_equal(first, second)
+
+
 def test_records_say_their_phase(whole, store, phases_config):
     train, held_out = (metrics.read(epath.Path(whole), kind) for kind in ("train", "eval"))
     assert [(r["step"], r["phase"]) for r in train] == [(4, 0), (6, 0), (8, 1), (12, 1)]
