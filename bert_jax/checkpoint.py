@@ -47,7 +47,7 @@ class _WithReason(policies.PreservationPolicy):
         self, checkpoints: Sequence[Any], *, context: policies.PreservationContext
     ) -> list[bool]:
         del context
-        there = [self._saved[info.step] for info in checkpoints]
+        there = [self._saved.get(info.step, Saved(info.step, None)) for info in checkpoints]
         why = reasons(there, self._config, self._phase_ends)
         return [bool(why[info.step]) for info in checkpoints]
 

@@ -52,8 +52,8 @@ def read(folder: epath.PathLike) -> Status:
     """
     path = epath.Path(folder)
     description = workdir.read(path)
+    there = saved.list_saved(path)  # first: it says so where the format is another
     config = from_dict(description["config"], Config)
-    there = saved.list_saved(path)
     # The latest written: a stretch that is being repeated after a crash may lie behind others.
     latest = {record["kind"]: record for record in metrics.records(path / metrics.LOG)}
     train, held_out = latest.get("train"), latest.get("eval")

@@ -67,7 +67,7 @@ def small_config(store: TokenStore, **changes: object) -> Config:
 
 
 def two_phases(store: TokenStore, steps: tuple[int, int] = (6, 6), **changes: object) -> Config:
-    """`small_config` in two phases: rows of 16 tokens, then of 32 with moments and count anew."""
+    """One layer in two phases: rows of 16 tokens, then of 32 with moments and count anew."""
     config = small_config(store)
     (phase,) = config.phases
     short = dataclasses.replace(phase, steps=steps[0], seq_length=16, max_predictions=3)
@@ -75,5 +75,10 @@ def two_phases(store: TokenStore, steps: tuple[int, int] = (6, 6), **changes: ob
     optimizer = dataclasses.replace(
         config.optimizer, name="adamw", phase_moments="reset", phase_count="reset"
     )
-    config = dataclasses.replace(config, phases=(short, long), optimizer=optimizer)
+    config = dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, num_hidden_layers=1),
+        phases=(short, long),
+        optimizer=optimizer,
+    )
     return dataclasses.replace(config, **changes)
