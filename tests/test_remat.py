@@ -91,9 +91,8 @@ def test_the_settings_really_change_the_program(remat, unroll):
         # Straight code needs barriers, also that of the one layer that two at a time leave over.
         assert f"prevent_cse={unroll != 1}" in text
         name = {"full": "nothing_saveable"}.get(remat, remat)
-        kept = jax.checkpoint_policies
-        wanted = repr(getattr(kept, name))
-        assert f"policy={wanted}" in text
+        policy, _, _ = repr(getattr(jax.checkpoint_policies, name)).partition(" at 0x")
+        assert f"policy={policy}" in text
 
 
 @pytest.mark.slow
