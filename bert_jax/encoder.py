@@ -93,7 +93,8 @@ def _rematerialized(body: Callable, remat: str, *, looped: bool) -> Callable:
 
     Forward and backward pass of a loop are two loops, between which XLA merges nothing. Where they
     are straight code instead, it would find the recomputed values equal to the first ones and keep
-    those, so there barriers are needed (`prevent_cse`); inside a loop they would only cost.
+    those, so there barriers are needed (`prevent_cse`); inside a loop they would only cost. On a
+    CPU straight code saves no memory even so: XLA puts the recomputation before its time.
     """
     if remat == "none":
         return body

@@ -193,6 +193,22 @@ def test_bfloat16_weights_and_a_bare_encoder_are_read(copy, model):
         loaded.fill_mask("[MASK]")
 
 
+def test_a_model_without_pooler_is_used_as_far_as_it_goes(folder, tokenizer, tmp_path, model):
+    """What a run without sentence pairs exports, and transformers' BertForMaskedLM."""
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+    kept = {n: t for n, t in tensors.items() if "pooler" not in n and "seq_relationship" not in n}
+    config = dataclasses.replace(model_config(), vocab_size=tokenizer.vocab_size)
+    params = names.from_transformers(kept, config)
+    assert params.keys() == {"encoder", "mlm"}
+    card = Card(objectives=("mlm",))
+    export(params, config, tokenizer, tmp_path / "out", card=card)
+    loaded = bert_jax.load(tmp_path / "out")
+    np.testing.assert_array_equal(loaded.encode(TEXT), model.encode(TEXT))
+    assert loaded.fill_mask("the [MASK] fox") == model.fill_mask("the [MASK] fox")
+    with pytest.raises(UserError, match="without its pooler"):
+        loaded.encode(TEXT, pooling="pooled")
+
+
 def drop(name):
     return lambda folder: (folder / name).unlink()
 
