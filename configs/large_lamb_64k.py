@@ -16,8 +16,9 @@ it known here whether their moments went from one phase to the next: both start 
 google-research/bert, whose program reads parameters only. `large_lamb_64k_nvidia` is a schedule
 whose every value is published.
 
-micro_batches: at a time 32 rows of 128 tokens, or 4 of 512, on each of 128 devices (v5e-128), twice
-that on 64 (v4-128). An estimate of what fits 16 GB a device (32 GB on v4), not tried.
+micro_batches: at a time 16 rows of 128 tokens, or 2 of 512, on each of 128 devices of 16 GB
+(v5e-128), twice that on 64 of 32 GB (v4-128). An estimate from XLA's memory analysis on a CPU, not
+tried on either.
 """
 
 from ml_collections import ConfigDict
@@ -30,11 +31,11 @@ def get_config() -> ConfigDict:
     short, long = base.short_then_long(config.phases[0])
 
     short.batch_size, short.steps = 65_536, 7037
-    short.micro_batches = 16
+    short.micro_batches = 32
 
     long.batch_size, long.steps = 32_768, 1562
     long.learning_rate, long.warmup_steps = 5e-3, 312
-    long.micro_batches = 64
+    long.micro_batches = 128
 
     config.phases = (short, long)
     config.optimizer.name = "lamb"

@@ -13,8 +13,9 @@ A100-80GB (README); not measured here.
 Other than there: its scheduler counts updates from one, so that its rates are one step ahead; its
 masks are drawn once, before training; its vocabulary is padded to a multiple of 8.
 
-micro_batches: at a time 32 rows of 128 tokens, or 4 of 512, on each of 128 devices (v5e-128), twice
-that on 64 (v4-128). An estimate of what fits 16 GB a device (32 GB on v4), not tried.
+micro_batches: at a time 16 rows of 128 tokens, or 2 of 512, on each of 128 devices of 16 GB
+(v5e-128), twice that on 64 of 32 GB (v4-128). An estimate from XLA's memory analysis on a CPU, not
+tried on either.
 """
 
 from ml_collections import ConfigDict
@@ -27,12 +28,12 @@ def get_config() -> ConfigDict:
     short, long = base.short_then_long(config.phases[0])
 
     short.batch_size, short.steps = 65_536, 7038
-    short.micro_batches = 16
+    short.micro_batches = 32
 
     long.batch_size, long.steps = 32_768, 1563
     long.learning_rate, long.warmup_steps = 4e-3, 200
     long.max_predictions = 80
-    long.micro_batches = 64
+    long.micro_batches = 128
 
     config.phases = (short, long)
     config.optimizer.name = "lamb"
