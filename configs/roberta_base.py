@@ -16,8 +16,8 @@ What RoBERTa has and this has not: byte-level BPE (any tokenizer of the store ca
 160 GB of text. fairseq decays biases and LayerNorm too, and its rate falls from the peak at the end
 of the warmup; here it is 8 % lower from there on.
 
-micro_batches: at a time 8 rows of 512 tokens on each of 16 devices of 16 GB (v5e-16). An estimate
-from XLA's memory analysis on a CPU, not tried.
+micro_batches: at a time 8 rows of 512 tokens on each of 16 devices of 16 GB (v5e-16). An estimate,
+not tried.
 """
 
 from ml_collections import ConfigDict
