@@ -20,7 +20,10 @@ def program(config: Config) -> tuple[Program, jax.sharding.Mesh]:
     return make_program(config, mesh, objectives.Corpus(("text",), unigram)), mesh
 
 
-@pytest.mark.parametrize(("pairing", "span_boundary"), [("single", False), ("sop", True)])
+@pytest.mark.parametrize(
+    ("pairing", "span_boundary"),
+    [pytest.param("single", False, marks=pytest.mark.slow), ("sop", True)],
+)
 def test_every_set_of_objectives_trains(pairing, span_boundary):
     config = run_config(TINY, RECIPES["adamw"])
     data = dataclasses.replace(
