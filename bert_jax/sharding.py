@@ -1,7 +1,7 @@
 """Where arrays live: the one table of mesh axes, the mesh, and global batches from local rows."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -202,7 +202,7 @@ def local_rows(sharding: NamedSharding, batch_size: int, process: int | None = N
     On real slices the mesh reorders devices, so these need not be one contiguous block.
     """
     process = jax.process_index() if process is None else process
-    indices = sharding.devices_indices_map((batch_size,))
+    indices: Mapping[Any, Any] = sharding.devices_indices_map((batch_size,))
     own = [index for device, index in indices.items() if device.process_index == process]
     return np.unique(np.concatenate([np.arange(batch_size)[index] for index in own]))
 

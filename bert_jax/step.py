@@ -80,18 +80,22 @@ def make_program(config: Config, mesh: Mesh, corpus: objectives.Corpus) -> Progr
         gradients = jax.lax.with_sharding_constraint(gradients, shardings["params"])
         return losses, jax.lax.with_sharding_constraint(gradients, gradient_shardings)
 
-    def accumulated(params: Any, batch: heads.Batch, key: jax.Array, counts: Any, parts: int):
+    def accumulated(
+        params: Any, batch: heads.Batch, key: jax.Array, counts: Any, parts: int
+    ) -> tuple:
         """`gradients_of` a batch in parts, one after the other, each with its own dropout."""
 
-        def part(total: Any, part_of_batch: tuple) -> tuple:
-            losses, gradients = gradients_of(params, *part_of_batch, counts)
+        def part(total: Any, batch_and_key: tuple) -> tuple:
+            losses, gradients = gradients_of(params, batch_and_key[0], batch_and_key[1], counts)
             return jax.tree.map(jnp.add, total, gradients), losses
 
         zeros = jax.tree.map(jnp.zeros_like, params)
         zeros = jax.lax.with_sharding_constraint(zeros, gradient_shardings)
         split = sharding.micro_batches(batch, parts, rows)
-        gradients, losses = jax.lax.scan(part, zeros, (split, fold(key, jnp.arange(parts))))
-        return jax.tree.map(lambda x: x.sum(0), losses), gradients
+        keys = fold(key, jnp.arange(parts))
+        scanned: tuple = jax.lax.scan(part, zeros, (split, keys))
+        gradients, of_parts = scanned
+        return jax.tree.map(lambda x: x.sum(0), of_parts), gradients
 
     def train_step(state: State, batch: heads.Batch, micro_batches: int = 1) -> tuple[State, dict]:
         params, key = state["params"], fold(config.seed, state["step"])
