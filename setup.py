@@ -56,6 +56,7 @@ setup(
         "bert_jax.verbs",
         "configs",
         "data_pipeline",
+        "data_pipeline.masking",
         "data_pipeline.pairing",
         "data_pipeline.sources",
         "launch",

@@ -121,7 +121,8 @@ def prepare(model: str, path: Path | None, folder: Path) -> list[Batch]:
     made = [batches.batch(step) for step in range(BATCHES)]
     arrays = {f"{i} {name}": values for i, b in enumerate(made) for name, values in b.items()}
     np.savez(folder / "batches.npz", **arrays)
-    params = init_params(config.model, config.compute, jax.random.key(config.seed))
+    key = jax.random.key(config.seed)
+    params = init_params(config.model, config.compute, config.objectives, key)
     np.savez(folder / "parameters.npz", **to_transformers(params, config.model))
     description = to_config_json(config.model, pad_token_id=store.special.pad)
     (folder / "config.json").write_text(json.dumps(description))

@@ -72,7 +72,7 @@ class Model:
         self._encoder = tokenizers.Tokenizer.from_str(tokenizer.json.decode())
         self._encoder.no_padding()
         self._encoder.no_truncation()
-        graph, _ = declare(config, ComputeConfig.plain())
+        graph, _ = declare(config, ComputeConfig.plain(), names.objectives(groups))
         self._hidden = jax.jit(partial(_hidden, graph))
         self._vectors = jax.jit(partial(_vectors, graph), static_argnames="pooling")
         self._fills = jax.jit(partial(_fills, graph), static_argnames="top_k")

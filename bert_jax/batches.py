@@ -9,6 +9,7 @@ from data_pipeline.batch import Batches
 from data_pipeline.masking import MaskingSpec
 from data_pipeline.plan import PlanSpec
 from data_pipeline.store import Split, TokenStore
+from data_pipeline.tokenizer import Tokenizer
 
 
 def make_batches(config: Config, store: TokenStore, split: Split, phase: PhaseConfig) -> Batches:
@@ -25,6 +26,10 @@ def make_batches(config: Config, store: TokenStore, split: Split, phase: PhaseCo
         rate=data.mask_rate,
         mask_share=data.mask_share,
         random_share=data.random_share,
+        max_ngram=data.max_ngram,
+        span_success=data.span_success,
+        max_span=data.max_span,
+        random_tokens=data.random_tokens,
     )
     packed = phase.examples_per_row > 1
     return Batches(
@@ -35,7 +40,7 @@ def make_batches(config: Config, store: TokenStore, split: Split, phase: PhaseCo
             short_seq_prob=data.short_seq_prob,
             negative_pool=data.negative_pool,
             seed=config.seed,
-            phase=config.phases.index(phase),
+            phase=_number(config, phase),
             dupe_factor=data.dupe_factor,
             source_weights=parse_weights(data.source_weights) if training else (),
             language_smoothing=data.language_smoothing if training else 1.0,
@@ -49,9 +54,18 @@ def make_batches(config: Config, store: TokenStore, split: Split, phase: PhaseCo
         store.special,
         store.vocab_size,
         cache_dir(),
+        word_starts=Tokenizer.load(store.tokenizer_path).word_starts,
+        token_counts=store.train.token_counts,
+        span_boundary=data.span_boundary,
         sources=store.sources,
         languages=store.languages,
     )
+
+
+def _number(config: Config, phase: PhaseConfig) -> int:
+    """Where a phase stands in the run. Two phases with equal values still see different text."""
+    same = [i for i, other in enumerate(config.phases) if other is phase]
+    return same[0] if same else config.phases.index(phase)
 
 
 def parse_weights(text: str) -> tuple[tuple[str, float], ...]:

@@ -5,6 +5,8 @@ plain dict of arrays. All layers are one stacked set of parameters under one `la
 Sizes: B rows, S positions, H hidden, I intermediate, L layers, V vocabulary, N examples in a row.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -79,17 +81,41 @@ class Layer(nnx.Module):
         return constrain_batch(self.mlp(x_BxSxH, None if key is None else fold(key, 2)))
 
 
+_POLICIES = {
+    "full": jax.checkpoint_policies.nothing_saveable,
+    "dots_saveable": jax.checkpoint_policies.dots_saveable,
+    "dots_with_no_batch_dims_saveable": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
+
+
+def _rematerialized(body: Callable, remat: str, *, looped: bool) -> Callable:
+    """The body of the layer loop, whose backward pass finds stored only what the policy keeps.
+
+    Forward and backward pass of a loop are two loops, between which XLA merges nothing. Where they
+    are straight code instead, it would find the recomputed values equal to the first ones and keep
+    those, so there barriers are needed (`prevent_cse`); inside a loop they would only cost. On a
+    CPU straight code saves no memory even so: XLA puts the recomputation before its time.
+    """
+    if remat == "none":
+        return body
+    return jax.checkpoint(body, policy=_POLICIES[remat], prevent_cse=not looped)
+
+
 class Encoder(nnx.Module):
     """Token ids to hidden states; `pooled` gives tanh(dense(h[CLS])) (modeling.py:218-232)."""
 
-    def __init__(self, config: ModelConfig, compute: ComputeConfig, rngs: nnx.Rngs):
+    def __init__(
+        self, config: ModelConfig, compute: ComputeConfig, rngs: nnx.Rngs, *, pooler: bool
+    ):
+        """pooler: whether there is one; only a sentence-pair objective trains it."""
         self.compute = compute
         self.num_layers = config.num_hidden_layers
         self.embeddings = Embeddings(config, rngs)
         # Every leaf of the stack gets a leading [L].
         self.layers = nnx.vmap(lambda r: Layer(config, r))(rngs.split(self.num_layers))
-        H = config.hidden_size
-        self.pooler = Dense(config, rngs, (H,), (H,), ("embed", "pooled"))
+        if pooler:
+            H = config.hidden_size
+            self.pooler = Dense(config, rngs, (H,), (H,), ("embed", "pooled"))
 
     def __call__(
         self,
@@ -116,9 +142,14 @@ class Encoder(nnx.Module):
             layer, layer_key = layer_and_key
             return layer(x, allowed_Bx1xSxS, layer_key), None
 
-        unroll = self.compute.unroll_layers or self.num_layers
+        unroll = min(self.compute.unroll_layers or self.num_layers, self.num_layers)
+        body = _rematerialized(body, self.compute.remat, looped=self._looped(unroll))
         x_BxSxH, _ = jax.lax.scan(body, x_BxSxH, (self.layers, layer_keys), unroll=unroll)
         return x_BxSxH
+
+    def _looped(self, unroll: int) -> bool:
+        """Whether every layer is inside a compiled loop: no rest beside it, more than one turn."""
+        return self.num_layers % unroll == 0 and self.num_layers > unroll
 
     def pooled(self, x_BxSxH: jax.Array, cls_positions_BxN: jax.Array) -> jax.Array:
         """One vector [B, N, H] per example, from the hidden state of its [CLS]."""

@@ -1,59 +1,130 @@
 """The pretraining heads, and the model that joins them to the encoder.
 
-Sizes: B rows, S positions, H hidden, P prediction slots, N examples in a row, V padded vocabulary.
-Lines are of google-research/bert.
+Sizes: B rows, S positions, H hidden, P prediction slots, N examples in a row, V padded vocabulary,
+O offset size. Lines are of google-research/bert where no other file is named.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.nn.initializers import zeros
+from jax.nn.initializers import truncated_normal, zeros
 
-from bert_jax.config import ComputeConfig, ModelConfig
+from bert_jax.config import ComputeConfig, ModelConfig, Objective
 from bert_jax.encoder import Encoder
-from bert_jax.layers import Dense, LayerNorm, activation, param
+from bert_jax.layers import Axes, Dense, LayerNorm, activation, param
 
 Batch = Mapping[str, jax.Array]  # as data_pipeline/batch.py makes it
 
+# The published values (`--max-pair-targets 15`, `--pair-positional-embedding-size 200`).
+SPAN_TARGETS = 15  # first tokens of a span that its boundary predicts
+OFFSET_SIZE = 200  # width of the embedding of a token's place in its span
 
-class MaskedLMHead(nnx.Module):
+
+def pair_objective(objectives: Sequence[Objective]) -> Objective | None:
+    """The one that is about sentence pairs and needs the pooler; None without such."""
+    return next((name for name in objectives if name in ("nsp", "sop")), None)
+
+
+class Transform(nnx.Module):
+    """LayerNorm(activation(dense(x))), to the hidden size."""
+
+    def __init__(self, config: ModelConfig, rngs: nnx.Rngs, size: int, axes: Axes):
+        """size: of the input; axes: logical names of the kernel's two dimensions."""
+        self.config = config
+        self.dense = Dense(config, rngs, (size,), (config.hidden_size,), axes)
+        self.norm = LayerNorm(config, rngs)
+
+    def __call__(self, x_BxPxI: jax.Array) -> jax.Array:
+        """[B, P, size] -> [B, P, H], in the type of x."""
+        return self.norm(activation(self.config, self.dense(x_BxPxI)))
+
+
+class MaskedLMHead(Transform):
     """Dense, activation, LayerNorm, word table, bias: run_pretraining.py:240-282."""
 
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
-        H = config.hidden_size
-        self.config = config
-        self.dense = Dense(config, rngs, (H,), (H,), ("embed", "pooled"))
-        self.norm = LayerNorm(config, rngs)
+        super().__init__(config, rngs, config.hidden_size, ("embed", "pooled"))
         self.bias = param(rngs, (config.padded_vocab_size,), ("vocab",), zeros)
 
-    def __call__(self, x_BxPxH: jax.Array, table_VxH: jax.Array) -> jax.Array:
-        """[B, P, H] -> float32 logits [B, P, V]; rows added to the table for padding get -inf."""
-        y_BxPxH = self.norm(activation(self.config, self.dense(x_BxPxH)))
-        logits_BxPxV = jnp.einsum(
-            "bph,vh->bpv", y_BxPxH, table_VxH.astype(y_BxPxH.dtype),
-            preferred_element_type=jnp.float32,
-        )  # fmt: skip
-        bias_V = self.bias[...]
-        if self.config.padded_vocab_size > self.config.vocab_size:
-            real_V = jnp.arange(self.config.padded_vocab_size) < self.config.vocab_size
-            bias_V = jnp.where(real_V, bias_V, -jnp.inf)
-        return logits_BxPxV + bias_V[None, None, :]
+    def __call__(self, x_BxPxH: jax.Array, table_VxH: jax.Array) -> jax.Array:  # type: ignore[override]
+        """[B, P, H] -> float32 logits [B, P, V]."""
+        y_BxPxH = super().__call__(x_BxPxH)
+        return word_logits(self.config, y_BxPxH, table_VxH, self.bias[...])
+
+
+class SpanBoundaryHead(nnx.Module):
+    """A masked token from the states just outside its span and its place in it.
+
+    [x_left; x_right; p_offset], twice dense, activation, LayerNorm; then the word table and a bias
+    of its own: BertPairTargetPredictionHead, pair_bert.py:338-402 of SpanBERT (0670d8b).
+    """
+
+    def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
+        H, init = config.hidden_size, truncated_normal(config.initializer_range)
+        self.config = config
+        self.offset = param(rngs, (SPAN_TARGETS, OFFSET_SIZE), ("position", "table"), init)
+        # 2H + 200 divides by few mesh sizes, so it stays whole and the output is split.
+        self.first = Transform(config, rngs, 2 * H + OFFSET_SIZE, ("boundary", "embed"))
+        self.second = Transform(config, rngs, H, ("embed", "pooled"))
+        self.bias = param(rngs, (config.padded_vocab_size,), ("vocab",), zeros)
+
+    def __call__(
+        self,
+        left_BxPxH: jax.Array,
+        right_BxPxH: jax.Array,
+        offsets_BxP: jax.Array,
+        table_VxH: jax.Array,
+    ) -> jax.Array:
+        """States before and after each slot's span, the slot's place in it -> logits [B, P, V]."""
+        offset_BxPxO = self.offset[...].astype(left_BxPxH.dtype)[offsets_BxP]
+        x_BxPxI = jnp.concatenate([left_BxPxH, right_BxPxH, offset_BxPxO], axis=-1)
+        y_BxPxH = self.second(self.first(x_BxPxI))
+        return word_logits(self.config, y_BxPxH, table_VxH, self.bias[...])
+
+
+def word_logits(
+    config: ModelConfig, y_BxPxH: jax.Array, table_VxH: jax.Array, bias_V: jax.Array
+) -> jax.Array:
+    """Float32 logits [B, P, V]; rows added to the table for padding get -inf."""
+    logits_BxPxV = jnp.einsum(
+        "bph,vh->bpv", y_BxPxH, table_VxH.astype(y_BxPxH.dtype),
+        preferred_element_type=jnp.float32,
+    )  # fmt: skip
+    if config.padded_vocab_size > config.vocab_size:
+        real_V = jnp.arange(config.padded_vocab_size) < config.vocab_size
+        bias_V = jnp.where(real_V, bias_V, -jnp.inf)
+    return logits_BxPxV + bias_V[None, None, :]
 
 
 class PretrainingModel(nnx.Module):
-    """Encoder with a masked-language-model head and a sentence-pair head."""
+    """The encoder with the heads of some objectives; the masked-language-model head always.
 
-    def __init__(self, config: ModelConfig, compute: ComputeConfig, rngs: nnx.Rngs):
-        self.encoder = Encoder(config, compute, rngs)
+    A pair objective adds a pooler and the head `pair`, span boundaries add `sbo`.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        compute: ComputeConfig,
+        objectives: Sequence[Objective],
+        rngs: nnx.Rngs,
+    ):
+        self.objectives = tuple(objectives)
+        with_pairs = pair_objective(objectives) is not None
+        self.encoder = Encoder(config, compute, rngs, pooler=with_pairs)
         self.mlm = MaskedLMHead(config, rngs)
-        self.nsp = Dense(config, rngs, (config.hidden_size,), (2,), ("embed", "classes"))
+        if with_pairs:
+            self.pair = Dense(config, rngs, (config.hidden_size,), (2,), ("embed", "classes"))
+        if "sbo" in objectives:
+            self.sbo = SpanBoundaryHead(config, rngs)
 
-    def __call__(self, batch: Batch, key: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
-        """Masked-token logits [B, P, V] and pair logits [B, N, 2], both float32.
+    def __call__(self, batch: Batch, key: jax.Array | None = None) -> dict[Objective, jax.Array]:
+        """Float32 logits of each objective: masked tokens [B, P, V], pairs [B, N, 2], spans as mlm.
 
-        Only the masked positions reach the vocabulary: they are gathered first, as in the original.
+        Only the masked positions reach the vocabulary: they, and the boundaries of their spans, are
+        gathered first, as in the original.
         """
         x_BxSxH = self.encoder(
             batch["input_ids"],
@@ -62,17 +133,53 @@ class PretrainingModel(nnx.Module):
             batch["position_ids"],
             key,
         )
-        masked_BxPxH = jnp.take_along_axis(x_BxSxH, batch["masked_positions"][..., None], axis=1)
-        mlm_BxPxV = self.mlm(masked_BxPxH, self.encoder.embeddings.word[...])
-        nsp_BxNx2 = self.nsp(self.encoder.pooled(x_BxSxH, batch["cls_positions"]))
-        return mlm_BxPxV, nsp_BxNx2.astype(jnp.float32)
+        table_VxH = self.encoder.embeddings.word[...]
+        masked_BxPxH = _at(x_BxSxH, batch["masked_positions"])
+        logits: dict[Objective, jax.Array] = {"mlm": self.mlm(masked_BxPxH, table_VxH)}
+        if pair := pair_objective(self.objectives):
+            pair_BxNx2 = self.pair(self.encoder.pooled(x_BxSxH, batch["cls_positions"]))
+            logits[pair] = pair_BxNx2.astype(jnp.float32)
+        if "sbo" in self.objectives:
+            left_BxPxH = _at(x_BxSxH, batch["span_left"])
+            right_BxPxH = _at(x_BxSxH, batch["span_right"])
+            logits["sbo"] = self.sbo(left_BxPxH, right_BxPxH, batch["span_offsets"], table_VxH)
+        return logits
 
 
-def declare(config: ModelConfig, compute: ComputeConfig) -> tuple[nnx.GraphDef, nnx.State]:
+def _at(x_BxSxH: jax.Array, positions_BxP: jax.Array) -> jax.Array:
+    """The states [B, P, H] at some positions of each row."""
+    return jnp.take_along_axis(x_BxSxH, positions_BxP[..., None], axis=1)
+
+
+def head_flops(
+    config: ModelConfig, objectives: Sequence[Objective], *, slots: int, examples: int
+) -> float:
+    """Floating-point operations of the heads' matrix products in one forward pass.
+
+    Args:
+        slots: prediction slots of the batch, used or not; examples: its [CLS] slots.
+    """
+    H, V = config.hidden_size, config.vocab_size
+    flops = 2.0 * slots * (H * H + H * V)
+    if pair_objective(objectives):
+        flops += 2.0 * examples * (H * H + 2 * H)
+    if "sbo" in objectives:
+        flops += 2.0 * slots * ((2 * H + OFFSET_SIZE) * H + H * H + H * V)
+    return flops
+
+
+def declare(
+    config: ModelConfig, compute: ComputeConfig, objectives: Sequence[Objective]
+) -> tuple[nnx.GraphDef, nnx.State]:
     """The model's structure and its parameters' shapes and logical axes; allocates nothing."""
-    return nnx.split(nnx.eval_shape(lambda: PretrainingModel(config, compute, nnx.Rngs(0))))
+    return nnx.split(
+        nnx.eval_shape(lambda: PretrainingModel(config, compute, objectives, nnx.Rngs(0)))
+    )
 
 
-def init_params(config: ModelConfig, compute: ComputeConfig, key: jax.Array) -> dict:
+def init_params(
+    config: ModelConfig, compute: ComputeConfig, objectives: Sequence[Objective], key: jax.Array
+) -> dict:
     """Fresh parameters as a plain nested dict of float32 arrays."""
-    return nnx.to_pure_dict(nnx.state(PretrainingModel(config, compute, nnx.Rngs(key))))
+    model = PretrainingModel(config, compute, objectives, nnx.Rngs(key))
+    return nnx.to_pure_dict(nnx.state(model))

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.config import Objective
 from bert_jax.heads import Batch
 from data_pipeline.store import TokenStore
 
@@ -40,13 +41,14 @@ def _log_loss(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Arra
     return total - of_label, of_label >= top
 
 
-def masked_lm(logits_BxPxV: jax.Array, batch: Batch, corpus: Corpus) -> dict[str, jax.Array]:
-    """Sums over masked positions: loss (nats), correct, count; and what frequency alone predicts.
+def token_sums(
+    logits_BxPxV: jax.Array, labels_BxP: jax.Array, weights_BxP: jax.Array, corpus: Corpus
+) -> dict[str, jax.Array]:
+    """Sums over predicted tokens: loss (nats), correct, count; and what frequency alone predicts.
 
     The baseline's loss is the cross-entropy of the training frequencies on the labels seen; its
     accuracy is that of always saying the most frequent token.
     """
-    labels_BxP, weights_BxP = batch["masked_labels"], batch["masked_weights"]
     loss_BxP, correct_BxP = _log_loss(logits_BxPxV, labels_BxP)
     unigram_BxP = -jnp.asarray(corpus.log_unigram)[labels_BxP]
     return {
@@ -58,7 +60,7 @@ def masked_lm(logits_BxPxV: jax.Array, batch: Batch, corpus: Corpus) -> dict[str
     }
 
 
-def next_sentence(logits_BxNx2: jax.Array, batch: Batch, num_sources: int) -> dict[str, jax.Array]:
+def pair_sums(logits_BxNx2: jax.Array, batch: Batch, num_sources: int) -> dict[str, jax.Array]:
     """Sums over examples: loss (nats), correct, count; per source correct [C], labels [C, 2]."""
     loss_BxN, correct_BxN = _log_loss(logits_BxNx2, batch["pair_labels"])
     weights_BxN = batch["pair_weights"]
@@ -73,51 +75,100 @@ def next_sentence(logits_BxNx2: jax.Array, batch: Batch, num_sources: int) -> di
     }
 
 
+def denominators(batch: Batch) -> dict[str, jax.Array]:
+    """What each objective's summed loss is divided by, from the weights of a global batch alone.
+
+    Known before the first forward pass, so that parts of a batch, one after the other, add up to
+    the same loss. Counts of predictions, 1 where there are none; of span boundaries one more than
+    the count, as published (spanbert_loss.py:61-66 of SpanBERT).
+
+    Args:
+        batch: arrays with any leading dimensions; those of absent objectives need not be there.
+    """
+    found: dict[str, jax.Array] = {}
+    for name, weights in _WEIGHTS.items():
+        if weights in batch:
+            count = jnp.sum(batch[weights])
+            found[name] = count + 1 if name == "sbo" else jnp.maximum(count, 1)
+    return found
+
+
+_WEIGHTS: dict[Objective, str] = {
+    "mlm": "masked_weights", "nsp": "pair_weights", "sop": "pair_weights", "sbo": "span_weights",
+}  # fmt: skip
+
+
 def all_sums(
-    outputs: tuple[jax.Array, jax.Array], batch: Batch, corpus: Corpus
+    outputs: Mapping[Objective, jax.Array],
+    batch: Batch,
+    corpus: Corpus,
+    denominators: Mapping[str, jax.Array] | None = None,
 ) -> tuple[jax.Array, Sums]:
-    """The loss that is minimized, MLM + NSP with equal weights, and every sum behind it."""
-    mlm_logits, nsp_logits = outputs
-    sums = {
-        "mlm": masked_lm(mlm_logits, batch, corpus),
-        "nsp": next_sentence(nsp_logits, batch, len(corpus.sources)),
-        "tokens": {
-            "real": jnp.sum(batch["example_ids"] > 0, dtype=jnp.float32),
-            "all": jnp.float32(batch["example_ids"].size),
-        },
+    """The loss that is minimized, all objectives with equal weights, and every sum behind it.
+
+    Args:
+        outputs: logits of each objective, as the model gives them.
+        denominators: of the whole batch where this is a part of it; None: this is the whole.
+    """
+    if denominators is None:
+        denominators = _denominators(batch)
+    sums: Sums = {}
+    loss = jnp.float32(0)
+    for name, logits in outputs.items():
+        if name in ("nsp", "sop"):
+            sums[name] = pair_sums(logits, batch, len(corpus.sources))
+        else:
+            sums[name] = token_sums(logits, batch["masked_labels"], batch[_WEIGHTS[name]], corpus)
+        loss += sums[name]["loss"] / denominators[name]
+    sums["tokens"] = {
+        "real": jnp.sum(batch["example_ids"] > 0, dtype=jnp.float32),
+        "all": jnp.float32(batch["example_ids"].size),
     }
-    loss = sum(sums[name]["loss"] / jnp.maximum(sums[name]["count"], 1) for name in ("mlm", "nsp"))
-    return jnp.asarray(loss), sums
+    return loss, sums
+
+
+_denominators = denominators  # which an argument hides above
 
 
 def summarize(sums: Mapping[str, Mapping[str, Any]], sources: tuple[str, ...]) -> dict[str, float]:
-    """Sums over any number of batches -> the scalars people read, NSP's baselines among them.
+    """Sums over any number of batches -> the scalars people read, trivial baselines among them.
 
-    `nsp/baseline_accuracy` always says the more frequent label; `nsp/source_accuracy` says the more
+    `loss` is the sum of the objectives' losses, each a mean over its predictions. For pairs (nsp or
+    sop), `baseline_accuracy` always says the more frequent label; `source_accuracy` says the more
     frequent label of the example's source, so it is what seeing only the source is worth.
     """
     scalars = {"loss": 0.0}
-    for name in ("mlm", "nsp"):
-        count = max(float(sums[name]["count"]), 1.0)
-        scalars[f"{name}/loss"] = float(sums[name]["loss"]) / count
-        scalars[f"{name}/accuracy"] = float(sums[name]["correct"]) / count
-        scalars["loss"] += scalars[f"{name}/loss"]
-    masked = max(float(sums["mlm"]["count"]), 1.0)
-    scalars["mlm/baseline_loss"] = float(sums["mlm"]["baseline_loss"]) / masked
-    scalars["mlm/baseline_accuracy"] = float(sums["mlm"]["baseline_correct"]) / masked
-    labels = np.asarray(sums["nsp"]["source_labels"])
-    correct = np.asarray(sums["nsp"]["source_correct"])
-    total = max(labels.sum(), 1)
-    scalars["nsp/baseline_accuracy"] = labels.sum(0).max() / total
-    scalars["nsp/baseline_loss"] = _entropy(labels.sum(0)) / total
-    scalars["nsp/source_accuracy"] = labels.max(1).sum() / total
-    scalars["nsp/source_loss"] = sum(map(_entropy, labels)) / total
-    for c, source in enumerate(sources):
-        if labels[c].sum():
-            scalars[f"nsp/{source}/accuracy"] = correct[c] / labels[c].sum()
-            scalars[f"nsp/{source}/baseline_accuracy"] = labels[c].max() / labels[c].sum()
+    for name, of in sums.items():
+        if name == "tokens":
+            continue
+        count = max(float(of["count"]), 1.0)
+        own = {"loss": float(of["loss"]) / count, "accuracy": float(of["correct"]) / count}
+        if name in ("nsp", "sop"):
+            own |= _pair_baselines(of, sources)
+        else:
+            own["baseline_loss"] = float(of["baseline_loss"]) / count
+            own["baseline_accuracy"] = float(of["baseline_correct"]) / count
+        scalars["loss"] += own["loss"]
+        scalars |= {f"{name}/{what}": value for what, value in own.items()}
     scalars["padding"] = 1 - float(sums["tokens"]["real"]) / float(sums["tokens"]["all"])
     return {name: float(value) for name, value in scalars.items()}
+
+
+def _pair_baselines(of: Mapping[str, Any], sources: tuple[str, ...]) -> dict[str, float]:
+    """Of a pair objective: constant predictions, over all and by source; accuracy by source."""
+    labels, correct = np.asarray(of["source_labels"]), np.asarray(of["source_correct"])
+    total = max(labels.sum(), 1)
+    found = {
+        "baseline_accuracy": labels.sum(0).max() / total,
+        "baseline_loss": _entropy(labels.sum(0)) / total,
+        "source_accuracy": labels.max(1).sum() / total,
+        "source_loss": sum(map(_entropy, labels)) / total,
+    }
+    for c, source in enumerate(sources):
+        if labels[c].sum():
+            found[f"{source}/accuracy"] = correct[c] / labels[c].sum()
+            found[f"{source}/baseline_accuracy"] = labels[c].max() / labels[c].sum()
+    return found
 
 
 def _entropy(counts: np.ndarray) -> float:

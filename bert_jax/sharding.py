@@ -1,12 +1,14 @@
 """Where arrays live: the one table of mesh axes, the mesh, and global batches from local rows."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from flax import nnx
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.experimental import mesh_utils
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.config import MeshConfig
@@ -29,6 +31,7 @@ AXES: dict[str, Any] = {
     "head_dim": None,
     "mlp": "tensor",
     "pooled": None,
+    "boundary": None,
     "classes": None,
     "norm": None,
 }
@@ -56,18 +59,30 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     """
     devices = jax.devices() if devices is None else devices
     sizes = [getattr(config, axis) for axis in MESH_AXES]
-    known = int(np.prod([s for s in sizes if s != -1]))
-    if sizes.count(-1) == 1 and len(devices) % known == 0:
+    shape = ", ".join(f"{axis}={size}" for axis, size in zip(MESH_AXES, sizes, strict=True))
+    known = math.prod(s for s in sizes if s != -1)
+    if sizes.count(-1) == 1 and known > 0 and len(devices) % known == 0:
         sizes[sizes.index(-1)] = len(devices) // known
-    if -1 in sizes or min(sizes) < 1 or int(np.prod(sizes)) != len(devices):
-        shape = ", ".join(f"{a}={getattr(config, a)}" for a in MESH_AXES)
+    if -1 in sizes or min(sizes) < 1 or math.prod(sizes) != len(devices):
         raise UserError(
             f"config.mesh ({shape}) does not fit {len(devices)} devices; "
             "set one axis to -1 to let it take what is left"
         )
-    return jax.make_mesh(
-        tuple(sizes), MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES), devices=devices
-    )
+    types = (AxisType.Auto,) * len(MESH_AXES)
+    slices = len({getattr(device, "slice_index", None) for device in devices})
+    try:
+        if slices == 1:
+            return jax.make_mesh(tuple(sizes), MESH_AXES, axis_types=types, devices=devices)
+        laid = mesh_utils.create_hybrid_device_mesh(
+            (1, *sizes[1:]), (sizes[0], 1, 1, 1), devices, allow_split_physical_axes=True
+        )
+    except (NotImplementedError, ValueError) as error:
+        raise UserError(
+            f"config.mesh ({shape}) cannot be laid on these {len(devices)} devices in {slices} "
+            f"slices of {devices[0].device_kind}; let config.mesh.slice be the number of slices "
+            "and each other axis a product of sides of a slice"
+        ) from error
+    return Mesh(laid, MESH_AXES, axis_types=types)
 
 
 def constrain_batch(x: jax.Array) -> jax.Array:
@@ -78,16 +93,14 @@ def constrain_batch(x: jax.Array) -> jax.Array:
 
 
 def param_axes(abstract: nnx.State) -> dict:
-    """The logical name of each dimension of each parameter, in a dict like the parameters'.
+    """The logical axes of each parameter as a tuple of names, in a dict like the parameters'.
 
-    ("layers", "embed", "mlp") for a kernel of all layers: a leading dimension that its declaration
-    does not name is that of the stack.
+    "layers" comes first where layers are stacked; "qkv" counts the matrices fused into one.
     """
 
     def leaf(variable: nnx.Variable) -> tuple[str, ...]:
         axes = variable.get_metadata("axes")
-        stacked = variable.get_value().ndim - len(axes)
-        return (*("layers",) * stacked, *axes)
+        return ("layers",) * (variable.get_value().ndim - len(axes)) + axes
 
     axes = {path: leaf(v) for path, v in nnx.to_flat_state(abstract)}
     return jax.tree_util.tree_map_with_path(
@@ -95,40 +108,103 @@ def param_axes(abstract: nnx.State) -> dict:
     )
 
 
-def param_specs(abstract: nnx.State) -> dict:
-    """The logical axes of each parameter as a PartitionSpec, in a dict like the parameters'."""
-    return jax.tree.map(
-        lambda axes: spec(*axes), param_axes(abstract), is_leaf=lambda x: isinstance(x, tuple)
-    )
+def param_specs(axes: Any) -> Any:
+    """A tree of logical axes -> the same tree of PartitionSpecs."""
+    return jax.tree.map(lambda names: spec(*names), axes, is_leaf=lambda x: isinstance(x, tuple))
 
 
-def on_mesh(mesh: Mesh, specs: Any) -> Any:
+def _parts(mesh: Mesh | AbstractMesh, entry: Any) -> int:
+    """How many parts one entry of a PartitionSpec cuts its dimension into."""
+    names = entry if isinstance(entry, tuple) else (entry,) if entry else ()
+    return math.prod(mesh.shape[name] for name in names)
+
+
+def check_fits(mesh: Mesh | AbstractMesh, axes: Any, shapes: Any) -> None:
+    """Raises UserError where a mesh axis does not divide the dimension of a parameter it splits.
+
+    Args:
+        axes, shapes: trees alike, of logical axes and of arrays (or ShapeDtypeStructs).
+    """
+
+    def leaf(path: tuple, names: tuple[str, ...], x: Any) -> None:
+        for name, entry, size in zip(names, spec(*names), x.shape, strict=True):
+            if size % _parts(mesh, entry):
+                raise UserError(
+                    f"config.mesh.{entry}={mesh.shape[entry]} does not divide "
+                    f'"{name}"={size} of {".".join(k.key for k in path)} '
+                    f"{list(x.shape)}; {_REMEDY.get(name, _OTHERWISE).format(axis=entry)}"
+                )
+
+    jax.tree_util.tree_map_with_path(leaf, axes, shapes, is_leaf=lambda x: isinstance(x, tuple))
+
+
+_OTHERWISE = "set config.mesh.{axis} to a divisor of it"
+_REMEDY = {"vocab": "make config.model.pad_vocab_to_multiple_of a multiple of config.mesh.{axis}"}
+
+
+def over_data(mesh: Mesh | AbstractMesh, split: P, shape: tuple[int, ...]) -> P:
+    """The spec of an optimizer moment under ZeRO-1, from the spec of its parameter.
+
+    "data" goes to the largest dimension that no axis splits and that it divides; a moment without
+    one stays as its parameter is. (Rajbhandari et al. 2020, arXiv:1910.02054, P_os.)
+    """
+    free = [
+        i
+        for i, (entry, size) in enumerate(zip(split, shape, strict=True))
+        if _parts(mesh, entry) == 1 and size % mesh.shape["data"] == 0
+    ]
+    if not free or mesh.shape["data"] == 1:
+        return split
+    longest = max(free, key=lambda i: shape[i])
+    return P(*("data" if i == longest else entry for i, entry in enumerate(split)))
+
+
+def on_mesh(mesh: Mesh | AbstractMesh, specs: Any) -> Any:
     """PartitionSpecs -> shardings on a mesh."""
     return jax.tree.map(lambda s: NamedSharding(mesh, s), specs, is_leaf=lambda s: isinstance(s, P))
 
 
-def batch_sharding(mesh: Mesh) -> NamedSharding:
+def batch_sharding(mesh: Mesh | AbstractMesh) -> NamedSharding:
     """Rows split over the data axes, everything else whole."""
     return NamedSharding(mesh, spec("batch"))
 
 
-def check_divides(mesh: Mesh, batch_size: int) -> None:
-    """Raises UserError where a batch cannot be split evenly over the data axes."""
-    parts = int(np.prod([mesh.shape[axis] for axis in AXES["batch"]]))
+def check_divides(mesh: Mesh, batch_size: int, micro_batches: int = 1) -> None:
+    """Raises UserError where a micro-batch cannot be split evenly over the data axes."""
+    devices = _parts(mesh, AXES["batch"])
+    parts = devices * micro_batches
     if batch_size % parts:
+        times = f" in micro_batches={micro_batches}" if micro_batches > 1 else ""
         raise UserError(
-            f"batch_size={batch_size} does not divide over {parts} devices; "
+            f"batch_size={batch_size} does not divide over {devices} devices{times}; "
             f"nearest that does: {max(1, round(batch_size / parts)) * parts}"
         )
 
 
-def local_rows(sharding: NamedSharding, batch_size: int) -> np.ndarray:
-    """The rows of the global batch that this process's devices hold, sorted [n].
+def micro_batches(batch: Any, parts: int, rows: NamedSharding) -> Any:
+    """Arrays [B, ...] -> [parts, B / parts, ...], nothing moving between devices.
+
+    Micro-batch m has rows m, m + parts, m + 2·parts, ...: of the rows of every device an equal
+    share. Consecutive rows would lie on a few devices only.
+    """
+    of_part = NamedSharding(rows.mesh, P(None, *rows.spec))
+
+    def leaf(x: jax.Array) -> jax.Array:
+        x = x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1)
+        return jax.lax.with_sharding_constraint(x, of_part)
+
+    return jax.tree.map(leaf, batch)
+
+
+def local_rows(sharding: NamedSharding, batch_size: int, process: int | None = None) -> np.ndarray:
+    """The rows of the global batch that a process's devices (default: this one's) hold, sorted [n].
 
     On real slices the mesh reorders devices, so these need not be one contiguous block.
     """
-    indices = sharding.addressable_devices_indices_map((batch_size,)).values()
-    return np.unique(np.concatenate([np.arange(batch_size)[index] for index in indices]))
+    process = jax.process_index() if process is None else process
+    indices: Mapping[Any, Any] = sharding.devices_indices_map((batch_size,))
+    own = [index for device, index in indices.items() if device.process_index == process]
+    return np.unique(np.concatenate([np.arange(batch_size)[index] for index in own]))
 
 
 def global_batch(

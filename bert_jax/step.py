@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bert_jax import heads, objectives, sharding
-from bert_jax.config import Config
+from bert_jax.config import Config, PhaseConfig
 from bert_jax.dropout import fold
-from bert_jax.optimizer import make_optimizer
+from bert_jax.optimizer import make_optimizer, start_phase
 from bert_jax.schedule import make_schedule
 
 State = dict[str, Any]  # step: int32 scalar; params, opt: dicts of arrays
@@ -26,66 +26,148 @@ class Program:
     """Everything that runs on the devices for one configuration and mesh."""
 
     init: Callable[[], State]
-    train: jax.stages.Wrapped  # (state, batch) -> (state, metrics); the state is donated
-    evaluate: Callable[[Any, heads.Batch], objectives.Sums]
+    # (state, batch, micro_batches=1) -> (state, metrics); the state is donated
+    train: jax.stages.Wrapped
+    start_phase: Callable[[State], State]  # what a phase after the first starts with; donates too
+    evaluate: Callable[..., objectives.Sums]  # (params, batch, micro_batches=1) -> sums
     abstract: Any  # the state as ShapeDtypeStructs with shardings, for restoring into
     rows: NamedSharding  # how the rows of a batch lie on the mesh
 
-    def compile_train(self, rows: Mapping[str, np.ndarray], batch_size: int) -> jax.stages.Compiled:
-        """`train`, compiled ahead for batches of `batch_size` rows like these (any number)."""
+    def compile_train(
+        self, rows: Mapping[str, np.ndarray], phase: PhaseConfig
+    ) -> jax.stages.Compiled:
+        """`train`, compiled ahead for a phase, whose rows are like these (any number)."""
         batch = {
-            name: jax.ShapeDtypeStruct((batch_size, *v.shape[1:]), v.dtype, sharding=self.rows)
+            name: jax.ShapeDtypeStruct(
+                (phase.batch_size, *v.shape[1:]), v.dtype, sharding=self.rows
+            )
             for name, v in rows.items()
         }
-        return self.train.lower(self.abstract, batch).compile()
+        return self.train.lower(self.abstract, batch, micro_batches=phase.micro_batches).compile()
 
 
 def make_program(config: Config, mesh: Mesh, corpus: objectives.Corpus) -> Program:
-    """Builds the jitted functions; nothing is compiled or allocated yet."""
-    graph, abstract_params = heads.declare(config.model, config.compute)
-    optimizer = make_optimizer(config.optimizer, sharding.param_axes(abstract_params))
+    """Builds the jitted functions; nothing is compiled or allocated yet.
+
+    Raises:
+        UserError: an axis of the mesh does not divide a dimension that it splits.
+    """
+    learned = config.objectives
+    graph, abstract_params = heads.declare(config.model, config.compute, learned)
+    axes = sharding.param_axes(abstract_params)
+    sharding.check_fits(mesh, axes, nnx.to_pure_dict(abstract_params))
+    optimizer = make_optimizer(config.optimizer, axes)
     schedule = make_schedule(config)
 
     def init() -> State:
-        params = heads.init_params(config.model, config.compute, jax.random.key(config.seed))
+        key = jax.random.key(config.seed)
+        params = heads.init_params(config.model, config.compute, learned, key)
         return {"step": jnp.zeros((), jnp.int32), "params": params, "opt": optimizer.init(params)}
 
-    def train_step(state: State, batch: heads.Batch) -> tuple[State, dict]:
-        key = fold(config.seed, state["step"])
+    abstract = jax.eval_shape(init)
+    specs = state_specs(config, mesh, axes, abstract)
+    shardings, rows = sharding.on_mesh(mesh, specs), sharding.batch_sharding(mesh)
+    # Gradients are kept where the moments are: a device needs no more of them than it updates.
+    gradient_shardings = sharding.on_mesh(mesh, moment_specs(config, mesh, axes, abstract))
 
+    def gradients_of(params: Any, batch: heads.Batch, key: jax.Array, counts: Any) -> tuple:
         def loss_fn(params):
             outputs = nnx.merge(graph, params)(batch, key)
-            return objectives.all_sums(outputs, batch, corpus)
+            return objectives.all_sums(outputs, batch, corpus, counts)
 
-        (loss, sums), gradients = jax.value_and_grad(loss_fn, has_aux=True)(state["params"])
-        updates, opt = optimizer.update(gradients, state["opt"], state["params"])
+        losses, gradients = jax.value_and_grad(loss_fn, has_aux=True)(params)
+        # First as the parameters lie: the moments' layout must not reach back into the products.
+        gradients = jax.lax.with_sharding_constraint(gradients, shardings["params"])
+        return losses, jax.lax.with_sharding_constraint(gradients, gradient_shardings)
+
+    def accumulated(
+        params: Any, batch: heads.Batch, key: jax.Array, counts: Any, parts: int
+    ) -> tuple:
+        """`gradients_of` a batch in parts, one after the other, each with its own dropout."""
+
+        def part(total: Any, batch_and_key: tuple) -> tuple:
+            losses, gradients = gradients_of(params, batch_and_key[0], batch_and_key[1], counts)
+            return jax.tree.map(jnp.add, total, gradients), losses
+
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        zeros = jax.lax.with_sharding_constraint(zeros, gradient_shardings)
+        split = sharding.micro_batches(batch, parts, rows)
+        keys = fold(key, jnp.arange(parts))
+        scanned: tuple = jax.lax.scan(part, zeros, (split, keys))
+        gradients, of_parts = scanned
+        return jax.tree.map(lambda x: x.sum(0), of_parts), gradients
+
+    def train_step(state: State, batch: heads.Batch, micro_batches: int = 1) -> tuple[State, dict]:
+        params, key = state["params"], fold(config.seed, state["step"])
+        counts = objectives.denominators(batch)
+        if micro_batches == 1:
+            (loss, sums), gradients = gradients_of(params, batch, key, counts)
+        else:
+            (loss, sums), gradients = accumulated(params, batch, key, counts, micro_batches)
         rate = schedule(state["step"])
-        params = jax.tree.map(lambda p, u: p - rate * u, state["params"], updates)
+        updates, opt = optimizer.update(gradients, state["opt"], params)
         metrics = {
             "loss": loss,
             "grad_norm": optax.tree.norm(gradients),
             "learning_rate": rate,
             "sums": sums,
         }
+        params = jax.tree.map(lambda p, u: p - rate * u, params, updates)
         return {"step": state["step"] + 1, "params": params, "opt": opt}, metrics
 
-    def eval_step(params: Any, batch: heads.Batch) -> objectives.Sums:
-        return objectives.all_sums(nnx.merge(graph, params)(batch), batch, corpus)[1]
+    def begin_phase(state: State) -> State:
+        return {**state, "opt": start_phase(state["opt"], config.optimizer)}
 
-    abstract = jax.eval_shape(init)
-    param_specs = sharding.param_specs(abstract_params)
-    opt_specs = optax.tree_utils.tree_map_params(
-        optimizer, lambda _, s: s, abstract["opt"], param_specs, transform_non_params=lambda _: P()
-    )
-    shardings = sharding.on_mesh(mesh, {"step": P(), "params": param_specs, "opt": opt_specs})
+    def eval_step(params: Any, batch: heads.Batch, micro_batches: int = 1) -> objectives.Sums:
+        def part(batch: heads.Batch) -> objectives.Sums:
+            return objectives.all_sums(nnx.merge(graph, params)(batch), batch, corpus)[1]
+
+        if micro_batches == 1:
+            return part(batch)
+        sums = jax.lax.map(part, sharding.micro_batches(batch, micro_batches, rows))
+        return jax.tree.map(lambda x: x.sum(0), sums)
+
     whole = NamedSharding(mesh, P())
     # Without out_shardings XLA re-shards some leaves, and the second step compiles again.
     return Program(
         init=jax.jit(init, out_shardings=shardings),
-        train=jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, whole)),
-        evaluate=jax.jit(eval_step, out_shardings=whole),
+        train=jax.jit(
+            train_step,
+            static_argnames="micro_batches",
+            donate_argnums=0,
+            out_shardings=(shardings, whole),
+        ),
+        start_phase=jax.jit(begin_phase, donate_argnums=0, out_shardings=shardings),
+        evaluate=jax.jit(eval_step, static_argnames="micro_batches", out_shardings=whole),
         abstract=jax.tree.map(
             lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings
         ),
-        rows=sharding.batch_sharding(mesh),
+        rows=rows,
     )
+
+
+def moment_specs(config: Config, mesh: Mesh | AbstractMesh, axes: Any, abstract: State) -> Any:
+    """The PartitionSpec of what the optimizer keeps for each parameter, and of its gradient."""
+    specs = sharding.param_specs(axes)
+    if not config.compute.shard_optimizer:
+        return specs
+    return jax.tree.map(
+        lambda x, s: sharding.over_data(mesh, s, x.shape), abstract["params"], specs
+    )
+
+
+def state_specs(config: Config, mesh: Mesh | AbstractMesh, axes: Any, abstract: State) -> dict:
+    """The PartitionSpec of every array of the state, in a dict like the state's.
+
+    In the optimizer's state a dict like the parameters' holds something for each of them (moments);
+    the rest (counts) is whole on every device.
+    """
+    moments = moment_specs(config, mesh, axes, abstract)
+    of_path = dict(jax.tree_util.tree_leaves_with_path(moments))
+
+    def leaf(path: tuple, _: Any) -> P:
+        tails = (path[start:] for start in range(len(path)))
+        return next((of_path[tail] for tail in tails if tail in of_path), P())
+
+    opt = jax.tree_util.tree_map_with_path(leaf, abstract["opt"])
+    return {"step": P(), "params": sharding.param_specs(axes), "opt": opt}

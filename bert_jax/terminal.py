@@ -1,6 +1,6 @@
-"""What a person sees of a run: a bar with loss, tokens/s and time left, or plain lines."""
+"""What a person sees: a bar with loss, tokens/s and time left, or plain lines; tables."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 import rich.console
@@ -8,25 +8,27 @@ import rich.progress
 
 console = rich.console.Console(highlight=False, soft_wrap=True)
 
+# Metric names -> what people call them.
+NAMES = {"mlm": "MLM", "nsp": "NSP", "sop": "SOP", "sbo": "SBO"}
+
 
 class RunDisplay:
-    """A progress bar on a terminal; elsewhere one line per report."""
+    """A progress bar over the whole run on a terminal; elsewhere one line per report."""
 
-    def __init__(self, total_steps: int, first_step: int):
-        self._total = total_steps
+    def __init__(self, total_steps: int, first_step: int, phases: int = 1):
+        """phases: of the run; where there are several, the one at work is shown."""
+        self._total, self._phases, self._phase = total_steps, phases, ""
         self._bar = rich.progress.Progress(
-            rich.progress.TextColumn("[bold]{task.completed}/{task.total}"),
+            rich.progress.TextColumn("[bold]{task.completed}/{task.total}{task.fields[phase]}"),
             rich.progress.BarColumn(bar_width=None),
             rich.progress.TextColumn("{task.fields[numbers]}"),
             rich.progress.TimeElapsedColumn(),
-            rich.progress.TextColumn("left"),
-            rich.progress.TimeRemainingColumn(compact=True, elapsed_when_finished=False),
+            rich.progress.TextColumn("{task.fields[left]}"),
             console=console,
             disable=not console.is_terminal,
-            speed_estimate_period=60,
         )
         self._task = self._bar.add_task(
-            "train", total=total_steps, completed=first_step, numbers="compiling"
+            "train", total=total_steps, completed=first_step, numbers="", phase="", left=""
         )
 
     def __enter__(self) -> "RunDisplay":
@@ -41,33 +43,82 @@ class RunDisplay:
     ) -> None:
         self._bar.stop()
 
+    def phase(self, index: int, says: str) -> None:
+        """A phase begins, or goes on; its program is compiled first."""
+        if self._phases > 1:
+            self._phase = f"  phase {index + 1}/{self._phases}"
+            console.print(f"phase {index + 1} of {self._phases}: {says}")
+        self._bar.update(self._task, phase=self._phase, numbers="compiling", left="")
+
     def advance(self, step: int) -> None:
         self._bar.update(self._task, completed=step)
 
-    def train(self, step: int, scalars: Mapping[str, float]) -> None:
+    def train(self, step: int, scalars: Mapping[str, float], seconds_left: float) -> None:
         """Shows the numbers of the last stretch of steps."""
+        losses = "  ".join(f"{name} {scalars[f'{name}/loss']:.3f}" for name in measured(scalars))
         numbers = (
-            f"loss {scalars['loss']:.3f}  mlm {scalars['mlm/loss']:.3f}  "
-            f"nsp {scalars['nsp/loss']:.3f}  {scalars['tokens_per_second']:,.0f} tokens/s"
+            f"loss {scalars['loss']:.3f}  {losses}  {scalars['tokens_per_second']:,.0f} tokens/s"
         )
-        self._bar.update(self._task, completed=step, numbers=numbers)
+        left = f"{clock(seconds_left)} left"
+        self._bar.update(self._task, completed=step, numbers=numbers, left=left)
         if not console.is_terminal:
-            left = (self._total - step) * scalars["step_seconds"]
-            console.print(f"step {step}/{self._total}  {numbers}  {_clock(left)} left")
+            console.print(f"step {step}/{self._total}{self._phase}  {numbers}  {left}")
 
     def evaluation(self, step: int, scalars: Mapping[str, float]) -> None:
         """One line: held-out loss and accuracy beside what trivial predictions give."""
-        console.print(
-            f"step {step}  held-out: "
-            f"MLM loss {scalars['mlm/loss']:.3f} (unigram {scalars['mlm/baseline_loss']:.3f}), "
-            f"accuracy {scalars['mlm/accuracy']:.1%} ({scalars['mlm/baseline_accuracy']:.1%}); "
-            f"NSP loss {scalars['nsp/loss']:.3f} ({scalars['nsp/baseline_loss']:.3f}), "
-            f"accuracy {scalars['nsp/accuracy']:.1%} ({scalars['nsp/baseline_accuracy']:.1%}, "
-            f"source alone {scalars['nsp/source_accuracy']:.1%})"
+        console.print(f"step {step}{self._phase}  held-out: {held_out(scalars)}")
+
+
+def measured(scalars: Mapping[str, float]) -> list[str]:
+    """The objectives that scalars hold a loss of."""
+    return [name for name in NAMES if f"{name}/loss" in scalars]
+
+
+def held_out(scalars: Mapping[str, float]) -> str:
+    """Losses and accuracies, in brackets what is to be had without reading."""
+    parts = []
+    for name in measured(scalars):
+        names = ("loss", "accuracy", "baseline_loss", "baseline_accuracy")
+        loss, right, trivial_loss, trivial = (scalars[f"{name}/{what}"] for what in names)
+        source = scalars.get(f"{name}/source_accuracy")
+        word, alone = ("unigram ", "") if source is None else ("", f", source alone {source:.1%}")
+        parts.append(
+            f"{NAMES[name]} loss {loss:.3f} ({word}{trivial_loss:.3f}), "
+            f"accuracy {right:.1%} ({trivial:.1%}{alone})"
         )
+    return "; ".join(parts)
 
 
-def _clock(seconds: float) -> str:
+def progress(what: str, total: int) -> rich.progress.Progress:
+    """A bar with rate and time left for `total` pieces of work; hidden where it is no terminal."""
+    bar = rich.progress.Progress(
+        rich.progress.TextColumn("{task.description} {task.completed}/{task.total}"),
+        rich.progress.BarColumn(bar_width=None),
+        rich.progress.TextColumn("{task.fields[rate]}"),
+        rich.progress.TimeElapsedColumn(),
+        rich.progress.TextColumn("left"),
+        rich.progress.TimeRemainingColumn(compact=True, elapsed_when_finished=False),
+        console=console,
+        disable=not console.is_terminal,
+    )
+    bar.add_task(what, total=total, rate="")
+    return bar
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as what stands in them, all but the last to the right."""
+    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width).rstrip() if i == len(row) - 1 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in (header, *rows)
+    )
+
+
+def clock(seconds: float) -> str:
+    """h:mm:ss"""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}"

@@ -1,4 +1,7 @@
-"""The training loop: batch → step → metrics → evaluate → save. The data state is the step."""
+"""The training loop: batch → step → metrics → evaluate → save, phase by phase.
+
+The data state is the step.
+"""
 
 import dataclasses
 import functools
@@ -16,9 +19,10 @@ from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import Config, PhaseConfig
 from bert_jax.errors import StoppedError, UserError
 from bert_jax.evaluate import HeldOut
-from bert_jax.metrics import MetricWriter, StepReport, step_flops
+from bert_jax.metrics import MetricWriter, seconds_left, step_flops
 from bert_jax.objectives import Corpus
 from bert_jax.step import Program, State, make_program
+from bert_jax.step_report import StepReport
 from bert_jax.terminal import RunDisplay, console
 from data_pipeline.batch import Batches, prefetch
 from data_pipeline.store import TokenStore, open_store
@@ -34,19 +38,52 @@ def check_vocabulary(config: Config, store: TokenStore) -> None:
         )
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """A phase of a run with its data."""
+
+    index: int
+    phase: PhaseConfig
+    first: int  # updates done when it starts
+    train: Batches
+    held_out: HeldOut
+
+    @property
+    def last(self) -> int:
+        """Updates done when it ends."""
+        return self.first + self.phase.steps
+
+    def __str__(self) -> str:
+        phase, rows = self.phase, self.train.rows_per_epoch
+        epochs = phase.steps * phase.batch_size / rows
+        return (
+            f"{phase.steps:,} steps of {phase.batch_size:,} rows of {phase.row_tokens} tokens, "
+            f"{rows:,} rows an epoch, {epochs:.1f} epochs"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class Run:
     """A run in progress."""
 
     config: Config
     folder: epath.Path
+    store: TokenStore
     program: Program
     mesh: jax.sharding.Mesh
-    phase: PhaseConfig
-    train: Batches
-    held_out: HeldOut
-    corpus: Corpus
+    stages: tuple[Stage, ...]
     description: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Outlets:
+    """Where a run writes, and from where it is stopped."""
+
+    checkpoints: Checkpoints
+    writer: MetricWriter
+    display: RunDisplay
+    stop: list[int]  # not empty: stop after this step
+    stop_after: int | None
 
 
 def pretrain(config: Config, folder: epath.PathLike, *, stop_after: int | None = None) -> None:
@@ -61,83 +98,106 @@ def pretrain(config: Config, folder: epath.PathLike, *, stop_after: int | None =
         StoppedError: interrupted; everything is saved.
     """
     run = _prepare(config, epath.Path(folder))
-    checkpoints = Checkpoints(run.folder, config.checkpoint)
+    checkpoints = Checkpoints(run.folder, config.checkpoint, config.phase_ends)
     with closing(checkpoints), jax.set_mesh(run.mesh):
         latest = checkpoints.latest_step()
-        workdir.claim(run.folder, run.description, resuming=latest is not None)
+        workdir.claim(run.folder, run.description, resuming_at=latest)
+        workdir.keep_tokenizer(run.folder, run.store)
         if latest is None:
             state = run.program.init()
         else:
             state = checkpoints.restore(latest, run.program.abstract)
             console.print(f"goes on from step {latest} in {run.folder}")
-        _loop(run, state, latest or 0, checkpoints, stop_after)
+        first = latest or 0
+        with (
+            closing(MetricWriter(run.folder, first)) as writer,
+            _stop_requests() as stop,
+            RunDisplay(config.total_steps, first, len(run.stages)) as display,
+        ):
+            outlets = _Outlets(checkpoints, writer, display, stop, stop_after)
+            for stage in run.stages:
+                if stage.last > first:
+                    state = _train(run, stage, state, outlets)
 
 
 def _prepare(config: Config, folder: epath.Path) -> Run:
     store = open_store(config.data.store)
     check_vocabulary(config, store)
-    (phase,) = config.phases
     mesh = sharding.make_mesh(config.mesh)
-    sharding.check_divides(mesh, phase.batch_size)
-    train = make_batches(config, store, store.train, phase)
+    for phase in config.phases:
+        sharding.check_divides(mesh, phase.batch_size, phase.micro_batches)
     corpus = Corpus.of(store)
-    console.print(
-        f"{len(store.train.tokens):,} training tokens, {train.rows_per_epoch:,} rows an epoch, "
-        f"{phase.steps * phase.batch_size / train.rows_per_epoch:.1f} epochs; "
-        f"{mesh.size} devices ({mesh.devices.flat[0].device_kind})"
+    # All phases are planned now: what does not work should not be found out after a week.
+    stages = tuple(
+        Stage(
+            index=index,
+            phase=phase,
+            first=config.phase_ends[index] - phase.steps,
+            train=make_batches(config, store, store.train, phase),
+            held_out=HeldOut(config, phase, store),
+        )
+        for index, phase in enumerate(config.phases)
     )
-    workdir.keep_tokenizer(folder, store)
+    devices = f"{mesh.size} devices ({mesh.devices.flat[0].device_kind})"
+    only = f"{stages[0]}; " if len(stages) == 1 else ""
+    console.print(f"{len(store.train.tokens):,} training tokens; {only}{devices}")
     return Run(
         config=config,
         folder=folder,
+        store=store,
         program=make_program(config, mesh, corpus),
         mesh=mesh,
-        phase=phase,
-        train=train,
-        held_out=HeldOut(config, phase, make_batches(config, store, store.held_out, phase), corpus),
-        corpus=corpus,
-        description=workdir.describe(config, store, train.rows_per_epoch),
+        stages=stages,
+        description=workdir.describe(config, store, [s.train.rows_per_epoch for s in stages]),
     )
 
 
-def _loop(
-    run: Run, state: State, first: int, checkpoints: Checkpoints, stop_after: int | None
-) -> None:
-    config, last = run.config, run.config.total_steps
-    train = run.program.compile_train(run.train.batch(0, rows=[]), run.phase.batch_size)
+def _train(run: Run, stage: Stage, state: State, outlets: _Outlets) -> State:
+    """What is left of a phase."""
+    config, program, phase = run.config, run.program, stage.phase
+    first = int(state["step"])
+    if first == stage.first > 0:
+        # The checkpoint at the end of a phase is from before this, so it is done once either way.
+        state = program.start_phase(state)
+    outlets.display.phase(stage.index, str(stage))
+    train = program.compile_train(stage.train.batch(0, rows=[]), phase)
 
     def make(step: int) -> dict[str, jax.Array]:
-        rows = functools.partial(run.train.batch, step)
-        return sharding.global_batch(rows, run.program.rows, run.phase.batch_size)
+        rows = functools.partial(stage.train.batch, step - stage.first)
+        return sharding.global_batch(rows, program.rows, phase.batch_size)
 
-    writer = MetricWriter(run.folder, first)
-    report = StepReport(run.corpus.sources, step_flops(config.model, run.phase), _peak_flops(run))
-    with (
-        closing(writer),
-        _stop_requests() as stop,
-        RunDisplay(last, first) as display,
-        closing(prefetch(make, first, last)) as batches,
-    ):
+    report = StepReport(run.store.sources, step_flops(config, phase), _peak_flops(run))
+    with closing(prefetch(make, first, stage.last)) as batches:
         for step, batch in batches:
             state, metrics = train(state, batch)
-            done = step + 1
             report.add(metrics)
-            display.advance(done)
-            if done % config.log_every_steps == 0 or done == last:
-                scalars = report.take()
-                writer.write("train", done, scalars)
-                display.train(done, scalars)
-            if done % config.evaluation.every_steps == 0 or done == last:
-                with report.paused():
-                    scalars = run.held_out.evaluate(run.program, state["params"])
-                writer.write("eval", done, scalars)
-                display.evaluation(done, scalars)
-            stopping = bool(stop) or done == stop_after
-            if done % config.checkpoint.every_steps == 0 or done == last or stopping:
-                with report.paused():
-                    checkpoints.save(state, run.description)
-            if stopping and done < last:
-                raise StoppedError(f"saved step {done} in {run.folder}; the same command goes on")
+            _after_step(run, stage, step + 1, state, report, outlets)
+    return state
+
+
+def _after_step(
+    run: Run, stage: Stage, done: int, state: State, report: StepReport, outlets: _Outlets
+) -> None:
+    """Reports, evaluates, saves and stops where it is time to, after `done` updates."""
+    config, display, evaluated, last = run.config, outlets.display, None, done == stage.last
+    display.advance(done)
+    if done % config.log_every_steps == 0 or last:
+        scalars = report.take()
+        outlets.writer.write("train", done, stage.index, scalars)
+        display.train(done, scalars, seconds_left(config, done, scalars["step_seconds"]))
+    if done % config.evaluation.every_steps == 0 or last:
+        with report.paused():
+            evaluated = stage.held_out.evaluate(run.program, state["params"])
+        outlets.writer.write("eval", done, stage.index, evaluated)
+        display.evaluation(done, evaluated)
+    stopping = bool(outlets.stop) or done == outlets.stop_after
+    if done % config.checkpoint.every_steps == 0 or last or stopping:
+        with report.paused():
+            outlets.checkpoints.save(
+                state, run.description, phase=stage.index, evaluation=evaluated
+            )
+    if stopping and done < config.total_steps:
+        raise StoppedError(f"saved step {done} in {run.folder}; the same command goes on")
 
 
 def _peak_flops(run: Run) -> float | None:

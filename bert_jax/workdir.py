@@ -2,11 +2,12 @@
 
 <workdir>/config.json     configuration and the digests of what it was trained on
           tokenizer.json  the tokenizer of the store, as it will be exported
-          checkpoints/ metrics.jsonl tensorboard/
+          checkpoints/ metrics.jsonl evaluations.jsonl tensorboard/
 """
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from etils import epath
@@ -19,46 +20,63 @@ from data_pipeline.store import TokenStore
 # What may change between two starts of one run: none of it changes which examples a step sees or
 # what the parameters mean.
 _MAY_CHANGE = re.compile(
-    r"config\.(log_every_steps|data\.store|phases\[\d+\]\.steps|optimizer\.(?!name)"
+    r"config\.(log_every_steps|data\.store|optimizer\.(?!name)"
     r"|mesh\.|compute\.|checkpoint\.|evaluation\.)"
 )
+_OF_PHASE = re.compile(r"(?:config\.phases|data\.rows_per_epoch)\[(\d+)\](?:\.(\w+))?")
+# The same for a phase that has begun and not ended.
+_MAY_CHANGE_IN_PHASE = {"steps", "micro_batches", "learning_rate", "warmup_steps"}
 
 
-def describe(config: Config, store: TokenStore, rows_per_epoch: int) -> dict[str, Any]:
-    """The run's description: goes into `config.json` and into every checkpoint."""
+def describe(config: Config, store: TokenStore, rows_per_epoch: Sequence[int]) -> dict[str, Any]:
+    """The run's description: goes into `config.json` and into every checkpoint.
+
+    rows_per_epoch: of each phase.
+    """
     return {
         "config": to_dict(config),
         "data": {
             "tokenizer": store.tokenizer_digest,
             "train": store.train.digest,
             "held_out": store.held_out.digest,
-            "rows_per_epoch": rows_per_epoch,
+            "rows_per_epoch": list(rows_per_epoch),
         },
     }
 
 
-def claim(workdir: epath.Path, description: dict[str, Any], *, resuming: bool) -> None:
+def read(workdir: epath.Path) -> dict[str, Any]:
+    """The description of the run in a folder.
+
+    Raises:
+        UserError: the folder is not one of a run.
+    """
+    path = workdir / "config.json"
+    try:
+        description = json.loads(path.read_text())
+        if {"config", "data"} <= set(description):
+            return description
+    except (OSError, ValueError):
+        pass
+    raise UserError(
+        f"{workdir}: not the folder of a pretraining run (no config.json of one in it); "
+        "give the --workdir that was given to `bert-jax pretrain`"
+    )
+
+
+def claim(workdir: epath.Path, description: dict[str, Any], *, resuming_at: int | None) -> None:
     """Writes the description; when the run goes on, first checks that it may.
+
+    Args:
+        resuming_at: the step of the checkpoint to go on from, None for a new run.
 
     Raises:
         UserError: the workdir was started with another store, tokenizer or setting that decides
-            what a step sees; names every such value, old and new.
+            what a step sees, or a phase that is finished would change; names every such value, old
+            and new.
     """
     path = workdir / "config.json"
-    if resuming and path.exists():
-        old = json.loads(path.read_text())
-        if old["data"]["tokenizer"] != description["data"]["tokenizer"]:
-            raise UserError(
-                f"{workdir}: its checkpoint was trained with tokenizer "
-                f"{old['data']['tokenizer'][:12]}…, the store was made with "
-                f"{description['data']['tokenizer'][:12]}…; give that store or a new --workdir"
-            )
-        changes = _changes(old, description)
-        if changes:
-            raise UserError(
-                f"{workdir}: cannot go on with another {'; '.join(changes)}; "
-                "put the old values back or give a new --workdir"
-            )
+    if resuming_at is not None and path.exists():
+        _check(workdir, json.loads(path.read_text()), description, resuming_at)
     _write(path, json.dumps(description, indent=2) + "\n")
 
 
@@ -67,14 +85,49 @@ def keep_tokenizer(workdir: epath.Path, store: TokenStore) -> None:
     _write(workdir / "tokenizer.json", store.tokenizer_path.read_text(encoding="utf-8"))
 
 
-def _changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+def _check(workdir: epath.Path, old: dict[str, Any], new: dict[str, Any], step: int) -> None:
+    if old["data"]["tokenizer"] != new["data"]["tokenizer"]:
+        raise UserError(
+            f"{workdir}: its checkpoint was trained with tokenizer "
+            f"{old['data']['tokenizer'][:12]}…, the store was made with "
+            f"{new['data']['tokenizer'][:12]}…; give that store or a new --workdir"
+        )
     before, after = flatten(old), flatten(new)
-    keys = [k for k in {**before, **after} if before.get(k) != after.get(k)]
-    return [
-        f"{key} ({before.get(key)} → {after.get(key)})"
-        for key in keys
-        if not _MAY_CHANGE.match(key)
-    ]
+    changed = [k for k in {**before, **after} if before.get(k) != after.get(k)]
+    starts = [0]
+    for phase in old["config"]["phases"]:
+        starts.append(starts[-1] + phase["steps"])
+    begun = sum(start < step for start in starts[:-1])  # phases with at least one update done
+    finished = begun - (step < starts[begun])
+    frozen, refused = [], []
+    for key in changed:
+        said = f"{key} ({before.get(key)} → {after.get(key)})"
+        match = _OF_PHASE.match(key)
+        if match is None:
+            if not _MAY_CHANGE.match(key):
+                refused.append(said)
+        elif int(match[1]) < finished:
+            frozen.append(said)
+        elif int(match[1]) < begun and match[2] not in _MAY_CHANGE_IN_PHASE:
+            refused.append(said)
+    if frozen:
+        raise UserError(
+            f"{workdir}: a finished phase cannot change, and step {step} is beyond that of "
+            f"{'; '.join(frozen)}; put the old values back, add a phase, or give a new --workdir"
+        )
+    if refused:
+        raise UserError(
+            f"{workdir}: cannot go on with another {'; '.join(refused)}; "
+            "put the old values back or give a new --workdir"
+        )
+    if finished < begun:
+        done, wanted = step - starts[finished], new["config"]["phases"][finished]["steps"]
+        if wanted < done:
+            raise UserError(
+                f"{workdir}: config.phases[{finished}].steps "
+                f"({starts[begun] - starts[finished]} → {wanted}) is less than the {done} steps "
+                f"of it that are done; give {done} or more, or a new --workdir"
+            )
 
 
 def _write(path: epath.Path, text: str) -> None:

@@ -64,3 +64,21 @@ def small_config(store: TokenStore, **changes: object) -> Config:
         log_every_steps=4,
     )
     return dataclasses.replace(config, **changes)
+
+
+def two_phases(store: TokenStore, steps: tuple[int, int] = (6, 6), **changes: object) -> Config:
+    """One layer in two phases: rows of 16 tokens, then of 32 with moments and count anew."""
+    config = small_config(store)
+    (phase,) = config.phases
+    short = dataclasses.replace(phase, steps=steps[0], seq_length=16, max_predictions=3)
+    long = dataclasses.replace(phase, steps=steps[1])
+    optimizer = dataclasses.replace(
+        config.optimizer, name="adamw", phase_moments="reset", phase_count="reset"
+    )
+    config = dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, num_hidden_layers=1),
+        phases=(short, long),
+        optimizer=optimizer,
+    )
+    return dataclasses.replace(config, **changes)

@@ -39,7 +39,9 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture(scope="module")
 def folder(tokenizer, tmp_path_factory) -> Path:
     config = dataclasses.replace(model_config(), vocab_size=tokenizer.vocab_size)
-    shapes = jax.eval_shape(lambda: heads.init_params(config, COMPUTE, jax.random.key(0)))
+    shapes = jax.eval_shape(
+        lambda: heads.init_params(config, COMPUTE, ("mlm", "nsp"), jax.random.key(0))
+    )
     zeros = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), shapes)
     tensors = names.to_transformers(zeros, config)
     named = {name: cases.weight(name, tensor.shape) for name, tensor in tensors.items()}
@@ -73,7 +75,7 @@ def reference(folder: Path, ids: list[int]) -> tuple[np.ndarray, nnx.Module]:
     )
     tensors = safetensors.numpy.load_file(folder / "model.safetensors")
     params = jax.tree.map(jax.numpy.asarray, names.from_transformers(tensors, config))
-    module = nnx.merge(heads.declare(config, COMPUTE)[0], params)
+    module = nnx.merge(heads.declare(config, COMPUTE, ("mlm", "nsp"))[0], params)
     row = np.array([ids], np.int32)
     positions = np.arange(len(ids), dtype=np.int32)[None]
     zeros = np.zeros_like(row)
@@ -189,6 +191,22 @@ def test_bfloat16_weights_and_a_bare_encoder_are_read(copy, model):
         loaded.encode(TEXT, pooling="pooled")
     with pytest.raises(UserError, match="without its masked-language-model head"):
         loaded.fill_mask("[MASK]")
+
+
+def test_a_model_without_pooler_is_used_as_far_as_it_goes(folder, tokenizer, tmp_path, model):
+    """What a run without sentence pairs exports, and transformers' BertForMaskedLM."""
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+    kept = {n: t for n, t in tensors.items() if "pooler" not in n and "seq_relationship" not in n}
+    config = dataclasses.replace(model_config(), vocab_size=tokenizer.vocab_size)
+    params = names.from_transformers(kept, config)
+    assert params.keys() == {"encoder", "mlm"}
+    card = Card(objectives=("mlm",))
+    export(params, config, tokenizer, tmp_path / "out", card=card)
+    loaded = bert_jax.load(tmp_path / "out")
+    np.testing.assert_array_equal(loaded.encode(TEXT), model.encode(TEXT))
+    assert loaded.fill_mask("the [MASK] fox") == model.fill_mask("the [MASK] fox")
+    with pytest.raises(UserError, match="without its pooler"):
+        loaded.encode(TEXT, pooling="pooled")
 
 
 def drop(name):

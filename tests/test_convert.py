@@ -48,6 +48,9 @@ TEXTS = [
 ]
 
 
+PAIRS = ("mlm", "nsp")
+
+
 def base_config() -> ModelConfig:
     return model_config(CASES["base"])
 
@@ -57,13 +60,14 @@ def large_config() -> ModelConfig:
     return dataclasses.replace(base_config(), **sizes, intermediate_size=4096)
 
 
-def random_params(config: ModelConfig) -> dict:
+def random_params(config: ModelConfig, learned: tuple[str, ...] = PAIRS) -> dict:
     """A model whose every tensor, biases and scales too, has values of its own."""
-    shapes = jax.eval_shape(lambda: heads.init_params(config, COMPUTE, jax.random.key(0)))
+    shapes = jax.eval_shape(lambda: heads.init_params(config, COMPUTE, learned, jax.random.key(0)))
     zeros = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), shapes)
     tensors = names.to_transformers(zeros, config)
     named = {name: cases.weight(name, tensor.shape) for name, tensor in tensors.items()}
-    return names.from_transformers(named, config)
+    ours_alone = jax.tree.map(lambda x: x + 0.5, {"sbo": zeros["sbo"]} if "sbo" in zeros else {})
+    return names.from_transformers(named, config) | ours_alone
 
 
 @pytest.fixture(scope="session")
@@ -84,9 +88,10 @@ def leaves(tree: dict) -> dict[tuple[str, ...], np.ndarray]:
     return {tuple(key.key for key in path): np.asarray(leaf) for path, leaf in flat}
 
 
-def test_there_and_back_gives_the_same_parameters():
+@pytest.mark.parametrize("learned", [PAIRS, ("mlm",)])
+def test_there_and_back_gives_the_same_parameters(learned):
     config = model_config()
-    params = random_params(config)
+    params = random_params(config, learned)
     noise = np.random.default_rng(0)
     params = jax.tree.map(lambda x: noise.normal(size=x.shape).astype(np.float32), params)
     back = names.from_transformers(names.to_transformers(params, config), config)
@@ -119,7 +124,7 @@ def test_the_table_covers_every_parameter_once():
     ids=["base", "large"],
 )
 def test_as_many_parameters_as_the_original(config, wanted):
-    shapes = jax.eval_shape(lambda: heads.init_params(config, COMPUTE, jax.random.key(0)))
+    shapes = jax.eval_shape(lambda: heads.init_params(config, COMPUTE, PAIRS, jax.random.key(0)))
     # Of the vocabulary's leaves, only the real rows count.
     added = (config.padded_vocab_size - config.vocab_size) * (config.hidden_size + 1)
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) - added == wanted
@@ -153,7 +158,7 @@ def test_a_bare_encoder_is_read_where_its_heads_are_not_required():
     name = "bert.encoder.layer.2.attention.self.key.weight"
     np.testing.assert_array_equal(got[name], tensors[name])
     assert not got["cls.predictions.transform.dense.weight"].any()
-    with pytest.raises(UserError, match=r"no bert\.pooler\.dense\.weight"):
+    with pytest.raises(UserError, match=r"no cls\.predictions\.transform\.dense\.weight"):
         names.from_transformers(bare, config)
 
 
@@ -303,9 +308,8 @@ def test_what_cannot_be_used_is_not_exported(tokenizer, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.fixture
-def run(tokenizer, tmp_path) -> tuple[epath.Path, dict]:
-    """A workdir with two checkpoints, its store and its metrics."""
+def make_run(tokenizer: Tokenizer, tmp_path: Path, **data: object) -> tuple[epath.Path, dict]:
+    """A workdir with two checkpoints, its store and its metrics; data: of its config."""
     ids = list(range(5, 15))
     store = write_store(
         tmp_path / "store",
@@ -318,10 +322,10 @@ def run(tokenizer, tmp_path) -> tuple[epath.Path, dict]:
     config = dataclasses.replace(
         config,
         model=dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size),
-        data=dataclasses.replace(config.data, store=str(store.path)),
+        data=dataclasses.replace(config.data, store=str(store.path), **data),
     )
     workdir = epath.Path(tmp_path / "run")
-    params = jax.tree.map(jax.numpy.asarray, random_params(config.model))
+    params = jax.tree.map(jax.numpy.asarray, random_params(config.model, config.objectives))
     meta = {
         "config": to_dict(config),
         "data": {"tokenizer": tokenizer.digest, "train": store.train.digest},
@@ -331,7 +335,7 @@ def run(tokenizer, tmp_path) -> tuple[epath.Path, dict]:
     )
     for step in (2, 4):
         scaled = jax.tree.map(lambda x, step=step: x * step, params)
-        state = {"step": jax.numpy.int32(step), "params": scaled, "opt": {"x": params["nsp"]}}
+        state = {"step": jax.numpy.int32(step), "params": scaled, "opt": {"x": params["mlm"]}}
         checkpoints.save(state, meta)
     checkpoints.close()
     tokenizer.save(Path(workdir / "tokenizer.json"))
@@ -340,6 +344,11 @@ def run(tokenizer, tmp_path) -> tuple[epath.Path, dict]:
             record = {"kind": "eval", "step": step, "time": 0.0, "mlm/loss": 10.0 + step}
             file.write(json.dumps(record) + "\n")
     return workdir, params
+
+
+@pytest.fixture
+def run(tokenizer, tmp_path) -> tuple[epath.Path, dict]:
+    return make_run(tokenizer, tmp_path)
 
 
 def test_a_checkpoint_is_exported_with_its_facts(run, tmp_path, capsys):
@@ -363,7 +372,39 @@ def test_a_checkpoint_is_exported_with_its_facts(run, tmp_path, capsys):
         with safetensors.safe_open(
             tmp_path / folder / "model.safetensors", framework="numpy"
         ) as file:
-            np.testing.assert_allclose(file.get_tensor(bias), params["nsp"]["bias"] * step)
+            np.testing.assert_allclose(file.get_tensor(bias), params["pair"]["bias"] * step)
+
+
+def test_a_run_without_pairs_is_exported_without_pooler_and_span_head(tokenizer, tmp_path, capsys):
+    choices = {"pairing": "single", "masking": "span", "span_boundary": True}
+    workdir, params = make_run(tokenizer, tmp_path, **choices)
+    assert params.keys() == {"encoder", "mlm", "sbo"}
+    out = tmp_path / "out"
+    run_export(workdir, out)
+    (line,) = [n for n in capsys.readouterr().out.splitlines() if "span boundary" in n]
+    assert line == "the span boundary head is left out: transformers has none"
+    assert json.loads((out / "config.json").read_text())["architectures"] == ["BertForMaskedLM"]
+    card = (out / "README.md").read_text(encoding="utf-8")
+    for fact in ("BertForMaskedLM.from_pretrained", "no pooler", "span boundary objective too"):
+        assert fact in card
+    assert "next-sentence" not in card
+    with safetensors.safe_open(out / "model.safetensors", framework="numpy") as file:
+        kept = set(file.keys())
+        table = file.get_tensor("bert.embeddings.word_embeddings.weight")
+    assert kept == names.to_transformers(params, model_config()).keys()
+    assert not [name for name in kept if "pooler" in name or "seq_relationship" in name]
+    assert len(table) == tokenizer.vocab_size
+
+
+def test_the_card_says_what_the_labels_of_sentence_order_mean(tokenizer, tmp_path):
+    workdir, _ = make_run(tokenizer, tmp_path, pairing="sop")
+    run_export(workdir, tmp_path / "out")
+    card = (tmp_path / "out/README.md").read_text(encoding="utf-8")
+    assert "sentence-order heads" in card
+    assert "1 where they are swapped" in " ".join(card.split())
+    assert "next-sentence" not in card
+    architectures = json.loads((tmp_path / "out/config.json").read_text())["architectures"]
+    assert architectures == ["BertForPreTraining"]
 
 
 def test_a_card_without_its_store_says_so(run, tmp_path):
@@ -428,13 +469,45 @@ class TestTransformers:
                 token_type_ids=torch.from_numpy(batch["token_type_ids"]).long(),
                 attention_mask=torch.from_numpy(batch["example_ids"]).long(),
             )
-        graph, _ = heads.declare(config, COMPUTE)
-        mlm, nsp = nnx.merge(graph, jax.tree.map(jax.numpy.asarray, params))(batch)
+        graph, _ = heads.declare(config, COMPUTE, PAIRS)
+        ours = nnx.merge(graph, jax.tree.map(jax.numpy.asarray, params))(batch)
         used = batch["masked_weights"] > 0
         rows = np.nonzero(used)[0]
         logits = out.prediction_logits.numpy()[rows, batch["masked_positions"][used]]
-        np.testing.assert_allclose(np.asarray(mlm)[used][:, : config.vocab_size], logits, atol=1e-5)
-        np.testing.assert_allclose(nsp[:, 0], out.seq_relationship_logits.numpy(), atol=1e-5)
+        np.testing.assert_allclose(
+            np.asarray(ours["mlm"])[used][:, : config.vocab_size], logits, atol=1e-5
+        )
+        np.testing.assert_allclose(
+            ours["nsp"][:, 0], out.seq_relationship_logits.numpy(), atol=1e-5
+        )
+
+    def test_without_pairs_it_is_a_masked_language_model(self, tokenizer, tmp_path):
+        import torch
+        from flax import nnx
+        from transformers import AutoModelForMaskedLM, BertForMaskedLM
+
+        config = dataclasses.replace(model_config(), vocab_size=tokenizer.vocab_size)
+        params = random_params(config, ("mlm", "sbo"))
+        export(params, config, tokenizer, tmp_path / "out", card=Card(objectives=("mlm", "sbo")))
+        theirs, info = AutoModelForMaskedLM.from_pretrained(
+            tmp_path / "out", output_loading_info=True
+        )
+        assert isinstance(theirs, BertForMaskedLM)
+        assert not any(info.values()), info
+        batch = cases.batch(CASES["tiny"], 0)
+        with torch.no_grad():
+            out = theirs.eval()(
+                input_ids=torch.from_numpy(batch["input_ids"]).long(),
+                token_type_ids=torch.from_numpy(batch["token_type_ids"]).long(),
+                attention_mask=torch.from_numpy(batch["example_ids"]).long(),
+            )
+        graph, _ = heads.declare(config, COMPUTE, ("mlm",))
+        kept = {name: tree for name, tree in params.items() if name != "sbo"}
+        model = nnx.merge(graph, jax.tree.map(jax.numpy.asarray, kept))
+        ours = np.asarray(model(batch)["mlm"])[..., : config.vocab_size]
+        used = batch["masked_weights"] > 0
+        logits = out.logits.numpy()[np.nonzero(used)[0], batch["masked_positions"][used]]
+        np.testing.assert_allclose(ours[used], logits, atol=1e-5)
 
     @pytest.mark.parametrize("lowercase", [True, False])
     def test_auto_tokenizer_gives_the_same_ids(self, lowercase, tmp_path):
@@ -517,7 +590,9 @@ class TestTransformers:
         with torch.device("meta"):
             theirs = BertForPreTraining(BertConfig(**to_config_json(config, pad_token_id=0)))
         wanted = {name: tuple(p.shape) for name, p in theirs.named_parameters()}
-        shapes = jax.eval_shape(lambda: heads.init_params(config, COMPUTE, jax.random.key(0)))
+        shapes = jax.eval_shape(
+            lambda: heads.init_params(config, COMPUTE, PAIRS, jax.random.key(0))
+        )
         ours = {}
         for slot in names.slots(config):
             leaf = shapes

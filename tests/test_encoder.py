@@ -30,7 +30,7 @@ def model() -> ModelConfig:
 
 @pytest.fixture(scope="module")
 def params(model: ModelConfig) -> dict:
-    return heads.init_params(model, compute(), jax.random.key(0))
+    return heads.init_params(model, compute(), ("mlm", "nsp"), jax.random.key(0))
 
 
 def compute(**changes: object) -> ComputeConfig:
@@ -52,15 +52,19 @@ def make_batch(model: ModelConfig, lengths: tuple[int, ...] = (16, 9, 12)) -> di
     }
 
 
-def run(model: ModelConfig, compute: ComputeConfig, params: dict, batch: dict, key=None):
-    graph, _ = heads.declare(model, compute)
-    return nnx.merge(graph, params)(batch, key)
+def run(
+    model: ModelConfig, compute: ComputeConfig, params: dict, batch: dict, key=None
+) -> tuple[jax.Array, jax.Array]:
+    """Logits of masked tokens and of pairs."""
+    graph, _ = heads.declare(model, compute, ("mlm", "nsp"))
+    logits = nnx.merge(graph, params)(batch, key)
+    return logits["mlm"], logits["nsp"]
 
 
 @pytest.mark.parametrize(("name", "count"), [("base", 110_106_428), ("large", 336_226_108)])
 def test_parameter_counts_are_those_of_transformers(name, count):
     model = dataclasses.replace(load(name).model, pad_vocab_to_multiple_of=1)
-    _, abstract = heads.declare(model, load(name).compute)
+    _, abstract = heads.declare(model, load(name).compute, load(name).objectives)
     assert sum(int(np.prod(x.shape)) for x in jax.tree.leaves(abstract)) == count
 
 

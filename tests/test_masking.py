@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from data_pipeline import draws
 from data_pipeline.errors import UserError
-from data_pipeline.masking import MaskingSpec, mask_tokens
+from data_pipeline.masking import MaskingSpec, Slots, budget, empty_notes, mask_example
 
 CLS, SEP, MASK, VOCAB = 101, 102, 103, 30522
 SIGMAS = 4.4
@@ -19,13 +19,15 @@ SIGMAS = 4.4
 def masked(ids, spec, key, vocab_size=VOCAB):
     """(masked ids, positions, labels) of one example that stands alone."""
     ids = np.array(ids, np.int32)
-    candidates = np.flatnonzero((ids != CLS) & (ids != SEP)).astype(np.int32)
-    wanted = min(int(spec.predictions(len(ids))[len(ids)]), len(candidates))
+    places = np.flatnonzero((ids != CLS) & (ids != SEP)).astype(np.int32)
+    rule, notes = spec.rule(MASK, vocab_size, len(ids)), empty_notes(len(ids))
+    notes.places[: len(places)] = places
+    wanted = min(budget(rule, len(ids), len(places)), len(places))
     positions, labels = np.full(wanted, -1, np.int32), np.full(wanted, -1, np.int32)
-    mask_tokens(
-        np.uint64(key), ids, candidates, wanted, MASK, vocab_size,
-        spec.mask_limit, spec.keep_limit, positions, labels,
-    )  # fmt: skip
+    weights, none = np.zeros(wanted, np.float32), np.zeros(0, np.int32)
+    slots = Slots(positions, labels, weights, none, none, none, weights[:0])
+    assert mask_example(np.uint64(key), rule, notes, len(places), wanted, ids, slots, 0) == wanted
+    assert (weights == 1).all()
     return ids.tolist(), positions.tolist(), labels.tolist()
 
 
@@ -61,9 +63,10 @@ def test_every_example_has_a_prediction():
 
 
 def test_default_limits_are_the_originals():
-    spec = MaskingSpec(20)
-    assert spec.mask_limit == draws.threshold(0.8)
-    assert spec.keep_limit == draws.threshold(0.5)
+    rule = MaskingSpec(20).rule(MASK, VOCAB, 128)
+    assert rule.mask_limit == draws.threshold(0.8)
+    assert rule.keep_limit == draws.threshold(0.5)
+    assert rule.random_limit == draws.threshold(0.9)
 
 
 @pytest.mark.parametrize(

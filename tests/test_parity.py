@@ -60,7 +60,7 @@ def test_outputs_and_losses(name):
     config = run_config(case)
     params = parameters(golden, config)
     batch = cases.batch(case, 0)
-    graph, _ = heads.declare(config.model, config.compute)
+    graph, _ = heads.declare(config.model, config.compute, config.objectives)
 
     @jax.jit
     def forward(params, batch):
@@ -68,7 +68,9 @@ def test_outputs_and_losses(name):
         hidden = model.encoder(
             batch["input_ids"], batch["token_type_ids"], batch["example_ids"], batch["position_ids"]
         )
-        return hidden, model.encoder.pooled(hidden, batch["cls_positions"]), *model(batch)
+        logits = model(batch)
+        pooled = model.encoder.pooled(hidden, batch["cls_positions"])
+        return hidden, pooled, logits["mlm"], logits["nsp"]
 
     hidden, pooled, mlm, nsp = map(np.asarray, forward(params, batch))
     sums = program(config)[0].evaluate(params, batch)

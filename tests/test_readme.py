@@ -293,7 +293,7 @@ def test_every_command_and_snippet_runs(tmp_path: Path, request: pytest.FixtureR
 def check_metrics(path: Path) -> None:
     """docs/training.md describes every scalar that a run writes, and no other."""
     records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    written = {key for record in records for key in record} - {"kind", "step", "time"}
+    written = {key for record in records for key in record} - {"kind", "step", "phase", "time"}
     written = {re.sub(r"^(\w+)/\w+/", r"\1/SOURCE/", key) for key in written}
     table = PROSE[ROOT / "docs/training.md"].partition("| scalar |")[2].partition("\n\n")[0]
     described = set(

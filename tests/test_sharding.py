@@ -1,22 +1,81 @@
-"""The table of mesh axes, and which rows of a batch a process makes."""
+"""The table of mesh axes, where the arrays of every config lie, which rows a process makes."""
+
+import dataclasses
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
-from bert_jax import heads, sharding
-from bert_jax.config_file import load
+from bert_jax import sharding
+from bert_jax.config import Config
+from bert_jax.config_file import load, shipped
+from bert_jax.errors import UserError
+from bert_jax.objectives import Corpus
+from bert_jax.step import Program, make_program
+
+GOLDENS = Path(__file__).parent / "goldens" / "shardings"
+REGENERATE = "python tests/test_sharding.py"
+SIZES = {"slice": 2, "data": 8, "fsdp": 4, "tensor": 2}  # of the mesh of the golden texts
 
 
-def test_every_parameter_of_every_model_is_covered():
-    for name in ("tiny", "base", "large"):
-        config = load(name)
-        _, abstract = heads.declare(config.model, config.compute)
-        specs = sharding.param_specs(abstract)
-        sizes = jax.tree.map(lambda x: x.ndim, jax.tree.leaves(abstract))
-        dimensions = [len(s) for s in jax.tree.leaves(specs, is_leaf=lambda s: isinstance(s, P))]
-        assert dimensions == sizes
+def abstract_mesh(**sizes: int) -> AbstractMesh:
+    shape = tuple(sizes.get(axis, 1) for axis in sharding.MESH_AXES)
+    return AbstractMesh(shape, sharding.MESH_AXES, axis_types=(AxisType.Auto,) * len(shape))
+
+
+def program_on(config: Config, **sizes: int) -> Program:
+    """The program of a config on a mesh that no device stands behind."""
+    return make_program(config, abstract_mesh(**sizes), Corpus((), np.zeros(1, np.float32)))
+
+
+def changed(config: Config, group: str, **values: object) -> Config:
+    return dataclasses.replace(
+        config, **{group: dataclasses.replace(getattr(config, group), **values)}
+    )
+
+
+def described(program: Program) -> dict[str, str]:
+    """Each array of the state: its shape, with the mesh axes that split a dimension behind it."""
+
+    def leaf(x: jax.ShapeDtypeStruct) -> str:
+        split = (*x.sharding.spec, *[None] * (x.ndim - len(x.sharding.spec)))
+        sizes = (f"{n}/{a}" if a else str(n) for n, a in zip(x.shape, split, strict=True))
+        return " ".join((str(x.dtype), *sizes))
+
+    leaves = jax.tree_util.tree_leaves_with_path(program.abstract)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf(x) for path, x in leaves}
+
+
+def golden_text(name: str) -> str:
+    """One line an array; below, what `shard_optimizer` changes."""
+    config = load(name)
+    whole, split = (
+        described(program_on(changed(config, "compute", shard_optimizer=on), **SIZES))
+        for on in (False, True)
+    )
+    assert whole.keys() == split.keys()
+    other = {key: value for key, value in split.items() if value != whole[key]}
+    lines = [
+        f"# {', '.join(f'{axis}={size}' for axis, size in SIZES.items())}",
+        *(f"{key} = {value}" for key, value in whole.items()),
+        "# with compute.shard_optimizer",
+        *(f"{key} = {value}" for key, value in other.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_every_array_of_a_shipped_config_lies_where_it_did(name: str) -> None:
+    path = GOLDENS / f"{name}.txt"
+    golden = path.read_text(encoding="utf-8") if path.exists() else ""
+    assert golden_text(name) == golden, f"if the change is meant: {REGENERATE}, and commit {path}"
+
+
+def test_no_golden_outlives_its_config() -> None:
+    assert {path.stem for path in GOLDENS.iterdir()} == set(shipped())
 
 
 def test_an_unknown_axis_is_an_error():
@@ -49,16 +108,103 @@ def test_a_global_batch_asks_for_local_rows_and_puts_each_in_place():
         assert shard.data.shape == (2, 2)
 
 
-class _Row:
-    """A sharding of which this process holds some devices only, in any order."""
-
-    def __init__(self, starts: list[int], size: int):
-        self.starts, self.size = starts, size
-
-    def addressable_devices_indices_map(self, shape: tuple[int, ...]) -> dict:
-        return {i: (slice(s, s + self.size),) for i, s in enumerate(self.starts)}
+@dataclasses.dataclass(frozen=True)
+class _Device:
+    process_index: int
+    id: int
 
 
-def test_local_rows_need_not_be_one_block():
-    scattered = _Row([12, 0, 12], 2)  # two devices hold the same rows
-    np.testing.assert_array_equal(sharding.local_rows(scattered, 16), [0, 1, 12, 13])
+class _Rows:
+    """A sharding over two processes, whose devices hold rows in any order."""
+
+    held = ((0, 12), (1, 4), (0, 0), (1, 8), (0, 12))  # process, first of two rows
+
+    def devices_indices_map(self, shape: tuple[int, ...]) -> dict:
+        return {
+            _Device(process, i): (slice(start, start + 2),)
+            for i, (process, start) in enumerate(self.held)
+        }
+
+
+def test_the_rows_of_a_process_need_not_be_one_block():
+    np.testing.assert_array_equal(sharding.local_rows(_Rows(), 16), [0, 1, 12, 13])
+    np.testing.assert_array_equal(sharding.local_rows(_Rows(), 16, process=1), [4, 5, 8, 9])
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh", "message"),
+    [
+        (
+            "base",
+            {"tensor": 8},
+            'config.mesh.tensor=8 does not divide "heads"=12 of encoder.layers.attention.output.'
+            "kernel [12, 12, 64, 768]; set config.mesh.tensor to a divisor of it",
+        ),
+        (
+            "base",
+            {"fsdp": 5},
+            'config.mesh.fsdp=5 does not divide "embed"=768 of encoder.layers.attention.output.'
+            "bias [12, 768]; set config.mesh.fsdp to a divisor of it",
+        ),
+        (
+            "tiny",
+            {"tensor": 4},
+            'config.mesh.tensor=4 does not divide "vocab"=30522 of encoder.embeddings.word '
+            "[30522, 128]; make config.model.pad_vocab_to_multiple_of a multiple of "
+            "config.mesh.tensor",
+        ),
+    ],
+    ids=["heads", "width", "vocabulary"],
+)
+def test_an_axis_that_does_not_divide_is_one_line(name: str, mesh: dict, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        program_on(load(name), **mesh)
+    assert str(error.value) == message
+
+
+def test_a_batch_that_does_not_divide_into_micro_batches_is_one_line() -> None:
+    mesh = abstract_mesh(data=4, fsdp=2, tensor=2)
+    sharding.check_divides(mesh, 64, 4)
+    with pytest.raises(UserError) as error:
+        sharding.check_divides(mesh, 48, 4)
+    assert str(error.value) == (
+        "batch_size=48 does not divide over 8 devices in micro_batches=4; nearest that does: 64"
+    )
+
+
+@pytest.mark.parametrize(
+    ("split", "shape", "expected"),
+    [
+        (P(None, None), (12, 768), P(None, "data")),
+        (P(None, "fsdp", None), (12, 768, 64), P(None, "fsdp", "data")),
+        (P(None, "fsdp"), (12, 768), P(None, "fsdp")),  # 12 does not divide by 8
+        (P(None, "fsdp"), (16, 768), P("data", "fsdp")),
+        (P("tensor", None), (30592, 30), P("tensor", None)),
+        (P(), (), P()),
+    ],
+)
+def test_moments_are_split_along_their_longest_free_dimension(split, shape, expected) -> None:
+    mesh = abstract_mesh(**SIZES)
+    assert sharding.over_data(mesh, split, shape) == expected
+
+
+def test_without_data_parallelism_moments_stay() -> None:
+    assert sharding.over_data(abstract_mesh(fsdp=8), P(None, None), (8, 8)) == P(None, None)
+
+
+def test_micro_batches_take_an_equal_share_of_every_device() -> None:
+    rows = sharding.batch_sharding(sharding.make_mesh(load("tiny").mesh))
+    batch = sharding.global_batch(lambda wanted: {"x": wanted}, rows, 32)
+    split = jax.jit(lambda b: sharding.micro_batches(b, 2, rows))(batch)["x"]
+    np.testing.assert_array_equal(split, [np.arange(0, 32, 2), np.arange(1, 32, 2)])
+    for shard in split.addressable_shards:
+        (whole,) = (s for s in batch["x"].addressable_shards if s.device == shard.device)
+        np.testing.assert_array_equal(np.sort(shard.data, axis=None), whole.data)
+
+
+if __name__ == "__main__":
+    GOLDENS.mkdir(parents=True, exist_ok=True)
+    for old in GOLDENS.iterdir():
+        old.unlink()
+    for name in shipped():
+        (GOLDENS / f"{name}.txt").write_text(golden_text(name), encoding="utf-8")

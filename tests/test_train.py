@@ -3,12 +3,13 @@
 import dataclasses
 import json
 import random
+import shutil
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-from corpus import small_config, small_store
+from corpus import small_config, small_store, two_phases
 from etils import epath
 
 from bert_jax import checkpoint, metrics, sharding
@@ -16,8 +17,9 @@ from bert_jax.batches import make_batches
 from bert_jax.config import Config
 from bert_jax.errors import StoppedError, UserError
 from bert_jax.objectives import Corpus
-from bert_jax.step import make_program
+from bert_jax.step import Program, make_program
 from bert_jax.train import pretrain
+from data_pipeline.batch import Batches
 from data_pipeline.store import TokenStore
 
 
@@ -31,8 +33,8 @@ def on_devices(config: Config, count: int) -> Config:
     return dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, data=count))
 
 
-def parameters(workdir: Path) -> list[tuple[str, np.ndarray]]:
-    params, _ = checkpoint.load_params(workdir)
+def parameters(workdir: Path, step: int | None = None) -> list[tuple[str, np.ndarray]]:
+    params, _ = checkpoint.load_params(workdir, step)
     return [
         (jax.tree_util.keystr(path), np.asarray(leaf))
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)
@@ -178,3 +180,156 @@ def test_learns_what_can_be_learned(tmp_path):
     pretrain(config, tmp_path / "run")
     last = metrics.read(epath.Path(tmp_path / "run"), "train")[-1]
     assert last["mlm/loss"] < last["mlm/baseline_loss"] - 0.5
+
+
+@pytest.fixture(scope="module")
+def phases_config(store) -> Config:
+    return two_phases(store)
+
+
+@pytest.fixture(scope="module")
+def whole(phases_config, tmp_path_factory) -> Path:
+    """A run of two phases that nothing interrupted."""
+    workdir = tmp_path_factory.mktemp("whole")
+    pretrain(phases_config, workdir)
+    return workdir
+
+
+@dataclasses.dataclass
+class Parts:
+    """A run of two phases stopped at 4, at their boundary and at 8, and what it asked for."""
+
+    folder: Path
+    stops: tuple[int, ...] = (4, 6, 8)
+    compiled: list[tuple[int, ...]] = dataclasses.field(default_factory=list)
+    batches: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+
+    def stopped_at(self, step: int, copy: Path) -> Path:
+        """A copy of the workdir as it was then."""
+        return shutil.copytree(self.folder / f"{step}", copy)
+
+
+@pytest.fixture(scope="module")
+def parts(phases_config, tmp_path_factory) -> Parts:
+    run = Parts(tmp_path_factory.mktemp("parts"))
+    compile_of, batch_of = Program.compile_train, Batches.batch
+
+    def compile_train(self, rows, phase):
+        run.compiled.append(rows["input_ids"].shape[1:])
+        return compile_of(self, rows, phase)
+
+    def batch(self, step, rows=None):
+        if rows is None or len(rows):
+            run.batches.append((self._spec.seq_length, step))
+        return batch_of(self, step, rows)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Program, "compile_train", compile_train)
+        patch.setattr(Batches, "batch", batch)
+        for stop in run.stops:
+            with pytest.raises(StoppedError, match=f"step {stop} "):
+                pretrain(phases_config, run.folder / "run", stop_after=stop)
+            shutil.copytree(run.folder / "run", run.folder / f"{stop}")
+        pretrain(phases_config, run.folder / "run")
+    return run
+
+
+def test_phases_stopped_anywhere_give_the_same_bits(whole, parts):
+    """Also at their boundary, where moments and count are reset exactly once."""
+    for step in (6, 12):
+        for (name, one), (_, other) in zip(
+            parameters(whole, step), parameters(parts.folder / "run", step), strict=True
+        ):
+            assert one.tobytes() == other.tobytes(), f"{name} at {step}"
+
+
+def test_every_phase_has_its_shape_and_its_own_first_batch(parts):
+    assert parts.compiled == [(16,), (16,), (32,), (32,)]  # once a start: none at the boundary
+    for length in (16, 32):
+        assert sorted({s for n, s in parts.batches if n == length}) == [0, 1, 2, 3, 4, 5]
+
+
+def test_equal_phases_see_different_batches(store, phases_config):
+    phases = (phases_config.phases[1], dataclasses.replace(phases_config.phases[1]))
+    config = dataclasses.replace(phases_config, phases=phases)
+    first, second = (
+        make_batches(config, store, store.train, phase).batch(0)["input_ids"] for phase in phases
+    )
+    assert not np.array_equal(first, second)
+
+
+def test_records_say_their_phase(whole, store, phases_config):
+    train, held_out = (metrics.read(epath.Path(whole), kind) for kind in ("train", "eval"))
+    assert [(r["step"], r["phase"]) for r in train] == [(4, 0), (6, 0), (8, 1), (12, 1)]
+    assert [(r["step"], r["phase"]) for r in held_out] == [(6, 0), (12, 1)]
+    rows = json.loads((whole / "config.json").read_text())["data"]["rows_per_epoch"]
+    assert rows == [
+        make_batches(phases_config, store, store.train, phase).rows_per_epoch
+        for phase in phases_config.phases
+    ]
+    assert rows[0] > rows[1]
+
+
+def test_what_a_phase_starts_with_is_chosen(whole, phases_config, tmp_path):
+    """Resetting changes the second phase and nothing of the first."""
+    optimizer = dataclasses.replace(phases_config.optimizer, phase_moments="carry")
+    pretrain(dataclasses.replace(phases_config, optimizer=optimizer), tmp_path)
+    for step, same in ((6, True), (12, False)):
+        reset, carried = (
+            np.concatenate([x.ravel() for _, x in parameters(run, step)])
+            for run in (whole, tmp_path)
+        )
+        assert np.array_equal(reset, carried) == same, step
+
+
+def with_phase(config: Config, index: int, **changes: object) -> Config:
+    phases = list(config.phases)
+    phases[index] = dataclasses.replace(phases[index], **changes)
+    return dataclasses.replace(config, phases=tuple(phases))
+
+
+def test_a_finished_phase_cannot_change(parts, phases_config, tmp_path):
+    run = parts.stopped_at(8, tmp_path / "run")
+    for change, said in (
+        ({"steps": 7}, r"phases\[0\]\.steps \(6 → 7\)"),
+        ({"batch_size": 16}, r"phases\[0\]\.batch_size \(8 → 16\)"),
+        ({"seq_length": 24}, r"phases\[0\]\.seq_length \(16 → 24\)"),
+    ):
+        with pytest.raises(UserError, match=f"a finished phase cannot change.*{said}"):
+            pretrain(with_phase(phases_config, 0, **change), run)
+    at_the_end = parts.stopped_at(6, tmp_path / "6")
+    with pytest.raises(UserError, match=r"a finished phase.*phases\[0\]\.steps \(6 → 5\)"):
+        pretrain(with_phase(phases_config, 0, steps=5), at_the_end)
+
+
+def test_the_phase_at_work_keeps_what_its_steps_saw(parts, phases_config, tmp_path):
+    run = parts.stopped_at(8, tmp_path / "run")
+    for change, said in (
+        ({"batch_size": 16}, r"another .*phases\[1\]\.batch_size \(8 → 16\)"),
+        ({"max_predictions": 4}, r"another .*phases\[1\]\.max_predictions \(5 → 4\)"),
+        ({"steps": 1}, r"phases\[1\]\.steps \(6 → 1\) is less than the 2 steps"),
+    ):
+        with pytest.raises(UserError, match=said):
+            pretrain(with_phase(phases_config, 1, **change), run)
+    longer = with_phase(phases_config, 1, steps=7)
+    third = dataclasses.replace(longer.phases[1], steps=2)
+    pretrain(dataclasses.replace(longer, phases=(*longer.phases, third)), run)
+    records = metrics.read(epath.Path(run), "eval")
+    assert [(r["step"], r["phase"]) for r in records] == [(6, 0), (13, 1), (15, 2)]
+
+
+def test_a_phase_to_come_may_change(parts, phases_config, tmp_path):
+    run = parts.stopped_at(6, tmp_path / "run")  # of the second phase no step is done
+    pretrain(with_phase(phases_config, 1, max_predictions=4, steps=2), run)
+    assert metrics.read(epath.Path(run), "eval")[-1]["step"] == 8
+
+
+def test_a_refused_start_changes_nothing(store, tmp_path):
+    config = small_config(store)
+    with pytest.raises(StoppedError):
+        pretrain(config, tmp_path / "run", stop_after=2)
+    before = {p: p.read_bytes() for p in (tmp_path / "run").glob("*.json")}
+    other = small_store(tmp_path / "other", words="v")
+    with pytest.raises(UserError, match="trained with tokenizer"):
+        pretrain(small_config(other), tmp_path / "run")
+    assert {p: p.read_bytes() for p in (tmp_path / "run").glob("*.json")} == before

@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bert_jax.config import ModelConfig
+from bert_jax.config import ModelConfig, Objective
+from bert_jax.convert.bert_config import architecture
+from bert_jax.heads import pair_objective
 
 
 @dataclass(frozen=True)
@@ -13,6 +15,7 @@ class Card:
 
     Attributes:
         step: updates the parameters have seen.
+        objectives: what was learned.
         settings: every setting of the run by its path, as `bert_jax.config.flatten` gives them.
         sources: `sources` of the token store's manifest; empty where the store was not at hand.
         languages: language codes of the store.
@@ -22,6 +25,7 @@ class Card:
     """
 
     step: int | None = None
+    objectives: tuple[Objective, ...] = ("mlm", "nsp")
     settings: Mapping[str, Any] | None = None
     sources: Sequence[Mapping[str, Any]] = ()
     languages: Sequence[str] = ()
@@ -32,19 +36,20 @@ class Card:
 
 def render(card: Card, config: ModelConfig, *, parameters: int, lowercase: bool) -> str:
     """The text of README.md; `parameters` counts the tied decoder once."""
+    pair = pair_objective(card.objectives)
     heads = f"{config.num_attention_heads} heads"
     trained = "" if card.step is None else f", trained for {card.step:,} steps"
     sections = [
         _front_matter(card),
         f"# BERT, {config.num_hidden_layers} layers, {config.hidden_size} wide\n\n"
-        f"A BERT encoder with its masked-language-model and next-sentence heads{trained}, written "
+        f"A BERT encoder with its {_HEADS[pair]}{trained}, written "
         "by [bert-jax] `convert export`.\n\n"
         f"- {parameters:,} parameters: {config.num_hidden_layers} layers, {heads}, hidden size "
         f"{config.hidden_size}, feed-forward size {config.intermediate_size}\n"
         f"- {config.vocab_size:,} WordPiece entries, "
         f"{'lower-cased, accents stripped' if lowercase else 'case kept'}\n"
         f"- sequences of at most {config.max_position_embeddings} tokens",
-        _USE,
+        _use(card.objectives),
         _data(card.sources),
         _metrics(card),
         _training(card),
@@ -53,17 +58,43 @@ def render(card: Card, config: ModelConfig, *, parameters: int, lowercase: bool)
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
-_USE = """## Use
+_HEADS = {
+    None: "masked-language-model head",
+    "nsp": "masked-language-model and next-sentence heads",
+    "sop": "masked-language-model and sentence-order heads",
+}
+_LABELS = {
+    None: "There is no pooler: nothing trained one.",
+    "nsp": "The next-sentence head says 0 where the second text follows the first and 1 where it "
+    "does not.",
+    # transformers calls it next-sentence prediction whatever it learned.
+    "sop": "The head that transformers calls `seq_relationship` says 0 where two texts are in "
+    "order and 1 where they are swapped, or the second comes from elsewhere.",
+}
 
-```python
-from transformers import AutoTokenizer, BertForPreTraining
 
-tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
-model = BertForPreTraining.from_pretrained("path/to/this/folder")
-```
+def _use(objectives: Sequence[Objective]) -> str:
+    pair = pair_objective(objectives)
+    name = architecture(pair is not None)
+    lines = [
+        "## Use",
+        "",
+        "```python",
+        f"from transformers import AutoTokenizer, {name}",
+        "",
+        'tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")',
+        f'model = {name}.from_pretrained("path/to/this/folder")',
+        "```",
+        "",
+        f'or in JAX, without transformers: `bert_jax.load("path/to/this/folder")`. {_LABELS[pair]}',
+    ]
+    if "sbo" in objectives:
+        lines.append(
+            "It was trained with the span boundary objective too, whose head is not here: "
+            "transformers has none."
+        )
+    return "\n".join(lines)
 
-or in JAX, without transformers: `bert_jax.load("path/to/this/folder")`. The next-sentence head says
-0 where the second text follows the first and 1 where it does not."""
 
 _LICENCE = """## Licence
 

@@ -13,7 +13,7 @@ import safetensors.numpy
 from etils import epath
 
 from bert_jax import checkpoint, metrics
-from bert_jax.config import ModelConfig
+from bert_jax.config import DataConfig, ModelConfig
 from bert_jax.config_values import flatten, from_dict
 from bert_jax.convert import names
 from bert_jax.convert.bert_config import to_config_json
@@ -44,7 +44,9 @@ def export(
     The folder appears whole or not at all. One that an earlier export wrote is replaced.
 
     Args:
-        params: our parameters, arrays of any kind.
+        params: our parameters, arrays of any kind. Without a pair head the folder is one for
+            `BertForMaskedLM`; a span boundary head is left out, as transformers has none.
+        card: its `objectives` are those of the parameters.
         tokenizer: of the store they were trained on.
 
     Raises:
@@ -61,7 +63,8 @@ def export(
     for name, tensor in tensors.items():
         if not np.isfinite(tensor).all():
             raise UserError(f"{name} holds NaN or infinite numbers; export an earlier step")
-    config = to_config_json(model_config, pad_token_id=tokenizer.special.pad)
+    pairs = "pair" in params
+    config = to_config_json(model_config, pad_token_id=tokenizer.special.pad, pairs=pairs)
     files = tokenizer_files(tokenizer, model_config.max_position_embeddings)
     text = render(
         card,
@@ -93,6 +96,8 @@ def run_export(workdir: epath.PathLike, out: Path | str, step: int | None = None
     """
     _free(out)  # before reading a large checkpoint for nothing
     params, meta = checkpoint.load_params(workdir, step)
+    if "sbo" in params:
+        print("the span boundary head is left out: transformers has none")
     model_config = from_dict(meta["config"]["model"], ModelConfig, "config.model")
     folder = epath.Path(workdir)
     tokenizer = _tokenizer(folder / "tokenizer.json", meta["data"]["tokenizer"])
@@ -122,6 +127,7 @@ def _card(workdir: epath.Path, meta: Mapping[str, Any]) -> Card:
     figures = {k: v for k, v in last.items() if k not in ("kind", "step", "time")}
     return Card(
         step=meta["step"],
+        objectives=from_dict(config["data"], DataConfig, "config.data").objectives,
         settings=settings,
         sources=sources,
         languages=languages,

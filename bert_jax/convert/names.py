@@ -1,13 +1,15 @@
-"""Our parameters and transformers' `BertForPreTraining` state dict: one table, read both ways.
+"""Our parameters and the state dicts of transformers' BERTs: one table, read both ways.
 
+With a pair head it is that of `BertForPreTraining`, without one and its pooler `BertForMaskedLM`'s.
 Ours are stacked over layers [L, ...], query, key and value are one kernel, and kernels are
 [in, out] (`y = x · kernel`). Theirs have one tensor a layer and torch's [out, in]. Rows added to
 the vocabulary for the hardware are cut off on the way out and are zero on the way in. The decoder's
 weight and bias are the word table and `cls.predictions.bias`: `transformers` ties them itself, so
-they are not written, and files that hold them are read without.
+they are not written, and files that hold them are read without. The span boundary head has no
+counterpart there and is left out.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,12 +17,13 @@ import jax
 import numpy as np
 from flax import nnx
 
-from bert_jax.config import ComputeConfig, ModelConfig
-from bert_jax.heads import declare
+from bert_jax.config import ComputeConfig, ModelConfig, Objective
+from bert_jax.heads import declare, pair_objective
 from data_pipeline.errors import UserError
 
-Group = Literal["encoder", "pooler", "mlm", "nsp"]
-GROUPS: tuple[Group, ...] = ("encoder", "pooler", "mlm", "nsp")
+Group = Literal["encoder", "pooler", "mlm", "pair"]
+_WITH_PAIRS: tuple[Group, ...] = ("encoder", "pooler", "mlm", "pair")
+_WITHOUT: tuple[Group, ...] = ("encoder", "mlm")
 
 # Our path, their name, and the number of input dimensions of a kernel (None where theirs has the
 # same layout). `{layer}` and `{part}` run over layers and over query, key, value.
@@ -50,8 +53,8 @@ _TABLE: tuple[tuple[str, str, int | None], ...] = (
     ("mlm.norm.scale", "cls.predictions.transform.LayerNorm.weight", None),
     ("mlm.norm.bias", "cls.predictions.transform.LayerNorm.bias", None),
     ("mlm.bias", "cls.predictions.bias", None),
-    ("nsp.kernel", "cls.seq_relationship.weight", 1),
-    ("nsp.bias", "cls.seq_relationship.bias", None),
+    ("pair.kernel", "cls.seq_relationship.weight", 1),
+    ("pair.bias", "cls.seq_relationship.bias", None),
 )
 _PARTS = ("query", "key", "value")
 _PADDED = ("encoder.embeddings.word", "mlm.bias")  # their first dimension is the vocabulary
@@ -86,29 +89,40 @@ class Slot:
         leaf[self.index] = (tensor.T if self.inputs else tensor).reshape(leaf[self.index].shape)
 
 
-def slots(config: ModelConfig) -> Iterator[Slot]:
-    """Every tensor of their state dict, decoder apart, once."""
+def slots(config: ModelConfig, *, pairs: bool = True) -> Iterator[Slot]:
+    """Every tensor of their state dict once, decoder apart; pairs: with pooler and pair head."""
+    wanted = _WITH_PAIRS if pairs else _WITHOUT
     for ours, theirs, inputs in _TABLE:
-        path = tuple(ours.split("."))
-        index: tuple[int | slice, ...]
-        if "{layer}" not in theirs:
-            index = (slice(config.vocab_size),) if ours in _PADDED else ()
-            yield Slot(theirs, path, index, inputs)
+        for slot in _slots_of(ours, theirs, inputs, config):
+            if slot.group in wanted:
+                yield slot
+
+
+def _slots_of(ours: str, theirs: str, inputs: int | None, config: ModelConfig) -> Iterator[Slot]:
+    """A line of the table, over layers and parts."""
+    path = tuple(ours.split("."))
+    index: tuple[int | slice, ...]
+    if "{layer}" not in theirs:
+        index = (slice(config.vocab_size),) if ours in _PADDED else ()
+        yield Slot(theirs, path, index, inputs)
+        return
+    for layer in range(config.num_hidden_layers):
+        if "{part}" not in theirs:
+            yield Slot(theirs.format(layer=layer), path, (layer,), inputs)
             continue
-        for layer in range(config.num_hidden_layers):
-            if "{part}" not in theirs:
-                yield Slot(theirs.format(layer=layer), path, (layer,), inputs)
-                continue
-            for i, part in enumerate(_PARTS):
-                # kernel [L, H, 3, A, D], bias [L, 3, A, D]
-                index = (layer, slice(None), i) if inputs else (layer, i)
-                yield Slot(theirs.format(layer=layer, part=part), path, index, inputs)
+        for i, part in enumerate(_PARTS):
+            # kernel [L, H, 3, A, D], bias [L, 3, A, D]
+            index = (layer, slice(None), i) if inputs else (layer, i)
+            yield Slot(theirs.format(layer=layer, part=part), path, index, inputs)
 
 
 def to_transformers(params: Mapping[str, Any], config: ModelConfig) -> dict[str, np.ndarray]:
-    """Our parameters -> their state dict, C-contiguous float32 arrays, no tied decoder."""
+    """Our parameters -> their state dict, C-contiguous float32 arrays, no tied decoder.
+
+    Of `BertForPreTraining` where there is a pair head, of `BertForMaskedLM` where there is not.
+    """
     result = {}
-    for slot in slots(config):
+    for slot in slots(config, pairs="pair" in params):
         leaf: Any = params
         for key in slot.ours:
             leaf = leaf[key]
@@ -121,27 +135,34 @@ def from_transformers(
     tensors: Mapping[str, np.ndarray],
     config: ModelConfig,
     *,
-    require: Sequence[Group] = GROUPS,
+    require: Sequence[Group] | None = None,
 ) -> dict[str, Any]:
     """Their state dict -> our parameters, a nested dict of float32 numpy arrays.
+
+    The tree is that of `objectives(present(tensors))`: a pooler and a pair head are there where the
+    tensors hold one of them.
 
     Names of older files are understood: `LayerNorm.gamma` and `.beta`, no `bert.` in front (a bare
     `BertModel`), `embeddings.position_ids`. Tensors of other heads are left out.
 
     Args:
         tensors: name -> array of any float type.
-        require: the groups that must be there. Another group that is absent stays at zero.
+        require: the groups that must be there, by default all of the tree. Another group that is
+            absent stays at zero.
 
     Raises:
         UserError: a tensor of a required group is missing, or one has another shape than the
             config says.
     """
     given = {_modern(name): tensor for name, tensor in tensors.items()}
-    shapes = _shapes(config)
+    here = present(tensors)
+    learned = objectives(here)
+    pairs = pair_objective(learned) is not None
+    needed = here | set((_WITH_PAIRS if pairs else _WITHOUT) if require is None else require)
+    shapes = nnx.to_pure_dict(declare(config, ComputeConfig.plain(), learned)[1])
     params: dict[str, Any] = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), shapes)
-    absent = set(GROUPS) - present(tensors) - set(require)
-    for slot in slots(config):
-        if slot.group in absent:
+    for slot in slots(config, pairs=pairs):
+        if slot.group not in needed:
             continue
         if slot.theirs not in given:
             raise UserError(f"the weights have no {slot.theirs}; is this a BERT checkpoint?")
@@ -162,10 +183,16 @@ def present(tensors: Mapping[str, Any]) -> set[Group]:
     """The groups of which a state dict holds at least one tensor."""
     marks: dict[Group, str] = {
         "encoder": "bert.encoder.", "pooler": "bert.pooler.",
-        "mlm": "cls.predictions.transform.", "nsp": "cls.seq_relationship.",
+        "mlm": "cls.predictions.transform.", "pair": "cls.seq_relationship.",
     }  # fmt: skip
     names = [_modern(name) for name in tensors]
     return {g for g, mark in marks.items() if any(name.startswith(mark) for name in names)}
+
+
+def objectives(groups: Collection[Group]) -> tuple[Objective, ...]:
+    """Of the model that has room for these groups; for which labels a pair head was trained (nsp or
+    sop) is not known from its weights and makes no difference to them."""
+    return ("mlm", "nsp") if {"pooler", "pair"} & set(groups) else ("mlm",)
 
 
 def _modern(name: str) -> str:
@@ -173,8 +200,3 @@ def _modern(name: str) -> str:
     name = name.replace("LayerNorm.beta", "LayerNorm.bias")
     bare = name.startswith(("embeddings.", "encoder.", "pooler."))
     return f"bert.{name}" if bare else name
-
-
-def _shapes(config: ModelConfig) -> Any:
-    compute = ComputeConfig.plain()
-    return nnx.to_pure_dict(declare(config, compute)[1])

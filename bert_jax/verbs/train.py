@@ -1,10 +1,12 @@
-"""`bert-jax demo` and `pretrain`: runs."""
+"""`bert-jax demo`, `pretrain`, `evaluate` and `status`: runs."""
 
+import typing
 from collections.abc import Sequence
 from pathlib import Path
 
 from absl import flags
 
+from bert_jax.errors import UsageError
 from bert_jax.verbs.verb import Verb, need
 
 
@@ -27,6 +29,10 @@ def _define_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
 
     define_config(values, words)
     flags.DEFINE_string("workdir", None, "folder of the run", flag_values=values)
+    _define_devices(values)
+
+
+def _define_devices(values: flags.FlagValues) -> None:
     devices = "on a CPU: act as so many devices"
     flags.DEFINE_integer("cpu_devices", None, devices, 1, flag_values=values)
 
@@ -44,6 +50,59 @@ def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
     pretrain(config, values.workdir)
 
 
+def _define_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
+    from bert_jax.config import DataConfig
+
+    flags.DEFINE_string("workdir", None, "folder of a pretraining run", flag_values=values)
+    flags.DEFINE_integer("step", None, "checkpoint (default: the newest)", 0, flag_values=values)
+    flags.DEFINE_bool("all", False, "all checkpoints", flag_values=values)
+    best = "the one with the lowest held-out loss in its last phase"
+    flags.DEFINE_bool("best", False, best, flag_values=values)
+    store = "another store made with the run's tokenizer (default: the run's)"
+    flags.DEFINE_string("store", None, store, flag_values=values)
+    batches = "at most so many batches of the run's size (default: all held-out text)"
+    flags.DEFINE_integer("batches", 0, batches, 0, flag_values=values)
+    hints = typing.get_type_hints(DataConfig)
+    for name, what in (("pairing", "how examples are made"), ("masking", "how masks are drawn")):
+        choices = list(typing.get_args(hints[name]))
+        says = f"{what}: {', '.join(choices)} (default: the run's)"
+        flags.DEFINE_enum(name, None, choices, says, flag_values=values)
+    _define_devices(values)
+
+
+def _run_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
+    need(values, "workdir")
+    which = [name for name in ("step", "all", "best") if values[name].value not in (None, False)]
+    if len(which) > 1:
+        raise UsageError(f"--{which[0]} and --{which[1]} together: give one of them")
+    from bert_jax.evaluate import evaluate_run
+    from bert_jax.sharding import use_cpu_devices
+
+    if values.cpu_devices:
+        use_cpu_devices(values.cpu_devices)
+    evaluate_run(
+        values.workdir,
+        "all" if values.all else "best" if values.best else values.step,
+        store=values.store,
+        batches=values.batches,
+        pairing=values.pairing,
+        masking=values.masking,
+    )
+
+
+def _define_status(values: flags.FlagValues, words: Sequence[str]) -> None:
+    flags.DEFINE_string("workdir", None, "folder of a pretraining run", flag_values=values)
+    flags.DEFINE_bool("json", False, "as one JSON object", flag_values=values)
+
+
+def _run_status(values: flags.FlagValues, words: Sequence[str]) -> None:
+    need(values, "workdir")
+    from bert_jax import status
+
+    found = status.read(values.workdir)
+    print(status.as_json(found) if values.json else status.render(found))
+
+
 VERBS = {
     "demo": Verb(
         "the whole way on this machine: text, tokenizer, store, pretraining, export, report",
@@ -56,5 +115,17 @@ VERBS = {
         "bert-jax pretrain --config=wiki_books_small --config.data.store=store --workdir=run",
         _define_pretrain,
         _run_pretrain,
+    ),
+    "evaluate": Verb(
+        "measure checkpoints of a run on its held-out text",
+        "bert-jax evaluate --workdir=run --all",
+        _define_evaluate,
+        _run_evaluate,
+    ),
+    "status": Verb(
+        "say where a run stands",
+        "bert-jax status --workdir=run",
+        _define_status,
+        _run_status,
     ),
 }

@@ -1,0 +1,143 @@
+"""Mask one example of a row in place, by the rule of its mode."""
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from data_pipeline.draws import compiled, fold
+from data_pipeline.masking.ngrams import choose_ngrams
+from data_pipeline.masking.replace import replace_span, replace_tokens
+from data_pipeline.masking.spans import choose_spans
+from data_pipeline.masking.spec import SPAN, TOKEN, WHOLE_WORD
+from data_pipeline.masking.tokens import choose_tokens
+from data_pipeline.masking.words import choose_words
+
+SPAN_TARGETS: Final = 15  # tokens of a span that its boundaries predict (--max-pair-targets)
+
+
+class Notes(NamedTuple):
+    """Scratch memory for the tokens of one example that may be masked: all but the specials.
+
+    places: int32 [S], where in the row each stands. opens: uint8 [S], 1 where a word begins, and 2
+    where a segment begins too if the mode heeds segments; filled where the mode asks for words.
+    marked: uint8 [S], zeros between examples. words: int32 [S + 1]. order, chosen: int32 [S].
+    """
+
+    places: np.ndarray
+    opens: np.ndarray
+    marked: np.ndarray
+    words: np.ndarray
+    order: np.ndarray
+    chosen: np.ndarray
+
+
+class Slots(NamedTuple):
+    """One row of the arrays of `BatchArrays` that have a column per prediction."""
+
+    positions: np.ndarray
+    labels: np.ndarray
+    weights: np.ndarray
+    span_left: np.ndarray
+    span_right: np.ndarray
+    span_offsets: np.ndarray
+    span_weights: np.ndarray
+
+
+@compiled
+def empty_notes(size):
+    """Notes for examples of at most `size` tokens."""
+    return Notes(
+        np.empty(size, np.int32), np.empty(size, np.uint8), np.zeros(size, np.uint8),
+        np.empty(size + 1, np.int32), np.empty(size, np.int32), np.empty(size, np.int32),
+    )  # fmt: skip
+
+
+@compiled
+def budget(rule, length, count):
+    """Predictions wanted of an example of `length` tokens, `count` of them not special. At rates
+    near 1 they may exceed `count`, which n-grams heed when they look for one that fits."""
+    return rule.budgets[count if rule.mode == SPAN else length]
+
+
+@compiled
+def mask_example(key, rule, notes, count, wanted, ids, slots, slot):
+    """Mask `wanted` of the tokens in `notes`, fewer where whole words or `count` allow no more.
+
+    key: uint64, this example's. count: tokens in `notes`. ids: int32, the row, changed in place.
+    slots: filled from index `slot` on, in the order of positions. Returns the next free slot.
+    """
+    choose, replace = fold(key, 0), fold(key, 1)
+    if rule.mode == SPAN:
+        choose_spans(choose, count, notes.opens, wanted, rule.length_limits, notes.marked)
+        stop = _emit(notes, wanted, ids, slots, slot)
+        _replace_spans(replace, rule, notes, count, ids, slots, slot, stop)
+        return stop
+    taken = min(wanted, count)
+    if rule.mode == TOKEN:
+        choose_tokens(choose, count, taken, notes.order, notes.marked, notes.chosen)
+    else:
+        words = _find_words(notes, count)
+        if rule.mode == WHOLE_WORD:
+            taken = choose_words(
+                choose, notes.words, words, wanted, notes.order, notes.marked, notes.chosen
+            )
+        else:
+            taken = choose_ngrams(
+                choose, fold(key, 2), notes.words, words, notes.opens, wanted,
+                rule.length_limits, notes.order, notes.marked, notes.chosen,
+            )  # fmt: skip
+    stop = _emit(notes, taken, ids, slots, slot)
+    replace_tokens(replace, ids, notes.places, notes.chosen, taken, rule)
+    return stop
+
+
+@compiled
+def _find_words(notes, count):
+    """Fill `notes.words` from `notes.opens`; the number of words. The first token begins one."""
+    words = 0
+    for k in range(count):
+        notes.words[words] = k
+        words += notes.opens[k] != 0
+    notes.words[words] = count
+    return words
+
+
+@compiled
+def _emit(notes, taken, ids, slots, slot):
+    """Write the marked tokens into slots and unmark them; `notes.order` says which they were."""
+    at = k = 0
+    while at < taken:
+        position = notes.places[k]
+        notes.order[at] = k
+        slots.positions[slot + at] = position
+        slots.labels[slot + at] = ids[position]
+        slots.weights[slot + at] = 1.0
+        at += notes.marked[k]
+        notes.marked[k] = 0
+        k += 1
+    return slot + taken
+
+
+@compiled
+def _replace_spans(key, rule, notes, count, ids, slots, slot, stop):
+    """Replace what was masked, a draw for each run of neighbours, and note its boundaries."""
+    n = 0
+    first = slot
+    while first < stop:
+        start = notes.order[first - slot]
+        last = first
+        while last + 1 < stop and notes.order[last + 1 - slot] == start + last + 1 - first:
+            if notes.opens[notes.order[last + 1 - slot]] == 2:
+                break
+            last += 1
+        n = replace_span(key, n, ids, slots.positions, first, last + 1, rule)
+        if len(slots.span_left):
+            after = start + last + 1 - first
+            inside = notes.opens[start] != 2 and after < count and notes.opens[after] != 2
+            for k in range(first, last + 1):
+                used = inside and k - first < SPAN_TARGETS
+                slots.span_left[k] = slots.positions[first] - 1 if used else 0
+                slots.span_right[k] = slots.positions[last] + 1 if used else 0
+                slots.span_offsets[k] = k - first if used else 0
+                slots.span_weights[k] = 1.0 if used else 0.0
+        first = last + 1

@@ -1,0 +1,49 @@
+"""`ngram` masking as released with ALBERT (google-research/albert, `create_pretraining_data.py`,
+`create_masked_lm_predictions` with whole words and shorter n-grams favoured): words in random
+order, from each an n-gram of n words with P(n) in proportion to 1/n; a shorter one where that
+exceeds the budget; none where a word of it is masked already.
+
+One difference: here an n-gram ends with its segment, there it may reach over a [SEP]. Kept: the
+shuffle and the lengths are drawn apart (there, from `random` and from `numpy.random`).
+"""
+
+from data_pipeline.draws import below, compiled, draw
+from data_pipeline.masking.replace import drawn
+
+
+@compiled
+def choose_ngrams(
+    key, length_key, words, count, opens, wanted, length_limits, order, marked, chosen
+):
+    """Choose n-grams of at most `wanted` tokens together; the number of tokens.
+
+    opens: uint8, by token: 2 = begins a segment and a word, 1 = begins a word. length_limits: see
+    `Rule`. The rest as in `choose_words`.
+    """
+    for word in range(count):
+        order[word] = word
+    taken = 0
+    for turn in range(count):
+        if taken == wanted:
+            break
+        other = turn + below(draw(key, turn), count - turn)
+        word = order[other]
+        order[other] = order[turn]
+        most = 1 + drawn(draw(length_key, turn), length_limits)
+        stop = word + 1
+        while stop < count and stop - word < most and opens[words[stop]] != 2:
+            stop += 1
+        while stop > word + 1 and taken + words[stop] - words[word] > wanted:
+            stop -= 1
+        if taken + words[stop] - words[word] > wanted:
+            continue
+        covered = False
+        for other in range(word, stop):
+            covered = covered or marked[words[other]] != 0
+        if covered:
+            continue
+        for k in range(words[word], words[stop]):
+            marked[k] = 1
+            chosen[taken] = k
+            taken += 1
+    return taken

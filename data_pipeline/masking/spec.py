@@ -1,0 +1,163 @@
+"""What is masked, by name, and the numbers that compiled code needs to do it."""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+
+from data_pipeline.draws import threshold
+from data_pipeline.errors import UserError
+
+MODES: Final = ("token", "whole_word", "ngram", "span")
+TOKEN, WHOLE_WORD, NGRAM, SPAN = range(len(MODES))
+
+
+class Rule(NamedTuple):
+    """A `MaskingSpec` over one vocabulary, as compiled code reads it."""
+
+    mode: int  # index into MODES
+    budgets: np.ndarray  # int32, most predictions by size of the example, see `budgets`
+    mask_id: int
+    vocab_size: int
+    mask_limit: np.uint64  # of the first draw: below it, [MASK]
+    keep_limit: np.uint64  # of a second draw for a token that is not masked: below it, unchanged
+    random_limit: np.uint64  # of the only draw for a span: below it and not masked, random
+    length_limits: np.ndarray  # uint64, cumulative: words of an n-gram or a span, from 1
+    id_limits: np.ndarray  # uint64 [V], cumulative: random ids; empty where all are alike
+    word_starts: np.ndarray  # bool [V]: the entry begins a word; empty where nobody asks
+
+
+@dataclass(frozen=True)
+class MaskingSpec:
+    """max_predictions: most predictions of an example. rate: share of an example's tokens to
+    predict. mask_share, random_share: of those, the shares that become [MASK] and a random id; the
+    rest keep theirs. max_ngram: words of the longest n-gram. span_success, max_span: the lengths of
+    spans in words are geometric with this chance of ending after each, up to max_span. random_tokens:
+    a random id is any of the vocabulary alike ("uniform", specials and unused ids included, as
+    published by BERT), or as often as in the training text ("unigram", as published by SpanBERT).
+    """
+
+    max_predictions: int
+    mode: Literal["token", "whole_word", "ngram", "span"] = "token"
+    rate: float = 0.15
+    mask_share: float = 0.8
+    random_share: float = 0.1
+    max_ngram: int = 3
+    span_success: float = 0.2
+    max_span: int = 10
+    random_tokens: Literal["uniform", "unigram"] = "uniform"
+
+    def __post_init__(self) -> None:
+        for name, choices in (("mode", MODES), ("random_tokens", ("uniform", "unigram"))):
+            if getattr(self, name) not in choices:
+                what = "masking mode" if name == "mode" else name
+                raise UserError(
+                    f'{what} "{getattr(self, name)}" is not one of: {", ".join(choices)}'
+                )
+        for name in ("max_predictions", "max_ngram", "max_span"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}: at least 1 is needed")
+        for name in ("rate", "mask_share", "random_share"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise UserError(f"{name} {getattr(self, name)} does not lie between 0 and 1")
+        if not 0.0 < self.span_success < 1.0:
+            raise UserError(
+                f"span_success {self.span_success} does not lie between 0 and 1: it is the chance "
+                "that a span ends after each word"
+            )
+        if self.mask_share + self.random_share > 1.0 + 1e-9:
+            raise UserError(
+                f"mask_share {self.mask_share} + random_share {self.random_share} exceed 1"
+            )
+
+    @property
+    def needs_words(self) -> bool:
+        """Whether the mode asks where words begin."""
+        return self.mode != "token"
+
+    def predictions(self, seq_length: int) -> np.ndarray:
+        """Most predictions of an example of 0, 1, … seq_length tokens, specials included: int32."""
+        if self.mode != "span":
+            return self.budgets(seq_length)
+        longest = self.budgets(seq_length)  # at least [CLS] and one [SEP] are not counted
+        return np.concatenate([np.zeros(2, np.int32), longest])[: seq_length + 1]
+
+    def budgets(self, largest: int) -> np.ndarray:
+        """Most predictions of an example of 0, 1, … `largest` tokens as its mode counts them: int32.
+
+        With specials, halves to even and never none (create_pretraining_data.py:369 of BERT; that
+        of ALBERT has none where the rate is 0); spans count without specials, and round up
+        (masking.py:99 of SpanBERT).
+        """
+        return np.array([min(self.max_predictions, self._wanted(n)) for n in range(largest + 1)],
+                        np.int32)  # fmt: skip
+
+    def _wanted(self, size: int) -> int:
+        if self.mode == "span":
+            return math.ceil(size * self.rate)
+        if self.mode == "ngram" and self.rate == 0.0:
+            return 0
+        return max(1, round(size * self.rate))
+
+    def rule(
+        self,
+        mask_id: int,
+        vocab_size: int,
+        largest: int,
+        *,
+        word_starts: np.ndarray | None = None,
+        token_counts: np.ndarray | None = None,
+    ) -> Rule:
+        """For examples of up to `largest` tokens.
+
+        word_starts: bool [V], needed by every mode but "token". token_counts: [V], occurrences of
+        every id in the training text, needed for unigram random tokens. ValueError where what is
+        needed is missing or of another length.
+        """
+        starts = np.zeros(0, bool)
+        if self.needs_words:
+            if word_starts is None or len(word_starts) != vocab_size:
+                raise ValueError(
+                    f"masking mode {self.mode} needs word_starts, one bool per id of {vocab_size}"
+                )
+            starts = np.array(word_starts, bool)
+        limits = np.zeros(0, np.uint64)
+        if self.random_tokens == "unigram":
+            if token_counts is None or len(token_counts) != vocab_size or not np.sum(token_counts):
+                raise ValueError(f"unigram random tokens need token_counts of {vocab_size} ids")
+            limits = cumulative_limits([int(count) for count in token_counts])
+        changed = round(1.0 - self.mask_share, 12)  # 1 - 0.8 must leave 0.2
+        return Rule(
+            mode=MODES.index(self.mode),
+            budgets=self.budgets(largest),
+            mask_id=mask_id,
+            vocab_size=vocab_size,
+            mask_limit=threshold(self.mask_share),
+            keep_limit=threshold(max(0.0, 1.0 - self.random_share / changed) if changed else 1.0),
+            random_limit=threshold(min(1.0, round(self.mask_share + self.random_share, 12))),
+            length_limits=cumulative_limits(self.length_weights()),
+            id_limits=limits,
+            word_starts=starts,
+        )
+
+    def length_weights(self) -> list[Fraction]:
+        """How likely n-grams or spans of 1, 2, … words are, but for a common factor."""
+        if self.mode == "span":
+            end = Fraction(self.span_success)
+            return [end * (1 - end) ** n for n in range(self.max_span)]
+        return [Fraction(1, n) for n in range(1, self.max_ngram + 1)]
+
+
+def cumulative_limits(weights: list[int] | list[Fraction]) -> np.ndarray:
+    """uint64 [n]: `drawn` of 64 bits and these is i with probability weights[i] / their sum.
+
+    Exact to 2**-63; an index of weight 0 is never drawn.
+    """
+    total, so_far = sum(weights), 0 * sum(weights)
+    limits = np.empty(len(weights), np.uint64)
+    for i, weight in enumerate(weights):
+        so_far += weight
+        limits[i] = -(-so_far * 2**63 // total)
+    return limits

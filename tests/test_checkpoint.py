@@ -1,0 +1,152 @@
+"""What a run keeps of its checkpoints, and why."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+from corpus import small_config, small_store
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bert_jax.checkpoint import Checkpoints, find_step
+from bert_jax.config import CheckpointConfig
+from bert_jax.config_values import to_dict
+from bert_jax.errors import UserError
+from bert_jax.saved import Saved, complete_steps, read_meta, reasons
+from bert_jax.train import pretrain
+
+
+def keeping(keep: int = 1, every: int = 0, best: bool = False) -> CheckpointConfig:
+    return CheckpointConfig(every_steps=1, keep=keep, keep_every_steps=every, keep_best=best)
+
+
+def save(workdir, config, steps, *, losses=None, phase_ends=(), description=None) -> list[int]:
+    """Saves a tiny state at each step; the steps that are left."""
+    checkpoints = Checkpoints(workdir, config, phase_ends)
+    for step in steps:
+        state = {
+            "step": np.int32(step),
+            "params": {"x": jax.numpy.full(3, step, jax.numpy.float32)},
+            "opt": {"m": jax.numpy.zeros(3)},
+        }
+        loss = (losses or {}).get(step)
+        evaluation = None if loss is None else {"loss": loss}
+        checkpoints.save(state, description or {}, evaluation=evaluation)
+    checkpoints.close()
+    return complete_steps(workdir)
+
+
+@pytest.mark.parametrize(
+    ("config", "left"),
+    [
+        (keeping(2), [9, 10]),
+        (keeping(1, every=4), [4, 8, 10]),
+        (keeping(1, best=True), [2, 7, 10]),  # 2 in phase 1 (to 5), 7 in phase 2
+        (keeping(3, every=5, best=True), [2, 5, 7, 8, 9, 10]),
+    ],
+)
+def test_exactly_what_is_asked_for_is_kept(config, left, tmp_path):
+    losses = {1: 5.0, 2: 3.0, 3: 4.0, 4: 3.5, 6: 3.6, 7: 3.2, 8: float("nan"), 9: 3.4}
+    ends = (5, 20) if config.keep_best else ()
+    expected = sorted({*left, *([5] if ends else [])})
+    assert save(tmp_path, config, range(1, 11), losses=losses, phase_ends=ends) == expected
+
+
+def test_what_was_kept_stays_kept_after_a_restart(tmp_path):
+    losses = {1: 5.0, 2: 3.0, 3: 4.0}
+    config = keeping(1, every=4, best=True)
+    assert save(tmp_path, config, range(1, 6), losses=losses, phase_ends=(9,)) == [2, 4, 5]
+    assert save(tmp_path, config, range(6, 8), losses={6: 3.5}, phase_ends=(9,)) == [2, 4, 7]
+    assert save(tmp_path, config, [8], losses={8: 2.0}, phase_ends=(9,)) == [4, 8]
+
+
+@given(
+    st.dictionaries(
+        st.integers(1, 60), st.none() | st.floats(0, 10) | st.just(float("inf")), min_size=1
+    ),
+    st.integers(1, 5),
+    st.integers(0, 7),
+    st.booleans(),
+    st.lists(st.integers(1, 25), min_size=1, max_size=3),
+)
+def test_reasons_against_their_definition(losses, keep, every, best, lengths):
+    ends = np.cumsum(lengths).tolist()
+    ends[-1] = max(ends[-1], 60)
+    saved = [Saved(step, loss) for step, loss in losses.items()]
+    why = reasons(saved, keeping(keep, every, best), ends)
+    assert list(why) == sorted(losses)
+    newest = sorted(losses)[-keep:]
+    for step, said in why.items():
+        phase = next(i for i, end in enumerate(ends) if step <= end)
+        others = [
+            loss
+            for other, loss in losses.items()
+            if loss is not None and np.isfinite(loss)
+            and (ends[phase - 1] if phase else 0) < other <= ends[phase]
+        ]  # fmt: skip
+        lowest = best and losses[step] is not None and losses[step] == min(others, default=None)
+        assert any(s.startswith("newest") for s in said) == (step in newest)
+        assert (f"every {every} steps" in said) == (every > 0 and step % every == 0)
+        assert (f"end of phase {phase + 1}" in said) == (step == ends[phase])
+        if f"best of phase {phase + 1}" in said:
+            assert lowest
+    named = [s for said in why.values() for s in said if s.startswith("best")]
+    assert len(named) == len(set(named))  # one for each phase
+    evaluated = {
+        next(i for i, end in enumerate(ends) if step <= end)
+        for step, loss in losses.items()
+        if loss is not None and np.isfinite(loss)
+    }
+    assert len(named) == (len(evaluated) if best else 0)
+
+
+def test_a_run_keeps_by_count_cadence_and_best(tmp_path):
+    store = small_store(tmp_path / "store")
+    config = small_config(store)
+    config = dataclasses.replace(
+        config,
+        checkpoint=CheckpointConfig(every_steps=2, keep=1, keep_every_steps=6, keep_best=True),
+        evaluation=dataclasses.replace(config.evaluation, every_steps=4),
+    )
+    pretrain(config, tmp_path / "run")
+    metas = {step: read_meta(tmp_path / "run", step) for step in complete_steps(tmp_path / "run")}
+    assert set(metas) >= {6, 12}
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    evaluated = {r["step"]: r for r in map(json.loads, lines) if r["kind"] == "eval"}
+    best = min(evaluated, key=lambda step: evaluated[step]["loss"])
+    assert set(metas) == {6, 12, best}
+    assert find_step(tmp_path / "run", "best") == best
+    assert metas[6]["evaluation"] is None
+    for name, value in metas[best]["evaluation"].items():
+        assert evaluated[best][name] == value
+    assert metas[best]["phase"] == 0
+
+
+def test_the_best_is_that_of_the_last_phase_that_was_evaluated(tmp_path):
+    config = {"phases": [{"steps": 3}, {"steps": 5}]}
+    losses = {2: 1.0, 3: 2.0, 4: 3.0, 5: 2.5}
+    save(tmp_path, keeping(9), range(1, 7), losses=losses, description={"config": config})
+    assert find_step(tmp_path, "best") == 5
+    assert find_step(tmp_path) == 6
+    with pytest.raises(UserError, match=r"no checkpoint of step 7; complete steps: 1, 2, 3"):
+        find_step(tmp_path, 7)
+
+
+def test_without_an_evaluation_there_is_no_best(tmp_path):
+    save(tmp_path, keeping(9), [1], description={"config": {"phases": [{"steps": 3}]}})
+    with pytest.raises(UserError, match="no checkpoint was evaluated"):
+        find_step(tmp_path, "best")
+    with pytest.raises(UserError, match="no checkpoints there"):
+        find_step(tmp_path / "elsewhere")
+
+
+def test_another_format_is_refused(tmp_path):
+    store = small_store(tmp_path / "store")
+    config = small_config(store)
+    save(tmp_path / "run", keeping(), [1], description={"config": to_dict(config)})
+    meta = tmp_path / "run" / "checkpoints" / "1" / "meta" / "metadata"
+    meta.write_text(json.dumps({**json.loads(meta.read_text()), "format_version": 1}))
+    with pytest.raises(UserError, match=r"step 1 has format 1, this program reads format 2"):
+        pretrain(config, tmp_path / "run")

@@ -1,0 +1,178 @@
+"""Held-out evaluation: the same examples and masks for every run, and `bert-jax evaluate`."""
+
+import dataclasses
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from corpus import small_config, small_store, two_phases
+
+from bert_jax import cli, sharding
+from bert_jax.config import Config
+from bert_jax.evaluate import HeldOut
+from bert_jax.train import pretrain
+from data_pipeline.store import TokenStore
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory) -> TokenStore:
+    return small_store(tmp_path_factory.mktemp("store"))
+
+
+@pytest.fixture(scope="module")
+def run(store, tmp_path_factory) -> Path:
+    """Two phases, evaluated and saved at 4, 6 (the end of the first), 8 and 12."""
+    config = two_phases(store)
+    config = dataclasses.replace(
+        config,
+        evaluation=dataclasses.replace(config.evaluation, every_steps=4, batches=2),
+        checkpoint=dataclasses.replace(config.checkpoint, every_steps=4, keep=9),
+    )
+    workdir = tmp_path_factory.mktemp("run")
+    pretrain(config, workdir)
+    return workdir
+
+
+def rows_seen(config: Config, store: TokenStore) -> dict[str, np.ndarray]:
+    """What an evaluation shows to the model, row by row, without the empty rows at the end."""
+    seen: list[dict[str, np.ndarray]] = []
+
+    def evaluate(params, batch):
+        seen.append({name: np.asarray(array) for name, array in batch.items()})
+        sums = {"loss": 0.0, "correct": 0.0, "count": 1.0}
+        mlm = {**sums, "baseline_loss": 0.0, "baseline_correct": 0.0}
+        return {"mlm": mlm, "tokens": {"real": 1.0, "all": 1.0}}
+
+    mesh = sharding.make_mesh(config.mesh, jax.devices()[:1])
+    program = SimpleNamespace(rows=sharding.batch_sharding(mesh), evaluate=evaluate)
+    HeldOut(config, config.phases[0], store).evaluate(program, {})
+    rows = {name: np.concatenate([batch[name] for batch in seen]) for name in seen[0]}
+    full = rows["example_ids"].any(1)
+    return {name: array[full] for name, array in rows.items()}
+
+
+def alter(config: Config, **phase: object) -> Config:
+    return dataclasses.replace(config, phases=(dataclasses.replace(config.phases[0], **phase),))
+
+
+def test_runs_are_measured_on_the_same_rows_and_masks(store):
+    """Whatever their seed, batch size, micro-batches, packing, mixing and dynamic or static."""
+    config = small_config(store)
+    config = dataclasses.replace(
+        config, evaluation=dataclasses.replace(config.evaluation, batches=0)
+    )
+    expected = rows_seen(config, store)
+    assert expected["masked_weights"].any(1).all()
+    data = dataclasses.replace(config.data, dupe_factor=3, source_weights="books=2")
+    others = (
+        dataclasses.replace(config, seed=7),
+        dataclasses.replace(config, data=data),
+        dataclasses.replace(config, phases=(config.phases[0], *alter(config, steps=9).phases)),
+        alter(config, batch_size=6),
+        alter(config, batch_size=12, micro_batches=3),
+        alter(config, examples_per_row=4, row_length=64),
+    )
+    for other in others:
+        rows = rows_seen(other, store)
+        assert set(rows) == set(expected)
+        for name, array in rows.items():
+            np.testing.assert_array_equal(array, expected[name], err_msg=name)
+
+
+def test_a_limit_takes_the_same_rows_for_the_same_number(store):
+    config = small_config(store)
+    limited = [
+        rows_seen(
+            dataclasses.replace(
+                alter(config, batch_size=size, micro_batches=parts),
+                evaluation=dataclasses.replace(config.evaluation, batches=batches),
+            ),
+            store,
+        )["input_ids"]
+        for size, parts, batches in ((2, 1, 4), (4, 1, 2), (4, 2, 2), (8, 1, 1))
+    ]
+    assert len(limited[0]) == 8
+    for rows in limited[1:]:
+        np.testing.assert_array_equal(rows, limited[0])
+
+
+def records(run: Path, name: str, kind: str) -> list[dict]:
+    lines = (run / name).read_text().splitlines()
+    return [r for r in map(json.loads, lines) if r["kind"] == kind]
+
+
+def evaluate(run: Path, capsys, *words: str) -> tuple[int, list[dict], str, str]:
+    """Exit code, the records that were added, output, errors."""
+    log = run / "evaluations.jsonl"
+    before = len(log.read_text().splitlines()) if log.exists() else 0
+    code = cli.main(["evaluate", f"--workdir={run}", *words])
+    out, err = capsys.readouterr()
+    added = records(run, log.name, "evaluate")[before:] if log.exists() else []
+    return code, added, out, err
+
+
+def test_all_checkpoints_give_what_training_logged(run, capsys):
+    code, added, out, _ = evaluate(run, capsys, "--all", "--batches=2")
+    assert code == 0
+    logged = records(run, "metrics.jsonl", "eval")
+    assert [(r["step"], r["phase"]) for r in added] == [(4, 0), (6, 0), (8, 1), (12, 1)]
+    assert [r["seq_length"] for r in added] == [16, 16, 32, 32]
+    for measured, trained in zip(added, logged, strict=True):
+        for name, value in trained.items():
+            if name not in ("kind", "time"):
+                assert measured[name] == pytest.approx(value, rel=1e-6, abs=1e-9), name
+    lines = out.splitlines()[-5:]
+    for heading in ("step", "phase", "MLM loss", "unigram", "NSP loss", "wiki", "books"):
+        assert heading in lines[0]
+    for line, record in zip(lines[1:], added, strict=True):
+        assert line.split()[:3] == [
+            str(record["step"]),
+            str(record["phase"] + 1),
+            str(record["seq_length"]),
+        ]
+        assert f"{record['mlm/loss']:.4f}" in line
+
+
+def test_one_checkpoint_newest_best_or_any(run, capsys):
+    assert [r["step"] for r in evaluate(run, capsys)[1]] == [12]
+    assert [r["step"] for r in evaluate(run, capsys, "--step=8")[1]] == [8]
+    second = [r for r in records(run, "metrics.jsonl", "eval") if r["phase"] == 1]
+    best = min(second, key=lambda r: r["loss"])["step"]
+    (record,) = evaluate(run, capsys, "--best")[1]
+    assert record["step"] == best
+    assert record["rows"] > 8  # all of it by default
+
+
+@pytest.mark.parametrize("pairing", ["full_sentences", "single"])
+def test_another_pairing_measures_masked_tokens_only(pairing, run, capsys):
+    code, (record,), out, _ = evaluate(run, capsys, f"--pairing={pairing}", "--masking=whole_word")
+    assert code == 0
+    assert (record["pairing"], record["masking"]) == (pairing, "whole_word")
+    assert np.isfinite(record["mlm/loss"])
+    assert not [name for name in record if name.startswith("nsp")]
+    assert "NSP" not in out
+
+
+def test_what_cannot_be_evaluated_is_one_line(run, store, capsys, tmp_path):
+    code, _, _, err = evaluate(run, capsys, "--step=5")
+    assert (code, "complete steps: 4, 6, 8, 12" in err) == (1, True)
+    code, _, _, err = evaluate(run, capsys, "--step=4", "--all")
+    assert (code, "--step and --all together" in err) == (2, True)
+    code, _, _, err = evaluate(run, capsys, "--pairing=sop")
+    assert (code, "no head for it, as the run was trained with pairing=nsp" in err) == (1, True)
+    other = small_store(tmp_path / "other", words="v")
+    code, _, _, err = evaluate(run, capsys, f"--store={other.path}")
+    assert (code, "give a store of that tokenizer" in err) == (1, True)
+    code, _, _, err = evaluate(tmp_path, capsys)
+    assert (code, "no checkpoints there" in err) == (1, True)
+
+
+def test_other_held_out_text_is_said(run, capsys, tmp_path):
+    other = small_store(tmp_path / "other", repeat=True)
+    code, added, out, _ = evaluate(run, capsys, f"--store={other.path}", "--batches=1")
+    assert code == 0
+    assert "note: the held-out text" in out
+    assert added[0]["held_out"] == other.held_out.digest

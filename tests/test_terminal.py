@@ -1,0 +1,53 @@
+"""What a person reads of a run, whatever it learns."""
+
+import pytest
+
+from bert_jax import terminal
+from bert_jax.terminal import RunDisplay, clock, held_out, table
+
+
+def scalars(*objectives: str) -> dict[str, float]:
+    """Held-out figures of some objectives: losses 1.5, 2.5, …; baselines 0.25 above."""
+    found = {"loss": 4.0, "tokens_per_second": 1234.0}
+    for i, name in enumerate(objectives):
+        found |= {f"{name}/loss": i + 1.5, f"{name}/accuracy": 0.5}
+        found |= {f"{name}/baseline_loss": i + 1.75, f"{name}/baseline_accuracy": 0.25}
+        if name in ("nsp", "sop"):
+            found[f"{name}/source_accuracy"] = 0.375
+    return found
+
+
+MLM = "MLM loss 1.500 (unigram 1.750), accuracy 50.0% (25.0%)"
+PAIR = "loss 2.500 (2.750), accuracy 50.0% (25.0%, source alone 37.5%)"
+
+
+@pytest.mark.parametrize(
+    ("objectives", "line"),
+    [
+        (("mlm",), MLM),
+        (("mlm", "nsp"), f"{MLM}; NSP {PAIR}"),
+        (("mlm", "sop"), f"{MLM}; SOP {PAIR}"),
+        (("mlm", "sbo"), f"{MLM}; SBO loss 2.500 (unigram 2.750), accuracy 50.0% (25.0%)"),
+    ],
+)
+def test_every_objective_stands_beside_its_baseline(objectives, line):
+    assert held_out(scalars(*objectives)) == line
+
+
+@pytest.mark.parametrize(("phases", "said"), [(1, "step 5/20  loss"), (2, "step 5/20  phase 2/2")])
+def test_a_line_says_the_phase_where_there_are_several(phases, said, capsys, monkeypatch):
+    monkeypatch.setattr(terminal, "console", terminal.rich.console.Console(soft_wrap=True))
+    with RunDisplay(20, 0, phases) as display:
+        display.phase(phases - 1, "5 steps")
+        display.train(5, scalars("mlm", "sop"), 3725)
+    out = capsys.readouterr().out
+    assert said in out
+    assert "mlm 1.500  sop 2.500  1,234 tokens/s  1:02:05 left" in out
+    assert ("phase 2 of 2: 5 steps" in out) == (phases == 2)
+
+
+def test_columns_are_as_wide_as_what_stands_in_them():
+    assert table(("step", "why"), [("7", "newest"), ("1,000", "end")]) == (
+        " step  why\n    7  newest\n1,000  end"
+    )
+    assert clock(59.6) == "0:01:00"
