@@ -10,6 +10,8 @@ os.environ["XLA_FLAGS"] = " ".join(
         os.environ.get("XLA_FLAGS", ""),
         "--xla_backend_optimization_level=0",
         "--xla_llvm_disable_expensive_passes=true",
+        # Eight devices on few busy cores: one may wait for another longer than the usual 40 s.
+        "--xla_cpu_collective_call_terminate_timeout_seconds=300",
     )
 )
 
