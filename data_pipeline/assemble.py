@@ -126,7 +126,8 @@ def _touch(tokens, plan, rows):
         seen += plan.row_examples[row]
     for row in rows:
         begin, end = _range(plan.row_examples, row)
-        seen += plan.row_example[begin] if begin < end else 0
+        if begin < end:
+            seen += plan.row_example[begin]
     for row in rows:
         begin, end = _range(plan.row_examples, row)
         for k in range(begin, end):

@@ -1,6 +1,7 @@
 """What is masked, by name, and the numbers that compiled code needs to do it."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Literal, NamedTuple
@@ -150,12 +151,12 @@ class MaskingSpec:
         return [Fraction(1, n) for n in range(1, self.max_ngram + 1)]
 
 
-def cumulative_limits(weights: list[int] | list[Fraction]) -> np.ndarray:
+def cumulative_limits(weights: Sequence[Fraction | int]) -> np.ndarray:
     """uint64 [n]: `drawn` of 64 bits and these is i with probability weights[i] / their sum.
 
     Exact to 2**-63; an index of weight 0 is never drawn.
     """
-    total, so_far = sum(weights), 0 * sum(weights)
+    total, so_far = sum(weights), Fraction(0)
     limits = np.empty(len(weights), np.uint64)
     for i, weight in enumerate(weights):
         so_far += weight
