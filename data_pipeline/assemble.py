@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -121,7 +121,7 @@ def _touch(tokens, plan, rows):
     Rows lie anywhere. Here the reads do not wait for one another, in `_fill` each would: at 128
     tokens this takes a quarter off its time. The sum keeps the compiler from leaving the reads out.
     """
-    seen = np.int64(0)
+    seen: Any = np.int64(0)
     for row in rows:
         seen += plan.row_examples[row]
     for row in rows:

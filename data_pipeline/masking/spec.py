@@ -35,9 +35,10 @@ class MaskingSpec:
     """max_predictions: most predictions of an example. rate: share of an example's tokens to
     predict. mask_share, random_share: of those, the shares that become [MASK] and a random id; the
     rest keep theirs. max_ngram: words of the longest n-gram. span_success, max_span: the lengths of
-    spans in words are geometric with this chance of ending after each, up to max_span. random_tokens:
-    a random id is any of the vocabulary alike ("uniform", specials and unused ids included, as
-    published by BERT), or as often as in the training text ("unigram", as published by SpanBERT).
+    spans in words are geometric with this chance of ending after each, up to max_span.
+    random_tokens: a random id is any of the vocabulary alike ("uniform", specials and unused ids
+    included, as published by BERT), or as often as in the training text ("unigram", as published by
+    SpanBERT).
     """
 
     max_predictions: int
@@ -86,7 +87,7 @@ class MaskingSpec:
         return np.concatenate([np.zeros(2, np.int32), longest])[: seq_length + 1]
 
     def budgets(self, largest: int) -> np.ndarray:
-        """Most predictions of an example of 0, 1, … `largest` tokens as its mode counts them: int32.
+        """Most predictions of an example of 0, 1, … `largest` tokens, counted as by its mode: int32.
 
         With specials, halves to even and never none (create_pretraining_data.py:369 of BERT; that
         of ALBERT has none where the rate is 0); spans count without specials, and round up
