@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -121,7 +121,7 @@ def _touch(tokens, plan, rows):
     Rows lie anywhere. Here the reads do not wait for one another, in `_fill` each would: at 128
     tokens this takes a quarter off its time. The sum keeps the compiler from leaving the reads out.
     """
-    seen: Any = np.int64(0)
+    seen = np.int64(0)
     for row in rows:
         seen += plan.row_examples[row]
     for row in rows:
@@ -175,7 +175,7 @@ def _lay_out(tokens, plan, first, stop, at, frame, ids, types, places):
     at += 1
     count = 0
     for piece in range(first, stop):
-        source, size = plan.piece_start[piece], np.int64(plan.piece_length[piece])
+        source, size = plan.piece_start[piece], int(plan.piece_length[piece])
         segment = plan.piece_segment[piece]
         _copy(tokens[source : source + size], ids[at : at + size])
         _count_up(places[count : count + size], at)

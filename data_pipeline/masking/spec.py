@@ -87,7 +87,7 @@ class MaskingSpec:
         return np.concatenate([np.zeros(2, np.int32), longest])[: seq_length + 1]
 
     def budgets(self, largest: int) -> np.ndarray:
-        """Most predictions of an example of 0, 1, … `largest` tokens, counted as by its mode: int32.
+        """Most predictions of an example of 0 … `largest` tokens, counted as by its mode: int32.
 
         With specials, halves to even and never none (create_pretraining_data.py:369 of BERT; that
         of ALBERT has none where the rate is 0); spans count without specials, and round up
