@@ -16,6 +16,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 os.environ["RAYON_NUM_THREADS"] = "1"  # read when tokenizers encodes first: one core for all
@@ -26,7 +27,7 @@ import tokenizers
 from data_pipeline import build
 from data_pipeline.batch import Batches
 from data_pipeline.errors import UserError
-from data_pipeline.masking import MaskingSpec
+from data_pipeline.masking import MODES, MaskingSpec
 from data_pipeline.plan import PlanSpec, make_plan
 from data_pipeline.sources import SourceSpec, parse_source, read, units
 from data_pipeline.store import TokenStore, open_store
@@ -38,7 +39,9 @@ ROWS = 256
 SHAPES = ((128, 20), (512, 77))  # sequence length, prediction slots
 EPOCHS = 6  # cached before the jumps
 JUMPS = 300
-BATCH_STEPS = 200
+BATCH_STEPS = 100
+PACKED_TOKENS = 1024  # of a packed row
+MEMORY_STEPS = 10_000
 PLANNED_TOKENS = 20_000_000  # at least so many are planned for one measurement
 VOCABULARY = 8192  # trained where no vocabulary is given
 
@@ -164,36 +167,74 @@ def report_plans(store: TokenStore) -> None:
         line(f"plan, nsp, seq {name}", f"{taken:.2f} s", "per billion tokens")
 
 
-def open_batches(store: TokenStore, seq_length: int, slots: int, folder: Path) -> Batches:
+def open_batches(
+    store: TokenStore, seq_length: int, slots: int, folder: Path, mode: str = "token",
+    packed: bool = False,
+) -> Batches:  # fmt: skip
+    masking = MaskingSpec(slots, mode)
+    spec = PlanSpec(seq_length)
+    if packed:
+        spec = PlanSpec(
+            seq_length, row_tokens=PACKED_TOKENS, examples_per_row=2 * PACKED_TOKENS // seq_length,
+            row_predictions=slots * PACKED_TOKENS // seq_length,
+            predictions=tuple(masking.predictions(seq_length).tolist()),
+        )  # fmt: skip
     return Batches(
-        store.train, PlanSpec(seq_length), MaskingSpec(slots), ROWS, store.special,
-        store.vocab_size, folder, sources=store.sources, languages=store.languages,
+        store.train, spec, masking, ROWS * seq_length // spec.limits.tokens, store.special,
+        store.vocab_size, folder, word_starts=Tokenizer.load(store.tokenizer_path).word_starts,
+        span_boundary=mode == "span", sources=store.sources, languages=store.languages,
     )  # fmt: skip
 
 
+def make_some(batches: Batches, count: int, first: int = 0) -> None:
+    """So many batches of the first half of epoch 0, where nothing is planned in the background."""
+    few = max(1, batches.batches_once // 2)
+    for step in range(first, first + count):
+        batches.batch(step % few)
+
+
 def report_batches(store: TokenStore, folder: Path) -> None:
-    def measure(seq_length: int, slots: int) -> Callable[[], float]:
-        batches = open_batches(store, seq_length, slots, folder)
-        last = batches.rows_per_epoch // 2 // ROWS  # no planning in the background meanwhile
-        steps = np.arange(BATCH_STEPS) % max(1, last)
-
-        def rate() -> float:
-            taken = cpu_seconds(lambda: [batches.batch(step) for step in steps.tolist()])
-            return BATCH_STEPS * ROWS * seq_length / taken
-
-        rate()
-        return rate
-
-    for (seq_length, slots), rate in zip(
-        SHAPES, medians({str(shape): measure(*shape) for shape in SHAPES}).values(), strict=True
-    ):
-        batches = open_batches(store, seq_length, slots, folder)
-        real = np.mean([np.mean(batches.once(i)["example_ids"] > 0) for i in range(8)])
-        line(
-            f"batch of {ROWS}, nsp, token masks, seq {seq_length}",
-            f"{rate / 1e6:.1f} M tokens/s",
-            f"padding included; {real:.0%} of them real",
+    def measure(seq_length: int, slots: int, packed: bool, mode: str) -> Callable[[], float]:
+        batches = open_batches(store, seq_length, slots, folder, mode, packed)
+        few = max(1, batches.batches_once // 2)
+        real = sum(np.count_nonzero(batches.batch(k % few)["example_ids"]) for k in range(8)) / 8
+        return lambda: (
+            BATCH_STEPS * real / cpu_seconds(lambda: make_some(batches, BATCH_STEPS)) / 1e6
         )
+
+    cases = {
+        f"nsp, seq {seq_length}, {'packed' if packed else 'padded'}, {mode}":
+            measure(seq_length, slots, packed, mode)
+        for seq_length, slots in SHAPES for packed in (False, True) for mode in MODES
+    }  # fmt: skip
+    for name, rate in medians(cases).items():
+        line(f"batch, {name}", f"{rate:.1f} M tokens/s", "without padding")
+    report_threads(open_batches(store, *SHAPES[1], folder, packed=True))
+    report_memory(open_batches(store, *SHAPES[0], folder))
+
+
+def report_threads(batches: Batches) -> None:
+    def taken(threads: int) -> float:
+        with ThreadPoolExecutor(threads) as pool:
+            start = time.perf_counter()
+            list(pool.map(lambda k: make_some(batches, BATCH_STEPS, k), range(threads)))
+            return threads / (time.perf_counter() - start)
+
+    rates = medians({str(n): functools.partial(taken, n) for n in (1, 2)})
+    line("two threads over one, wall clock", f"{rates['2'] / rates['1']:.2f} times")
+
+
+def report_memory(batches: Batches) -> None:
+    def resident() -> float:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    if not Path("/proc/self/statm").exists():
+        return
+    make_some(batches, 1000)
+    before = resident()
+    make_some(batches, MEMORY_STEPS)
+    line(f"memory after {MEMORY_STEPS:,} batches", f"{resident():.1f} MiB", f"{before:.1f} before")
 
 
 def report_jumps(store: TokenStore, folder: Path) -> None:

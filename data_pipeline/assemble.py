@@ -126,7 +126,8 @@ def _touch(tokens, plan, rows):
         seen += plan.row_examples[row]
     for row in rows:
         begin, end = _range(plan.row_examples, row)
-        seen += plan.row_example[begin] if begin < end else 0
+        if begin < end:
+            seen += plan.row_example[begin]
     for row in rows:
         begin, end = _range(plan.row_examples, row)
         for k in range(begin, end):
@@ -174,7 +175,7 @@ def _lay_out(tokens, plan, first, stop, at, frame, ids, types, places):
     at += 1
     count = 0
     for piece in range(first, stop):
-        source, size = plan.piece_start[piece], np.int64(plan.piece_length[piece])
+        source, size = plan.piece_start[piece], int(plan.piece_length[piece])
         segment = plan.piece_segment[piece]
         _copy(tokens[source : source + size], ids[at : at + size])
         _count_up(places[count : count + size], at)

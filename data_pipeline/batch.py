@@ -126,7 +126,7 @@ class Batches:
         return lines
 
     def _order(self, epoch: int) -> np.uint64:
-        """The key of the order of rows: each epoch its own, fixed sets of pairs and masks or not."""
+        """The key of the order of rows: each epoch's own, with fixed pairs and masks too."""
         return stream_key(self._spec.seed, self._spec.phase, epoch, ORDER)
 
 

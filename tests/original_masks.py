@@ -3,8 +3,8 @@
 Written from the descriptions of google-research/bert, google-research/albert (both
 `create_pretraining_data.py`) and SpanBERT (`pretraining/fairseq/data/masking.py`). They share no
 code with `data_pipeline`. Draws come from objects with the methods of `random.Random`, and `pick`:
-an index by weight. An example is a list of segments, each a list of ids, with [CLS] before the first
-and [SEP] after each.
+an index by weight. An example is a list of segments, each a list of ids, with [CLS] before the
+first and [SEP] after each.
 """
 
 import itertools
@@ -108,12 +108,12 @@ def ngrams(segments, starts, most, rate, rng, max_ngram=3):
             break
         n = rng.lengths.pick(pvals)
         drawn.append(n + 1)
-        index_set = sum(index_sets[n], [])
+        index_set = list(itertools.chain(*index_sets[n]))
         while len(chosen) + len(index_set) > wanted:
             if n == 0:
                 break
             n -= 1
-            index_set = sum(index_sets[n], [])
+            index_set = list(itertools.chain(*index_sets[n]))
         if len(chosen) + len(index_set) > wanted:
             continue
         if any(index in covered for index in index_set):

@@ -1,8 +1,6 @@
-"""Batches against the port of the original, their independence of rows and hosts, prefetching."""
+"""Batches against the port of the original, their independence of rows and hosts."""
 
 import dataclasses
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -13,7 +11,7 @@ from hypothesis import strategies as st
 
 from data_pipeline import draws
 from data_pipeline.assemble import Assembler, BatchArrays
-from data_pipeline.batch import Batches, prefetch
+from data_pipeline.batch import Batches
 from data_pipeline.errors import UserError
 from data_pipeline.masking import MaskingSpec
 from data_pipeline.plan import Plan, Plans, PlanSpec, make_plan
@@ -512,59 +510,3 @@ def test_static_masks_repeat_in_another_order(documents, tmp_path):
     # Epoch 3 may drop or repeat other rows of set 1 than epoch 1 does, but makes none up.
     epoch = make_plan(split_of(documents), SPEC, 1).rows
     assert len(set(rows(batches, 3)) | set(rows(batches, 1))) <= max(epoch, count)
-
-
-def test_prefetch_keeps_the_order():
-    assert list(prefetch(lambda step: step * step, 3, 40)) == [(s, s * s) for s in range(3, 40)]
-    assert list(prefetch(lambda step: step, 5, 5)) == []
-
-
-def test_prefetch_works_ahead_but_not_far():
-    made = []
-    iterator = prefetch(made.append, 0, 100, depth=2)
-    next(iterator)
-    deadline = time.monotonic() + 10
-    while len(made) < 4 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    time.sleep(0.05)
-    assert made == [0, 1, 2, 3]  # one taken, two ready, one waiting for its place
-    iterator.close()
-
-
-def test_prefetch_raises_at_the_right_step():
-    def make(step):
-        if step == 3:
-            raise UserError("step three")
-        return step
-
-    iterator = prefetch(make, 0, 10)
-    assert [next(iterator) for _ in range(3)] == [(0, 0), (1, 1), (2, 2)]
-    with pytest.raises(UserError, match="step three"):
-        next(iterator)
-    assert not _prefetching()
-
-
-def _prefetching():
-    return [thread for thread in threading.enumerate() if thread.name == "prefetch"]
-
-
-@pytest.mark.parametrize("taken", [0, 1, 5])
-def test_prefetch_closes(taken):
-    iterator = prefetch(lambda step: step, 0, 10**9)
-    for _ in range(taken):
-        next(iterator)
-    iterator.close()
-    assert not _prefetching()
-
-
-def test_prefetch_stops_when_the_loop_is_left():
-    for step, _ in prefetch(lambda step: step, 0, 10**9):
-        if step == 4:
-            break
-    del step
-    assert not _prefetching()
-
-
-def test_prefetch_needs_room_for_one():
-    with pytest.raises(ValueError, match="depth 0"):
-        next(prefetch(lambda step: step, 0, 3, depth=0))

@@ -151,7 +151,7 @@ def test_rate_zero_is_the_originals(mode, expected):
 def test_a_word_beyond_the_budget_is_passed_over(mode):
     long_word = [7, *[6] * 30]
     for key in range(40):
-        _, _, places, positions = masked_blocks(mode, [long_word + [8, 10, 11]], key, most=3)
+        _, _, places, positions = masked_blocks(mode, [[*long_word, 8, 10, 11]], key, most=3)
         short = places[0][31:]
         assert positions == short if mode == "whole_word" else set(positions) <= set(short)
         assert positions
@@ -275,9 +275,7 @@ def test_any_text(tokenizer, mode, data, key):
 
 
 def test_unigram_random_ids_come_as_often_as_in_the_text():
-    spec = MaskingSpec(
-        10_000, rate=1.0, mask_share=0.0, random_share=1.0, random_tokens="unigram"
-    )
+    spec = MaskingSpec(10_000, rate=1.0, mask_share=0.0, random_share=1.0, random_tokens="unigram")
     found = np.zeros(VOCAB, np.int64)
     for key in range(20):
         masked, positions, _, _ = make_example([[7] * 5000], spec, key, **VOCABULARY)

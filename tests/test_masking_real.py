@@ -38,7 +38,7 @@ def starts(vocabulary):
 
 @pytest.fixture(scope="module")
 def examples(vocabulary, real_wiki_files, real_books):
-    """Pairs of neighbouring runs of sentences, 509 tokens together, half of them from each source."""
+    """Pairs of neighbouring runs of sentences, 509 tokens together, half from each source."""
     made = []
     for kind, folder in (
         ("wikiextractor", real_wiki_files[0].parent),

@@ -1,6 +1,7 @@
 """What is masked, by name, and the numbers that compiled code needs to do it."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Literal, NamedTuple
@@ -34,9 +35,10 @@ class MaskingSpec:
     """max_predictions: most predictions of an example. rate: share of an example's tokens to
     predict. mask_share, random_share: of those, the shares that become [MASK] and a random id; the
     rest keep theirs. max_ngram: words of the longest n-gram. span_success, max_span: the lengths of
-    spans in words are geometric with this chance of ending after each, up to max_span. random_tokens:
-    a random id is any of the vocabulary alike ("uniform", specials and unused ids included, as
-    published by BERT), or as often as in the training text ("unigram", as published by SpanBERT).
+    spans in words are geometric with this chance of ending after each, up to max_span.
+    random_tokens: a random id is any of the vocabulary alike ("uniform", specials and unused ids
+    included, as published by BERT), or as often as in the training text ("unigram", as published by
+    SpanBERT).
     """
 
     max_predictions: int
@@ -85,7 +87,7 @@ class MaskingSpec:
         return np.concatenate([np.zeros(2, np.int32), longest])[: seq_length + 1]
 
     def budgets(self, largest: int) -> np.ndarray:
-        """Most predictions of an example of 0, 1, … `largest` tokens as its mode counts them: int32.
+        """Most predictions of an example of 0 … `largest` tokens, counted as by its mode: int32.
 
         With specials, halves to even and never none (create_pretraining_data.py:369 of BERT; that
         of ALBERT has none where the rate is 0); spans count without specials, and round up
@@ -150,12 +152,12 @@ class MaskingSpec:
         return [Fraction(1, n) for n in range(1, self.max_ngram + 1)]
 
 
-def cumulative_limits(weights: list[int] | list[Fraction]) -> np.ndarray:
+def cumulative_limits(weights: Sequence[Fraction | int]) -> np.ndarray:
     """uint64 [n]: `drawn` of 64 bits and these is i with probability weights[i] / their sum.
 
     Exact to 2**-63; an index of weight 0 is never drawn.
     """
-    total, so_far = sum(weights), 0 * sum(weights)
+    total, so_far = sum(weights), Fraction(0)
     limits = np.empty(len(weights), np.uint64)
     for i, weight in enumerate(weights):
         so_far += weight
