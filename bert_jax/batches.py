@@ -32,6 +32,7 @@ def make_batches(config: Config, store: TokenStore, split: Split, phase: PhaseCo
         random_tokens=data.random_tokens,
     )
     packed = phase.examples_per_row > 1
+    words = Tokenizer.load(store.tokenizer_path).word_starts if masking.needs_words else None
     return Batches(
         split,
         PlanSpec(
@@ -54,7 +55,7 @@ def make_batches(config: Config, store: TokenStore, split: Split, phase: PhaseCo
         store.special,
         store.vocab_size,
         cache_dir(),
-        word_starts=Tokenizer.load(store.tokenizer_path).word_starts,
+        word_starts=words,
         token_counts=store.train.token_counts,
         span_boundary=data.span_boundary,
         sources=store.sources,

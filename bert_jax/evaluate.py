@@ -26,6 +26,7 @@ from bert_jax.saved import complete_steps, read_meta
 from bert_jax.step import Program, make_program
 from bert_jax.step_report import Totals
 from bert_jax.terminal import NAMES, console, measured, progress, table
+from data_pipeline.baselines import bigram_loss, unigram_loss
 from data_pipeline.batch import prefetch
 from data_pipeline.store import TokenStore, open_store
 
@@ -137,6 +138,10 @@ def evaluate_run(
             file.flush()
             records.append(json.loads(line))
     console.print(_table(records, text.sources), markup=False)
+    console.print(
+        f"without a model, any held-out token: by frequency {unigram_loss(text):.3f} nats, "
+        f"by its left neighbour (bigram) {bigram_loss(text):.3f}"
+    )
     return records
 
 

@@ -102,7 +102,7 @@ def inspect(
             lengths
         ),
         f"Rows of epoch 0, phase {phase}": overview.of_rows(
-            counts, batches.rows_per_epoch, config.data
+            counts, batches.rows_per_epoch, batches.fill()[1], config.data
         ),
     }
     if counts.labels is not None:

@@ -37,13 +37,13 @@ def of_lengths(lengths: Mapping[str, Lengths]) -> Rows:
     ]
 
 
-def of_rows(counts: ExampleCounts, rows: int, data: DataConfig) -> Rows:
-    """Fill and masks of the counted rows; `rows`: of the whole epoch."""
+def of_rows(counts: ExampleCounts, rows: int, bound: float, data: DataConfig) -> Rows:
+    """Fill and masks of the counted rows; `rows`: of the whole epoch; `bound`: of its fill."""
     kept = max(0.0, 1 - data.mask_share - data.random_share)
     return ("", "found", "expected"), [
         ("rows", counts.rows, f"of {rows:,}" if counts.rows < rows else "the whole epoch"),
         ("examples", counts.examples, ""),
-        ("fill: tokens / places", _percent(counts.tokens, counts.slots, 2), ""),
+        ("fill: tokens / places", _percent(counts.tokens, counts.slots, 2), f"at most {bound:.2%}"),
         ("predictions", counts.predicted, ""),
         (
             "predictions / tokens",
@@ -58,8 +58,7 @@ def of_rows(counts: ExampleCounts, rows: int, data: DataConfig) -> Rows:
 
 def of_labels(labels: np.ndarray, data: DataConfig, store: TokenStore) -> Rows:
     """Balance of the pair labels per source; `labels`: int64 [sources, 2]."""
-    one = "a one-sentence chunk has no follower: above 50%"
-    expected = one if data.pairing == "nsp" else "50%"
+    expected = "above 50%: a chunk of one sentence gets a random second"
     return ("source", *PAIR_LABELS[data.pairing], "share", "expected"), [
         (name, int(a), int(b), _percent(int(b), int(a + b), 2), expected)
         for name, (a, b) in zip(store.sources, labels, strict=True)

@@ -29,7 +29,7 @@ class Program:
     # (state, batch, micro_batches=1) -> (state, metrics); the state is donated
     train: jax.stages.Wrapped
     start_phase: Callable[[State], State]  # what a phase after the first starts with; donates too
-    evaluate: Callable[..., objectives.Sums]  # (params, batch, micro_batches=1) -> sums
+    evaluate: Callable[[Any, heads.Batch], objectives.Sums]
     abstract: Any  # the state as ShapeDtypeStructs with shardings, for restoring into
     rows: NamedSharding  # how the rows of a batch lie on the mesh
 
@@ -118,14 +118,8 @@ def make_program(config: Config, mesh: Mesh, corpus: objectives.Corpus) -> Progr
     def begin_phase(state: State) -> State:
         return {**state, "opt": start_phase(state["opt"], config.optimizer)}
 
-    def eval_step(params: Any, batch: heads.Batch, micro_batches: int = 1) -> objectives.Sums:
-        def part(batch: heads.Batch) -> objectives.Sums:
-            return objectives.all_sums(nnx.merge(graph, params)(batch), batch, corpus)[1]
-
-        if micro_batches == 1:
-            return part(batch)
-        sums = jax.lax.map(part, sharding.micro_batches(batch, micro_batches, rows))
-        return jax.tree.map(lambda x: x.sum(0), sums)
+    def eval_step(params: Any, batch: heads.Batch) -> objectives.Sums:
+        return objectives.all_sums(nnx.merge(graph, params)(batch), batch, corpus)[1]
 
     whole = NamedSharding(mesh, P())
     # Without out_shardings XLA re-shards some leaves, and the second step compiles again.
@@ -138,7 +132,7 @@ def make_program(config: Config, mesh: Mesh, corpus: objectives.Corpus) -> Progr
             out_shardings=(shardings, whole),
         ),
         start_phase=jax.jit(begin_phase, donate_argnums=0, out_shardings=shardings),
-        evaluate=jax.jit(eval_step, static_argnames="micro_batches", out_shardings=whole),
+        evaluate=jax.jit(eval_step, out_shardings=whole),
         abstract=jax.tree.map(
             lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings
         ),

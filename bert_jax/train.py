@@ -56,9 +56,11 @@ class Stage:
     def __str__(self) -> str:
         phase, rows = self.phase, self.train.rows_per_epoch
         epochs = phase.steps * phase.batch_size / rows
+        fill, bound = self.train.fill()
+        possible = f", packed {bound:.2%} at most" if phase.examples_per_row > 1 else ""
         return (
-            f"{phase.steps:,} steps of {phase.batch_size:,} rows of {phase.row_tokens} tokens, "
-            f"{rows:,} rows an epoch, {epochs:.1f} epochs"
+            f"{phase.steps:,} steps of {phase.batch_size:,} rows of {phase.row_tokens} tokens "
+            f"({fill:.2%} real{possible}), {rows:,} rows an epoch, {epochs:.1f} epochs"
         )
 
 

@@ -13,6 +13,7 @@ from data_pipeline.assemble import Assembler, Batch
 from data_pipeline.draws import MASKING, ORDER, permute, stream_key
 from data_pipeline.errors import UserError
 from data_pipeline.masking import MaskingSpec
+from data_pipeline.packing import packing_bound
 from data_pipeline.pairing import PAIRS
 from data_pipeline.plan import Plans, PlanSpec
 
@@ -81,6 +82,15 @@ class Batches:
     def batches_once(self) -> int:
         """How many calls of `once` see every row."""
         return -(-self.rows_per_epoch // self._batch_size)
+
+    def fill(self) -> tuple[float, float]:
+        """The share of real tokens, special ones included, in the rows of epoch 0; and the share
+        that no packing of its examples could exceed (rows of one example: the same)."""
+        plan = self._plans.epoch(0)
+        fill = plan.fill(self._spec.limits.tokens)
+        if self._spec.examples_per_row == 1:
+            return fill, fill
+        return fill, packing_bound(np.bincount(plan.lengths()), self._spec.slots, self._spec.limits)
 
     def batch(self, step: int, rows: Sequence[int] | np.ndarray | None = None) -> Batch:
         """Rows `rows` of the global batch of a step, all of them by default; see `BatchArrays`.

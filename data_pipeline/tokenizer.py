@@ -182,11 +182,6 @@ class Tokenizer:
             raise IndexError(f"id {index} lies beyond the vocabulary of {self.vocab_size}")
         return entry
 
-    @property
-    def word_starts(self) -> np.ndarray:
-        """Whether each entry begins a word: bool [V]."""
-        return np.array([not self.token(i).startswith(PREFIX) for i in range(self.vocab_size)])
-
     def save(self, path: Path | str) -> None:
         """Write tokenizer.json: exactly the bytes that `digest` speaks of."""
         Path(path).write_bytes(self.json)

@@ -79,3 +79,30 @@ def _unpack_first(folder: Path, count: int, destination: Path) -> list[Path]:
             if len(unpacked) == count:
                 return unpacked
     pytest.fail(f"{archive} holds {len(unpacked)} files, expected at least {count}")
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    """A small WordPiece tokenizer of many scripts."""
+    from exported import TEXTS
+
+    from data_pipeline.tokenizer import Tokenizer
+
+    return Tokenizer.train(TEXTS[:7], 400, lowercase=True)
+
+
+@pytest.fixture
+def exported(tokenizer, tmp_path):
+    """(folder, model configuration, parameters) of a model exported after 7 steps."""
+    import dataclasses
+
+    from exported import random_params
+    from small import model_config
+
+    from bert_jax.convert.card import Card
+    from bert_jax.convert.export import export
+
+    config = dataclasses.replace(model_config(), vocab_size=tokenizer.vocab_size)
+    params = random_params(config)
+    export(params, config, tokenizer, tmp_path / "out", card=Card(step=7))
+    return tmp_path / "out", config, params

@@ -305,17 +305,6 @@ def test_a_later_phase_starts_as_configured() -> None:
         assert np.all(np.asarray(leaf) == (0 if ".mu" in name or ".nu" in name else 1)), name
 
 
-def test_evaluation_in_parts_adds_up() -> None:
-    config = small(mesh={"data": 4}, model={"num_hidden_layers": 1})
-    mesh = mesh_of(config)
-    with jax.set_mesh(mesh):
-        program = make_program(config, mesh, CORPUS)
-        params, placed = program.init()["params"], place(program, rows_of(config))
-        whole, parts = (program.evaluate(params, placed, micro_batches=n) for n in (1, 3))
-    assert float(whole["tokens"]["all"]) == 48 * 16
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), whole, parts)
-
-
 @pytest.mark.slow
 def test_a_split_width_of_the_word_table_would_be_gathered(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
