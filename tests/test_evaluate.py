@@ -124,7 +124,9 @@ def test_all_checkpoints_give_what_training_logged(run, capsys):
         for name, value in trained.items():
             if name not in ("kind", "time"):
                 assert measured[name] == pytest.approx(value, rel=1e-6, abs=1e-9), name
-    lines = out.splitlines()[-5:]
+    *lines, without = out.splitlines()[-6:]
+    assert "by frequency" in without
+    assert "(bigram)" in without
     for heading in ("step", "phase", "MLM loss", "unigram", "NSP loss", "wiki", "books"):
         assert heading in lines[0]
     for line, record in zip(lines[1:], added, strict=True):

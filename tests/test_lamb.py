@@ -230,8 +230,10 @@ def test_the_model_names_what_is_stacked_and_fused():
     """A step over the real parameters is as long as each tensor of transformers' checkpoint."""
     config = run_config()
     model = dataclasses.replace(config.model, pad_vocab_to_multiple_of=1)
-    _, abstract = heads.declare(model, config.compute)
-    shapes = jax.eval_shape(lambda: heads.init_params(model, config.compute, jax.random.key(0)))
+    _, abstract = heads.declare(model, config.compute, config.objectives)
+    shapes = jax.eval_shape(
+        lambda: heads.init_params(model, config.compute, config.objectives, jax.random.key(0))
+    )
     rng = np.random.default_rng(0)
     params, raw = (
         jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape), jnp.float32), shapes)

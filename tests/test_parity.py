@@ -103,7 +103,7 @@ def test_three_optimizer_steps(name, recipe):
     params = jax.tree.map(jax.numpy.asarray, parameters(golden, config))
     before = names.to_transformers(params, config.model)
     run, mesh = program(config)
-    _, abstract = heads.declare(config.model, config.compute)
+    _, abstract = heads.declare(config.model, config.compute, config.objectives)
     optimizer = make_optimizer(config.optimizer, sharding.param_axes(abstract))
     state = {"step": jax.numpy.int32(0), "params": params, "opt": jax.jit(optimizer.init)(params)}
     metrics = []
