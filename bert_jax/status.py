@@ -10,6 +10,7 @@ from etils import epath
 from bert_jax import metrics, saved, terminal, workdir
 from bert_jax.config import Config
 from bert_jax.config_values import from_dict
+from bert_jax.errors import UserError
 
 _AT_LEAST = 60.0  # seconds without a record before a run is taken to be at rest
 
@@ -143,6 +144,36 @@ def render(status: Status) -> str:
 
 def as_json(status: Status) -> str:
     return json.dumps(dataclasses.asdict(status), indent=2)
+
+
+def write_page(folder: epath.PathLike, path: epath.PathLike) -> None:
+    """The run's curves beside what trivial predictions give, as one HTML file.
+
+    The left-neighbour model is counted from the run's token store, and left out where the store
+    cannot be read any more.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    from bert_jax import report
+
+    config = from_dict(workdir.read(epath.Path(folder))["config"], Config)
+    page = report.Page(f"Run {epath.Path(folder).name}")
+    report.add_training(page, epath.Path(folder), token_baselines=_bigram(config.data.store))
+    try:
+        page.save(epath.Path(path))
+    except OSError as error:
+        raise UserError(f"{path}: cannot write the page ({error.strerror})") from error
+
+
+def _bigram(store: str) -> dict[str, float]:
+    from data_pipeline.baselines import bigram_loss
+    from data_pipeline.store import open_store
+
+    try:
+        return {"left neighbour (bigram)": bigram_loss(open_store(store, verify=False))}
+    except UserError:
+        return {}
 
 
 def _at_work(status: Status) -> str:

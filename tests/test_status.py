@@ -67,6 +67,17 @@ def folder_of_a_run(path: Path, config: Config, done: int, *, age: float = 0.0) 
     return path
 
 
+def test_the_page_has_the_curves_beside_the_baselines(config, tmp_path, capsys):
+    run, page = folder_of_a_run(tmp_path / "run", config, 30), tmp_path / "run.html"
+    assert cli.main(["status", f"--workdir={run}", f"--html={page}"]) == 0
+    assert "step 30 of 100" in capsys.readouterr().out
+    text = page.read_text()
+    assert text.count("<svg") == 5  # loss and accuracy of two objectives, tokens a second
+    assert "left neighbour (bigram)" in text
+    assert cli.main(["status", f"--workdir={run}", f"--html={tmp_path}/no/run.html"]) == 1
+    assert "no/run.html: cannot write the page" in capsys.readouterr().err
+
+
 def test_a_run_at_work(config, tmp_path):
     status = read(folder_of_a_run(tmp_path / "run", config, 70))
     assert (status.step, status.total_steps, status.working, status.finished) == (

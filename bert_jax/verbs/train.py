@@ -93,6 +93,8 @@ def _run_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
 def _define_status(values: flags.FlagValues, words: Sequence[str]) -> None:
     flags.DEFINE_string("workdir", None, "folder of a pretraining run", flag_values=values)
     flags.DEFINE_bool("json", False, "as one JSON object", flag_values=values)
+    page = "also write a page with the curves to this file"
+    flags.DEFINE_string("html", None, page, flag_values=values)
 
 
 def _run_status(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -101,6 +103,8 @@ def _run_status(values: flags.FlagValues, words: Sequence[str]) -> None:
 
     found = status.read(values.workdir)
     print(status.as_json(found) if values.json else status.render(found))
+    if values.html:
+        status.write_page(values.workdir, values.html)
 
 
 VERBS = {
