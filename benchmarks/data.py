@@ -22,13 +22,14 @@ from pathlib import Path
 os.environ["RAYON_NUM_THREADS"] = "1"  # read when tokenizers encodes first: one core for all
 
 import numpy as np
+import plan
 import tokenizers
 
 from data_pipeline import build
 from data_pipeline.batch import Batches
 from data_pipeline.errors import UserError
 from data_pipeline.masking import MODES, MaskingSpec
-from data_pipeline.plan import PlanSpec, make_plan
+from data_pipeline.plan import PlanSpec
 from data_pipeline.sources import SourceSpec, parse_source, read, units
 from data_pipeline.store import TokenStore, open_store
 from data_pipeline.tokenizer import Tokenizer
@@ -42,7 +43,7 @@ JUMPS = 300
 BATCH_STEPS = 100
 PACKED_TOKENS = 1024  # of a packed row
 MEMORY_STEPS = 10_000
-PLANNED_TOKENS = 20_000_000  # at least so many are planned for one measurement
+PLANNED_TOKENS = 1_000_000_000
 VOCABULARY = 8192  # trained where no vocabulary is given
 
 
@@ -71,9 +72,10 @@ def run(options: argparse.Namespace, folder: Path) -> None:
     store = open_store(path)
     tokens = len(store.train.tokens)
     print(f"store: {tokens:,} training tokens, {len(store.train.document_lengths):,} documents\n")
-    report_plans(store)
     report_batches(store, folder / "plans")
     report_jumps(store, folder / "plans")
+    print()
+    plan.report(path, PLANNED_TOKENS, ["nsp"])
 
 
 def machine() -> str:
@@ -145,26 +147,6 @@ def report_build(specs: list[SourceSpec], vocab: Path | None, out: Path) -> None
     for name, taken in medians(measures, BUILD_ROUNDS).items():
         line(name, f"{megabytes / taken:.2f} MB/s")
     print()
-
-
-def report_plans(store: TokenStore) -> None:
-    tokens = len(store.train.tokens)
-    epochs = range(1, 2 + PLANNED_TOKENS // tokens)
-
-    def measure(seq_length: int) -> Callable[[], float]:
-        spec = PlanSpec(seq_length)
-
-        def plan() -> None:
-            for epoch in epochs:
-                make_plan(
-                    store.train, spec, epoch, sources=store.sources, languages=store.languages
-                )
-
-        plan()
-        return lambda: cpu_seconds(plan) / len(epochs) / tokens * 1e9
-
-    for name, taken in medians({str(s): measure(s) for s, _ in SHAPES}).items():
-        line(f"plan, nsp, seq {name}", f"{taken:.2f} s", "per billion tokens")
 
 
 def open_batches(

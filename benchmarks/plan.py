@@ -38,13 +38,18 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=1_000_000_000)
     parser.add_argument("--pairing", choices=MODES, action="append", help="default: nsp")
     options = parser.parse_args()
+    report(options.store, options.tokens, options.pairing or ["nsp"])
+
+
+def report(store: Path | None, tokens: int, pairings: list[Pairing]) -> None:
+    """Print a line for every pairing and shape."""
     spawn = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with spawn.Pool(1) as pool:
-            tokens, documents = pool.apply(draw_split, (options.store, options.tokens, folder))
-        print(f"{tokens:,} tokens in {documents:,} documents\n")
-        for pairing in options.pairing or ["nsp"]:
+            drawn, documents = pool.apply(draw_split, (store, tokens, folder))
+        print(f"plans of {drawn:,} tokens in {documents:,} documents\n")
+        for pairing in pairings:
             for shape in SHAPES:
                 spec = plan_spec(pairing, *shape)
                 for _ in range(2):  # the first process may have to compile
