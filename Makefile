@@ -18,8 +18,8 @@ demo: .venv/core  ## Pretrain, evaluate, export and try a small BERT; DATA=PATH 
 test: .venv/dev  ## The tests
 	@$(BIN)/pytest
 
-slow: .venv/torch  ## The tests that take longer or compare with PyTorch
-	@$(BIN)/pytest -m "slow or torch"
+slow: .venv/torch .venv/libtpu  ## The tests that take longer, compare with PyTorch or describe TPUs
+	@BERT_JAX_LIBTPU=$(CURDIR)/.venv/libtpu/libtpu/libtpu.so $(BIN)/pytest -m "slow or torch"
 
 lint: .venv/dev  ## Style and format
 	@$(BIN)/ruff check .
@@ -68,6 +68,13 @@ help:  ## This list
 .venv/torch: requirements/torch.txt .venv/dev
 	@echo "installing requirements/torch.txt"
 	@$(filter-out --no-deps,$(INSTALL)) -r requirements/torch.txt
+	@touch $@
+
+# What describes TPU slices to the tests, beside the other packages: among them, every start of JAX
+# on a machine without a TPU would print a complaint.
+.venv/libtpu: requirements/dev.txt .venv/dev
+	@echo "installing libtpu for the tests of TPU slices"
+	@$(INSTALL) --target=$@ --upgrade "libtpu==0.0.42.*"
 	@touch $@
 
 # The oldest supported Python resolves, because a release that runs on it has wheels for the newer

@@ -2,10 +2,10 @@
 
 libtpu describes a slice: its devices, their coordinates and the process each belongs to. Loading it
 changes how JAX starts, so it is asked in a process of its own (this file, run as a program). Where
-it is installed JAX complains on every start without a TPU; a copy elsewhere does not disturb:
+it is installed JAX complains on every start without a TPU, so `make slow` keeps a copy elsewhere:
 
     pip install --no-deps --target=DIR "libtpu==0.0.42.*"  # the one that jax 0.10.2 names
-    TPU_LIBRARY_PATH=DIR/libtpu/libtpu.so pytest -m slow tests/test_slices.py
+    BERT_JAX_LIBTPU=DIR/libtpu/libtpu.so pytest -m slow tests/test_slices.py
 """
 
 import importlib.util
@@ -37,8 +37,8 @@ CHIPS_PER_HOST = 4
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        not os.environ.get("TPU_LIBRARY_PATH") and importlib.util.find_spec("libtpu") is None,
-        reason="libtpu is not installed and TPU_LIBRARY_PATH does not name a copy",
+        not os.environ.get("BERT_JAX_LIBTPU") and importlib.util.find_spec("libtpu") is None,
+        reason="libtpu is not installed and BERT_JAX_LIBTPU does not name a copy",
     ),
 ]
 
@@ -76,6 +76,8 @@ def described() -> dict[str, Any]:
         "TPU_SKIP_MDS_QUERY": "1",  # no metadata server to ask here
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # no device to keep for oneself either
     }
+    if copy := os.environ.get("BERT_JAX_LIBTPU"):
+        environment["TPU_LIBRARY_PATH"] = copy
     done = subprocess.run(
         [sys.executable, __file__], env=environment, capture_output=True, text=True, check=False
     )
