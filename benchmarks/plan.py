@@ -23,7 +23,8 @@ from data_pipeline import build
 from data_pipeline.masking import MaskingSpec
 from data_pipeline.packing import packing_bound
 from data_pipeline.pairing import MODES, PAIRS, Pairing
-from data_pipeline.plan import Plans, PlanSpec
+from data_pipeline.plan import PlanSpec
+from data_pipeline.plan_cache import Plans
 from data_pipeline.sources import parse_source
 from data_pipeline.store import Split, open_store
 

@@ -15,7 +15,8 @@ from data_pipeline.errors import UserError
 from data_pipeline.masking import MaskingSpec
 from data_pipeline.packing import packing_bound
 from data_pipeline.pairing import PAIRS
-from data_pipeline.plan import Plans, PlanSpec
+from data_pipeline.plan import PlanSpec
+from data_pipeline.plan_cache import Plans
 
 if TYPE_CHECKING:
     from data_pipeline.store import Split

@@ -1,19 +1,11 @@
 """The plan of an epoch: which tokens make which example, and which examples make which row.
 
-A plan is a pure function of (split, PlanSpec, epoch). It is cached on disk under a hash of all
-three, so that resuming anywhere is a look-up; a cache that is lost or damaged is planned again.
+A plan is a pure function of (split, PlanSpec, epoch); `plan_cache` keeps it.
 """
 
 import dataclasses
-import functools
-import hashlib
-import json
-import os
-import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -24,15 +16,14 @@ from data_pipeline.errors import UserError
 from data_pipeline.packing import Limits, pack
 from data_pipeline.pairing import MODES, PAIRS, Examples, Pairing, Pools, Texts, make_examples
 from data_pipeline.pairing.texts import document_tokens, read_only
-from data_pipeline.plan_files import Put, find, keep, remove
+from data_pipeline.plan_files import Put
 
 if TYPE_CHECKING:
     from data_pipeline.store import Split
 
-__all__ = ["Plan", "PlanSpec", "Plans", "make_plan", "read_only"]
+__all__ = ["Plan", "PlanSpec", "make_plan", "plan_epoch", "read_only"]
 
 VERSION: Final = 2  # raised whenever the same spec gives another plan
-KEPT: Final = 3  # epochs whose plans are kept, in memory and, with epoch 0, on disk
 _PAIR: Final = (5, "a pair: 5 tokens at least ([CLS] A [SEP] B [SEP])")
 _BLOCK: Final = (4, "a block of sentences: 4 tokens at least ([CLS], two tokens, [SEP])")
 # Above this a number would not fit its column.
@@ -302,88 +293,3 @@ def _pools(
             "another one: add documents, or set negative_pool to corpus where the split has others"
         )
     return pools
-
-
-class Plans:
-    """The plans of all epochs of one phase, cached in `cache_dir`.
-
-    Safe to use from several threads and processes at once. Of the epochs that are used, the last
-    few stay in memory; files of epochs further back are removed, those of epoch 0 apart, which
-    says how many rows every epoch has, and those of fixed plans (dupe_factor), which come again.
-    """
-
-    def __init__(
-        self,
-        split: "Split",
-        spec: PlanSpec,
-        cache_dir: str | os.PathLike[str],
-        *,
-        sources: Sequence[str] = (),
-        languages: Sequence[str] = (),
-    ) -> None:
-        self._split, self._spec = split, spec
-        self._names = {"sources": sources, "languages": languages}
-        self._cache_dir = Path(cache_dir)
-        depends_on = (VERSION, split.digest, dataclasses.asdict(spec))
-        digest = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
-        self._name = f"plan-{digest[:32]}"
-        self._lock = threading.Lock()
-        self._plans: dict[int, Future[Plan]] = {}  # the one asked for last is the last
-        self._planner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="plan")
-
-    @property
-    def rows(self) -> int:
-        """Rows of every epoch of the phase: what epoch 0 gives."""
-        return self.epoch(0).rows
-
-    def epoch(self, epoch: int) -> Plan:
-        """The plan of an epoch: from memory, from the cache, or made now."""
-        future, mine = self._claim(self._spec.planned(epoch))
-        if mine:
-            self._fulfil(self._spec.planned(epoch), future)
-        return future.result()
-
-    def prepare(self, epoch: int) -> None:
-        """Have the plan of an epoch made in the background. Should that fail, whoever asks for the
-        plan makes it, and meets the error."""
-        future, mine = self._claim(self._spec.planned(epoch))
-        if mine:
-            self._planner.submit(self._fulfil, self._spec.planned(epoch), future)
-
-    def _claim(self, epoch: int) -> tuple[Future[Plan], bool]:
-        with self._lock:
-            future = self._plans.pop(epoch, None)
-            mine = future is None
-            self._plans[epoch] = future = future or Future()
-            for other in [e for e, plan in self._plans.items() if plan.done()][:-KEPT]:
-                del self._plans[other]
-            return future, mine
-
-    def _fulfil(self, epoch: int, future: Future[Plan]) -> None:
-        try:
-            future.set_result(self._open_or_make(epoch))
-        except BaseException as error:
-            with self._lock:
-                self._plans.pop(epoch, None)  # the next to ask tries again
-            future.set_exception(error)
-
-    def _open_or_make(self, epoch: int) -> Plan:
-        folder = self._folder(epoch)
-        columns = find(folder)
-        if columns is None:
-            columns = keep(folder, COLUMNS, functools.partial(self._fill, epoch))
-        if not self._spec.dupe_factor:
-            self._remove_behind(epoch)
-        return Plan(**columns)
-
-    def _remove_behind(self, epoch: int) -> None:
-        for folder in self._cache_dir.glob(f"{self._name}-*"):
-            number = folder.name.removeprefix(f"{self._name}-")
-            if number.isdecimal() and 0 < int(number) <= epoch - KEPT:
-                remove(folder)
-
-    def _fill(self, epoch: int, put: Put) -> None:
-        plan_epoch(self._split, self._spec, epoch, put, **self._names)
-
-    def _folder(self, epoch: int) -> Path:
-        return self._cache_dir / f"{self._name}-{epoch}"

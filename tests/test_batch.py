@@ -26,7 +26,8 @@ from data_pipeline.assemble import Assembler
 from data_pipeline.batch import Batches
 from data_pipeline.errors import UserError
 from data_pipeline.masking import MaskingSpec
-from data_pipeline.plan import Plan, Plans, PlanSpec, make_plan
+from data_pipeline.plan import Plan, PlanSpec, make_plan
+from data_pipeline.plan_cache import Plans
 
 
 @pytest.fixture(scope="module")

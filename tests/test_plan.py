@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from data_pipeline import plan as plan_module
-from data_pipeline import plan_files
+from data_pipeline import plan_cache, plan_files
 from data_pipeline.errors import UserError
 from data_pipeline.packing import packing_bound
-from data_pipeline.plan import Plan, Plans, PlanSpec, make_plan, plan_epoch, read_only
+from data_pipeline.plan import Plan, PlanSpec, make_plan, plan_epoch, read_only
+from data_pipeline.plan_cache import Plans
 from data_pipeline.store import StoredDocument, make_split
 
 SPEC = PlanSpec(32, seed=5)
@@ -195,13 +195,13 @@ def test_an_error_in_the_background_is_raised_for_who_asks(tmp_path, monkeypatch
         put("piece_start", np.zeros(3, np.int64))
         raise UserError("no plan today")
 
-    monkeypatch.setattr(plan_module, "plan_epoch", failing)
+    monkeypatch.setattr(plan_cache, "plan_epoch", failing)
     plans = Plans(random_split(), SPEC, tmp_path)
     plans.prepare(1)
     with pytest.raises(UserError, match="no plan today"):
         plans.epoch(1)
     assert list(tmp_path.iterdir()) == []
-    monkeypatch.setattr(plan_module, "plan_epoch", plan_epoch)
+    monkeypatch.setattr(plan_cache, "plan_epoch", plan_epoch)
     assert plans.epoch(1).rows > 0
 
 
@@ -263,7 +263,7 @@ def test_plans_of_epochs_far_behind_are_given_up(tmp_path, made):
         mapped.append(plans.epoch(epoch))
         names += folders(tmp_path) - before
     assert folders(tmp_path) == {names[0], *names[4:]}
-    assert len(plans._plans) <= plan_module.KEPT + 1
+    assert len(plans._plans) <= plan_cache.KEPT + 1
     assert equal(mapped[2], make_plan(random_split(), SPEC, 2))  # mapped files stay readable
     assert equal(plans.epoch(2), mapped[2])  # and a lost plan is made again
     assert made == [0, 1, 2, 3, 4, 5, 6, 2]
