@@ -43,7 +43,8 @@ class Plans:
         self._split, self._spec = split, spec
         self._names = {"sources": sources, "languages": languages}
         self._cache_dir = Path(cache_dir)
-        depends_on = (VERSION, split.digest, dataclasses.asdict(spec))
+        weighed = tuple(sources) if spec.source_weights else ()  # by name, the split has numbers
+        depends_on = (VERSION, split.digest, dataclasses.asdict(spec), weighed)
         digest = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
         self._name = f"plan-{digest[:32]}"
         self._lock = threading.Lock()

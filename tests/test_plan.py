@@ -123,6 +123,16 @@ def test_cache_tells_inputs_apart(tmp_path, made):
     assert len(list(tmp_path.iterdir())) == 4
 
 
+def test_cache_tells_names_of_sources_apart(tmp_path):
+    """The weights of a plan are by name, the split has numbers."""
+    documents = [StoredDocument([[n] * 9] * 3, source=n % 2) for n in range(20)]
+    split = make_split("train", documents, vocab_size=100)
+    spec = PlanSpec(32, pairing="single", source_weights=(("books", 2.0),))
+    for names in (("books", "wiki"), ("wiki", "books")):
+        plan = Plans(split, spec, tmp_path, sources=names).epoch(0)
+        assert equal(plan, make_plan(split, spec, 0, sources=names))
+
+
 def _cut(folder):
     file = folder / "piece_start.npy"
     file.write_bytes(file.read_bytes()[:-8])
