@@ -12,7 +12,8 @@ import numpy as np
 from data_pipeline.errors import UserError
 from data_pipeline.shard import Unit, open_shard
 from data_pipeline.sources import SourceSpec, kind_of
-from data_pipeline.store import ARRAYS, SPLITS, ArrayWriter, token_type, write_manifest
+from data_pipeline.store import ARRAYS, SPLITS, token_type
+from data_pipeline.store_writer import ArrayWriter, write_manifest
 from data_pipeline.tokenizer import Tokenizer
 
 FEW_DOCUMENTS = 4  # below this a source has a warning

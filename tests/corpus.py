@@ -7,7 +7,8 @@ import numpy as np
 
 from bert_jax.config import Config
 from bert_jax.config_file import load
-from data_pipeline.store import StoredDocument, TokenStore, write_store
+from data_pipeline.store import TokenStore
+from data_pipeline.store_writer import StoredDocument, write_store
 from data_pipeline.tokenizer import Tokenizer
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

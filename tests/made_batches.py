@@ -5,7 +5,7 @@ import numpy as np
 from data_pipeline.batch import Batches
 from data_pipeline.masking import MaskingSpec
 from data_pipeline.plan import PlanSpec
-from data_pipeline.store import StoredDocument, make_split
+from data_pipeline.store_writer import StoredDocument, make_split
 from data_pipeline.tokenizer import SpecialIds
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)

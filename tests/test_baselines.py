@@ -19,7 +19,8 @@ from data_pipeline.baselines import (
 from data_pipeline.build import build_store
 from data_pipeline.errors import UserError
 from data_pipeline.sources import parse_source
-from data_pipeline.store import StoredDocument, TokenStore, make_split, write_store
+from data_pipeline.store import TokenStore
+from data_pipeline.store_writer import StoredDocument, make_split, write_store
 from data_pipeline.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 IDS = 12

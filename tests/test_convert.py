@@ -26,7 +26,7 @@ from bert_jax.convert.card import Card
 from bert_jax.convert.export import export, run_export
 from bert_jax.terminal import console
 from data_pipeline.errors import UserError
-from data_pipeline.store import StoredDocument, write_store
+from data_pipeline.store_writer import StoredDocument, write_store
 from data_pipeline.tokenizer import Tokenizer
 
 

@@ -32,7 +32,8 @@ from data_pipeline.inspect import (
     decode,
 )
 from data_pipeline.sources import parse_source
-from data_pipeline.store import StoredDocument, TokenStore, write_store
+from data_pipeline.store import TokenStore
+from data_pipeline.store_writer import StoredDocument, write_store
 from data_pipeline.tokenizer import SPECIAL_TOKENS, SpecialIds, Tokenizer
 
 SPECIAL = SpecialIds(0, 1, 2, 3, 4)

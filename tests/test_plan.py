@@ -14,7 +14,7 @@ from data_pipeline.errors import UserError
 from data_pipeline.packing import packing_bound
 from data_pipeline.plan import Plan, PlanSpec, make_plan, plan_epoch, read_only
 from data_pipeline.plan_cache import Plans
-from data_pipeline.store import StoredDocument, make_split
+from data_pipeline.store_writer import StoredDocument, make_split
 
 SPEC = PlanSpec(32, seed=5)
 

@@ -7,16 +7,8 @@ import numpy as np
 import pytest
 
 from data_pipeline.errors import UserError
-from data_pipeline.store import (
-    ArrayWriter,
-    StoredDocument,
-    TokenStore,
-    make_split,
-    manifest_digest,
-    open_store,
-    token_type,
-    write_store,
-)
+from data_pipeline.store import TokenStore, manifest_digest, open_store, token_type
+from data_pipeline.store_writer import ArrayWriter, StoredDocument, make_split, write_store
 from data_pipeline.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 TRAIN = [StoredDocument([[5, 6, 7], [8]]), StoredDocument([[9, 9]], source=1, language=1)]
