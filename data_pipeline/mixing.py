@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from data_pipeline.draws import compiled, draw, fold, threshold
+from data_pipeline.draws import chance, compiled, draw, fold, threshold
 from data_pipeline.errors import UserError
 
 if TYPE_CHECKING:
@@ -88,4 +88,4 @@ def draw_visits(expected: np.ndarray, key: np.uint64) -> np.ndarray:
 @compiled
 def _round_up(key, limits, visits):
     for document in range(len(visits)):
-        visits[document] += (draw(fold(key, document), 0) >> np.uint64(1)) < limits[document]
+        visits[document] += chance(draw(fold(key, document), 0), limits[document])

@@ -222,7 +222,7 @@ def plan_epoch(
         visited = expected > 0
     pools = None
     if spec.pairing in PAIRS:
-        pools = _pools(split, visited, spec.negative_pool, sources, languages)
+        pools = _pools(split, visited, spec, sources, languages)
     lengths = []
     pieces = np.int64(0)
     put("example_pieces", np.zeros(1, np.uint32))
@@ -272,12 +272,12 @@ def _put_rows(lengths: np.ndarray, split: "Split", spec: PlanSpec, epoch: int, p
 def _pools(
     split: "Split",
     visited: np.ndarray | None,
-    negative_pool: Literal["source", "corpus"],
+    spec: PlanSpec,
     sources: Sequence[str],
     languages: Sequence[str],
 ) -> Pools:
     labels = np.zeros(len(split.document_lengths), np.int64)
-    if negative_pool == "source":
+    if spec.negative_pool == "source":
         language_count = int(split.document_language.max()) + 1
         labels = split.document_source.astype(np.int64) * language_count + split.document_language
     pools = Pools.group(labels, visited)
@@ -289,7 +289,7 @@ def _pools(
         language_name = languages[language] if languages else f"number {language}"
         raise UserError(
             f'source "{source_name}" has a single document in language "{language_name}" in the '
-            f'"{split.name}" split, and next sentence prediction draws random sentences from '
+            f'"{split.name}" split, and pairing "{spec.pairing}" draws random sentences from '
             "another one: add documents, or set negative_pool to corpus where the split has others"
         )
     return pools

@@ -3,6 +3,7 @@
 Statistics use fixed seeds, so they cannot flake; bounds are 4.4 standard errors (two-sided 1e-5).
 """
 
+import dataclasses
 import math
 from fractions import Fraction
 
@@ -298,16 +299,18 @@ def test_truncation_cuts_front_and_back_alike():
     share((starts[pairs, 1] % 90).sum(), 28 * pairs.sum(), 0.5)
 
 
-def test_a_source_with_one_document_is_refused():
-    split = split_of([[5], [5], [5]], sources=[0, 1, 0])
+@pytest.mark.parametrize("pairing", ["nsp", "sop"])
+def test_a_source_with_one_document_is_refused(pairing):
+    split, spec = split_of([[5], [5], [5]], sources=[0, 1, 0]), PlanSpec(32, pairing=pairing)
     with pytest.raises(UserError) as caught:
-        make_plan(split, PlanSpec(32), 0, sources=("wikipedia", "books"), languages=("en",))
+        make_plan(split, spec, 0, sources=("wikipedia", "books"), languages=("en",))
     message = str(caught.value)
+    assert f'pairing "{pairing}"' in message
     assert 'source "books"' in message
     assert '"en"' in message
     assert '"train" split' in message
     assert "\n" not in message
-    assert make_plan(split, PlanSpec(32, negative_pool="corpus"), 0).rows == 3
+    assert make_plan(split, dataclasses.replace(spec, negative_pool="corpus"), 0).rows == 3
 
 
 def test_a_single_document_is_refused_by_both_pools():

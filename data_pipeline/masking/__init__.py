@@ -7,9 +7,9 @@ another got: 0 chooses, 1 replaces, 2 gives the lengths of n-grams.
 """
 
 from data_pipeline.masking.apply import Notes, Slots, budget, empty_notes, mask_example
-from data_pipeline.masking.spec import MODES, SPAN, TOKEN, WHOLE_WORD, MaskingSpec, Rule
+from data_pipeline.masking.spec import MODES, TOKEN, WHOLE_WORD, MaskingSpec, Rule
 
 __all__ = [
-    "MODES", "SPAN", "TOKEN", "WHOLE_WORD", "MaskingSpec", "Notes", "Rule", "Slots", "budget",
+    "MODES", "TOKEN", "WHOLE_WORD", "MaskingSpec", "Notes", "Rule", "Slots", "budget",
     "empty_notes", "mask_example",
 ]  # fmt: skip
