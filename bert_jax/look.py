@@ -26,6 +26,7 @@ from data_pipeline.inspect import (
     count_groups,
     decode,
 )
+from data_pipeline.pairing.blocks import dropped
 from data_pipeline.runners import byte_bar
 from data_pipeline.store import SPLITS, TokenStore, bytes_to_verify, open_store, read_manifest
 from data_pipeline.tokenizer import Tokenizer
@@ -102,7 +103,11 @@ def inspect(
             lengths
         ),
         f"Rows of epoch 0, phase {phase}": overview.of_rows(
-            counts, batches.rows_per_epoch, batches.fill()[1], config.data
+            counts,
+            batches.rows_per_epoch,
+            batches.fill()[1],
+            dropped(split.sentence_lengths, shape.seq_length),
+            config.data,
         ),
     }
     if counts.labels is not None:

@@ -14,7 +14,7 @@ from data_pipeline.store import TokenStore
 
 Rows = tuple[Sequence[str], Sequence[Sequence[object]]]
 
-PAIR_LABELS = {"nsp": ("B follows A", "B is random"), "sop": ("in order", "swapped")}
+PAIR_LABELS = {"nsp": ("B follows A", "B is random"), "sop": ("in order", "swapped or random")}
 _SHARES = {"shortest": 0.0, "10%": 0.1, "median": 0.5, "90%": 0.9, "99%": 0.99, "longest": 1.0}
 
 
@@ -37,12 +37,25 @@ def of_lengths(lengths: Mapping[str, Lengths]) -> Rows:
     ]
 
 
-def of_rows(counts: ExampleCounts, rows: int, bound: float, data: DataConfig) -> Rows:
-    """Fill and masks of the counted rows; `rows`: of the whole epoch; `bound`: of its fill."""
+def of_rows(
+    counts: ExampleCounts, rows: int, bound: float, left_out: tuple[int, int], data: DataConfig
+) -> Rows:
+    """Fill and masks of the counted rows.
+
+    Args:
+        rows: of the whole epoch.
+        bound: of its fill.
+        left_out: sentences that are too long for its examples, and their tokens.
+    """
     kept = max(0.0, 1 - data.mask_share - data.random_share)
     return ("", "found", "expected"), [
         ("rows", counts.rows, f"of {rows:,}" if counts.rows < rows else "the whole epoch"),
         ("examples", counts.examples, ""),
+        *(
+            [("sentences left out", left_out[0], f"{left_out[1]:,} tokens, too long for a block")]
+            if data.pairing == "single"
+            else []
+        ),
         ("fill: tokens / places", _percent(counts.tokens, counts.slots, 2), f"at most {bound:.2%}"),
         ("predictions", counts.predicted, ""),
         (

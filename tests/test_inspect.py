@@ -212,6 +212,23 @@ def test_the_verb_shows_counts_and_examples_and_writes_a_page(store, tmp_path, c
     assert "<script" not in text
 
 
+def test_sentences_that_single_leaves_out_are_counted(store, capsys) -> None:
+    words = ["data", "inspect", f"--store={store.path}", *overrides(small_config(store))]
+    words += ["--config.data.pairing=single", "--config.phases[0].seq_length=8"]
+    assert cli.main(words) == cli.DONE
+    long = store.train.sentence_lengths[store.train.sentence_lengths > 6]
+    (line,) = [li for li in capsys.readouterr().out.splitlines() if "sentences left out" in li]
+    assert f" {len(long)} " in line
+    assert f" {long.sum():,} tokens" in line
+
+
+def test_a_second_text_out_of_order_may_be_a_random_one(store, capsys) -> None:
+    words = ["data", "inspect", f"--store={store.path}", *overrides(small_config(store))]
+    assert cli.main([*words, "--config.data.pairing=sop", "--examples=8"]) == cli.DONE
+    out = capsys.readouterr().out
+    assert out.count("swapped") == out.count("swapped or random") > 1
+
+
 def test_no_text_of_the_corpus_breaks_the_page(tmp_path, capsys) -> None:
     evil = ["</p><script>", "a&b", "{title}", "<!--", "]]>", '"', "[bold]x", "$x^", "%s", "\u202e"]
     rng = np.random.default_rng(0)
