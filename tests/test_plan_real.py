@@ -90,6 +90,14 @@ def test_half_of_the_chunks_with_two_sentences_are_swapped(split, seq_length):
     share(swapped, swapped + ordered, 0.5)
 
 
+def pairs_of_documents(split, spec, epoch):
+    """The pieces of every document's pairs."""
+    plan = make_plan(split, spec, epoch)
+    pieces = np.stack([plan.piece_start, plan.piece_length], 1).reshape(-1, 4)
+    _, document, _ = places(split, plan)
+    return np.split(pieces, np.searchsorted(document, np.arange(1, len(split.document_lengths))))
+
+
 def test_a_tenth_of_the_documents_are_cut_short(split):
     documents, epochs, cut = len(split.document_lengths), 20, 0
     for epoch in range(epochs):
@@ -97,15 +105,16 @@ def test_a_tenth_of_the_documents_are_cut_short(split):
         rngs = [original.PairDraws(original.fold(key, d)) for d in range(documents)]
         is_short = np.array([rng.random() < 0.1 for rng in rngs])
         cut += is_short.sum()
-        if epoch < 2:
-            plan = make_plan(split, PlanSpec(128), epoch)
-            _, document, _ = places(split, plan)
-            in_order = plan.example_label == 0
-            lengths = plan.lengths()
-            # In a document that is not cut short, only its last chunk is below the full length.
-            below = in_order & (lengths < 128) & ~is_short[document]
-            assert np.bincount(document[below]).max(initial=0) <= 1
-            assert (lengths[in_order & is_short[document]] < 128).any()
+        if epoch < 2:  # the plan cuts those documents, and no others
+            plain = pairs_of_documents(split, PlanSpec(128, short_seq_prob=0.0), epoch)
+            made = pairs_of_documents(split, PlanSpec(128), epoch)
+            changed = np.array([not np.array_equal(a, b) for a, b in zip(plain, made, strict=True)])
+            assert not changed[~is_short].any()
+            targets = np.array([rng.randint(2, 125) for rng in rngs])
+            long = np.array([len(pairs) >= 5 for pairs in plain])
+            surely = is_short & long & (targets < 100)
+            assert changed[surely].all()
+            assert surely.sum() > 10
     share(cut, documents * epochs, 0.1)
 
 
@@ -118,7 +127,8 @@ def test_blocks_hold_every_token_once_but_what_is_dropped(split, mode, seq_lengt
     read = np.zeros(len(split.tokens) + 1, np.int64)
     np.add.at(read, plan.piece_start, 1)
     np.add.at(read, plan.piece_start + plan.piece_length, -1)
-    assert np.cumsum(read).max() == 1
+    kept = split.sentence_lengths <= (seq_length - 2 if mode == "single" else np.inf)
+    assert np.array_equal(np.cumsum(read)[:-1], np.repeat(kept, split.sentence_lengths))
 
 
 @pytest.mark.parametrize("mode", ["nsp", "sop"])
