@@ -14,7 +14,7 @@ from data_pipeline.store import TokenStore
 
 Rows = tuple[Sequence[str], Sequence[Sequence[object]]]
 
-PAIR_LABELS = {"nsp": ("B follows A", "B is random"), "sop": ("in order", "swapped")}
+PAIR_LABELS = {"nsp": ("B follows A", "B is random"), "sop": ("in order", "swapped or random")}
 _SHARES = {"shortest": 0.0, "10%": 0.1, "median": 0.5, "90%": 0.9, "99%": 0.99, "longest": 1.0}
 
 
@@ -48,7 +48,7 @@ def of_rows(counts: ExampleCounts, rows: int, bound: float, data: DataConfig) ->
         (
             "predictions / tokens",
             _percent(counts.predicted, counts.tokens, 2),
-            f"{data.mask_rate:.2%} or fewer: max_predictions",
+            f"{data.mask_rate:.2%}, rounded in each example, at most max_predictions",
         ),
         ("now [MASK]", _percent(counts.masked, counts.predicted, 2), f"{data.mask_share:.2%}"),
         ("now any token", _percent(counts.random, counts.predicted, 2), f"{data.random_share:.2%}"),
