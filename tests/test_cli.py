@@ -143,6 +143,17 @@ def test_a_tokenizer_that_cannot_be_written_is_not_trained(out, say, tmp_path, m
     assert str(tmp_path / out) in one_line(err)
 
 
+def test_training_a_tokenizer_shows_how_far_it_is(say, tmp_path):
+    folder = text_folder(tmp_path / "text", PROSE)
+    out = tmp_path / "tokenizer.json"
+    code, _, err = say(
+        "data", "tokenizer", f"--source=books:{folder}", f"--out={out}", "--vocab_size=100"
+    )
+    assert code == 0
+    assert "100%" in err
+    assert one_line(err) == "training 100 entries"
+
+
 def test_a_path_without_its_kind(say, tmp_path):
     code, _, err = build(say, tmp_path, "text/books")
     assert code == cli.FAILED
