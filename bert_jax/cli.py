@@ -2,14 +2,14 @@
 
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from absl import flags
 
 from bert_jax.config_values import nearest
 from bert_jax.errors import DONE, FAILED, STOPPED, USAGE, StoppedError, UsageError, UserError
 from bert_jax.verbs import data, look, train, use
-from bert_jax.verbs.verb import Verb
+from bert_jax.verbs.verb import Verb, help_of
 
 VERBS: dict[str, Verb] = train.VERBS | data.VERBS | look.VERBS | use.VERBS
 
@@ -34,11 +34,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     if not words or words[0] in ("--help", "-h", "help"):
-        print(_overview())
+        print(_overview(VERBS))
         return DONE if words else USAGE
+    group = [verb for verb in VERBS if verb.startswith(f"{words[0]} ")]
+    if group and (len(words) == 1 or words[1] in ("--help", "-h", "help")):
+        print(_overview(group))
+        return DONE if len(words) > 1 else USAGE
     name = next((v for v in VERBS if words[: len(v.split())] == v.split()), None)
     if name is None:
-        said = " ".join(words[:2] if words[0] in ("data", "convert") else words[:1])
+        said = " ".join(words[:2] if group else words[:1])
         raise UsageError(f"there is no verb {said!r}{nearest(said, VERBS)}")
     verb, rest = VERBS[name], words[len(name.split()) :]
     values = flags.FlagValues()
@@ -60,9 +64,9 @@ def _run(words: list[str]) -> int:
     return DONE
 
 
-def _overview() -> str:
+def _overview(names: Iterable[str]) -> str:
     lines = ["bert-jax VERB [--flag=value ...]", ""]
-    lines += [f"  {name:<16}{verb.says}" for name, verb in VERBS.items()]
+    lines += [f"  {name:<16}{VERBS[name].says}" for name in names]
     return "\n".join([*lines, "", "bert-jax VERB --help shows a verb's flags and an example."])
 
 
@@ -70,6 +74,7 @@ def _help(name: str, verb: Verb, values: flags.FlagValues) -> str:
     lines = [f"bert-jax {name} [--flag=value ...]{verb.words}", "", f"  {verb.says}", ""]
     for flag in values:
         default = values[flag].default
-        shown = "" if default in (None, []) else f" (default {default})"
-        lines.append(f"  --{flag:<16}{values[flag].help}{shown}")
+        # The default config is a path here: `define_config` names it in the help.
+        shown = "" if default in (None, []) or flag == "config" else f" (default {default})"
+        lines.append(f"  --{flag:<16}{help_of(values, flag)}{shown}")
     return "\n".join([*lines, "", "Example:", f"  {verb.example}"])

@@ -7,11 +7,17 @@ A config file returns an `ml_collections.ConfigDict`; `config_values.from_dict` 
 import bisect
 import dataclasses
 import itertools
+import math
 from typing import Annotated, Literal
 
+from bert_jax.config_values import Within
 from bert_jax.errors import UserError
 
-Count = Annotated[int, "1 or more"]
+Count = Annotated[int, Within("1 or more", 1)]
+Natural = Annotated[int, Within("0 or more", 0)]
+Amount = Annotated[float, Within("0 or more", 0)]
+Share = Annotated[float, Within("between 0 and 1", 0, 1)]
+Fraction = Annotated[float, Within("0 or more and below 1", 0, math.nextafter(1, 0))]
 Objective = Literal["mlm", "nsp", "sop", "sbo"]
 OptimizerName = Literal["bert_adamw", "adamw", "lamb", "lamb_albert", "lamb_all", "lamb_clamped"]
 
@@ -26,19 +32,19 @@ class ModelConfig:
     num_attention_heads: Count
     intermediate_size: Count
     hidden_act: Literal["gelu", "gelu_tanh"]  # erf (the 2018 release), or its tanh approximation
-    hidden_dropout_prob: float
-    attention_probs_dropout_prob: float
+    hidden_dropout_prob: Fraction
+    attention_probs_dropout_prob: Fraction
     max_position_embeddings: Count
     type_vocab_size: Count
-    initializer_range: float
-    layer_norm_eps: float
+    initializer_range: Amount
+    layer_norm_eps: Amount
     pad_vocab_to_multiple_of: Count  # rows added for the hardware: zero, never predicted
 
     def __post_init__(self) -> None:
         if self.hidden_size % self.num_attention_heads:
             raise UserError(
-                f"model.hidden_size={self.hidden_size} is not a multiple of "
-                f"model.num_attention_heads={self.num_attention_heads}; change one of them"
+                f"config.model.hidden_size={self.hidden_size} is not a multiple of "
+                f"config.model.num_attention_heads={self.num_attention_heads}; change one of them"
             )
 
     @property
@@ -57,18 +63,18 @@ class DataConfig:
 
     store: str
     source_weights: str  # "books=2,wiki=0.5": visits of a source's documents in an epoch; "" = 1
-    language_smoothing: float  # languages are drawn by share ** this; 1 = as they are
+    language_smoothing: Amount  # languages are drawn by share ** this; 1 = as they are
     pairing: Literal["nsp", "sop", "full_sentences", "doc_sentences", "single"]
     negative_pool: Literal["source", "corpus"]  # where a random second sentence comes from
-    short_seq_prob: float
-    dupe_factor: int  # 0 = new pairs and masks every epoch; n = n fixed sets of them, in turn
+    short_seq_prob: Share
+    dupe_factor: Natural  # 0 = new pairs and masks every epoch; n = n fixed sets of them, in turn
     masking: Literal["token", "whole_word", "ngram", "span"]
     max_ngram: Count  # words, of masking=ngram
-    span_success: float  # p of the geometric lengths of masking=span
+    span_success: Share  # p of the geometric lengths of masking=span
     max_span: Count  # words, of masking=span
-    mask_rate: float
-    mask_share: float  # of the chosen tokens: replaced by [MASK]
-    random_share: float  # replaced by a random token; the rest stay as they are
+    mask_rate: Share
+    mask_share: Share  # of the chosen tokens: replaced by [MASK]
+    random_share: Share  # replaced by a random token; the rest stay as they are
     random_tokens: Literal["uniform", "unigram"]  # how a random token is drawn
     span_boundary: bool  # the span boundary objective beside the masked tokens
 
@@ -98,9 +104,9 @@ class PhaseConfig:
     seq_length: Count  # most tokens of an example
     max_predictions: Count  # most predictions of an example
     examples_per_row: Count  # 1 = padded rows of one example; more = rows packed with examples
-    row_length: int  # tokens of a packed row; 0 = seq_length
-    learning_rate: float | None  # with optimizer.schedule_over="phase"; None = the optimizer's
-    warmup_steps: int | None  # the same
+    row_length: Natural  # tokens of a packed row; 0 = seq_length
+    learning_rate: Amount | None  # with optimizer.schedule_over="phase"; None = the optimizer's
+    warmup_steps: Natural | None  # the same
 
     @property
     def row_tokens(self) -> int:
@@ -118,17 +124,17 @@ class OptimizerConfig:
     """`bert_adamw` is the original's (no bias correction); `adamw` is Loshchilov and Hutter's."""
 
     name: OptimizerName
-    learning_rate: float
-    warmup_steps: int
-    decay_power: float  # of what is left of the steps; 1 = linear
+    learning_rate: Amount
+    warmup_steps: Natural
+    decay_power: Amount  # of what is left of the steps; 1 = linear
     schedule_over: Literal["run", "phase"]  # one schedule for all steps, or one for each phase
     phase_moments: Literal["carry", "reset"]  # what a phase after the first starts with
     phase_count: Literal["carry", "reset"]  # of updates, for the bias correction
-    b1: float
-    b2: float
-    eps: float
-    weight_decay: float
-    clip_norm: float  # of all gradients together; 0 = none
+    b1: Fraction
+    b2: Fraction
+    eps: Amount
+    weight_decay: Amount
+    clip_norm: Amount  # of all gradients together; 0 = none
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -161,14 +167,14 @@ class ComputeConfig:
 class CheckpointConfig:
     every_steps: Count
     keep: Count  # the newest so many
-    keep_every_steps: int  # those at multiples of this are never removed; 0 = none
+    keep_every_steps: Natural  # those at multiples of this are never removed; 0 = none
     keep_best: bool  # the one with the lowest held-out loss of each phase
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
     every_steps: Count
-    batches: int  # at most so many batches of held-out rows; 0 = all of them
+    batches: Natural  # at most so many batches of held-out rows; 0 = all of them
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

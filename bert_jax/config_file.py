@@ -34,7 +34,8 @@ def define_config(
         _FLAG,
         path and str(path),
         f"a shipped config ({', '.join(shipped())}) or a path to a .py file; "
-        f"--{_FLAG}.model.hidden_size=512 overrides a value",
+        f"--{_FLAG}.model.hidden_size=512 overrides a value"
+        f"{f' (default {default})' if default else ''}",
         flag_values=values,
         sys_argv=list(argv),
     )

@@ -6,6 +6,7 @@ line with the nearest valid name.
 
 import dataclasses
 import difflib
+import sys
 import types
 import typing
 from collections.abc import Mapping
@@ -14,6 +15,15 @@ from typing import Annotated, Any, Literal, TypeVar
 from bert_jax.errors import UserError
 
 T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Within:
+    """Bounds of a number, both included, and how an error says them."""
+
+    wanted: str
+    low: float
+    high: float = sys.float_info.max
 
 
 def from_dict(values: Mapping[str, Any], cls: type[T], where: str = "config") -> T:
@@ -43,14 +53,15 @@ def nearest(name: str, valid: typing.Iterable[str]) -> str:
 def _convert(value: Any, hint: Any, where: str) -> Any:
     origin = typing.get_origin(hint)
     if origin is Annotated:
-        base, wanted = typing.get_args(hint)
+        base, within = typing.get_args(hint)
         number = _convert(value, base, where)
-        return number if number >= 1 else _wrong(value, wanted, where)
+        inside = within.low <= number <= within.high  # never so for a nan
+        return number if inside else _wrong(value, within.wanted, where)
     if dataclasses.is_dataclass(hint):
         if not isinstance(value, Mapping):
             value = dict(value.items()) if hasattr(value, "items") else _wrong(value, "keys", where)
         return from_dict(value, hint, where)  # type: ignore[arg-type]
-    if origin is types.UnionType:  # X | None
+    if origin in (types.UnionType, typing.Union):  # X | None
         (base,) = (h for h in typing.get_args(hint) if h is not types.NoneType)
         return None if value is None else _convert(value, base, where)
     if origin is tuple:

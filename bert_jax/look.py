@@ -39,6 +39,12 @@ _STYLES = {
     "random": "bold magenta",
     "kept": "bold green",
 }
+_COUNTED = {  # what the horizontal axis of a histogram counts
+    "sentences": "tokens of a sentence",
+    "documents": "tokens of a document",
+    "examples": "tokens of an example, special ones too",
+    "predictions": "predictions of an example",
+}
 
 
 def verify(path: Path) -> None:
@@ -102,7 +108,7 @@ def inspect(
         "Tokens (of an example: specials too), and predictions of an example": overview.of_lengths(
             lengths
         ),
-        f"Rows of epoch 0, phase {phase}": overview.of_rows(
+        f"Rows of epoch 0 of config.phases[{phase}]": overview.of_rows(
             counts,
             batches.rows_per_epoch,
             batches.fill()[1],
@@ -141,7 +147,7 @@ def _is_number(value: object) -> bool:
 
 
 def _print_bars(title: str, lengths: Lengths) -> None:
-    console.print(rich.text.Text(title, "bold"))
+    console.print(rich.text.Text(f"{title}: {_COUNTED[title]}", "bold"))
     bins = lengths.bins()
     most = max((count for _, _, count in bins), default=1)
     for low, high, count in bins:
@@ -175,7 +181,7 @@ def _write_page(
     page.heading("Histograms")
     for name, of in lengths.items():
         if of.total:
-            page.figure(report.histogram(of, xlabel=name), name)
+            page.figure(report.histogram(of, xlabel=_COUNTED[name]), name)
     page.heading("Examples")
     page.examples(examples, heads)
     try:
@@ -202,7 +208,7 @@ def batch(
     phase = config.phases[index]
     chosen = parse_rows(rows, phase.batch_size)
     arrays = make_batches(config, store, store.train, phase).batch(local, chosen)
-    console.print(f"step {step}: step {local} of phase {index}, {phase.batch_size} rows")
+    console.print(f"step {step}: step {local} of config.phases[{index}], {phase.batch_size} rows")
     vocabulary = Vocabulary(Tokenizer.load(store.tokenizer_path), store.special)
     few = len(chosen) if rows else min(4, len(chosen))
     shown = decode(_first(arrays, few), vocabulary, chosen[:few])

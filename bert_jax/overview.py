@@ -61,7 +61,7 @@ def of_rows(
         (
             "predictions / tokens",
             _percent(counts.predicted, counts.tokens, 2),
-            f"{data.mask_rate:.2%} or fewer: max_predictions",
+            f"{data.mask_rate:.2%}, rounded in each example, at most max_predictions",
         ),
         ("now [MASK]", _percent(counts.masked, counts.predicted, 2), f"{data.mask_share:.2%}"),
         ("now any token", _percent(counts.random, counts.predicted, 2), f"{data.random_share:.2%}"),

@@ -65,8 +65,8 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
         sizes[sizes.index(-1)] = len(devices) // known
     if -1 in sizes or min(sizes) < 1 or math.prod(sizes) != len(devices):
         raise UserError(
-            f"config.mesh ({shape}) does not fit {len(devices)} devices; "
-            "set one axis to -1 to let it take what is left"
+            f"config.mesh ({shape}) does not fit {len(devices)} devices: the product of all axes "
+            "is their number; one axis, no more, may be -1 and takes what is left"
         )
     types = (AxisType.Auto,) * len(MESH_AXES)
     slices = len({getattr(device, "slice_index", None) for device in devices})

@@ -123,6 +123,12 @@ def pretrain(config: Config, folder: epath.PathLike, *, stop_after: int | None =
 
 
 def _prepare(config: Config, folder: epath.Path) -> Run:
+    workdir.check_free(folder)
+    if not config.data.store:
+        raise UserError(
+            "config.data.store is empty; pass --config.data.store=… with the folder of a token "
+            "store (`bert-jax data build` makes one)"
+        )
     store = open_store(config.data.store)
     check_vocabulary(config, store)
     mesh = sharding.make_mesh(config.mesh)

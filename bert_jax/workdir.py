@@ -63,6 +63,23 @@ def read(workdir: epath.Path) -> dict[str, Any]:
     )
 
 
+def check_free(workdir: epath.Path) -> None:
+    """Raises UserError where a run would write over files that are not of a run."""
+    if workdir.exists() and not workdir.is_dir():
+        raise UserError(f"{workdir}: a file; give a folder as --workdir")
+    if (workdir / "config.json").exists():
+        try:
+            read(workdir)
+        except UserError:
+            raise UserError(
+                f"{workdir}: its config.json is not of a pretraining run; give another --workdir"
+            ) from None
+    elif (workdir / "tokenizer.json").exists():
+        raise UserError(
+            f"{workdir}: its tokenizer.json is not of a pretraining run; give another --workdir"
+        )
+
+
 def claim(workdir: epath.Path, description: dict[str, Any], *, resuming_at: int | None) -> None:
     """Writes the description; when the run goes on, first checks that it may.
 
@@ -99,21 +116,32 @@ def _check(workdir: epath.Path, old: dict[str, Any], new: dict[str, Any], step: 
         starts.append(starts[-1] + phase["steps"])
     begun = sum(start < step for start in starts[:-1])  # phases with at least one update done
     finished = begun - (step < starts[begun])
-    frozen, refused = [], []
+    frozen: list[str] = []
+    refused: list[str] = []
+    kept = len(new["config"]["phases"])
     for key in changed:
         said = f"{key} ({before.get(key)} → {after.get(key)})"
         match = _OF_PHASE.match(key)
         if match is None:
             if not _MAY_CHANGE.match(key):
                 refused.append(said)
-        elif int(match[1]) < finished:
+            continue
+        index = int(match[1])
+        if index >= kept:
+            said = f"config.phases[{index}] (there → not there)"
+        elif key.startswith("data.") and (frozen or refused):
+            continue  # follows from what is named already: keys of `data` come last
+        if said in frozen or said in refused:
+            continue
+        if index < finished:
             frozen.append(said)
-        elif int(match[1]) < begun and match[2] not in _MAY_CHANGE_IN_PHASE:
+        elif index < begun and match[2] not in _MAY_CHANGE_IN_PHASE:
             refused.append(said)
     if frozen:
         raise UserError(
-            f"{workdir}: a finished phase cannot change, and step {step} is beyond that of "
-            f"{'; '.join(frozen)}; put the old values back, add a phase, or give a new --workdir"
+            f"{workdir}: cannot go on with another {'; '.join([*refused, *frozen])}: a finished "
+            f"phase cannot change, and {step} steps are done; put the old values back, add a phase "
+            "or give a new --workdir"
         )
     if refused:
         raise UserError(

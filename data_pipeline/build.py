@@ -11,6 +11,7 @@ import hashlib
 import importlib.metadata
 import json
 import shutil
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -25,7 +26,7 @@ from rich.table import Table
 
 from data_pipeline.errors import UserError
 from data_pipeline.merge import merge
-from data_pipeline.runners import run
+from data_pipeline.runners import byte_bar, run
 from data_pipeline.sentences import check_language
 from data_pipeline.shard import Unit, build_shard, cleaned, is_finished, raw_hash
 from data_pipeline.sources import SourceSpec, read, units
@@ -108,6 +109,7 @@ def train_tokenizer(
     model: Algorithm = "wordpiece",
     lowercase: bool = True,
     most_bytes: int | None = None,
+    progress: bool = True,
 ) -> Tokenizer:
     """Train a vocabulary on the cleaned text of these sources (see `Tokenizer.train`).
 
@@ -115,6 +117,7 @@ def train_tokenizer(
         most_bytes: above so much raw text, a share of the documents is taken, by hash. None is
             1 GiB for WordPiece and, because SentencePiece holds its text in memory many times
             over, 256 MiB for the others.
+        progress: show a bar while the text is read, and say when it has been.
 
     Raises:
         UserError: as `build_store` and `Tokenizer.train`.
@@ -127,10 +130,16 @@ def train_tokenizer(
     highest = int(min(1.0, most_bytes / max(size, 1)) * (1 << 64))
 
     def texts() -> Iterator[str]:
-        for spec, path in files:
-            for document in read(spec, path):
-                if raw_hash(document.text) < highest:
-                    yield cleaned(document, spec)[0]
+        done = 0
+        with byte_bar("read", size, 0, progress) as update:
+            for spec, path in files:
+                for document in read(spec, path):
+                    if raw_hash(document.text) < highest:
+                        yield cleaned(document, spec)[0]
+                done += path.stat().st_size
+                update(done)
+        if progress:  # the trainers do not tell how far they are
+            print(f"training {vocab_size:,} entries", file=sys.stderr)
 
     return Tokenizer.train(texts(), vocab_size, model=model, lowercase=lowercase)
 

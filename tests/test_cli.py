@@ -75,6 +75,21 @@ def test_help_names_every_verb_and_an_example(say):
         code, text, _ = say(*verb.split(), "--help")
         assert code == 0
         assert f"bert-jax {verb}" in text.split("Example:")[1]
+        assert "repeat this option" not in text
+        assert "FieldReference" not in text
+
+
+@pytest.mark.parametrize("group", ["data", "convert"])
+def test_the_first_word_of_a_verb_lists_those_that_begin_with_it(group, say):
+    code, out, _ = say(group, "--help")
+    assert code == 0
+    mine = [verb for verb in cli.VERBS if verb.startswith(group)]
+    assert [line.split("  ")[1] for line in out.splitlines() if line.startswith("  ")] == mine
+    assert say(group)[:2] == (cli.USAGE, out)
+
+
+def test_the_default_config_is_named(say):
+    assert "overrides a value (default base)" in say("data", "inspect", "--help")[1]
 
 
 @pytest.mark.parametrize(
@@ -83,6 +98,7 @@ def test_help_names_every_verb_and_an_example(say):
         (["pretrian"], "did you mean pretrain?"),
         (["data", "bild"], "did you mean data build?"),
         (["pretrain"], "--config=… is missing"),
+        (["data", "build"], "usage: --source=… is missing"),
         (["pretrain", "--config=tiny"], "--workdir=… is missing"),
         (["fill", "--model=x"], "give at least one text"),
         (["pretrain", "--config=tiny", "--workdri=x"], "workdri"),
@@ -101,6 +117,7 @@ def test_a_wrong_command_line_is_one_line_and_code_2(words, line, say):
         (["--config=bsae"], "did you mean base?"),
         (["--config=tiny", "--config.optimizer.learning_rte=1"], "mean optimizer.learning_rate?"),
         (["--config=tiny", "--config.optimizer.name=adam"], "did you mean adamw?"),
+        (["--config=tiny"], "config.data.store is empty; pass --config.data.store=…"),
         (["--config=tiny", "--config.data.store=nowhere"], "nowhere: not a token store"),
     ],
 )
@@ -115,6 +132,45 @@ def test_an_empty_folder(say, tmp_path):
     code, _, err = build(say, tmp_path, f"books:{folder}")
     assert code == cli.FAILED
     assert str(folder) in one_line(err)
+
+
+@pytest.mark.parametrize("out", ["", "nowhere/tokenizer.json"])
+def test_a_tokenizer_that_cannot_be_written_is_not_trained(out, say, tmp_path, monkeypatch):
+    monkeypatch.setattr("data_pipeline.build.train_tokenizer", None)
+    folder = text_folder(tmp_path / "text", PROSE)
+    code, _, err = say("data", "tokenizer", f"--source=books:{folder}", f"--out={tmp_path / out}")
+    assert code == cli.FAILED
+    assert str(tmp_path / out) in one_line(err)
+
+
+def test_training_a_tokenizer_shows_how_far_it_is(say, tmp_path):
+    folder = text_folder(tmp_path / "text", PROSE)
+    out = tmp_path / "tokenizer.json"
+    code, _, err = say(
+        "data", "tokenizer", f"--source=books:{folder}", f"--out={out}", "--vocab_size=100"
+    )
+    assert code == 0
+    assert "100%" in err
+    assert one_line(err) == "training 100 entries"
+
+
+def test_a_path_without_its_kind(say, tmp_path):
+    code, _, err = build(say, tmp_path, "text/books")
+    assert code == cli.FAILED
+    assert "write KIND:PATH, such as books:text/books" in one_line(err)
+
+
+def test_a_run_is_not_an_export(say, tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "config.json").write_text("{}")
+    code, _, err = say("fill", f"--model={tmp_path}", "The [MASK].")
+    assert code == cli.FAILED
+    assert f"export it first: bert-jax convert export --workdir={tmp_path}" in one_line(err)
+
+
+def test_the_package_runs_as_a_module(say):
+    words = [sys.executable, "-m", "bert_jax", "--help"]
+    assert subprocess.check_output(words, text=True) == say("--help")[1]
 
 
 def test_a_source_that_yields_nothing(say, tmp_path):

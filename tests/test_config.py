@@ -77,6 +77,21 @@ def changed(**values: object) -> dict:
         ({"seed": True}, "config.seed=True should be int"),
         ({"evaluation__every_steps": 0}, "config.evaluation.every_steps=0 should be 1 or more"),
         ({"phases__0__steps": -1}, "config.phases[0].steps=-1 should be 1 or more"),
+        ({"data__mask_rate": 1.5}, "config.data.mask_rate=1.5 should be between 0 and 1"),
+        ({"data__dupe_factor": -1}, "config.data.dupe_factor=-1 should be 0 or more"),
+        (
+            {"optimizer__learning_rate": -1.0},
+            "config.optimizer.learning_rate=-1.0 should be 0 or more",
+        ),
+        (
+            {"optimizer__learning_rate": float("nan")},
+            "config.optimizer.learning_rate=nan should be 0 or more",
+        ),
+        ({"optimizer__b2": 1.0}, "config.optimizer.b2=1.0 should be 0 or more and below 1"),
+        (
+            {"phases__0__warmup_steps": -5},
+            "config.phases[0].warmup_steps=-5 should be 0 or more",
+        ),
         ({"optimizer__eps": "1e-6"}, "config.optimizer.eps='1e-6' should be float"),
         ({"mesh": 8}, "config.mesh=8 should be keys"),
         ({"phases": {}}, "config.phases={} should be a tuple"),
@@ -85,8 +100,8 @@ def changed(**values: object) -> dict:
         ({"data__pairing": "nps"}, "config.data.pairing='nps'; did you mean nsp?"),
         (
             {"model__hidden_size": 130, "model__num_attention_heads": 4},
-            "model.hidden_size=130 is not a multiple of model.num_attention_heads=4; "
-            "change one of them",
+            "config.model.hidden_size=130 is not a multiple of "
+            "config.model.num_attention_heads=4; change one of them",
         ),
         (
             {"phases__0__seq_length": 1024},

@@ -203,6 +203,7 @@ def test_the_verb_shows_counts_and_examples_and_writes_a_page(store, tmp_path, c
         assert told in out
     assert out.count("[CLS]") == 2
     assert "[MASK]→w" in out
+    assert "sentences: tokens of a sentence" in out
     reader = Reader()
     text = page.read_text()
     reader.feed(text)
@@ -264,7 +265,9 @@ def test_no_text_of_the_corpus_breaks_the_page(tmp_path, capsys) -> None:
     [
         ("--phase=1", "has phases 0 to 0"),
         ("--config.data.maskin=token", "did you mean data.masking?"),
-        ("--html=/proc/nowhere/page.html", "cannot be written"),
+        ("--html=/proc/nowhere/page.html", "there is no folder /proc/nowhere"),
+        ("--html=/proc", "/proc: a folder; give the name of a file"),
+        ("--html=/proc/page.html", "cannot be written"),
     ],
 )
 def test_a_wrong_flag_is_one_line(flag: str, line: str, store: TokenStore, capsys) -> None:
@@ -375,7 +378,7 @@ def test_a_later_phase_is_found_and_counted_from_its_start(store, tmp_path, caps
     (tmp_path / "config.json").write_text(json.dumps(description))
     out = tmp_path / "batch.npz"
     assert cli.main(["data", "batch", f"--workdir={tmp_path}", "--step=14", f"--out={out}"]) == 0
-    assert "step 14: step 2 of phase 1, 4 rows" in capsys.readouterr().out
+    assert "step 14: step 2 of config.phases[1], 4 rows" in capsys.readouterr().out
     expected = make_batches(config, store, store.train, second).batch(2)
     assert np.array_equal(np.load(out)["input_ids"], expected["input_ids"])
 

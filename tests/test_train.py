@@ -295,11 +295,43 @@ def test_a_finished_phase_cannot_change(parts, phases_config, tmp_path):
         ({"batch_size": 16}, r"phases\[0\]\.batch_size \(8 → 16\)"),
         ({"seq_length": 24}, r"phases\[0\]\.seq_length \(16 → 24\)"),
     ):
-        with pytest.raises(UserError, match=f"a finished phase cannot change.*{said}"):
+        with pytest.raises(UserError, match=f"{said}: a finished phase cannot change, and 8"):
             pretrain(with_phase(phases_config, 0, **change), run)
     at_the_end = parts.stopped_at(6, tmp_path / "6")
-    with pytest.raises(UserError, match=r"a finished phase.*phases\[0\]\.steps \(6 → 5\)"):
+    with pytest.raises(UserError, match=r"phases\[0\]\.steps \(6 → 5\): a finished phase"):
         pretrain(with_phase(phases_config, 0, steps=5), at_the_end)
+
+
+def test_every_value_that_stops_a_run_is_named_and_none_that_follows(
+    parts, phases_config, tmp_path
+):
+    run = parts.stopped_at(8, tmp_path / "run")
+    changed = with_phase(dataclasses.replace(phases_config, seed=5), 0, seq_length=24)
+    with pytest.raises(UserError) as error:
+        pretrain(dataclasses.replace(changed, phases=changed.phases[:1]), run)
+    assert str(error.value) == (
+        f"{run}: cannot go on with another config.seed ({phases_config.seed} → 5); "
+        "config.phases[1] (there → not there); config.phases[0].seq_length (16 → 24): a finished "
+        "phase cannot change, and 8 steps are done; put the old values back, add a phase or give a "
+        "new --workdir"
+    )
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"config.json": '{"model_type": "bert"}', "tokenizer.json": "1"}, "config.json is not of"),
+        ({"tokenizer.json": "1", "manifest.json": "2"}, "tokenizer.json is not of"),
+    ],
+)
+def test_files_of_others_are_not_written_over(files, said, phases_config, tmp_path):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=f"{said} a pretraining run; give another --workdir"):
+        pretrain(phases_config, tmp_path)
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == files
+    with pytest.raises(UserError, match="a file; give a folder"):
+        pretrain(phases_config, tmp_path / "tokenizer.json")
 
 
 def test_the_phase_at_work_keeps_what_its_steps_saw(parts, phases_config, tmp_path):

@@ -34,6 +34,11 @@ def read_folder(path: Path) -> Folder:
     if not path.is_dir():
         raise UserError(f"{path}: no such folder; give one that `bert-jax convert export` wrote")
     file = path / "config.json"
+    if (path / "checkpoints").is_dir():
+        raise UserError(
+            f"{path}: the folder of a pretraining run; export it first: "
+            f"bert-jax convert export --workdir={path} --out=…"
+        )
     config = from_config_json(_read_json(file), str(file))
     tensors = _read_weights(path / "model.safetensors")
     tokenizer = _read_tokenizer(path)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from absl import flags
 
-from bert_jax.verbs.verb import Verb, need
+from bert_jax.verbs.verb import Verb, check_out, need
 
 ALGORITHMS = ("wordpiece", "unigram", "bpe")
 KINDS = "a tokenizer.json, a vocab.txt or a SentencePiece .model"
@@ -31,6 +31,7 @@ def _define_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 def _run_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "source", "out")
+    check_out(values.out)
     from data_pipeline.build import train_tokenizer
     from data_pipeline.sources import parse_source
 

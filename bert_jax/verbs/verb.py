@@ -2,10 +2,11 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from absl import flags
 
-from bert_jax.errors import UsageError
+from bert_jax.errors import UsageError, UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,4 +24,20 @@ def need(values: flags.FlagValues, *names: str) -> None:
     """Raises UsageError for a flag that was not given."""
     for name in names:
         if not values[name].value:
-            raise UsageError(f"--{name}=… is missing ({values[name].help})")
+            raise UsageError(f"--{name}=… is missing ({help_of(values, name)})")
+
+
+def help_of(values: flags.FlagValues, name: str) -> str:
+    """What a flag says of itself, without the line that absl adds to one that may be repeated."""
+    return values[name].help.partition("\n")[0].rstrip(";")
+
+
+def check_out(path: str | None) -> None:
+    """Raises UserError where a file of this name cannot be written: before the work, not after."""
+    if not path or "://" in path:
+        return
+    file = Path(path)
+    if file.is_dir():
+        raise UserError(f"{file}: a folder; give the name of a file")
+    if not file.parent.is_dir():
+        raise UserError(f"{file}: there is no folder {file.parent}; make it, or choose another")

@@ -59,7 +59,12 @@ def parse_source(text: str) -> SourceSpec:
         UserError: unknown kind, option or language, or no path.
     """
     head, *options = re.split(r",(?=\w+=)", text)
-    kind, _, path = head.partition(":")
+    kind, colon, path = head.partition(":")
+    if not colon and kind not in KINDS:
+        raise UserError(
+            f"--source={text}: no kind; write KIND:PATH, such as books:{head} (kinds are "
+            f"{', '.join(KINDS)})"
+        )
     values = {"name": kind, "lang": "en", "lines": str(SourceSpec.document_lines)}
     for option in options:
         key, _, value = option.partition("=")
