@@ -7,17 +7,18 @@ A config file returns an `ml_collections.ConfigDict`; `config_values.from_dict` 
 import bisect
 import dataclasses
 import itertools
-import math
 from typing import Annotated, Literal
 
 from bert_jax.config_values import Within
 from bert_jax.errors import UserError
 
-Count = Annotated[int, Within("1 or more", 1)]
-Natural = Annotated[int, Within("0 or more", 0)]
-Amount = Annotated[float, Within("0 or more", 0)]
-Share = Annotated[float, Within("between 0 and 1", 0, 1)]
-Fraction = Annotated[float, Within("0 or more and below 1", 0, math.nextafter(1, 0))]
+Count = Annotated[int, Within(1)]
+Whole = Annotated[int, Within(0)]
+Amount = Annotated[float, Within(0)]
+Positive = Annotated[float, Within(0, without=(0,))]
+Share = Annotated[float, Within(0, 1)]
+BelowOne = Annotated[float, Within(0, 1, without=(1,))]
+Inside = Annotated[float, Within(0, 1, without=(0, 1))]
 Objective = Literal["mlm", "nsp", "sop", "sbo"]
 OptimizerName = Literal["bert_adamw", "adamw", "lamb", "lamb_albert", "lamb_all", "lamb_clamped"]
 
@@ -32,12 +33,12 @@ class ModelConfig:
     num_attention_heads: Count
     intermediate_size: Count
     hidden_act: Literal["gelu", "gelu_tanh"]  # erf (the 2018 release), or its tanh approximation
-    hidden_dropout_prob: Fraction
-    attention_probs_dropout_prob: Fraction
+    hidden_dropout_prob: BelowOne
+    attention_probs_dropout_prob: BelowOne
     max_position_embeddings: Count
     type_vocab_size: Count
     initializer_range: Amount
-    layer_norm_eps: Amount
+    layer_norm_eps: Positive
     pad_vocab_to_multiple_of: Count  # rows added for the hardware: zero, never predicted
 
     def __post_init__(self) -> None:
@@ -67,10 +68,10 @@ class DataConfig:
     pairing: Literal["nsp", "sop", "full_sentences", "doc_sentences", "single"]
     negative_pool: Literal["source", "corpus"]  # where a random second sentence comes from
     short_seq_prob: Share
-    dupe_factor: Natural  # 0 = new pairs and masks every epoch; n = n fixed sets of them, in turn
+    dupe_factor: Whole  # 0 = new pairs and masks every epoch; n = n fixed sets of them, in turn
     masking: Literal["token", "whole_word", "ngram", "span"]
     max_ngram: Count  # words, of masking=ngram
-    span_success: Share  # p of the geometric lengths of masking=span
+    span_success: Inside  # p of the geometric lengths of masking=span
     max_span: Count  # words, of masking=span
     mask_rate: Share
     mask_share: Share  # of the chosen tokens: replaced by [MASK]
@@ -104,9 +105,9 @@ class PhaseConfig:
     seq_length: Count  # most tokens of an example
     max_predictions: Count  # most predictions of an example
     examples_per_row: Count  # 1 = padded rows of one example; more = rows packed with examples
-    row_length: Natural  # tokens of a packed row; 0 = seq_length
+    row_length: Whole  # tokens of a packed row; 0 = seq_length
     learning_rate: Amount | None  # with optimizer.schedule_over="phase"; None = the optimizer's
-    warmup_steps: Natural | None  # the same
+    warmup_steps: Whole | None  # the same
 
     @property
     def row_tokens(self) -> int:
@@ -125,14 +126,14 @@ class OptimizerConfig:
 
     name: OptimizerName
     learning_rate: Amount
-    warmup_steps: Natural
+    warmup_steps: Whole
     decay_power: Amount  # of what is left of the steps; 1 = linear
     schedule_over: Literal["run", "phase"]  # one schedule for all steps, or one for each phase
     phase_moments: Literal["carry", "reset"]  # what a phase after the first starts with
     phase_count: Literal["carry", "reset"]  # of updates, for the bias correction
-    b1: Fraction
-    b2: Fraction
-    eps: Amount
+    b1: BelowOne
+    b2: BelowOne
+    eps: Positive  # with 0, what has no gradient yet would become 0/0
     weight_decay: Amount
     clip_norm: Amount  # of all gradients together; 0 = none
 
@@ -152,7 +153,7 @@ class ComputeConfig:
     """How the same model is computed; changes speed and rounding, not meaning."""
 
     dtype: Literal["float32", "bfloat16"]  # of activations; parameters are always float32
-    unroll_layers: int  # layers per iteration of the scan over layers; 0 = all of them
+    unroll_layers: Whole  # layers per iteration of the scan over layers; 0 = all of them
     # What the backward pass of a layer finds stored: all, nothing, or products without batch sizes.
     remat: Literal["none", "full", "dots_saveable", "dots_with_no_batch_dims_saveable"]
     shard_optimizer: bool  # optimizer state split over the data axis too (ZeRO-1)
@@ -167,21 +168,21 @@ class ComputeConfig:
 class CheckpointConfig:
     every_steps: Count
     keep: Count  # the newest so many
-    keep_every_steps: Natural  # those at multiples of this are never removed; 0 = none
+    keep_every_steps: Whole  # those at multiples of this are never removed; 0 = none
     keep_best: bool  # the one with the lowest held-out loss of each phase
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
     every_steps: Count
-    batches: Natural  # at most so many batches of held-out rows; 0 = all of them
+    batches: Whole  # at most so many batches of held-out rows; 0 = all of them
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
     """A whole run."""
 
-    seed: int
+    seed: Annotated[int, Within(0, 2**32 - 1)]
     log_every_steps: Count
     model: ModelConfig
     data: DataConfig

@@ -6,7 +6,7 @@ line with the nearest valid name.
 
 import dataclasses
 import difflib
-import sys
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -19,11 +19,21 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Within:
-    """Bounds of a number, both included, and how an error says them."""
+    """The values that a number may have: `Annotated[float, Within(0, 1)]`; never NaN or inf."""
 
-    wanted: str
     low: float
-    high: float = sys.float_info.max
+    high: float = math.inf
+    without: tuple[float, ...] = ()  # of the ends, those that are not among them
+
+    def __contains__(self, value: float) -> bool:
+        inside = math.isfinite(value) and self.low <= value <= self.high
+        return inside and value not in self.without
+
+    def __str__(self) -> str:
+        if self.high == math.inf:
+            return f"above {self.low}" if self.without else f"{self.low} or more"
+        ends = " or ".join(map(str, self.without))
+        return f"from {self.low} to {self.high}" + (f", but not {ends}" if ends else "")
 
 
 def from_dict(values: Mapping[str, Any], cls: type[T], where: str = "config") -> T:
@@ -53,15 +63,14 @@ def nearest(name: str, valid: typing.Iterable[str]) -> str:
 def _convert(value: Any, hint: Any, where: str) -> Any:
     origin = typing.get_origin(hint)
     if origin is Annotated:
-        base, within = typing.get_args(hint)
+        base, allowed = typing.get_args(hint)
         number = _convert(value, base, where)
-        inside = within.low <= number <= within.high  # never so for a nan
-        return number if inside else _wrong(value, within.wanted, where)
+        return number if number in allowed else _wrong(value, str(allowed), where)
     if dataclasses.is_dataclass(hint):
         if not isinstance(value, Mapping):
             value = dict(value.items()) if hasattr(value, "items") else _wrong(value, "keys", where)
         return from_dict(value, hint, where)  # type: ignore[arg-type]
-    if origin in (types.UnionType, typing.Union):  # X | None
+    if origin in (types.UnionType, typing.Union):  # X | None, Annotated[X, …] | None
         (base,) = (h for h in typing.get_args(hint) if h is not types.NoneType)
         return None if value is None else _convert(value, base, where)
     if origin is tuple:

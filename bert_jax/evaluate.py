@@ -2,7 +2,8 @@
 
 Which examples and masks there are depends on the store, the length and how pairs and masks are
 made, and on nothing else of a run: runs that differ in seed, batch size, packing, mixing or static
-masks are measured on the same ones.
+masks are measured on the same ones. A limit (`config.evaluation.batches`) takes the first of them,
+as many as so many of the run's batches have rows; only runs that agree in that product compare.
 """
 
 import dataclasses

@@ -151,23 +151,6 @@ def _at(x_BxSxH: jax.Array, positions_BxP: jax.Array) -> jax.Array:
     return jnp.take_along_axis(x_BxSxH, positions_BxP[..., None], axis=1)
 
 
-def head_flops(
-    config: ModelConfig, objectives: Sequence[Objective], *, slots: int, examples: int
-) -> float:
-    """Floating-point operations of the heads' matrix products in one forward pass.
-
-    Args:
-        slots: prediction slots of the batch, used or not; examples: its [CLS] slots.
-    """
-    H, V = config.hidden_size, config.vocab_size
-    flops = 2.0 * slots * (H * H + H * V)
-    if pair_objective(objectives):
-        flops += 2.0 * examples * (H * H + 2 * H)
-    if "sbo" in objectives:
-        flops += 2.0 * slots * ((2 * H + OFFSET_SIZE) * H + H * H + H * V)
-    return flops
-
-
 def declare(
     config: ModelConfig, compute: ComputeConfig, objectives: Sequence[Objective]
 ) -> tuple[nnx.GraphDef, nnx.State]:

@@ -12,13 +12,13 @@ from bert_jax.objectives import summarize
 
 
 class Totals:
-    """Adds up trees of numbers from the devices."""
+    """Adds up trees of numbers from the devices, in float64: long sums stay exact counts."""
 
     def __init__(self) -> None:
         self.sums: Any = None
 
     def add(self, tree: Any) -> None:
-        tree = jax.tree.map(np.asarray, tree)
+        tree = jax.tree.map(lambda x: np.asarray(x, np.float64), tree)
         self.sums = tree if self.sums is None else jax.tree.map(np.add, self.sums, tree)
 
 

@@ -13,6 +13,7 @@ from corpus import small_config, small_store, two_phases
 from bert_jax import cli, sharding
 from bert_jax.config import Config
 from bert_jax.evaluate import HeldOut
+from bert_jax.step_report import Totals
 from bert_jax.train import pretrain
 from data_pipeline.store import TokenStore
 
@@ -97,6 +98,14 @@ def test_a_limit_takes_the_same_rows_for_the_same_number(store):
     assert len(limited[0]) == 8
     for rows in limited[1:]:
         np.testing.assert_array_equal(rows, limited[0])
+
+
+def test_sums_over_many_batches_stay_exact():
+    """In float32 2**24 + 1 would be 2**24."""
+    totals = Totals()
+    for count in (2**24, 1, 1):
+        totals.add({"mlm": {"count": np.float32(count)}})
+    assert totals.sums["mlm"]["count"] == 2**24 + 2
 
 
 def records(run: Path, name: str, kind: str) -> list[dict]:

@@ -224,6 +224,10 @@ def test_norms_are_global_under_sharding():
     (parts,) = jax.tree.leaves(step(jax.device_put(grads, split), jax.device_put(params, split)))
     assert parts.addressable_shards[0].data.shape == (2, 4, 2)
     np.testing.assert_allclose(parts, whole, rtol=1e-6)
+    (p,), (g,) = (np.asarray(jax.tree.leaves(tree)) for tree in (params, grads))
+    update = g / (np.abs(g) + 1e-6) + 0.1 * p  # Adam's first, its bias corrected
+    length_p, length_u = (np.linalg.norm(x, axis=(1, 2), keepdims=True) for x in (p, update))
+    np.testing.assert_allclose(parts, update * length_p / length_u, rtol=1e-5)
 
 
 def test_the_model_names_what_is_stacked_and_fused():
