@@ -1,6 +1,7 @@
 """Where arrays live: the one table of mesh axes, the mesh, and global batches from local rows."""
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -39,6 +40,10 @@ AXES: dict[str, Any] = {
 
 def use_cpu_devices(count: int) -> None:
     """Lets a CPU act as so many devices; only before the first array is made."""
+    if count > (os.cpu_count() or 1):
+        # XLA takes a thread for each core. A collective holds one for each device, several can run
+        # at a time (the optimizer's state split, say), and with none left all wait for ever.
+        os.environ.setdefault("NPROC", str(4 * count))
     jax.config.update("jax_num_cpu_devices", count)
 
 

@@ -44,4 +44,5 @@ def get_config() -> ConfigDict:
     config.optimizer.phase_count = "reset"
     config.checkpoint.every_steps = 100
     config.evaluation.every_steps = 100
+    config.evaluation.batches = 1  # a batch is 65,536 rows
     return config

@@ -15,7 +15,10 @@ os.environ["XLA_FLAGS"] = " ".join(
     )
 )
 
-import jax  # reads XLA_FLAGS
+# Threads for collectives, as sharding.use_cpu_devices says.
+os.environ["NPROC"] = "32"
+
+import jax  # reads XLA_FLAGS, and NPROC when a backend starts
 import pytest
 from hypothesis import settings
 
