@@ -38,12 +38,16 @@ AXES: dict[str, Any] = {
 }
 
 
+CPU_IN_ORDER = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
+
+
 def use_cpu_devices(count: int) -> None:
     """Lets a CPU act as so many devices; only before the first array is made."""
     if count > (os.cpu_count() or 1):
-        # XLA takes a thread for each core. A collective holds one for each device, several can run
-        # at a time (the optimizer's state split, say), and with none left all wait for ever.
-        os.environ.setdefault("NPROC", str(4 * count))
+        # Devices that share cores may begin two collectives in different orders, and then wait for
+        # one another for ever (seen with a split optimizer): no concurrency within a device.
+        flags = (os.environ.get("XLA_FLAGS", ""), CPU_IN_ORDER)
+        os.environ["XLA_FLAGS"] = " ".join(filter(None, flags))
     jax.config.update("jax_num_cpu_devices", count)
 
 

@@ -5,8 +5,8 @@ r"""A 4-layer, 256-wide BERT on Wikipedia and books, for two CPU cores and an ho
     bert-jax pretrain --config=wiki_books_small --config.data.store=STORE \
         --workdir=RUN --cpu_devices=2
 
-The size of the released BERT-mini (google-research/bert, README of 11 March 2020). Measured on two of
-4 vCPU Intel Xeon: 104 minutes, held-out MLM loss 6.26 (token frequencies: 7.02), next-sentence
+The size of the released BERT-mini (google-research/bert, README of 11 March 2020). Measured on two
+of 4 vCPU Intel Xeon: 104 minutes, held-out MLM loss 6.26 (token frequencies: 7.02), next-sentence
 accuracy 71.7 % (58.8 %); docs/results.md has the curves.
 """
 

@@ -12,13 +12,11 @@ os.environ["XLA_FLAGS"] = " ".join(
         "--xla_llvm_disable_expensive_passes=true",
         # Eight devices on few busy cores: one may wait for another longer than the usual 40 s.
         "--xla_cpu_collective_call_terminate_timeout_seconds=300",
+        "--xla_cpu_enable_concurrency_optimized_scheduler=false",  # see sharding.use_cpu_devices
     )
 )
 
-# Threads for collectives, as sharding.use_cpu_devices says.
-os.environ["NPROC"] = "32"
-
-import jax  # reads XLA_FLAGS, and NPROC when a backend starts
+import jax  # reads XLA_FLAGS
 import pytest
 from hypothesis import settings
 
