@@ -68,42 +68,13 @@ def make_program(config: Config, mesh: Mesh, corpus: objectives.Corpus) -> Progr
     specs = state_specs(config, mesh, axes, abstract)
     shardings, rows = sharding.on_mesh(mesh, specs), sharding.batch_sharding(mesh)
     # Gradients are kept where the moments are: a device needs no more of them than it updates.
-    gradient_shardings = sharding.on_mesh(mesh, moment_specs(config, mesh, axes, abstract))
-
-    def gradients_of(params: Any, batch: heads.Batch, key: jax.Array, counts: Any) -> tuple:
-        def loss_fn(params):
-            outputs = nnx.merge(graph, params)(batch, key)
-            return objectives.all_sums(outputs, batch, corpus, counts)
-
-        losses, gradients = jax.value_and_grad(loss_fn, has_aux=True)(params)
-        # First as the parameters lie: the moments' layout must not reach back into the products.
-        gradients = jax.lax.with_sharding_constraint(gradients, shardings["params"])
-        return losses, jax.lax.with_sharding_constraint(gradients, gradient_shardings)
-
-    def accumulated(
-        params: Any, batch: heads.Batch, key: jax.Array, counts: Any, parts: int
-    ) -> tuple:
-        """`gradients_of` a batch in parts, one after the other, each with its own dropout."""
-
-        def part(total: Any, batch_and_key: tuple) -> tuple:
-            losses, gradients = gradients_of(params, batch_and_key[0], batch_and_key[1], counts)
-            return jax.tree.map(jnp.add, total, gradients), losses
-
-        zeros = jax.tree.map(jnp.zeros_like, params)
-        zeros = jax.lax.with_sharding_constraint(zeros, gradient_shardings)
-        split = sharding.micro_batches(batch, parts, rows)
-        keys = fold(key, jnp.arange(parts))
-        scanned: tuple = jax.lax.scan(part, zeros, (split, keys))
-        gradients, of_parts = scanned
-        return jax.tree.map(lambda x: x.sum(0), of_parts), gradients
+    kept = sharding.on_mesh(mesh, moment_specs(config, mesh, axes, abstract))
+    gradients_of = make_gradients(graph, corpus, rows, shardings["params"], kept)
 
     def train_step(state: State, batch: heads.Batch, micro_batches: int = 1) -> tuple[State, dict]:
         params, key = state["params"], fold(config.seed, state["step"])
         counts = objectives.denominators(batch)
-        if micro_batches == 1:
-            (loss, sums), gradients = gradients_of(params, batch, key, counts)
-        else:
-            (loss, sums), gradients = accumulated(params, batch, key, counts, micro_batches)
+        (loss, sums), gradients = gradients_of(params, batch, key, counts, micro_batches)
         rate = schedule(state["step"])
         updates, opt = optimizer.update(gradients, state["opt"], params)
         metrics = {
@@ -138,6 +109,44 @@ def make_program(config: Config, mesh: Mesh, corpus: objectives.Corpus) -> Progr
         ),
         rows=rows,
     )
+
+
+def make_gradients(
+    graph: nnx.GraphDef, corpus: objectives.Corpus, rows: NamedSharding, laid: Any, kept: Any
+) -> Callable[..., tuple]:
+    """(params, batch, key, counts, parts) -> ((loss, sums), gradients) over a batch.
+
+    Args:
+        rows: how a batch lies on the mesh. laid: how the parameters lie. kept: how their gradients
+            shall lie.
+    """
+
+    def of_part(params: Any, batch: heads.Batch, key: jax.Array, counts: Any) -> tuple:
+        def loss_fn(params):
+            outputs = nnx.merge(graph, params)(batch, key)
+            return objectives.all_sums(outputs, batch, corpus, counts)
+
+        losses, gradients = jax.value_and_grad(loss_fn, has_aux=True)(params)
+        # First as the parameters lie: the moments' layout must not reach back into the products.
+        gradients = jax.lax.with_sharding_constraint(gradients, laid)
+        return losses, jax.lax.with_sharding_constraint(gradients, kept)
+
+    def of_batch(params: Any, batch: heads.Batch, key: jax.Array, counts: Any, parts: int) -> tuple:
+        """In parts, one after the other, each with its own dropout."""
+        if parts == 1:
+            return of_part(params, batch, key, counts)
+
+        def add(total: Any, batch_and_key: tuple) -> tuple:
+            losses, gradients = of_part(params, batch_and_key[0], batch_and_key[1], counts)
+            return jax.tree.map(jnp.add, total, gradients), losses
+
+        zeros = jax.lax.with_sharding_constraint(jax.tree.map(jnp.zeros_like, params), kept)
+        split = sharding.micro_batches(batch, parts, rows)
+        scanned: tuple = jax.lax.scan(add, zeros, (split, fold(key, jnp.arange(parts))))
+        gradients, of_parts = scanned
+        return jax.tree.map(lambda x: x.sum(0), of_parts), gradients
+
+    return of_batch
 
 
 def moment_specs(config: Config, mesh: Mesh | AbstractMesh, axes: Any, abstract: State) -> Any:
