@@ -14,6 +14,7 @@ from bert_jax.config import Config, PhaseConfig
 
 LOG = "metrics.jsonl"  # of training
 EVALUATIONS = "evaluations.jsonl"  # of `bert-jax evaluate`
+STOPPED = "stopped"  # kind of the record, without figures, that an interrupted run ends with
 
 
 class MetricWriter:
@@ -32,8 +33,8 @@ class MetricWriter:
             self._events = tensorboardX.SummaryWriter(folder, purge_step=first_step)
 
     def write(self, kind: str, step: int, phase: int, scalars: Mapping[str, float]) -> None:
-        """kind: "train" or "eval"; step: how many updates the parameters have seen, the last of
-        them in `config.phases[phase]`."""
+        """kind: "train", "eval" or STOPPED; step: how many updates the parameters have seen, the
+        last of them in `config.phases[phase]`."""
         if not self._active:
             return
         self._lines.write(line(kind, step, phase, scalars))

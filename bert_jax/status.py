@@ -56,7 +56,9 @@ def read(folder: epath.PathLike) -> Status:
     there = saved.list_saved(path)  # first: it says so where the format is another
     config = from_dict(description["config"], Config)
     # The latest written: a stretch that is being repeated after a crash may lie behind others.
-    latest = {record["kind"]: record for record in metrics.records(path / metrics.LOG)}
+    records = list(metrics.records(path / metrics.LOG))
+    latest = {record["kind"]: record for record in records}
+    stopped = bool(records) and records[-1]["kind"] == metrics.STOPPED
     train, held_out = latest.get("train"), latest.get("eval")
     step = max([one.step for one in there] + [record["step"] for record in latest.values()] + [0])
     phase, local = config.phase_at(max(step - 1, 0))
@@ -81,7 +83,9 @@ def read(folder: epath.PathLike) -> Status:
             )
         ],
         finished=finished,
-        working=not finished and bool(ages) and min(ages) < max(_AT_LEAST, 3 * interval),
+        working=not (finished or stopped)
+        and bool(ages)
+        and min(ages) < max(_AT_LEAST, 3 * interval),
         age=min(ages, default=None),
         seconds_left=metrics.seconds_left(config, step, train["step_seconds"]) if train else None,
         train=train,

@@ -12,7 +12,7 @@ import pytest
 from corpus import small_config, small_store, two_phases
 from etils import epath
 
-from bert_jax import checkpoint, metrics, sharding
+from bert_jax import checkpoint, metrics, sharding, status
 from bert_jax.batches import make_batches
 from bert_jax.config import Config
 from bert_jax.errors import StoppedError, UserError
@@ -73,6 +73,7 @@ def test_resuming_at_a_random_step_gives_the_same_bits(store, tmp_path):
     stop = random.randrange(1, config.total_steps)
     with pytest.raises(StoppedError, match=f"step {stop} "):
         pretrain(config, tmp_path / "parts", stop_after=stop)
+    assert not status.read(tmp_path / "parts").working  # though it was at work a moment ago
     pretrain(config, tmp_path / "parts")
     for (name, whole), (_, parts) in zip(
         parameters(tmp_path / "whole"), parameters(tmp_path / "parts"), strict=True
