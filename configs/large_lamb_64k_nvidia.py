@@ -20,29 +20,16 @@ tried on either.
 
 from ml_collections import ConfigDict
 
-from configs import base, large
+from configs import large_lamb_64k
 
 
 def get_config() -> ConfigDict:
-    config = large.get_config()
-    short, long = base.short_then_long(config.phases[0])
-
-    short.batch_size, short.steps = 65_536, 7038
-    short.micro_batches = 32
-
-    long.batch_size, long.steps = 32_768, 1563
+    config = large_lamb_64k.get_config()
+    short, long = config.phases
+    short.steps, long.steps = 7038, 1563
     long.learning_rate, long.warmup_steps = 4e-3, 200
     long.max_predictions = 80
-    long.micro_batches = 128
-
-    config.phases = (short, long)
-    config.optimizer.name = "lamb"
     config.optimizer.learning_rate, config.optimizer.warmup_steps = 6e-3, 2000  # first phase
-    config.optimizer.schedule_over = "phase"
     config.optimizer.decay_power = 0.5
     config.optimizer.phase_moments = "carry"
-    config.optimizer.phase_count = "reset"
-    config.checkpoint.every_steps = 100
-    config.evaluation.every_steps = 100
-    config.evaluation.batches = 1  # a batch is 65,536 rows
     return config
