@@ -43,7 +43,7 @@ class RunDisplay:
     ) -> None:
         self._bar.stop()
 
-    def phase(self, index: int, says: str) -> None:
+    def phase(self, index: int, says: object) -> None:
         """A phase begins, or goes on; its program is compiled first."""
         if self._phases > 1:
             self._phase = f"  phase {index + 1}/{self._phases}"

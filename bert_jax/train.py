@@ -167,7 +167,7 @@ def _train(run: Run, stage: Stage, state: State, outlets: _Outlets) -> State:
     if first == stage.first > 0:
         # The checkpoint at the end of a phase is from before this, so it is done once either way.
         state = program.start_phase(state)
-    outlets.display.phase(stage.index, str(stage))
+    outlets.display.phase(stage.index, stage)
     train = program.compile_train(stage.train.batch(0, rows=[]), phase)
 
     def make(step: int) -> dict[str, jax.Array]:
