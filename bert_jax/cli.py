@@ -7,10 +7,25 @@ from collections.abc import Iterable, Sequence
 from absl import flags
 
 from bert_jax.config_values import nearest
-from bert_jax.errors import DONE, FAILED, STOPPED, USAGE, StoppedError, UsageError, UserError
+from bert_jax.errors import (
+    DONE,
+    FAILED,
+    LOST,
+    NUMBERS,
+    STOPPED,
+    STORAGE,
+    USAGE,
+    LostError,
+    NumbersError,
+    StoppedError,
+    StorageError,
+    UsageError,
+    UserError,
+)
 from bert_jax.verbs import data, look, train, use
 from bert_jax.verbs.verb import Verb, help_of
 
+_CODES = {LostError: LOST, NumbersError: NUMBERS, StorageError: STORAGE}
 VERBS: dict[str, Verb] = train.VERBS | data.VERBS | look.VERBS | use.VERBS
 
 
@@ -27,6 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except StoppedError as stopped:
         print(stopped, file=sys.stderr)
         return STOPPED
+    except (LostError, NumbersError, StorageError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return _CODES[type(error)]
     except KeyboardInterrupt:
         print("interrupted; the same command goes on", file=sys.stderr)
         return 128 + signal.SIGINT

@@ -136,6 +136,7 @@ class OptimizerConfig:
     eps: Positive  # with 0, what has no gradient yet would become 0/0
     weight_decay: Amount
     clip_norm: Amount  # of all gradients together; 0 = none
+    max_nonfinite_steps: Count  # in a row whose loss or gradient is not finite; then the run stops
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -170,12 +171,29 @@ class CheckpointConfig:
     keep: Count  # the newest so many
     keep_every_steps: Whole  # those at multiples of this are never removed; 0 = none
     keep_best: bool  # the one with the lowest held-out loss of each phase
+    write_attempts: Count  # with 1, 2, 4, … seconds between them; then the run stops
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
     every_steps: Count
     batches: Whole  # at most so many batches of held-out rows; 0 = all of them
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeadlineConfig:
+    """Seconds that a process may spend at one piece of work before it is taken to hang."""
+
+    start: Positive  # until all processes have found one another
+    compile: Positive  # one program
+    data: Positive  # waiting for a batch
+    step: Positive  # one step
+    evaluate: Positive  # one batch of an evaluation
+    save: Positive  # until an earlier checkpoint is written and this one is copied
+    restore: Positive  # reading and checking one checkpoint
+    barrier: Positive  # waiting for the other processes
+    peer: Positive  # without a sign of life from another process
+    grace: Positive  # from being asked to stop to having saved
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -192,6 +210,7 @@ class Config:
     compute: ComputeConfig
     checkpoint: CheckpointConfig
     evaluation: EvaluationConfig
+    deadlines: DeadlineConfig
 
     def __post_init__(self) -> None:
         if not self.phases:

@@ -21,7 +21,7 @@ from data_pipeline.store import TokenStore
 # what the parameters mean.
 _MAY_CHANGE = re.compile(
     r"config\.(log_every_steps|data\.store|optimizer\.(?!name)"
-    r"|mesh\.|compute\.|checkpoint\.|evaluation\.)"
+    r"|mesh\.|compute\.|checkpoint\.|evaluation\.|deadlines\.)"
 )
 _OF_PHASE = re.compile(r"(?:config\.phases|data\.rows_per_epoch)\[(\d+)\](?:\.(\w+))?")
 # The same for a phase that has begun and not ended.

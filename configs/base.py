@@ -75,6 +75,7 @@ def get_config() -> ConfigDict:
     config.optimizer.eps = 1e-6
     config.optimizer.weight_decay = 0.01
     config.optimizer.clip_norm = 1.0
+    config.optimizer.max_nonfinite_steps = 10  # in a row; each is skipped, then the run stops
 
     config.mesh = ConfigDict()
     config.mesh.slice = 1
@@ -93,10 +94,24 @@ def get_config() -> ConfigDict:
     config.checkpoint.keep = 3
     config.checkpoint.keep_every_steps = 0  # those at multiples of this stay for good; 0 = none
     config.checkpoint.keep_best = True  # of each phase, by held-out loss
+    config.checkpoint.write_attempts = 6  # 1, 2, 4, … s between them; then the run stops
 
     config.evaluation = ConfigDict()
     config.evaluation.every_steps = 1000
     config.evaluation.batches = 64
+
+    # Seconds at one piece of work before a process is taken to hang (docs/reliability.md).
+    config.deadlines = ConfigDict()
+    config.deadlines.start = 600.0
+    config.deadlines.compile = 1800.0  # one program
+    config.deadlines.data = 600.0  # waiting for a batch
+    config.deadlines.step = 600.0
+    config.deadlines.evaluate = 600.0  # one batch
+    config.deadlines.save = 900.0
+    config.deadlines.restore = 1800.0
+    config.deadlines.barrier = 600.0
+    config.deadlines.peer = 60.0  # without a sign of life from another process
+    config.deadlines.grace = 25.0  # from being asked to stop to having saved
     return config
 
 

@@ -7,6 +7,7 @@ from bert_jax.config import (
     ComputeConfig,
     Config,
     DataConfig,
+    DeadlineConfig,
     EvaluationConfig,
     MeshConfig,
     ModelConfig,
@@ -15,6 +16,18 @@ from bert_jax.config import (
 )
 
 COMPUTE = ComputeConfig.plain()
+DEADLINES = DeadlineConfig(
+    start=600.0,
+    compile=600.0,
+    data=600.0,
+    step=600.0,
+    evaluate=600.0,
+    save=600.0,
+    restore=600.0,
+    barrier=600.0,
+    peer=60.0,
+    grace=60.0,
+)
 
 
 def model_config(case: Case = TINY) -> ModelConfig:
@@ -51,6 +64,7 @@ def run_config(case: Case = TINY, recipe: Recipe = RECIPES["adamw"]) -> Config:
         eps=recipe.eps,
         weight_decay=recipe.weight_decay,
         clip_norm=recipe.clip_norm,
+        max_nonfinite_steps=10,
     )
     data = DataConfig(
         store="",
@@ -90,6 +104,9 @@ def run_config(case: Case = TINY, recipe: Recipe = RECIPES["adamw"]) -> Config:
         optimizer=optimizer,
         mesh=MeshConfig(slice=1, data=1, fsdp=1, tensor=1),
         compute=COMPUTE,
-        checkpoint=CheckpointConfig(every_steps=1, keep=1, keep_every_steps=0, keep_best=False),
+        checkpoint=CheckpointConfig(
+            every_steps=1, keep=1, keep_every_steps=0, keep_best=False, write_attempts=1
+        ),
         evaluation=EvaluationConfig(every_steps=1, batches=1),
+        deadlines=DEADLINES,
     )

@@ -19,7 +19,9 @@ from bert_jax.train import pretrain
 
 
 def keeping(keep: int = 1, every: int = 0, best: bool = False) -> CheckpointConfig:
-    return CheckpointConfig(every_steps=1, keep=keep, keep_every_steps=every, keep_best=best)
+    return CheckpointConfig(
+        every_steps=1, keep=keep, keep_every_steps=every, keep_best=best, write_attempts=1
+    )
 
 
 def save(workdir, config, steps, *, losses=None, phase_ends=(), description=None) -> list[int]:
@@ -107,7 +109,9 @@ def test_a_run_keeps_by_count_cadence_and_best(tmp_path):
     config = small_config(store)
     config = dataclasses.replace(
         config,
-        checkpoint=CheckpointConfig(every_steps=2, keep=1, keep_every_steps=6, keep_best=True),
+        checkpoint=CheckpointConfig(
+            every_steps=2, keep=1, keep_every_steps=6, keep_best=True, write_attempts=1
+        ),
         evaluation=dataclasses.replace(config.evaluation, every_steps=4),
     )
     pretrain(config, tmp_path / "run")

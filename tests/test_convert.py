@@ -278,7 +278,10 @@ def make_run(tokenizer: Tokenizer, tmp_path: Path, **data: object) -> tuple[epat
         "data": {"tokenizer": tokenizer.digest, "train": store.train.digest},
     }
     checkpoints = Checkpoints(
-        workdir, CheckpointConfig(every_steps=1, keep=2, keep_every_steps=0, keep_best=False)
+        workdir,
+        CheckpointConfig(
+            every_steps=1, keep=2, keep_every_steps=0, keep_best=False, write_attempts=1
+        ),
     )
     for step in (2, 4):
         scaled = jax.tree.map(lambda x, step=step: x * step, params)
