@@ -7,25 +7,10 @@ from collections.abc import Iterable, Sequence
 from absl import flags
 
 from bert_jax.config_values import nearest
-from bert_jax.errors import (
-    DONE,
-    FAILED,
-    LOST,
-    NUMBERS,
-    STOPPED,
-    STORAGE,
-    USAGE,
-    LostError,
-    NumbersError,
-    StoppedError,
-    StorageError,
-    UsageError,
-    UserError,
-)
+from bert_jax.errors import DONE, USAGE, StoppedError, UsageError, code_of
 from bert_jax.verbs import data, look, train, use
 from bert_jax.verbs.verb import Verb, help_of
 
-_CODES = {LostError: LOST, NumbersError: NUMBERS, StorageError: STORAGE}
 VERBS: dict[str, Verb] = train.VERBS | data.VERBS | look.VERBS | use.VERBS
 
 
@@ -36,18 +21,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"usage: {error}; see `bert-jax --help`", file=sys.stderr)
         return USAGE
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return FAILED
-    except StoppedError as stopped:
-        print(stopped, file=sys.stderr)
-        return STOPPED
-    except (LostError, NumbersError, StorageError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return _CODES[type(error)]
     except KeyboardInterrupt:
         print("interrupted; the same command goes on", file=sys.stderr)
         return 128 + signal.SIGINT
+    except Exception as error:
+        code = code_of(error)
+        if code is None:
+            raise
+        print("" if isinstance(error, StoppedError) else "error: ", error, sep="", file=sys.stderr)
+        return code
 
 
 def _run(words: list[str]) -> int:

@@ -24,6 +24,7 @@ __all__ = [
     "StorageError",
     "UsageError",
     "UserError",
+    "code_of",
 ]
 
 
@@ -45,3 +46,18 @@ class NumbersError(Exception):
 
 class StorageError(Exception):
     """What has to be written cannot be written, or what has to be read is damaged."""
+
+
+_CODES: dict[type[BaseException], int] = {
+    UserError: FAILED,
+    UsageError: USAGE,
+    StoppedError: STOPPED,
+    LostError: LOST,
+    NumbersError: NUMBERS,
+    StorageError: STORAGE,
+}
+
+
+def code_of(error: BaseException) -> int | None:
+    """The exit code of an error that is said in one line; None for all others."""
+    return next((code for kind, code in _CODES.items() if isinstance(error, kind)), None)

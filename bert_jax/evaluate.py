@@ -64,22 +64,39 @@ class HeldOut:
         self.rows = min(whole, most or whole)
         self.num_batches = -(-self.rows // self._batch_size)
 
+    def compile(self, program: Program) -> jax.stages.Compiled:
+        """The program's evaluation step for these rows."""
+        return program.compile_evaluate(self._batches.once(0, rows=[]), self._batch_size)
+
     def evaluate(
         self,
         program: Program,
         params: dict,
         advance: Callable[[float], None] = lambda tokens: None,
+        *,
+        compiled: jax.stages.Compiled | None = None,
+        begin: Callable[[], None] = lambda: None,
+        while_waiting: Callable[[], None] = lambda: None,
     ) -> dict[str, float]:
-        """Losses, accuracies and baselines; `advance` is told the tokens of each batch."""
-        totals = Totals()
+        """Losses, accuracies and baselines.
+
+        Args:
+            advance: is told the tokens of each batch.
+            compiled: the evaluation step, where it was compiled ahead.
+            begin: called before each batch; what it raises ends the evaluation.
+            while_waiting: see `prefetch`.
+        """
+        totals, step = Totals(), compiled or program.evaluate
 
         def make(index: int) -> dict[str, jax.Array]:
             rows = functools.partial(self._batches.once, index)
             return sharding.global_batch(rows, program.rows, self._batch_size)
 
-        with closing(prefetch(make, 0, self.num_batches)) as batches:
+        prepared = prefetch(make, 0, self.num_batches, while_waiting=while_waiting)
+        with closing(prepared) as batches:
             for _, batch in batches:
-                sums = program.evaluate(params, batch)
+                begin()
+                sums = step(params, batch)
                 totals.add(sums)
                 advance(float(sums["tokens"]["real"]))
         return objectives.summarize(totals.sums, self._sources)

@@ -28,8 +28,8 @@ class Program:
     init: Callable[[], State]
     # (state, batch, micro_batches=1) -> (state, metrics); the state is donated
     train: jax.stages.Wrapped
-    start_phase: Callable[[State], State]  # what a phase after the first starts with; donates too
-    evaluate: Callable[[Any, heads.Batch], objectives.Sums]
+    start_phase: jax.stages.Wrapped  # state -> state, at the start of a later phase; donates too
+    evaluate: jax.stages.Wrapped  # (params, batch) -> sums
     abstract: Any  # the state as ShapeDtypeStructs with shardings, for restoring into
     rows: NamedSharding  # how the rows of a batch lie on the mesh
 
@@ -37,13 +37,25 @@ class Program:
         self, rows: Mapping[str, np.ndarray], phase: PhaseConfig
     ) -> jax.stages.Compiled:
         """`train`, compiled ahead for a phase, whose rows are like these (any number)."""
-        batch = {
-            name: jax.ShapeDtypeStruct(
-                (phase.batch_size, *v.shape[1:]), v.dtype, sharding=self.rows
-            )
+        batch = self._abstract_batch(rows, phase.batch_size)
+        return self.train.lower(self.abstract, batch, micro_batches=phase.micro_batches).compile()
+
+    def compile_evaluate(
+        self, rows: Mapping[str, np.ndarray], batch_size: int
+    ) -> jax.stages.Compiled:
+        """`evaluate`, compiled ahead for batches of so many rows like these."""
+        batch = self._abstract_batch(rows, batch_size)
+        return self.evaluate.lower(self.abstract["params"], batch).compile()
+
+    def compile_start_phase(self) -> jax.stages.Compiled:
+        """`start_phase`, compiled ahead."""
+        return self.start_phase.lower(self.abstract).compile()
+
+    def _abstract_batch(self, rows: Mapping[str, np.ndarray], batch_size: int) -> dict[str, Any]:
+        return {
+            name: jax.ShapeDtypeStruct((batch_size, *v.shape[1:]), v.dtype, sharding=self.rows)
             for name, v in rows.items()
         }
-        return self.train.lower(self.abstract, batch, micro_batches=phase.micro_batches).compile()
 
 
 def make_program(config: Config, mesh: Mesh, corpus: objectives.Corpus) -> Program:

@@ -1,12 +1,21 @@
-"""What a process is doing, for how long, and how much time went where.
+"""What a process is doing, for how long, and its end where that takes too long.
 
 One account serves deadlines, goodput and the lines that say where a process hangs.
 """
 
+import contextlib
+import dataclasses
+import faulthandler
+import os
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NoReturn
+
+from bert_jax.config import DeadlineConfig
+from bert_jax.errors import LOST, STOPPED
 
 # What a run does with its time; all but "other" have a deadline of that name in the configuration.
 ACTIVITIES = (
@@ -67,3 +76,63 @@ class Watch:
         now = time.monotonic()
         self._seconds[self._activity] += now - self._booked
         self._booked = now
+
+
+class Ending:
+    """Ends the process from a thread, with one line and an exit code; whoever comes first.
+
+    The main thread may be anywhere, in a collective that never ends too, so nothing is unwound:
+    what is written was flushed when it was written.
+    """
+
+    def __init__(self, host: str):
+        self._host, self._lock = host, threading.Lock()
+        # What else must hear of it before this process is gone: (code, line).
+        self.before: list[Callable[[int, str], None]] = []
+
+    def end(self, code: int, line: str, *, stacks: bool = False, tell: bool = True) -> NoReturn:
+        """Says the line, with `stacks` where every thread is, tells the others, exits."""
+        self._lock.acquire()  # for good: a second thread with another reason waits for the end
+        if stacks:
+            print(f"{self._host}: where every thread is:", file=sys.stderr, flush=True)
+            faulthandler.dump_traceback(all_threads=True)
+        prefix = "" if code == STOPPED else "error: "
+        print(f"{prefix}{line}", file=sys.stderr, flush=True)
+        for hear in self.before if tell else ():
+            with contextlib.suppress(Exception):
+                hear(code, line)
+        os._exit(code)
+
+
+class Watchdog:
+    """Ends a process that takes longer at something than its deadline allows."""
+
+    def __init__(self, watch: Watch, deadlines: DeadlineConfig, host: str, ending: Ending):
+        self._watch, self._host, self._ending = watch, host, ending
+        self._deadlines = {
+            activity: seconds
+            for activity, seconds in dataclasses.asdict(deadlines).items()
+            if activity in ACTIVITIES
+        }
+        # These say themselves who is missing, at their deadline; this is for when they cannot.
+        self._deadlines["start"] += 30.0
+        self._deadlines["barrier"] += 30.0
+        # What others are doing, for the line: set by whoever knows.
+        self.others: Callable[[], str] = lambda: ""
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="watchdog", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            activity, seconds = self._watch.now()
+            if seconds > self._deadlines.get(activity, float("inf")):
+                others = self.others()
+                self._ending.end(
+                    LOST,
+                    f"{self._host} hangs: {seconds:.0f} s at {activity!r} after step "
+                    f"{self._watch.step} (config.deadlines.{activity})"
+                    + (f"; {others}" if others else ""),
+                    stacks=True,
+                )
+            time.sleep(0.2)

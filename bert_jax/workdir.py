@@ -5,9 +5,12 @@
           checkpoints/ metrics.jsonl evaluations.jsonl tensorboard/
 """
 
+import hashlib
 import json
+import platform
 import re
 from collections.abc import Sequence
+from importlib import metadata
 from typing import Any
 
 from etils import epath
@@ -42,6 +45,18 @@ def describe(config: Config, store: TokenStore, rows_per_epoch: Sequence[int]) -
             "rows_per_epoch": list(rows_per_epoch),
         },
     }
+
+
+def versions() -> dict[str, str]:
+    """What decides the last bits of a run, beside its configuration: name -> release."""
+    names = ("bert-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+    return {name: metadata.version(name) for name in names} | {"python": platform.python_version()}
+
+
+def digest(config: Config) -> str:
+    """A short name of a configuration: equal where every value is."""
+    text = json.dumps(to_dict(config), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def read(workdir: epath.Path) -> dict[str, Any]:

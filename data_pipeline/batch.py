@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from data_pipeline.tokenizer import SpecialIds
 
 T = TypeVar("T")
+_STUCK = 5.0  # seconds after which a batch in the making is not waited for any more
 
 
 class Batches:
@@ -142,12 +143,22 @@ class Batches:
 
 
 def prefetch(
-    make: Callable[[int], T], start: int, stop: int, depth: int = 2
+    make: Callable[[int], T],
+    start: int,
+    stop: int,
+    depth: int = 2,
+    *,
+    while_waiting: Callable[[], None] = lambda: None,
 ) -> Generator[tuple[int, T]]:
     """(step, make(step)) for start ≤ step < stop, made in a background thread.
 
     `depth` results wait at most while the next is made. An error in `make` is raised at its step,
-    after all earlier steps were delivered. Closing the iterator, or dropping it, stops the thread.
+    after all earlier steps were delivered. Closing the iterator, or dropping it, stops the thread,
+    or leaves it alone where it is stuck.
+
+    Args:
+        while_waiting: called before each result and every tenth of a second until it is there; what
+            it raises ends the iteration.
     """
     if depth < 1:
         raise ValueError(f"depth {depth}: at least one result has to wait")
@@ -171,11 +182,18 @@ def prefetch(
 
     thread = threading.Thread(target=produce, name="prefetch", daemon=True)
     thread.start()
+
+    def take() -> tuple[int, T] | BaseException | None:
+        while True:
+            while_waiting()
+            with contextlib.suppress(queue.Empty):
+                return ready.get(timeout=0.1)
+
     try:
-        while (item := ready.get()) is not None:
+        while (item := take()) is not None:
             if isinstance(item, BaseException):
                 raise item
             yield item
     finally:
         closed.set()
-        thread.join()
+        thread.join(_STUCK)

@@ -245,7 +245,8 @@ def test_phases_stopped_anywhere_give_the_same_bits(whole, parts):
 
 
 def test_every_phase_has_its_shape_and_its_own_first_batch(parts):
-    assert parts.compiled == [(16,), (16,), (32,), (32,)]  # once a start: none at the boundary
+    # At each start all that is left, before its first step: none at the boundary.
+    assert parts.compiled == [(16,), (32,), (16,), (32,), (32,), (32,)]
     for length in (16, 32):
         assert sorted({s for n, s in parts.batches if n == length}) == [0, 1, 2, 3, 4, 5]
 

@@ -30,6 +30,10 @@ def _define_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
     define_config(values, words)
     flags.DEFINE_string("workdir", None, "folder of the run", flag_values=values)
     _define_devices(values)
+    of_first = "HOST:PORT of process 0, with the next two (default: found where a cluster says so)"
+    flags.DEFINE_string("coordinator", None, of_first, flag_values=values)
+    flags.DEFINE_integer("num_processes", None, "of the job", 1, flag_values=values)
+    flags.DEFINE_integer("process_id", None, "of this process, from 0", 0, flag_values=values)
 
 
 def _define_devices(values: flags.FlagValues) -> None:
@@ -42,12 +46,15 @@ def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.config_file import read_config
 
     config = read_config(values)
-    from bert_jax.sharding import use_cpu_devices
+    from bert_jax import distributed, job, sharding, workdir
     from bert_jax.train import pretrain
 
+    place = distributed.find_place(values.coordinator, values.num_processes, values.process_id)
     if values.cpu_devices:
-        use_cpu_devices(values.cpu_devices)
-    pretrain(config, values.workdir)
+        sharding.use_cpu_devices(values.cpu_devices)
+    about = workdir.versions() | {"configuration": workdir.digest(config)}
+    with job.started(config, place, about) as started:
+        pretrain(config, values.workdir, job=started)
 
 
 def _define_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
