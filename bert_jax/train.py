@@ -178,7 +178,7 @@ def _train(run: Run, stage: Stage, state: State, outlets: _Outlets) -> State:
     with closing(prefetch(make, first, stage.last)) as batches:
         for step, batch in batches:
             state, metrics = train(state, batch)
-            report.add(metrics)
+            report.add(metrics, step)
             _after_step(run, stage, step + 1, state, report, outlets)
     return state
 
