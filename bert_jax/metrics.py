@@ -15,6 +15,7 @@ from bert_jax.config import Config, PhaseConfig
 
 LOG = "metrics.jsonl"  # of training
 EVALUATIONS = "evaluations.jsonl"  # of `bert-jax evaluate`
+SKIPPED = "skipped"  # kind of the record of a step that was skipped; its step is counted from 0
 STOPPED = "stopped"  # kind of the record, without figures, that an interrupted run ends with
 
 

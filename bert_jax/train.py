@@ -13,13 +13,13 @@ from typing import Any
 import jax
 from etils import epath
 
-from bert_jax import sharding, workdir
+from bert_jax import nonfinite, sharding, workdir
 from bert_jax.batches import make_batches
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import Config, PhaseConfig
-from bert_jax.errors import StoppedError, UserError
+from bert_jax.errors import NumbersError, StoppedError, UserError
 from bert_jax.evaluate import HeldOut
-from bert_jax.metrics import STOPPED, MetricWriter, seconds_left, step_flops
+from bert_jax.metrics import SKIPPED, STOPPED, MetricWriter, seconds_left, step_flops
 from bert_jax.objectives import Corpus
 from bert_jax.step import Program, State, make_program
 from bert_jax.step_report import StepReport
@@ -98,6 +98,7 @@ def pretrain(config: Config, folder: epath.PathLike, *, stop_after: int | None =
     Raises:
         UserError: the store, the configuration and the folder do not fit together.
         StoppedError: interrupted; everything is saved.
+        NumbersError: too many losses or gradients in a row are not finite; everything is saved.
     """
     run = _prepare(config, epath.Path(folder))
     checkpoints = Checkpoints(run.folder, config.checkpoint, config.phase_ends)
@@ -109,6 +110,7 @@ def pretrain(config: Config, folder: epath.PathLike, *, stop_after: int | None =
             state = run.program.init()
         else:
             state = checkpoints.restore(latest, run.program.abstract)
+            state = nonfinite.unlatch(state, config.optimizer.max_nonfinite_steps)
             console.print(f"goes on from step {latest} in {run.folder}")
         first = latest or 0
         with (
@@ -189,6 +191,21 @@ def _after_step(
     """Reports, evaluates, saves and stops where it is time to, after `done` updates."""
     config, display, evaluated, last = run.config, outlets.display, None, done == stage.last
     display.advance(done)
+    stopping = bool(outlets.stop) or done == outlets.stop_after
+    every = (
+        config.log_every_steps,
+        config.evaluation.every_steps,
+        config.checkpoint.every_steps,
+    )
+    # Where the host waits for the step anyway, it is told of it at once.
+    told = report.skipped(wait=last or stopping or any(done % n == 0 for n in every))
+    end = next((s for s in told if s.in_row >= config.optimizer.max_nonfinite_steps), None)
+    for skipped in told + (report.skipped(wait=True) if end else []):
+        outlets.writer.write(SKIPPED, skipped.step, stage.index, {"in_row": skipped.in_row})
+        console.print(skipped)
+    if end:
+        outlets.checkpoints.save(state, run.description, phase=stage.index)
+        raise NumbersError(end.stop(run.folder, done))
     if done % config.log_every_steps == 0 or last:
         scalars = report.take()
         outlets.writer.write("train", done, stage.index, scalars)
@@ -198,7 +215,6 @@ def _after_step(
             evaluated = stage.held_out.evaluate(run.program, state["params"])
         outlets.writer.write("eval", done, stage.index, evaluated)
         display.evaluation(done, evaluated)
-    stopping = bool(outlets.stop) or done == outlets.stop_after
     if done % config.checkpoint.every_steps == 0 or last or stopping:
         with report.paused():
             outlets.checkpoints.save(

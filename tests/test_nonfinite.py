@@ -6,6 +6,8 @@ that something overflows.
 
 import dataclasses
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,13 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from corpus import small_store
 from etils import epath
+from test_cli import TINY
 from test_step import ALL_AT_ONCE, CORPUS, mesh_of, place, rows_of, small
 
-from bert_jax import metrics, nonfinite, report, status, terminal
-from bert_jax.checkpoint import Checkpoints
+from bert_jax import cli, errors, metrics, nonfinite, report, status, terminal
+from bert_jax.checkpoint import Checkpoints, load_params
 from bert_jax.config import CheckpointConfig, Config
 from bert_jax.nonfinite import Skipped
 from bert_jax.objectives import summarize
@@ -292,3 +296,38 @@ def test_the_line_of_the_end_says_what_to_do() -> None:
         assert said in line
     assert "\n" not in line
     assert Skipped(7, 1).stop("run", 8).startswith("step 7: ")
+
+
+def test_a_run_whose_numbers_go_wrong_ends_with_44_and_its_last_good_parameters(
+    tmp_path: Path,
+) -> None:
+    """Rates 0 and 1e30/3 in steps 0 and 1; the steps after that have no finite loss."""
+    store, run = small_store(tmp_path / "store").path, tmp_path / "run"
+    command = [
+        sys.executable, "-m", "bert_jax", "pretrain", "--cpu_devices=1", *TINY,
+        f"--config.data.store={store}", f"--workdir={run}",
+        "--config.model.num_hidden_layers=1", "--config.phases[0].steps=20",
+        "--config.optimizer.learning_rate=1e30", "--config.optimizer.warmup_steps=3",
+        "--config.optimizer.max_nonfinite_steps=3", "--config.log_every_steps=4",
+        "--config.checkpoint.every_steps=2", "--config.checkpoint.keep_every_steps=2",
+    ]  # fmt: skip
+    # The second time from a checkpoint at the limit: it counts anew, and says the next steps.
+    for first, saved in ((2, 6), (6, 10)):
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+        assert ended.returncode == errors.NUMBERS, ended.stderr
+        assert "Traceback" not in ended.stderr
+        said = ended.stderr.splitlines()[-1]
+        steps = f"error: steps {first} to {first + 2}: loss or gradient not finite"
+        assert said.startswith(steps), ended.stderr
+        assert f"those of step {first}, saved as step {saved} in {run}" in said
+    records = [strictly(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [(r["step"], r["in_row"]) for r in records if r["kind"] == "skipped"] == [
+        (2, 1), (3, 2), (4, 3), (5, 3), (6, 1), (7, 2), (8, 3), (9, 3),
+    ]  # fmt: skip
+    losses = ["loss" in r for r in records if r["kind"] == "train"]
+    assert losses == [True, False]  # of steps 0 to 3, and of 6 and 7
+    good = bits(load_params(run, 2)[0])
+    for step in (4, 6, 8, 10):
+        assert bits(load_params(run, step)[0]) == good
+    for verb in (["data", "batch", "--step=2"], ["status"]):  # what the line says can be done
+        assert cli.main([*verb, f"--workdir={run}"]) == errors.DONE
