@@ -88,7 +88,7 @@ def make_program(config: Config, mesh: Mesh, corpus: objectives.Corpus) -> Progr
         update, counts_after = nonfinite.judge(state["nonfinite"], limit, loss, norm)
 
         def unless_skipped(new: jax.Array, old: jax.Array) -> jax.Array:
-            return jnp.where(update, new, old)  # within the pass over memory that makes `new`
+            return jnp.where(update, new, old)  # not a conditional: no device waits for a host
 
         metrics = {
             "loss": loss,
