@@ -99,8 +99,7 @@ class Checkpoints:
         self._manager.save(
             step,
             args=ocp.args.Composite(
-                params=ocp.args.StandardSave(state["params"]),
-                opt=ocp.args.StandardSave(state["opt"]),
+                **{name: ocp.args.StandardSave(state[name]) for name in _groups(state)},
                 meta=ocp.args.JsonSave({**about, **meta}),
             ),
             force=True,  # the trainer decides when, not a policy of the manager
@@ -111,17 +110,21 @@ class Checkpoints:
         items = self._manager.restore(
             step,
             args=ocp.args.Composite(
-                params=ocp.args.StandardRestore(abstract["params"]),
-                opt=ocp.args.StandardRestore(abstract["opt"]),
+                **{name: ocp.args.StandardRestore(abstract[name]) for name in _groups(abstract)}
             ),
         )
         at = jax.device_put(jax.numpy.int32(step), abstract["step"].sharding)
-        return {"step": at, "params": items["params"], "opt": items["opt"]}
+        return {"step": at, **{name: items[name] for name in _groups(abstract)}}
 
     def close(self) -> None:
         """Waits until everything is written."""
         self._manager.wait_until_finished()
         self._manager.close()
+
+
+def _groups(state: State) -> list[str]:
+    """The parts of a state that are saved as arrays; the step is the folder's name."""
+    return [name for name in state if name != "step"]
 
 
 def find_step(workdir: epath.PathLike, step: int | Literal["best"] | None = None) -> int:

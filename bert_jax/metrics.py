@@ -4,6 +4,7 @@ Reading them needs neither JAX nor TensorBoard: they load where something is wri
 """
 
 import json
+import math
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from bert_jax.config import Config, PhaseConfig
 
 LOG = "metrics.jsonl"  # of training
 EVALUATIONS = "evaluations.jsonl"  # of `bert-jax evaluate`
+SKIPPED = "skipped"  # kind of the record of a step that was skipped; its step is counted from 0
 STOPPED = "stopped"  # kind of the record, without figures, that an interrupted run ends with
 
 
@@ -39,7 +41,7 @@ class MetricWriter:
             return
         self._lines.write(line(kind, step, phase, scalars))
         self._lines.flush()
-        for name, value in scalars.items():
+        for name, value in _finite(scalars).items():
             self._events.add_scalar(f"{kind}/{name}", value, step)
 
     def close(self) -> None:
@@ -49,9 +51,13 @@ class MetricWriter:
 
 
 def line(kind: str, step: int, phase: int, values: Mapping[str, Any]) -> str:
-    """A record as it stands in a file."""
-    record = {"kind": kind, "step": step, "phase": phase, "time": time.time(), **values}
-    return json.dumps(record) + "\n"
+    """A record as it stands in a file; without figures that are not finite: JSON has none."""
+    record = {"kind": kind, "step": step, "phase": phase, "time": time.time(), **_finite(values)}
+    return json.dumps(record, allow_nan=False) + "\n"
+
+
+def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in values.items() if not isinstance(v, float) or math.isfinite(v)}
 
 
 def read(workdir: epath.Path, kind: str) -> list[dict[str, Any]]:

@@ -232,4 +232,6 @@ def _pair(record: Mapping[str, float], name: str) -> tuple[float | str, ...]:
 
 
 def _line(records: Sequence[Mapping[str, float]], key: str) -> tuple[list[float], list[float]]:
-    return [r["step"] for r in records], [r[key] for r in records]
+    """Steps and values of the records that have it: a loss that is not finite is left out."""
+    there = [r for r in records if key in r]
+    return [r["step"] for r in there], [r[key] for r in there]

@@ -118,9 +118,10 @@ def render(status: Status) -> str:
             f"{terminal.NAMES[name]} {record[f'{name}/loss']:.3f}"
             for name in terminal.measured(record)
         )
+        loss = f"loss {record['loss']:.3f} ({losses})" if losses else "no finite loss"
         lines.append(
             f"training at step {record['step']:,} ({_ago(now - record['time'])}): "
-            f"loss {record['loss']:.3f} ({losses}), {record['tokens_per_second']:,.0f} tokens/s, "
+            f"{loss}, {record['tokens_per_second']:,.0f} tokens/s, "
             f"{record['step_seconds']:.3g} s a step"
         )
     if status.eval:

@@ -12,13 +12,14 @@ from flax import nnx
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bert_jax import heads, objectives, sharding
+from bert_jax import heads, nonfinite, objectives, sharding
 from bert_jax.config import Config, PhaseConfig
 from bert_jax.dropout import fold
 from bert_jax.optimizer import make_optimizer, start_phase
 from bert_jax.schedule import make_schedule
 
-State = dict[str, Any]  # step: int32 scalar; params, opt: dicts of arrays
+# step: int32 scalar, steps done; params, opt: dicts of arrays; nonfinite: `nonfinite.Counts`
+State = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +27,8 @@ class Program:
     """Everything that runs on the devices for one configuration and mesh."""
 
     init: Callable[[], State]
-    # (state, batch, micro_batches=1) -> (state, metrics); the state is donated
+    # (state, batch, micro_batches=1) -> (state, metrics); the state is donated. Metrics, all whole
+    # on every device: loss, grad_norm, learning_rate, sums, and skipped (0 or 1) and in_row, int32.
     train: jax.stages.Wrapped
     start_phase: jax.stages.Wrapped  # state -> state, at the start of a later phase; donates too
     evaluate: jax.stages.Wrapped  # (params, batch) -> sums
@@ -74,7 +76,12 @@ def make_program(config: Config, mesh: Mesh, corpus: objectives.Corpus) -> Progr
     def init() -> State:
         key = jax.random.key(config.seed)
         params = heads.init_params(config.model, config.compute, learned, key)
-        return {"step": jnp.zeros((), jnp.int32), "params": params, "opt": optimizer.init(params)}
+        return {
+            "step": jnp.zeros((), jnp.int32),
+            "params": params,
+            "opt": optimizer.init(params),
+            "nonfinite": nonfinite.start(),
+        }
 
     abstract = jax.eval_shape(init)
     specs = state_specs(config, mesh, axes, abstract)
@@ -87,16 +94,29 @@ def make_program(config: Config, mesh: Mesh, corpus: objectives.Corpus) -> Progr
         params, key = state["params"], fold(config.seed, state["step"])
         counts = objectives.denominators(batch)
         (loss, sums), gradients = gradients_of(params, batch, key, counts, micro_batches)
-        rate = schedule(state["step"])
+        rate, norm = schedule(state["step"]), optax.tree.norm(gradients)
         updates, opt = optimizer.update(gradients, state["opt"], params)
+        limit = config.optimizer.max_nonfinite_steps
+        update, counts_after = nonfinite.judge(state["nonfinite"], limit, loss, norm)
+
+        def unless_skipped(new: jax.Array, old: jax.Array) -> jax.Array:
+            return jnp.where(update, new, old)  # not a conditional: no device waits for a host
+
         metrics = {
             "loss": loss,
-            "grad_norm": optax.tree.norm(gradients),
+            "grad_norm": norm,
             "learning_rate": rate,
             "sums": sums,
+            "skipped": (~update).astype(jnp.int32),
+            "in_row": counts_after["in_row"],
         }
-        params = jax.tree.map(lambda p, u: p - rate * u, params, updates)
-        return {"step": state["step"] + 1, "params": params, "opt": opt}, metrics
+        after = {
+            "step": state["step"] + 1,
+            "params": jax.tree.map(lambda p, u: unless_skipped(p - rate * u, p), params, updates),
+            "opt": jax.tree.map(unless_skipped, opt, state["opt"]),
+            "nonfinite": counts_after,
+        }
+        return after, metrics
 
     def begin_phase(state: State) -> State:
         return {**state, "opt": start_phase(state["opt"], config.optimizer)}
@@ -184,5 +204,9 @@ def state_specs(config: Config, mesh: Mesh | AbstractMesh, axes: Any, abstract: 
         tails = (path[start:] for start in range(len(path)))
         return next((of_path[tail] for tail in tails if tail in of_path), P())
 
-    opt = jax.tree_util.tree_map_with_path(leaf, abstract["opt"])
-    return {"step": P(), "params": sharding.param_specs(axes), "opt": opt}
+    return {
+        "step": P(),
+        "params": sharding.param_specs(axes),
+        "opt": jax.tree_util.tree_map_with_path(leaf, abstract["opt"]),
+        "nonfinite": jax.tree.map(lambda _: P(), abstract["nonfinite"]),
+    }

@@ -55,10 +55,9 @@ class RunDisplay:
 
     def train(self, step: int, scalars: Mapping[str, float], seconds_left: float) -> None:
         """Shows the numbers of the last stretch of steps."""
-        losses = "  ".join(f"{name} {scalars[f'{name}/loss']:.3f}" for name in measured(scalars))
-        numbers = (
-            f"loss {scalars['loss']:.3f}  {losses}  {scalars['tokens_per_second']:,.0f} tokens/s"
-        )
+        losses = [f"{name} {scalars[f'{name}/loss']:.3f}" for name in measured(scalars)]
+        parts = [f"loss {scalars['loss']:.3f}", *losses] if losses else ["no finite loss"]
+        numbers = "  ".join([*parts, f"{scalars['tokens_per_second']:,.0f} tokens/s"])
         left = f"{clock(seconds_left)} left"
         self._bar.update(self._task, completed=step, numbers=numbers, left=left)
         if not console.is_terminal:
@@ -86,7 +85,7 @@ def held_out(scalars: Mapping[str, float]) -> str:
             f"{NAMES[name]} loss {loss:.3f} ({word}{trivial_loss:.3f}), "
             f"accuracy {right:.1%} ({trivial:.1%}{alone})"
         )
-    return "; ".join(parts)
+    return "; ".join(parts) or "no finite loss"
 
 
 def progress(what: str, total: int) -> rich.progress.Progress:

@@ -12,7 +12,7 @@ from goldens import case as cases
 from goldens.case import CASES, RECIPES, STEPS
 from small import run_config
 
-from bert_jax import heads, objectives, sharding
+from bert_jax import heads, nonfinite, objectives, sharding
 from bert_jax.config import Config
 from bert_jax.convert import names
 from bert_jax.optimizer import make_optimizer
@@ -105,7 +105,12 @@ def test_three_optimizer_steps(name, recipe):
     run, mesh = program(config)
     _, abstract = heads.declare(config.model, config.compute, config.objectives)
     optimizer = make_optimizer(config.optimizer, sharding.param_axes(abstract))
-    state = {"step": jax.numpy.int32(0), "params": params, "opt": jax.jit(optimizer.init)(params)}
+    state = {
+        "step": jax.numpy.int32(0),
+        "params": params,
+        "opt": jax.jit(optimizer.init)(params),
+        "nonfinite": nonfinite.start(),
+    }
     metrics = []
     with jax.set_mesh(mesh):
         for step in range(STEPS):

@@ -1,0 +1,160 @@
+"""A run, prepared: its data, its program on the devices, what identifies it."""
+
+import dataclasses
+import functools
+import json
+from typing import Any
+
+import jax
+from etils import epath
+
+from bert_jax import sharding, workdir
+from bert_jax.batches import make_batches
+from bert_jax.config import Config, PhaseConfig
+from bert_jax.errors import UserError
+from bert_jax.evaluate import HeldOut
+from bert_jax.job import Job
+from bert_jax.metrics import step_flops
+from bert_jax.objectives import Corpus
+from bert_jax.step import Program, make_program
+from bert_jax.step_report import StepReport
+from bert_jax.terminal import console
+from data_pipeline.batch import Batches
+from data_pipeline.store import TokenStore, open_store
+from launch.accelerators import peak_flops
+
+
+def check_vocabulary(config: Config, store: TokenStore) -> None:
+    """Raises UserError where the model and the store do not have the same number of ids."""
+    if config.model.vocab_size != store.vocab_size:
+        raise UserError(
+            f"config.model.vocab_size={config.model.vocab_size}, but ids in {store.path} go up to "
+            f"{store.vocab_size - 1}; pass --config.model.vocab_size={store.vocab_size}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """A phase of a run with its data."""
+
+    index: int
+    phase: PhaseConfig
+    first: int  # updates done when it starts
+    train: Batches
+    held_out: HeldOut
+
+    @property
+    def last(self) -> int:
+        """Updates done when it ends."""
+        return self.first + self.phase.steps
+
+    def __str__(self) -> str:
+        phase, rows = self.phase, self.train.rows_per_epoch
+        epochs = phase.steps * phase.batch_size / rows
+        fill, bound = self.train.fill()
+        possible = f", packed {bound:.2%} at most" if phase.examples_per_row > 1 else ""
+        return (
+            f"{phase.steps:,} steps of {phase.batch_size:,} rows of {phase.row_tokens} tokens "
+            f"({fill:.2%} real{possible}), {rows:,} rows an epoch, {epochs:.1f} epochs"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run in progress."""
+
+    config: Config
+    folder: epath.Path
+    store: TokenStore
+    program: Program
+    mesh: jax.sharding.Mesh
+    stages: tuple[Stage, ...]
+    description: dict[str, Any]
+    job: Job
+
+    def report(self, phase: PhaseConfig) -> StepReport:
+        """An empty report on steps of a phase."""
+        peak = peak_flops(self.mesh.devices.flat[0].device_kind, self.config.compute.dtype)
+        whole = peak * self.mesh.size if peak else None
+        return StepReport(self.store.sources, step_flops(self.config, phase), whole)
+
+    def batch(self, stage: Stage, step: int) -> dict[str, jax.Array]:
+        """What update `step` of the run sees."""
+        rows = functools.partial(stage.train.batch, step - stage.first)
+        return sharding.global_batch(rows, self.program.rows, stage.phase.batch_size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Programs:
+    """What the devices do in a phase; compiled before the first step of a run, so that nothing
+    unsaved ever waits for a compiler."""
+
+    train: jax.stages.Compiled
+    evaluate: jax.stages.Compiled
+    start_phase: jax.stages.Compiled | None  # None: nothing left to start
+
+
+def prepare(config: Config, folder: epath.Path, job: Job) -> Run:
+    """Opens the store, plans all phases, checks that all of it fits.
+
+    Raises:
+        UserError: the store, the configuration and the folder do not fit together.
+    """
+    workdir.check_free(folder)
+    if not config.data.store:
+        raise UserError(
+            "config.data.store is empty; pass --config.data.store=… with the folder of a token "
+            "store (`bert-jax data build` makes one)"
+        )
+    store = open_store(config.data.store)
+    check_vocabulary(config, store)
+    mesh = sharding.make_mesh(config.mesh)
+    for phase in config.phases:
+        sharding.check_divides(mesh, phase.batch_size, phase.micro_batches)
+    corpus = Corpus.of(store)
+    # All phases are planned now: what does not work should not be found out after a week.
+    stages = tuple(
+        Stage(
+            index=index,
+            phase=phase,
+            first=config.phase_ends[index] - phase.steps,
+            train=make_batches(config, store, store.train, phase),
+            held_out=HeldOut(config, phase, store),
+        )
+        for index, phase in enumerate(config.phases)
+    )
+    peers = job.peers
+    devices = f"{mesh.size} devices ({mesh.devices.flat[0].device_kind})"
+    if peers.num_processes > 1:
+        devices += f" in {peers.num_processes} processes"
+    only = f"{stages[0]}; " if len(stages) == 1 else ""
+    console.print(f"{len(store.train.tokens):,} training tokens; {only}{devices}")
+    description = workdir.describe(config, store, [s.train.rows_per_epoch for s in stages])
+    data = json.dumps(description["data"], sort_keys=True)
+    if len(set(peers.exchange("data", data))) > 1:
+        raise UserError(
+            f"{peers.name(peers.process_id)}: {config.data.store} is not the same store on every "
+            "machine (by digest); give all of them the same one"
+        )
+    return Run(
+        config=config,
+        folder=folder,
+        store=store,
+        program=make_program(config, mesh, corpus),
+        mesh=mesh,
+        stages=stages,
+        description=description,
+        job=job,
+    )
+
+
+def compile_stage(run: Run, stage: Stage, first: int) -> Programs:
+    """Everything of a phase, of which `first` updates of the run are done already."""
+    program, doing = run.program, functools.partial(run.job.watch.doing, "compile")
+    with doing():
+        train = program.compile_train(stage.train.batch(0, rows=[]), stage.phase)
+    with doing():
+        evaluate = stage.held_out.compile(program)
+    with doing():
+        starts = program.compile_start_phase() if stage.first >= max(first, 1) else None
+    return Programs(train, evaluate, starts)
