@@ -45,8 +45,8 @@ class Limits:
     max_preemptions: int = 100
     max_failures: int = 3
     grace: float = 25.0  # from being asked to stop to having saved
-    patience: float = 30.0  # from the first process that failed to the end of the others
-    margin: float = 15.0  # for what ends by itself, but late
+    noticing: float = 15.0  # that another process is gone
+    margin: float = 15.0  # for ending besides, and after being asked to
     between: float = 1.0  # the first failure and the next start; twice as long each time
 
 
@@ -256,11 +256,9 @@ class _Job:
         if signal_of(code) in self._asked:
             code = STOPPED  # before it could know better: nothing was there to be saved
         if code != 0 and not self._asked and self._ask_at is None and self._kill_at is None:
-            # One that saved may be waiting for nobody while another still writes.
-            saving = self._limits.grace + self._limits.margin
-            self._ask_at = time.monotonic() + (
-                max(saving, self._limits.patience) if code == STOPPED else self._limits.patience
-            )
+            # The others end by themselves: they notice, or are still saving as this one did.
+            theirs = self._limits.grace if code == STOPPED else self._limits.noticing
+            self._ask_at = time.monotonic() + theirs + self._limits.margin
         return code
 
     def _stop(self, number: int) -> None:
@@ -306,10 +304,12 @@ def _wake_up(number: int, frame: FrameType | None) -> None:
 def _reserved_port() -> Iterator[int]:
     """A free TCP port of this machine that nobody else is given while the context lasts.
 
-    It is bound, not listened on: with SO_REUSEPORT, which gRPC servers set, process 0 may bind it
-    too and gets all connections. A port that was merely found free could be taken before that.
+    It is bound, not listened on: with SO_REUSEADDR (Python's servers) or SO_REUSEPORT (gRPC's)
+    process 0 may bind it too and gets all connections, while the kernel gives it to none that asks
+    for any port. One that was merely found free could be taken before process 0 comes to it.
     """
     with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+            held.setsockopt(socket.SOL_SOCKET, option, 1)
         held.bind((_ADDRESS, 0))
         yield held.getsockname()[1]

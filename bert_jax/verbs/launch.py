@@ -1,12 +1,16 @@
 """`bert-jax launch BACKEND run`: jobs of several processes; the one backend is this machine."""
 
 import sys
+import typing
 from collections.abc import Sequence
 
 from absl import flags
 
 from bert_jax.errors import UsageError, UserError
 from bert_jax.verbs.verb import Verb, need
+
+if typing.TYPE_CHECKING:
+    from bert_jax.config import Config
 
 _JOBS = ("pretrain",)  # verbs of which several processes do one work
 _PLACE = ("coordinator", "num_processes", "process_id")  # flags that the launcher gives
@@ -25,13 +29,14 @@ def _define_local_run(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 def _run_local_run(values: flags.FlagValues, words: Sequence[str]) -> int:
     need(values, "processes")
-    grace = _check(words)
+    deadlines = _check(words).deadlines
     from launch.local import Limits, run
 
     limits = Limits(
         max_preemptions=values.max_preemptions,
         max_failures=values.max_failures,
-        grace=grace if values.grace is None else values.grace,
+        grace=deadlines.grace if values.grace is None else values.grace,
+        noticing=deadlines.peer,
     )
     command = [sys.executable, "-m", "bert_jax", *words]
     try:
@@ -40,8 +45,8 @@ def _run_local_run(values: flags.FlagValues, words: Sequence[str]) -> int:
         raise UserError(f"a process cannot be started: {error}") from None
 
 
-def _check(words: Sequence[str]) -> float:
-    """Reads the command as each process will: what it would say is said once; seconds of grace.
+def _check(words: Sequence[str]) -> "Config":
+    """Reads the command as each process will: what it would say is said once. Its configuration.
 
     Raises:
         UsageError, UserError: of the verb, or it is none that several processes can work at.
@@ -61,7 +66,7 @@ def _check(words: Sequence[str]) -> float:
     need(values, "config", "workdir")
     from bert_jax.config_file import read_config
 
-    return float(read_config(values).deadlines.grace)
+    return read_config(values)
 
 
 VERBS = {
