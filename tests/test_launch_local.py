@@ -463,7 +463,8 @@ os._exit(0)
         assert code == 0
         until(lambda: not is_there(own))
     finally:
-        os.kill(free, signal.SIGKILL)
+        for pid in filter(is_there, (own, free)):
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("option", ["SO_REUSEADDR", "SO_REUSEPORT"])
