@@ -1,5 +1,6 @@
 """`bert-jax VERB`: finds the verb, reads its flags, turns errors into one line and an exit code."""
 
+import itertools
 import signal
 import sys
 from collections.abc import Iterable, Sequence
@@ -8,10 +9,10 @@ from absl import flags
 
 from bert_jax.config_values import nearest
 from bert_jax.errors import DONE, USAGE, StoppedError, UsageError, code_of
-from bert_jax.verbs import data, look, train, use
+from bert_jax.verbs import data, launch, look, train, use
 from bert_jax.verbs.verb import Verb, help_of
 
-VERBS: dict[str, Verb] = train.VERBS | data.VERBS | look.VERBS | use.VERBS
+VERBS: dict[str, Verb] = train.VERBS | data.VERBS | look.VERBS | use.VERBS | launch.VERBS
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,33 +41,63 @@ def _run(words: list[str]) -> int:
     if group and (len(words) == 1 or words[1] in ("--help", "-h", "help")):
         print(_overview(group))
         return DONE if len(words) > 1 else USAGE
-    name = next((v for v in VERBS if words[: len(v.split())] == v.split()), None)
-    if name is None:
-        said = " ".join(words[:2] if group else words[:1])
-        raise UsageError(f"there is no verb {said!r}{nearest(said, VERBS)}")
+    name = find(words)
     verb, rest = VERBS[name], words[len(name.split()) :]
-    values = flags.FlagValues()
-    if any(word.startswith("--config") for word in rest):
-        from bert_jax.config_file import resolve
-
-        rest = resolve(rest)
-    verb.define(values, rest)
-    if "--help" in rest or "-h" in rest:
+    # Behind the flags of a verb that starts others stands their command line, which is theirs.
+    own = list(itertools.takewhile(lambda w: w.startswith("-"), rest)) if verb.starts else rest
+    if "--help" in own or "-h" in own:
+        values, _ = define(name, own)
         print(_help(name, verb, values))
         return DONE
+    values, arguments = read(name, rest)
+    return verb.run(values, arguments) or DONE
+
+
+def find(words: Sequence[str]) -> str:
+    """The verb that a command line begins with; raises UsageError where there is none."""
+    name = next((v for v in VERBS if list(words[: len(v.split())]) == v.split()), None)
+    if name is None:
+        in_group = any(verb.startswith(f"{words[0]} ") for verb in VERBS)
+        said = " ".join(words[:2] if in_group else words[:1])
+        raise UsageError(f"there is no verb {said!r}{nearest(said, VERBS)}")
+    return name
+
+
+def define(name: str, rest: Sequence[str]) -> tuple[flags.FlagValues, list[str]]:
+    """A verb's flags, not yet read, and the words behind it with its config found.
+
+    Raises:
+        UserError: there is no such config.
+    """
+    values, words = flags.FlagValues(), list(rest)
+    if not VERBS[name].starts and any(word.startswith("--config") for word in words):
+        from bert_jax.config_file import resolve
+
+        words = resolve(words)
+    VERBS[name].define(values, words)
+    return values, words
+
+
+def read(name: str, rest: Sequence[str]) -> tuple[flags.FlagValues, list[str]]:
+    """A verb's flags as the words behind it give them, and what follows the flags.
+
+    Raises:
+        UsageError: a flag that does not exist, a value that does not fit, a word too many.
+        UserError: there is no such config.
+    """
+    values, words = define(name, rest)
     try:
-        arguments = values([name, *rest])[1:]
+        arguments = values([name, *words])[1:]
     except (flags.Error, ValueError, TypeError) as error:
         raise UsageError(" ".join(str(error).split())) from None
-    if arguments and not verb.words:
+    if arguments and not VERBS[name].words:
         raise UsageError(f"{name} takes only --flag=value, not {arguments[0]!r}")
-    verb.run(values, arguments)
-    return DONE
+    return values, arguments
 
 
 def _overview(names: Iterable[str]) -> str:
     lines = ["bert-jax VERB [--flag=value ...]", ""]
-    lines += [f"  {name:<16}{VERBS[name].says}" for name in names]
+    lines += [f"  {name:<18}{VERBS[name].says}" for name in names]
     return "\n".join([*lines, "", "bert-jax VERB --help shows a verb's flags and an example."])
 
 

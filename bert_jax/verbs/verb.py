@@ -16,8 +16,10 @@ class Verb:
     says: str
     example: str
     define: Callable[[flags.FlagValues, Sequence[str]], None]
-    run: Callable[[flags.FlagValues, Sequence[str]], None]  # flags, words after the flags
+    # Flags, words after the flags -> exit code, where it is not 0 and no error says it.
+    run: Callable[[flags.FlagValues, Sequence[str]], int | None]
     words: str = ""  # what may follow the flags
+    starts: bool = False  # what follows the flags is the command line of another verb
 
 
 def need(values: flags.FlagValues, *names: str) -> None:

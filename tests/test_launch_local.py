@@ -1,0 +1,492 @@
+"""Jobs on this machine: real launchers, real signals, small programs as the processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+LIMIT = 60  # seconds after which a test is taken to hang
+
+# What every process of these tests begins with.
+PROCESS = """
+import os, pathlib, signal, socket, subprocess, sys, time
+place = dict(word[2:].split("=") for word in sys.argv[1:])
+me, host = int(place["process_id"]), os.environ["BERT_JAX_HOST_NAME"]
+folder = pathlib.Path(__file__).parent
+
+def there(name):
+    '''Waits until another process has made a file.'''
+    while not (folder / name).exists():
+        time.sleep(0.01)
+
+def mark(name, text=""):
+    (folder / "new").mkdir(exist_ok=True)
+    (folder / "new" / name).write_text(text)
+    (folder / "new" / name).rename(folder / name)
+
+starts = 1 + len(list(folder.glob(f"{host}.start*")))
+mark(f"{host}.start{starts}", f"{os.getpid()} {place['coordinator']}")
+"""
+LAUNCHER = """
+import json, sys
+from launch.local import Limits, run
+processes, limits, *command = sys.argv[1:]
+sys.exit(run(command, int(processes), Limits(**json.loads(limits))))
+"""
+
+
+class Launched:
+    """A launcher at work in a folder, and the processes that it starts."""
+
+    def __init__(self, folder: Path, body: str, processes: int, limits: dict[str, float]):
+        self.folder = folder
+        (folder / "process.py").write_text(PROCESS + body)
+        command = [sys.executable, "-S", str(folder / "process.py")]
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", LAUNCHER, str(processes), json.dumps(limits), *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"},
+        )
+        # Whatever waits for its output then sees the end of it.
+        self.alarm = threading.Timer(LIMIT, self.process.kill)
+        self.alarm.start()
+
+    def wait(self) -> tuple[int, list[bytes]]:
+        """Exit code and lines; the launcher itself says nothing on standard error."""
+        out, err = self.process.communicate(timeout=LIMIT)
+        assert err == b""
+        assert not out or out.endswith(b"\n")
+        return self.process.returncode, out.split(b"\n")[:-1]
+
+    def until(self, *names: str) -> None:
+        """Waits until the processes have made these files."""
+        until(lambda: all((self.folder / name).exists() for name in names))
+
+    def starts(self, host: str) -> list[tuple[int, str]]:
+        """Process id and coordinator of each start of a host."""
+        found = sorted(self.folder.glob(f"{host}.start*"), key=lambda path: int(path.suffix[6:]))
+        pairs = (path.read_text().split() for path in found)
+        return [(int(pid), coordinator) for pid, coordinator in pairs]
+
+    def pids(self) -> list[int]:
+        return [int(path.read_text().split()[0]) for path in self.folder.glob("host-*.start*")]
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Callable[..., Launched]]:
+    """Starts a launcher of processes that run this program; nothing of it is left afterwards."""
+    made: list[Launched] = []
+
+    def start(body: str, processes: int = 2, **limits: float) -> Launched:
+        made.append(Launched(tmp_path, body, processes, {"between": 0.0, **limits}))
+        return made[-1]
+
+    yield start
+    for launched in made:
+        launched.alarm.cancel()
+        launched.process.kill()
+        launched.process.communicate(timeout=LIMIT)
+        for pid in filter(is_there, launched.pids()):
+            os.kill(pid, signal.SIGKILL)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < end, "this takes too long"
+        time.sleep(0.01)
+
+
+def is_there(pid: int) -> bool:
+    """Whether a process runs or is stopped; a dead one may be kept until its parent asks."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
+def of(host: str, lines: list[bytes]) -> list[bytes]:
+    """The lines of a host, without its name."""
+    start = f"{host} | ".encode()
+    return [line.removeprefix(start) for line in lines if line.startswith(start)]
+
+
+def said(lines: list[bytes]) -> list[str]:
+    """What the launcher says itself, but for the line of each start."""
+    own = [line.decode() for line in of("launch", lines)]
+    return [line for line in own if not line.startswith("coordinator ")]
+
+
+# Output
+
+
+def test_output_is_merged_in_whole_lines_under_host_names(launch):
+    code, lines = launch(
+        """
+for i in range(300):
+    os.write(1, f"out {i} ".encode())
+    os.write(2, f"err {i} ".encode())
+    os.write(1, host[-1].encode() * 40 + b"\\n")
+    os.write(2, host[-1].encode() * 40 + b"\\n")
+""",
+        processes=3,
+    ).wait()
+    assert code == 0
+    assert len(lines) == 1 + 3 * 600
+    for i in "012":
+        mine = of(f"host-{i}", lines)
+        for stream in ("out", "err"):
+            assert [line for line in mine if line.startswith(stream.encode())] == [
+                f"{stream} {n} {i * 40}".encode() for n in range(300)
+            ]
+
+
+def test_a_line_that_comes_in_parts_waits_for_its_end(launch):
+    code, lines = launch("""
+if me == 0:
+    os.write(1, b"first half, ")
+    mark("half")
+    there("other")
+    os.write(1, b"second half\\n")
+else:
+    there("half")
+    os.write(1, b"between\\n")
+    mark("other")
+""").wait()
+    assert code == 0
+    assert b"host-0 | first half, second half" in lines
+    assert b"host-1 | between" in lines
+
+
+def test_lines_appear_when_they_are_printed(launch):
+    job = launch("print('at work'); there('seen')", processes=1)
+    first = job.process.stdout.readline().decode()
+    assert job.process.stdout.readline() == b"host-0 | at work\n"
+    ((pid, coordinator),) = job.starts("host-0")
+    assert first == f"launch | coordinator {coordinator}; host-0 is process {pid}\n"
+    (job.folder / "seen").touch()
+    assert job.wait()[0] == 0
+
+
+def test_the_unfinished_line_of_a_dead_process_and_bytes_of_no_encoding_are_shown(launch):
+    code, lines = launch("""
+os.write(1, b"caf\\xe9 \\xff\\xfe\\0 \\r here\\n")
+os.write(2, b"last words " + host.encode())
+os.kill(os.getpid(), signal.SIGKILL)
+""", max_failures=0).wait()  # fmt: skip
+    assert code == 43
+    for host in ("host-0", "host-1"):
+        assert of(host, lines) == [b"caf\xe9 \xff\xfe\0 \r here", b"last words " + host.encode()]
+
+
+def test_a_very_long_line_comes_whole_in_pieces(launch):
+    code, lines = launch("sys.stdout.write(str(me) * 5_000_000 + '\\nend\\n')").wait()
+    assert code == 0
+    for i in (0, 1):
+        *pieces, end = of(f"host-{i}", lines)
+        assert end == b"end"
+        assert b"".join(pieces) == str(i).encode() * 5_000_000
+        assert 1 < len(pieces) < 10  # it was not kept whole
+
+
+def test_a_reader_that_goes_away_stops_the_job_with_its_state_saved(launch):
+    job = launch("""
+def save(number, frame):
+    mark(f"{host} saved")
+    sys.exit(42)
+signal.signal(signal.SIGTERM, save)
+mark(f"{host} ready")
+there("host-0 ready"), there("host-1 ready")
+while True:
+    os.write(1, b"line\\n")
+""")
+    for _ in range(3):
+        job.process.stdout.readline()
+    job.process.stdout.close()
+    assert job.process.wait(LIMIT) == 42
+    assert job.process.stderr.read() == b""
+    job.until("host-0 saved", "host-1 saved")
+
+
+def test_signals_are_passed_on_while_nobody_reads_the_output(launch):
+    job = launch("""
+def save(number, frame):
+    mark(f"{host} saved")
+    sys.exit(42)
+signal.signal(signal.SIGTERM, save)
+for i in range(40):
+    os.write(1, b"x" * 9999 + b"\\n")
+mark(f"{host} wrote")
+signal.pause()
+""")
+    job.until("host-0 wrote", "host-1 wrote")  # much more than a pipe holds
+    job.process.send_signal(signal.SIGTERM)
+    job.until("host-0 saved", "host-1 saved")
+    code, lines = job.wait()
+    assert code == 42
+    assert of("host-0", lines) == of("host-1", lines) == [b"x" * 9999] * 40
+
+
+def test_a_full_disk_under_the_output_does_not_end_the_job(tmp_path):
+    (tmp_path / "process.py").write_text("print('line\\n' * 9999)")
+    command = [sys.executable, "-c", LAUNCHER, "2", "{}", sys.executable]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([*command, tmp_path / "process.py"], stdout=full, timeout=LIMIT)
+    assert done.returncode == 0
+
+
+# What the exit codes mean
+
+
+@pytest.mark.parametrize("code", [1, 2, 7, 44, 45])
+def test_an_error_that_would_come_again_is_not_tried_again(launch, code):
+    job = launch(f"sys.exit({code})")
+    assert (job.wait()[0], len(job.starts("host-0"))) == (code, 1)
+
+
+def test_preemptions_and_failures_have_budgets_of_their_own(launch):
+    job = launch("sys.exit([42, 43, 42, 0][starts - 1])", max_preemptions=2, max_failures=1)
+    code, lines = job.wait()
+    assert code == 0
+    own = [line.replace("host-1, host-0", "host-0, host-1") for line in said(lines)]
+    assert own == [
+        "host-0, host-1 ended with 42; starting again (1 of 2 preemptions left)",
+        "host-0, host-1 ended with 43; starting again (0 of 1 failures left)",
+        "host-0, host-1 ended with 42; starting again (0 of 2 preemptions left)",
+    ]
+    assert len(job.starts("host-0")) == len(job.starts("host-1")) == 4
+    places = [coordinator for _, coordinator in job.starts("host-0")]
+    assert places == [coordinator for _, coordinator in job.starts("host-1")]
+    assert len(set(places)) > 1  # a port of its own for each start
+
+
+@pytest.mark.parametrize(("code", "name"), [(42, "preemptions"), (43, "failures")])
+def test_a_budget_that_is_used_up_ends_the_job(launch, code, name):
+    job = launch(f"sys.exit({code})", processes=1, max_preemptions=2, max_failures=2)
+    ended, lines = job.wait()
+    assert (ended, len(job.starts("host-0"))) == (code, 3)
+    *_, last = said(lines)
+    used = f"not started again: 2 of 2 {name} used (--max_{name})"
+    assert last == f"host-0 ended with {code}; {used}"
+
+
+def test_a_host_that_was_killed_is_named(launch):
+    code, lines = launch("""
+if starts == 1 and me == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+if starts == 1:
+    sys.exit(43)
+""").wait()
+    assert code == 0
+    assert said(lines) == [
+        "host-1 was killed by SIGKILL; host-0 ended with 43; starting again (2 of 3 failures left)"
+    ]
+
+
+def test_a_job_that_is_stopped_before_its_next_start_is_not_started(launch):
+    job = launch("sys.exit(43)", processes=1, between=600.0)
+    assert any(b"starting again in 30 s" in line for line in job.process.stdout)
+    job.process.send_signal(signal.SIGINT)
+    assert job.wait()[0] == 43
+    assert len(job.starts("host-0")) == 1
+
+
+# Signals
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
+def test_a_signal_goes_to_all_and_the_job_is_not_started_again(launch, name):
+    job = launch("""
+def save(number, frame):
+    print("saved on", signal.Signals(number).name)
+    sys.exit(42)
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, save)
+mark(f"{host} ready")
+while True:
+    signal.pause()
+""")
+    job.until("host-0 ready", "host-1 ready")
+    job.process.send_signal(signal.Signals[name])
+    code, lines = job.wait()
+    assert code == 42
+    passed_on = {"SIGHUP": "SIGTERM"}.get(name, name)
+    assert of("host-0", lines) == of("host-1", lines) == [f"saved on {passed_on}".encode()]
+    assert said(lines)[0] == f"{name}: passed on; what has not ended in 40 s is killed"
+    assert said(lines)[1].endswith("ended with 42; not started again")
+    assert len(job.starts("host-0")) == 1
+
+
+def test_every_further_signal_is_passed_on(launch):
+    job = launch("""
+seen = []
+def note(number, frame):
+    seen.append(number)
+    mark(f"{host} {len(seen)}")
+signal.signal(signal.SIGINT, note)
+mark(f"{host} ready")
+while len(seen) < 2:
+    time.sleep(0.01)
+sys.exit(42)
+""")
+    for file in ("ready", "1", "2"):
+        job.until(f"host-0 {file}", f"host-1 {file}")
+        if file != "2":
+            job.process.send_signal(signal.SIGINT)
+    assert job.wait()[0] == 42
+
+
+def test_a_process_that_a_passed_on_signal_ends_has_lost_nothing(launch):
+    """It had not come so far that it could save: the job was stopped, not lost."""
+    job = launch("mark(f'{host} ready'); time.sleep(600)")
+    job.until("host-0 ready", "host-1 ready")
+    job.process.send_signal(signal.SIGTERM)
+    assert job.wait()[0] == 42
+
+
+def test_a_terminal_reaches_the_processes_only_through_the_launcher(launch):
+    code, lines = launch("print(os.getsid(0) == os.getpgid(0) == os.getpid())").wait()
+    assert code == 0
+    assert of("host-0", lines) == of("host-1", lines) == [b"True"]
+
+
+def test_what_does_not_end_in_its_grace_is_killed(launch):
+    job = launch(
+        """
+signal.signal(signal.SIGTERM, signal.SIG_IGN if me else lambda *_: sys.exit(42))
+mark(f"{host} ready")
+while True:
+    signal.pause()
+""",
+        grace=1.0,
+        margin=0.5,
+    )
+    job.until("host-0 ready", "host-1 ready")
+    job.process.send_signal(signal.SIGTERM)
+    code, lines = job.wait()
+    assert code == 42  # one has saved: all that there is
+    assert "host-1: not ended in time, killed" in said(lines)
+    assert (
+        said(lines)[-1] == "host-1 was killed by SIGKILL; host-0 ended with 42; not started again"
+    )
+    assert not any(map(is_there, job.pids()))
+
+
+# What is left behind
+
+
+def test_one_that_outlives_a_failure_is_asked_and_killed(launch):
+    """What it answers is not the reason: the job starts again for the one that was killed."""
+    job = launch(
+        """
+if starts == 2:
+    sys.exit(0)
+if me == 0:
+    there("host-1 ready"), there("host-2 ready")
+    os.kill(os.getpid(), signal.SIGKILL)
+if me == 2:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    mark("host-2 ready")
+else:
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(1))
+    mark("host-1 ready")
+while True:
+    signal.pause()
+""",
+        processes=3,
+        noticing=0.0,
+        margin=1.0,
+    )
+    code, lines = job.wait()
+    assert code == 0
+    assert said(lines) == [
+        "host-1, host-2: still there after another ended, asked to end",
+        "host-2: not ended in time, killed",
+        "host-0 was killed by SIGKILL; starting again (2 of 3 failures left)",
+    ]
+    assert not any(map(is_there, job.pids()))
+
+
+def test_those_that_end_by_themselves_after_a_failure_are_left_alone(launch):
+    code, lines = launch("""
+if me == 0:
+    there("host-1.start1")
+    sys.exit(45)
+there("host-0.start1")
+while os.path.exists(f"/proc/{(folder / 'host-0.start1').read_text().split()[0]}"):
+    time.sleep(0.01)
+sys.exit(45)
+""").wait()
+    assert code == 45
+    assert said(lines) == ["host-0, host-1 ended with 45; not started again"]
+
+
+@pytest.mark.parametrize("state", ["at work", "ignores SIGTERM", "stopped"])
+def test_no_process_outlives_a_launcher_that_is_killed(launch, state):
+    job = launch(f"""
+if {state!r} == "ignores SIGTERM":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+mark(f"{{host}} ready")
+if {state!r} == "stopped":
+    os.kill(os.getpid(), signal.SIGSTOP)
+time.sleep(600)
+""")
+    job.until("host-0 ready", "host-1 ready")
+    assert all(map(is_there, job.pids()))
+    job.process.kill()
+    until(lambda: not any(map(is_there, job.pids())))
+
+
+def test_what_a_process_started_ends_with_it_and_holds_nothing_up(launch):
+    """Its children have its pipes, which therefore never end."""
+    job = launch(
+        """
+own = subprocess.Popen(["sleep", "600"])
+free = subprocess.Popen(["sleep", "600"], start_new_session=True)
+print(own.pid, free.pid)
+os._exit(0)
+""",
+        processes=1,
+    )
+    code, lines = job.wait()
+    own, free = map(int, of("host-0", lines)[0].split())
+    try:
+        assert code == 0
+        until(lambda: not is_there(own))
+    finally:
+        for pid in filter(is_there, (own, free)):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("option", ["SO_REUSEADDR", "SO_REUSEPORT"])
+def test_nobody_but_process_0_is_given_the_port_of_the_job(launch, option):
+    code, lines = launch(f"""
+address, port = place["coordinator"].split(":")
+if me == 0:
+    with socket.socket() as other:
+        try:
+            other.bind((address, int(port)))
+        except OSError as error:
+            print(os.strerror(error.errno))
+    server = socket.socket()
+    server.setsockopt(socket.SOL_SOCKET, socket.{option}, 1)
+    server.bind((address, int(port)))
+    server.listen()
+    mark("listens")
+    server.accept()[0].sendall(b"hello")
+else:
+    there("listens")
+    print(socket.create_connection((address, int(port))).recv(5).decode())
+""").wait()
+    assert code == 0
+    assert of("host-0", lines) == [b"Address already in use"]
+    assert of("host-1", lines) == [b"hello"]

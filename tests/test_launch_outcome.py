@@ -1,0 +1,43 @@
+"""What the exit codes of a job's processes say together."""
+
+import pytest
+
+from bert_jax import errors
+from launch import outcome
+
+
+def test_the_launcher_knows_the_codes_of_the_program():
+    assert (outcome.STOPPED, outcome.LOST) == (errors.STOPPED, errors.LOST)
+
+
+@pytest.mark.parametrize(
+    ("codes", "whole"),
+    [
+        ([0, 0], 0),
+        ([42, 42], 42),
+        ([0, 42], 42),
+        ([43, 43], 43),
+        ([0, 43], 43),
+        ([-9, 43], 43),
+        ([137, 43], 43),
+        ([-6, -11], 43),
+        ([42, -9], 42),
+        ([-9, 42], 42),
+        ([44, 44], 44),
+        ([45, 44, 42], 45),
+        ([43, 1], 1),
+        ([42, 2, -9], 2),
+        ([-9, 7, 1], 7),
+        ([255, 43], 255),
+    ],
+)
+def test_the_exit_code_of_a_job(codes, whole):
+    assert outcome.verdict(codes) == whole
+
+
+def test_hosts_are_named_by_how_they_ended_signals_first():
+    ends = [("host-0", 43), ("host-1", -9), ("host-2", 43), ("host-3", 137), ("host-4", -40)]
+    assert outcome.describe(ends) == (
+        "host-1 was killed by SIGKILL; host-3 ended with 137 (SIGKILL); "
+        "host-4 was killed by signal 40; host-0, host-2 ended with 43"
+    )
