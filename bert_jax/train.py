@@ -103,7 +103,8 @@ def pretrain(config: Config, folder: epath.PathLike, *, stop_after: int | None =
     checkpoints = Checkpoints(run.folder, config.checkpoint, config.phase_ends)
     with closing(checkpoints), jax.set_mesh(run.mesh):
         latest = checkpoints.latest_step()
-        workdir.claim(run.folder, run.description, resuming_at=latest)
+        for change in workdir.claim(run.folder, run.description, resuming_at=latest):
+            console.print(change, markup=False)
         workdir.keep_tokenizer(run.folder, run.store)
         if latest is None:
             state = run.program.init()
@@ -123,12 +124,7 @@ def pretrain(config: Config, folder: epath.PathLike, *, stop_after: int | None =
 
 
 def _prepare(config: Config, folder: epath.Path) -> Run:
-    workdir.check_free(folder)
-    if not config.data.store:
-        raise UserError(
-            "config.data.store is empty; pass --config.data.store=… with the folder of a token "
-            "store (`bert-jax data build` makes one)"
-        )
+    workdir.check_first(folder, config)
     store = open_store(config.data.store)
     check_vocabulary(config, store)
     mesh = sharding.make_mesh(config.mesh)
@@ -156,7 +152,13 @@ def _prepare(config: Config, folder: epath.Path) -> Run:
         program=make_program(config, mesh, corpus),
         mesh=mesh,
         stages=stages,
-        description=workdir.describe(config, store, [s.train.rows_per_epoch for s in stages]),
+        description=workdir.describe(
+            config,
+            store,
+            [s.train.rows_per_epoch for s in stages],
+            mesh=mesh.shape,
+            device_kind=mesh.devices.flat[0].device_kind,
+        ),
     )
 
 
