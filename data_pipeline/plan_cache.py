@@ -8,6 +8,7 @@ import functools
 import hashlib
 import json
 import os
+import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -89,8 +90,10 @@ class Plans:
 
     def _open_or_make(self, epoch: int) -> Plan:
         folder = self._folder(epoch)
-        columns = find(folder)
+        columns = find(folder, COLUMNS)
         if columns is None:
+            if os.path.lexists(folder):
+                print(f"{folder}: a damaged plan; it is made again", file=sys.stderr, flush=True)
             columns = keep(folder, COLUMNS, functools.partial(self._fill, epoch))
         if not self._spec.dupe_factor:
             self._remove_behind(epoch)
