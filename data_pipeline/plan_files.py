@@ -19,6 +19,7 @@ import numpy as np
 from data_pipeline.errors import UserError
 
 Put = Callable[[str, np.ndarray], None]  # append values to the column of a name
+LAYOUT: Final = 2  # of a folder; 1 did not say under which name it was written
 _MANIFEST: Final = "plan.json"
 _CHUNK: Final = 1 << 20  # bytes read together
 

@@ -17,13 +17,6 @@ from bert_jax import workdir_lock
 from bert_jax.errors import UserError
 from bert_jax.workdir_lock import held, is_held
 
-
-@pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refusal here need not wait for a process that may be dying."""
-    monkeypatch.setattr(workdir_lock, "_TRIES", 2)
-
-
 WAIT = 60  # seconds; only ever waited out by a broken test
 
 # Holds the lock and says so; with "child" as its second word it leaves a process of its own behind:
@@ -45,6 +38,12 @@ with held(sys.argv[1]):
     print(child, flush=True)
     sys.stdin.readline()
 """
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refusal here need not wait for a process that may be dying."""
+    monkeypatch.setattr(workdir_lock, "_TRIES", 2)
 
 
 @contextmanager
