@@ -10,7 +10,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: demo test slow lint types bench lock nightly clean help
+.PHONY: demo test slow lint types audit bench lock nightly clean help
 
 demo: .venv/core  ## Pretrain, evaluate, export and try a small BERT; DATA=PATH takes your text
 	@$(BIN)/bert-jax demo --workdir=demo_run $${DATA:+--data="$$DATA"}
@@ -28,6 +28,9 @@ lint: .venv/dev  ## Style and format
 types: .venv/dev  ## Static types
 	@$(BIN)/mypy
 
+audit:  ## Known vulnerabilities of the locked packages, where a service that knows can be reached
+	@"$(PYTHON)" .ci/audit.py
+
 bench: .venv/torch  ## Data pipeline and training speed, beside the alternatives
 	@$(BIN)/python benchmarks/data.py
 	@$(BIN)/python benchmarks/train_cpu.py
@@ -39,7 +42,7 @@ nightly:  ## The tests with the newest releases that setup.py allows, in .venv-n
 	@.venv-nightly/bin/pytest
 
 clean:  ## Remove environments, caches and demo_run
-	@rm -rf .venv .venv-nightly .venv-lock build dist demo_run *.egg-info \
+	@rm -rf .venv .venv-nightly .venv-lock .venv-audit build dist demo_run *.egg-info \
 	  .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -100,12 +100,7 @@ def prepare(config: Config, folder: epath.Path, job: Job) -> Run:
     Raises:
         UserError: the store, the configuration and the folder do not fit together.
     """
-    workdir.check_free(folder)
-    if not config.data.store:
-        raise UserError(
-            "config.data.store is empty; pass --config.data.store=… with the folder of a token "
-            "store (`bert-jax data build` makes one)"
-        )
+    workdir.check_first(folder, config)
     store = open_store(config.data.store)
     check_vocabulary(config, store)
     mesh = sharding.make_mesh(config.mesh)
@@ -129,7 +124,13 @@ def prepare(config: Config, folder: epath.Path, job: Job) -> Run:
         devices += f" in {peers.num_processes} processes"
     only = f"{stages[0]}; " if len(stages) == 1 else ""
     console.print(f"{len(store.train.tokens):,} training tokens; {only}{devices}")
-    description = workdir.describe(config, store, [s.train.rows_per_epoch for s in stages])
+    description = workdir.describe(
+        config,
+        store,
+        [s.train.rows_per_epoch for s in stages],
+        mesh=mesh.shape,
+        device_kind=mesh.devices.flat[0].device_kind,
+    )
     data = json.dumps(description["data"], sort_keys=True)
     if len(set(peers.exchange("data", data))) > 1:
         raise UserError(

@@ -13,7 +13,7 @@ import jax
 from etils import epath
 
 from bert_jax import job as jobs
-from bert_jax import nonfinite, workdir
+from bert_jax import nonfinite, workdir, workdir_lock
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import Config
 from bert_jax.errors import NumbersError, StoppedError
@@ -46,12 +46,15 @@ def pretrain(
     with contextlib.ExitStack() as stack:
         job = job or stack.enter_context(jobs.within(config))
         run = prepare(config, epath.Path(folder), job)
+        if job.peers.is_first:
+            stack.enter_context(workdir_lock.held(run.folder))
         checkpoints = Checkpoints(run.folder, config.checkpoint, config.phase_ends)
         stack.enter_context(closing(checkpoints))
         stack.enter_context(jax.set_mesh(run.mesh))
         latest = checkpoints.latest_step()
         if job.peers.is_first:
-            workdir.claim(run.folder, run.description, resuming_at=latest)
+            for change in workdir.claim(run.folder, run.description, resuming_at=latest):
+                console.print(change, markup=False)
             workdir.keep_tokenizer(run.folder, run.store)
         unevaluated = False
         if latest is None:

@@ -1,6 +1,7 @@
 """Digests of files: one of the whole, which says that it is damaged, and one per block: where."""
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -77,8 +78,10 @@ def check_contents(file: Path, entry: Mapping[str, Any], watch: Progress = unwat
     if whole.hexdigest() == entry["sha256"]:
         return
     found = [hashlib.sha256(block).hexdigest()[:_DIGITS] for block in _blocks(file)]
-    pairs = enumerate(zip(found, entry["blocks"], strict=True))
+    pairs = enumerate(itertools.zip_longest(found, entry["blocks"]))
     bad = [number for number, (is_now, was) in pairs if is_now != was]
+    if not bad:  # an entry that contradicts itself
+        raise UserError(f"{file}: its sha256 is not the manifest's; rebuild the store")
     first = bad[0] * BLOCK
     last = min(first + BLOCK, entry["bytes"]) - 1
     more = f" (and {len(bad) - 1} other blocks of {BLOCK:,})" if len(bad) > 1 else ""

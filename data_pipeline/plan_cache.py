@@ -8,6 +8,7 @@ import functools
 import hashlib
 import json
 import os
+import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from data_pipeline.plan import COLUMNS, VERSION, Plan, PlanSpec, plan_epoch
-from data_pipeline.plan_files import Put, find, keep, remove
+from data_pipeline.plan_files import LAYOUT, Put, find, keep, remove
 
 if TYPE_CHECKING:
     from data_pipeline.store import Split
@@ -44,7 +45,7 @@ class Plans:
         self._names = {"sources": sources, "languages": languages}
         self._cache_dir = Path(cache_dir)
         weighed = tuple(sources) if spec.source_weights else ()  # by name, the split has numbers
-        depends_on = (VERSION, split.digest, dataclasses.asdict(spec), weighed)
+        depends_on = (VERSION, LAYOUT, split.digest, dataclasses.asdict(spec), weighed)
         digest = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
         self._name = f"plan-{digest[:32]}"
         self._lock = threading.Lock()
@@ -89,8 +90,10 @@ class Plans:
 
     def _open_or_make(self, epoch: int) -> Plan:
         folder = self._folder(epoch)
-        columns = find(folder)
+        columns = find(folder, COLUMNS)
         if columns is None:
+            if os.path.lexists(folder):
+                print(f"{folder}: a damaged plan; it is made again", file=sys.stderr, flush=True)
             columns = keep(folder, COLUMNS, functools.partial(self._fill, epoch))
         if not self._spec.dupe_factor:
             self._remove_behind(epoch)

@@ -6,6 +6,7 @@ that several processes may race. A file that is mapped stays readable when its f
 
 import contextlib
 import json
+import os
 import shutil
 import uuid
 import zlib
@@ -18,6 +19,7 @@ import numpy as np
 from data_pipeline.errors import UserError
 
 Put = Callable[[str, np.ndarray], None]  # append values to the column of a name
+LAYOUT: Final = 2  # of a folder; 1 did not say under which name it was written
 _MANIFEST: Final = "plan.json"
 _CHUNK: Final = 1 << 20  # bytes read together
 
@@ -75,8 +77,9 @@ def keep(
             files[name] = _Column(making / f"{name}.npy", np.dtype(dtype))
         fill(lambda name, values: files[name].append(values))
         checksums = {name: file.finish() for name, file in files.items()}
-        (making / _MANIFEST).write_text(json.dumps(checksums), encoding="utf-8")
-        kept = {name: _map(making, name) for name in columns}
+        manifest = {"name": folder.name, "columns": checksums}
+        (making / _MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+        kept: dict[str, np.ndarray] = {name: _map(making, name) for name in columns}
     except BaseException as error:
         for file in files.values():
             file.close()
@@ -87,51 +90,59 @@ def keep(
                 "free some space there, or choose another cache folder"
             ) from error
         raise
-    _publish(making, folder)
+    _publish(making, folder, columns)
     return kept
 
 
-def find(folder: Path) -> dict[str, np.ndarray] | None:
-    """The columns in a folder, memory-mapped; None where any byte of it is not as written."""
+def find(folder: Path, columns: Mapping[str, np.dtype]) -> dict[str, np.ndarray] | None:
+    """The columns in a folder, memory-mapped; None where anything of it is not as written, or it
+    was written under another name: a name stands for what the columns were made from."""
     try:
-        checksums = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
-        columns = {}
-        for name, expected in checksums.items():
-            columns[name] = _map(folder, name)
-            if _checksum_of(folder / f"{name}.npy", columns[name]) != expected:
+        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        if manifest["name"] != folder.name or set(manifest["columns"]) != set(columns):
+            return None
+        found: dict[str, np.ndarray] = {}
+        for name, dtype in columns.items():
+            column = found[name] = _map(folder, name)
+            if column.ndim != 1 or column.dtype != dtype:
                 return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            if _checksum_of(folder / f"{name}.npy", column) != manifest["columns"][name]:
+                return None
+    except Exception:  # numpy and json raise anything about bytes that are not theirs
         return None
-    return columns
+    return found
 
 
-def _map(folder: Path, name: str) -> np.ndarray:
-    column: np.ndarray = np.load(folder / f"{name}.npy", mmap_mode="r")
-    return column
+def _map(folder: Path, name: str) -> np.memmap:
+    return np.lib.format.open_memmap(folder / f"{name}.npy", mode="r")
 
 
-def _checksum_of(path: Path, column: np.ndarray) -> str:
+def _checksum_of(path: Path, column: np.memmap) -> str:
     """By reading the file: looking at all of a map would make it part of the process' memory."""
     crc = 0
     with path.open("rb") as file:
-        file.seek(path.stat().st_size - column.nbytes)
+        file.seek(column.offset)
         while data := file.read(_CHUNK):
             crc = zlib.crc32(data, crc)
     return _checksum(column.dtype, column.size, crc)
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder at once, as others see it; nothing happens where there is none."""
+    """Remove a folder (or whatever has its name) at once, as others see it; nothing happens where
+    there is none."""
     doomed = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}.removed")
     with contextlib.suppress(OSError):
         folder.rename(doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
+        if doomed.is_dir() and not doomed.is_symlink():
+            shutil.rmtree(doomed, ignore_errors=True)
+        else:
+            doomed.unlink()
 
 
-def _publish(making: Path, folder: Path) -> None:
+def _publish(making: Path, folder: Path, columns: Mapping[str, np.dtype]) -> None:
     """Move a finished folder into place; of several processes the first wins."""
     with contextlib.suppress(OSError):
-        if folder.exists() and find(folder) is None:
+        if os.path.lexists(folder) and find(folder, columns) is None:
             remove(folder)
         making.rename(folder)
         return

@@ -44,6 +44,7 @@ import numpy as np
 
 from data_pipeline.digests import Progress, check_contents, check_size, unwatched
 from data_pipeline.errors import UserError
+from data_pipeline.manifest_fields import check_fields
 from data_pipeline.tokenizer import SpecialIds
 from data_pipeline.verify import check_split, check_tokenizer
 
@@ -60,6 +61,7 @@ ARRAYS: Mapping[str, Any] = {
     "document_language": np.uint16,
     "token_counts": np.int64,
 }
+FILES = (TOKENIZER, *(f"{split}/{array}.npy" for split in SPLITS for array in ARRAYS))
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """manifest.json of the store at `path`.
 
     Raises:
-        UserError: there is none, it is not JSON, was changed, or has another format version.
+        UserError: there is none, it cannot be read, is not JSON, was changed, or has another format
+            version or other fields.
     """
     file = path / MANIFEST
     try:
@@ -167,7 +170,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise UserError(
             f"{path}: not a token store (no {MANIFEST}); make one with `bert-jax data build`"
         ) from None
-    except (ValueError, KeyError, TypeError):
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read ({error.strerror})") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise UserError(f"{file}: not a token store's manifest; build the store again") from None
     if version != FORMAT_VERSION:
         raise UserError(
@@ -179,6 +184,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
             f"{file}: was changed after it was written (its digest says so); "
             "copy it again or rebuild the store"
         )
+    check_fields(file, manifest, FILES)
     return manifest
 
 
@@ -192,12 +198,13 @@ def _open_split(path: Path, name: str, manifest: Mapping[str, Any]) -> Split:
     arrays = {}
     for array, kind in ARRAYS.items():
         file = path / name / f"{array}.npy"
-        if f"{name}/{array}.npy" not in manifest["files"]:
-            raise UserError(f"{file}: not in the manifest; build the store again")
         wanted = np.dtype(kind or token_type(manifest["vocab_size"]))
         try:
-            arrays[array] = np.load(file, mmap_mode="r", allow_pickle=False)
-        except ValueError as error:
+            # Not np.load, which would also open archives.
+            arrays[array] = np.lib.format.open_memmap(file, mode="r")
+        except OSError as error:
+            raise UserError(f"{file}: cannot be read ({error.strerror})") from None
+        except Exception as error:  # numpy raises anything about a header that is not one
             reason = " ".join(str(error).split())
             raise UserError(f"{file}: not a .npy file ({reason}); copy it again") from None
         if arrays[array].dtype != wanted or arrays[array].ndim != 1:

@@ -374,7 +374,7 @@ def test_a_later_phase_is_found_and_counted_from_its_start(store, tmp_path, caps
     for step in (-1, 17):
         with pytest.raises(UserError, match="none of this run's 17"):
             config.phase_at(step)
-    description = workdir.describe(config, store, [1, 1])
+    description = workdir.describe(config, store, [1, 1], mesh={"data": 1}, device_kind="cpu")
     (tmp_path / "config.json").write_text(json.dumps(description))
     out = tmp_path / "batch.npz"
     assert cli.main(["data", "batch", f"--workdir={tmp_path}", "--step=14", f"--out={out}"]) == 0

@@ -120,7 +120,7 @@ def test_what_decides_the_examples_cannot_change(store, tmp_path):
     with pytest.raises(StoppedError):
         pretrain(config, tmp_path, stop_after=2)
     data = dataclasses.replace(config.data, short_seq_prob=0.5)
-    with pytest.raises(UserError, match=r"data\.short_seq_prob \(0\.1 → 0\.5\).*new --workdir"):
+    with pytest.raises(UserError, match=r"data\.short_seq_prob after 2 steps.*new --workdir"):
         pretrain(dataclasses.replace(config, data=data), tmp_path)
     optimizer = dataclasses.replace(config.optimizer, learning_rate=1e-5)
     pretrain(dataclasses.replace(config, optimizer=optimizer), tmp_path)  # this may
@@ -131,7 +131,7 @@ def test_another_tokenizer_than_the_checkpoints_is_refused(store, tmp_path):
     with pytest.raises(StoppedError):
         pretrain(config, tmp_path / "run", stop_after=2)
     other = small_store(tmp_path / "other", words="v")
-    with pytest.raises(UserError, match="trained with tokenizer"):
+    with pytest.raises(UserError, match="trained with another tokenizer"):
         pretrain(small_config(other), tmp_path / "run")
 
 
@@ -293,14 +293,14 @@ def with_phase(config: Config, index: int, **changes: object) -> Config:
 def test_a_finished_phase_cannot_change(parts, phases_config, tmp_path):
     run = parts.stopped_at(8, tmp_path / "run")
     for change, said in (
-        ({"steps": 7}, r"phases\[0\]\.steps \(6 → 7\)"),
-        ({"batch_size": 16}, r"phases\[0\]\.batch_size \(8 → 16\)"),
-        ({"seq_length": 24}, r"phases\[0\]\.seq_length \(16 → 24\)"),
+        ({"steps": 7}, r"phases\[0\]\.steps"),
+        ({"batch_size": 16}, r"phases\[0\]\.batch_size"),
+        ({"seq_length": 24}, r"phases\[0\]\.seq_length"),
     ):
         with pytest.raises(UserError, match=f"{said}: a finished phase cannot change, and 8"):
             pretrain(with_phase(phases_config, 0, **change), run)
     at_the_end = parts.stopped_at(6, tmp_path / "6")
-    with pytest.raises(UserError, match=r"phases\[0\]\.steps \(6 → 5\): a finished phase"):
+    with pytest.raises(UserError, match=r"phases\[0\]\.steps: a finished phase"):
         pretrain(with_phase(phases_config, 0, steps=5), at_the_end)
 
 
@@ -312,10 +312,11 @@ def test_every_value_that_stops_a_run_is_named_and_none_that_follows(
     with pytest.raises(UserError) as error:
         pretrain(dataclasses.replace(changed, phases=changed.phases[:1]), run)
     assert str(error.value) == (
-        f"{run}: cannot go on with another config.seed ({phases_config.seed} → 5); "
-        "config.phases[1] (there → not there); config.phases[0].seq_length (16 → 24): a finished "
-        "phase cannot change, and 8 steps are done; put the old values back, add a phase or give a "
-        "new --workdir"
+        f"{run}: cannot go on with another config.seed, config.phases[1], "
+        "config.phases[0].seq_length: a finished phase cannot change, and 8 steps are done; put "
+        "the old values back, add a phase or give a new --workdir\n"
+        f"- config.seed: {phases_config.seed}\n+ config.seed: 5\n- config.phases[1]: 6 steps\n"
+        "- config.phases[0].seq_length: 16\n+ config.phases[0].seq_length: 24"
     )
 
 
@@ -339,9 +340,9 @@ def test_files_of_others_are_not_written_over(files, said, phases_config, tmp_pa
 def test_the_phase_at_work_keeps_what_its_steps_saw(parts, phases_config, tmp_path):
     run = parts.stopped_at(8, tmp_path / "run")
     for change, said in (
-        ({"batch_size": 16}, r"another .*phases\[1\]\.batch_size \(8 → 16\)"),
-        ({"max_predictions": 4}, r"another .*phases\[1\]\.max_predictions \(5 → 4\)"),
-        ({"steps": 1}, r"phases\[1\]\.steps \(6 → 1\) is less than the 2 steps"),
+        ({"batch_size": 16}, r"another .*phases\[1\]\.batch_size after 8"),
+        ({"max_predictions": 4}, r"another .*phases\[1\]\.max_predictions after 8"),
+        ({"steps": 1}, r"phases\[1\]\.steps=1 is less than the 2 steps"),
     ):
         with pytest.raises(UserError, match=said):
             pretrain(with_phase(phases_config, 1, **change), run)
@@ -364,6 +365,6 @@ def test_a_refused_start_changes_nothing(store, tmp_path):
         pretrain(config, tmp_path / "run", stop_after=2)
     before = {p: p.read_bytes() for p in (tmp_path / "run").glob("*.json")}
     other = small_store(tmp_path / "other", words="v")
-    with pytest.raises(UserError, match="trained with tokenizer"):
+    with pytest.raises(UserError, match="trained with another tokenizer"):
         pretrain(small_config(other), tmp_path / "run")
     assert {p: p.read_bytes() for p in (tmp_path / "run").glob("*.json")} == before

@@ -48,11 +48,12 @@ def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
     config = read_config(values)
     from bert_jax import distributed, job, sharding, workdir
     from bert_jax.train import pretrain
+    from bert_jax.versions import versions
 
     place = distributed.find_place(values.coordinator, values.num_processes, values.process_id)
     if values.cpu_devices:
         sharding.use_cpu_devices(values.cpu_devices)
-    about = workdir.versions() | {"configuration": workdir.digest(config)}
+    about = versions() | {"configuration": workdir.digest(config)}
     with job.started(config, place, about) as started:
         pretrain(config, values.workdir, job=started)
 

@@ -1,0 +1,240 @@
+"""What a run may go on with: every key of its configuration, other versions, other devices."""
+
+import copy
+import dataclasses
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from corpus import small_config, small_store, two_phases
+from etils import epath
+
+from bert_jax import sharding, train, workdir
+from bert_jax.config import Config
+from bert_jax.config_values import flatten, to_dict
+from bert_jax.errors import UserError
+from bert_jax.versions import versions
+from data_pipeline.store import TokenStore
+
+# The rule, key by key: what decides what a step sees or what the parameters mean may not change.
+# A new key must be put on one side.
+MAY = """
+    log_every_steps data.store
+    optimizer.learning_rate optimizer.warmup_steps optimizer.decay_power optimizer.schedule_over
+    optimizer.phase_moments optimizer.phase_count optimizer.b1 optimizer.b2 optimizer.eps
+    optimizer.weight_decay optimizer.clip_norm optimizer.max_nonfinite_steps
+    mesh.slice mesh.data mesh.fsdp mesh.tensor
+    compute.dtype compute.unroll_layers compute.remat compute.shard_optimizer
+    checkpoint.every_steps checkpoint.keep checkpoint.keep_every_steps checkpoint.keep_best
+    checkpoint.write_attempts
+    evaluation.every_steps evaluation.batches
+    deadlines.start deadlines.compile deadlines.data deadlines.step deadlines.evaluate
+    deadlines.save deadlines.restore deadlines.barrier deadlines.peer deadlines.grace
+"""
+MAY_NOT = """
+    seed
+    model.vocab_size model.hidden_size model.num_hidden_layers model.num_attention_heads
+    model.intermediate_size model.hidden_act model.hidden_dropout_prob
+    model.attention_probs_dropout_prob model.max_position_embeddings model.type_vocab_size
+    model.initializer_range model.layer_norm_eps model.pad_vocab_to_multiple_of
+    data.source_weights data.language_smoothing data.pairing data.negative_pool
+    data.short_seq_prob data.dupe_factor data.masking data.max_ngram data.span_success
+    data.max_span data.mask_rate data.mask_share data.random_share data.random_tokens
+    data.span_boundary optimizer.name
+"""
+MAY_IN_A_PHASE = ["steps", "micro_batches", "learning_rate", "warmup_steps"]
+MAY_NOT_IN_A_PHASE = [
+    "batch_size", "seq_length", "max_predictions", "examples_per_row", "row_length",
+]  # fmt: skip
+BITS = ": the last bits may differ"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
+    return small_store(tmp_path_factory.mktemp("store"))
+
+
+@pytest.fixture(scope="module")
+def config(store: TokenStore) -> Config:
+    """Two phases of 6 steps."""
+    return two_phases(store)
+
+
+def described(config: Config, store: TokenStore) -> dict[str, Any]:
+    """A description as config.json holds it."""
+    mesh = {"slice": 1, "data": 8, "fsdp": 1, "tensor": 1}
+    description = workdir.describe(config, store, [40, 20], mesh=mesh, device_kind="cpu")
+    return json.loads(json.dumps(description))
+
+
+@pytest.fixture
+def old(config: Config, store: TokenStore) -> dict[str, Any]:
+    return described(config, store)
+
+
+@pytest.fixture
+def run(old: dict[str, Any], tmp_path: Path) -> epath.Path:
+    workdir.claim(epath.Path(tmp_path), old, resuming_at=None)
+    return epath.Path(tmp_path)
+
+
+def changed(description: dict[str, Any], key: str, value: Any = None) -> dict[str, Any]:
+    """A copy with another value at a key like "config.phases[0].steps"."""
+    made = copy.deepcopy(description)
+    words = key.replace("[", ".").replace("]", "").split(".")
+    *path, last = [int(word) if word.isdigit() else word for word in words]
+    at = made
+    for name in path:
+        at = at[name]
+    at[last] = value if value is not None else f"{at[last]}!"
+    return made
+
+
+def refused(run: epath.Path, new: dict[str, Any], step: int) -> list[str]:
+    """The lines of the refusal, which changes nothing."""
+    before = (run / "config.json").read_text()
+    with pytest.raises(UserError) as error:
+        workdir.claim(run, new, resuming_at=step)
+    assert (run / "config.json").read_text() == before
+    first, *diff = str(error.value).splitlines()
+    assert first.startswith(f"{run}: ")
+    assert "--workdir" in first
+    assert all(line.startswith(("- ", "+ ")) for line in diff)
+    return [first, *diff]
+
+
+def test_every_key_is_on_one_side(config: Config) -> None:
+    keys = {key for key in flatten(to_dict(config)) if not key.startswith("phases")}
+    assert keys == {*MAY.split(), *MAY_NOT.split()}
+    assert not {*MAY.split()} & {*MAY_NOT.split()}
+    phase = {key.partition(".")[2] for key in flatten(to_dict(config)) if key.startswith("phases")}
+    assert phase == {*MAY_IN_A_PHASE, *MAY_NOT_IN_A_PHASE}
+
+
+@pytest.mark.parametrize("key", MAY_NOT.split())
+def test_what_decides_the_meaning_is_refused_with_a_diff(key: str, run, old) -> None:
+    new = changed(old, f"config.{key}")
+    first, *diff = refused(run, new, 1)
+    assert f"another config.{key} after 1 steps" in first
+    before, after = (flatten(d)[f"config.{key}"] for d in (old, new))
+    assert diff == [f"- config.{key}: {before}", f"+ config.{key}: {after}"]
+
+
+@pytest.mark.parametrize("key", MAY.split())
+def test_what_may_change_is_said(key: str, run, old) -> None:
+    new = changed(old, f"config.{key}")
+    before, after = (flatten(d)[f"config.{key}"] for d in (old, new))
+    bits = BITS if key.startswith(("mesh.", "compute.")) else ""
+    assert workdir.claim(run, new, resuming_at=8) == [
+        f"goes on with config.{key}={after} (was {before}){bits}"
+    ]
+    assert json.loads((run / "config.json").read_text()) == new
+    assert workdir.claim(run, new, resuming_at=8) == []
+
+
+@pytest.mark.parametrize("name", [*MAY_IN_A_PHASE, *MAY_NOT_IN_A_PHASE])
+def test_a_phase_may_change_until_it_begins_and_not_after_it_ends(name: str, run, old) -> None:
+    value = 7 if name == "steps" else 99
+    first, *diff = refused(run, changed(old, f"config.phases[0].{name}", value), 6)
+    assert f"another config.phases[0].{name}: a finished phase cannot change" in first
+    assert f"+ config.phases[0].{name}: {value}" in diff
+    later = changed(old, f"config.phases[1].{name}", value)
+    if name in MAY_IN_A_PHASE:
+        (said,) = workdir.claim(run, later, resuming_at=7)
+    else:
+        assert f"another config.phases[1].{name} after 7" in refused(run, later, 7)[0]
+        (said,) = workdir.claim(run, later, resuming_at=6)
+    assert said.startswith(f"goes on with config.phases[1].{name}={value} (was ")
+    assert said.endswith(BITS) == (name == "micro_batches")
+
+
+def test_phases_come_and_go_only_after_the_present(run, old) -> None:
+    fewer = copy.deepcopy(old)
+    del fewer["config"]["phases"][1], fewer["data"]["rows_per_epoch"][1]
+    assert "another config.phases[1] after 7 steps" in refused(run, fewer, 7)[0]
+    assert refused(run, fewer, 7)[1:] == ["- config.phases[1]: 6 steps"]
+    assert workdir.claim(run, fewer, resuming_at=6) == ["goes on without config.phases[1]"]
+    assert workdir.claim(run, old, resuming_at=6) == ["goes on with a new config.phases[1]"]
+
+
+def test_fewer_steps_than_are_done_are_refused(run, old) -> None:
+    first, *diff = refused(run, changed(old, "config.phases[1].steps", 2), 9)
+    assert "config.phases[1].steps=2 is less than the 3 steps of it that are done" in first
+    assert diff == ["- config.phases[1].steps: 6", "+ config.phases[1].steps: 2"]
+
+
+@pytest.mark.parametrize("key", ["train", "held_out", "rows_per_epoch[0]"])
+def test_another_store_is_refused_and_both_are_named(key: str, run, old) -> None:
+    new = changed(changed(old, f"data.{key}", "aaaa"), "config.data.store", "/elsewhere")
+    first, *diff = refused(run, new, 1)
+    assert f"cannot go on with another data.{key}" in first
+    assert {f"+ data.{key}: aaaa", "+ config.data.store: /elsewhere"} <= set(diff)
+    assert f"- config.data.store: {old['config']['data']['store']}" in diff
+
+
+def test_another_tokenizer_is_refused_first(run, old) -> None:
+    new = changed(changed(old, "data.tokenizer", "aaaa"), "config.seed", 9)
+    first, *diff = refused(run, new, 1)
+    assert "was trained with another tokenizer than the store was made with" in first
+    assert "+ data.tokenizer: aaaa" in diff
+
+
+def test_other_versions_and_devices_go_on_and_are_said(run, old) -> None:
+    assert set(old["versions"]) == {
+        "bert-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "python",
+    }  # fmt: skip
+    new = changed(changed(old, "versions.jax", "99.1"), "versions.python", "3.99.0")
+    new = changed(new, "devices.mesh.data", 4)
+    assert workdir.claim(run, new, resuming_at=3) == [
+        f"goes on with jax 99.1 (was {versions()['jax']}){BITS}",
+        f"goes on with python 3.99.0 (was {versions()['python']}){BITS}",
+        "goes on with cpu devices of mesh slice=1 data=4 fsdp=1 tensor=1 "
+        f"(was cpu devices of mesh slice=1 data=8 fsdp=1 tensor=1){BITS}",
+    ]
+    assert workdir.claim(run, new, resuming_at=3) == []
+
+
+def test_a_run_of_before_versions_were_kept_goes_on(run, old) -> None:
+    kept = {key: value for key, value in old.items() if key in ("config", "data")}
+    del kept["config"]["deadlines"]  # a setting that was not there yet either
+    (run / "config.json").write_text(json.dumps(kept))
+    assert workdir.claim(run, described_again := copy.deepcopy(old), resuming_at=3) == []
+    assert json.loads((run / "config.json").read_text()) == described_again
+
+
+@pytest.mark.parametrize(
+    "text", ['{"config": {}, "data": {}}', '{"config": 1, "data": 2}', "[]", "", '{"config"']
+)
+def test_a_damaged_config_json_is_one_line(text: str, run, old) -> None:
+    (run / "config.json").write_text(text)
+    with pytest.raises(UserError, match=r"not .* a pretraining run") as error:
+        workdir.claim(run, old, resuming_at=3)
+    assert "\n" not in str(error.value)
+
+
+def test_a_lost_config_json_does_not_open_the_door(run, old, monkeypatch) -> None:
+    """What the checkpoint says of itself holds then."""
+    (run / "config.json").unlink()
+    monkeypatch.setattr(workdir, "saved", SimpleNamespace(read_meta=lambda path, step: old))
+    with pytest.raises(UserError, match=r"another config\.seed after 3 steps"):
+        workdir.claim(run, changed(old, "config.seed", 9), resuming_at=3)
+    assert workdir.claim(run, old, resuming_at=3) == []
+
+
+def test_what_is_wrong_is_said_before_anything_is_read(store, tmp_path, monkeypatch):
+    """A refusal for which one need not wait: no device is asked for, no array is opened."""
+    config = small_config(store)
+    run = epath.Path(tmp_path / "run")
+    mesh = {"slice": 1, "data": 8, "fsdp": 1, "tensor": 1}
+    description = workdir.describe(config, store, [40], mesh=mesh, device_kind="cpu")
+    workdir.claim(run, description, resuming_at=None)
+    monkeypatch.setattr(workdir.saved, "complete_steps", lambda path: [4])
+    monkeypatch.setattr(train, "open_store", pytest.fail)
+    monkeypatch.setattr(sharding, "make_mesh", pytest.fail)
+    with pytest.raises(UserError, match=r"- config\.seed: 0\n\+ config\.seed: 9$"):
+        train.pretrain(dataclasses.replace(config, seed=9), run)
+    other = small_store(tmp_path / "other", words="v")
+    with pytest.raises(UserError, match="trained with another tokenizer"):
+        train.pretrain(small_config(other), run)
