@@ -59,21 +59,21 @@ def started(config: Config, place: Place, about: Mapping[str, str]) -> Iterator[
             )
         stops.peers = peers
         stops.watch_machine()
-        job = Job(peers, watch, stops)
         if peers.num_processes == 1:
-            yield job
+            yield Job(peers, watch, stops)
             return
         terminal.console.quiet = not peers.is_first
         pulse = Pulse(peers, watch, ending, peer_timeout=config.deadlines.peer)
         pulse.on_stop, watchdog.others = stops.agree, pulse.others
         pulse.start()
         try:
-            yield job
-        except StoppedError as stopped:
-            _end_together(peers, pulse, STOPPED, str(stopped))
+            try:
+                yield Job(peers, watch, stops)
+            except StoppedError as stopped:
+                _end_together(peers, pulse, STOPPED, str(stopped))
+            _end_together(peers, pulse, DONE, "")
         except BaseException as error:
             _end_all(error, pulse, ending)
-        _end_together(peers, pulse, DONE, "")
 
 
 def _end_together(peers: Peers, pulse: Pulse, code: int, line: str) -> NoReturn:
@@ -93,15 +93,11 @@ def _end_together(peers: Peers, pulse: Pulse, code: int, line: str) -> NoReturn:
 
 def _end_all(error: BaseException, pulse: Pulse, ending: Ending) -> NoReturn:
     """Only this process is here: the others hear why, and end with the same code."""
-    import jax
-
-    if isinstance(error, jax.errors.JaxRuntimeError):
-        # Most likely a collective, because another process is gone; if so, this ends in there.
-        print(f"a computation failed: {str(error).splitlines()[0]}", file=sys.stderr, flush=True)
-        pulse.wait_for_news()
     code = code_of(error)
     if code is None:
         traceback.print_exception(error)
+        # Most likely a collective failed because another process is gone: then this ends in here.
+        pulse.wait_for_news()
         code = FAILED
     ending.end(code, str(error) or type(error).__name__)
 

@@ -18,6 +18,7 @@ from bert_jax.errors import LOST
 from bert_jax.watchdog import Ending, Watch
 
 _INTERVAL = 1.0  # seconds between beats
+_NEWS = 5.0  # seconds until it is known here that another process is gone
 _PARTING = 2.5  # seconds in which a process that closed its connection may have said why
 
 
@@ -57,8 +58,11 @@ class Pulse:
         threading.Thread(target=self._listen, name="connections", daemon=True).start()
 
     def wait_for_news(self) -> None:
-        """A collective has failed: somebody is probably gone, and this process ends in here."""
-        self._over.wait(self._timeout + _PARTING)
+        """Something failed here. If that is because another process is gone, this one ends in here
+        with a line that says so."""
+        self._over.wait(_NEWS)
+        if any(beat.closed for beat in self._beats):
+            self._over.wait()
 
     def stop(self) -> None:
         """All processes are through: silence is no sign of death any more."""
@@ -162,6 +166,7 @@ class Pulse:
         teller.join(2.0)
         until = time.monotonic() + 4.0
         while self._peers.is_first and time.monotonic() < until:
-            if len(self._peers.all("gone")) >= self._peers.num_processes - 1:
+            closed = sum(bool(beat.closed) for beat in self._beats)
+            if len(self._peers.all("gone")) + closed >= self._peers.num_processes - 1:
                 return
             time.sleep(0.1)

@@ -202,14 +202,16 @@ def _visit(address: str, me: Guest, timeout: float) -> Met:
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError, ValueError):
             left = max(deadline - time.monotonic(), 0.1)
-            connection = socket.create_connection(where, timeout=left)
-            connection.sendall(me.line())
-            reached = True
-            with connection.makefile("rb") as said:
-                answer = json.loads(said.readline(_LONGEST * 16))
-            if answer["error"]:
-                raise UserError(answer["error"])
-            return Met(tuple(answer["hosts"]), {0: connection})
+            with contextlib.ExitStack() as stack:
+                connection = stack.enter_context(socket.create_connection(where, timeout=left))
+                connection.sendall(me.line())
+                reached = True
+                with connection.makefile("rb") as said:
+                    answer = json.loads(said.readline(_LONGEST * 16))
+                if answer["error"]:
+                    raise UserError(answer["error"])
+                stack.pop_all()  # it stays open
+                return Met(tuple(answer["hosts"]), {0: connection})
         time.sleep(_RETRY)
     why = (
         "process 0 answers, but not all processes came"
