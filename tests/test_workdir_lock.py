@@ -1,0 +1,155 @@
+"""One trainer per workdir, with real processes: a lock that no way of dying leaves behind."""
+
+import errno
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bert_jax import workdir_lock
+from bert_jax.errors import UserError
+from bert_jax.workdir_lock import held, is_held
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refusal here need not wait for a process that may be dying."""
+    monkeypatch.setattr(workdir_lock, "_TRIES", 2)
+
+
+WAIT = 60  # seconds; only ever waited out by a broken test
+
+# Holds the lock and says so; with "child" as its second word it leaves a process of its own behind:
+# one of another program ("exec") or a copy of itself ("fork"), and says its number.
+HOLDER = """
+import os, subprocess, sys, time
+from bert_jax.workdir_lock import held
+
+with held(sys.argv[1]):
+    child = 0
+    if "exec" in sys.argv:
+        command = [sys.executable, "-c", "import time; time.sleep(600)"]
+        child = subprocess.Popen(command, close_fds=False).pid
+    if "fork" in sys.argv:
+        child = os.fork()
+        if child == 0:
+            print("forked", flush=True)
+            time.sleep(600)
+    print(child, flush=True)
+    sys.stdin.readline()
+"""
+
+
+@contextmanager
+def holder(workdir: Path, *how: str) -> Iterator[tuple[subprocess.Popen, int]]:
+    """A process that holds the lock until it is told to end, and its child, if it has one."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(workdir), *how],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "BERT_JAX_HOST_NAME": "host-a"},
+    )
+    child = 0
+    try:
+        lines = [process.stdout.readline().strip() for _ in range(2 if "fork" in how else 1)]
+        child = int(next(line for line in lines if line.isdigit()))
+        yield process, child
+    finally:
+        process.kill()
+        process.wait(WAIT)
+        process.stdin.close()
+        process.stdout.close()
+        if child:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_a_second_trainer_is_told_who_is_at_work(tmp_path: Path) -> None:
+    with holder(tmp_path / "run") as (process, _):
+        assert is_held(tmp_path / "run")
+        with pytest.raises(UserError) as error, held(tmp_path / "run"):
+            pytest.fail("two hold one lock")
+        message = str(error.value)
+        assert "\n" not in message
+        assert f"{tmp_path}/run: another trainer is at work there" in message
+        assert f"(process {process.pid} on host-a since 2" in message
+        process.communicate("end\n", timeout=WAIT)
+        assert process.returncode == 0
+    assert is_held(tmp_path / "run") is False
+    with held(tmp_path / "run"):
+        assert is_held(tmp_path / "run")
+        about = json.loads((tmp_path / "run" / ".lock").read_text())
+        assert about["pid"] == os.getpid()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_process_that_dies_leaves_no_lock(number: int, tmp_path: Path) -> None:
+    with holder(tmp_path) as (process, _):
+        process.send_signal(number)
+        assert process.wait(WAIT) == -number
+        with held(tmp_path):
+            assert is_held(tmp_path)
+
+
+@pytest.mark.parametrize("how", ["exec", "fork"])
+def test_a_child_that_outlives_its_trainer_does_not_hold_the_lock(how: str, tmp_path: Path) -> None:
+    with holder(tmp_path, how) as (process, child):
+        process.kill()
+        process.wait(WAIT)
+        os.kill(child, 0)  # it lives
+        assert is_held(tmp_path) is False
+        with held(tmp_path):
+            pass
+
+
+def test_a_child_that_ends_does_not_unlock(tmp_path: Path) -> None:
+    with held(tmp_path):
+        child = os.posix_spawn("/bin/true", ["true"], {})
+        os.waitpid(child, 0)
+        assert is_held(tmp_path)
+    assert not is_held(tmp_path)
+
+
+def test_a_workdir_that_is_not_there_is_not_held(tmp_path: Path) -> None:
+    assert is_held(tmp_path / "none") is False
+    (tmp_path / "file").write_text("")
+    assert is_held(tmp_path / "file") is False
+    with held(tmp_path / "new" / "run"):
+        assert is_held(tmp_path / "new" / "run")
+
+
+def test_a_bucket_is_not_locked() -> None:
+    with held("gs://bucket/run"):
+        assert is_held("gs://bucket/run") is None
+
+
+def test_where_locks_do_not_work_a_run_goes_on(tmp_path: Path, monkeypatch) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", refuse)
+        with held(tmp_path):
+            assert is_held(tmp_path) is None
+    (tmp_path / "file").write_text("")
+    with held(tmp_path / "file"):  # cannot be a folder: what writes there will say so
+        pass
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_an_old_or_foreign_text_in_the_file_is_no_harm(tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_bytes(b"\xff[" * 9000)
+    assert is_held(tmp_path) is False
+    with held(tmp_path):
+        assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
+        (tmp_path / ".lock").write_bytes(b"[]")
+        with pytest.raises(UserError, match="it has not said which"), held(tmp_path):
+            pass
