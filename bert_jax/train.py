@@ -19,7 +19,7 @@ from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import Config, PhaseConfig
 from bert_jax.errors import StoppedError, UserError
 from bert_jax.evaluate import HeldOut
-from bert_jax.metrics import STOPPED, MetricWriter, seconds_left, step_flops
+from bert_jax.metrics import MetricWriter, seconds_left, step_flops
 from bert_jax.objectives import Corpus
 from bert_jax.step import Program, State, make_program
 from bert_jax.step_report import StepReport
@@ -112,7 +112,7 @@ def pretrain(config: Config, folder: epath.PathLike, *, stop_after: int | None =
             console.print(f"goes on from step {latest} in {run.folder}")
         first = latest or 0
         with (
-            closing(MetricWriter(run.folder, first)) as writer,
+            closing(MetricWriter(run.folder)) as writer,
             _stop_requests() as stop,
             RunDisplay(config.total_steps, first, len(run.stages)) as display,
         ):
@@ -205,7 +205,7 @@ def _after_step(
                 state, run.description, phase=stage.index, evaluation=evaluated
             )
     if stopping and done < config.total_steps:
-        outlets.writer.write(STOPPED, done, stage.index, {})
+        outlets.writer.event("stopped", done, stage.index)
         raise StoppedError(f"saved step {done} in {run.folder}; the same command goes on")
 
 
