@@ -99,10 +99,10 @@ def _define_status(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 def _run_status(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "workdir")
-    from bert_jax import status
+    from bert_jax import status, status_text
 
     found = status.read(values.workdir)
-    print(status.as_json(found) if values.json else status.render(found))
+    print(status.as_json(found) if values.json else status_text.render(found))
     if values.html:
         status.write_page(values.workdir, values.html)
 
