@@ -94,7 +94,17 @@ def _attempt(group: list[Record], before: Attempt | None) -> Attempt:
         start = Account(first, {})
     later = [r for r in told if r is not head]
     accounts = [Account(r["step"], _seconds(r)) for r in later] or _from_train(group, start)
-    return Attempt(tuple(group), first, begin, (start, *accounts))
+    return Attempt(tuple(group), first, begin, tuple(_growing([start, *accounts])))
+
+
+def _growing(accounts: list[Account]) -> list[Account]:
+    """Without those that have fewer steps, or less time for them, than the one before: damage."""
+    kept = accounts[:1]
+    for account in accounts[1:]:
+        steps = [one.seconds.get("step", 0.0) for one in (kept[-1], account)]
+        if account.step >= kept[-1].step and steps[1] >= steps[0]:
+            kept.append(account)
+    return kept
 
 
 def _guess(group: list[Record], before: Attempt | None) -> tuple[int, float]:

@@ -167,12 +167,28 @@ def test_cut_and_damaged_lines_are_left_out(tmp_path):
     assert goodput.account(metrics.records(path)).wall == pytest.approx(1145.0 - 1000.0)
 
 
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        record("goodput", 10, 11.0, seconds={"step": -5.0, "save": -1.0, "data": None, "x": "y"}),
+        record("goodput", 10, 11.0, seconds={"step": 1.0}),
+        record("goodput", 5, 11.0, seconds={"step": 50.0}),
+    ],
+)
+def test_an_account_that_cannot_be_is_passed_over(damaged):
+    life = [record("start", 0, 0.0, seconds={}), record("skipped", 7, 8.0),
+            record("goodput", 10, 10.0, seconds={"step": 10.0})]  # fmt: skip
+    restart = record("start", 8, 11.0, seconds={})
+    found = {"productive": 7.0, "skipped": 1.0, "repeated": 2.0, "other": 1.0}
+    assert seconds_of([*life, damaged, restart]) == found
+
+
 _TIMES = st.floats(-1e9, 1e10)
 _RECORDS = st.builds(
     record,
     st.sampled_from(["start", "train", "eval", "goodput", "skipped", "stopped", "finished", "?"]),
     st.integers(0, 50),
-    st.one_of(_TIMES, st.none(), st.just(float("nan"))),
+    st.one_of(_TIMES, _TIMES, _TIMES, st.none(), st.just(float("nan"))),
     seconds=st.one_of(
         st.none(),
         st.dictionaries(
