@@ -3,10 +3,8 @@
 Reading needs neither JAX nor TensorBoard: they load where something is written.
 """
 
-import importlib.metadata
 import json
 import math
-import platform
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeGuard
@@ -98,12 +96,6 @@ def strict(value: Any) -> Any:
     if hasattr(value, "item"):
         value = value.item()
     return value if not isinstance(value, float) or math.isfinite(value) else None
-
-
-def versions() -> dict[str, str]:
-    """What a run was computed with, for its "start" record."""
-    packages = {name: importlib.metadata.version(name) for name in ("bert-jax", "jax", "jaxlib")}
-    return {**packages, "python": platform.python_version()}
 
 
 def read(workdir: epath.Path, kind: str) -> list[dict[str, Any]]:
