@@ -6,7 +6,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NoReturn
 
 from bert_jax import distributed, terminal
@@ -25,6 +25,8 @@ class Job:
     peers: Peers
     watch: Watch
     stops: Stops
+    # Told the exit code and the line before a deadline or the loss of another process ends this.
+    before_end: list[Callable[[int, str], None]] = dataclasses.field(default_factory=list)
 
 
 @contextlib.contextmanager
@@ -60,7 +62,7 @@ def started(config: Config, place: Place, about: Mapping[str, str]) -> Iterator[
         stops.peers = peers
         stops.watch_machine()
         if peers.num_processes == 1:
-            yield Job(peers, watch, stops)
+            yield Job(peers, watch, stops, ending.before)
             return
         terminal.console.quiet = not peers.is_first
         pulse = Pulse(peers, watch, ending, peer_timeout=config.deadlines.peer)
@@ -68,7 +70,7 @@ def started(config: Config, place: Place, about: Mapping[str, str]) -> Iterator[
         pulse.start()
         try:
             try:
-                yield Job(peers, watch, stops)
+                yield Job(peers, watch, stops, ending.before)
             except StoppedError as stopped:
                 _end_together(peers, pulse, STOPPED, str(stopped))
             _end_together(peers, pulse, DONE, "")

@@ -1,81 +1,144 @@
-"""Where numbers go: JSON lines, TensorBoard; and what a step costs in floating-point operations.
+"""What a run says of itself: JSON lines and TensorBoard; and what a step costs in operations.
 
-Reading them needs neither JAX nor TensorBoard: they load where something is written.
+Reading needs neither JAX nor TensorBoard: they load where something is written.
 """
 
 import json
 import math
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal, TypeGuard
 
 from etils import epath
 
 from bert_jax.config import Config, PhaseConfig
+from bert_jax.errors import UserError
+from bert_jax.logs import EventLog, ScalarEvents, read_lines
 
 LOG = "metrics.jsonl"  # of training
 EVALUATIONS = "evaluations.jsonl"  # of `bert-jax evaluate`
-SKIPPED = "skipped"  # kind of the record of a step that was skipped; its step is counted from 0
-STOPPED = "stopped"  # kind of the record, without figures, that an interrupted run ends with
+
+Measured = Literal["train", "eval"]
+# What happened to a run; docs/training.md lists what each record holds.
+Event = Literal[
+    "start",  # a process begins to train; step: the one it goes on from
+    "goodput",  # seconds by activity so far
+    "skipped",  # an update that was left out; step: its number from 0, as `data batch` takes it
+    "quarantined",  # a damaged checkpoint was set aside
+    "save_failed",
+    "stopped",
+    "lost",
+    "finished",
+]
 
 
 class MetricWriter:
-    """Appends scalars to `metrics.jsonl` and to TensorBoard event files; one process writes."""
+    """Appends records to `metrics.jsonl`, and what was measured to TensorBoard event files.
 
-    def __init__(self, workdir: epath.Path, first_step: int):
-        """first_step: of this start; TensorBoard drops what a lost stretch had written."""
+    Nothing here ends a run: what cannot be written is said once. One process writes, the first.
+    """
+
+    def __init__(self, workdir: epath.Path):
         import jax
-        import tensorboardX
 
         self._active = jax.process_index() == 0
-        if self._active:
-            workdir.mkdir(parents=True, exist_ok=True)
-            self._lines = (workdir / LOG).open("a")
-            folder = str(workdir / "tensorboard")
-            self._events = tensorboardX.SummaryWriter(folder, purge_step=first_step)
+        self._lines = EventLog(workdir / LOG)
+        self._folder = workdir / "tensorboard"
+        self._curves: ScalarEvents | None = None  # one file for each start, from the first scalar
+        self._first_step = 0
 
-    def write(self, kind: str, step: int, phase: int, scalars: Mapping[str, float]) -> None:
-        """kind: "train", "eval" or STOPPED; step: how many updates the parameters have seen, the
-        last of them in `config.phases[phase]`."""
-        if not self._active:
-            return
-        self._lines.write(line(kind, step, phase, scalars))
-        self._lines.flush()
-        for name, value in _finite(scalars).items():
-            self._events.add_scalar(f"{kind}/{name}", value, step)
+    def write(self, kind: Measured, step: int, phase: int, scalars: Mapping[str, Any]) -> None:
+        """step: how many updates the parameters have seen, the last in `config.phases[phase]`.
+
+        Values that are no numbers (names, lists) are for the file alone.
+        """
+        self._record(kind, step, phase, scalars)
+        if self._active:
+            numbers = {
+                f"{kind}/{name}": float(value)
+                for name, value in scalars.items()
+                if _is_number(value)
+            }
+            self._curves = self._curves or ScalarEvents(self._folder, self._first_step)
+            self._curves.write(step, numbers)
+
+    def event(self, kind: Event, step: int, phase: int, **values: Any) -> None:
+        """Writes that something happened; `step` and `phase` as in `write`, unless `Event` says so.
+
+        values: numbers, text, and lists and dicts of these.
+        """
+        if kind == "start":
+            self._first_step = step
+        self._record(kind, step, phase, values)
 
     def close(self) -> None:
+        self._lines.close()
+        if self._curves is not None:
+            self._curves.close()
+
+    def _record(self, kind: str, step: int, phase: int, values: Mapping[str, Any]) -> None:
         if self._active:
-            self._lines.close()
-            self._events.close()
+            self._lines.append(line(kind, step, phase, values))
 
 
 def line(kind: str, step: int, phase: int, values: Mapping[str, Any]) -> str:
-    """A record as it stands in a file; without figures that are not finite: JSON has none."""
-    record = {"kind": kind, "step": step, "phase": phase, "time": time.time(), **_finite(values)}
-    return json.dumps(record, allow_nan=False) + "\n"
+    """A record as it stands in a file: strict JSON, null for a number that is not finite."""
+    record = {"kind": kind, "step": step, "phase": phase, "time": time.time(), **values}
+    return json.dumps(strict(record), allow_nan=False) + "\n"
 
 
-def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in values.items() if not isinstance(v, float) or math.isfinite(v)}
+def strict(value: Any) -> Any:
+    """The same for JSON: NumPy's numbers as Python's, None for those that are not finite."""
+    if isinstance(value, Mapping):
+        return {str(name): strict(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [strict(inner) for inner in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    return value if not isinstance(value, float) or math.isfinite(value) else None
 
 
 def read(workdir: epath.Path, kind: str) -> list[dict[str, Any]]:
-    """The records of one kind by step; where a stretch was repeated after a restart, its last."""
+    """The records of one kind by step; of a stretch that was done again, the last."""
     by_step: dict[int, dict[str, Any]] = {}
     for record in records(workdir / LOG):
+        if record["kind"] == "start":
+            by_step = {step: old for step, old in by_step.items() if step <= record["step"]}
         if record["kind"] == kind:
             by_step[record["step"]] = record
     return [by_step[step] for step in sorted(by_step)]
 
 
 def records(path: epath.Path) -> Iterator[dict[str, Any]]:
-    """Every whole record of a file, in the order written; none where there is no file."""
-    for text in path.read_text().splitlines() if path.exists() else ():
+    """Every whole record of a file, in the order written; none where there is no file.
+
+    Numbers that were not finite, null in the file, are NaN again.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    try:
+        lines = list(read_lines(path))
+    except Exception as error:  # of the disk, or of what reads from buckets
+        raise UserError(f"{path}: cannot be read ({error})") from error
+    for one in lines:
         try:
-            yield json.loads(text)
-        except ValueError:  # the last line of a killed process may be cut
+            record = json.loads(one)
+        except (ValueError, RecursionError):  # cut by a kill, or damaged
             continue
+        if isinstance(record, dict) and isinstance(record.get("kind"), str):
+            step = record.get("step")
+            if isinstance(step, int) and not isinstance(step, bool) and step >= 0:
+                yield {name: math.nan if v is None else v for name, v in record.items()}
+
+
+def is_finite(value: Any) -> TypeGuard[float]:
+    """Whether a value in a record is a finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_number(value: Any) -> bool:
+    return hasattr(value, "__float__") and not isinstance(value, bool)
 
 
 _SBO_POSITION = 200  # width of the relative position embeddings of the span boundary head

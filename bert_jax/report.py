@@ -10,6 +10,7 @@ from etils import epath
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from bert_jax.goodput import Goodput
     from data_pipeline.inspect import Lengths, ShownExample, ShownToken
 
 _PAGE = """<!doctype html>
@@ -204,6 +205,37 @@ def add_training(
         curves({"training": _line(train, "tokens_per_second")}, ylabel="real tokens/s"),
         "Real tokens (padding not counted) a second",
     )
+
+
+def add_goodput(page: Page, found: "Goodput") -> None:
+    """Where the time of a run went: a bar and a table; nothing where no time is recorded."""
+    from bert_jax import goodput
+
+    if not found.wall:
+        return
+    page.heading("Where the time went")
+    page.text(f"Goodput: {found.share:.1%} of the time went into steps that count.")
+    parts = {goodput.CAUSES[cause]: spent for cause, spent in found.seconds.items() if spent > 0}
+    page.figure(stacked_bar(parts), "Shares of the time since the first start")
+    page.table(*goodput.table(found))
+
+
+def stacked_bar(parts: Mapping[str, float]) -> str:
+    """An SVG bar of shares, named below it; `parts` add up to more than 0."""
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 1.9), layout="constrained")
+    axes = figure.add_subplot()
+    colours, left, whole = colormaps["tab20"], 0.0, sum(parts.values())
+    for i, (name, part) in enumerate(parts.items()):
+        share = part / whole
+        axes.barh([0], [share], left=left, label=f"{name} {share:.1%}", color=colours(i % 20))
+        left += share
+    axes.set(xlim=(0, 1), yticks=[])
+    axes.xaxis.set_major_formatter("{x:.0%}")
+    axes.legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.25), fontsize=8)
+    return _svg(figure)
 
 
 def _add_sources(page: Page, record: Mapping[str, float], name: str) -> None:

@@ -6,29 +6,38 @@ The data state is the step. All processes of a job run this loop alike; process 
 import contextlib
 import dataclasses
 import functools
+import time
 from contextlib import closing
 from typing import NoReturn
 
 import jax
 from etils import epath
 
+from bert_jax import goodput, hosts, metrics, nonfinite, workdir, workdir_lock
 from bert_jax import job as jobs
-from bert_jax import nonfinite, workdir, workdir_lock
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import Config
-from bert_jax.errors import NumbersError, StoppedError
+from bert_jax.errors import NUMBERS, STOPPED, NumbersError, StoppedError
 from bert_jax.job import Job
-from bert_jax.metrics import SKIPPED, STOPPED, MetricWriter, seconds_left
+from bert_jax.metrics import MetricWriter, seconds_left
+from bert_jax.nonfinite import Skipped
 from bert_jax.preemption import StopRequestedError
+from bert_jax.profiling import Profiler, Steps
 from bert_jax.run import Programs, Run, Stage, compile_stage, prepare
 from bert_jax.saved import read_meta
 from bert_jax.step import State
 from bert_jax.terminal import RunDisplay, console
+from bert_jax.versions import versions
 from data_pipeline.batch import prefetch
 
 
 def pretrain(
-    config: Config, folder: epath.PathLike, *, job: Job | None = None, stop_after: int | None = None
+    config: Config,
+    folder: epath.PathLike,
+    *,
+    job: Job | None = None,
+    stop_after: int | None = None,
+    profile: Steps | None = None,
 ) -> None:
     """Trains until `config.total_steps`, from the newest good checkpoint in the folder if any.
 
@@ -36,6 +45,7 @@ def pretrain(
         folder: the workdir; may be a bucket.
         job: this process's part in a job; by default there is this process alone.
         stop_after: stop (and save) at this step, as if interrupted there.
+        profile: steps to trace.
 
     Raises:
         UserError: the store, the configuration and the folder do not fit together.
@@ -45,6 +55,8 @@ def pretrain(
     """
     with contextlib.ExitStack() as stack:
         job = job or stack.enter_context(jobs.within(config))
+        if profile:
+            profile.check(config.total_steps)
         run = prepare(config, epath.Path(folder), job)
         if job.peers.is_first:
             stack.enter_context(workdir_lock.held(run.folder))
@@ -67,12 +79,45 @@ def pretrain(
             console.print(f"goes on from step {latest} in {run.folder}")
         first = job.watch.step = latest or 0
         left = [s for s in run.stages if s.last > first or (s.last == first and unevaluated)]
+        writer = stack.enter_context(closing(MetricWriter(run.folder)))
+        job.before_end.append(functools.partial(_note_end, writer, job))
+        writer.event(
+            "start",
+            first,
+            run.stages[-1].index if not left else left[0].index,
+            processes=job.peers.num_processes,
+            hosts=list(job.peers.hosts),
+            devices=run.mesh.size,
+            versions=versions(),
+            seconds=job.watch.seconds(),
+        )
         compiled = [compile_stage(run, stage, first) for stage in left]
-        writer = stack.enter_context(closing(MetricWriter(run.folder, first)))
         display = stack.enter_context(RunDisplay(config.total_steps, first, len(run.stages)))
+        profiler = Profiler(run.folder, profile if job.peers.is_first else None)
         for stage, programs in zip(left, compiled, strict=True):
-            loop = _Loop(run, stage, programs, checkpoints, writer, display, stop_after)
-            state = loop.train(state)
+            loop = _Loop(run, stage, programs, checkpoints, writer, display, profiler, stop_after)
+            try:
+                state = loop.train(state)
+            finally:
+                profiler.close(loop.done)
+        with job.watch.doing("save"):
+            checkpoints.close()
+        if left:
+            seconds = job.watch.seconds()
+            writer.event("finished", config.total_steps, left[-1].index, seconds=seconds)
+            if job.peers.is_first:
+                _report_time(run)
+
+
+def _note_end(writer: MetricWriter, job: Job, code: int, line: str) -> None:
+    """The last record of a process that a deadline or the loss of another one ends."""
+    seconds = job.watch.seconds()
+    writer.event("lost", job.watch.step, 0, code=code, reason=line, seconds=seconds)
+
+
+def _report_time(run: Run) -> None:
+    """Says where the time of the run went."""
+    console.print(goodput.render(goodput.account(metrics.records(run.folder / metrics.LOG))))
 
 
 @dataclasses.dataclass
@@ -85,16 +130,20 @@ class _Loop:
     checkpoints: Checkpoints
     writer: MetricWriter
     display: RunDisplay
+    profiler: Profiler
     stop_after: int | None
     done: int = 0  # updates, of the whole run
 
     def __post_init__(self) -> None:
-        self.config, self.watch, self.stops = (
+        job = self.run.job
+        self.config, self.peers, self.watch, self.stops = (
             self.run.config,
-            self.run.job.watch,
-            self.run.job.stops,
+            job.peers,
+            job.watch,
+            job.stops,
         )
         self.report = self.run.report(self.stage.phase)
+        self.stretch = hosts.Stretch(job.peers.hosts[job.peers.process_id])
 
     def train(self, state: State) -> State:
         """From the state at the start, or wherever the phase was left, to that at its end."""
@@ -111,12 +160,16 @@ class _Loop:
                 self._evaluate(state)
             with closing(prepared) as batches:
                 while self.done < stage.last:
+                    began = time.perf_counter()
                     with self.watch.doing("data"):
                         step, batch = next(batches)
+                    waited = time.perf_counter() - began
                     self.stops.begin()
                     with self.watch.doing("step"):
-                        state, metrics = self.programs.train(state, batch)
-                        self.report.add(metrics, step)
+                        state, numbers = self.profiler.run(step, self.programs.train, state, batch)
+                        began = time.perf_counter()
+                        self.report.add(numbers, step)
+                        self.stretch.add(data=waited, device=time.perf_counter() - began)
                         self.done = self.watch.step = step + 1
                         self._check_numbers(state)
                     self._after_step(state)
@@ -140,30 +193,48 @@ class _Loop:
         # Where the host waits for the step anyway, it is told of it at once.
         told = self.report.skipped(wait=any(map(self._due, everys)))
         end = next((s for s in told if s.in_row >= config.optimizer.max_nonfinite_steps), None)
-        for skipped in told + (self.report.skipped(wait=True) if end else []):
-            in_row = {"in_row": skipped.in_row}
-            self.writer.write(SKIPPED, skipped.step, self.stage.index, in_row)
-            console.print(skipped)
+        self._note_skipped(told + (self.report.skipped(wait=True) if end else []))
         if end:
-            self._save(state)
-            self.checkpoints.close()
-            raise NumbersError(end.stop(self.run.folder, self.done))
+            line = end.stop(self.run.folder, self.done)
+            self._end(state, NUMBERS, line)
+            raise NumbersError(line)
+
+    def _note_skipped(self, told: list[Skipped]) -> None:
+        for skipped in told:
+            in_row = skipped.in_row
+            self.writer.event("skipped", skipped.step, self.stage.index, in_row=in_row)
+            console.print(skipped)
 
     def _after_step(self, state: State) -> None:
         """Reports, evaluates and saves where it is time to."""
         config, evaluated = self.config, None
         self.display.advance(self.done)
         if self._due(config.log_every_steps):
-            scalars = self.report.take()
-            self.writer.write("train", self.done, self.stage.index, scalars)
-            left = seconds_left(config, self.done, scalars["step_seconds"])
-            self.display.train(self.done, scalars, left)
+            self._log()
         if self._due(config.evaluation.every_steps):
             with self.report.paused():
                 evaluated = self._evaluate(state)
+            self._note_time()
         if self._due(config.checkpoint.every_steps):
             with self.report.paused():
                 self._save(state, evaluated)
+            self._note_time()
+
+    def _log(self) -> None:
+        scalars = self.report.take()
+        mine = self.stretch.take(scalars["step_seconds"]).text()
+        times = [hosts.HostTimes.parse(text) for text in self.peers.exchange("times", mine)]
+        found = hosts.fields(times)
+        self.writer.write("train", self.done, self.stage.index, scalars | found)
+        self._note_time()
+        left = seconds_left(self.config, self.done, scalars["step_seconds"])
+        self.display.train(self.done, scalars, left)
+        for line in found.get("hosts/stragglers", []):
+            console.print(line, markup=False)
+
+    def _note_time(self) -> None:
+        seconds = self.watch.seconds()
+        self.writer.event("goodput", self.done, self.stage.index, seconds=seconds)
 
     def _evaluate(self, state: State) -> dict[str, float]:
         """Held-out figures; raises StopRequestedError where all agreed to stop in between."""
@@ -188,11 +259,16 @@ class _Loop:
 
     def _stop(self, state: State) -> NoReturn:
         """Saves and ends the run here."""
-        for skipped in self.report.skipped(wait=True):
-            in_row = {"in_row": skipped.in_row}
-            self.writer.write(SKIPPED, skipped.step, self.stage.index, in_row)
+        self._note_skipped(self.report.skipped(wait=True))
+        self._end(state, STOPPED, self.stops.why)
+        raise StoppedError(f"saved step {self.done} in {self.run.folder}; the same command goes on")
+
+    def _end(self, state: State, code: int, reason: str) -> None:
+        """Saves before the run's end, waits until it is written, and notes why it ends."""
         self._save(state)
         with self.watch.doing("save"):
             self.checkpoints.close()
-        self.writer.write(STOPPED, self.done, self.stage.index, {})
-        raise StoppedError(f"saved step {self.done} in {self.run.folder}; the same command goes on")
+        seconds = self.watch.seconds()
+        self.writer.event(
+            "stopped", self.done, self.stage.index, reason=reason, code=code, seconds=seconds
+        )

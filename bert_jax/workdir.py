@@ -82,7 +82,7 @@ def read(workdir: epath.Path) -> dict[str, Any]:
         description = json.loads(path.read_text())
         if {"config", "data"} <= set(description):
             return description
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError):
         pass
     raise UserError(
         f"{workdir}: not the folder of a pretraining run (no config.json of one in it); "

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 import time
@@ -15,11 +16,12 @@ from etils import epath
 from flax import nnx
 from jax.extend.core import jaxprs_in_params
 
-from bert_jax import cli, heads, metrics, workdir
+from bert_jax import cli, heads, metrics, workdir, workdir_lock
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import Config
 from bert_jax.errors import UserError
-from bert_jax.status import read, render
+from bert_jax.status import as_json, read
+from bert_jax.status_text import render
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +74,8 @@ def test_the_page_has_the_curves_beside_the_baselines(config, tmp_path, capsys):
     assert cli.main(["status", f"--workdir={run}", f"--html={page}"]) == 0
     assert "step 30 of 100" in capsys.readouterr().out
     text = page.read_text()
-    assert text.count("<svg") == 5  # loss and accuracy of two objectives, tokens a second
+    # Loss and accuracy of two objectives, tokens a second, where the time went.
+    assert text.count("<svg") == 6
     assert "left neighbour (bigram)" in text
     assert cli.main(["status", f"--workdir={run}", f"--html={tmp_path}/no/run.html"]) == 1
     assert "no/run.html: cannot write the page" in capsys.readouterr().err
@@ -156,6 +159,166 @@ def test_a_folder_that_is_no_run_is_one_line(tmp_path, capsys):
     (tmp_path / "config.json").write_text('{"architectures": ["BertModel"]}')
     assert cli.main(["status", f"--workdir={tmp_path}"]) == 1
     assert "give the --workdir that was given to `bert-jax pretrain`" in capsys.readouterr().err
+
+
+def add(run: Path, kind: str, step: int, *, age: float = 0.0, **values: object) -> None:
+    """A record more, `age` seconds old."""
+    record = json.loads(metrics.line(kind, step, 0, values))
+    with (run / "metrics.jsonl").open("a") as log:
+        log.write(json.dumps({**record, "time": time.time() - age}) + "\n")
+
+
+def test_a_life_with_accidents(config, tmp_path):
+    """Killed after 30, asked to stop at 40 with one checkpoint in quarantine, at work again."""
+    run = folder_of_a_run(tmp_path / "run", config, 50)
+    (run / "metrics.jsonl").unlink()
+    hosts = {"processes": 2, "hosts": ["host-0", "host-1"]}
+    add(run, "start", 0, age=1000, seconds={"start": 10.0, "compile": 20.0}, **hosts)
+    add(run, "goodput", 30, age=900, seconds={"start": 10.0, "compile": 20.0, "step": 90.0})
+    add(run, "quarantined", 30, age=800, reason="params/x differs")
+    add(run, "start", 20, age=790, seconds={}, **hosts)
+    add(run, "skipped", 33, age=750)
+    add(run, "stopped", 40, age=700, reason="SIGTERM on host-1", code=42, seconds={"step": 80.0})
+    add(run, "start", 40, age=100, seconds={}, **hosts)
+    times = {"hosts/own": [0.1, 0.4], "hosts/data_wait": [0.0, 0.3], "hosts/stragglers": ["x late"]}
+    add(run, "train", 50, **SCALARS, step_seconds=0.5, tokens_per_second=1.0, **times)
+    (run / "quarantine" / "30").mkdir(parents=True)
+    status = read(run)
+    assert [(one.first, one.last, one.processes, one.ended) for one in status.attempts] == [
+        (0, 30, 2, "killed"), (20, 40, 2, "stopped: SIGTERM on host-1"), (40, 50, 2, "at work"),
+    ]  # fmt: skip
+    assert status.skipped == [33]
+    assert [(one.folder, one.reason) for one in status.quarantined] == [("30", "params/x differs")]
+    assert [(one.host, one.own, one.data_wait) for one in status.hosts] == [
+        ("host-0", 0.1, 0.0), ("host-1", 0.4, 0.3),
+    ]  # fmt: skip
+    spent = status.goodput.seconds
+    assert spent["repeated"] == pytest.approx(30.0)
+    assert spent["compile"] == pytest.approx(20.0)
+    assert spent["down"] == pytest.approx(110 + 600, abs=1)
+    assert status.goodput.wall == pytest.approx(1030, abs=1)
+    text = render(status)
+    for said in (
+        "1 step left out because loss or gradient was not finite: 33 (`bert-jax data batch",
+        "x late", "host-1", "goodput ", "steps lost in a crash and done again", "3 attempts:",
+        "0 to 30  killed", "20 to 40  stopped: SIGTERM on host-1", "40 to 50  at work",
+        "in quarantine: 30 (params/x differs)",
+    ):  # fmt: skip
+        assert said in text, said
+    fields = json.loads(as_json(status))
+    assert fields["goodput"]["seconds"]["repeated"] == pytest.approx(30.0)
+    assert fields["goodput"]["share"] == pytest.approx(status.goodput.share)
+
+
+def test_a_killed_trainer_is_known_at_once(config, tmp_path):
+    """Its last record is new, but the lock went with the process."""
+    run = folder_of_a_run(tmp_path / "run", config, 30)
+    script = (
+        f"import time; from bert_jax.workdir_lock import held\n"
+        f"with held({str(run)!r}): print('held', flush=True); time.sleep(600)"
+    )
+    trainer = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    try:
+        assert trainer.stdout.readline() == "held\n"
+        assert read(run).working
+    finally:
+        trainer.kill()
+        trainer.communicate(timeout=60)
+    status = read(run)
+    assert not status.working
+    assert status.age < 60
+    assert "no process seems to be at work" in render(status)
+    assert render(status).endswith("a restart goes on from step 30")
+    assert [one.ended for one in status.attempts] == ["killed"]
+
+
+def test_a_trainer_that_has_gone_quiet_is_told_from_one_that_is_gone(config, tmp_path):
+    run = folder_of_a_run(tmp_path / "run", config, 30, age=7200)
+    with workdir_lock.held(run):
+        status = read(run)
+        assert (status.working, status.late) == (True, True)
+        assert "at work, but last record 2 h ago: " in render(status)
+    assert (read(run).working, read(run).late) == (False, False)
+
+
+def test_a_damaged_checkpoint_is_named_and_not_what_a_restart_uses(config, tmp_path):
+    run = folder_of_a_run(tmp_path / "run", config, 30)
+    meta = run / "checkpoints" / "30" / "meta" / "metadata"
+    (run / "checkpoints" / "40").mkdir()
+    meta.write_text(meta.read_text()[:40])
+    status = read(run)
+    assert {one.step: bool(one.problem) for one in status.checkpoints} == {
+        20: False, 30: True, 40: True,
+    }  # fmt: skip
+    assert status.restart_from == 20
+    assert f"not usable  {status.checkpoints[1].problem}" in render(status)
+    meta.write_text('{"format_version": 99}')
+    assert "format" in read(run).checkpoints[1].problem
+
+
+def test_damaged_files_are_one_line_or_none(config, tmp_path, capsys):
+    """Files of JSON cut, with flipped bits or other values: a status, or one line why not."""
+    run = folder_of_a_run(tmp_path / "run", config, 20)
+    hosts = {"processes": 2, "hosts": ["a", "b"], "seconds": {"step": 1.0}}
+    add(run, "start", 20, **hosts)
+    add(run, "train", 20, **SCALARS, step_seconds=0.5, tokens_per_second=1.0)
+    add(run, "save_failed", 30, reason="no space left")
+    add(run, "stopped", 20, reason="SIGTERM", code=42)
+    files = [run / n for n in ("config.json", "metrics.jsonl", "checkpoints/20/meta/metadata")]
+    whole = {path: path.read_bytes() for path in files}
+    rng, codes = np.random.default_rng(0), set()
+    for _ in range(150):
+        path = files[rng.integers(len(files))]
+        content = bytearray(whole[path])
+        where = int(rng.integers(len(content)))
+        match rng.integers(5):
+            case 0:
+                content[where:] = b""
+            case 1:
+                content[where] ^= 1 << int(rng.integers(8))
+            case 2:
+                content[where : where + 20] = rng.bytes(20)
+            case 3:
+                content = rng.choice([b"null", b"[]", b"5", b"{}", b"\xff", b'{"kind": 1}'])
+            case 4:
+                parts = re.split(rb"(?<=: )([^,{}\[\]]+)", whole[path])
+                others = [b"null", b"[]", b"{}", b"-1", b"1e400", b"10000000000", b'"x"', b"true"]
+                parts[2 * rng.integers((len(parts) - 1) // 2) + 1] = rng.choice(others)
+                content = b"".join(parts)
+        path.write_bytes(content)
+        code = cli.main(["status", f"--workdir={run}"])
+        out, err = capsys.readouterr()
+        assert (code, err.count("\n")) in ((0, 0), (1, 1)), (path, content, err)
+        assert bool(out) == (code == 0)
+        assert cli.main(["status", f"--workdir={run}", "--json"]) == code
+        out = capsys.readouterr().out
+        if code == 0:
+            json.loads(out, parse_constant=lambda name: pytest.fail(name))
+        codes.add(code)
+        path.write_bytes(whole[path])
+    assert codes == {0, 1}
+
+
+def test_figures_that_are_not_numbers_are_shown_as_such(config, tmp_path):
+    run = folder_of_a_run(tmp_path / "run", config, 20)
+    add(
+        run, "train", 25, **{**SCALARS, "loss": float("nan")}, step_seconds=0.5, tokens_per_second=1
+    )
+    assert "loss nan" in render(read(run))
+    assert json.loads(as_json(read(run)))["train"]["loss"] is None
+    add(run, "train", 26)
+    assert "training at step 26 (0 s ago): its record in metrics.jsonl is damaged" in render(
+        read(run)
+    )
+
+
+def test_a_failed_save_is_told_until_one_succeeds(config, tmp_path):
+    run = folder_of_a_run(tmp_path / "run", config, 20)
+    add(run, "save_failed", 30, reason="no space left")
+    assert "saving failed at step 30: no space left" in render(read(run))
+    again = folder_of_a_run(tmp_path / "again", config, 30)
+    add(again, "save_failed", 30, reason="no space left")
+    assert "saving failed" not in render(read(again))
 
 
 def products(jaxpr) -> float:

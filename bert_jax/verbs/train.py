@@ -1,5 +1,6 @@
 """`bert-jax demo`, `pretrain`, `evaluate` and `status`: runs."""
 
+import os
 import typing
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,6 +35,8 @@ def _define_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
     flags.DEFINE_string("coordinator", None, of_first, flag_values=values)
     flags.DEFINE_integer("num_processes", None, "of the job", 1, flag_values=values)
     flags.DEFINE_integer("process_id", None, "of this process, from 0", 0, flag_values=values)
+    traced = "FIRST:END, steps to trace for TensorBoard and Perfetto"
+    flags.DEFINE_string("profile", None, traced, flag_values=values)
 
 
 def _define_devices(values: flags.FlagValues) -> None:
@@ -47,15 +50,20 @@ def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
 
     config = read_config(values)
     from bert_jax import distributed, job, sharding, workdir
+    from bert_jax.profiling import Steps
     from bert_jax.train import pretrain
     from bert_jax.versions import versions
 
     place = distributed.find_place(values.coordinator, values.num_processes, values.process_id)
-    if values.cpu_devices:
-        sharding.use_cpu_devices(values.cpu_devices)
-    about = versions() | {"configuration": workdir.digest(config)}
+    sharding.use_cpu_devices(values.cpu_devices, processes=place.num_processes)
+    about = versions() | {
+        "configuration": workdir.digest(config),
+        "--cpu_devices": str(values.cpu_devices),
+        **{name: os.environ.get(name, "") for name in ("XLA_FLAGS", "PJRT_NPROC")},
+    }
+    profile = Steps.parse(values.profile) if values.profile else None
     with job.started(config, place, about) as started:
-        pretrain(config, values.workdir, job=started)
+        pretrain(config, values.workdir, job=started, profile=profile)
 
 
 def _define_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -107,10 +115,10 @@ def _define_status(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 def _run_status(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "workdir")
-    from bert_jax import status
+    from bert_jax import status, status_text
 
     found = status.read(values.workdir)
-    print(status.as_json(found) if values.json else status.render(found))
+    print(status.as_json(found) if values.json else status_text.render(found))
     if values.html:
         status.write_page(values.workdir, values.html)
 
