@@ -11,6 +11,7 @@ from typing import Any
 from etils import epath
 
 from bert_jax.config import Config, PhaseConfig
+from bert_jax.event_log import EventLog, read_lines
 
 LOG = "metrics.jsonl"  # of training
 EVALUATIONS = "evaluations.jsonl"  # of `bert-jax evaluate`
@@ -23,24 +24,21 @@ class MetricWriter:
     def __init__(self, workdir: epath.Path, first_step: int):
         """first_step: of this start; TensorBoard drops what a lost stretch had written."""
         import jax
-        import tensorboardX
+
+        from bert_jax.scalar_events import ScalarEvents
 
         self._active = jax.process_index() == 0
         if self._active:
-            workdir.mkdir(parents=True, exist_ok=True)
-            self._lines = (workdir / LOG).open("a")
-            folder = str(workdir / "tensorboard")
-            self._events = tensorboardX.SummaryWriter(folder, purge_step=first_step)
+            self._lines = EventLog(workdir / LOG)
+            self._events = ScalarEvents(workdir / "tensorboard", first_step)
 
     def write(self, kind: str, step: int, phase: int, scalars: Mapping[str, float]) -> None:
         """kind: "train", "eval" or STOPPED; step: how many updates the parameters have seen, the
         last of them in `config.phases[phase]`."""
         if not self._active:
             return
-        self._lines.write(line(kind, step, phase, scalars))
-        self._lines.flush()
-        for name, value in scalars.items():
-            self._events.add_scalar(f"{kind}/{name}", value, step)
+        self._lines.append(line(kind, step, phase, scalars))
+        self._events.write(step, {f"{kind}/{name}": value for name, value in scalars.items()})
 
     def close(self) -> None:
         if self._active:
@@ -65,7 +63,7 @@ def read(workdir: epath.Path, kind: str) -> list[dict[str, Any]]:
 
 def records(path: epath.Path) -> Iterator[dict[str, Any]]:
     """Every whole record of a file, in the order written; none where there is no file."""
-    for text in path.read_text().splitlines() if path.exists() else ():
+    for text in read_lines(path):
         try:
             yield json.loads(text)
         except ValueError:  # the last line of a killed process may be cut

@@ -14,7 +14,8 @@ from etils import epath
 
 from bert_jax.config import Config
 from bert_jax.config_values import flatten, to_dict
-from bert_jax.errors import UserError
+from bert_jax.errors import StorageError, UserError
+from data_pipeline.buckets import again, check_bucket, is_remote, is_transient, open_path, saying
 from data_pipeline.store import TokenStore
 
 # What may change between two starts of one run: none of it changes which examples a step sees or
@@ -50,34 +51,45 @@ def read(workdir: epath.Path) -> dict[str, Any]:
     Raises:
         UserError: the folder is not one of a run.
     """
-    path = workdir / "config.json"
-    try:
-        description = json.loads(path.read_text())
-        if {"config", "data"} <= set(description):
-            return description
-    except (OSError, ValueError):
-        pass
+    path = open_path(workdir) / "config.json"
+    with saying(path):
+        try:
+            description = json.loads(again(path.read_bytes))
+            if {"config", "data"} <= set(description):
+                return description
+        except (FileNotFoundError, NotADirectoryError, ValueError, TypeError):
+            pass
     raise UserError(
         f"{workdir}: not the folder of a pretraining run (no config.json of one in it); "
         "give the --workdir that was given to `bert-jax pretrain`"
     )
 
 
-def check_free(workdir: epath.Path) -> None:
-    """Raises UserError where a run would write over files that are not of a run."""
-    if workdir.exists() and not workdir.is_dir():
-        raise UserError(f"{workdir}: a file; give a folder as --workdir")
-    if (workdir / "config.json").exists():
-        try:
-            read(workdir)
-        except UserError:
+def check_free(workdir: epath.PathLike) -> None:
+    """Raises UserError where a run would write over files that are not of a run, or cannot read."""
+    folder = open_path(workdir)
+    with saying(folder, "cannot be the folder of a run"):
+        if is_remote(folder):
+            check_bucket(folder)
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"{folder}: a file; give a folder as --workdir")
+        if (folder / "config.json").exists():
+            _check_is_run(folder)
+        elif (folder / "tokenizer.json").exists():
             raise UserError(
-                f"{workdir}: its config.json is not of a pretraining run; give another --workdir"
-            ) from None
-    elif (workdir / "tokenizer.json").exists():
+                f"{folder}: its tokenizer.json is not of a pretraining run; give another --workdir"
+            )
+
+
+def _check_is_run(folder: epath.Path) -> None:
+    try:
+        read(folder)
+    except UserError as error:
+        if error.__cause__:  # of storage: nothing is known about what is there
+            raise
         raise UserError(
-            f"{workdir}: its tokenizer.json is not of a pretraining run; give another --workdir"
-        )
+            f"{folder}: its config.json is not of a pretraining run; give another --workdir"
+        ) from None
 
 
 def claim(workdir: epath.Path, description: dict[str, Any], *, resuming_at: int | None) -> None:
@@ -93,7 +105,7 @@ def claim(workdir: epath.Path, description: dict[str, Any], *, resuming_at: int 
     """
     path = workdir / "config.json"
     if resuming_at is not None and path.exists():
-        _check(workdir, json.loads(path.read_text()), description, resuming_at)
+        _check(workdir, read(workdir), description, resuming_at)
     _write(path, json.dumps(description, indent=2) + "\n")
 
 
@@ -159,8 +171,26 @@ def _check(workdir: epath.Path, old: dict[str, Any], new: dict[str, Any], step: 
 
 
 def _write(path: epath.Path, text: str) -> None:
-    """Whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.parent / f".{path.name}.tmp"
-    temporary.write_text(text)
-    temporary.replace(path)
+    """Whole or not at all.
+
+    Raises:
+        UserError: there is no such bucket, or no permission.
+        StorageError: the disk or the bucket does not take it, now.
+    """
+
+    def write() -> None:
+        if is_remote(path):  # an object changes whole, and has no name to be moved to
+            path.write_text(text)
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.parent / f".{path.name}.tmp"
+        temporary.write_text(text)
+        temporary.replace(path)
+
+    try:
+        with saying(path, "cannot be written"):
+            again(write)
+    except UserError as error:
+        if error.__cause__ and is_transient(error.__cause__):
+            raise StorageError(str(error)) from error
+        raise
