@@ -31,8 +31,10 @@ EXTRAS = {
         "torch>=2.4",  # the other side of the parity and speed comparisons
         "transformers>=4.57",  # loads what `convert export` writes
     ],
+    "gcs": ["gcsfs>=2026.9"],  # gs:// for etils.epath; TensorStore brings its own client
     "dev": [
         "pytest>=8",  # test runner
+        "gcsfs>=2026.9",  # tests of buckets, against an emulator on loopback
         "hypothesis>=6.100",  # property tests over document and sentence lengths
         "ruff>=0.8",  # lint and format
         "mypy>=1.13",  # types

@@ -1,11 +1,9 @@
 """The border between configuration and data: the batches of a phase. Needs no accelerator."""
 
-import os
-from pathlib import Path
-
 from bert_jax.config import Config, PhaseConfig
 from bert_jax.errors import UserError
 from data_pipeline.batch import Batches
+from data_pipeline.cache import cache_dir
 from data_pipeline.masking import MaskingSpec
 from data_pipeline.plan import PlanSpec
 from data_pipeline.store import Split, TokenStore
@@ -84,9 +82,3 @@ def parse_weights(text: str) -> tuple[tuple[str, float], ...]:
                 'write "books=2,wiki=0.5"'
             )
     return tuple(sorted(weights))
-
-
-def cache_dir() -> Path:
-    """Where plans are kept: $BERT_JAX_CACHE, or bert_jax in the user's cache folder."""
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bert_jax"
-    return Path(os.environ.get("BERT_JAX_CACHE") or default)

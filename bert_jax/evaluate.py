@@ -23,12 +23,14 @@ from bert_jax.checkpoint import find_step, load_params
 from bert_jax.config import Config, DataConfig, MeshConfig, PhaseConfig
 from bert_jax.config_values import from_dict, to_dict
 from bert_jax.errors import UserError
+from bert_jax.event_log import EventLog
 from bert_jax.saved import complete_steps, read_meta
 from bert_jax.step import Program, make_program
 from bert_jax.step_report import Totals
 from bert_jax.terminal import NAMES, console, measured, progress, table
 from data_pipeline.baselines import bigram_loss, unigram_loss
 from data_pipeline.batch import prefetch
+from data_pipeline.buckets import open_path
 from data_pipeline.store import TokenStore, open_store
 
 
@@ -126,7 +128,7 @@ def evaluate_run(
         UserError: no such checkpoint, the store has another tokenizer, or the model has no head for
             what is asked.
     """
-    folder = epath.Path(workdir)
+    folder = open_path(workdir)
     steps = complete_steps(folder) if step == "all" else []
     steps = steps or [find_step(folder, None if step == "all" else step)]
     metas = {one: read_meta(folder, one) for one in steps}
@@ -141,7 +143,8 @@ def evaluate_run(
             measures[phases[one]] = _Measure(config, phases[one], text)
     records = []
     total = sum(measures[phase].held_out.num_batches for phase in phases.values())
-    with progress("batches", total) as bar, (folder / metrics.EVALUATIONS).open("a") as file:
+    log = EventLog(folder / metrics.EVALUATIONS)
+    with progress("batches", total) as bar, closing(log):
         for one, phase in phases.items():
             scalars = measures[phase].of(load_params(folder, one)[0], bar)
             about = {
@@ -152,8 +155,7 @@ def evaluate_run(
                 "held_out": text.held_out.digest,
             }
             line = metrics.line("evaluate", one, metas[one]["phase"], {**about, **scalars})
-            file.write(line)
-            file.flush()
+            log.append(line)
             records.append(json.loads(line))
     console.print(_table(records, text.sources), markup=False)
     console.print(

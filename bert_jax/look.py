@@ -18,6 +18,7 @@ from bert_jax.errors import UserError
 from bert_jax.terminal import console
 from data_pipeline.baselines import tokens_per_document
 from data_pipeline.batch import Batch
+from data_pipeline.buckets import is_remote, open_path
 from data_pipeline.inspect import (
     Lengths,
     ShownExample,
@@ -28,6 +29,7 @@ from data_pipeline.inspect import (
 )
 from data_pipeline.pairing.blocks import dropped
 from data_pipeline.runners import byte_bar
+from data_pipeline.staging import stage
 from data_pipeline.store import SPLITS, TokenStore, bytes_to_verify, open_store, read_manifest
 from data_pipeline.tokenizer import Tokenizer
 
@@ -47,21 +49,24 @@ _COUNTED = {  # what the horizontal axis of a histogram counts
 }
 
 
-def verify(path: Path) -> None:
+def verify(path: Path | str) -> None:
     """Reads all of a store and says what was checked; UserError where anything is wrong."""
-    seen = 0
-    with byte_bar("verify", bytes_to_verify(read_manifest(path)), 0, True) as update:
+    seen, folder = 0, path
+    if is_remote(path):
+        folder = stage(str(path), repair=True)
+    with byte_bar("verify", bytes_to_verify(read_manifest(folder)), 0, True) as update:
 
         def watch(count: int) -> None:
             nonlocal seen
             seen += count
             update(seen)
 
-        store = open_store(path, watch=watch)
+        store = open_store(folder, watch=watch)
         update(bytes_to_verify(store.manifest))
     files = store.manifest["files"]
     size = sum(entry["bytes"] for entry in files.values())
-    print(f"{path}: nothing is wrong")
+    copied = f", copied to {folder}" if is_remote(path) else ""
+    print(f"{path}: nothing is wrong{copied}")
     print(f"  {len(files)} files, {size / 1e6:,.1f} MB: size and sha256 of each")
     for split in (store.train, store.held_out):
         print(
@@ -73,7 +78,13 @@ def verify(path: Path) -> None:
 
 
 def inspect(
-    path: Path, config: Config, *, phase: int, split_name: str, examples: int, page: str | None
+    path: Path | str,
+    config: Config,
+    *,
+    phase: int,
+    split_name: str,
+    examples: int,
+    page: str | None,
 ) -> None:
     """Prints what a store holds and what the config makes of it; `page`: an HTML file to write.
 
@@ -203,7 +214,7 @@ def batch(
     Raises:
         UserError: no run there, no such step or rows, or a store that is not the run's.
     """
-    config, store = open_run(epath.Path(workdir), store_path)
+    config, store = open_run(open_path(workdir), store_path)
     index, local = config.phase_at(step)
     phase = config.phases[index]
     chosen = parse_rows(rows, phase.batch_size)

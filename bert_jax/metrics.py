@@ -7,13 +7,16 @@ import json
 import math
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, TypeGuard
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from etils import epath
 
 from bert_jax.config import Config, PhaseConfig
 from bert_jax.errors import UserError
-from bert_jax.logs import EventLog, ScalarEvents, read_lines
+from bert_jax.event_log import EventLog, read_lines
+
+if TYPE_CHECKING:
+    from bert_jax.scalar_events import ScalarEvents
 
 LOG = "metrics.jsonl"  # of training
 EVALUATIONS = "evaluations.jsonl"  # of `bert-jax evaluate`
@@ -59,7 +62,10 @@ class MetricWriter:
                 for name, value in scalars.items()
                 if _is_number(value)
             }
-            self._curves = self._curves or ScalarEvents(self._folder, self._first_step)
+            if self._curves is None:
+                from bert_jax.scalar_events import ScalarEvents
+
+                self._curves = ScalarEvents(self._folder, self._first_step)
             self._curves.write(step, numbers)
 
     def event(self, kind: Event, step: int, phase: int, **values: Any) -> None:

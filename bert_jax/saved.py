@@ -15,6 +15,7 @@ from etils import epath
 
 from bert_jax.config import CheckpointConfig
 from bert_jax.errors import UserError
+from data_pipeline.buckets import absolute
 
 FORMAT_VERSION = 2  # of `meta`; 1 had one phase and called the pair head nsp
 
@@ -28,7 +29,7 @@ class Saved:
 
 
 def folder_of(workdir: epath.PathLike) -> epath.Path:
-    return epath.Path(workdir).resolve() / "checkpoints"
+    return absolute(workdir) / "checkpoints"
 
 
 def complete_steps(workdir: epath.PathLike) -> list[int]:

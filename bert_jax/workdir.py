@@ -11,7 +11,6 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from etils import epath
@@ -19,8 +18,9 @@ from etils import epath
 from bert_jax import saved
 from bert_jax.config import Config
 from bert_jax.config_values import flatten, to_dict
-from bert_jax.errors import UserError
+from bert_jax.errors import StorageError, UserError
 from bert_jax.versions import versions
+from data_pipeline.buckets import again, check_bucket, is_remote, is_transient, open_path, saying
 from data_pipeline.store import SPLITS, TokenStore, read_manifest, split_digest
 
 # What may change between two starts of one run: none of it changes which examples a step sees or
@@ -77,34 +77,45 @@ def read(workdir: epath.Path) -> dict[str, Any]:
     Raises:
         UserError: the folder is not one of a run.
     """
-    path = workdir / "config.json"
-    try:
-        description = json.loads(path.read_text())
-        if {"config", "data"} <= set(description):
-            return description
-    except (OSError, ValueError, TypeError):
-        pass
+    path = open_path(workdir) / "config.json"
+    with saying(path):
+        try:
+            description = json.loads(again(path.read_bytes))
+            if {"config", "data"} <= set(description):
+                return description
+        except (FileNotFoundError, NotADirectoryError, ValueError, TypeError):
+            pass
     raise UserError(
         f"{workdir}: not the folder of a pretraining run (no config.json of one in it); "
         "give the --workdir that was given to `bert-jax pretrain`"
     )
 
 
-def check_free(workdir: epath.Path) -> None:
-    """Raises UserError where a run would write over files that are not of a run."""
-    if workdir.exists() and not workdir.is_dir():
-        raise UserError(f"{workdir}: a file; give a folder as --workdir")
-    if (workdir / "config.json").exists():
-        try:
-            read(workdir)
-        except UserError:
+def check_free(workdir: epath.PathLike) -> None:
+    """Raises UserError where a run would write over files that are not of a run, or cannot read."""
+    folder = open_path(workdir)
+    with saying(folder, "cannot be the folder of a run"):
+        if is_remote(folder):
+            check_bucket(folder)
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"{folder}: a file; give a folder as --workdir")
+        if (folder / "config.json").exists():
+            _check_is_run(folder)
+        elif (folder / "tokenizer.json").exists():
             raise UserError(
-                f"{workdir}: its config.json is not of a pretraining run; give another --workdir"
-            ) from None
-    elif (workdir / "tokenizer.json").exists():
+                f"{folder}: its tokenizer.json is not of a pretraining run; give another --workdir"
+            )
+
+
+def _check_is_run(folder: epath.Path) -> None:
+    try:
+        read(folder)
+    except UserError as error:
+        if error.__cause__:  # of storage: nothing is known about what is there
+            raise
         raise UserError(
-            f"{workdir}: its tokenizer.json is not of a pretraining run; give another --workdir"
-        )
+            f"{folder}: its config.json is not of a pretraining run; give another --workdir"
+        ) from None
 
 
 def check_first(workdir: epath.Path, config: Config) -> None:
@@ -126,10 +137,9 @@ def check_first(workdir: epath.Path, config: Config) -> None:
         return
     old = read(workdir)
     new = {"config": to_dict(config), "data": dict(old["data"])}
-    if "://" not in config.data.store:
-        manifest = read_manifest(Path(config.data.store))
-        new["data"]["tokenizer"] = manifest["tokenizer_digest"]
-        new["data"] |= {name: split_digest(name, manifest["files"]) for name in SPLITS}
+    manifest = read_manifest(config.data.store)
+    new["data"]["tokenizer"] = manifest["tokenizer_digest"]
+    new["data"] |= {name: split_digest(name, manifest["files"]) for name in SPLITS}
     _check(workdir, old, new, steps[-1])
 
 
@@ -282,8 +292,26 @@ def _devices(devices: dict[str, Any]) -> str:
 
 
 def _write(path: epath.Path, text: str) -> None:
-    """Whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.parent / f".{path.name}.tmp"
-    temporary.write_text(text)
-    temporary.replace(path)
+    """Whole or not at all.
+
+    Raises:
+        UserError: there is no such bucket, or no permission.
+        StorageError: the disk or the bucket does not take it, now.
+    """
+
+    def write() -> None:
+        if is_remote(path):  # an object changes whole, and has no name to be moved to
+            path.write_text(text)
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.parent / f".{path.name}.tmp"
+        temporary.write_text(text)
+        temporary.replace(path)
+
+    try:
+        with saying(path, "cannot be written"):
+            again(write)
+    except UserError as error:
+        if error.__cause__ and is_transient(error.__cause__):
+            raise StorageError(str(error)) from error
+        raise

@@ -56,6 +56,11 @@ def entry_of(data: bytes) -> dict[str, Any]:
     return digest.entry()
 
 
+def block_digest(block: bytes) -> str:
+    """What a manifest keeps of a block of a file."""
+    return hashlib.sha256(block).hexdigest()[:_DIGITS]
+
+
 def check_size(file: Path, entry: Mapping[str, Any]) -> None:
     """Raises UserError for a file that is missing, or has bytes missing or added at its end."""
     if not file.is_file():
@@ -77,7 +82,7 @@ def check_contents(file: Path, entry: Mapping[str, Any], watch: Progress = unwat
         watch(len(block))
     if whole.hexdigest() == entry["sha256"]:
         return
-    found = [hashlib.sha256(block).hexdigest()[:_DIGITS] for block in _blocks(file)]
+    found = [block_digest(block) for block in _blocks(file)]
     pairs = enumerate(itertools.zip_longest(found, entry["blocks"]))
     bad = [number for number, (is_now, was) in pairs if is_now != was]
     if not bad:  # an entry that contradicts itself

@@ -42,6 +42,7 @@ from typing import Any
 
 import numpy as np
 
+from data_pipeline.buckets import again, is_remote, open_path, saying
 from data_pipeline.digests import Progress, check_contents, check_size, unwatched
 from data_pipeline.errors import UserError
 from data_pipeline.manifest_fields import check_fields
@@ -112,7 +113,8 @@ def open_store(path: Path | str, *, verify: bool = True, watch: Progress = unwat
     """Open a store, memory-mapped.
 
     Args:
-        path: the store's folder.
+        path: the store's folder. One in a bucket (gs://…) is copied to the cache folder first,
+            where it stays; see `staging`.
         verify: read everything once: size and sha256 of every file, every id below the vocabulary
             size, lengths >= 1 that add up, sources and languages that exist, counts, tokenizer.
             Without it only the sizes are compared.
@@ -122,6 +124,8 @@ def open_store(path: Path | str, *, verify: bool = True, watch: Progress = unwat
         UserError: no store there, another format, a file that is missing or was changed, an id
             beyond the vocabulary; each names the file and the first bad place in it.
     """
+    if is_remote(path):
+        return _open_staged(str(path), verify, watch)
     path = Path(path)
     manifest = read_manifest(path)
     files: Mapping[str, Mapping[str, Any]] = manifest["files"]
@@ -148,6 +152,16 @@ def open_store(path: Path | str, *, verify: bool = True, watch: Progress = unwat
     )
 
 
+def _open_staged(url: str, verify: bool, watch: Progress) -> TokenStore:
+    from data_pipeline.staging import stage
+
+    try:
+        return open_store(stage(url), verify=verify, watch=watch)
+    except UserError:
+        # The copy was damaged after it was made: what is wrong in it is copied again.
+        return open_store(stage(url, repair=True), verify=verify, watch=watch)
+
+
 def bytes_to_verify(manifest: Mapping[str, Any]) -> int:
     """What `open_store` looks at: every file for its hash, the ids again for what they are."""
     files = manifest["files"]
@@ -155,23 +169,36 @@ def bytes_to_verify(manifest: Mapping[str, Any]) -> int:
     return ids + sum(entry["bytes"] for entry in files.values())
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
-    """manifest.json of the store at `path`.
+def read_manifest(path: Path | str) -> dict[str, Any]:
+    """manifest.json of the store at `path`, a local folder or one in a bucket.
 
     Raises:
-        UserError: there is none, it cannot be read, is not JSON, was changed, or has another format
-            version or other fields.
+        UserError: there is none, it is not JSON, was changed, or has another format version or
+            other fields; or the bucket cannot be read.
     """
-    file = path / MANIFEST
+    return parse_manifest(manifest_bytes(path), f"{path}/{MANIFEST}")
+
+
+def manifest_bytes(path: Path | str) -> bytes:
+    """manifest.json as it stands; UserError as `read_manifest`."""
+    where = "no such bucket, or " if is_remote(path) else ""
     try:
-        manifest = json.loads(file.read_text(encoding="utf-8"))
-        version = manifest["format_version"]
-    except (FileNotFoundError, NotADirectoryError):
+        with saying(path):
+            file = open_path(path) / MANIFEST
+            return again(file.read_bytes)
+    except UserError as error:
+        if not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+            raise
         raise UserError(
-            f"{path}: not a token store (no {MANIFEST}); make one with `bert-jax data build`"
+            f"{path}: not a token store ({where}no {MANIFEST}); make one with `bert-jax data build`"
         ) from None
-    except OSError as error:
-        raise UserError(f"{file}: cannot be read ({error.strerror})") from None
+
+
+def parse_manifest(data: bytes, file: str) -> dict[str, Any]:
+    """A manifest from its bytes; UserError, naming `file`, as `read_manifest`."""
+    try:
+        manifest = json.loads(data)
+        version = manifest["format_version"]
     except (ValueError, KeyError, TypeError, RecursionError):
         raise UserError(f"{file}: not a token store's manifest; build the store again") from None
     if version != FORMAT_VERSION:

@@ -231,7 +231,7 @@ def test_what_is_wrong_is_said_before_anything_is_read(store, tmp_path, monkeypa
     description = workdir.describe(config, store, [40], mesh=mesh, device_kind="cpu")
     workdir.claim(run, description, resuming_at=None)
     monkeypatch.setattr(workdir.saved, "complete_steps", lambda path: [4])
-    monkeypatch.setattr(train, "open_store", pytest.fail)
+    monkeypatch.setattr(run, "open_store", pytest.fail)
     monkeypatch.setattr(sharding, "make_mesh", pytest.fail)
     with pytest.raises(UserError, match=r"- config\.seed: 0\n\+ config\.seed: 9$"):
         train.pretrain(dataclasses.replace(config, seed=9), run)

@@ -139,7 +139,7 @@ def _card(workdir: epath.Path, meta: Mapping[str, Any]) -> Card:
 def _text(store: str, digests: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
     """What the store says about its text, if it is still the store that was trained on."""
     try:
-        manifest = read_manifest(Path(store))
+        manifest = read_manifest(store)
     except UserError:
         return [], []
     if split_digest("train", manifest["files"]) != digests["train"]:

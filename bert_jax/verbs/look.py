@@ -1,7 +1,6 @@
 """`bert-jax data verify`, `inspect` and `batch`: looking at data."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from absl import flags
 
@@ -21,7 +20,7 @@ def _run_verify(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "store")
     from bert_jax.look import verify
 
-    verify(Path(values.store))
+    verify(values.store)
 
 
 def _define_inspect(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -42,7 +41,7 @@ def _run_inspect(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.look import inspect
 
     inspect(
-        Path(values.store),
+        values.store,
         read_config(values),
         phase=values.phase,
         split_name=values.split,

@@ -1,0 +1,158 @@
+"""Records on a disk: whole lines after any kill, and no run that ends because of them."""
+
+import struct
+import subprocess
+import sys
+
+import pytest
+from etils import epath
+from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.record_writer import masked_crc32c
+
+from bert_jax.event_log import EventLog, read_lines
+from bert_jax.scalar_events import ScalarEvents
+
+COUNT = """
+import itertools, sys
+from bert_jax.event_log import EventLog
+log = EventLog(sys.argv[1])
+for number in itertools.count():
+    log.append(str(number))
+    print(number, flush=True)
+"""
+
+
+def test_a_record_is_there_when_append_returns(tmp_path):
+    path = tmp_path / "run" / "metrics.jsonl"
+    process = subprocess.Popen(
+        [sys.executable, "-c", COUNT, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        try:
+            for _ in range(50):
+                process.stdout.readline()
+        finally:
+            process.kill()
+        said = 50 + len(process.stdout.read().splitlines())
+    written = path.read_text().splitlines()
+    assert written[:said] == [str(number) for number in range(said)]
+
+
+def test_a_cut_line_does_not_swallow_the_next(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"ste')
+    log = EventLog(path)
+    log.append('{"step": 2}\n')
+    log.append('{"step": 3}')
+    log.close()
+    assert path.read_text() == '{"step": 1}\n{"ste\n{"step": 2}\n{"step": 3}\n'
+    assert list(read_lines(path))[-3:] == ['{"step": 2}', '{"step": 3}', ""]
+
+
+def test_records_wait_for_a_full_disk(tmp_path, capsys):
+    path = tmp_path / "metrics.jsonl"
+    path.symlink_to("/dev/full")
+    log = EventLog(path)
+    for number in range(3):
+        log.append(str(number))
+    path.unlink()
+    log.append("3")
+    log.append("4")
+    log.close()
+    assert path.read_text().splitlines() == list("01234")
+    full, well = capsys.readouterr().err.splitlines()
+    assert full == (
+        f"{path}: cannot be written (No space left on device); the run goes on, records wait in "
+        "memory"
+    )
+    assert well == f"{path}: is written again"
+
+
+def test_only_the_newest_records_wait(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("bert_jax.event_log._WAITING", 2)
+    path = tmp_path / "file" / "metrics.jsonl"
+    path.parent.write_text("in the way")
+    log = EventLog(path)
+    for number in range(5):
+        log.append(str(number))
+    path.parent.unlink()
+    log.append("5")
+    log.close()
+    assert path.read_text().splitlines() == ["4", "5"]
+    assert "is written again; the 4 oldest records are lost" in capsys.readouterr().err
+
+
+def test_what_is_never_written_is_counted(tmp_path, capsys):
+    (tmp_path / "file").write_text("in the way")
+    log = EventLog(tmp_path / "file" / "metrics.jsonl")
+    log.append("0")
+    log.close()
+    assert "1 records could not be written" in capsys.readouterr().err
+
+
+def test_parts_are_read_after_the_file(tmp_path):
+    for name in ("metrics-00010.jsonl", "metrics-00002.jsonl", "metrics.jsonl", "metrics-2.jsonl"):
+        (tmp_path / name).write_text(f"{name}\n")
+    lines = [line for line in read_lines(tmp_path / "metrics.jsonl") if line]
+    assert lines == ["metrics.jsonl", "metrics-00002.jsonl", "metrics-00010.jsonl"]
+    assert not list(read_lines(tmp_path / "nowhere" / "metrics.jsonl"))
+
+
+def events(file: epath.Path) -> list[Event]:
+    """What TensorBoard reads, checksums compared."""
+    data, found = file.read_bytes(), []
+    while data:
+        (length,), (crc,) = struct.unpack("<Q", data[:8]), struct.unpack("<I", data[8:12])
+        body, (body_crc,) = data[12 : 12 + length], struct.unpack("<I", data[12 + length :][:4])
+        assert (crc, body_crc) == (masked_crc32c(data[:8]), masked_crc32c(body))
+        found.append(Event.FromString(body))
+        data = data[16 + length :]
+    return found
+
+
+def test_scalars_are_events_of_tensorboard(tmp_path):
+    writer = ScalarEvents(epath.Path(tmp_path), 7)
+    for step in (8, 9):
+        writer.write(step, {"train/loss": step / 2, "train/nsp/accuracy": 0.25})
+    writer.close()
+    (file,) = tmp_path.iterdir()
+    assert ".tfevents." in file.name
+    version, begin, *rest = events(epath.Path(file))
+    assert version.file_version == "brain.Event:2"
+    assert (begin.step, begin.session_log.status) == (7, begin.session_log.START)
+    assert [(e.step, e.summary.value[0].tag, e.summary.value[0].simple_value) for e in rest] == [
+        (8, "train/loss", 4.0),
+        (8, "train/nsp/accuracy", 0.25),
+        (9, "train/loss", 4.5),
+        (9, "train/nsp/accuracy", 0.25),
+    ]
+
+
+@pytest.mark.parametrize("room", [0, 10, 60])
+def test_scalars_stay_readable_where_a_disk_was_full(room, tmp_path):
+    """room: bytes left. A record that fits only in part is taken back, so the next can be read."""
+    code = """
+import resource, sys
+from etils import epath
+from bert_jax.scalar_events import ScalarEvents
+room, folder = int(sys.argv[1]), epath.Path(sys.argv[2])
+_, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+writer = ScalarEvents(folder, 0)
+size = sum(file.stat().length for file in folder.iterdir())
+resource.setrlimit(resource.RLIMIT_FSIZE, (size + room, most))
+writer.write(1, {"loss": 1.0})
+writer.write(2, {"loss": 2.0})
+resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+writer.write(3, {"loss": 3.0})
+writer.close()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(room), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stderr.count("cannot be written") == 1
+    (file,) = tmp_path.iterdir()
+    assert [event.step for event in events(epath.Path(file))[2:]] == [1, 2, 3]
