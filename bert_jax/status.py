@@ -53,7 +53,7 @@ def read(folder: epath.PathLike) -> Status:
     """
     path = epath.Path(folder)
     description = workdir.read(path)
-    there = saved.list_saved(path)  # first: it says so where the format is another
+    there = saved.list_saved(path)
     config = from_dict(description["config"], Config)
     # The latest written: a stretch that is being repeated after a crash may lie behind others.
     records = list(metrics.records(path / metrics.LOG))

@@ -105,12 +105,14 @@ def pretrain(config: Config, folder: epath.PathLike, *, stop_after: int | None =
         latest = checkpoints.latest_step()
         workdir.claim(run.folder, run.description, resuming_at=latest)
         workdir.keep_tokenizer(run.folder, run.store)
-        if latest is None:
-            state = run.program.init()
+        checkpoints.prepare(run.program.abstract)
+        found = checkpoints.restore_newest(run.program.abstract)
+        if found is None:
+            first, state = 0, run.program.init()
         else:
-            state = checkpoints.restore(latest, run.program.abstract)
-            console.print(f"goes on from step {latest} in {run.folder}")
-        first = latest or 0
+            state, meta = found
+            first = meta["step"]
+            console.print(f"goes on from step {first} in {run.folder}")
         with (
             closing(MetricWriter(run.folder, first)) as writer,
             _stop_requests() as stop,
