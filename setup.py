@@ -9,7 +9,7 @@ CORE = [
     "jax>=0.10",  # arrays, autodiff, jit, sharding: everything that runs on a device
     "flax>=0.12.8",  # nnx.Module declares parameters and the forward pass
     "optax>=0.2.8",  # optimizer transformations
-    "orbax-checkpoint>=0.12.8",  # asynchronous sharded checkpoints
+    "orbax-checkpoint>=0.12.8",  # how checkpoints are written and read
     "ml_collections>=1.1",  # config files and --config.x=y overrides
     "absl-py>=2.1",  # the flags that ml_collections builds on
     "numpy>=2.0",  # host arrays, the token store

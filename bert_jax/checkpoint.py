@@ -1,75 +1,101 @@
-"""Checkpoints of a run; the only module that imports Orbax.
+"""Checkpoints of a run: saved while training goes on, verified when they are used.
 
-    <workdir>/checkpoints/<step>/params, opt, meta
+    <workdir>/checkpoints/<step>/params, opt, …, meta
 
-Parameters and optimizer state are separate items, so that export and use read only what they need.
+Each part of the state is an item of its own, so that export and use read only what they need.
 The data state is the step itself. `meta` is JSON: format version, step, phase of the last update,
-the held-out figures if the step was evaluated, and the run's description. The state at the end of a
-phase is saved as that phase left it; what the next phase resets, it resets when it starts.
+the held-out figures if the step was evaluated, fingerprint and shape of every array, and the run's
+description. The state at the end of a phase is saved as that phase left it; what the next phase
+resets, it resets when it starts.
+
+Process 0 alone writes; `saved.py` says what lies on disk, `snapshot.py` writes and reads one,
+`restoring.py` decides which is good.
 """
 
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
-import orbax.checkpoint as ocp
+import numpy as np
 from etils import epath
-from orbax.checkpoint import checkpoint_managers as policies
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
-from bert_jax import heads
+from bert_jax import fingerprint, heads, restoring, snapshot
 from bert_jax.config import CheckpointConfig, ComputeConfig, DataConfig, ModelConfig
 from bert_jax.config_values import from_dict
-from bert_jax.errors import UserError
+from bert_jax.errors import StorageError, UserError
+from bert_jax.restoring import Exchange, Tell, alone, parts
 from bert_jax.saved import (
     FORMAT_VERSION,
+    DamagedError,
     Saved,
     best_by_phase,
     complete_steps,
     folder_of,
+    in_a_line,
     list_saved,
     read_meta,
     reasons,
+    sealed,
 )
 from bert_jax.step import State
-
-
-class _WithReason(policies.PreservationPolicy):
-    """Keeps what `saved.reasons` gives a reason for; Orbax asks at every save."""
-
-    def __init__(self, saved: Sequence[Saved], config: CheckpointConfig, phase_ends: Sequence[int]):
-        self._saved = {one.step: one for one in saved}
-        self._config, self._phase_ends = config, phase_ends
-
-    def add(self, saved: Saved) -> None:
-        self._saved[saved.step] = saved
-
-    def should_preserve(
-        self, checkpoints: Sequence[Any], *, context: policies.PreservationContext
-    ) -> list[bool]:
-        del context
-        there = [self._saved.get(info.step, Saved(info.step, None)) for info in checkpoints]
-        why = reasons(there, self._config, self._phase_ends)
-        return [bool(why[info.step]) for info in checkpoints]
+from bert_jax.terminal import console
 
 
 class Checkpoints:
-    """Saves in the background, keeps what the configuration asks for, restores the newest."""
+    """Saves in the background, keeps what the configuration asks for, restores the newest good one.
+
+    Every process of a run has one and calls the same methods in the same order.
+    """
 
     def __init__(
-        self, workdir: epath.PathLike, config: CheckpointConfig, phase_ends: Sequence[int] = ()
+        self,
+        workdir: epath.PathLike,
+        config: CheckpointConfig,
+        phase_ends: Sequence[int] = (),
+        *,
+        exchange: Exchange = alone,
+        tell: Tell = lambda kind, step, details: None,
     ):
-        """phase_ends: updates done at the end of each phase; these checkpoints stay."""
-        self._policy = _WithReason(list_saved(workdir), config, phase_ends)
-        options = ocp.CheckpointManagerOptions(
-            preservation_policy=self._policy,
-            enable_async_checkpointing=True,
-            cleanup_tmp_directories=True,
-        )
-        self._manager = ocp.CheckpointManager(folder_of(workdir), options=options)
+        """Removes what an earlier process left half written.
+
+        Args:
+            phase_ends: updates done at the end of each phase; these checkpoints stay.
+            exchange: how the processes of a run tell each other what they found.
+            tell: takes down "quarantined" and "save_failed"; may be called by another thread.
+
+        Raises:
+            StorageError: the folder cannot be read, or is a file.
+        """
+        self._workdir, self._config, self._phase_ends = workdir, config, phase_ends
+        self._folder, self._exchange, self._tell = folder_of(workdir), exchange, tell
+        self._writes = jax.process_index() == 0
+        self._steps, self._quarantined = restoring.find(workdir, exchange)
+        # Only what process 0 knows to be complete.
+        known = list_saved(workdir) if self._writes else []
+        self._saved = {one.step: one for one in known}
+        self._thread: threading.Thread | None = None
+        self._failure: StorageError | None = None
+        self._sums: restoring.Sums | None = None
+        self._whole: dict[Any, Callable[[jax.Array], jax.Array]] = {}
 
     def latest_step(self) -> int | None:
-        """The newest complete step, None if there is none."""
-        return self._manager.latest_step()
+        """The newest step there is, good or not, or being written; None if there is none."""
+        return max(self._steps, default=None)
+
+    def prepare(self, abstract: State) -> None:
+        """Compiles what saving and restoring need, so that neither waits for a compiler later.
+
+        abstract: the state as ShapeDtypeStructs with shardings.
+        """
+        tree = parts(abstract)
+        self._sums = fingerprint.program(fingerprint.mesh_of(tree)).lower(tree).compile()
+        for like in jax.tree.leaves(tree):
+            if _is_spread(like.sharding) and _layout(like) not in self._whole:
+                self._whole[_layout(like)] = _make_whole(like).lower(like).compile()
 
     def save(
         self,
@@ -81,50 +107,168 @@ class Checkpoints:
     ) -> None:
         """Copies the state and writes it in the background; nothing to do if the step is there.
 
+        Waits until the one before is written.
+
         Args:
             meta: the run's description.
             phase: of the last update.
             evaluation: held-out figures of this state, if it was evaluated.
+
+        Raises:
+            StorageError: the one before could not be written.
         """
         step = int(state["step"])
         if step == self.latest_step():
             return
-        self._policy.add(Saved(step, evaluation["loss"] if evaluation else None))
+        self.wait()
+        items = parts(state)
+        sums = self._sums or fingerprint.program(fingerprint.mesh_of(items))
         about = {
             "format_version": FORMAT_VERSION,
             "step": step,
             "phase": phase,
             "evaluation": dict(evaluation) if evaluation else None,
+            "fingerprints": fingerprint.named(items, sums(items)),
+            "shapes": fingerprint.described(items),
         }
-        self._manager.save(
-            step,
-            args=ocp.args.Composite(
-                **{name: ocp.args.StandardSave(state[name]) for name in _groups(state)},
-                meta=ocp.args.JsonSave({**about, **meta}),
-            ),
-            force=True,  # the trainer decides when, not a policy of the manager
-        )
+        copies = jax.tree.map(self._copy, items)
+        self._steps.append(step)
+        if self._writes:
+            saved = Saved(step, evaluation["loss"] if evaluation else None)
+            arguments = (saved, copies, sealed({**meta, **about}))
+            self._thread = threading.Thread(target=self._write, args=arguments, name="checkpoint")
+            self._thread.start()
 
-    def restore(self, step: int, abstract: State) -> State:
-        """The state of a step, laid out as `abstract` (ShapeDtypeStructs with shardings) says."""
-        items = self._manager.restore(
-            step,
-            args=ocp.args.Composite(
-                **{name: ocp.args.StandardRestore(abstract[name]) for name in _groups(abstract)}
-            ),
+    def restore_newest(
+        self, abstract: State, *, strict: bool = False
+    ) -> tuple[State, dict[str, Any]] | None:
+        """The newest state that is what was saved, bit for bit, and its `meta`.
+
+        Those that are not are moved to quarantine; see `restoring.restore_newest`.
+
+        Args:
+            abstract: the state as ShapeDtypeStructs with shardings; any mesh will do.
+            strict: stop at the first that is not good, and move nothing.
+
+        Returns:
+            None if there never was a checkpoint.
+
+        Raises:
+            StorageError: none is good, or the storage cannot be read.
+            UserError: it holds arrays of other shapes.
+        """
+        tree = parts(abstract)
+        found = restoring.restore_newest(
+            self._workdir,
+            self._steps,
+            self._quarantined,
+            abstract,
+            self._sums or fingerprint.program(fingerprint.mesh_of(tree)),
+            exchange=self._exchange,
+            tell=self._tell,
+            strict=strict,
         )
-        at = jax.device_put(jax.numpy.int32(step), abstract["step"].sharding)
-        return {"step": at, **{name: items[name] for name in _groups(abstract)}}
+        if found is not None:
+            step = found[1]["step"]
+            self._steps = [one for one in self._steps if one <= step]
+            self._saved = {one: what for one, what in self._saved.items() if one <= step}
+        return found
+
+    def check(self) -> None:
+        """Raises StorageError if a checkpoint could not be written; does not wait."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def wait(self) -> None:
+        """Until everything is written; raises StorageError if it could not be."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self.check()
 
     def close(self) -> None:
-        """Waits until everything is written."""
-        self._manager.wait_until_finished()
-        self._manager.close()
+        """As `wait`."""
+        self.wait()
+
+    def _copy(self, x: jax.Array) -> np.ndarray | None:
+        """A whole array on the host of the process that writes, None on the others.
+
+        What is spread over processes is first made whole by all of them, one array at a time.
+        """
+        if _is_spread(x.sharding):
+            if _layout(x) not in self._whole:
+                self._whole[_layout(x)] = _make_whole(x)
+            x = self._whole[_layout(x)](x)
+        if not self._writes:
+            return None
+        whole, seen = np.empty(x.shape, x.dtype), set()
+        for shard in x.addressable_shards:
+            if str(shard.index) not in seen:
+                seen.add(str(shard.index))
+                whole[shard.index] = np.asarray(shard.data)
+        return whole
+
+    def _write(self, saved: Saved, items: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
+        """In a thread: writes, again and again if need be, then removes what need not be kept."""
+        folder, attempts = self._folder / str(saved.step), self._config.write_attempts
+        for attempt in range(1, attempts + 1):
+            try:
+                snapshot.write(folder, items, meta)
+                break
+            except Exception as error:  # whatever the storage raises
+                reason = in_a_line(error)
+            snapshot.discard(folder)
+            if attempt == attempts:
+                self._give_up(folder, saved.step, reason)
+                return
+            pause = 2 ** (attempt - 1)
+            console.print(
+                f"warning: {folder}: cannot be written ({reason}); attempt {attempt} of "
+                f"{attempts}, the next in {pause} s",
+                markup=False,
+            )
+            _sleep(pause)
+        self._saved[saved.step] = saved
+        self._prune()
+
+    def _give_up(self, folder: epath.Path, step: int, reason: str) -> None:
+        kept = max(self._saved, default=None)
+        lost = "no step was saved before" if kept is None else f"nothing is lost up to step {kept}"
+        attempts = self._config.write_attempts
+        self._failure = StorageError(
+            f"{folder}: cannot be written after {attempts} attempts ({reason}); {lost}; the same "
+            "command goes on from there once the storage can be written to"
+        )
+        self._tell("save_failed", step, {"reason": reason})
+
+    def _prune(self) -> None:
+        why = reasons(list(self._saved.values()), self._config, self._phase_ends)
+        for step in [step for step, said in why.items() if not said]:
+            del self._saved[step]
+            folder = self._folder / str(step)
+            try:
+                snapshot.remove(folder)
+            except Exception as error:  # one too many does no harm
+                said = f"warning: {folder}: cannot be removed ({in_a_line(error)})"
+                console.print(said, markup=False)
 
 
-def _groups(state: State) -> list[str]:
-    """The parts of a state that are saved as arrays; the step is the folder's name."""
-    return [name for name in state if name != "step"]
+_sleep = time.sleep  # between attempts
+
+
+def _is_spread(layout: jax.sharding.Sharding) -> bool:
+    """Whether no process holds all of an array that is laid out so."""
+    return not (layout.is_fully_addressable or layout.is_fully_replicated)
+
+
+def _layout(x: Any) -> tuple:
+    return x.shape, x.dtype, x.sharding
+
+
+def _make_whole(like: Any) -> Any:
+    """A jitted function that gives every device all of an array laid out like this one."""
+    return jax.jit(lambda x: x, out_shardings=NamedSharding(like.sharding.mesh, P()))
 
 
 def find_step(workdir: epath.PathLike, step: int | Literal["best"] | None = None) -> int:
@@ -165,18 +309,28 @@ def load_params(
     """Parameters of a step (see `find_step`) as arrays on one device, and its `meta`.
 
     Raises:
-        UserError: the workdir holds no such checkpoint, or one in another format.
+        UserError: the workdir holds no such checkpoint.
+        StorageError: they are not bit for bit what was saved, or are in another format.
     """
     step = find_step(workdir, step)
-    meta = read_meta(workdir, step)
-    model = from_dict(meta["config"]["model"], ModelConfig, "config.model")
-    compute = from_dict(meta["config"]["compute"], ComputeConfig, "config.compute")
-    objectives = from_dict(meta["config"]["data"], DataConfig, "config.data").objectives
-    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    try:
+        meta = read_meta(workdir, step)
+        here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        wanted = {"params": _params_of(meta["config"], here)}
+        found = restoring.read_verified(workdir, meta, wanted, fingerprint.program(None))
+        return found["params"], meta
+    except DamagedError as error:
+        others = [one for one in complete_steps(workdir) if one != step]
+        instead = f"give another --step ({_names(others)})" if others else "there is no other"
+        raise StorageError(f"{error}; {instead}") from error
+
+
+def _params_of(config: Mapping[str, Any], layout: jax.sharding.Sharding) -> Any:
+    """The parameters of a run, laid out so, as ShapeDtypeStructs."""
+    model = from_dict(config["model"], ModelConfig, "config.model")
+    compute = from_dict(config["compute"], ComputeConfig, "config.compute")
+    objectives = from_dict(config["data"], DataConfig, "config.data").objectives
     shapes = jax.eval_shape(
         lambda: heads.init_params(model, compute, objectives, jax.random.key(0))
     )
-    target = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), shapes)
-    with ocp.CheckpointManager(folder_of(workdir)) as manager:
-        args = ocp.args.Composite(params=ocp.args.StandardRestore(target))
-        return manager.restore(step, args=args)["params"], meta
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=layout), shapes)

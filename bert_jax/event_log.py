@@ -87,8 +87,13 @@ class _File:
 
     def __init__(self, owner: Appender):
         self._owner, self._descriptor = owner, -1
+        self._turn = threading.Lock()  # a checkpoint that fails is noted by its own thread
 
     def write(self) -> None:
+        with self._turn:
+            self._write()
+
+    def _write(self) -> None:
         owner = self._owner
         try:
             if self._descriptor < 0:

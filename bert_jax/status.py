@@ -14,8 +14,8 @@ from bert_jax.config import Config
 from bert_jax.config_values import from_dict
 from bert_jax.errors import UserError
 from bert_jax.goodput import Goodput
-from bert_jax.health import Quarantined, health, list_quarantined, list_saved
 from bert_jax.metrics import is_finite
+from bert_jax.saved import Quarantined, health, list_quarantined, list_saved
 
 _AT_LEAST = 60.0  # seconds without a record before a run is taken to be at rest
 

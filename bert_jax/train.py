@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import time
 from contextlib import closing
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jax
 from etils import epath
@@ -19,12 +19,11 @@ from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import Config
 from bert_jax.errors import NUMBERS, STOPPED, NumbersError, StoppedError
 from bert_jax.job import Job
-from bert_jax.metrics import MetricWriter, seconds_left
+from bert_jax.metrics import Event, MetricWriter, seconds_left
 from bert_jax.nonfinite import Skipped
 from bert_jax.preemption import StopRequestedError
 from bert_jax.profiling import Profiler, Steps
 from bert_jax.run import Programs, Run, Stage, compile_stage, prepare
-from bert_jax.saved import read_meta
 from bert_jax.step import State
 from bert_jax.terminal import RunDisplay, console
 from bert_jax.versions import versions
@@ -37,6 +36,7 @@ def pretrain(
     *,
     job: Job | None = None,
     stop_after: int | None = None,
+    strict_restore: bool = False,
     profile: Steps | None = None,
 ) -> None:
     """Trains until `config.total_steps`, from the newest good checkpoint in the folder if any.
@@ -45,6 +45,7 @@ def pretrain(
         folder: the workdir; may be a bucket.
         job: this process's part in a job; by default there is this process alone.
         stop_after: stop (and save) at this step, as if interrupted there.
+        strict_restore: stop at a damaged checkpoint instead of going on from an older one.
         profile: steps to trace.
 
     Raises:
@@ -60,7 +61,14 @@ def pretrain(
         run = prepare(config, epath.Path(folder), job)
         if job.peers.is_first:
             stack.enter_context(workdir_lock.held(run.folder))
-        checkpoints = Checkpoints(run.folder, config.checkpoint, config.phase_ends)
+        writer = stack.enter_context(closing(MetricWriter(run.folder)))
+        checkpoints = Checkpoints(
+            run.folder,
+            config.checkpoint,
+            config.phase_ends,
+            exchange=job.peers.exchange,
+            tell=functools.partial(_note_checkpoint, writer, run),
+        )
         stack.enter_context(closing(checkpoints))
         stack.enter_context(jax.set_mesh(run.mesh))
         latest = checkpoints.latest_step()
@@ -68,18 +76,19 @@ def pretrain(
             for change in workdir.claim(run.folder, run.description, resuming_at=latest):
                 console.print(change, markup=False)
             workdir.keep_tokenizer(run.folder, run.store)
-        unevaluated = False
-        if latest is None:
-            state = run.program.init()
+        with job.watch.doing("compile"):
+            checkpoints.prepare(run.program.abstract)
+        with job.watch.doing("restore"):
+            found = checkpoints.restore_newest(run.program.abstract, strict=strict_restore)
+        if found is None:
+            first, unevaluated, state = 0, False, run.program.init()
         else:
-            unevaluated = read_meta(run.folder, latest)["evaluation"] is None
-            with job.watch.doing("restore"):
-                state = checkpoints.restore(latest, run.program.abstract)
-                state = nonfinite.unlatch(state, config.optimizer.max_nonfinite_steps)
-            console.print(f"goes on from step {latest} in {run.folder}")
-        first = job.watch.step = latest or 0
+            state, meta = found
+            first, unevaluated = meta["step"], meta["evaluation"] is None
+            state = nonfinite.unlatch(state, config.optimizer.max_nonfinite_steps)
+            console.print(f"goes on from step {first} in {run.folder}")
+        job.watch.step = first
         left = [s for s in run.stages if s.last > first or (s.last == first and unevaluated)]
-        writer = stack.enter_context(closing(MetricWriter(run.folder)))
         job.before_end.append(functools.partial(_note_end, writer, job))
         writer.event(
             "start",
@@ -101,12 +110,20 @@ def pretrain(
             finally:
                 profiler.close(loop.done)
         with job.watch.doing("save"):
-            checkpoints.close()
+            checkpoints.wait()
         if left:
             seconds = job.watch.seconds()
             writer.event("finished", config.total_steps, left[-1].index, seconds=seconds)
             if job.peers.is_first:
                 _report_time(run)
+
+
+def _note_checkpoint(
+    writer: MetricWriter, run: Run, kind: Event, step: int, details: dict[str, Any]
+) -> None:
+    """What happened to a checkpoint."""
+    phase, _ = run.config.phase_at(min(max(step, 1), run.config.total_steps) - 1)
+    writer.event(kind, step, phase, **details)
 
 
 def _note_end(writer: MetricWriter, job: Job, code: int, line: str) -> None:
@@ -221,6 +238,7 @@ class _Loop:
             self._note_time()
 
     def _log(self) -> None:
+        self.checkpoints.check()
         scalars = self.report.take()
         mine = self.stretch.take(scalars["step_seconds"]).text()
         times = [hosts.HostTimes.parse(text) for text in self.peers.exchange("times", mine)]
@@ -267,7 +285,7 @@ class _Loop:
         """Saves before the run's end, waits until it is written, and notes why it ends."""
         self._save(state)
         with self.watch.doing("save"):
-            self.checkpoints.close()
+            self.checkpoints.wait()
         seconds = self.watch.seconds()
         self.writer.event(
             "stopped", self.done, self.stage.index, reason=reason, code=code, seconds=seconds

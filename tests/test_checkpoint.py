@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -10,11 +11,12 @@ from corpus import small_config, small_store
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_jax.checkpoint import Checkpoints, find_step
+from bert_jax import cli, heads
+from bert_jax.checkpoint import Checkpoints, find_step, load_params
 from bert_jax.config import CheckpointConfig
 from bert_jax.config_values import to_dict
-from bert_jax.errors import UserError
-from bert_jax.saved import Saved, complete_steps, read_meta, reasons
+from bert_jax.errors import StorageError, UserError
+from bert_jax.saved import Saved, complete_steps, list_quarantined, read_meta, reasons
 from bert_jax.train import pretrain
 
 
@@ -152,5 +154,60 @@ def test_another_format_is_refused(tmp_path):
     save(tmp_path / "run", keeping(), [1], description={"config": to_dict(config)})
     meta = tmp_path / "run" / "checkpoints" / "1" / "meta" / "metadata"
     meta.write_text(json.dumps({**json.loads(meta.read_text()), "format_version": 1}))
-    with pytest.raises(UserError, match=r"step 1 has format 1, this program reads format 2"):
-        pretrain(config, tmp_path / "run")
+    said = r"it has format 1, this program reads format 3: use the version that wrote it"
+    for look in (lambda run: load_params(run), lambda run: pretrain(config, run)):
+        with pytest.raises(StorageError, match=said):
+            look(tmp_path / "run")
+    assert [one.folder for one in list_quarantined(tmp_path / "run")] == ["1"]
+
+
+def damage(workdir: Path, step: int) -> None:
+    """Changes a bit in the middle of the parameters, in every file that holds some."""
+    for file in (workdir / "checkpoints" / f"{step}" / "params").rglob("d/*"):
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 16
+        file.write_bytes(data)
+
+
+def test_a_run_goes_on_from_the_newest_good_one_and_ends_with_the_same_bits(tmp_path, capsys):
+    config = small_config(small_store(tmp_path / "store"))
+    kept = CheckpointConfig(
+        every_steps=4, keep=3, keep_every_steps=0, keep_best=False, write_attempts=1
+    )
+    config = dataclasses.replace(config, checkpoint=kept)
+    run = tmp_path / "run"
+    pretrain(config, run)
+    whole, meta = load_params(run)
+    damage(run, 12)
+    (run / "checkpoints" / "8" / "meta" / "metadata").unlink()
+    with pytest.raises(StorageError, match=r"12: damaged: .*; give another --step \(4, 8\)"):
+        load_params(run)
+    assert list_quarantined(run) == []  # only a run moves them
+    capsys.readouterr()
+    pretrain(config, run)
+    said = capsys.readouterr().out
+    for step in (12, 8):
+        assert f"checkpoints/{step}: damaged: " in said
+    assert f"goes on from step 4 in {run}" in said
+    assert [one.folder for one in list_quarantined(run)] == ["12", "8"]
+    again, meta_again = load_params(run)
+    assert complete_steps(run) == [4, 8, 12]
+    assert meta["fingerprints"] == meta_again["fingerprints"]
+    for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(again), strict=True):
+        assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
+
+
+def test_damaged_parameters_are_not_exported(tmp_path, capsys):
+    config = small_config(small_store(tmp_path / "store"))
+    params = heads.init_params(config.model, config.compute, config.objectives, jax.random.key(0))
+    checkpoints = Checkpoints(tmp_path / "run", keeping(1))
+    checkpoints.save({"step": np.int32(3), "params": params}, {"config": to_dict(config)})
+    checkpoints.close()
+    damage(tmp_path / "run", 3)
+    words = [f"--workdir={tmp_path / 'run'}", f"--out={tmp_path / 'out'}"]
+    assert cli.main(["convert", "export", *words]) == 45
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {tmp_path / 'run'}/checkpoints/3: damaged: ")
+    assert line.endswith("; there is no other")
+    assert not (tmp_path / "out").exists()
+    assert complete_steps(tmp_path / "run") == [3]

@@ -168,7 +168,7 @@ def test_going_on_from_a_checkpoint_gives_the_same_bits(
     checkpoints.save(plain.on_devices(states[stop - 1]), {})
     checkpoints.close()
     checkpoints = Checkpoints(tmp_path, keep)
-    restored = checkpoints.restore(stop, plain.program.abstract)
+    restored, _ = checkpoints.restore_newest(plain.program.abstract)
     checkpoints.close()
     resumed, _ = plain.run(restored, kinds[stop:])
     assert [bits(s) for s in resumed] == [bits(s) for s in states[stop:]]

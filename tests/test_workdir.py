@@ -11,6 +11,7 @@ import pytest
 from corpus import small_config, small_store, two_phases
 from etils import epath
 
+from bert_jax import run as running
 from bert_jax import sharding, train, workdir
 from bert_jax.config import Config
 from bert_jax.config_values import flatten, to_dict
@@ -231,7 +232,7 @@ def test_what_is_wrong_is_said_before_anything_is_read(store, tmp_path, monkeypa
     description = workdir.describe(config, store, [40], mesh=mesh, device_kind="cpu")
     workdir.claim(run, description, resuming_at=None)
     monkeypatch.setattr(workdir.saved, "complete_steps", lambda path: [4])
-    monkeypatch.setattr(run, "open_store", pytest.fail)
+    monkeypatch.setattr(running, "open_store", pytest.fail)
     monkeypatch.setattr(sharding, "make_mesh", pytest.fail)
     with pytest.raises(UserError, match=r"- config\.seed: 0\n\+ config\.seed: 9$"):
         train.pretrain(dataclasses.replace(config, seed=9), run)

@@ -35,6 +35,8 @@ def _define_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
     flags.DEFINE_string("coordinator", None, of_first, flag_values=values)
     flags.DEFINE_integer("num_processes", None, "of the job", 1, flag_values=values)
     flags.DEFINE_integer("process_id", None, "of this process, from 0", 0, flag_values=values)
+    strict = "stop at a damaged checkpoint (default: it is moved away, an older one is used)"
+    flags.DEFINE_bool("strict_restore", False, strict, flag_values=values)
     traced = "FIRST:END, steps to trace for TensorBoard and Perfetto"
     flags.DEFINE_string("profile", None, traced, flag_values=values)
 
@@ -63,7 +65,13 @@ def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
     }
     profile = Steps.parse(values.profile) if values.profile else None
     with job.started(config, place, about) as started:
-        pretrain(config, values.workdir, job=started, profile=profile)
+        pretrain(
+            config,
+            values.workdir,
+            job=started,
+            strict_restore=values.strict_restore,
+            profile=profile,
+        )
 
 
 def _define_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:

@@ -1,0 +1,293 @@
+"""Saving while processes are killed, storage fails, and several processes hold the state."""
+
+import os
+import random
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from etils import epath
+from saving_process import STEPS, keeping, over, place, state_of
+
+from bert_jax import checkpoint, fingerprint, restoring, snapshot
+from bert_jax.checkpoint import Checkpoints
+from bert_jax.errors import StorageError
+from bert_jax.saved import complete_steps, list_quarantined, read_meta
+
+PROGRAM = Path(__file__).with_name("saving_process.py")
+ABSTRACT = over(jax.devices()[:1])[1]
+
+
+def start(*words: object) -> subprocess.Popen:
+    """A process of `saving_process.py`; its output goes through pipes, which no limit touches."""
+    command = [sys.executable, str(PROGRAM), *map(str, words)]
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def ended(process: subprocess.Popen) -> tuple[int, list[str], str]:
+    """(exit code, lines, what went to stderr)."""
+    try:
+        out, err = process.communicate(timeout=240)
+    finally:
+        process.kill()
+    lines = [line for line in out.splitlines() if not line.startswith("[Gloo]")]
+    return process.returncode, lines, err
+
+
+def restored(workdir: Path) -> int:
+    """The step that is used, all its bits as saved."""
+    found = Checkpoints(workdir, keeping(2)).restore_newest(ABSTRACT)
+    assert found is not None
+    step = found[1]["step"]
+    for x, y in zip(jax.tree.leaves(found[0]), jax.tree.leaves(state_of(step)), strict=True):
+        assert np.asarray(x).tobytes() == y.tobytes()
+    return step
+
+
+def save(checkpoints: Checkpoints, step: int) -> None:
+    checkpoints.save(jax.tree.map(jnp.asarray, state_of(step)), {"about": step})
+
+
+def names(workdir: Path) -> list[str]:
+    return sorted(path.name for path in (workdir / "checkpoints").iterdir())
+
+
+# --- killed ---------------------------------------------------------------------------------------
+
+
+def kill_somewhere(workdir: Path, moment: int) -> None:
+    code, lines, err = ended(start("save", workdir, f"--kill_at={moment}"))
+    assert lines == ["saved 3", "saved 7"] + ["saved 12"] * (code == 0), err
+    assert code in (0, -9)
+    assert restored(workdir) in (7, 12), moment
+    assert [one.folder for one in list_quarantined(workdir)] == []
+    assert all(name.isdecimal() for name in names(workdir))  # nothing half done is left
+
+
+def test_a_kill_while_saving_leaves_the_old_or_the_new(tmp_path):
+    # About 110 things are done to files from one save to the end of the next.
+    for moment in random.sample(range(1, 110), 2):
+        kill_somewhere(tmp_path / f"{moment}", moment)
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_moment_of_saving_leaves_the_old_or_the_new(tmp_path):
+    for moment in range(1, 130, 5):
+        kill_somewhere(tmp_path / f"{moment}", moment)
+
+
+def test_what_earlier_processes_left_is_removed_and_nothing_else(tmp_path):
+    checkpoints = Checkpoints(tmp_path, keeping(9))
+    save(checkpoints, 3)
+    checkpoints.close()
+    folder = tmp_path / "checkpoints"
+    for name in ("7.orbax-checkpoint-tmp", "5.removed", "mine", "mine.removed"):
+        (folder / name / "below").mkdir(parents=True)
+    Checkpoints(tmp_path, keeping(9))
+    assert names(tmp_path) == ["3", "mine", "mine.removed"]
+
+
+def test_what_a_bucket_holds_of_a_checkpoint_that_was_not_finished_is_removed(
+    tmp_path, monkeypatch
+):
+    """Where nothing can be renamed a file beside it says so, when writing and when removing."""
+    checkpoints = Checkpoints(tmp_path, keeping(9))
+    for step in STEPS:
+        save(checkpoints, step)
+    checkpoints.close()
+    folder = tmp_path / "checkpoints"
+    for step in STEPS[1:]:
+        (folder / f"{step}.unfinished").write_text("")
+    (folder / "12" / "commit_success.txt").unlink()
+    Checkpoints(tmp_path, keeping(9))
+    assert names(tmp_path) == ["3", "7"]
+    monkeypatch.setattr(snapshot, "_is_local", lambda path: False)
+    checkpoints = Checkpoints(tmp_path, keeping(1))
+    seen = []
+    unlink = type(epath.Path(folder)).unlink
+
+    def look(path: epath.Path, **how: object) -> None:
+        if "orbax" not in str(path):
+            seen.append((path.name, names(tmp_path)))
+        unlink(path, **how)
+
+    monkeypatch.setattr(type(epath.Path(folder)), "unlink", look)
+    save(checkpoints, 12)
+    checkpoints.close()
+    assert seen == [
+        ("12.unfinished", ["12", "12.unfinished", "3", "7"]),
+        ("commit_success.txt", ["12", "3", "3.unfinished", "7"]),
+        ("3.unfinished", ["12", "3.unfinished", "7"]),
+        ("commit_success.txt", ["12", "7", "7.unfinished"]),
+        ("7.unfinished", ["12", "7.unfinished"]),
+    ]
+    assert names(tmp_path) == ["12"]
+    assert restored(tmp_path) == 12
+
+
+# --- storage that fails ---------------------------------------------------------------------------
+
+
+def test_a_full_disk_ends_the_run_and_loses_nothing(tmp_path):
+    """The limit of a file's size is what the process may write: too little for a checkpoint."""
+    code, lines, err = ended(start("save", tmp_path, "--limit=300", "--attempts=2"))
+    where = tmp_path / "checkpoints" / "12"
+    assert code == 45
+    assert lines[:2] == ["saved 3", "saved 7"]
+    assert lines[2].startswith(f"warning: {where}: cannot be written (")
+    assert lines[2].endswith("; attempt 1 of 2, the next in 1 s")
+    assert lines[3].startswith(f"error: {where}: cannot be written after 2 attempts (")
+    assert "nothing is lost up to step 7; the same command goes on" in lines[3]
+    assert len(lines) == 4
+    assert "Traceback" not in err
+    assert names(tmp_path) == ["3", "7"]
+    assert restored(tmp_path) == 7
+
+
+def test_a_disk_that_is_full_for_a_while_is_waited_for(tmp_path):
+    code, lines, err = ended(start("save", tmp_path, "--limit=300", "--attempts=6"))
+    pauses = [line.rsplit(", the next in ")[-1] for line in lines if line.startswith("warning")]
+    assert (code, pauses, lines[-1]) == (0, ["1 s", "2 s", "4 s"], "saved 12"), err
+    assert restored(tmp_path) == 12
+    assert names(tmp_path) == ["12", "7"]
+
+
+def test_a_file_in_place_of_the_folder(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(checkpoint, "_sleep", lambda seconds: None)
+    told = []
+    checkpoints = Checkpoints(
+        tmp_path, keeping(9, attempts=3), tell=lambda *event: told.append(event)
+    )
+    save(checkpoints, 3)
+    checkpoints.wait()
+    (tmp_path / "checkpoints").rename(tmp_path / "away")
+    (tmp_path / "checkpoints").write_text("")
+    save(checkpoints, 7)
+    with pytest.raises(StorageError, match=r"7: cannot be written after 3 .*up to step 3"):
+        save(checkpoints, 12)
+    checkpoints.close()  # it has been said once
+    ((kind, step, details),) = told
+    assert (kind, step) == ("save_failed", 7)
+    assert details["reason"]
+    assert capsys.readouterr().out.count("warning: ") == 2
+    with pytest.raises(StorageError, match="a file where the folder of checkpoints should be"):
+        Checkpoints(tmp_path, keeping(9))
+    (tmp_path / "checkpoints").unlink()
+    (tmp_path / "away").rename(tmp_path / "checkpoints")
+    assert restored(tmp_path) == 3
+
+
+def test_the_first_that_cannot_be_written_says_that_nothing_is_saved(tmp_path, monkeypatch):
+    monkeypatch.setattr(snapshot, "_sync", lambda path: (_ for _ in ()).throw(OSError(5, "broken")))
+    checkpoints = Checkpoints(tmp_path, keeping(1))
+    save(checkpoints, 3)
+    assert checkpoints._thread is not None
+    checkpoints._thread.join()
+    with pytest.raises(StorageError, match=r"1 attempts \(.*no step was saved before"):
+        checkpoints.check()
+    checkpoints.close()
+    assert names(tmp_path) == []
+
+
+def test_a_checkpoint_that_cannot_be_removed_is_a_warning(tmp_path, monkeypatch, capsys):
+    checkpoints = Checkpoints(tmp_path, keeping(1))
+    save(checkpoints, 3)
+    checkpoints.wait()
+
+    def fail(folder: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(snapshot, "remove", fail)
+    save(checkpoints, 7)
+    checkpoints.close()
+    assert complete_steps(tmp_path) == [3, 7]
+    assert "3: cannot be removed (Permission denied)" in capsys.readouterr().out
+
+
+def test_nothing_is_removed_before_the_new_one_is_on_the_disk(tmp_path, monkeypatch):
+    """Every file of it and its name are flushed first."""
+    done = []
+    sync, remove = snapshot._sync, snapshot.remove
+    monkeypatch.setattr(snapshot, "_sync", lambda path: (done.append(str(path)), sync(path)))
+    monkeypatch.setattr(snapshot, "remove", lambda path: (done.append("removed"), remove(path)))
+    checkpoints = Checkpoints(tmp_path, keeping(1))
+    for step in (3, 7):
+        save(checkpoints, step)
+    checkpoints.close()
+    at = done.index("removed")
+    there = {str(path) for path in (tmp_path / "checkpoints" / "7").rglob("*")}
+    assert there | {str(tmp_path / "checkpoints")} <= set(done[:at])
+    assert names(tmp_path) == ["7"]
+
+
+# --- what is saved --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_training_goes_on_while_it_is_written(devices, tmp_path):
+    """What is written is the state when it was saved, not the memory that held it."""
+    placed, abstract = over(jax.devices()[:devices])
+    step = jax.jit(
+        lambda s: jax.tree.map(lambda x: x if x.dtype == bool else x * 0, s), donate_argnums=0
+    )
+    checkpoints = Checkpoints(tmp_path, keeping(9))
+    checkpoints.prepare(abstract)
+    state = place(state_of(3), placed)
+    checkpoints.save(state, {})
+    jax.block_until_ready(step(state))
+    checkpoints.close()
+    assert restored(tmp_path) == 3
+
+
+def test_a_checkpoint_says_what_it_holds_and_what_wrote_it(tmp_path, capsys):
+    checkpoints = Checkpoints(tmp_path, keeping(9))
+    save(checkpoints, 3)
+    checkpoints.close()
+    meta, wanted = read_meta(tmp_path, 3), restoring.parts(state_of(3))
+    assert meta["fingerprints"] == fingerprint.fingerprints(wanted)
+    assert meta["shapes"]["params/head"] == "bfloat16[16]"
+    assert set(meta["versions"]) == {"bert-jax", "jax", "orbax-checkpoint"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "_versions", lambda: {**meta["versions"], "jax": "9.9"})
+        assert restored(tmp_path) == 3
+    assert f"jax {meta['versions']['jax']}, " in (said := capsys.readouterr().out)
+    assert "jax 9.9, " in said
+
+
+# --- several processes ----------------------------------------------------------------------------
+
+
+def on_two(what: str, workdir: Path) -> list[tuple[int, list[str], str]]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    words = (what, workdir, "--processes=2", f"--port={port}")
+    started = [start(*words, f"--id={i}") for i in range(2)]
+    try:
+        return [ended(process) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+
+
+def test_two_processes_save_what_one_restores_and_agree_on_what_is_good(tmp_path):
+    """Arrays are split over both; each has a part of them."""
+    for code, lines, err in on_two("save", tmp_path):
+        assert (code, lines) == (0, [f"saved {step}" for step in STEPS]), err
+    assert names(tmp_path) == ["12", "7"]
+    assert restored(tmp_path) == 12
+    (tmp_path / "checkpoints" / "12" / "commit_success.txt").unlink()
+    first, second = on_two("restore", tmp_path)
+    for code, lines, err in (first, second):
+        assert (code, lines[-1]) == (0, "restored 7"), err
+    assert [line for line in first[1] if "moved to" in line]
+    assert len(second[1]) == 1  # process 0 moves it, and says so
+    assert names(tmp_path) == ["7"]
