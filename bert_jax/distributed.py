@@ -183,8 +183,10 @@ def start(
         LostError, UserError: see `rendezvous.meet`.
     """
     import jax
-    from jax._src import distributed
+    from jax._src import distributed, xla_bridge
 
+    if place.found_by == "alone" and xla_bridge.backends_are_initialized():
+        return alone(watch)  # inside a program that has used JAX already
     me = Guest(place.process_id, place.num_processes, host_name(), about)
     bind = os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", place.coordinator)
     say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731

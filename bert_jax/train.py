@@ -71,15 +71,15 @@ def pretrain(
         )
         stack.enter_context(closing(checkpoints))
         stack.enter_context(jax.set_mesh(run.mesh))
-        latest = checkpoints.latest_step()
-        if job.peers.is_first:
-            for change in workdir.claim(run.folder, run.description, resuming_at=latest):
-                console.print(change, markup=False)
-            workdir.keep_tokenizer(run.folder, run.store)
         with job.watch.doing("compile"):
             checkpoints.prepare(run.program.abstract)
         with job.watch.doing("restore"):
             found = checkpoints.restore_newest(run.program.abstract, strict=strict_restore)
+        if job.peers.is_first:
+            going_on = found[1]["step"] if found else None
+            for change in workdir.claim(run.folder, run.description, resuming_at=going_on):
+                console.print(change, markup=False)
+            workdir.keep_tokenizer(run.folder, run.store)
         if found is None:
             first, unevaluated, state = 0, False, run.program.init()
         else:

@@ -109,6 +109,7 @@ class Watchdog:
 
     def __init__(self, watch: Watch, deadlines: DeadlineConfig, host: str, ending: Ending):
         self._watch, self._host, self._ending = watch, host, ending
+        self._over = threading.Event()
         self._deadlines = {
             activity: seconds
             for activity, seconds in dataclasses.asdict(deadlines).items()
@@ -123,8 +124,12 @@ class Watchdog:
     def start(self) -> None:
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 
+    def stop(self) -> None:
+        """The process goes on, with something else."""
+        self._over.set()
+
     def _run(self) -> None:
-        while True:
+        while not self._over.wait(0.2):
             activity, seconds = self._watch.now()
             if seconds > self._deadlines.get(activity, float("inf")):
                 others = self.others()
@@ -135,4 +140,3 @@ class Watchdog:
                     + (f"; {others}" if others else ""),
                     stacks=True,
                 )
-            time.sleep(0.2)

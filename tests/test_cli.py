@@ -11,7 +11,7 @@ import pytest
 from corpus import small_store
 from etils import epath
 
-from bert_jax import cli
+from bert_jax import cli, errors
 from bert_jax.metrics import read
 
 TINY = [
@@ -85,7 +85,7 @@ def test_the_first_word_of_a_verb_lists_those_that_begin_with_it(group, say):
     assert code == 0
     mine = [verb for verb in cli.VERBS if verb.startswith(group)]
     assert [line.split("  ")[1] for line in out.splitlines() if line.startswith("  ")] == mine
-    assert say(group)[:2] == (cli.USAGE, out)
+    assert say(group)[:2] == (errors.USAGE, out)
 
 
 def test_the_default_config_is_named(say):
@@ -107,7 +107,7 @@ def test_the_default_config_is_named(say):
 )
 def test_a_wrong_command_line_is_one_line_and_code_2(words, line, say):
     code, _, err = say(*words)
-    assert code == cli.USAGE
+    assert code == errors.USAGE
     assert line in one_line(err)
 
 
@@ -123,14 +123,14 @@ def test_a_wrong_command_line_is_one_line_and_code_2(words, line, say):
 )
 def test_a_wrong_config_is_one_line_and_code_1(words, line, say, tmp_path):
     code, _, err = say("pretrain", *words, f"--workdir={tmp_path}")
-    assert code == cli.FAILED
+    assert code == errors.FAILED
     assert line in one_line(err)
 
 
 def test_an_empty_folder(say, tmp_path):
     folder = text_folder(tmp_path / "text")
     code, _, err = build(say, tmp_path, f"books:{folder}")
-    assert code == cli.FAILED
+    assert code == errors.FAILED
     assert str(folder) in one_line(err)
 
 
@@ -139,7 +139,7 @@ def test_a_tokenizer_that_cannot_be_written_is_not_trained(out, say, tmp_path, m
     monkeypatch.setattr("data_pipeline.build.train_tokenizer", None)
     folder = text_folder(tmp_path / "text", PROSE)
     code, _, err = say("data", "tokenizer", f"--source=books:{folder}", f"--out={tmp_path / out}")
-    assert code == cli.FAILED
+    assert code == errors.FAILED
     assert str(tmp_path / out) in one_line(err)
 
 
@@ -156,7 +156,7 @@ def test_training_a_tokenizer_shows_how_far_it_is(say, tmp_path):
 
 def test_a_path_without_its_kind(say, tmp_path):
     code, _, err = build(say, tmp_path, "text/books")
-    assert code == cli.FAILED
+    assert code == errors.FAILED
     assert "write KIND:PATH, such as books:text/books" in one_line(err)
 
 
@@ -164,7 +164,7 @@ def test_a_run_is_not_an_export(say, tmp_path):
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "config.json").write_text("{}")
     code, _, err = say("fill", f"--model={tmp_path}", "The [MASK].")
-    assert code == cli.FAILED
+    assert code == errors.FAILED
     assert f"export it first: bert-jax convert export --workdir={tmp_path}" in one_line(err)
 
 
@@ -176,7 +176,7 @@ def test_the_package_runs_as_a_module(say):
 def test_a_source_that_yields_nothing(say, tmp_path):
     folder = text_folder(tmp_path / "text", " \n \n")
     code, _, err = build(say, tmp_path, f"books:{folder}")
-    assert code == cli.FAILED
+    assert code == errors.FAILED
     assert "books" in one_line(err)
 
 
@@ -184,7 +184,7 @@ def test_a_file_that_is_not_utf8(say, tmp_path):
     folder = text_folder(tmp_path / "text", PROSE)
     (folder / "bad.txt").write_bytes(PROSE.encode() + b"caf\xe9 and more\n")
     code, _, err = build(say, tmp_path, f"books:{folder}")
-    assert code == cli.FAILED
+    assert code == errors.FAILED
     assert "bad.txt" in one_line(err)
     assert "UTF-8" in err
 
@@ -193,7 +193,7 @@ def test_a_vocabulary_without_mask(say, tmp_path):
     folder = text_folder(tmp_path / "text", PROSE)
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nb\n")
     code, _, err = build(say, tmp_path, f"books:{folder}")
-    assert code == cli.FAILED
+    assert code == errors.FAILED
     assert "[MASK]" in one_line(err)
 
 
@@ -201,13 +201,13 @@ def test_a_vocabulary_without_mask(say, tmp_path):
 def test_too_few_documents_for_next_sentences(documents, say, tmp_path):
     folder = text_folder(tmp_path / "text", *[f"{PROSE} Number {i}." for i in range(documents)])
     code, _, _ = build(say, tmp_path, f"books:{folder}")
-    assert code == cli.DONE
+    assert code == errors.DONE
     config = [word for word in TINY if "vocab_size" not in word]
     code, _, err = say(
         "pretrain", *config, "--config.model.vocab_size=59",
         f"--config.data.store={tmp_path / 'store'}", f"--workdir={tmp_path / 'run'}",
     )  # fmt: skip
-    assert code == cli.FAILED
+    assert code == errors.FAILED
     assert "document" in one_line(err)
     assert "books" in err
 
@@ -221,7 +221,7 @@ def test_a_store_whose_hash_does_not_match(say, tmp_path):
     code, _, err = say(
         "pretrain", *TINY, f"--config.data.store={store.path}", f"--workdir={tmp_path / 'run'}"
     )
-    assert code == cli.FAILED
+    assert code == errors.FAILED
     assert "tokens.npy" in one_line(err)
     assert "sha256" in err
 
@@ -237,13 +237,14 @@ def test_stopping_and_going_on_by_signal(tmp_path):
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ})
     metrics = tmp_path / "run" / "metrics.jsonl"
     deadline = time.monotonic() + 300
-    while not (metrics.exists() and metrics.read_text()) and time.monotonic() < deadline:
+    while not (metrics.exists() and '"kind": "train"' in metrics.read_text()):
+        assert time.monotonic() < deadline
         time.sleep(0.2)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=120)
-    assert process.returncode == cli.STOPPED, err
+    assert process.returncode == errors.STOPPED, err
     assert "saved step" in one_line(err)
     (step,) = [int(p.name) for p in (tmp_path / "run" / "checkpoints").iterdir()]
     final = ["--config.phases[0].steps=" + str(step + 10) if "steps" in w else w for w in command]
-    assert subprocess.run(final, check=False, timeout=300).returncode == cli.DONE
+    assert subprocess.run(final, check=False, timeout=300).returncode == errors.DONE
     assert read(epath.Path(tmp_path / "run"), "train")[-1]["step"] == step + 10

@@ -15,7 +15,7 @@ from etils import epath
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_jax import cli, look, workdir
+from bert_jax import cli, errors, look, workdir
 from bert_jax.batches import make_batches
 from bert_jax.config import Config
 from bert_jax.config_values import flatten, to_dict
@@ -197,7 +197,7 @@ class Reader(HTMLParser):
 def test_the_verb_shows_counts_and_examples_and_writes_a_page(store, tmp_path, capsys) -> None:
     page = tmp_path / "page.html"
     words = ["data", "inspect", f"--store={store.path}", *overrides(small_config(store))]
-    assert cli.main([*words, "--examples=2", f"--html={page}"]) == cli.DONE
+    assert cli.main([*words, "--examples=2", f"--html={page}"]) == errors.DONE
     out = capsys.readouterr().out
     for told in ("wiki", "books", f"{len(store.train.document_lengths) // 2}", "fill", "bigram"):
         assert told in out
@@ -216,7 +216,7 @@ def test_the_verb_shows_counts_and_examples_and_writes_a_page(store, tmp_path, c
 def test_sentences_that_single_leaves_out_are_counted(store, capsys) -> None:
     words = ["data", "inspect", f"--store={store.path}", *overrides(small_config(store))]
     words += ["--config.data.pairing=single", "--config.phases[0].seq_length=8"]
-    assert cli.main(words) == cli.DONE
+    assert cli.main(words) == errors.DONE
     long = store.train.sentence_lengths[store.train.sentence_lengths > 6]
     (line,) = [li for li in capsys.readouterr().out.splitlines() if "sentences left out" in li]
     assert f" {len(long)} " in line
@@ -225,7 +225,7 @@ def test_sentences_that_single_leaves_out_are_counted(store, capsys) -> None:
 
 def test_a_second_text_out_of_order_may_be_a_random_one(store, capsys) -> None:
     words = ["data", "inspect", f"--store={store.path}", *overrides(small_config(store))]
-    assert cli.main([*words, "--config.data.pairing=sop", "--examples=8"]) == cli.DONE
+    assert cli.main([*words, "--config.data.pairing=sop", "--examples=8"]) == errors.DONE
     out = capsys.readouterr().out
     assert out.count("swapped") == out.count("swapped or random") > 1
 
@@ -246,7 +246,7 @@ def test_no_text_of_the_corpus_breaks_the_page(tmp_path, capsys) -> None:
     )
     page = tmp_path / "page.html"
     words = ["data", "inspect", f"--store={store.path}", *overrides(small_config(store))]
-    assert cli.main([*words, f"--html={page}"]) == cli.DONE
+    assert cli.main([*words, f"--html={page}"]) == errors.DONE
     reader = Reader()
     reader.feed(page.read_text())
     assert not reader.open
@@ -256,7 +256,7 @@ def test_no_text_of_the_corpus_breaks_the_page(tmp_path, capsys) -> None:
         assert word in shown
     assert "\u202e" not in shown
     assert "[bold]x" in capsys.readouterr().out
-    assert cli.main([*words, "--examples=0"]) == cli.DONE
+    assert cli.main([*words, "--examples=0"]) == errors.DONE
     assert "[red]<i>$a" in capsys.readouterr().out
 
 
@@ -272,7 +272,7 @@ def test_no_text_of_the_corpus_breaks_the_page(tmp_path, capsys) -> None:
 )
 def test_a_wrong_flag_is_one_line(flag: str, line: str, store: TokenStore, capsys) -> None:
     words = ["data", "inspect", f"--store={store.path}", *overrides(small_config(store)), flag]
-    assert cli.main(words) == cli.FAILED
+    assert cli.main(words) == errors.FAILED
     assert line in capsys.readouterr().err.splitlines()[-1]
 
 
@@ -320,7 +320,7 @@ def test_chosen_rows_are_shown_and_written(seen, tmp_path, capsys) -> None:
     run, fed = seen
     out = tmp_path / "batch.npz"
     words = ["data", "batch", f"--workdir={run}", "--step=3", "--rows=6:8", f"--out={out}"]
-    assert cli.main(words) == cli.DONE
+    assert cli.main(words) == errors.DONE
     assert re.findall(r"^row \d", capsys.readouterr().out, re.MULTILINE) == ["row 6", "row 7"]
     assert np.array_equal(np.load(out)["input_ids"], fed[3]["input_ids"][6:8])
 
@@ -336,17 +336,17 @@ def test_chosen_rows_are_shown_and_written(seen, tmp_path, capsys) -> None:
     ],
 )
 def test_a_batch_that_cannot_be_is_one_line(flags, line, seen, capsys) -> None:
-    assert cli.main(["data", "batch", f"--workdir={seen[0]}", *flags]) == cli.FAILED
+    assert cli.main(["data", "batch", f"--workdir={seen[0]}", *flags]) == errors.FAILED
     assert line in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_another_store_than_the_runs_is_refused(seen, tmp_path, capsys) -> None:
     other = small_store(tmp_path / "other", documents=41)
     words = ["data", "batch", f"--workdir={seen[0]}", "--step=0", f"--store={other.path}"]
-    assert cli.main(words) == cli.FAILED
+    assert cli.main(words) == errors.FAILED
     assert "its train digest is" in capsys.readouterr().err
     renamed = small_store(tmp_path / "renamed", words="v")
-    assert cli.main([*words[:-1], f"--store={renamed.path}"]) == cli.FAILED
+    assert cli.main([*words[:-1], f"--store={renamed.path}"]) == errors.FAILED
     assert "its tokenizer digest is" in capsys.readouterr().err
 
 
@@ -354,7 +354,7 @@ def test_a_store_that_moved_is_given_by_flag(seen, store, tmp_path, capsys) -> N
     moved = small_store(tmp_path / "moved")
     assert moved.train.digest == store.train.digest
     words = ["data", "batch", f"--workdir={seen[0]}", "--step=0", f"--store={moved.path}"]
-    assert cli.main(words) == cli.DONE
+    assert cli.main(words) == errors.DONE
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path) -> None:
@@ -391,7 +391,7 @@ def test_real_text(real_wiki_files, real_books, real_data, tmp_path, capsys) -> 
     store = build_store(sources, tokenizer, tmp_path / "store", workers=1, progress=False)
     page = tmp_path / "page.html"
     words = ["data", "inspect", f"--store={store.path}", "--examples=3", f"--html={page}"]
-    assert cli.main(words) == cli.DONE
+    assert cli.main(words) == errors.DONE
     out = capsys.readouterr().out
     split = store.manifest["sources"][0]["splits"]["train"]
     assert f"{split['tokens']:,}" in out

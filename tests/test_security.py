@@ -17,7 +17,7 @@ from corpus import small_store
 from store_corruptions import HEADERS, Touch
 from test_project import MODULES, ROOT, SOURCES, imports_of, name_of
 
-from bert_jax import cli
+from bert_jax import cli, errors
 from bert_jax.config_file import load
 from bert_jax.config_values import flatten, to_dict
 from data_pipeline.errors import UserError
@@ -137,10 +137,10 @@ def test_text_of_the_command_line_is_never_run(key, store, tmp_path, monkeypatch
         words.append(f"--config.model.vocab_size={store.vocab_size}")
     for text in TEXTS:
         code = cli.main(["pretrain", *words, f"--config.{key}={text}"])
-        assert code in (cli.USAGE, cli.FAILED), f"{key}={text}"
+        assert code in (errors.USAGE, errors.FAILED), f"{key}={text}"
         err = capsys.readouterr().err
         assert err.count("\n") == 1, err
-        assert err.startswith("usage: " if code == cli.USAGE else "error: ")
+        assert err.startswith("usage: " if code == errors.USAGE else "error: ")
     assert [path.name for path in tmp_path.iterdir()] in ([], ["run"])
     assert not (tmp_path / "ran").exists()
 
@@ -150,7 +150,7 @@ def test_nor_are_names(flag, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     word = f"{flag.format(CODE)}={CODE}"
     words = ["--workdir=run", "--config=tiny", word] if flag != "--config" else [word]
-    assert cli.main(["pretrain", *words]) == cli.FAILED
+    assert cli.main(["pretrain", *words]) == errors.FAILED
     assert capsys.readouterr().err.startswith("error: ")
     assert not list(tmp_path.iterdir())
 

@@ -15,7 +15,7 @@ import pytest
 from corpus import small_store
 from store_corruptions import Touch, corrupt
 
-from bert_jax import cli
+from bert_jax import cli, errors
 from data_pipeline.build import build_store
 from data_pipeline.errors import UserError
 from data_pipeline.plan import COLUMNS, Plan, PlanSpec, make_plan
@@ -84,7 +84,7 @@ def check(original: TokenStore, tmp_path: Path, number: int, capsys) -> None:
     assert "Traceback" not in said, did
     if opened is None:
         words = [f"--config.data.store={path}", f"--workdir={tmp_path / 'run'}"]
-        assert cli.main(["pretrain", "--config=tiny", *words]) == cli.FAILED, did
+        assert cli.main(["pretrain", "--config=tiny", *words]) == errors.FAILED, did
         said = capsys.readouterr().err
         assert said.startswith("error: "), did
         assert str(path) in said, did
@@ -145,10 +145,10 @@ def test_in_a_process_of_its_own_it_is_one_line_too(original, tmp_path) -> None:
             timeout=120,
             check=False,
         )
-        assert done.returncode == cli.FAILED
-        errors = [line for line in done.stderr.splitlines() if line.startswith("error:")]
-        assert len(errors) == 1, done.stderr
-        assert f"{file}: bytes 0 to" in errors[0]
+        assert done.returncode == errors.FAILED
+        said = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+        assert len(said) == 1, done.stderr
+        assert f"{file}: bytes 0 to" in said[0]
         assert "Traceback" not in done.stderr
 
 

@@ -10,7 +10,7 @@ from corpus import small_store
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_jax import cli
+from bert_jax import cli, errors
 from data_pipeline import digests
 from data_pipeline.build import build_store
 from data_pipeline.digests import FileDigest, entry_of
@@ -146,7 +146,7 @@ def test_all_that_is_looked_at_is_reported(original: TokenStore) -> None:
 
 
 def test_the_verb_says_what_was_checked(original: TokenStore, capsys) -> None:
-    assert cli.main(["data", "verify", f"--store={original.path}"]) == cli.DONE
+    assert cli.main(["data", "verify", f"--store={original.path}"]) == errors.DONE
     out = capsys.readouterr().out
     for told in ("13 files", "sha256", "ids", "100", "tokenizer"):
         assert told in out
@@ -158,7 +158,7 @@ def test_the_verb_says_what_is_wrong_in_one_line(store: Path, capsys) -> None:
     damaged = bytearray(file.read_bytes())
     damaged[-1] ^= 4
     file.write_bytes(damaged)
-    assert cli.main(["data", "verify", f"--store={store}"]) == cli.FAILED
+    assert cli.main(["data", "verify", f"--store={store}"]) == errors.FAILED
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
     assert str(file) in line
     assert f"bytes 0 to {len(damaged) - 1:,}" in line
@@ -169,10 +169,10 @@ def test_a_store_of_real_text(real_wiki_files, real_books, real_data, tmp_path, 
     tokenizer = Tokenizer.load(real_data / "vocab" / "bert-base-uncased-vocab.txt")
     sources = [parse_source(f"{kind}:{folder}") for kind, folder in folders.items()]
     built = build_store(sources, tokenizer, tmp_path / "store", workers=1, progress=False)
-    assert cli.main(["data", "verify", f"--store={built.path}"]) == cli.DONE
+    assert cli.main(["data", "verify", f"--store={built.path}"]) == errors.DONE
     tokens = built.path / "train" / "tokens.npy"
     with tokens.open("r+b") as stream:
         stream.seek(-1, 2)
         stream.write(b"\xff")
-    assert cli.main(["data", "verify", f"--store={built.path}"]) == cli.FAILED
+    assert cli.main(["data", "verify", f"--store={built.path}"]) == errors.FAILED
     assert f"{tokens}: bytes 0 to" in capsys.readouterr().err
