@@ -69,13 +69,21 @@ def define(name: str, rest: Sequence[str]) -> tuple[flags.FlagValues, list[str]]
     Raises:
         UserError: there is no such config.
     """
-    values, words = flags.FlagValues(), list(rest)
+    values, words = flags.FlagValues(), [_underscored(word) for word in rest]
     if not VERBS[name].starts and any(word.startswith("--config") for word in words):
         from bert_jax.config_file import resolve
 
         words = resolve(words)
     VERBS[name].define(values, words)
     return values, words
+
+
+def _underscored(word: str) -> str:
+    """A flag as it is defined, where its name was written with hyphens: --strict-restore."""
+    flag, sign, value = word.partition("=")
+    if not flag.startswith("--") or flag.startswith("--config"):
+        return word
+    return "--" + flag[2:].replace("-", "_") + sign + value
 
 
 def read(name: str, rest: Sequence[str]) -> tuple[flags.FlagValues, list[str]]:

@@ -226,6 +226,11 @@ def test_a_store_whose_hash_does_not_match(say, tmp_path):
     assert "sha256" in err
 
 
+def test_a_flag_may_be_written_with_hyphens(capsys):
+    assert cli.main(["pretrain", "--strict-restore", "--cpu-devices=none"]) == errors.USAGE
+    assert "flag --cpu_devices" in one_line(capsys.readouterr().err)
+
+
 def test_stopping_and_going_on_by_signal(tmp_path):
     """SIGTERM while training: saved, code 42; the same command finishes."""
     store = small_store(tmp_path / "store")
