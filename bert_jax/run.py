@@ -103,7 +103,8 @@ def prepare(config: Config, folder: epath.Path, job: Job) -> Run:
     workdir.check_first(folder, config)
     store = open_store(config.data.store)
     check_vocabulary(config, store)
-    mesh = sharding.make_mesh(config.mesh)
+    with job.watch.doing("start"):  # JAX starts its devices here, together with all processes
+        mesh = sharding.make_mesh(config.mesh)
     for phase in config.phases:
         sharding.check_divides(mesh, phase.batch_size, phase.micro_batches)
     corpus = Corpus.of(store)
