@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from bert_jax.errors import LostError, UserError
 
 _RETRY = 0.5  # seconds between two attempts to reach process 0
+_BETWEEN = 10.0  # seconds between two lines about who is missing
 _LONGEST = 65536  # bytes of a line
 
 
@@ -79,7 +80,7 @@ def meet(
         return Met((me.host,), {})
     if me.process == 0:
         return _receive(bind or address, me, timeout, say)
-    return _visit(address, me, timeout)
+    return _visit(address, me, timeout, say)
 
 
 def _receive(address: str, me: Guest, timeout: float, say: Callable[[str], None]) -> Met:
@@ -94,7 +95,7 @@ def _receive(address: str, me: Guest, timeout: float, say: Callable[[str], None]
         while len(guests) < me.num_processes:
             if time.monotonic() > deadline:
                 raise LostError(f"{_missing(guests, me)} within {timeout:.0f} s ({_START})")
-            if time.monotonic() > told + 10:
+            if time.monotonic() > told + _BETWEEN:
                 told = time.monotonic()
                 say(_missing(guests, me))
             for ready in select.select([server, *open_to], [], [], 0.2)[0]:
@@ -195,11 +196,14 @@ def _differences(guests: Mapping[int, Guest]) -> str:
 _START = "config.deadlines.start"
 
 
-def _visit(address: str, me: Guest, timeout: float) -> Met:
+def _visit(address: str, me: Guest, timeout: float, say: Callable[[str], None]) -> Met:
     """Another process: reports to process 0, again and again until it is there."""
     where, deadline = split_address(address), time.monotonic() + timeout
-    reached = False
+    reached, told = False, time.monotonic()
     while time.monotonic() < deadline:
+        if not reached and time.monotonic() > told + _BETWEEN:
+            told = time.monotonic()
+            say(f"process {me.process} ({me.host}): nobody answers at {address} yet")
         with contextlib.suppress(OSError, ValueError):
             left = max(deadline - time.monotonic(), 0.1)
             with contextlib.ExitStack() as stack:
