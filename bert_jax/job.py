@@ -49,7 +49,7 @@ def started(config: Config, place: Place, about: Mapping[str, str]) -> Iterator[
     watchdog = Watchdog(watch, config.deadlines, distributed.host_name(), ending)
     stops = Stops(distributed.alone(watch), config.deadlines.grace, ending)
     watchdog.start()
-    with stops.listening(terminal.console.print):
+    with terminal.own_stdout(), stops.listening(terminal.console.print):
         with watch.doing("start"):
             peers = distributed.start(
                 place,

@@ -100,6 +100,8 @@ def pretrain(
             versions=versions(),
             seconds=job.watch.seconds(),
         )
+        if left:
+            console.print("compiling")
         compiled = [compile_stage(run, stage, first) for stage in left]
         display = stack.enter_context(RunDisplay(config.total_steps, first, len(run.stages)))
         profiler = Profiler(run.folder, profile if job.peers.is_first else None)
