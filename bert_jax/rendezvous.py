@@ -10,6 +10,7 @@ open: when one closes, its process is gone.
 import contextlib
 import dataclasses
 import json
+import os
 import select
 import socket
 import time
@@ -131,9 +132,15 @@ def _listen(address: str) -> socket.socket:
         return socket.create_server((host, port), family=_family(host, port), backlog=1024)
     except OSError as error:
         raise UserError(
-            f"process 0 cannot listen on {address} ({error.strerror or error}); give the "
+            f"process 0 cannot listen on {address} ({_plainly(error)}); give the "
             "coordinator an address of this machine and a free port"
         ) from None
+
+
+def _plainly(error: OSError) -> str:
+    """Without what Python adds, the address once more."""
+    code = error.errno or 0
+    return os.strerror(code) if code > 0 else error.strerror or str(error)
 
 
 def _family(host: str, port: int) -> socket.AddressFamily:
@@ -186,7 +193,7 @@ def _differences(guests: Mapping[int, Guest]) -> str:
         if len(by_value) > 1:
             groups = sorted(by_value.items(), key=lambda item: len(item[1]))
             said = "; ".join(
-                f"{value} on {', '.join(guests[p].host for p in processes[:8])}"
+                f"{value} on {', '.join(f'{guests[p].host} (process {p})' for p in processes[:8])}"
                 for value, processes in groups
             )
             return f"processes differ in {key}: {said}; start all with the same"

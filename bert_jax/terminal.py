@@ -26,14 +26,13 @@ def own_stdout() -> Iterator[None]:
     ours, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)
-    sys.stdout = open(ours, "w", buffering=1, closefd=False, **about)
-    try:
-        yield
-    finally:
-        sys.stdout.flush()
-        sys.stdout = before
-        os.dup2(ours, 1)
-        os.close(ours)
+    with open(ours, "w", buffering=1, **about) as sys.stdout:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+            sys.stdout = before
+            os.dup2(ours, 1)
 
 
 class RunDisplay:
