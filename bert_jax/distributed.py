@@ -109,7 +109,8 @@ class Peers:
         if self.num_processes == 1:
             return [text]
         timeout = self._barrier if timeout is None else timeout
-        folder = f"exchange/{name}/{next(self._counts[name])}"
+        number = next(self._counts[name])
+        folder = f"exchange/{name}/{number}"
         deadline = time.monotonic() + timeout
         with self._watch.doing("barrier"):
             self.put(f"{folder}/{self.process_id}", text)
@@ -121,6 +122,8 @@ class Peers:
                     for process in range(self.num_processes)
                 ]
                 self.put(f"{folder}/all", json.dumps(said))
+                if number:  # who is here has read the one before; the store keeps all in memory
+                    self._client.key_value_delete(f"bert_jax/exchange/{name}/{number - 1}")
                 return said
             except TimeoutError:
                 there = sorted(int(key) for key in self.all(folder) if key.isdigit())

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import os
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import NoReturn
@@ -52,6 +51,7 @@ def started(config: Config, place: Place, about: Mapping[str, str]) -> Iterator[
     watchdog.start()
     with contextlib.ExitStack() as stack:
         stack.callback(watchdog.stop)
+        stack.enter_context(terminal.own_stdout())
         stack.enter_context(stops.listening(terminal.console.print))
         with watch.doing("start"):
             peers = distributed.start(
@@ -85,9 +85,7 @@ def _end_together(peers: Peers, pulse: Pulse, code: int, line: str) -> NoReturn:
     peers.exchange("end")
     pulse.stop()
     if peers.is_first:
-        until = time.monotonic() + 10.0
-        while len(peers.all("gone")) < peers.num_processes - 1 and time.monotonic() < until:
-            time.sleep(0.05)
+        pulse.wait_for_others(30.0)
         if line:
             print(line, file=sys.stderr)
     else:
@@ -99,9 +97,9 @@ def _end_all(error: BaseException, pulse: Pulse, ending: Ending) -> NoReturn:
     """Only this process is here: the others hear why, and end with the same code."""
     code = code_of(error)
     if code is None:
-        traceback.print_exception(error)
         # Most likely a collective failed because another process is gone: then this ends in here.
         pulse.wait_for_news()
+        traceback.print_exception(error)
         code = FAILED
     ending.end(code, str(error) or type(error).__name__)
 

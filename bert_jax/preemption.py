@@ -41,6 +41,7 @@ class Stops:
         self._begun = 0  # pieces of work
         self._agreed: int | None = None  # pieces to do in all
         self.why = ""
+        self._was_told = False  # a signal came to this process, and its user was answered
 
     def begin(self) -> None:
         """The next piece of work begins.
@@ -89,8 +90,8 @@ class Stops:
             everywhere = range(self.peers.num_processes)
             try:
                 begun = [int(self.peers.wait(f"begun/{p}", deadline)) for p in everywhere]
-            except TimeoutError:
-                return  # the grace period is over, which is said there
+            except Exception:  # the grace period is over, or process 0 gone, which is said there
+                return
             self._agreed = max(begun)
 
     def _end_in_time(self) -> None:
@@ -123,7 +124,8 @@ class Stops:
                     self._note(signal.Signals(number), say)
 
         def interrupt(number: int, frame: Any) -> None:
-            if number == signal.SIGINT and self.why:
+            # With an `ending` the listener ends the process, wherever this thread is.
+            if number == signal.SIGINT and self._was_told and not self._ending:
                 raise KeyboardInterrupt
 
         numbers = (signal.SIGTERM, signal.SIGINT)
@@ -144,10 +146,13 @@ class Stops:
     def _note(self, number: signal.Signals, say: Callable[[str], None]) -> None:
         if number not in (signal.SIGTERM, signal.SIGINT):
             return
-        if self.why and number == signal.SIGINT:
+        if self._was_told and number == signal.SIGINT:
             if self._ending:
                 self._ending.end(128 + number, _AT_ONCE)
             return
+        if self._was_told:
+            return
+        self._was_told = True  # only then: all processes get a Ctrl-C, one may know of it by others
         say(f"{number.name}: saves and stops (Ctrl-C again: at once, unsaved)")
         self.request(f"{number.name} to {self.peers.name(self.peers.process_id)}")
 

@@ -6,6 +6,7 @@ looks at all beats, the others only at process 0: so the traffic grows with the 
 not with its square.
 """
 
+import contextlib
 import dataclasses
 import json
 import select
@@ -68,10 +69,19 @@ class Pulse:
         """All processes are through: silence is no sign of death any more."""
         self._over.set()
 
+    def wait_for_others(self, seconds: float) -> None:
+        """In process 0, which serves them: until all others are gone or know that they can go."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            closed = {str(process) for process, beat in enumerate(self._beats) if beat.closed}
+            if len(closed | set(self._peers.all("gone"))) >= self._peers.num_processes - 1:
+                return
+            time.sleep(0.05)
+
     def others(self) -> str:
         """Where the processes are that are not where this one is, as far as it is known."""
         if not self._peers.is_first:  # only process 0 follows them all
-            reader = threading.Thread(target=self._read_beats, daemon=True)
+            reader = threading.Thread(target=self._read_beats_if_possible, daemon=True)
             reader.start()
             reader.join(2.0)
         mine = self._watch.now()[0]
@@ -101,9 +111,13 @@ class Pulse:
             if verdict:
                 self._follow(verdict)
             if notice and not told:
-                told = True
-                self.on_stop(notice)
+                told = True  # it waits for other processes, the beats must not
+                threading.Thread(target=self.on_stop, args=(notice,), daemon=True).start()
             time.sleep(_INTERVAL)
+
+    def _read_beats_if_possible(self) -> None:
+        with contextlib.suppress(Exception):  # JAX raises one type for everything
+            self._read_beats()
 
     def _read_beats(self) -> None:
         for process, text in self._peers.all("beats").items():
@@ -155,7 +169,8 @@ class Pulse:
     def _follow(self, verdict: str) -> None:
         code, line, process = json.loads(verdict)
         if process != self._peers.process_id:
-            self._peers.put(f"gone/{self._peers.process_id}", "")
+            with contextlib.suppress(Exception):  # process 0 may be gone itself
+                self._peers.put(f"gone/{self._peers.process_id}", "")
             self._ending.end(code, f"{self._peers.name(process)}: {line}", tell=False)
 
     def _tell(self, code: int, line: str) -> None:
@@ -164,9 +179,5 @@ class Pulse:
         teller = threading.Thread(target=self._peers.put, args=("verdict", said), daemon=True)
         teller.start()
         teller.join(2.0)
-        until = time.monotonic() + 4.0
-        while self._peers.is_first and time.monotonic() < until:
-            closed = sum(bool(beat.closed) for beat in self._beats)
-            if len(self._peers.all("gone")) + closed >= self._peers.num_processes - 1:
-                return
-            time.sleep(0.1)
+        if self._peers.is_first:
+            self.wait_for_others(4.0)

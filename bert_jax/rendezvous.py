@@ -10,6 +10,7 @@ open: when one closes, its process is gone.
 import contextlib
 import dataclasses
 import json
+import os
 import select
 import socket
 import time
@@ -18,6 +19,7 @@ from collections.abc import Callable, Mapping
 from bert_jax.errors import LostError, UserError
 
 _RETRY = 0.5  # seconds between two attempts to reach process 0
+_BETWEEN = 10.0  # seconds between two lines about who is missing
 _LONGEST = 65536  # bytes of a line
 
 
@@ -79,7 +81,7 @@ def meet(
         return Met((me.host,), {})
     if me.process == 0:
         return _receive(bind or address, me, timeout, say)
-    return _visit(address, me, timeout)
+    return _visit(address, me, timeout, say)
 
 
 def _receive(address: str, me: Guest, timeout: float, say: Callable[[str], None]) -> Met:
@@ -94,7 +96,7 @@ def _receive(address: str, me: Guest, timeout: float, say: Callable[[str], None]
         while len(guests) < me.num_processes:
             if time.monotonic() > deadline:
                 raise LostError(f"{_missing(guests, me)} within {timeout:.0f} s ({_START})")
-            if time.monotonic() > told + 10:
+            if time.monotonic() > told + _BETWEEN:
                 told = time.monotonic()
                 say(_missing(guests, me))
             for ready in select.select([server, *open_to], [], [], 0.2)[0]:
@@ -130,9 +132,15 @@ def _listen(address: str) -> socket.socket:
         return socket.create_server((host, port), family=_family(host, port), backlog=1024)
     except OSError as error:
         raise UserError(
-            f"process 0 cannot listen on {address} ({error.strerror or error}); give the "
+            f"process 0 cannot listen on {address} ({_plainly(error)}); give the "
             "coordinator an address of this machine and a free port"
         ) from None
+
+
+def _plainly(error: OSError) -> str:
+    """Without what Python adds, the address once more."""
+    code = error.errno or 0
+    return os.strerror(code) if code > 0 else error.strerror or str(error)
 
 
 def _family(host: str, port: int) -> socket.AddressFamily:
@@ -185,7 +193,7 @@ def _differences(guests: Mapping[int, Guest]) -> str:
         if len(by_value) > 1:
             groups = sorted(by_value.items(), key=lambda item: len(item[1]))
             said = "; ".join(
-                f"{value} on {', '.join(guests[p].host for p in processes[:8])}"
+                f"{value} on {', '.join(f'{guests[p].host} (process {p})' for p in processes[:8])}"
                 for value, processes in groups
             )
             return f"processes differ in {key}: {said}; start all with the same"
@@ -195,11 +203,14 @@ def _differences(guests: Mapping[int, Guest]) -> str:
 _START = "config.deadlines.start"
 
 
-def _visit(address: str, me: Guest, timeout: float) -> Met:
+def _visit(address: str, me: Guest, timeout: float, say: Callable[[str], None]) -> Met:
     """Another process: reports to process 0, again and again until it is there."""
     where, deadline = split_address(address), time.monotonic() + timeout
-    reached = False
+    reached, told = False, time.monotonic()
     while time.monotonic() < deadline:
+        if not reached and time.monotonic() > told + _BETWEEN:
+            told = time.monotonic()
+            say(f"process {me.process} ({me.host}): nobody answers at {address} yet")
         with contextlib.suppress(OSError, ValueError):
             left = max(deadline - time.monotonic(), 0.1)
             with contextlib.ExitStack() as stack:

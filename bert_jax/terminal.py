@@ -1,6 +1,9 @@
 """What a person sees: a bar with loss, tokens/s and time left, or plain lines; tables."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 
 import rich.console
@@ -10,6 +13,26 @@ console = rich.console.Console(highlight=False, soft_wrap=True)
 
 # Metric names -> what people call them.
 NAMES = {"mlm": "MLM", "nsp": "NSP", "sop": "SOP", "sbo": "SBO"}
+
+
+@contextlib.contextmanager
+def own_stdout() -> Iterator[None]:
+    """Standard output is Python's alone: gloo prints a line for every device from C++."""
+    if sys.stdout is not sys.__stdout__ or sys.stdout.fileno() != 1:  # a notebook's, a test's
+        yield
+        return
+    before, about = sys.stdout, {"encoding": sys.stdout.encoding, "errors": sys.stdout.errors}
+    before.flush()
+    ours, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+    with open(ours, "w", buffering=1, **about) as sys.stdout:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+            sys.stdout = before
+            os.dup2(ours, 1)
 
 
 class RunDisplay:
@@ -44,11 +67,11 @@ class RunDisplay:
         self._bar.stop()
 
     def phase(self, index: int, says: object) -> None:
-        """A phase begins, or goes on; its program is compiled first."""
+        """A phase begins, or goes on."""
         if self._phases > 1:
             self._phase = f"  phase {index + 1}/{self._phases}"
             console.print(f"phase {index + 1} of {self._phases}: {says}")
-        self._bar.update(self._task, phase=self._phase, numbers="compiling", left="")
+        self._bar.update(self._task, phase=self._phase, numbers="", left="")
 
     def advance(self, step: int) -> None:
         self._bar.update(self._task, completed=step)

@@ -100,6 +100,8 @@ def pretrain(
             versions=versions(),
             seconds=job.watch.seconds(),
         )
+        if left:
+            console.print("compiling")
         compiled = [compile_stage(run, stage, first) for stage in left]
         display = stack.enter_context(RunDisplay(config.total_steps, first, len(run.stages)))
         profiler = Profiler(run.folder, profile if job.peers.is_first else None)
@@ -127,9 +129,10 @@ def _note_checkpoint(
 
 
 def _note_end(writer: MetricWriter, job: Job, code: int, line: str) -> None:
-    """The last record of a process that a deadline or the loss of another one ends."""
+    """The last record of a process that a thread ends: nothing was saved for it."""
     seconds = job.watch.seconds()
-    writer.event("lost", job.watch.step, 0, code=code, reason=line, seconds=seconds)
+    kind: Event = "stopped" if code == STOPPED else "lost"
+    writer.event(kind, job.watch.step, 0, code=code, reason=line, seconds=seconds)
 
 
 def _report_time(run: Run) -> None:
@@ -220,7 +223,7 @@ class _Loop:
         for skipped in told:
             in_row = skipped.in_row
             self.writer.event("skipped", skipped.step, self.stage.index, in_row=in_row)
-            console.print(skipped)
+            console.print(str(skipped), markup=False)
 
     def _after_step(self, state: State) -> None:
         """Reports, evaluates and saves where it is time to."""
@@ -286,6 +289,7 @@ class _Loop:
         self._save(state)
         with self.watch.doing("save"):
             self.checkpoints.wait()
+        self.peers.exchange("saved")  # whoever ends now with an error ends process 0 as well
         seconds = self.watch.seconds()
         self.writer.event(
             "stopped", self.done, self.stage.index, reason=reason, code=code, seconds=seconds

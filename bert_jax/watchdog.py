@@ -31,6 +31,10 @@ ACTIVITIES = (
 )
 
 
+_TELLING = 15.0  # seconds that a process that ends has to say so
+_STOPPED = 2.0  # seconds between two looks, after which this process itself stood still
+
+
 class Watch:
     """Keeps account of one process; safe to read from other threads."""
 
@@ -93,6 +97,10 @@ class Ending:
     def end(self, code: int, line: str, *, stacks: bool = False, tell: bool = True) -> NoReturn:
         """Says the line, with `stacks` where every thread is, tells the others, exits."""
         self._lock.acquire()  # for good: a second thread with another reason waits for the end
+        # What is said and told below may wait for a thread that hangs, or for a full pipe.
+        timer = threading.Timer(_TELLING, os._exit, (code,))
+        timer.daemon = True
+        timer.start()
         if stacks:
             print(f"{self._host}: where every thread is:", file=sys.stderr, flush=True)
             faulthandler.dump_traceback(all_threads=True)
@@ -129,7 +137,12 @@ class Watchdog:
         self._over.set()
 
     def _run(self) -> None:
+        looked = time.monotonic()
         while not self._over.wait(0.2):
+            now, before = time.monotonic(), looked
+            looked = now
+            if now - before > _STOPPED:  # Ctrl-Z, a machine asleep: nothing of it was work
+                self._watch.progress()
             activity, seconds = self._watch.now()
             if seconds > self._deadlines.get(activity, float("inf")):
                 others = self.others()

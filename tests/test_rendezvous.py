@@ -8,6 +8,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 import pytest
 
+from bert_jax import rendezvous
 from bert_jax.errors import LostError, UserError
 from bert_jax.rendezvous import Guest, Met, meet, split_address
 
@@ -100,10 +101,20 @@ def test_without_process_0_the_address_is_said(start, address):
 def test_processes_that_differ_are_named_by_what_differs(start):
     odd = start(1, 3, about=ABOUT | {"configuration": "bbbb"})
     others = [start(0, 3), start(2, 3)]
-    line = "processes differ in configuration: bbbb on host-1; aaaa on host-0, host-2"
+    line = r"in configuration: bbbb on host-1 \(process 1\); aaaa on host-0 \(process 0\), host-2"
     for process in (odd, *others):
         with pytest.raises(UserError, match=line):
             process.result()
+
+
+def test_who_cannot_reach_process_0_says_so_before_the_deadline(address, monkeypatch):
+    """Else a mistyped address is ten minutes of silence."""
+    monkeypatch.setattr(rendezvous, "_BETWEEN", 0.1)
+    said: list[str] = []
+    guest = Guest(1, 2, "host-1", ABOUT)
+    with pytest.raises(LostError):
+        meet(address, guest, timeout=2, say=said.append)
+    assert f"process 1 (host-1): nobody answers at {address} yet" in said
 
 
 def test_two_processes_with_one_number_are_refused_and_the_rest_goes_on(start):
@@ -137,7 +148,7 @@ def test_a_taken_port_is_one_line(address):
     guest = Guest(0, 2, "host-0", ABOUT)
     with (
         socket.create_server(split_address(address)),
-        pytest.raises(UserError, match=f"cannot listen on {address}.*a free port"),
+        pytest.raises(UserError, match=rf"cannot listen on {address} \([^(]*\);.*a free port"),
     ):
         meet(address, guest, timeout=1)
 

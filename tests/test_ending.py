@@ -1,0 +1,209 @@
+"""A job ends once, with the right code and line, and nothing is left waiting."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from corpus import small_store
+from processes import Job, deep_config
+
+from bert_jax.distributed import Peers, Place
+from bert_jax.errors import NUMBERS
+from bert_jax.preemption import Stops
+from bert_jax.pulse import Pulse
+from bert_jax.rendezvous import Met
+from bert_jax.saved import complete_steps
+from bert_jax.watchdog import Ending, Watch
+
+LIMIT = 60.0  # seconds for whatever is waited for
+
+
+class Store:
+    """The key-value store of a job, as JAX's client shows it."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+        self._changed = threading.Condition()
+
+    def key_value_set(self, key: str, text: str, allow_overwrite: bool = False) -> None:
+        with self._changed:
+            assert allow_overwrite or key not in self.texts
+            self.texts[key] = text
+            self._changed.notify_all()
+
+    def key_value_try_get(self, key: str) -> str:
+        with self._changed:
+            if key not in self.texts:
+                raise RuntimeError("NOT_FOUND")
+            return self.texts[key]
+
+    def blocking_key_value_get(self, key: str, milliseconds: int) -> str:
+        with self._changed:
+            if not self._changed.wait_for(lambda: key in self.texts, milliseconds / 1000):
+                raise RuntimeError("DEADLINE_EXCEEDED")
+            return self.texts[key]
+
+    def key_value_dir_get(self, folder: str) -> list[tuple[str, str]]:
+        with self._changed:
+            return [pair for pair in self.texts.items() if pair[0].startswith(folder)]
+
+    def key_value_delete(self, key: str) -> None:
+        with self._changed:
+            self.texts = {k: t for k, t in self.texts.items() if not f"{k}/".startswith(f"{key}/")}
+
+
+def peers_of(store: Store, count: int) -> list[Peers]:
+    met = Met(tuple(f"host-{process}" for process in range(count)), {})
+    return [
+        Peers(Place("here:1", count, process), met, Watch(), store, barrier=LIMIT)
+        for process in range(count)
+    ]
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + LIMIT
+    while not condition():
+        if time.monotonic() > end:
+            pytest.fail(f"no {what}")
+        time.sleep(0.01)
+
+
+def test_a_job_that_ends_because_of_its_numbers_has_saved_what_it_says(tmp_path):
+    """The other process must not end process 0 while that is still writing."""
+    slow = tmp_path / "slow"
+    slow.mkdir()
+    (slow / "sitecustomize.py").write_text(
+        "import os, time\n"
+        "def fsync(handle, sync=os.fsync):\n"
+        "    time.sleep(0.5)\n"
+        "    sync(handle)\n"
+        "os.fsync = fsync\n"
+    )
+    config = deep_config(small_store(tmp_path / "store"), steps=100)
+    config = dataclasses.replace(
+        config,
+        optimizer=dataclasses.replace(config.optimizer, learning_rate=1e30, max_nonfinite_steps=2),
+        checkpoint=dataclasses.replace(config.checkpoint, every_steps=100),
+        evaluation=dataclasses.replace(config.evaluation, every_steps=100),
+    )
+    path = os.pathsep.join((str(slow), os.environ.get("PYTHONPATH", "")))
+    env = {"PYTHONPATH": path}
+    with Job(config, tmp_path / "run", tmp_path, processes=2, env=env) as job:
+        assert job.codes() == [NUMBERS, NUMBERS]
+        saved = re.search(r"saved as step (\d+)", job.processes[0].said())
+        assert saved
+        # Gloo's lines and others from C++ are not for users.
+        assert not any("[Gloo]" in process.said() for process in job.processes)
+        assert complete_steps(tmp_path / "run") == [int(saved[1])]
+
+
+def test_a_process_ends_although_whoever_is_to_hear_of_it_hangs():
+    program = (
+        "import threading\n"
+        "from bert_jax.watchdog import Ending\n"
+        "ending = Ending('here')\n"
+        "ending.before.append(lambda code, line: threading.Event().wait())\n"
+        "ending.end(43, 'the line')\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, timeout=LIMIT, text=True
+    )
+    assert (ended.returncode, ended.stderr) == (43, "error: the line\n")
+
+
+def test_a_process_that_was_put_to_sleep_does_not_hang():
+    """Ctrl-Z in a terminal for longer than a deadline, then fg."""
+    program = (
+        "import sys, time\n"
+        "from small import DEADLINES\n"
+        "import dataclasses\n"
+        "from bert_jax.watchdog import Ending, Watch, Watchdog\n"
+        "watch = Watch()\n"
+        "deadlines = dataclasses.replace(DEADLINES, step=4.0)\n"
+        "Watchdog(watch, deadlines, 'here', Ending('here')).start()\n"
+        "with watch.doing('step'):\n"
+        "    print('begun', flush=True)\n"
+        "    sys.stdin.readline()\n"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", program], text=True, **pipes) as process:
+        try:
+            assert process.stdout.readline() == "begun\n"
+            process.send_signal(signal.SIGSTOP)
+            asleep = time.monotonic() + 5.0
+            until(lambda: time.monotonic() > asleep, "time")
+            process.send_signal(signal.SIGCONT)
+            awake = time.monotonic() + 1.0
+            until(lambda: time.monotonic() > awake or process.poll() is not None, "time")
+            _, said = process.communicate("\n", timeout=LIMIT)
+        finally:
+            process.kill()
+    assert (process.returncode, said) == (0, "")
+
+
+def test_a_ctrl_c_that_another_process_told_of_first_is_no_second_one():
+    """A terminal, or the launcher, gives all processes the same Ctrl-C."""
+    ended, said, heard = [], [], []
+    ending = Ending("here")
+    ending.end = lambda code, line, **_: ended.append(code)
+    stops = Stops(peers_of(Store(), 2)[1], LIMIT, ending)
+    stops.begin()
+    stops.why = "SIGINT to host-0 (process 0)"  # as its pulse heard of it
+    stops.request = heard.append
+    with stops.listening(said.append):
+        os.kill(os.getpid(), signal.SIGINT)
+        until(lambda: heard, "request")
+        assert (ended, len(said)) == ([], 1)
+        os.kill(os.getpid(), signal.SIGINT)
+        until(lambda: ended, "end")
+    assert ended == [128 + signal.SIGINT]
+
+
+def test_beats_go_on_while_processes_agree_on_where_to_stop():
+    """Whoever waits for a slow process must not look lost itself."""
+    store = Store()
+    first, _ = peers_of(store, 2)
+    agreeing, done = threading.Event(), threading.Event()
+    pulse = Pulse(first, Watch(), Ending("here"), peer_timeout=10 * LIMIT)
+
+    def agree(notice: str) -> None:
+        agreeing.set()
+        done.wait(LIMIT)
+
+    pulse.on_stop = agree
+    pulse.start()
+    with contextlib.ExitStack() as stack:
+        stack.callback(pulse.stop)
+        stack.callback(done.set)
+        store.key_value_set("bert_jax/stop", "asked")
+        assert agreeing.wait(LIMIT)
+
+        def beats() -> int:
+            return json.loads(store.texts["bert_jax/beats/0"])[0]
+
+        before = beats()
+        until(lambda: beats() > before + 1, "beat")
+
+
+def test_exchanges_leave_little_in_the_store():
+    """It lies in the memory of process 0 for the whole run."""
+    store = Store()
+    everyone = peers_of(store, 3)
+    with ThreadPoolExecutor(3) as pool:
+
+        def work(peers: Peers) -> list[list[str]]:
+            return [peers.exchange("times", f"{peers.process_id} at {turn}") for turn in range(50)]
+
+        said = list(pool.map(work, everyone))
+    assert said == [[[f"{p} at {turn}" for p in range(3)] for turn in range(50)]] * 3
+    assert len(store.texts) == 4
