@@ -97,9 +97,9 @@ def _end_all(error: BaseException, pulse: Pulse, ending: Ending) -> NoReturn:
     """Only this process is here: the others hear why, and end with the same code."""
     code = code_of(error)
     if code is None:
-        traceback.print_exception(error)
         # Most likely a collective failed because another process is gone: then this ends in here.
         pulse.wait_for_news()
+        traceback.print_exception(error)
         code = FAILED
     ending.end(code, str(error) or type(error).__name__)
 

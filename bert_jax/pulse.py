@@ -169,6 +169,7 @@ class Pulse:
             LOST,
             f"{self._peers.name(process)} is lost: {how}{last}; "
             "the same command goes on from the newest checkpoint",
+            tell=process != 0,  # with it the store is gone, through which the others would hear
         )
 
     def _follow(self, verdict: str) -> None:

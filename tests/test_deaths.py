@@ -91,7 +91,7 @@ def said_by(job: Job, process: int) -> str:
 
 
 def is_lost(process: int) -> str:
-    return f"error: host-{process} (process {process}) is lost: "
+    return f"host-{process} (process {process}) is lost: "
 
 
 # --- killed ---------------------------------------------------------------------------------------
@@ -108,6 +108,7 @@ def kill_at_random(config: Config, workdir: Path, tmp_path: Path, hit: int, coun
         assert codes == [-signal.SIGKILL if process == hit else LOST for process in range(count)]
         for process in set(range(count)) - {hit}:
             assert is_lost(hit) in said_by(job, process)
+            assert "Traceback" not in said_by(job, process)
 
 
 def test_kills_at_random_moments_cost_no_bits(config, whole, started, tmp_path):

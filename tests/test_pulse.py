@@ -171,6 +171,7 @@ def test_another_process_names_process_0_when_its_store_is_silent(members):
     wait_for(lambda: "bert_jax/beats/1" in job.store.texts)
     job.store.is_there = False
     assert job.endings[1].line().startswith("host-0 (process 0) is lost: silent for ")
+    assert job.endings[1].ends[0][2] is False  # told to nobody: nobody could hear
 
 
 def test_beats_keep_all_alive(members):
