@@ -10,7 +10,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: demo test slow lint types audit bench lock nightly clean help
+.PHONY: demo test slow lint types audit bench soak lock nightly clean help
 
 demo: .venv/core  ## Pretrain, evaluate, export and try a small BERT; DATA=PATH takes your text
 	@$(BIN)/bert-jax demo --workdir=demo_run $${DATA:+--data="$$DATA"}
@@ -35,6 +35,9 @@ bench: .venv/torch  ## Data pipeline and training speed, beside the alternatives
 	@$(BIN)/python benchmarks/data.py
 	@$(BIN)/python benchmarks/train_cpu.py
 	@$(BIN)/python benchmarks/packing.py
+
+soak: .venv/dev  ## A run disturbed 50 times, compared with one that was not; KILLS=N for another number
+	@$(BIN)/python tests/soak.py --kills=$${KILLS:-50}
 
 nightly:  ## The tests with the newest releases that setup.py allows, in .venv-nightly
 	@"$(PYTHON)" -m venv --clear .venv-nightly

@@ -133,7 +133,10 @@ class Pulse:
             now, before = time.monotonic(), looked
             looked = now
             if now - before > limit / 2:
-                # This process itself was stopped. If that was too long the others have gone on.
+                # This process itself was stopped. If the others have given it up, it ends before it
+                # writes anything more: they may be at work again, without it.
+                if self._look(0.0):
+                    self._ending.end(LOST, self._late(now - before))
                 self._answered += now - before
                 for beat in self._beats:
                     beat.changed += now - before
@@ -151,11 +154,27 @@ class Pulse:
                     self._lost(worst, f"silent for {ages[worst]:.0f} s")
 
     def _listen(self) -> None:
-        """Nothing is ever said on the connections: one that is ready to read has closed."""
+        while len(self._look(None)) < len(self._peers.connections):
+            pass
+
+    def _look(self, seconds: float | None) -> list[int]:
+        """Waits for a connection to close, None: for ever; the processes whose connections have.
+
+        Nothing is ever said on them: one that is ready to read has closed.
+        """
         of = {connection: process for process, connection in self._peers.connections.items()}
-        while of:
-            for connection in select.select(list(of), [], [])[0]:
-                self._beats[of.pop(connection)].closed = time.monotonic()
+        still = [connection for connection in of if not self._beats[of[connection]].closed]
+        for connection in select.select(still, [], [], seconds)[0] if still else ():
+            beat = self._beats[of[connection]]
+            beat.closed = beat.closed or time.monotonic()
+        return [process for process in of.values() if self._beats[process].closed]
+
+    def _late(self, seconds: float) -> str:
+        gone = ", ".join(map(self._peers.name, self._look(0.0)[:8]))
+        return (
+            f"{self._peers.name(self._peers.process_id)} was stopped for {seconds:.0f} s, and "
+            f"{gone} went on without it; the same command goes on from the newest checkpoint"
+        )
 
     def _lost(self, process: int, how: str) -> None:
         beat = self._beats[process]
@@ -164,6 +183,7 @@ class Pulse:
             LOST,
             f"{self._peers.name(process)} is lost: {how}{last}; "
             "the same command goes on from the newest checkpoint",
+            tell=process != 0,  # with it the store is gone, through which the others would hear
         )
 
     def _follow(self, verdict: str) -> None:

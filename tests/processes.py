@@ -94,6 +94,7 @@ class Job:
         one_core: bool = False,
         flags: Sequence[str] = (),
         env: dict[str, str] | None = None,
+        program: Sequence[str] = ("-m", "bert_jax"),
     ):
         """Starts them.
 
@@ -102,13 +103,14 @@ class Job:
             devices: in all processes together.
             one_core: each process has one core, the next the next one.
             flags: more words for every process. env: more variables.
+            program: what Python runs.
         """
         folder = folder / f"job_{time.monotonic_ns()}"
         folder.mkdir(parents=True)
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         common = [
-            *(sys.executable, "-m", "bert_jax", "pretrain"),
+            *(sys.executable, *program, "pretrain"),
             f"--config={config_file(config, folder / 'config.py')}",
             f"--workdir={workdir}",
             f"--cpu_devices={devices // processes}",

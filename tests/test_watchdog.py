@@ -1,0 +1,175 @@
+"""What a process is doing is accounted for, and ended where it takes too long."""
+
+import dataclasses
+import os
+import re
+import subprocess
+import sys
+import threading
+
+import pytest
+from corpus import small_config, small_store
+
+from bert_jax.config import DeadlineConfig
+from bert_jax.errors import LOST, STOPPED
+from bert_jax.watchdog import ACTIVITIES, Watch
+
+LIMIT = 60.0  # seconds
+
+
+@pytest.fixture(scope="module")
+def deadlines(tmp_path_factory) -> DeadlineConfig:
+    return small_config(small_store(tmp_path_factory.mktemp("store"))).deadlines
+
+
+def program(deadlines: DeadlineConfig, body: str, **changes: float) -> tuple[int, str, str]:
+    """(exit code, standard output, standard error) of a process with a watchdog."""
+    values = dataclasses.asdict(dataclasses.replace(deadlines, **changes))
+    start = f"""
+import sys, threading, time
+from bert_jax.config import DeadlineConfig
+from bert_jax.watchdog import Ending, Watch, Watchdog
+watch, ending = Watch(), Ending("host-7")
+watchdog = Watchdog(watch, DeadlineConfig(**{values}), "host-7", ending)
+watchdog.start()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", start + body],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        env=dict(os.environ),
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+# --- the account ----------------------------------------------------------------------------------
+
+
+def test_the_account_is_exclusive_and_complete(monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    watch = Watch()
+    clock[0] += 1
+    with watch.doing("step"):
+        clock[0] += 2
+        with watch.doing("barrier"):
+            clock[0] += 4
+            assert watch.now() == ("barrier", 4.0)
+        assert watch.now() == ("step", 0.0)  # its deadline starts anew
+        clock[0] += 8
+    clock[0] += 16
+    seconds = watch.seconds()
+    assert {k: v for k, v in seconds.items() if v} == {"other": 17, "step": 10, "barrier": 4}
+    assert sum(seconds.values()) == clock[0] - 100
+    assert tuple(seconds) == ACTIVITIES
+
+
+def test_what_is_left_by_an_error_is_left():
+    watch = Watch()
+    with pytest.raises(ValueError, match="no"), watch.doing("data"):
+        raise ValueError("no")
+    assert watch.now()[0] == "other"
+
+
+def test_progress_starts_the_deadline_anew(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    watch = Watch()
+    with watch.doing("evaluate"):
+        clock[0] += 5
+        watch.progress()
+        clock[0] += 1
+        assert watch.now() == ("evaluate", 1.0)
+    assert watch.seconds()["evaluate"] == 6.0
+
+
+def test_every_activity_but_other_has_a_deadline(deadlines):
+    named = {field.name for field in dataclasses.fields(deadlines)}
+    assert set(ACTIVITIES) - named == {"other"}
+
+
+# --- the end --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("activity", ["compile", "data", "step", "save"])
+def test_a_deadline_ends_the_process_and_says_where_it_was(activity, deadlines):
+    body = f"""
+watchdog.others = lambda: "host-3 (process 3): 'data' for 9 s after step 4"
+def reads_for_ever():
+    threading.Event().wait()
+def sleeps_elsewhere():
+    threading.Event().wait()
+threading.Thread(target=sleeps_elsewhere, daemon=True).start()
+watch.step = 5
+with watch.doing({activity!r}):
+    reads_for_ever()
+"""
+    code, _, err = program(deadlines, body, **{activity: 0.5})
+    assert code == LOST
+    assert "host-7: where every thread is:" in err
+    assert "in reads_for_ever" in err
+    assert "in sleeps_elsewhere" in err
+    assert re.search(
+        rf"^error: host-7 hangs: \d+ s at '{activity}' after step 5 "
+        rf"\(config.deadlines.{activity}\); host-3 \(process 3\): 'data' for 9 s after step 4$",
+        err.splitlines()[-1],
+    )
+
+
+def test_what_goes_well_is_left_alone(deadlines):
+    """Many short pieces, and a long one that makes progress."""
+    body = """
+for _ in range(8):
+    with watch.doing("step"):
+        time.sleep(0.3)
+with watch.doing("evaluate"):
+    for _ in range(8):
+        time.sleep(0.3)
+        watch.progress()
+print("done")
+"""
+    code, out, err = program(deadlines, body, step=2.0, evaluate=2.0)
+    assert (code, out, err) == (0, "done\n", "")
+
+
+def test_the_first_reason_wins_and_all_hear_of_it(deadlines):
+    body = """
+ending.before.append(lambda code, line: 1 / 0)
+ending.before.append(lambda code, line: (print(code, line, flush=True), time.sleep(0.5)))
+for number in (1, 2, 3):
+    threading.Thread(target=ending.end, args=(42, f"reason {number}")).start()
+    time.sleep(0.1)
+time.sleep(60)
+"""
+    code, out, err = program(deadlines, body)
+    assert code == STOPPED
+    assert out == "42 reason 1\n"
+    assert err == "reason 1\n"  # to have stopped is no error
+
+
+def test_what_was_told_by_another_is_not_told_again(deadlines):
+    body = """
+ending.before.append(lambda code, line: print("told"))
+ending.end(44, "host-1 (process 1): no numbers", tell=False)
+"""
+    code, out, err = program(deadlines, body)
+    assert (code, out, err) == (44, "", "error: host-1 (process 1): no numbers\n")
+
+
+def test_the_account_may_be_read_while_it_is_kept():
+    watch, over = Watch(), threading.Event()
+
+    def work() -> None:
+        while not over.is_set():
+            with watch.doing("step"), watch.doing("data"):
+                pass
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        sums = [sum(watch.seconds().values()) for _ in range(2000)]
+    finally:
+        over.set()
+        worker.join()
+    assert sums == sorted(sums)
