@@ -6,16 +6,20 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
 
 import jax._src.cloud_tpu_init
 import jax._src.clusters.cloud_tpu_cluster as tpu
 import jax._src.clusters.cluster
 import pytest
 from corpus import small_store
-from processes import Job, assert_same_bits, config_file, deep_config, run
+from processes import LIMIT, assert_same_bits, config_file, deep_config, newest_step, run
 
 from bert_jax import distributed, job
+from bert_jax.config import Config
 from bert_jax.config_file import load
 from bert_jax.distributed import Peers, Place, find_place, lone_place
 from bert_jax.errors import LostError, UserError
@@ -299,34 +303,56 @@ def test_a_text_that_is_not_there_is_none():
     assert peers.get("a") == "text"
 
 
-def test_found_through_slurm_alone(store, tmp_path):
+@pytest.fixture
+def start(tmp_path):
+    """Starts a process of a run with two CPU devices; all are killed when the test ends."""
+    started: list[subprocess.Popen] = []
+
+    def start(config: Config, *words: str, **env: str) -> Path:
+        output = tmp_path / f"{len(started)}.txt"
+        common = ["-m", "bert_jax", "pretrain", f"--workdir={tmp_path / 'run'}", "--cpu_devices=2"]
+        common.append(f"--config={config_file(config, tmp_path / 'config.py')}")
+        with output.open("wb") as file:
+            started.append(
+                subprocess.Popen(
+                    [sys.executable, *common, *words],
+                    env={**os.environ, **env},
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                )
+            )
+        return output
+
+    yield start, started
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_found_through_slurm_alone(store, start, tmp_path, free_port):
     """Two real processes without a flag, each with two CPU devices whatever SLURM numbers it."""
     config = deep_config(store, steps=2)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    words = ["-m", "bert_jax", "pretrain", f"--config={config_file(config, tmp_path / 'c.py')}"]
-    words += [f"--workdir={tmp_path / 'slurm'}", "--cpu_devices=2"]
-    started = [
-        subprocess.Popen(
-            [sys.executable, *words],
-            env={**os.environ, **SLURM, "JAX_COORDINATOR_PORT": port}
+    begin, started = start
+    said = [
+        begin(
+            config,
+            **SLURM
             | {"SLURM_PROCID": str(process), "SLURM_LOCALID": str(process)}
-            | {"BERT_JAX_HOST_NAME": f"host-{process}"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            | {"JAX_COORDINATOR_PORT": str(free_port)},
         )
         for process in range(2)
     ]
-    try:
-        said = [process.communicate(timeout=240)[0] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert [process.returncode for process in started] == [0, 0], said
-    assert "4 devices (cpu) in 2 processes" in said[0]
+    assert [process.wait(LIMIT) for process in started] == [0, 0], said[0].read_text()
+    assert "4 devices (cpu) in 2 processes" in said[0].read_text()
     run(config, tmp_path / "flags", tmp_path, processes=2)
-    assert_same_bits(tmp_path / "slurm", tmp_path / "flags")
+    assert_same_bits(tmp_path / "run", tmp_path / "flags")
 
 
 def refuses(address: tuple[str, int]) -> bool:
@@ -339,27 +365,21 @@ def refuses(address: tuple[str, int]) -> bool:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="all of 127.0.0.0/8 is this machine on Linux")
 @pytest.mark.parametrize("everywhere", [False, True])
-def test_process_0_listens_on_the_named_address_alone(store, tmp_path, everywhere):
+def test_process_0_listens_on_the_named_address_alone(store, start, tmp_path, everywhere):
     """While processes are awaited, and when JAX's service runs there; on others where told to."""
-    config = deep_config(store, steps=100_000)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     env = {"JAX_COORDINATOR_BIND_ADDRESS": f"0.0.0.0:{port}"} if everywhere else {}
-    coordinator = f"127.0.0.1:{port}"
-
-    def process(number: int) -> Job:
-        more = [f"--coordinator={coordinator}", "--num_processes=2", f"--process_id={number}"]
-        return Job(config, tmp_path / "run", tmp_path, processes=1, devices=1, flags=more, env=env)
-
-    with process(0) as first:
-        here, other = ("127.0.0.1", port), ("127.0.0.2", port)
-        first.wait_for(lambda: not refuses(here), "listening")
-        assert refuses(other) == (not everywhere)
-        with process(1):
-            log = tmp_path / "run/metrics.jsonl"
-            first.wait_for(lambda: log.exists() and '"train"' in log.read_text(), "a step")
-            assert not refuses(here)
-            assert refuses(other) == (not everywhere)
+    config, (begin, _) = deep_config(store, steps=100_000), start
+    words = f"--coordinator=127.0.0.1:{port}", "--num_processes=2"
+    here, other = ("127.0.0.1", port), ("127.0.0.2", port)
+    begin(config, *words, "--process_id=0", **env)
+    wait_for(lambda: not refuses(here))
+    assert refuses(other) == (not everywhere)
+    begin(config, *words, "--process_id=1", **env)
+    wait_for(lambda: newest_step(tmp_path / "run") > 0)
+    assert not refuses(here)
+    assert refuses(other) == (not everywhere)
 
 
 def test_jax_is_started_as_a_job_for_one_process_too(tmp_path):
