@@ -95,9 +95,11 @@ def _adapt(config: Config, store: TokenStore, steps: int | None) -> Config:
 
 
 def _pretrain(config: Config, run: Path) -> None:
+    from bert_jax import distributed, job
     from bert_jax.train import pretrain
 
-    pretrain(config, run)
+    with job.started(config, distributed.lone_place(), {}) as started:
+        pretrain(config, run, job=started)
 
 
 def _export(workdir: Path) -> None:

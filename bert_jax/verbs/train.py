@@ -56,7 +56,12 @@ def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.train import pretrain
     from bert_jax.versions import versions
 
-    place = distributed.find_place(values.coordinator, values.num_processes, values.process_id)
+    place = distributed.find_place(
+        values.coordinator,
+        values.num_processes,
+        values.process_id,
+        timeout=config.deadlines.start,
+    )
     sharding.use_cpu_devices(values.cpu_devices, processes=place.num_processes)
     about = versions() | {
         "configuration": workdir.digest(config),
