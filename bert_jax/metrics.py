@@ -14,6 +14,7 @@ from etils import epath
 from bert_jax.config import Config, PhaseConfig
 from bert_jax.errors import UserError
 from bert_jax.event_log import EventLog, read_lines
+from data_pipeline.buckets import reason
 
 if TYPE_CHECKING:
     from bert_jax.scalar_events import ScalarEvents
@@ -126,7 +127,7 @@ def records(path: epath.Path) -> Iterator[dict[str, Any]]:
     try:
         lines = list(read_lines(path))
     except Exception as error:  # of the disk, or of what reads from buckets
-        raise UserError(f"{path}: cannot be read ({error})") from error
+        raise UserError(f"{path}: cannot be read ({reason(error)})") from error
     for one in lines:
         try:
             record = json.loads(one)

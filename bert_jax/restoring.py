@@ -22,12 +22,13 @@ from bert_jax.saved import (
     folder_of,
     in_a_line,
     list_quarantined,
+    listed,
+    patiently,
     quarantine_of,
     read_meta,
-    unreadable,
 )
 from bert_jax.terminal import console
-from data_pipeline.buckets import move_folder
+from data_pipeline.buckets import is_remote, move_folder
 
 # (name, text) -> the texts of all processes, by their number; waits for all of them.
 Exchange = Callable[[str, str], list[str]]
@@ -67,15 +68,12 @@ def _look(workdir: epath.PathLike) -> tuple[list[int], list[str]]:
         snapshot.tidy(folder)
     except Exception as error:  # it does no harm
         console.print(f"warning: {folder}: cannot be tidied ({in_a_line(error)})", markup=False)
-    try:
-        if not folder.exists() or folder.is_dir():
-            return all_steps(workdir), [one.folder for one in list_quarantined(workdir)]
-    except Exception as error:
-        raise StorageError(f"{folder}: cannot be read ({in_a_line(error)})") from error
-    raise StorageError(
-        f"{folder}: a file where the folder of checkpoints should be; put the folder back, or "
-        "remove the file to begin anew"
-    )
+    if not is_remote(folder) and folder.is_file():
+        raise StorageError(
+            f"{folder}: a file where the folder of checkpoints should be; put the folder back, or "
+            "remove the file to begin anew"
+        )
+    return all_steps(workdir), [one.folder for one in list_quarantined(workdir)]
 
 
 def restore_newest(
@@ -172,10 +170,8 @@ def read_verified(
 
 
 def _read(folder: epath.Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        return snapshot.read(folder, wanted)
-    except Exception as error:  # Orbax and TensorStore have many, and promise none
-        raise unreadable(folder, error, "its arrays cannot be read") from error
+    # Orbax and TensorStore have many errors, and promise none.
+    return patiently(folder, lambda: snapshot.read(folder, wanted), "its arrays cannot be read")
 
 
 def _check_shapes(
@@ -213,8 +209,8 @@ def _place(array: np.ndarray, like: Any) -> jax.Array:
 def _quarantine(workdir: epath.PathLike, step: int, reason: str) -> epath.Path:
     """Moves a checkpoint out of the way, the reason first; where it is now."""
     folder, number = quarantine_of(workdir), 1
-    to = folder / str(step)
-    while to.exists():
+    there, to = listed(folder), folder / str(step)
+    while to.name in there:
         number += 1
         to = folder / f"{step}-{number}"
     try:
@@ -224,6 +220,6 @@ def _quarantine(workdir: epath.PathLike, step: int, reason: str) -> epath.Path:
     except Exception as error:
         raise StorageError(
             f"{folder_of(workdir) / str(step)}: damaged ({reason}), and cannot be moved to "
-            f"{folder} ({error}); move or remove it"
+            f"{folder} ({in_a_line(error)}); move or remove it"
         ) from error
     return to

@@ -14,24 +14,24 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from etils import epath
 
 from bert_jax.config import CheckpointConfig
 from bert_jax.errors import StorageError
-from data_pipeline.buckets import absolute
+from data_pipeline.buckets import absolute, again, is_away, is_storage_error, may_pass, reason
 
 # Of `meta`; 1 had one phase and called the pair head nsp, 2 had no fingerprints.
 FORMAT_VERSION = 3
 MARKER = "commit_success.txt"
-# What TensorStore and the clients of buckets say of a storage that does not serve them.
-_AWAY = re.compile("PERMISSION_DENIED|UNAUTHENTICATED|UNAVAILABLE|DEADLINE_EXCEEDED")
-
 # What TensorStore says about itself before and after what is wrong.
 _NOISE = re.compile(r"Error opening \"\w+\" driver: | \[\w+(\[\d+\])?='.*", re.DOTALL)
+
+Result = TypeVar("Result")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,18 +67,31 @@ def quarantine_of(workdir: epath.PathLike) -> epath.Path:
 
 
 def all_steps(workdir: epath.PathLike) -> list[int]:
-    """The steps that something in the folder of checkpoints is named after, ascending."""
-    folder = folder_of(workdir)
-    if not folder.is_dir():
-        return []
-    names = [path.name for path in folder.iterdir()]
+    """The steps that something in the folder of checkpoints is named after, ascending.
+
+    Raises StorageError where it cannot be listed, as all that look for checkpoints.
+    """
+    names = listed(folder_of(workdir))
     return sorted(int(name) for name in names if name.isdecimal() and str(int(name)) == name)
 
 
 def complete_steps(workdir: epath.PathLike) -> list[int]:
     """The steps of all checkpoints that were written to their end, ascending."""
     folder = folder_of(workdir)
-    return [step for step in all_steps(workdir) if (folder / str(step) / MARKER).exists()]
+    return [step for step in all_steps(workdir) if MARKER in listed(folder / str(step))]
+
+
+def listed(folder: epath.Path) -> list[str]:
+    """The names in a folder, none where there is no such folder.
+
+    StorageError where it cannot be listed: in a bucket `is_dir` would say that there is none.
+    """
+    try:
+        return patiently(folder, lambda: sorted(path.name for path in folder.iterdir()))
+    except DamagedError as error:
+        if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+            return []
+        raise
 
 
 def sealed(meta: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,42 +109,76 @@ def read_meta(workdir: epath.PathLike, step: int) -> dict[str, Any]:
         StorageError: the storage does not serve it.
     """
     folder = folder_of(workdir) / str(step)
-    try:
-        return _read_meta(folder, step)
-    except Exception as error:  # of any library that reads from storage
-        raise unreadable(folder, error) from error
+    return patiently(folder, lambda: _read_meta(folder, step))
 
 
-def unreadable(folder: epath.Path, error: Exception, what: str = "") -> StorageError:
-    """What to raise where a checkpoint cannot be read: is it damaged, or the storage out of reach?
+def patiently(folder: epath.Path, read: Callable[[], Result], what: str = "") -> Result:
+    """What `read` gives; again and again, with a line each time, while the storage is out of reach.
 
-    Nothing is wrong with a checkpoint that may not be read, or not now. `what` says what is.
+    Nothing is wrong with a checkpoint that may not be read, or not now.
+
+    Args:
+        what: says what is wrong if that is not it.
+
+    Raises:
+        StorageError: the storage does not serve it.
+        DamagedError: anything else.
     """
-    away = isinstance(error, PermissionError | TimeoutError | ConnectionError | MemoryError)
-    if away or _AWAY.search(str(error)):
-        return StorageError(f"{folder}: cannot be read ({in_a_line(error)}); nothing was changed")
-    return DamagedError(folder, f"{what} ({in_a_line(error)})" if what else in_a_line(error))
+
+    def passes(error: BaseException) -> bool:
+        away = _away(error)
+        return away is not None and may_pass(away)
+
+    def say(why: str) -> None:
+        line = " ".join(_NOISE.sub("", why).split())
+        print(f"warning: {folder}: cannot be read ({line})", file=sys.stderr, flush=True)
+
+    try:
+        return again(read, passes, say)
+    except Exception as error:  # of any library that reads from storage
+        away, said = _away(error), in_a_line(error)
+        if away is not None:
+            why = in_a_line(away)
+            raise StorageError(f"{folder}: cannot be read ({why}); nothing was changed") from error
+        raise DamagedError(folder, f"{what} ({said})" if what else said) from error
+
+
+def _away(error: BaseException) -> BaseException | None:
+    """The error of a storage that did not serve, of those that led to this one."""
+    return next((one for one in _chain(error) if is_away(one)), None)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def in_a_line(error: BaseException) -> str:
     """What an error says, on one line that can still be read."""
-    said = str(getattr(error, "strerror", None) or error or type(error).__name__)
+    if is_storage_error(error) and not isinstance(error, FileNotFoundError):
+        said = reason(error)
+    else:
+        said = str(getattr(error, "strerror", None) or error or type(error).__name__)
     said = " ".join(_NOISE.sub("", said).split())
     return said if len(said) <= 300 else f"{said[:150]} … {said[-150:]}"
 
 
 def _read_meta(folder: epath.Path, step: int) -> dict[str, Any]:
-    if not folder.is_dir():
-        raise ValueError("not a folder")
-    if not any(folder.iterdir()):
-        raise ValueError("an empty folder")
-    if not (folder / MARKER).exists():
-        raise ValueError(f"no {MARKER} in it, so it was not written to its end")
-    file = folder / "meta" / "metadata"
-    if not file.exists():
-        raise ValueError("no meta/metadata in it")
     try:
-        meta = json.loads(file.read_bytes())
+        names = {path.name for path in folder.iterdir()}
+    except (FileNotFoundError, NotADirectoryError):
+        raise ValueError("not a folder") from None
+    if not names:
+        raise ValueError("an empty folder")
+    if MARKER not in names:
+        raise ValueError(f"no {MARKER} in it, so it was not written to its end")
+    try:
+        data = (folder / "meta" / "metadata").read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise ValueError("no meta/metadata in it") from None
+    try:
+        meta = json.loads(data)
     except (ValueError, RecursionError):
         raise ValueError("its meta/metadata is not JSON") from None
     if not isinstance(meta, dict) or "format_version" not in meta:
@@ -171,16 +218,13 @@ def _trouble(workdir: epath.PathLike, step: int) -> str:
 def list_quarantined(workdir: epath.PathLike) -> list[Quarantined]:
     """What was moved out of the way, by name."""
     folder = quarantine_of(workdir)
-    if not folder.is_dir():
-        return []
-    reasons_of = {path.stem: path for path in folder.iterdir() if path.suffix == ".txt"}
-    return [
-        Quarantined(path.name, reasons_of[path.name].read_text().strip())
-        if path.name in reasons_of
-        else Quarantined(path.name, "")
-        for path in sorted(folder.iterdir())
-        if path.suffix != ".txt"
-    ]
+    names = listed(folder)
+
+    def said(name: str) -> str:
+        file = folder / f"{name}.txt"
+        return patiently(file, lambda: file.read_text().strip()) if file.name in names else ""
+
+    return [Quarantined(name, said(name)) for name in names if not name.endswith(".txt")]
 
 
 def saved_of(meta: dict[str, Any]) -> Saved:

@@ -23,11 +23,17 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
+from orbax.checkpoint._src.serialization import tensorstore_utils
 
 from bert_jax.saved import MARKER
 
 # What follows the step in names: of Orbax while it writes, of ours, and of ours in buckets.
 _WRITTEN, _REMOVED, _UNFINISHED = ".orbax-checkpoint-tmp", ".removed", ".unfinished"
+
+# TensorStore would repeat a request for a quarter of an hour without a word. As gcsfs does, about
+# half a minute; who calls says so, and tries again. Orbax has no public name for it.
+for _context in (tensorstore_utils._BASE_TS_CONTEXT, tensorstore_utils._DEFAULT_OCDBT_TS_CONTEXT):
+    _context["gcs_request_retries"] = {"max_retries": 5, "initial_delay": "1s"}
 
 
 def write(folder: epath.Path, items: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
@@ -42,6 +48,8 @@ def write(folder: epath.Path, items: Mapping[str, Any], meta: Mapping[str, Any])
     args = {name: ocp.args.StandardSave(tree) for name, tree in items.items()}
     folder.parent.mkdir(parents=True, exist_ok=True)
     if not _is_local(folder):
+        if folder.exists():  # of an attempt that could not tidy up after itself
+            remove(folder)
         _beside(folder, _UNFINISHED).write_text("")
     with _quietly(), _checkpointer(items) as checkpointer:
         checkpointer.save(folder, args=ocp.args.Composite(meta=ocp.args.JsonSave(meta), **args))
@@ -105,15 +113,17 @@ def tidy(checkpoints: epath.Path, step: str = "") -> None:
 
     step: of this one only.
     """
-    if not checkpoints.is_dir():
+    try:
+        there = list(checkpoints.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
         return
-    for path in checkpoints.iterdir():
+    for path in there:
         name, dot, rest = path.name.partition(".")
         if not name.isdecimal() or step not in ("", name):
             continue
         if dot + rest == _UNFINISHED:
             folder = path.with_name(name)
-            if folder.exists() and not (folder / MARKER).exists():
+            if folder in there and not (folder / MARKER).exists():
                 folder.rmtree()
             path.unlink()
         elif dot + rest == _REMOVED or (dot + rest).startswith(_WRITTEN):

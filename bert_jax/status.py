@@ -16,6 +16,7 @@ from bert_jax.errors import UserError
 from bert_jax.goodput import Goodput
 from bert_jax.metrics import is_finite
 from bert_jax.saved import Quarantined, health, list_quarantined, list_saved
+from data_pipeline.buckets import is_storage_error
 
 _AT_LEAST = 60.0  # seconds without a record before a run is taken to be at rest
 
@@ -282,5 +283,7 @@ def _size(path: epath.Path) -> int:
         if path.is_dir():
             return sum(_size(below) for below in path.iterdir())
         return path.stat().length
-    except OSError:
+    except Exception as error:
+        if not is_storage_error(error):
+            raise
         return 0

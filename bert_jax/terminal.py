@@ -21,12 +21,12 @@ def own_stdout() -> Iterator[None]:
     if sys.stdout is not sys.__stdout__ or sys.stdout.fileno() != 1:  # a notebook's, a test's
         yield
         return
-    before, about = sys.stdout, {"encoding": sys.stdout.encoding, "errors": sys.stdout.errors}
+    before = sys.stdout
     before.flush()
     ours, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)
-    with open(ours, "w", buffering=1, **about) as sys.stdout:
+    with open(ours, "w", 1, before.encoding, before.errors) as sys.stdout:
         try:
             yield
         finally:

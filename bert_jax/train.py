@@ -17,7 +17,7 @@ from bert_jax import goodput, hosts, metrics, nonfinite, workdir, workdir_lock
 from bert_jax import job as jobs
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import Config
-from bert_jax.errors import NUMBERS, STOPPED, NumbersError, StoppedError
+from bert_jax.errors import NUMBERS, STOPPED, NumbersError, StoppedError, UserError
 from bert_jax.job import Job
 from bert_jax.metrics import Event, MetricWriter, seconds_left
 from bert_jax.nonfinite import Skipped
@@ -137,7 +137,12 @@ def _note_end(writer: MetricWriter, job: Job, code: int, line: str) -> None:
 
 def _report_time(run: Run) -> None:
     """Says where the time of the run went."""
-    console.print(goodput.render(goodput.account(metrics.records(run.folder / metrics.LOG))))
+    try:
+        records = list(metrics.records(run.folder / metrics.LOG))
+    except UserError as error:  # all is saved: nothing is lost but these lines
+        console.print(f"warning: {error}", markup=False)
+        return
+    console.print(goodput.render(goodput.account(records)))
 
 
 @dataclasses.dataclass

@@ -6,6 +6,7 @@
           checkpoints/ metrics.jsonl evaluations.jsonl tensorboard/
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -133,7 +134,7 @@ def check_first(workdir: epath.Path, config: Config) -> None:
             "store (`bert-jax data build` makes one)"
         )
     steps = saved.complete_steps(workdir)
-    if not steps or not (workdir / "config.json").exists():
+    if not steps or not _has(workdir, "config.json"):
         return
     old = read(workdir)
     new = {"config": to_dict(config), "data": dict(old["data"])}
@@ -163,9 +164,10 @@ def claim(
     """
     changed = []
     if resuming_at is not None:
-        old = _started_with(workdir, resuming_at)
-        _check(workdir, old, description, resuming_at)
-        changed = _said_of_changes(old, description)
+        old = _started_with(workdir)
+        if old is not None:
+            _check(workdir, old, description, resuming_at)
+            changed = _said_of_changes(old, description)
     _write(workdir / "config.json", json.dumps(description, indent=2) + "\n")
     return changed
 
@@ -175,12 +177,20 @@ def keep_tokenizer(workdir: epath.Path, store: TokenStore) -> None:
     _write(workdir / "tokenizer.json", store.tokenizer_path.read_text(encoding="utf-8"))
 
 
-def _started_with(workdir: epath.Path, step: int) -> dict[str, Any]:
-    """The description that a checkpoint was made under: config.json, or its own where that is
-    lost."""
-    if (workdir / "config.json").exists():
+def _has(workdir: epath.Path, name: str) -> bool:
+    with saying(workdir):
+        return again((workdir / name).exists)
+
+
+def _started_with(workdir: epath.Path) -> dict[str, Any] | None:
+    """The description that a run was begun under: config.json, or that of the newest checkpoint
+    where it is lost; None where no checkpoint can be read either."""
+    if _has(workdir, "config.json"):
         return read(workdir)
-    return saved.read_meta(workdir, step)
+    for step in reversed(saved.all_steps(workdir)):
+        with contextlib.suppress(saved.DamagedError):
+            return saved.read_meta(workdir, step)
+    return None
 
 
 @dataclasses.dataclass

@@ -5,10 +5,12 @@ server refuses for a moment (429, 5xx, lost connections) for about half a minute
 whole: there is no rename and no append, and a folder is there while an object below it is.
 """
 
+import errno
 import functools
 import logging
 import os
 import random
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +29,21 @@ _SETTINGS: Final = {
 }
 # Where the exceptions of the client come from that are not OSErrors.
 _CLIENTS: Final = ("gcsfs", "fsspec", "aiohttp", "google", "requests")
+# What TensorStore says, in a ValueError, where a storage does not serve it; what may pass first.
+_PASSES: Final = re.compile(
+    r"\b(ABORTED|UNAVAILABLE|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED): "
+    r"|http_response_code='(408|429|5\d\d)'|curl_code="
+)
+_REFUSES: Final = re.compile(
+    r"\b(PERMISSION_DENIED|UNAUTHENTICATED): |http_response_code='(?!404|412|416)"
+)
+# Of a disk: it does not work, which says nothing about what is on it.
+_BROKEN: Final = frozenset(
+    (
+        *(errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EBUSY, errno.ENOMEM),
+        *(errno.EMFILE, errno.ENFILE, errno.ENODEV, errno.ENXIO, errno.ENOTCONN),
+    )
+)
 
 Result = TypeVar("Result")
 
@@ -96,6 +113,29 @@ def is_transient(error: BaseException) -> bool:
     return not str(error).startswith("Forbidden") and is_storage_error(error)
 
 
+def is_away(error: BaseException) -> bool:
+    """Whether a storage could not be read, now or by us: nothing is known of what it holds.
+
+    What is not there, and what cannot be understood, is no such error.
+    """
+    if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+        return False
+    if isinstance(error, PermissionError | TimeoutError | ConnectionError | MemoryError):
+        return True
+    if type(error).__module__.split(".")[0] in _CLIENTS or getattr(error, "errno", 0) in _BROKEN:
+        return True
+    said = str(error)
+    return bool(said.startswith("Forbidden") or _PASSES.search(said) or _REFUSES.search(said))
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether what `is_away` may be there the next time."""
+    said = str(error)
+    if _PASSES.search(said):
+        return True
+    return not _REFUSES.search(said) and is_transient(error)
+
+
 def _status(error: BaseException) -> int | None:
     """The HTTP status that an error carries."""
     code = getattr(error, "code", None) or getattr(error, "status", None)
@@ -119,17 +159,26 @@ def reason(error: BaseException) -> str:
     return text[:200] or type(error).__name__
 
 
-def again(call: Callable[[], Result], attempts: int = ATTEMPTS) -> Result:
-    """Calls until it does not fail for a reason that passes; raises what the last attempt does."""
+def again(
+    call: Callable[[], Result],
+    passes: Callable[[BaseException], bool] = is_transient,
+    say: Callable[[str], None] = lambda line: None,
+) -> Result:
+    """Calls until it does not fail for a reason that passes; raises what the last attempt does.
+
+    say: is told, of every attempt but the last that fails, why, and when the next is.
+    """
     pause = _FIRST_PAUSE
-    for attempt in range(1, attempts + 1):
+    for attempt in range(1, ATTEMPTS + 1):
         try:
             return call()
         except Exception as error:
-            if attempt == attempts or not is_transient(error):
+            if attempt == ATTEMPTS or not passes(error):
                 raise
-        # Processes that were refused together come back one after another.
-        time.sleep(pause * (0.5 + random.random()))
+            # Processes that were refused together come back one after another.
+            wait = pause * (0.5 + random.random())
+            say(f"{reason(error)}; attempt {attempt} of {ATTEMPTS}, the next in {wait:.1f} s")
+        time.sleep(wait)
         pause *= 2
     raise AssertionError("unreachable")
 

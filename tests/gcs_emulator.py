@@ -32,6 +32,8 @@ class Faults:
     truncate_every: int = 0  # every n-th download ends after half of its bytes
     flip_every: int = 0  # every n-th download has one bit wrong
     refuse_writes: int = 0  # the status that all writes are answered with, such as 403 or 507
+    refuse_names: str = ""  # what the names of objects have in them that no write is taken for
+    fail_names: str = ""  # `fail_every` counts only reads of objects with this in their names
     down: bool = False  # every connection is closed without an answer
     denied: frozenset[str] = frozenset()  # buckets answered with 403
 
@@ -67,6 +69,7 @@ class Emulator:
 
     def __init__(self, *buckets: str):
         self.faults = Faults()
+        self.tokens: dict[str, set[str]] = {}  # credentials -> the programs that showed them
         self.requests: list[tuple[str, str]] = []  # method and path of each, in order
         self._buckets: dict[str, dict[str, _Object]] = {name: {} for name in buckets}
         self._uploads: dict[str, _Upload] = {}
@@ -80,6 +83,8 @@ class Emulator:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
+        # Clients that are killed reset their connections; there is nothing to say of it.
+        self._server.handle_error = lambda request, client: None
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
 
     def __enter__(self) -> "Emulator":
@@ -152,6 +157,8 @@ class Emulator:
     def _put(self, bucket: str, name: str, data: bytes, query: Query) -> dict[str, object]:
         with self._lock:
             objects = self._objects(bucket)
+            if self.faults.refuse_names and self.faults.refuse_names in name:
+                raise _RefusedError(403, "writes of this are refused")
             _check_generation(objects.get(name), query)
             now = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime())
             objects[name] = _Object(bytes(data), next(self._generations), now)
@@ -236,11 +243,14 @@ class _Handler(BaseHTTPRequestHandler):
             time.sleep(faults.latency)
         with emulator._lock:
             emulator.requests.append((self.command, urllib.parse.unquote(path)))
+            agent = self.headers.get("User-Agent", "").partition("/")[0]
+            emulator.tokens.setdefault(self.headers.get("Authorization", ""), set()).add(agent)
         if faults.down or emulator._due("reset", faults.reset_every):
             self._hang_up()
             return
         try:
-            if emulator._due("fail", faults.fail_every):
+            concerned = faults.fail_names in urllib.parse.unquote(path)
+            if concerned and emulator._due("fail", faults.fail_every):
                 raise _RefusedError(faults.fail_status, "try again later")
             if self.command not in ("GET", "HEAD") and faults.refuse_writes:
                 raise _RefusedError(faults.refuse_writes, "writes are refused")

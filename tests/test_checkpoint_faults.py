@@ -38,7 +38,7 @@ def ended(process: subprocess.Popen) -> tuple[int, list[str], str]:
         out, err = process.communicate(timeout=240)
     finally:
         process.kill()
-    lines = [line for line in out.splitlines() if not line.startswith("[Gloo]")]
+    lines = [line for line in out.splitlines() if line and not line.startswith("[Gloo]")]
     return process.returncode, lines, err
 
 
@@ -254,6 +254,7 @@ def test_a_checkpoint_says_what_it_holds(tmp_path):
     meta, wanted = read_meta(tmp_path, 3), restoring.parts(state_of(3))
     assert meta["fingerprints"] == fingerprint.fingerprints(wanted)
     assert meta["shapes"]["params/head"] == "bfloat16[16]"
+    assert meta["about"] == 3  # the run's description: with the versions that wrote it
 
 
 # --- several processes ----------------------------------------------------------------------------

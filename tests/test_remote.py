@@ -26,7 +26,6 @@ from bert_jax.config_file import load
 from bert_jax.config_values import flatten, to_dict
 from bert_jax.errors import StorageError
 from bert_jax.event_log import EventLog, read_lines
-from bert_jax.train import pretrain
 from data_pipeline import buckets, staging
 from data_pipeline.digests import BLOCK
 from data_pipeline.errors import UserError
@@ -213,7 +212,7 @@ def test_a_manifest_cannot_name_files_elsewhere(server, cache, store):
     manifest["files"]["../../../outside"] = manifest["files"]["tokenizer.json"]
     manifest["digest"] = manifest_digest(manifest)
     server.write("bucket", "data/store/manifest.json", json.dumps(manifest).encode())
-    with pytest.raises(UserError, match=r"\.\./\.\./\.\./outside is not a file of a store"):
+    with pytest.raises(UserError, match=r"\.\./\.\./\.\./outside.*needs no other names"):
         open_store(URL)
 
 
@@ -341,12 +340,13 @@ def test_a_bucket_that_takes_nothing_ends_a_run_in_one_line(server, no_pauses, s
         ("gs://secret/run", "cannot be the folder of a run (no permission); give this machine's"),
     ],
 )
-def test_a_workdir_that_cannot_be_is_one_line(where, says, server, capsys):
+def test_a_workdir_that_cannot_be_is_one_line(where, says, server):
     server.faults.denied = frozenset({"secret"})
-    command = ["pretrain", "--config=tiny", "--config.data.store=store", f"--workdir={where}"]
-    assert main(command) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert says in line
+    code, _, err = finished(
+        python(*("-m", "bert_jax", "pretrain", "--config=tiny", f"--workdir={where}"))
+    )
+    (line,) = err.splitlines()
+    assert (code, says in line) == (1, True), line
 
 
 # Records.
@@ -408,21 +408,25 @@ def test_a_run_in_a_bucket_is_killed_and_goes_on_to_the_same_bits(server, cache,
     store = small_store(tmp_path / "store")
     upload(server, store.path)
     config = small_config(store)
-    pretrain(config, tmp_path / "local")
     folder = "gs://bucket/run"
+
+    def command(folder: object) -> tuple[str, ...]:
+        return (
+            *("-m", "bert_jax", "pretrain", "--config=tiny", f"--workdir={folder}"),
+            *("--cpu_devices=8", f"--config.data.store={URL}", "--config.checkpoint.every_steps=4"),
+            *(f"--config.{key}={value}" for key, value in changed(config)),
+        )
+
+    code, _, err = finished(python(*command(tmp_path / "local")))
+    assert code == 0, err
     server.faults.fail_every = 50
-    command = (
-        *("-m", "bert_jax", "pretrain", "--config=tiny", f"--workdir={folder}"),
-        *("--cpu_devices=8", f"--config.data.store={URL}", "--config.checkpoint.every_steps=4"),
-        *(f"--config.{key}={value}" for key, value in changed(config)),
-    )
     for count in (1, 2):
-        process = python(*command)
+        process = python(*command(folder))
         wait_for(lambda count=count: len(saved.complete_steps(folder)) >= count, "a save")
         process.kill()
         code, _, err = finished(process)
         assert code == -signal.SIGKILL, err
-    code, _, err = finished(python(*command))
+    code, _, err = finished(python(*command(folder)))
     assert code == 0, err
     server.faults.fail_every = 0
     there, _ = checkpoint.load_params(folder)

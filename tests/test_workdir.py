@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -218,7 +217,8 @@ def test_a_damaged_config_json_is_one_line(text: str, run, old) -> None:
 def test_a_lost_config_json_does_not_open_the_door(run, old, monkeypatch) -> None:
     """What the checkpoint says of itself holds then."""
     (run / "config.json").unlink()
-    monkeypatch.setattr(workdir, "saved", SimpleNamespace(read_meta=lambda path, step: old))
+    monkeypatch.setattr(workdir.saved, "all_steps", lambda path: [2, 3])
+    monkeypatch.setattr(workdir.saved, "read_meta", lambda path, step: {3: old}[step])
     with pytest.raises(UserError, match=r"another config\.seed after 3 steps"):
         workdir.claim(run, changed(old, "config.seed", 9), resuming_at=3)
     assert workdir.claim(run, old, resuming_at=3) == []

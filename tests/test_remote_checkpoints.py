@@ -1,0 +1,390 @@
+"""Checkpoints in a bucket: written, damaged, refused, read over a bad connection, by processes."""
+
+import dataclasses
+import errno
+import importlib.util
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from corpus import small_store
+from gcs_emulator import Emulator, Faults
+from processes import LIMIT, Job, assert_same_bits, deep_config
+from processes import run as run_job
+from saving_process import STEPS, keeping, over, state_of
+
+from bert_jax import checkpoint, metrics, saved
+from bert_jax.checkpoint import Checkpoints
+from bert_jax.config import Config
+from bert_jax.errors import StorageError
+from bert_jax.saved import DamagedError, all_steps, complete_steps, list_quarantined
+from data_pipeline import buckets
+
+pytestmark = pytest.mark.skipif(
+    not importlib.util.find_spec("gcsfs"), reason="needs gcsfs: pip install 'bert-jax[gcs]'"
+)
+
+RUN = "gs://bucket/run"
+ABSTRACT = over(jax.devices()[:1])[1]
+SECRET = "ya29.not-to-be-seen-anywhere"
+
+
+@pytest.fixture
+def server(monkeypatch) -> Iterator[Emulator]:
+    """An empty bucket named "bucket"; no pauses between attempts in this process."""
+    import fsspec.config
+    from orbax.checkpoint._src.serialization import tensorstore_utils
+
+    monkeypatch.setitem(fsspec.config.conf, "gcs", {"token": "anon"})
+    monkeypatch.setattr(buckets, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(checkpoint, "_sleep", lambda seconds: None)
+    once = {"max_retries": 1, "initial_delay": "10ms"}
+    for context in ("_BASE_TS_CONTEXT", "_DEFAULT_OCDBT_TS_CONTEXT"):
+        monkeypatch.setitem(getattr(tensorstore_utils, context), "gcs_request_retries", once)
+    with Emulator("bucket") as emulator:
+        for name, value in emulator.env.items():
+            monkeypatch.setenv(name, value)
+        yield emulator
+
+
+def save(checkpoints: Checkpoints, step: int) -> None:
+    checkpoints.save(jax.tree.map(jnp.asarray, state_of(step)), {"about": step})
+    checkpoints.wait()
+
+
+def three_saves(count: int = 9) -> None:
+    checkpoints = Checkpoints(RUN, keeping(count))
+    for step in STEPS:
+        save(checkpoints, step)
+
+
+def restored(*, strict: bool = False) -> int:
+    """The step that is used, all its bits as saved."""
+    found = Checkpoints(RUN, keeping(9)).restore_newest(ABSTRACT, strict=strict)
+    assert found is not None
+    step = found[1]["step"]
+    for x, y in zip(jax.tree.leaves(found[0]), jax.tree.leaves(state_of(step)), strict=True):
+        assert np.asarray(x).tobytes() == y.tobytes()
+    return step
+
+
+def objects(server: Emulator, part: str) -> list[str]:
+    return [name for name in server.names("bucket") if part in name]
+
+
+def quarantined() -> list[str]:
+    return [one.folder for one in list_quarantined(RUN)]
+
+
+# What is kept, and what is used.
+
+
+def test_what_is_saved_is_restored_and_what_is_too_many_removed(server):
+    three_saves(2)
+    assert all_steps(RUN) == complete_steps(RUN) == [7, 12]
+    assert not objects(server, "unfinished")
+    assert not objects(server, "checkpoints/3")
+    assert restored() == 12
+
+
+def flip(server: Emulator) -> None:
+    for name in objects(server, "checkpoints/12/params/"):
+        if "/d/" in name:
+            data = bytearray(server.read("bucket", name))
+            data[len(data) // 2] ^= 16
+            server.write("bucket", name, bytes(data))
+
+
+def empty(server: Emulator) -> None:
+    for name in objects(server, "checkpoints/12/opt/"):
+        if "/d/" in name:
+            server.write("bucket", name, b"")
+
+
+def lose_arrays(server: Emulator) -> None:
+    for name in objects(server, "checkpoints/12/params/"):
+        if "/d/" in name:
+            server.delete("bucket", name)
+
+
+def lose_marker(server: Emulator) -> None:
+    server.delete("bucket", "run/checkpoints/12/commit_success.txt")
+
+
+def lose_meta(server: Emulator) -> None:
+    server.delete("bucket", "run/checkpoints/12/meta/metadata")
+
+
+@pytest.mark.parametrize("damage", [flip, empty, lose_arrays, lose_marker, lose_meta])
+def test_what_is_damaged_is_set_aside_and_the_one_before_used(damage, server, capsys):
+    three_saves()
+    damage(server)
+    before = server.names("bucket")
+    with pytest.raises(StorageError, match=r"/12: damaged: .*nothing was changed"):
+        restored(strict=True)
+    assert server.names("bucket") == before
+    assert restored() == 7
+    assert quarantined() == ["12"]
+    out = capsys.readouterr().out
+    assert f"warning: {RUN}/checkpoints/12: damaged: " in out
+    assert f"moved to {RUN}/quarantine/12" in out
+    assert not objects(server, "checkpoints/12")
+    assert restored() == 7
+    save(Checkpoints(RUN, keeping(9)), 12)  # the name is free again
+    assert restored() == 12
+
+
+def test_what_a_killed_process_left_is_removed_and_what_was_complete_stays(server):
+    three_saves()
+    server.delete("bucket", "run/checkpoints/12/commit_success.txt")
+    for step in (7, 12):
+        server.write("bucket", f"run/checkpoints/{step}.unfinished", b"")
+    Checkpoints(RUN, keeping(9))
+    assert all_steps(RUN) == complete_steps(RUN) == [3, 7]
+    assert not objects(server, "unfinished")
+
+
+# A storage that does not serve.
+
+
+@pytest.mark.parametrize("names", ["12/params", "12/opt/manifest.ocdbt", "12/meta/metadata"])
+@pytest.mark.parametrize("status", [403, 507])
+def test_a_storage_that_cannot_be_read_damages_nothing(names, status, server, capsys):
+    three_saves()
+    server.faults.fail_names, server.faults.fail_status = names, status
+    server.faults.fail_every = 1
+    before = server.names("bucket")
+    with pytest.raises(StorageError, match=r"12: cannot be read \(.*nothing was changed") as caught:
+        restored()
+    assert not isinstance(caught.value, DamagedError)
+    assert "\n" not in str(caught.value)
+    said = capsys.readouterr().err.splitlines()
+    tries = [line for line in said if "attempt" in line]
+    assert len(tries) == (3 if status == 507 else 0) == len(said)
+    server.faults.fail_every = 0
+    assert server.names("bucket") == before
+    assert restored() == 12
+
+
+def test_what_is_refused_for_a_moment_is_read_all_the_same(server, capsys):
+    three_saves()
+    server.faults.fail_names, server.faults.fail_status = "12/params", 507
+    server.faults.fail_every = 8
+    assert restored() == 12
+    assert quarantined() == []
+
+
+def test_a_bucket_that_may_not_be_listed_is_no_empty_folder(server):
+    """Or the run would begin anew, over what is there."""
+    three_saves()
+    server.faults.denied = frozenset({"bucket"})
+    for look in (all_steps, complete_steps, list_quarantined, saved.health, saved.list_saved):
+        with pytest.raises(StorageError, match=r"cannot be read \(no permission\)"):
+            look(RUN)
+    with pytest.raises(StorageError, match="cannot be read"):
+        Checkpoints(RUN, keeping(9))
+    server.faults.denied = frozenset()
+    assert restored() == 12
+
+
+@pytest.mark.parametrize("status", [403, 507])
+def test_a_bucket_that_takes_nothing_ends_the_run_and_loses_nothing(status, server, capsys):
+    checkpoints = Checkpoints(RUN, keeping(9, attempts=3))
+    save(checkpoints, 3)
+    server.faults.refuse_writes = status
+    with pytest.raises(StorageError, match=r"7: cannot be written after 3 .*up to step 3"):
+        save(checkpoints, 7)
+    assert capsys.readouterr().out.count("warning: ") == 2
+    assert restored() == 3
+    server.faults.refuse_writes = 0
+    save(Checkpoints(RUN, keeping(9)), 7)
+    assert restored() == 7
+
+
+def test_a_bucket_that_is_full_for_a_while_is_waited_for(server, monkeypatch, capsys):
+    """Full after some objects of the checkpoint, which cannot be removed either at first."""
+    checkpoints = Checkpoints(RUN, keeping(9, attempts=3))
+    save(checkpoints, 3)
+    server.faults.refuse_names = "7/commit_success.txt"
+
+    def heal(seconds: float) -> None:
+        server.faults = server.faults if seconds < 2 else Faults()
+
+    remove = checkpoint.snapshot.remove
+    refusing = iter([True])
+
+    def refuse(folder: object) -> None:
+        if next(refusing, False):
+            raise OSError("Forbidden: no deletes")
+        remove(folder)
+
+    monkeypatch.setattr(checkpoint.snapshot, "remove", refuse)
+    monkeypatch.setattr(checkpoint, "_sleep", heal)
+    save(checkpoints, 7)
+    assert capsys.readouterr().out.count("cannot be written (no permission)") == 2
+    assert restored() == 7
+    assert not objects(server, "unfinished")
+
+
+def test_errors_are_told_apart():
+    """Those that say nothing of what is there, and of these those that may pass."""
+    import aiohttp
+    import requests
+    from gcsfs.retry import ChecksumError, HttpError
+
+    passing = [
+        HttpError({"code": 503, "message": "x"}),
+        requests.exceptions.ProxyError(),  # what gcsfs makes of 502
+        aiohttp.ClientError("gone"),
+        ChecksumError("not what was sent"),
+        TimeoutError(),
+        ConnectionResetError(errno.ECONNRESET, "reset"),
+        OSError(errno.EIO, "Input/output error"),
+        ValueError("Error reading: ABORTED: All 5 retry attempts failed: no [curl_code='52']"),
+        ValueError("UNAVAILABLE: x [http_response_code='503']"),
+    ]
+    lasting = [
+        OSError("Forbidden: https://host/b/bucket/o\nno access"),
+        HttpError({"code": 401, "message": "Invalid Credentials"}),
+        PermissionError(errno.EACCES, "Permission denied"),
+        ValueError("PERMISSION_DENIED: x [http_response_code='403']"),
+        MemoryError(),
+    ]
+    damaged = [
+        FileNotFoundError("gs://bucket/x"),
+        NotADirectoryError(errno.ENOTDIR, "Not a directory"),
+        ValueError("DATA_LOSS: crc32c mismatch"),
+        ValueError("NOT_FOUND: no such key [http_response_code='404']"),
+        KeyError("x"),
+    ]
+    assert all(buckets.is_away(error) and buckets.may_pass(error) for error in passing)
+    assert all(buckets.is_away(error) for error in lasting)
+    assert not any(buckets.may_pass(error) for error in lasting)
+    assert not any(buckets.is_away(error) for error in damaged)
+
+
+# Real processes.
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory) -> Config:
+    config = deep_config(small_store(tmp_path_factory.mktemp("store") / "store"))
+    saving = dataclasses.replace(config.checkpoint, write_attempts=3)
+    return dataclasses.replace(config, checkpoint=saving)
+
+
+@pytest.fixture(scope="module")
+def reference(config, tmp_path_factory) -> Path:
+    """A run on the disk that nothing happens to."""
+    folder = tmp_path_factory.mktemp("reference")
+    run_job(config, folder / "run", folder, processes=1)
+    return folder / "run"
+
+
+def in_lines(said: str) -> None:
+    for noise in ("Traceback", "Unclosed", "was never retrieved", "out of retries"):
+        assert noise not in said, said
+
+
+def status_of(folder: str) -> dict:
+    command = [sys.executable, "-m", "bert_jax", "status", f"--workdir={folder}", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=True)
+    in_lines(done.stderr)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("status", [403, 507])
+def test_storage_that_refuses_ends_all_processes_and_a_restart_has_the_same_bits(
+    status, server, config, reference, tmp_path
+):
+    with Job(config, RUN, tmp_path, processes=2) as job:
+        job.wait_for(lambda: 2 in complete_steps(RUN), "a checkpoint")
+        server.faults.refuse_writes = status
+        assert job.codes() == [45, 45]
+        first, second = (process.said() for process in job.processes)
+    in_lines(first + second)
+    assert "attempt 1 of 3, the next in 1 s" in first
+    assert "attempt 2 of 3, the next in 2 s" in first
+    for said in (first, second):
+        assert "cannot be written after 3 attempts" in said
+        assert "nothing is lost up to step " in said
+    server.faults.refuse_writes = 0
+    there = complete_steps(RUN)
+    assert there
+    found = status_of(RUN)
+    assert found["restart_from"] == there[-1]
+    run_job(config, RUN, tmp_path, processes=2)
+    assert_same_bits(RUN, reference)
+    assert set(there) < set(complete_steps(RUN))
+
+
+@pytest.mark.slow
+def test_a_kill_while_saving_then_an_outage_then_damage_end_in_the_same_bits(
+    server, config, reference, tmp_path
+):
+    server.faults.latency = 0.02
+    with Job(config, RUN, tmp_path, processes=2) as job:
+        job.wait_for(lambda: objects(server, "checkpoints/4.unfinished"), "a save")
+        job.send(signal.SIGKILL, 0)
+        assert job.codes() == [-signal.SIGKILL, 43]
+        in_lines(job.said())
+    with Job(config, RUN, tmp_path, processes=2) as job:
+        job.wait_for(lambda: 4 in complete_steps(RUN), "a checkpoint")
+        server.faults.down = True
+        time.sleep(4)  # as long as it lasts: the run meanwhile gets to its next save
+        server.faults.down = False
+        assert job.codes() == [0, 0]
+        in_lines(job.said())
+    assert_same_bits(RUN, reference)
+    for name in objects(server, "checkpoints/8/params/"):
+        if "/d/" in name:
+            data = server.read("bucket", name)
+            server.write("bucket", name, data[: len(data) // 2] + b"?" + data[len(data) // 2 + 1 :])
+    with Job(config, RUN, tmp_path, processes=2) as job:
+        assert job.codes() == [0, 0]
+        assert job.said().count("/8: damaged: ") == 1
+        in_lines(job.said())
+    assert_same_bits(RUN, reference)
+    found = status_of(RUN)
+    assert [one["folder"] for one in found["quarantined"]] == ["8"]
+    assert (found["restart_from"], found["finished"]) == (8, True)
+
+
+@pytest.mark.slow
+def test_records_that_are_refused_end_no_run_and_no_secret_is_written(
+    server, config, reference, tmp_path, monkeypatch
+):
+    """Credentials are in the environment and in requests, and nowhere else."""
+    server.faults.refuse_names = "run/metrics"
+    env = {
+        "GOOGLE_AUTH_TOKEN_FOR_TESTING": SECRET,
+        "FSSPEC_GCS": json.dumps({"token": SECRET}),
+    }
+    with Job(config, RUN, tmp_path, processes=2, env=env) as job:
+        job.wait_for(lambda: complete_steps(RUN), "a checkpoint")
+        lines = [Path(f"/proc/{p.popen.pid}/cmdline").read_bytes() for p in job.processes]
+        assert job.codes() == [0, 0]
+        said = job.said()
+    in_lines(said)
+    assert "metrics.jsonl: cannot be written (no permission); the run goes on" in said
+    assert list(metrics.records(checkpoint.folder_of(RUN).parent / "metrics.jsonl")) == []
+    agents = server.tokens[f"Bearer {SECRET}"]
+    assert {"python-gcsfs", "tensorstore"} <= agents
+    written = [name.encode() + server.read("bucket", name) for name in server.names("bucket")]
+    assert not [data for data in [*written, *lines, said.encode()] if SECRET.encode() in data]
+    assert checkpoint.find_step(RUN) == 8
+    for x, y in zip(
+        jax.tree.leaves(checkpoint.load_params(RUN)[0]),
+        jax.tree.leaves(checkpoint.load_params(reference)[0]),
+        strict=True,
+    ):
+        assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
