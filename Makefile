@@ -39,10 +39,12 @@ bench: .venv/torch  ## Data pipeline and training speed, beside the alternatives
 soak: .venv/dev  ## A run disturbed 50 times, compared with one that was not; KILLS=N for another number
 	@$(BIN)/python tests/soak.py --kills=$${KILLS:-50}
 
-nightly:  ## The tests with the newest releases that setup.py allows, in .venv-nightly
+nightly:  ## With the newest releases that setup.py allows: the tests, the longest tests, the soak
 	@"$(PYTHON)" -m venv --clear .venv-nightly
 	@.venv-nightly/bin/python -m pip install --quiet --upgrade -e '.[dev]'
 	@.venv-nightly/bin/pytest
+	@.venv-nightly/bin/pytest -m nightly
+	@.venv-nightly/bin/python tests/soak.py --kills=50
 
 clean:  ## Remove environments, caches and demo_run
 	@rm -rf .venv .venv-nightly .venv-lock .venv-audit build dist demo_run *.egg-info \
