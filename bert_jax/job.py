@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+import re
 import sys
 import time
 import traceback
@@ -16,6 +17,9 @@ from bert_jax.errors import DONE, FAILED, LOST, STOPPED, StoppedError, code_of
 from bert_jax.preemption import Stops
 from bert_jax.pulse import Pulse
 from bert_jax.watchdog import Ending, Watch, Watchdog
+
+# What JAX's error says where processes could not talk to one another.
+_CONNECTION = re.compile("Gloo|DEADLINE_EXCEEDED|UNAVAILABLE")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +107,9 @@ def _end_all(error: BaseException, pulse: Pulse, ending: Ending) -> NoReturn:
             # Most likely because another process is gone: then this ends in here.
             pulse.wait_for_news()
         traceback.print_exception(error)
-        code = FAILED
+        # A connection failed, though nobody is gone: another attempt may go well.
+        failed = isinstance(error, jax.errors.JaxRuntimeError) and _CONNECTION.search(str(error))
+        code = LOST if failed else FAILED
     # Lost without a death: somewhere a process hangs, and its stacks say where.
     ending.end(code, str(error) or type(error).__name__, stacks=code == LOST)
 
