@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -11,10 +12,13 @@ from typing import NoReturn
 from bert_jax import distributed, terminal
 from bert_jax.config import Config
 from bert_jax.distributed import Peers, Place
-from bert_jax.errors import DONE, FAILED, STOPPED, StoppedError, code_of
+from bert_jax.errors import DONE, FAILED, LOST, STOPPED, StoppedError, code_of
 from bert_jax.preemption import Stops
 from bert_jax.pulse import Pulse
 from bert_jax.watchdog import Ending, Watch, Watchdog
+
+# What JAX's error says where processes could not talk to one another.
+_CONNECTION = re.compile("Gloo|DEADLINE_EXCEEDED|UNAVAILABLE")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,11 +101,17 @@ def _end_all(error: BaseException, pulse: Pulse, ending: Ending) -> NoReturn:
     """Only this process is here: the others hear why, and end with the same code."""
     code = code_of(error)
     if code is None:
-        # Most likely a collective failed because another process is gone: then this ends in here.
-        pulse.wait_for_news()
+        import jax  # has started; not when this module is read
+
+        if isinstance(error, jax.errors.JaxRuntimeError):
+            # Most likely because another process is gone: then this ends in here.
+            pulse.wait_for_news()
         traceback.print_exception(error)
-        code = FAILED
-    ending.end(code, str(error) or type(error).__name__)
+        # A connection failed, though nobody is gone: another attempt may go well.
+        failed = isinstance(error, jax.errors.JaxRuntimeError) and _CONNECTION.search(str(error))
+        code = LOST if failed else FAILED
+    # Lost without a death: somewhere a process hangs, and its stacks say where.
+    ending.end(code, str(error) or type(error).__name__, stacks=code == LOST)
 
 
 def _exit(code: int) -> NoReturn:

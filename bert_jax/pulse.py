@@ -19,7 +19,7 @@ from bert_jax.errors import LOST
 from bert_jax.watchdog import Ending, Watch
 
 _INTERVAL = 1.0  # seconds between beats
-_NEWS = 5.0  # seconds until it is known here that another process is gone
+_NEWS = 30.0  # seconds in which it is known here that another process is gone; far less as a rule
 _PARTING = 2.5  # seconds in which a process that closed its connection may have said why
 
 
@@ -59,8 +59,8 @@ class Pulse:
         threading.Thread(target=self._listen, name="connections", daemon=True).start()
 
     def wait_for_news(self) -> None:
-        """Something failed here. If that is because another process is gone, this one ends in here
-        with a line that says so."""
+        """A collective failed here, or the store. If that is because another process is gone, this
+        one ends in here with a line that says so."""
         self._over.wait(_NEWS)
         if any(beat.closed for beat in self._beats):
             self._over.wait()
@@ -187,15 +187,16 @@ class Pulse:
         )
 
     def _follow(self, verdict: str) -> None:
-        code, line, process = json.loads(verdict)
+        code, line, process, stacks = json.loads(verdict)
         if process != self._peers.process_id:
             with contextlib.suppress(Exception):  # process 0 may be gone itself
                 self._peers.put(f"gone/{self._peers.process_id}", "")
-            self._ending.end(code, f"{self._peers.name(process)}: {line}", tell=False)
+            line = f"{self._peers.name(process)}: {line}"
+            self._ending.end(code, line, stacks=stacks, tell=False)
 
     def _tell(self, code: int, line: str) -> None:
         """Tells the others that this process ends; process 0 stays until they know."""
-        said = json.dumps([code, line, self._peers.process_id])
+        said = json.dumps([code, line, self._peers.process_id, self._ending.with_stacks])
         teller = threading.Thread(target=self._peers.put, args=("verdict", said), daemon=True)
         teller.start()
         teller.join(2.0)

@@ -103,6 +103,8 @@ def pretrain(
         if left:
             console.print("compiling")
         compiled = [compile_stage(run, stage, first) for stage in left]
+        # On CPUs the first sum over all processes waits for the slowest for 30 s, no longer.
+        job.peers.exchange("compiled")
         display = stack.enter_context(RunDisplay(config.total_steps, first, len(run.stages)))
         profiler = Profiler(run.folder, profile if job.peers.is_first else None)
         for stage, programs in zip(left, compiled, strict=True):

@@ -93,6 +93,7 @@ class Ending:
         self._host, self._lock = host, threading.Lock()
         # What else must hear of it before this process is gone: (code, line).
         self.before: list[Callable[[int, str], None]] = []
+        self.with_stacks = False  # the others are to say where they are, too
 
     def end(self, code: int, line: str, *, stacks: bool = False, tell: bool = True) -> NoReturn:
         """Says the line, with `stacks` where every thread is, tells the others, exits."""
@@ -101,6 +102,7 @@ class Ending:
         timer = threading.Timer(_TELLING, os._exit, (code,))
         timer.daemon = True
         timer.start()
+        self.with_stacks = stacks
         if stacks:
             print(f"{self._host}: where every thread is:", file=sys.stderr, flush=True)
             faulthandler.dump_traceback(all_threads=True)

@@ -211,8 +211,6 @@ def test_a_process_stuck_in_data_loading(store, tmp_path):
     ("place", "number", "hit", "activity"),
     [
         ("compile", 1, 1, "compile"),
-        ("step", 3, 0, "step"),
-        ("evaluate", 1, 1, "evaluate"),
         ("save", 2, 1, "save"),
         ("write", 2, 0, "save"),
         ("read", 1, 1, "restore"),
@@ -228,6 +226,18 @@ def test_hanging_there(place, number, hit, activity, store, whole, started, tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("place", "number"), [("step", 3), ("evaluate", 1)])
+def test_hanging_where_the_others_wait_at_the_same(place, number, store, started, tmp_path):
+    """They may come to the deadline first: so all show their stacks."""
+    job = hang(saving(store, **{place: 8.0}), started, tmp_path, "host-0", place, number)
+    for process in (0, 1):
+        assert f"host-{process}: where every thread is:" in said_by(job, process)
+        line = rf"error: .*host-\d hangs: \d+ s at '{place}' after step \d \(config.deadlines."
+        assert re.search(line, said_by(job, process))
+    assert "in sleeps_for_ever" in said_by(job, 0)
+
+
+@pytest.mark.slow
 def test_a_barrier_says_who_has_not_come(store, started, tmp_path):
     job = hang(saving(store, barrier=8.0), started, tmp_path, "host-1", "exchange", 4)
     line = (
@@ -236,6 +246,7 @@ def test_a_barrier_says_who_has_not_come(store, started, tmp_path):
     )
     assert re.search(f"error: {line}", said_by(job, 0))
     assert re.search(rf"error: host-0 \(process 0\): {line}", said_by(job, 1))
+    assert "in sleeps_for_ever" in said_by(job, 1)
 
 
 # --- failing --------------------------------------------------------------------------------------
@@ -280,16 +291,14 @@ def test_stores_that_differ_between_machines(config, started, tmp_path, monkeypa
 
 
 @pytest.mark.slow
-def test_what_process_0_alone_sees(config, whole, started, tmp_path):
-    """The workdir holds a run of another configuration."""
+def test_a_workdir_of_another_configuration(config, whole, started, tmp_path):
+    """All see it, and each says it once."""
     shutil.copytree(whole, started)
     other = dataclasses.replace(config, seed=config.seed + 1)
     with Job(other, started, tmp_path, processes=2) as job:
         assert job.codes() == [FAILED, FAILED]
-    lines = re.findall(r"error: .*", job.processes[0].said())
-    assert len(lines) == 1
-    assert "seed" in job.processes[0].said()
-    assert "error: host-0 (process 0): " in said_by(job, 1)
+    for process in (0, 1):
+        assert said_by(job, process).count("cannot go on with another config.seed") == 1
     assert "Traceback" not in job.said()
 
 

@@ -61,10 +61,12 @@ class Ending:
     def __init__(self) -> None:
         self.before: list[Callable[[int, str], None]] = []
         self.ends: list[tuple[int, str, bool]] = []
+        self.with_stacks = False
+        self.showed: list[bool] = []
         self.ended = threading.Event()
 
     def end(self, code: int, line: str, *, stacks: bool = False, tell: bool = True) -> None:
-        assert not stacks
+        self.showed.append(stacks)
         self.ends.append((code, line, tell))
         self.ended.set()
         threading.Event().wait()  # for ever
@@ -194,7 +196,7 @@ def test_a_closed_connection_is_a_death(members):
 def test_what_a_process_said_before_it_went_is_the_reason(members):
     """Its connection is closed as well: but the verdict is there."""
     job = members(3)
-    verdict = json.dumps([44, "the numbers are wrong", 2])
+    verdict = json.dumps([44, "the numbers are wrong", 2, False])
     job.store.texts["bert_jax/verdict"] = verdict
     job.ends[2].close()
     job.start(0)
@@ -248,6 +250,37 @@ def test_an_end_is_told_to_all_and_process_0_waits_until_they_know(members):
         assert job.endings[process].line() == "host-0 (process 0): the disk is full"
         assert job.endings[process].ends[0][0] == 45
     assert job.endings[0].ends == []
+    assert job.endings[1].showed == [False]
+
+
+def test_where_one_hangs_all_say_where_they_are(members):
+    """The one that reached its deadline may only have waited for another."""
+    job = members(2)
+    job.start(0)
+    job.start(1)
+    job.endings[1].with_stacks = True
+    for tell in job.endings[1].before:
+        tell(LOST, "host-1 hangs")
+    assert job.endings[0].line() == "host-1 (process 1): host-1 hangs"
+    assert job.endings[0].showed == [True]
+
+
+def test_process_0_waits_for_the_last_that_does_not_know(members):
+    """Of four, one is dead, one has heard and is gone; the last has yet to hear."""
+    job = members(4)
+    job.start(0)
+    job.store.texts["bert_jax/gone/2"] = ""
+    job.ends[1].close()
+    job.ends[2].close()
+
+    def hears() -> None:
+        time.sleep(1.0)
+        job.store.texts["bert_jax/gone/3"] = ""
+
+    threading.Thread(target=hears).start()
+    for tell in job.endings[0].before:
+        tell(LOST, "host-1 is lost")
+    assert "bert_jax/gone/3" in job.store.texts
 
 
 def test_a_request_to_stop_reaches_all_once(members):
