@@ -6,6 +6,8 @@ process, and before each piece every process calls `begin`. When a request is kn
 says how many pieces it has begun; the largest number is where all of them stop.
 """
 
+import http.client
+import itertools
 import os
 import signal
 import socket
@@ -108,6 +110,9 @@ class Stops:
     def listening(self, say: Callable[[str], None]) -> Iterator[None]:
         """SIGTERM and SIGINT are requests to stop; a second SIGINT interrupts at once.
 
+        It is a second one where this very process was sent both: a signal to each process of a
+        cluster is one request, however late it reaches the last of them.
+
         The signals are read by a thread, so that they are known while the main thread waits for a
         device or a compiler. Outside the main thread of a program nothing is listened to.
         """
@@ -116,18 +121,27 @@ class Stops:
             return
         reader, writer = socket.socketpair()
         writer.setblocking(False)
+        asking = (signal.SIGTERM, signal.SIGINT)
+        # SIGINTs: the thread misses none, the main thread may see them late, and two as one.
+        heard, handled = itertools.count(), itertools.count()
+        twice = threading.Event()
 
         def listen() -> None:
             while numbers := reader.recv(64):
                 for number in numbers:
-                    self._note(signal.Signals(number), say)
+                    if number == signal.SIGINT and next(heard):
+                        twice.set()
+                        if self._ending:
+                            self._ending.end(128 + number, _AT_ONCE)
+                    elif number in asking:
+                        self._note(signal.Signals(number), say)
 
         def interrupt(number: int, frame: Any) -> None:
-            if number == signal.SIGINT and self.why:
+            again = number == signal.SIGINT and (next(handled) or twice.is_set())
+            if again and not self._ending:  # which ends it otherwise
                 raise KeyboardInterrupt
 
-        numbers = (signal.SIGTERM, signal.SIGINT)
-        old = {number: signal.signal(number, interrupt) for number in numbers}
+        old = {number: signal.signal(number, interrupt) for number in asking}
         old_fd = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         listener = threading.Thread(target=listen, name="signals", daemon=True)
         listener.start()
@@ -142,13 +156,8 @@ class Stops:
             reader.close()
 
     def _note(self, number: signal.Signals, say: Callable[[str], None]) -> None:
-        if number not in (signal.SIGTERM, signal.SIGINT):
-            return
-        if self.why and number == signal.SIGINT:
-            if self._ending:
-                self._ending.end(128 + number, _AT_ONCE)
-            return
-        say(f"{number.name}: saves and stops (Ctrl-C again: at once, unsaved)")
+        how = "again" if number == signal.SIGINT else "twice"
+        say(f"{number.name}: saves and stops (Ctrl-C {how}: at once, unsaved)")
         self.request(f"{number.name} to {self.peers.name(self.peers.process_id)}")
 
     def watch_machine(self) -> None:
@@ -159,6 +168,7 @@ class Stops:
             threading.Thread(target=self._poll, args=(host,), name="notices", daemon=True).start()
 
     def _poll(self, host: str) -> None:
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         while not self.why:
             for path, well in _NOTICES.items():
                 asked = urllib.request.Request(
@@ -166,9 +176,9 @@ class Stops:
                     headers={"Metadata-Flavor": "Google"},
                 )
                 try:
-                    with urllib.request.urlopen(asked, timeout=2) as answer:
+                    with direct.open(asked, timeout=2) as answer:
                         said = answer.read(200).decode(errors="replace").strip()
-                except OSError:
+                except (OSError, http.client.HTTPException):
                     continue  # a machine that answers nothing has no notice
                 if said and said != well:
                     machine = self.peers.name(self.peers.process_id)

@@ -102,7 +102,8 @@ class Pulse:
                 self._follow(verdict)
             if notice and not told:
                 told = True
-                self.on_stop(notice)
+                # It waits for the others, while their beats and their ends are still to be read.
+                threading.Thread(target=self.on_stop, args=(notice,), daemon=True).start()
             time.sleep(_INTERVAL)
 
     def _read_beats(self) -> None:
