@@ -139,6 +139,22 @@ class Checkpoints:
             self._thread = threading.Thread(target=self._write, args=arguments, name="checkpoint")
             self._thread.start()
 
+    def note_evaluation(self, step: int, evaluation: Mapping[str, float]) -> None:
+        """Adds held-out figures to the checkpoint of a step that was saved without them.
+
+        Where the storage refuses, the checkpoint stays as it is.
+        """
+        if not self._writes:
+            return
+        try:
+            meta = {**read_meta(self._workdir, step), "evaluation": dict(evaluation)}
+            snapshot.replace_meta(self._folder / str(step), sealed(meta))
+        except Exception as error:  # whatever the storage raises
+            said = f"warning: step {step} stays without its evaluation ({in_a_line(error)})"
+            console.print(said, markup=False)
+            return
+        self._saved[step] = Saved(step, evaluation["loss"])
+
     def restore_newest(
         self, abstract: State, *, strict: bool = False
     ) -> tuple[State, dict[str, Any]] | None:

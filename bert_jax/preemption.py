@@ -6,6 +6,8 @@ process, and before each piece every process calls `begin`. When a request is kn
 says how many pieces it has begun; the largest number is where all of them stop.
 """
 
+import http.client
+import itertools
 import os
 import signal
 import socket
@@ -41,7 +43,6 @@ class Stops:
         self._begun = 0  # pieces of work
         self._agreed: int | None = None  # pieces to do in all
         self.why = ""
-        self._was_told = False  # a signal came to this process, and its user was answered
 
     def begin(self) -> None:
         """The next piece of work begins.
@@ -109,6 +110,9 @@ class Stops:
     def listening(self, say: Callable[[str], None]) -> Iterator[None]:
         """SIGTERM and SIGINT are requests to stop; a second SIGINT interrupts at once.
 
+        It is a second one where this very process was sent both: a signal to each process of a
+        cluster is one request, however late it reaches the last of them.
+
         The signals are read by a thread, so that they are known while the main thread waits for a
         device or a compiler. Outside the main thread of a program nothing is listened to.
         """
@@ -117,19 +121,27 @@ class Stops:
             return
         reader, writer = socket.socketpair()
         writer.setblocking(False)
+        asking = (signal.SIGTERM, signal.SIGINT)
+        # SIGINTs: the thread misses none, the main thread may see them late, and two as one.
+        heard, handled = itertools.count(), itertools.count()
+        twice = threading.Event()
 
         def listen() -> None:
             while numbers := reader.recv(64):
                 for number in numbers:
-                    self._note(signal.Signals(number), say)
+                    if number == signal.SIGINT and next(heard):
+                        twice.set()
+                        if self._ending:
+                            self._ending.end(128 + number, _AT_ONCE)
+                    elif number in asking:
+                        self._note(signal.Signals(number), say)
 
         def interrupt(number: int, frame: Any) -> None:
-            # With an `ending` the listener ends the process, wherever this thread is.
-            if number == signal.SIGINT and self._was_told and not self._ending:
+            again = number == signal.SIGINT and (next(handled) or twice.is_set())
+            if again and not self._ending:  # which ends it otherwise
                 raise KeyboardInterrupt
 
-        numbers = (signal.SIGTERM, signal.SIGINT)
-        old = {number: signal.signal(number, interrupt) for number in numbers}
+        old = {number: signal.signal(number, interrupt) for number in asking}
         old_fd = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         listener = threading.Thread(target=listen, name="signals", daemon=True)
         listener.start()
@@ -144,16 +156,8 @@ class Stops:
             reader.close()
 
     def _note(self, number: signal.Signals, say: Callable[[str], None]) -> None:
-        if number not in (signal.SIGTERM, signal.SIGINT):
-            return
-        if self._was_told and number == signal.SIGINT:
-            if self._ending:
-                self._ending.end(128 + number, _AT_ONCE)
-            return
-        if self._was_told:
-            return
-        self._was_told = True  # only then: all processes get a Ctrl-C, one may know of it by others
-        say(f"{number.name}: saves and stops (Ctrl-C again: at once, unsaved)")
+        how = "again" if number == signal.SIGINT else "twice"
+        say(f"{number.name}: saves and stops (Ctrl-C {how}: at once, unsaved)")
         self.request(f"{number.name} to {self.peers.name(self.peers.process_id)}")
 
     def watch_machine(self) -> None:
@@ -164,6 +168,7 @@ class Stops:
             threading.Thread(target=self._poll, args=(host,), name="notices", daemon=True).start()
 
     def _poll(self, host: str) -> None:
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         while not self.why:
             for path, well in _NOTICES.items():
                 asked = urllib.request.Request(
@@ -171,9 +176,9 @@ class Stops:
                     headers={"Metadata-Flavor": "Google"},
                 )
                 try:
-                    with urllib.request.urlopen(asked, timeout=2) as answer:
+                    with direct.open(asked, timeout=2) as answer:
                         said = answer.read(200).decode(errors="replace").strip()
-                except OSError:
+                except (OSError, http.client.HTTPException):
                     continue  # a machine that answers nothing has no notice
                 if said and said != well:
                     machine = self.peers.name(self.peers.process_id)

@@ -111,7 +111,8 @@ class Pulse:
             if verdict:
                 self._follow(verdict)
             if notice and not told:
-                told = True  # it waits for other processes, the beats must not
+                told = True
+                # It waits for the others, while their beats and their ends are still to be read.
                 threading.Thread(target=self.on_stop, args=(notice,), daemon=True).start()
             time.sleep(_INTERVAL)
 

@@ -12,6 +12,7 @@ while it is being written or removed.
 """
 
 import asyncio
+import json
 import logging
 import os
 import threading
@@ -86,6 +87,23 @@ def read(folder: epath.Path, likes: Mapping[str, Any]) -> dict[str, Any]:
 
     jax.tree_util.tree_map_with_path(check, items, dict(likes))
     return items
+
+
+def replace_meta(folder: epath.Path, meta: Mapping[str, Any]) -> None:
+    """Other `meta` for a checkpoint that is complete; at any moment it has the old or the new.
+
+    Raises:
+        Exception: whatever the storage raises.
+    """
+    file, text = folder / "meta" / "metadata", json.dumps(meta)
+    if not _is_local(folder):
+        file.write_text(text)  # an object changes whole
+        return
+    new = _beside(file, ".new")
+    new.write_text(text)
+    _sync(new)
+    new.replace(file)
+    _sync(file.parent)
 
 
 def remove(folder: epath.Path) -> None:

@@ -108,7 +108,17 @@ def pretrain(
         display = stack.enter_context(RunDisplay(config.total_steps, first, len(run.stages)))
         profiler = Profiler(run.folder, profile if job.peers.is_first else None)
         for stage, programs in zip(left, compiled, strict=True):
-            loop = _Loop(run, stage, programs, checkpoints, writer, display, profiler, stop_after)
+            loop = _Loop(
+                run,
+                stage,
+                programs,
+                checkpoints,
+                writer,
+                display,
+                profiler,
+                stop_after,
+                evaluation_left=unevaluated and first > stage.first,
+            )
             try:
                 state = loop.train(state)
             finally:
@@ -159,7 +169,9 @@ class _Loop:
     display: RunDisplay
     profiler: Profiler
     stop_after: int | None
+    evaluation_left: bool  # the state has not been evaluated yet, if it is to be
     done: int = 0  # updates, of the whole run
+    evaluated: dict[str, float] | None = None  # held-out figures after the last of them
 
     def __post_init__(self) -> None:
         job = self.run.job
@@ -183,8 +195,9 @@ class _Loop:
         make = functools.partial(self.run.batch, stage)
         prepared = prefetch(make, first, stage.last, while_waiting=self.stops.check)
         try:
-            if first == stage.last:  # stopped in the evaluation at its end, which is left to do
-                self._evaluate(state)
+            # Stopped in the evaluation after this step: it is done now, and noted where it was not.
+            if self.evaluation_left and self._due(self.config.evaluation.every_steps):
+                self.checkpoints.note_evaluation(first, self._evaluate(state))
             with closing(prepared) as batches:
                 while self.done < stage.last:
                     began = time.perf_counter()
@@ -234,17 +247,17 @@ class _Loop:
 
     def _after_step(self, state: State) -> None:
         """Reports, evaluates and saves where it is time to."""
-        config, evaluated = self.config, None
+        config, self.evaluated = self.config, None
         self.display.advance(self.done)
         if self._due(config.log_every_steps):
             self._log()
         if self._due(config.evaluation.every_steps):
             with self.report.paused():
-                evaluated = self._evaluate(state)
+                self._evaluate(state)
             self._note_time()
         if self._due(config.checkpoint.every_steps):
             with self.report.paused():
-                self._save(state, evaluated)
+                self._save(state)
             self._note_time()
 
     def _log(self) -> None:
@@ -277,12 +290,13 @@ class _Loop:
             )
         self.writer.write("eval", self.done, self.stage.index, evaluated)
         self.display.evaluation(self.done, evaluated)
+        self.evaluated = evaluated
         return evaluated
 
-    def _save(self, state: State, evaluated: dict[str, float] | None = None) -> None:
+    def _save(self, state: State) -> None:
         with self.watch.doing("save"):
             self.checkpoints.save(
-                state, self.run.description, phase=self.stage.index, evaluation=evaluated
+                state, self.run.description, phase=self.stage.index, evaluation=self.evaluated
             )
 
     def _stop(self, state: State) -> NoReturn:

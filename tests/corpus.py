@@ -16,7 +16,12 @@ WORDS = 95
 
 
 def small_store(
-    path: Path, *, documents: int = 40, words: str = "w", repeat: bool = False
+    path: Path,
+    *,
+    documents: int = 40,
+    held_out: int = 8,
+    words: str = "w",
+    repeat: bool = False,
 ) -> TokenStore:
     """Documents of a few short sentences over 100 entries, from two sources.
 
@@ -31,14 +36,14 @@ def small_store(
         sentences = [rng.integers(low, high, rng.integers(1, 12)).tolist() for _ in range(count)]
         return StoredDocument(sentences, source=source)
 
-    made = [document(i % 2) for i in range(documents + 8)]
+    made = [document(i % 2) for i in range(documents + held_out)]
     return write_store(
         path,
         tokenizer=Tokenizer.from_vocab(
             [*SPECIAL, *(f"{words}{i}" for i in range(WORDS))], lowercase=True
         ),
-        train=made[8:],
-        held_out=made[:8],
+        train=made[held_out:],
+        held_out=made[:held_out],
         sources=("wiki", "books"),
     )
 

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +92,10 @@ class Job:
         processes: int,
         devices: int = DEVICES,
         one_core: bool = False,
+        program: Sequence[str] = ("-m", "bert_jax"),
         flags: Sequence[str] = (),
         env: dict[str, str] | None = None,
-        program: Sequence[str] = ("-m", "bert_jax"),
+        env_of: Mapping[int, dict[str, str]] | None = None,
     ):
         """Starts them.
 
@@ -102,8 +103,8 @@ class Job:
             folder: for the configuration and the output; a job of its own below it.
             devices: in all processes together.
             one_core: each process has one core, the next the next one.
-            flags: more words for every process. env: more variables.
-            program: what Python runs.
+            program: what Python is to run. flags: more words for every process.
+            env: more variables. env_of: process -> still more.
         """
         folder = folder / f"job_{time.monotonic_ns()}"
         folder.mkdir(parents=True)
@@ -127,7 +128,12 @@ class Job:
                     stdout=file,
                     stderr=subprocess.STDOUT,
                     stdin=subprocess.DEVNULL,
-                    env={**os.environ, "BERT_JAX_HOST_NAME": f"host-{index}", **(env or {})},
+                    env={
+                        **os.environ,
+                        "BERT_JAX_HOST_NAME": f"host-{index}",
+                        **(env or {}),
+                        **(env_of or {}).get(index, {}),
+                    },
                 )
             self.processes.append(Process(popen, output))
             if one_core and hasattr(os, "sched_setaffinity"):
