@@ -101,6 +101,8 @@ def pretrain(
             seconds=job.watch.seconds(),
         )
         compiled = [compile_stage(run, stage, first) for stage in left]
+        # Gloo waits 30 s for the others at a first collective; compilers may differ by more.
+        job.peers.exchange("compiled")
         display = stack.enter_context(RunDisplay(config.total_steps, first, len(run.stages)))
         profiler = Profiler(run.folder, profile if job.peers.is_first else None)
         for stage, programs in zip(left, compiled, strict=True):
