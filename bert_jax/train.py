@@ -104,7 +104,7 @@ def pretrain(
             console.print("compiling")
         compiled = [compile_stage(run, stage, first) for stage in left]
         # On CPUs the first sum over all processes waits for the slowest for 30 s, no longer.
-        job.peers.exchange("compiled")
+        job.peers.exchange("compiled", timeout=config.deadlines.compile)
         display = stack.enter_context(RunDisplay(config.total_steps, first, len(run.stages)))
         profiler = Profiler(run.folder, profile if job.peers.is_first else None)
         for stage, programs in zip(left, compiled, strict=True):

@@ -50,7 +50,7 @@ def test_interrupted_while_training_it_goes_on_to_the_report(text, tmp_path):
     )
     deadline = time.monotonic() + 300
     log = workdir / "run" / "metrics.jsonl"
-    while not (log.exists() and log.read_text()) and time.monotonic() < deadline:
+    while not (log.exists() and '"train"' in log.read_text()) and time.monotonic() < deadline:
         time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)

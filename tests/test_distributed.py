@@ -2,6 +2,7 @@
 
 import http.server
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -16,9 +17,10 @@ import jax._src.clusters.cloud_tpu_cluster as tpu
 import jax._src.clusters.cluster
 import pytest
 from corpus import small_store
-from processes import LIMIT, assert_same_bits, config_file, deep_config, newest_step, run
+from processes import LIMIT, Job, assert_same_bits, config_file, deep_config, newest_step, run
 
-from bert_jax import distributed, job
+from bert_jax import distributed
+from bert_jax import job as jobs
 from bert_jax.config import Config
 from bert_jax.config_file import load
 from bert_jax.distributed import Peers, Place, find_place, lone_place
@@ -382,6 +384,18 @@ def test_process_0_listens_on_the_named_address_alone(store, start, tmp_path, ev
     assert refuses(other) == (not everywhere)
 
 
+@pytest.mark.slow
+def test_a_process_that_compiles_for_longer_is_waited_for(store, tmp_path):
+    """Longer than gloo waits for it: 30 s, which nothing changes."""
+    config = deep_config(store, steps=2)
+    with Job(config, tmp_path / "run", tmp_path, processes=2, devices=2) as job:
+        job.wait_for_line("devices (cpu) in 2 processes")
+        job.send(signal.SIGSTOP, 1)
+        time.sleep(40)  # what is waited for is that nothing happens
+        job.send(signal.SIGCONT, 1)
+        assert job.codes() == [0, 0]
+
+
 def test_jax_is_started_as_a_job_for_one_process_too(tmp_path):
     script = (
         "import jax; from bert_jax import distributed, job; from bert_jax.config_file import load\n"
@@ -400,6 +414,6 @@ def test_jax_is_started_as_a_job_for_one_process_too(tmp_path):
 
 
 def test_a_run_inside_another_program_starts_nothing():
-    with job.within(load("tiny")) as one:
+    with jobs.within(load("tiny")) as one:
         assert (one.peers.num_processes, one.peers.is_first) == (1, True)
     assert not jax.distributed.is_initialized()
