@@ -97,9 +97,10 @@ def _end_all(error: BaseException, pulse: Pulse, ending: Ending) -> NoReturn:
     """Only this process is here: the others hear why, and end with the same code."""
     code = code_of(error)
     if code is None:
-        traceback.print_exception(error)
-        # Most likely a collective failed because another process is gone: then this ends in here.
+        # Most likely a collective failed because another process is gone: then this ends in here,
+        # with the line that says so and not with what JAX makes of it.
         pulse.wait_for_news()
+        traceback.print_exception(error)
         code = FAILED
     ending.end(code, str(error) or type(error).__name__)
 
