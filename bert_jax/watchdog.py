@@ -127,7 +127,7 @@ class Watchdog:
         }
         # These say themselves who is missing, at their deadline; this is for when they cannot.
         self._deadlines["start"] += 30.0
-        self._deadlines["barrier"] += 30.0
+        self._deadlines["barrier"] = max(self._deadlines.values()) + 30.0
         # What others are doing, for the line: set by whoever knows.
         self.others: Callable[[], str] = lambda: ""
 

@@ -37,6 +37,8 @@ _PASSES: Final = re.compile(
 _REFUSES: Final = re.compile(
     r"\b(PERMISSION_DENIED|UNAUTHENTICATED): |http_response_code='(?!404|412|416)"
 )
+# Clients say of a request all there was in it, and credentials may be: tokens, signatures.
+_SECRET: Final = re.compile(r"(\?|Bearer )[^\s'\")]+")
 # Of a disk: it does not work, which says nothing about what is on it.
 _BROKEN: Final = frozenset(
     (
@@ -155,7 +157,7 @@ def reason(error: BaseException) -> str:
         return "no answer in time"
     if str(error).startswith("Forbidden") or _status(error) in (401, 403):
         return "no permission"
-    text = " ".join(str(error).split())
+    text = " ".join(_SECRET.sub(r"\1…", str(error)).split())
     return text[:200] or type(error).__name__
 
 

@@ -342,11 +342,10 @@ def test_a_bucket_that_takes_nothing_ends_a_run_in_one_line(server, no_pauses, s
 )
 def test_a_workdir_that_cannot_be_is_one_line(where, says, server):
     server.faults.denied = frozenset({"secret"})
-    code, _, err = finished(
-        python(*("-m", "bert_jax", "pretrain", "--config=tiny", f"--workdir={where}"))
-    )
-    (line,) = err.splitlines()
-    assert (code, says in line) == (1, True), line
+    with pytest.raises(UserError) as error:
+        workdir.check_free(where)
+    (line,) = str(error.value).splitlines()
+    assert says in line
 
 
 # Records.
