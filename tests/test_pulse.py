@@ -50,6 +50,10 @@ class Store:
                 return self.texts[key]
         raise RuntimeError(f"DEADLINE_EXCEEDED: {key}")
 
+    def key_value_delete(self, folder: str) -> None:
+        for key in [key for key in self.texts if key.startswith(f"{folder}/")]:
+            del self.texts[key]
+
     def key_value_dir_get(self, folder: str) -> list[tuple[str, str]]:
         self._check()
         return [pair for pair in list(self.texts.items()) if pair[0].startswith(folder)]
@@ -321,6 +325,7 @@ def test_an_exchange_gives_all_the_same_in_order(members):
         thread.join(LIMIT)
     expected = [[f"{process}.{turn}" for process in range(3)] for turn in range(2)]
     assert said == dict.fromkeys(range(3), expected)
+    assert {key.split("/")[3] for key in job.store.texts if "/exchange/" in key} == {"1"}
 
 
 @pytest.mark.parametrize("me", [0, 1])
