@@ -165,14 +165,14 @@ def stop_and_continue(config: Config, workdir: Path, tmp_path: Path, *fault: obj
     assert newest_step(workdir) == record
 
 
-def test_a_stopped_process_is_given_up_and_does_not_go_on(store, whole, started, tmp_path):
+def test_a_stopped_process_is_given_up_and_does_not_go_on(store, started, tmp_path):
     """Stopped where it begins to write a checkpoint."""
     stop_and_continue(saving(store, peer=6.0), started, tmp_path, "host-0", "write", 3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("place", "hit"), [("data", 1), ("step", 0), ("evaluate", 1)])
-def test_stopped_there(place, hit, store, whole, started, tmp_path):
+def test_stopped_there(place, hit, store, started, tmp_path):
     stop_and_continue(saving(store, peer=6.0), started, tmp_path, f"host-{hit}", place, 2)
 
 
