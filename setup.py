@@ -54,7 +54,10 @@ setup(
     python_requires=">=3.11,<3.14",
     packages=[
         "bert_jax",
+        "bert_jax.checkpoint",
         "bert_jax.convert",
+        "bert_jax.job",
+        "bert_jax.records",
         "bert_jax.verbs",
         "configs",
         "data_pipeline",

@@ -160,7 +160,7 @@ def once(fault: Fault, workdir: Path, folder: Path) -> tuple[float, float, int, 
     from corpus import small_store
     from processes import Job, deep_config, newest_step
 
-    from bert_jax.saved import complete_steps
+    from bert_jax.checkpoint.saved import complete_steps
     from data_pipeline.store import open_store
 
     store = folder / "store"
@@ -236,8 +236,8 @@ def measure(
     from etils import epath
     from processes import config_file
 
-    from bert_jax import metrics
     from bert_jax.config_file import load
+    from bert_jax.records import metrics
     from data_pipeline.store import open_store
 
     store = folder / "costs"

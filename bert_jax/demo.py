@@ -95,10 +95,10 @@ def _adapt(config: Config, store: TokenStore, steps: int | None) -> Config:
 
 
 def _pretrain(config: Config, run: Path) -> None:
-    from bert_jax import distributed, job
+    from bert_jax.job import distributed, session
     from bert_jax.train import pretrain
 
-    with job.started(config, distributed.lone_place(), {}) as started:
+    with session.started(config, distributed.lone_place(), {}) as started:
         pretrain(config, run, job=started)
 
 

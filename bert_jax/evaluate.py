@@ -17,16 +17,17 @@ from typing import Any, Literal
 import jax
 from etils import epath
 
-from bert_jax import metrics, objectives, sharding
+from bert_jax import objectives, sharding
 from bert_jax.batches import make_batches
-from bert_jax.checkpoint import find_step, load_params
+from bert_jax.checkpoint.checkpoints import find_step, load_params
+from bert_jax.checkpoint.saved import complete_steps, read_meta
 from bert_jax.config import Config, DataConfig, MeshConfig, PhaseConfig
 from bert_jax.config_values import from_dict, to_dict
 from bert_jax.errors import UserError
-from bert_jax.event_log import EventLog
-from bert_jax.saved import complete_steps, read_meta
+from bert_jax.records import metrics
+from bert_jax.records.event_log import EventLog
+from bert_jax.records.step_report import Totals
 from bert_jax.step import Program, make_program
-from bert_jax.step_report import Totals
 from bert_jax.terminal import NAMES, console, measured, progress, table
 from data_pipeline.baselines import bigram_loss, unigram_loss
 from data_pipeline.batch import prefetch

@@ -10,7 +10,7 @@ from etils import epath
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from bert_jax.goodput import Goodput
+    from bert_jax.records.goodput import Goodput
     from data_pipeline.inspect import Lengths, ShownExample, ShownToken
 
 _PAGE = """<!doctype html>
@@ -167,7 +167,7 @@ def add_training(
         token_baselines: more lines for the plot of the masked tokens' loss, such as
             `data_pipeline.baselines.bigram_loss`, in nats.
     """
-    from bert_jax import metrics
+    from bert_jax.records import metrics
 
     train, held_out = metrics.read(workdir, "train"), metrics.read(workdir, "eval")
     if not train or not held_out:
@@ -209,7 +209,7 @@ def add_training(
 
 def add_goodput(page: Page, found: "Goodput") -> None:
     """Where the time of a run went: a bar and a table; nothing where no time is recorded."""
-    from bert_jax import goodput
+    from bert_jax.records import goodput
 
     if not found.wall:
         return

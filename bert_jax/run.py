@@ -13,11 +13,11 @@ from bert_jax.batches import make_batches
 from bert_jax.config import Config, PhaseConfig
 from bert_jax.errors import UserError
 from bert_jax.evaluate import HeldOut
-from bert_jax.job import Job
-from bert_jax.metrics import step_flops
+from bert_jax.job.session import Job
 from bert_jax.objectives import Corpus
+from bert_jax.records.metrics import step_flops
+from bert_jax.records.step_report import StepReport
 from bert_jax.step import Program, make_program
-from bert_jax.step_report import StepReport
 from bert_jax.terminal import console
 from data_pipeline.batch import Batches
 from data_pipeline.store import TokenStore, open_store

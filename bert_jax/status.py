@@ -8,14 +8,16 @@ from typing import Any
 
 from etils import epath
 
-from bert_jax import attempts, goodput, metrics, saved, workdir, workdir_lock
-from bert_jax.attempts import Attempt
+from bert_jax import workdir, workdir_lock
+from bert_jax.checkpoint import saved
+from bert_jax.checkpoint.saved import Quarantined, health, list_quarantined, list_saved
 from bert_jax.config import Config
 from bert_jax.config_values import from_dict
 from bert_jax.errors import UserError
-from bert_jax.goodput import Goodput
-from bert_jax.metrics import is_finite
-from bert_jax.saved import Quarantined, health, list_quarantined, list_saved
+from bert_jax.records import attempts, goodput, metrics
+from bert_jax.records.attempts import Attempt
+from bert_jax.records.goodput import Goodput
+from bert_jax.records.metrics import is_finite
 from data_pipeline.buckets import is_storage_error
 
 _AT_LEAST = 60.0  # seconds without a record before a run is taken to be at rest

@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable, Iterator
 
-from bert_jax import goodput, terminal
+from bert_jax import terminal
+from bert_jax.records import goodput
 from bert_jax.status import Record, Status
 
 _MOST = 5  # attempts and skipped steps that are listed

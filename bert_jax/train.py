@@ -13,16 +13,17 @@ from typing import Any, NoReturn
 import jax
 from etils import epath
 
-from bert_jax import goodput, hosts, metrics, nonfinite, workdir, workdir_lock
-from bert_jax import job as jobs
-from bert_jax.checkpoint import Checkpoints
+from bert_jax import nonfinite, workdir, workdir_lock
+from bert_jax.checkpoint.checkpoints import Checkpoints
 from bert_jax.config import Config
 from bert_jax.errors import NUMBERS, STOPPED, NumbersError, StoppedError, UserError
-from bert_jax.job import Job
-from bert_jax.metrics import Event, MetricWriter, seconds_left
+from bert_jax.job import session
+from bert_jax.job.preemption import StopRequestedError
+from bert_jax.job.session import Job
 from bert_jax.nonfinite import Skipped
-from bert_jax.preemption import StopRequestedError
 from bert_jax.profiling import Profiler, Steps
+from bert_jax.records import goodput, hosts, metrics
+from bert_jax.records.metrics import Event, MetricWriter, seconds_left
 from bert_jax.run import Programs, Run, Stage, compile_stage, prepare
 from bert_jax.step import State
 from bert_jax.terminal import RunDisplay, console
@@ -55,7 +56,7 @@ def pretrain(
         StorageError: a checkpoint cannot be written, or none that is there is good.
     """
     with contextlib.ExitStack() as stack:
-        job = job or stack.enter_context(jobs.within(config))
+        job = job or stack.enter_context(session.within(config))
         if profile:
             profile.check(config.total_steps)
         run = prepare(config, epath.Path(folder), job)

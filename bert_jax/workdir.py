@@ -16,7 +16,7 @@ from typing import Any
 
 from etils import epath
 
-from bert_jax import saved
+from bert_jax.checkpoint import saved
 from bert_jax.config import Config
 from bert_jax.config_values import flatten, to_dict
 from bert_jax.errors import StorageError, UserError

@@ -9,10 +9,11 @@ import sys
 import time
 from typing import NoReturn
 
-from bert_jax import cli, run, snapshot
-from bert_jax.checkpoint import Checkpoints
-from bert_jax.distributed import Peers
+from bert_jax import cli, run
+from bert_jax.checkpoint import snapshot
+from bert_jax.checkpoint.checkpoints import Checkpoints
 from bert_jax.evaluate import HeldOut
+from bert_jax.job.distributed import Peers
 from bert_jax.profiling import Profiler
 from bert_jax.step import Program
 from data_pipeline.batch import Batches

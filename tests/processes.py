@@ -21,10 +21,10 @@ import pytest
 from corpus import small_config
 from etils import epath
 
-from bert_jax import metrics
+from bert_jax.checkpoint.saved import complete_steps, folder_of, read_meta
 from bert_jax.config import Config
 from bert_jax.config_values import to_dict
-from bert_jax.saved import complete_steps, folder_of, read_meta
+from bert_jax.records import metrics
 from data_pipeline.store import TokenStore
 
 _EXACT = ("step", "phase", "grad_norm", "learning_rate")  # in records, beside what is measured

@@ -20,11 +20,11 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bert_jax import checkpoint
-from bert_jax.checkpoint import Checkpoints
+from bert_jax.checkpoint import checkpoints as checkpoint
+from bert_jax.checkpoint.checkpoints import Checkpoints
+from bert_jax.checkpoint.saved import folder_of
 from bert_jax.config import CheckpointConfig
 from bert_jax.errors import StorageError
-from bert_jax.saved import folder_of
 
 STEPS = (3, 7, 12)
 

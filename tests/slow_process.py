@@ -21,8 +21,9 @@ from collections.abc import Callable
 from typing import Any
 
 import launch.local
-from bert_jax import cli, snapshot, train
-from bert_jax.preemption import Stops
+from bert_jax import cli, train
+from bert_jax.checkpoint import snapshot
+from bert_jax.job.preemption import Stops
 from bert_jax.step import Program
 from data_pipeline.batch import Batches
 

@@ -29,10 +29,10 @@ from corpus import small_store
 from etils import epath
 from processes import Job, assert_same_bits, deep_config
 
-from bert_jax import metrics
+from bert_jax.checkpoint.saved import complete_steps, folder_of, list_quarantined
 from bert_jax.config import Config
 from bert_jax.errors import DONE, LOST, STOPPED
-from bert_jax.saved import complete_steps, folder_of, list_quarantined
+from bert_jax.records import metrics
 
 KINDS = {"SIGKILL": 6, "SIGTERM": 2, "SIGSTOP": 1, "bit flip": 1}  # how often, of ten
 HANGS = 240.0  # seconds after which what should have ended is taken to hang

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bert_jax import cli, heads
-from bert_jax.checkpoint import Checkpoints, find_step, load_params
+from bert_jax.checkpoint.checkpoints import Checkpoints, find_step, load_params
+from bert_jax.checkpoint.saved import Saved, complete_steps, list_quarantined, read_meta, reasons
 from bert_jax.config import CheckpointConfig
 from bert_jax.config_values import to_dict
 from bert_jax.errors import StorageError, UserError
-from bert_jax.saved import Saved, complete_steps, list_quarantined, read_meta, reasons
 from bert_jax.train import pretrain
 
 

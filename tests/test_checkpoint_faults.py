@@ -14,10 +14,11 @@ import pytest
 from etils import epath
 from saving_process import STEPS, keeping, over, place, state_of
 
-from bert_jax import checkpoint, fingerprint, restoring, snapshot
-from bert_jax.checkpoint import Checkpoints
+from bert_jax.checkpoint import checkpoints as checkpoint
+from bert_jax.checkpoint import fingerprint, restoring, snapshot
+from bert_jax.checkpoint.checkpoints import Checkpoints
+from bert_jax.checkpoint.saved import complete_steps, list_quarantined, read_meta
 from bert_jax.errors import StorageError
-from bert_jax.saved import complete_steps, list_quarantined, read_meta
 
 PROGRAM = Path(__file__).with_name("saving_process.py")
 ABSTRACT = over(jax.devices()[:1])[1]
@@ -78,7 +79,7 @@ def test_a_kill_while_saving_leaves_the_old_or_the_new(tmp_path):
         kill_somewhere(tmp_path / f"{moment}", moment)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_kill_at_any_moment_of_saving_leaves_the_old_or_the_new(tmp_path):
     for moment in range(1, 130, 5):
         kill_somewhere(tmp_path / f"{moment}", moment)

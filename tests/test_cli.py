@@ -12,7 +12,7 @@ from corpus import small_store
 from etils import epath
 
 from bert_jax import cli, errors
-from bert_jax.metrics import read
+from bert_jax.records.metrics import read
 
 TINY = [
     "--config=tiny",

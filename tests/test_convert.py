@@ -17,7 +17,7 @@ from small import COMPUTE, model_config, run_config
 
 import bert_jax
 from bert_jax import cli, fill, heads
-from bert_jax.checkpoint import Checkpoints
+from bert_jax.checkpoint.checkpoints import Checkpoints
 from bert_jax.config import CheckpointConfig
 from bert_jax.config_values import to_dict
 from bert_jax.convert import names

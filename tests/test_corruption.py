@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from saving_process import STEPS, keeping, over, state_of
 
-from bert_jax import snapshot
-from bert_jax.checkpoint import Checkpoints
+from bert_jax.checkpoint import snapshot
+from bert_jax.checkpoint.checkpoints import Checkpoints
+from bert_jax.checkpoint.saved import health, list_quarantined, list_saved
 from bert_jax.errors import StorageError, UserError
-from bert_jax.saved import health, list_quarantined, list_saved
 
 KEEP = keeping(9)
 ABSTRACT = over(jax.devices()[:1])[1]

@@ -25,9 +25,9 @@ from processes import (
     run,
 )
 
+from bert_jax.checkpoint.saved import complete_steps, folder_of
 from bert_jax.config import Config
 from bert_jax.errors import DONE, FAILED, LOST, STORAGE
-from bert_jax.saved import complete_steps, folder_of
 from data_pipeline.store import TokenStore
 
 STEPS = 16
@@ -170,7 +170,7 @@ def test_a_stopped_process_is_given_up_and_does_not_go_on(store, started, tmp_pa
     stop_and_continue(saving(store, peer=6.0), started, tmp_path, "host-0", "write", 3)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("place", "hit"), [("data", 1), ("step", 0), ("evaluate", 1)])
 def test_stopped_there(place, hit, store, started, tmp_path):
     stop_and_continue(saving(store, peer=6.0), started, tmp_path, f"host-{hit}", place, 2)
@@ -206,14 +206,13 @@ def test_a_process_stuck_in_data_loading(store, tmp_path):
     assert_it_says_where(job, 1, "data")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "number", "hit", "activity"),
     [
-        ("compile", 1, 1, "compile"),
-        ("save", 2, 1, "save"),
-        ("write", 2, 0, "save"),
-        ("read", 1, 1, "restore"),
+        pytest.param("compile", 1, 1, "compile", marks=pytest.mark.nightly),
+        pytest.param("save", 2, 1, "save", marks=pytest.mark.nightly),
+        pytest.param("write", 2, 0, "save", marks=pytest.mark.slow),
+        pytest.param("read", 1, 1, "restore", marks=pytest.mark.slow),
     ],
 )
 def test_hanging_there(place, number, hit, activity, store, whole, started, tmp_path):
@@ -225,7 +224,7 @@ def test_hanging_there(place, number, hit, activity, store, whole, started, tmp_
     assert_it_says_where(job, hit, activity)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("place", "number"), [("step", 3), ("evaluate", 1)])
 def test_hanging_where_the_others_wait_at_the_same(place, number, store, started, tmp_path):
     """They may come to the deadline first: so all show their stacks."""
@@ -263,7 +262,7 @@ def test_a_bug_in_one_process_ends_all(config, started, tmp_path):
     assert "Traceback" not in said_by(job, 0)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("place", "hit"), [("open", 0), ("data", 1), ("evaluate", 0)])
 def test_what_one_process_refuses_ends_all_with_its_line(place, hit, config, started, tmp_path):
     program = faulty(f"host-{hit}", place, 2 if place != "open" else 1, "refusal")
@@ -290,7 +289,7 @@ def test_stores_that_differ_between_machines(config, started, tmp_path, monkeypa
     assert "Traceback" not in job.said()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_workdir_of_another_configuration(config, whole, started, tmp_path):
     """All see it, and each says it once."""
     shutil.copytree(whole, started)

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,14 +18,13 @@ import pytest
 from corpus import small_store
 from processes import LIMIT, Job, assert_same_bits, config_file, deep_config, newest_step, run
 
-from bert_jax import distributed
-from bert_jax import job as jobs
 from bert_jax.config import Config
 from bert_jax.config_file import load
-from bert_jax.distributed import Peers, Place, find_place, lone_place
 from bert_jax.errors import LostError, UserError
-from bert_jax.rendezvous import Met
-from bert_jax.watchdog import Watch
+from bert_jax.job import distributed
+from bert_jax.job import session as jobs
+from bert_jax.job.distributed import Place, find_place, lone_place
+from bert_jax.job.watchdog import Watch
 from data_pipeline.store import TokenStore
 
 SLURM = {
@@ -232,66 +230,6 @@ def test_a_cluster_that_never_answers_is_one_line(monkeypatch, tpu_machine):
         monkeypatch.setenv("GCE_METADATA_IP", f"127.0.0.1:{silent.getsockname()[1]}")
         with pytest.raises(LostError, match=r"Cloud TPU VM.*but no answer in 1 s"):
             find_place(timeout=1)
-
-
-class Store:
-    """JAX's key-value store, for the processes of one test."""
-
-    def __init__(self):
-        self._texts, self._changed = {}, threading.Condition()
-
-    def key_value_set(self, key, text, allow_overwrite):
-        with self._changed:
-            self._texts[key] = text
-            self._changed.notify_all()
-
-    def blocking_key_value_get(self, key, milliseconds):
-        with self._changed:
-            if not self._changed.wait_for(lambda: key in self._texts, milliseconds / 1000):
-                raise RuntimeError("DEADLINE_EXCEEDED")
-            return self._texts[key]
-
-    def key_value_try_get(self, key):
-        with self._changed:
-            if key not in self._texts:
-                raise RuntimeError("NOT_FOUND")
-            return self._texts[key]
-
-    def key_value_dir_get(self, folder):
-        with self._changed:
-            return [item for item in self._texts.items() if item[0].startswith(folder)]
-
-
-def peers_of(count: int) -> list[Peers]:
-    store, hosts = Store(), tuple(f"host-{i}" for i in range(count))
-    places = [Place("h:1", count, process) for process in range(count)]
-    return [Peers(p, Met(hosts, {}), Watch(), store, barrier=30.0) for p in places]
-
-
-def test_an_exchange_gives_all_values_by_process_and_counts_by_name():
-    got: dict[int, list] = defaultdict(list)
-
-    def talk(peers: Peers) -> None:
-        for name, text in (("a", "1"), ("b", "x"), ("a", "2"), ("a", "")):
-            got[peers.process_id].append(peers.exchange(name, f"{peers.process_id}{text}"))
-
-    threads = [threading.Thread(target=talk, args=(peers,)) for peers in peers_of(3)]
-    for thread in reversed(threads):
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    said = [["01", "11", "21"], ["0x", "1x", "2x"], ["02", "12", "22"], ["0", "1", "2"]]
-    assert got == {0: said, 1: said, 2: said}
-
-
-def test_who_is_missing_from_an_exchange_is_said_by_name():
-    first, _, third = peers_of(3)
-    third.put("exchange/data/0/2", "")
-    line = r"1 s .*'data'.*there: host-0 \(process 0\), host-2 \(process 2\); missing: host-1 \("
-    with pytest.raises(LostError, match=line):
-        first.exchange("data", timeout=1)
-    with pytest.raises(LostError, match="missing: host-1"):
-        third.exchange("data", timeout=1)
 
 
 def test_an_exchange_of_one_process_is_its_own_value():

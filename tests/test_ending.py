@@ -17,13 +17,13 @@ import pytest
 from corpus import small_store
 from processes import Job, deep_config
 
-from bert_jax.distributed import Peers, Place
+from bert_jax.checkpoint.saved import complete_steps
 from bert_jax.errors import NUMBERS
-from bert_jax.preemption import Stops
-from bert_jax.pulse import Pulse
-from bert_jax.rendezvous import Met
-from bert_jax.saved import complete_steps
-from bert_jax.watchdog import Ending, Watch
+from bert_jax.job.distributed import Peers, Place
+from bert_jax.job.preemption import Stops
+from bert_jax.job.pulse import Pulse
+from bert_jax.job.rendezvous import Met
+from bert_jax.job.watchdog import Ending, Watch
 
 LIMIT = 60.0  # seconds for whatever is waited for
 
@@ -110,7 +110,7 @@ def test_a_job_that_ends_because_of_its_numbers_has_saved_what_it_says(tmp_path)
 def test_a_process_ends_although_whoever_is_to_hear_of_it_hangs():
     program = (
         "import threading\n"
-        "from bert_jax.watchdog import Ending\n"
+        "from bert_jax.job.watchdog import Ending\n"
         "ending = Ending('here')\n"
         "ending.before.append(lambda code, line: threading.Event().wait())\n"
         "ending.end(43, 'the line')\n"
@@ -127,7 +127,7 @@ def test_a_process_that_was_put_to_sleep_does_not_hang():
         "import sys, time\n"
         "from small import DEADLINES\n"
         "import dataclasses\n"
-        "from bert_jax.watchdog import Ending, Watch, Watchdog\n"
+        "from bert_jax.job.watchdog import Ending, Watch, Watchdog\n"
         "watch = Watch()\n"
         "deadlines = dataclasses.replace(DEADLINES, step=4.0)\n"
         "Watchdog(watch, deadlines, 'here', Ending('here')).start()\n"

@@ -13,7 +13,7 @@ from corpus import small_config, small_store, two_phases
 from bert_jax import cli, sharding
 from bert_jax.config import Config
 from bert_jax.evaluate import HeldOut
-from bert_jax.step_report import Totals
+from bert_jax.records.step_report import Totals
 from bert_jax.train import pretrain
 from data_pipeline.store import TokenStore
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bert_jax.fingerprint import STRIDE, fingerprints, mesh_of, program
+from bert_jax.checkpoint.fingerprint import STRIDE, fingerprints, mesh_of, program
 
 TYPES = ("float32", "bfloat16", "float16", "int32", "uint32", "int8", "uint8", "bool")
 

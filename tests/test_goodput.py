@@ -8,8 +8,8 @@ from etils import epath
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_jax import goodput, metrics
-from bert_jax.attempts import split
+from bert_jax.records import goodput, metrics
+from bert_jax.records.attempts import split
 
 Record = dict[str, Any]
 

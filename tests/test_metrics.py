@@ -15,8 +15,8 @@ from etils import epath
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import masked_crc32c
 
-from bert_jax import metrics
-from bert_jax.metrics import MetricWriter
+from bert_jax.records import metrics
+from bert_jax.records.metrics import MetricWriter
 
 
 def no_constant(name: str) -> None:
@@ -87,7 +87,7 @@ def test_numbers_that_are_not_finite_are_null_and_nan_when_read(tmp_path):
 def test_a_killed_process_loses_no_line_and_the_next_one_starts_on_its_own(tmp_path):
     script = (
         "import os, signal, sys; from etils import epath\n"
-        "from bert_jax.metrics import MetricWriter\n"
+        "from bert_jax.records.metrics import MetricWriter\n"
         "writer = MetricWriter(epath.Path(sys.argv[1]))\n"
         "for step in range(50): writer.event('skipped', step, 0)\n"
         "os.kill(os.getpid(), signal.SIGKILL)"

@@ -21,14 +21,15 @@ from small import run_config
 from test_cli import TINY
 from test_step import ALL_AT_ONCE, CORPUS, mesh_of, place, rows_of, small
 
-from bert_jax import cli, errors, metrics, nonfinite, report, status, status_text, terminal
-from bert_jax.checkpoint import Checkpoints, load_params
+from bert_jax import cli, errors, nonfinite, report, status, status_text, terminal
+from bert_jax.checkpoint.checkpoints import Checkpoints, load_params
 from bert_jax.config import CheckpointConfig, Config
 from bert_jax.config_values import to_dict
 from bert_jax.nonfinite import Skipped
 from bert_jax.objectives import summarize
+from bert_jax.records import metrics
+from bert_jax.records.step_report import StepReport
 from bert_jax.step import make_program
-from bert_jax.step_report import StepReport
 
 LIMIT = 3
 GOOD, BAD = "good", "bad"

@@ -13,14 +13,14 @@ import jax
 import pytest
 from corpus import small_store, two_phases
 
-from bert_jax import preemption
-from bert_jax.distributed import Peers, Place, alone
 from bert_jax.errors import LOST, STOPPED, StoppedError
-from bert_jax.preemption import StopRequestedError, Stops
+from bert_jax.job import preemption
+from bert_jax.job.distributed import Peers, Place, alone
+from bert_jax.job.preemption import StopRequestedError, Stops
+from bert_jax.job.rendezvous import Met
+from bert_jax.job.watchdog import Watch
 from bert_jax.profiling import Profiler
-from bert_jax.rendezvous import Met
 from bert_jax.train import pretrain
-from bert_jax.watchdog import Watch
 
 LIMIT = 30.0  # seconds for whatever is waited for
 

@@ -49,7 +49,7 @@ def test_imports_follow_the_layers(path: Path) -> None:
         "launch": {"jax", "flax", "optax", "bert_jax", "data_pipeline"},
     }[package]
     assert not roots & above, f"{name_of(path)} imports {sorted(roots & above)}"
-    if name_of(path) != "bert_jax/snapshot.py":
+    if name_of(path) != "bert_jax/checkpoint/snapshot.py":
         assert "orbax" not in roots, f"{name_of(path)} imports orbax, which snapshot.py wraps"
 
 

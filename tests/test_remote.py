@@ -19,13 +19,16 @@ from corpus import SPECIAL, WORDS, small_config, small_store
 from etils import epath
 from gcs_emulator import Emulator
 
-from bert_jax import checkpoint, event_log, metrics, saved, status, workdir
+from bert_jax import status, workdir
+from bert_jax.checkpoint import checkpoints as checkpoint
+from bert_jax.checkpoint import saved
 from bert_jax.cli import main
 from bert_jax.config import Config
 from bert_jax.config_file import load
 from bert_jax.config_values import flatten, to_dict
 from bert_jax.errors import StorageError
-from bert_jax.event_log import EventLog, read_lines
+from bert_jax.records import event_log, metrics
+from bert_jax.records.event_log import EventLog, read_lines
 from data_pipeline import buckets, staging
 from data_pipeline.digests import BLOCK
 from data_pipeline.errors import UserError

@@ -21,11 +21,13 @@ from processes import LIMIT, Job, assert_same_bits, deep_config
 from processes import run as run_job
 from saving_process import STEPS, keeping, over, state_of
 
-from bert_jax import checkpoint, metrics, saved
-from bert_jax.checkpoint import Checkpoints
+from bert_jax.checkpoint import checkpoints as checkpoint
+from bert_jax.checkpoint import saved
+from bert_jax.checkpoint.checkpoints import Checkpoints
+from bert_jax.checkpoint.saved import DamagedError, all_steps, complete_steps, list_quarantined
 from bert_jax.config import Config
 from bert_jax.errors import StorageError
-from bert_jax.saved import DamagedError, all_steps, complete_steps, list_quarantined
+from bert_jax.records import metrics
 from data_pipeline import buckets
 
 pytestmark = pytest.mark.skipif(
@@ -308,8 +310,10 @@ def status_of(folder: str) -> dict:
     return json.loads(done.stdout)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("status", [403, 507])
+@pytest.mark.parametrize(
+    "status",
+    [pytest.param(403, marks=pytest.mark.nightly), pytest.param(507, marks=pytest.mark.slow)],
+)
 def test_storage_that_refuses_ends_all_processes_and_a_restart_has_the_same_bits(
     status, server, config, reference, tmp_path
 ):
@@ -365,7 +369,7 @@ def test_a_kill_while_saving_then_an_outage_then_damage_end_in_the_same_bits(
     assert (found["restart_from"], found["finished"]) == (8, True)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_records_that_are_refused_end_no_run_and_no_secret_is_written(
     server, config, reference, tmp_path, monkeypatch
 ):

@@ -10,9 +10,9 @@ import pytest
 from corpus import small_store
 from processes import Job, assert_same_bits, deep_config, newest_step, records, run
 
+from bert_jax.checkpoint.saved import folder_of
 from bert_jax.config import Config
 from bert_jax.errors import STOPPED
-from bert_jax.saved import folder_of
 from bert_jax.sharding import use_cpu_devices
 from data_pipeline.store import TokenStore
 
@@ -81,8 +81,13 @@ CASES = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
+IN_CI = ("wide", "data and fsdp, micro-batches, LAMB, ZeRO-1")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, marks=pytest.mark.slow if c in IN_CI else pytest.mark.nightly) for c in CASES],
+)
 def test_objectives_rows_and_meshes(case, store, tmp_path):
     config = varied(deep_config(store, steps=6), **CASES[case])
     for count in (1, 2, 4):
@@ -106,7 +111,7 @@ def test_any_mixture_of_restarts_gives_the_same_bits(store, tmp_path):
     assert_same_bits(tmp_path / "whole", parts)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_more_processes_go_on_where_one_was(store, tmp_path):
     """Every checkpoint of one process continued by two, and those of two by four."""
     config = deep_config(store, steps=6)

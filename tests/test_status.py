@@ -16,10 +16,11 @@ from etils import epath
 from flax import nnx
 from jax.extend.core import jaxprs_in_params
 
-from bert_jax import cli, heads, metrics, workdir, workdir_lock
-from bert_jax.checkpoint import Checkpoints
+from bert_jax import cli, heads, workdir, workdir_lock
+from bert_jax.checkpoint.checkpoints import Checkpoints
 from bert_jax.config import Config
 from bert_jax.errors import UserError
+from bert_jax.records import metrics
 from bert_jax.status import as_json, read
 from bert_jax.status_text import render
 

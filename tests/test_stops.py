@@ -27,10 +27,10 @@ from processes import (
     run,
 )
 
-from bert_jax import metrics
+from bert_jax.checkpoint.saved import complete_steps, folder_of
 from bert_jax.config import Config
 from bert_jax.errors import LOST, STOPPED
-from bert_jax.saved import complete_steps, folder_of
+from bert_jax.records import metrics
 from data_pipeline.store import TokenStore
 
 STEPS = 12  # evaluated after 6 and 12, saved after every second

@@ -12,11 +12,13 @@ import pytest
 from corpus import small_config, small_store, two_phases
 from etils import epath
 
-from bert_jax import checkpoint, metrics, sharding, status
+from bert_jax import sharding, status
 from bert_jax.batches import make_batches
+from bert_jax.checkpoint import checkpoints as checkpoint
 from bert_jax.config import Config
 from bert_jax.errors import StoppedError, UserError
 from bert_jax.objectives import Corpus
+from bert_jax.records import metrics
 from bert_jax.step import Program, make_program
 from bert_jax.train import pretrain
 from data_pipeline.batch import Batches

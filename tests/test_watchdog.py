@@ -12,7 +12,7 @@ from corpus import small_config, small_store
 
 from bert_jax.config import DeadlineConfig
 from bert_jax.errors import LOST, STOPPED
-from bert_jax.watchdog import ACTIVITIES, Watch
+from bert_jax.job.watchdog import ACTIVITIES, Watch
 
 LIMIT = 60.0  # seconds
 
@@ -28,7 +28,7 @@ def program(deadlines: DeadlineConfig, body: str, **changes: float) -> tuple[int
     start = f"""
 import sys, threading, time
 from bert_jax.config import DeadlineConfig
-from bert_jax.watchdog import Ending, Watch, Watchdog
+from bert_jax.job.watchdog import Ending, Watch, Watchdog
 watch, ending = Watch(), Ending("host-7")
 watchdog = Watchdog(watch, DeadlineConfig(**{values}), "host-7", ending)
 watchdog.start()

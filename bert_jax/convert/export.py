@@ -12,13 +12,14 @@ import safetensors
 import safetensors.numpy
 from etils import epath
 
-from bert_jax import checkpoint, metrics
+from bert_jax.checkpoint import checkpoints as checkpoint
 from bert_jax.config import DataConfig, ModelConfig
 from bert_jax.config_values import flatten, from_dict
 from bert_jax.convert import names
 from bert_jax.convert.bert_config import to_config_json
 from bert_jax.convert.card import Card, render
 from bert_jax.convert.tokenizer_files import json_bytes, lowercases, tokenizer_files
+from bert_jax.records import metrics
 from data_pipeline.errors import UserError
 from data_pipeline.store import read_manifest, split_digest
 from data_pipeline.tokenizer import Tokenizer

@@ -51,7 +51,8 @@ def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.config_file import read_config
 
     config = read_config(values)
-    from bert_jax import distributed, job, sharding, workdir
+    from bert_jax import sharding, workdir
+    from bert_jax.job import distributed, session
     from bert_jax.profiling import Steps
     from bert_jax.train import pretrain
     from bert_jax.versions import versions
@@ -69,7 +70,7 @@ def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
         **{name: os.environ.get(name, "") for name in ("XLA_FLAGS", "PJRT_NPROC")},
     }
     profile = Steps.parse(values.profile) if values.profile else None
-    with job.started(config, place, about) as started:
+    with session.started(config, place, about) as started:
         pretrain(
             config,
             values.workdir,

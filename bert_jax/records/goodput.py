@@ -10,8 +10,9 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from bert_jax import attempts, terminal
-from bert_jax.attempts import Account, Attempt
+from bert_jax import terminal
+from bert_jax.records import attempts
+from bert_jax.records.attempts import Account, Attempt
 
 PRODUCTIVE = "productive"
 # Where time goes -> what people call it, in the order of tables.

@@ -26,7 +26,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 from orbax.checkpoint._src.serialization import tensorstore_utils
 
-from bert_jax.saved import MARKER
+from bert_jax.checkpoint.saved import MARKER
 
 # What follows the step in names: of Orbax while it writes, of ours, and of ours in buckets.
 _WRITTEN, _REMOVED, _UNFINISHED = ".orbax-checkpoint-tmp", ".removed", ".unfinished"

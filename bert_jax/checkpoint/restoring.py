@@ -12,10 +12,9 @@ import jax
 import numpy as np
 from etils import epath
 
-from bert_jax import snapshot
-from bert_jax.errors import StorageError, UserError
-from bert_jax.fingerprint import described, named
-from bert_jax.saved import (
+from bert_jax.checkpoint import snapshot
+from bert_jax.checkpoint.fingerprint import described, named
+from bert_jax.checkpoint.saved import (
     MARKER,
     DamagedError,
     all_steps,
@@ -27,6 +26,7 @@ from bert_jax.saved import (
     quarantine_of,
     read_meta,
 )
+from bert_jax.errors import StorageError, UserError
 from bert_jax.terminal import console
 from data_pipeline.buckets import is_remote, move_folder
 

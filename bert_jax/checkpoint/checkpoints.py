@@ -23,12 +23,10 @@ from etils import epath
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bert_jax import fingerprint, heads, restoring, snapshot
-from bert_jax.config import CheckpointConfig, ComputeConfig, DataConfig, ModelConfig
-from bert_jax.config_values import from_dict
-from bert_jax.errors import StorageError, UserError
-from bert_jax.restoring import Exchange, Tell, alone, parts
-from bert_jax.saved import (
+from bert_jax import heads
+from bert_jax.checkpoint import fingerprint, restoring, snapshot
+from bert_jax.checkpoint.restoring import Exchange, Tell, alone, parts
+from bert_jax.checkpoint.saved import (
     FORMAT_VERSION,
     DamagedError,
     Saved,
@@ -41,6 +39,9 @@ from bert_jax.saved import (
     reasons,
     sealed,
 )
+from bert_jax.config import CheckpointConfig, ComputeConfig, DataConfig, ModelConfig
+from bert_jax.config_values import from_dict
+from bert_jax.errors import StorageError, UserError
 from bert_jax.step import State
 from bert_jax.terminal import console
 

@@ -13,11 +13,11 @@ from etils import epath
 
 from bert_jax.config import Config, PhaseConfig
 from bert_jax.errors import UserError
-from bert_jax.event_log import EventLog, read_lines
+from bert_jax.records.event_log import EventLog, read_lines
 from data_pipeline.buckets import reason
 
 if TYPE_CHECKING:
-    from bert_jax.scalar_events import ScalarEvents
+    from bert_jax.records.scalar_events import ScalarEvents
 
 LOG = "metrics.jsonl"  # of training
 EVALUATIONS = "evaluations.jsonl"  # of `bert-jax evaluate`
@@ -64,7 +64,7 @@ class MetricWriter:
                 if _is_number(value)
             }
             if self._curves is None:
-                from bert_jax.scalar_events import ScalarEvents
+                from bert_jax.records.scalar_events import ScalarEvents
 
                 self._curves = ScalarEvents(self._folder, self._first_step)
             self._curves.write(step, numbers)

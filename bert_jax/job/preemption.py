@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from bert_jax.distributed import Peers
 from bert_jax.errors import LOST, STOPPED
-from bert_jax.watchdog import Ending
+from bert_jax.job.distributed import Peers
+from bert_jax.job.watchdog import Ending
 
 # What Compute Engine says of itself: metadata path -> what it says while all is well.
 _NOTICES = {"maintenance-event": "NONE", "preempted": "FALSE"}

@@ -4,7 +4,7 @@
              quarantine/STEP[-N]/    one that was not what had been saved, moved out of the way
                         STEP[-N].txt why
 
-Needs neither JAX nor Orbax, so that `bert-jax status` answers at once. `checkpoint.py` writes what
+Needs neither JAX nor Orbax, so that `bert-jax status` answers at once. `checkpoints.py` writes what
 is read here, and removes what `reasons` gives no reason for.
 """
 

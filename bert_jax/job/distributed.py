@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.errors import LostError, UserError
-from bert_jax.rendezvous import Guest, Met, meet, split_address
-from bert_jax.watchdog import Watch
+from bert_jax.job.rendezvous import Guest, Met, meet, split_address
+from bert_jax.job.watchdog import Watch
 
 # JAX's own heartbeats abort a process without a word; ours (pulse.py) say who is gone.
 _NEVER = 10**7  # seconds

@@ -9,8 +9,8 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
-from bert_jax.metrics import is_finite
-from bert_jax.watchdog import ACTIVITIES
+from bert_jax.job.watchdog import ACTIVITIES
+from bert_jax.records.metrics import is_finite
 
 Record = dict[str, Any]
 

@@ -9,13 +9,14 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import NoReturn
 
-from bert_jax import distributed, terminal
+from bert_jax import terminal
 from bert_jax.config import Config
-from bert_jax.distributed import Peers, Place
 from bert_jax.errors import DONE, FAILED, LOST, STOPPED, StoppedError, code_of
-from bert_jax.preemption import Stops
-from bert_jax.pulse import Pulse
-from bert_jax.watchdog import Ending, Watch, Watchdog
+from bert_jax.job import distributed
+from bert_jax.job.distributed import Peers, Place
+from bert_jax.job.preemption import Stops
+from bert_jax.job.pulse import Pulse
+from bert_jax.job.watchdog import Ending, Watch, Watchdog
 
 # What JAX's error says where processes could not talk to one another.
 _CONNECTION = re.compile("Gloo|DEADLINE_EXCEEDED|UNAVAILABLE")

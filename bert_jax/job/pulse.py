@@ -14,9 +14,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from bert_jax.distributed import Peers
 from bert_jax.errors import LOST
-from bert_jax.watchdog import Ending, Watch
+from bert_jax.job.distributed import Peers
+from bert_jax.job.watchdog import Ending, Watch
 
 _INTERVAL = 1.0  # seconds between beats
 _NEWS = 30.0  # seconds in which it is known here that another process is gone; far less as a rule

@@ -15,7 +15,7 @@ from tensorboardX.crc32c import crc32c
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import scalar
 
-from bert_jax.event_log import Appender
+from bert_jax.records.event_log import Appender
 
 _VERSION = "brain.Event:2"
 

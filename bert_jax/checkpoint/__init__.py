@@ -1,0 +1,1 @@
+"""Checkpoints: written while training goes on, verified bit for bit when used."""

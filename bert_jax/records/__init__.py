@@ -1,0 +1,1 @@
+"""What a run notes of itself, and what is read out of it."""
