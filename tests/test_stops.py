@@ -210,9 +210,9 @@ def test_compiling_after_a_restart(config, whole, start, tmp_path):
 @pytest.mark.slow
 def test_waiting_for_the_others_at_the_start(start, tmp_path):
     """One leaves at once, the one that comes too late finds nobody and says so."""
-    job = start({}, start=20.0)
+    job = start({}, start=30.0)
     job.send(signal.SIGSTOP, 1)
-    job.wait_for_line("waiting for", 0)
+    job.wait_for_line("missing: process 1", 0)
     job.send(signal.SIGTERM, 0)
     job.processes[0].popen.wait(LIMIT)
     job.send(signal.SIGCONT, 1)
