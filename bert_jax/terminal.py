@@ -18,15 +18,15 @@ NAMES = {"mlm": "MLM", "nsp": "NSP", "sop": "SOP", "sbo": "SBO"}
 @contextlib.contextmanager
 def own_stdout() -> Iterator[None]:
     """Standard output is Python's alone: gloo prints a line for every device from C++."""
-    if sys.stdout is not sys.__stdout__ or sys.stdout.fileno() != 1:  # a notebook's, a test's
+    before = sys.__stdout__
+    if before is None or sys.stdout is not before or before.fileno() != 1:  # a notebook's, a test's
         yield
         return
-    before, about = sys.stdout, {"encoding": sys.stdout.encoding, "errors": sys.stdout.errors}
     before.flush()
     ours, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)
-    with open(ours, "w", buffering=1, **about) as sys.stdout:
+    with open(ours, "w", buffering=1, encoding=before.encoding, errors=before.errors) as sys.stdout:
         try:
             yield
         finally:
