@@ -42,7 +42,9 @@ class Skipped:
             f"{self.in_row}; the updates were skipped, the parameters are those of step {good}, "
             f"saved as step {saved} in {folder}. `bert-jax data batch --workdir={folder} "
             f"--step={good}` rebuilds what that step saw; lower "
-            "--config.optimizer.learning_rate or look at the batch before the run goes on"
+            "--config.optimizer.learning_rate or look at the batch before the run goes on; where "
+            "it then ends the same way, an update before was too large: remove the newest folders "
+            f"of {folder}/checkpoints, and it goes on from an older one"
         )
 
 

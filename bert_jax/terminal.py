@@ -26,7 +26,7 @@ def own_stdout() -> Iterator[None]:
     ours, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)
-    with open(ours, "w", 1, before.encoding, before.errors) as sys.stdout:
+    with open(ours, "w", buffering=1, encoding=before.encoding, errors=before.errors) as sys.stdout:
         try:
             yield
         finally:

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any, NoReturn
 
@@ -87,21 +88,23 @@ def pretrain(
             state, meta = found
             first, unevaluated = meta["step"], meta["evaluation"] is None
             state = nonfinite.unlatch(state, config.optimizer.max_nonfinite_steps)
-            console.print(f"goes on from step {first} in {run.folder}")
         job.watch.step = first
         left = [s for s in run.stages if s.last > first or (s.last == first and unevaluated)]
-        job.before_end.append(functools.partial(_note_end, writer, job))
-        writer.event(
-            "start",
-            first,
-            run.stages[-1].index if not left else left[0].index,
-            processes=job.peers.num_processes,
-            hosts=list(job.peers.hosts),
-            devices=run.mesh.size,
-            versions=versions(),
-            seconds=job.watch.seconds(),
-        )
-        if left:
+        if found is not None:
+            says = "goes on from" if left else "finished already, at"
+            console.print(f"{says} step {first} in {run.folder}", markup=False)
+        stack.enter_context(_noting_end(writer, job))
+        if left:  # a run that is finished has no more attempts
+            writer.event(
+                "start",
+                first,
+                left[0].index,
+                processes=job.peers.num_processes,
+                hosts=list(job.peers.hosts),
+                devices=run.mesh.size,
+                versions=versions(),
+                seconds=job.watch.seconds(),
+            )
             console.print("compiling")
         compiled = [compile_stage(run, stage, first) for stage in left]
         # On CPUs the first sum over all processes waits for the slowest for 30 s, no longer.
@@ -141,11 +144,25 @@ def _note_checkpoint(
     writer.event(kind, step, phase, **details)
 
 
-def _note_end(writer: MetricWriter, job: Job, code: int, line: str) -> None:
-    """The last record of a process that a thread ends: nothing was saved for it."""
-    seconds = job.watch.seconds()
-    kind: Event = "stopped" if code == STOPPED else "lost"
-    writer.event(kind, job.watch.step, 0, code=code, reason=line, seconds=seconds)
+@contextlib.contextmanager
+def _noting_end(writer: MetricWriter, job: Job) -> Iterator[None]:
+    """The last record of a process that has none of its own when it is ended."""
+
+    def note(code: int, line: str) -> None:
+        seconds = job.watch.seconds()
+        kind: Event = "stopped" if code == STOPPED else "lost"
+        writer.event(kind, job.watch.step, 0, code=code, reason=line, seconds=seconds)
+
+    job.before_end.append(note)
+    with contextlib.ExitStack() as stack:
+        stack.callback(job.before_end.remove, note)
+        try:
+            yield
+        except (StoppedError, NumbersError):  # noted where they were raised
+            raise
+        except BaseException:
+            stack.pop_all()
+            raise
 
 
 def _report_time(run: Run) -> None:

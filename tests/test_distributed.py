@@ -236,13 +236,6 @@ def test_an_exchange_of_one_process_is_its_own_value():
     assert distributed.alone(Watch()).exchange("a", "text") == ["text"]
 
 
-def test_a_text_that_is_not_there_is_none():
-    (peers,) = peers_of(1)
-    assert peers.get("a") is None
-    peers.put("a", "text")
-    assert peers.get("a") == "text"
-
-
 @pytest.fixture
 def start(tmp_path):
     """Starts a process of a run with two CPU devices; all are killed when the test ends."""

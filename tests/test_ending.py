@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from corpus import small_store
+from etils import epath
 from processes import Job, deep_config
 
 from bert_jax.checkpoint.saved import complete_steps
@@ -24,6 +25,7 @@ from bert_jax.job.preemption import Stops
 from bert_jax.job.pulse import Pulse
 from bert_jax.job.rendezvous import Met
 from bert_jax.job.watchdog import Ending, Watch
+from bert_jax.records import metrics
 
 LIMIT = 60.0  # seconds for whatever is waited for
 
@@ -102,6 +104,8 @@ def test_a_job_that_ends_because_of_its_numbers_has_saved_what_it_says(tmp_path)
         assert job.codes() == [NUMBERS, NUMBERS]
         saved = re.search(r"saved as step (\d+)", job.processes[0].said())
         assert saved
+        ends = [r["kind"] for r in metrics.records(epath.Path(tmp_path / "run") / metrics.LOG)]
+        assert ends[-1] == "stopped"  # and no record of a process that was lost after it
         # Gloo's lines and others from C++ are not for users.
         assert not any("[Gloo]" in process.said() for process in job.processes)
         assert complete_steps(tmp_path / "run") == [int(saved[1])]

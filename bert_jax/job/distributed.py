@@ -158,6 +158,8 @@ class Peers:
 
     def name(self, process: int) -> str:
         """A process as people call it."""
+        if self.num_processes == 1:
+            return self.hosts[0]
         return f"{self.hosts[process]} (process {process})"
 
     def exchange(self, name: str, text: str = "", *, timeout: float | None = None) -> list[str]:
