@@ -6,6 +6,7 @@ The data state is the step. All processes of a job run this loop alike; process 
 import contextlib
 import dataclasses
 import functools
+import json
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -73,24 +74,10 @@ def pretrain(
         )
         stack.enter_context(closing(checkpoints))
         stack.enter_context(jax.set_mesh(run.mesh))
-        with job.watch.doing("compile"):
-            checkpoints.prepare(run.program.abstract)
-        with job.watch.doing("restore"):
-            found = checkpoints.restore_newest(run.program.abstract, strict=strict_restore)
-        if job.peers.is_first:
-            going_on = found[1]["step"] if found else None
-            for change in workdir.claim(run.folder, run.description, resuming_at=going_on):
-                console.print(change, markup=False)
-            workdir.keep_tokenizer(run.folder, run.store)
-        if found is None:
-            first, unevaluated, state = 0, False, run.program.init()
-        else:
-            state, meta = found
-            first, unevaluated = meta["step"], meta["evaluation"] is None
-            state = nonfinite.unlatch(state, config.optimizer.max_nonfinite_steps)
-        job.watch.step = first
+        state, unevaluated = _begin(run, checkpoints, strict_restore)
+        first = job.watch.step = int(state["step"])
         left = [s for s in run.stages if s.last > first or (s.last == first and unevaluated)]
-        if found is not None:
+        if first:
             says = "goes on from" if left else "finished already, at"
             console.print(f"{says} step {first} in {run.folder}", markup=False)
         stack.enter_context(_noting_end(writer, job))
@@ -108,7 +95,7 @@ def pretrain(
             console.print("compiling")
         compiled = [compile_stage(run, stage, first) for stage in left]
         # On CPUs the first sum over all processes waits for the slowest for 30 s, no longer.
-        job.peers.exchange("compiled", timeout=config.deadlines.compile)
+        job.peers.exchange("compiled")
         display = stack.enter_context(RunDisplay(config.total_steps, first, len(run.stages)))
         profiler = Profiler(run.folder, profile if job.peers.is_first else None)
         for stage, programs in zip(left, compiled, strict=True):
@@ -134,6 +121,30 @@ def pretrain(
             writer.event("finished", config.total_steps, left[-1].index, seconds=seconds)
             if job.peers.is_first:
                 _report_time(run)
+
+
+def _begin(run: Run, checkpoints: Checkpoints, strict: bool) -> tuple[State, bool]:
+    """The state to go on from, and whether the evaluation of it, which was stopped, is left to do.
+
+    The workdir belongs to the run from here on.
+    """
+    job, abstract = run.job, run.program.abstract
+    with job.watch.doing("compile"):
+        checkpoints.prepare(abstract)
+    with job.watch.doing("restore"):
+        found = checkpoints.restore_newest(abstract, strict=strict)
+    step = found[1]["step"] if found else None
+    if job.peers.is_first:
+        for change in workdir.claim(run.folder, run.description, resuming_at=step):
+            console.print(change, markup=False)
+        workdir.keep_tokenizer(run.folder, run.store)
+    if found is None:
+        return run.program.init(), False
+    state, meta = found
+    records = metrics.read(run.folder, "eval") if job.peers.is_first else []
+    recorded = json.dumps(any(record["step"] == step for record in records))
+    evaluated = meta["evaluation"] or json.loads(job.peers.exchange("evaluated", recorded)[0])
+    return nonfinite.unlatch(state, run.config.optimizer.max_nonfinite_steps), not evaluated
 
 
 def _note_checkpoint(

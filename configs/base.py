@@ -107,9 +107,9 @@ def get_config() -> ConfigDict:
     config.deadlines.data = 600.0  # waiting for a batch
     config.deadlines.step = 600.0
     config.deadlines.evaluate = 600.0  # one batch
-    config.deadlines.save = 900.0
+    config.deadlines.save = 500.0  # less than a step: the others wait for process 0 in one
     config.deadlines.restore = 1800.0
-    config.deadlines.barrier = 600.0
+    config.deadlines.barrier = 2000.0  # more than compile and restore: the slowest is waited for
     config.deadlines.peer = 60.0  # without a sign of life from another process
     config.deadlines.grace = 25.0  # from being asked to stop to having saved
     return config

@@ -9,6 +9,8 @@ import sys
 import time
 from typing import NoReturn
 
+import jax
+
 from bert_jax import cli, run
 from bert_jax.checkpoint import snapshot
 from bert_jax.checkpoint.checkpoints import Checkpoints
@@ -20,6 +22,7 @@ from data_pipeline.batch import Batches
 from data_pipeline.errors import UserError
 
 PLACES = {
+    "meet JAX": (jax.distributed, "initialize"),
     "open": (run, "open_store"),
     "compile": (Program, "compile_train"),
     "data": (Batches, "batch"),

@@ -129,6 +129,7 @@ def test_kills_in_jobs_of_four_and_of_one(config, whole, started, tmp_path):
 def test_kills_at_every_kind_of_work(config, whole, started, tmp_path):
     """One after another in one run; each attempt goes on where the one before was killed."""
     for place, number, hit in (
+        ("meet JAX", 1, 0),
         ("compile", 1, 1),
         ("data", 5, 0),
         ("save", 3, 1),

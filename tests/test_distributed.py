@@ -329,8 +329,9 @@ def test_a_process_that_compiles_for_longer_is_waited_for(store, tmp_path):
 
 def test_jax_is_started_as_a_job_for_one_process_too(tmp_path):
     script = (
-        "import jax; from bert_jax import distributed, job; from bert_jax.config_file import load\n"
-        "with job.started(load('tiny'), distributed.find_place(), {}) as started:\n"
+        "import jax; from bert_jax.config_file import load\n"
+        "from bert_jax.job import distributed, session\n"
+        "with session.started(load('tiny'), distributed.find_place(), {}) as started:\n"
         "    assert jax.distributed.is_initialized()\n"
         "    print(jax.process_count(), started.peers.hosts)\n"
     )

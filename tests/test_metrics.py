@@ -106,7 +106,7 @@ def test_a_killed_process_loses_no_line_and_the_next_one_starts_on_its_own(tmp_p
 def test_a_full_disk_is_one_line_for_each_file_and_what_was_written_stays(tmp_path):
     """A limit on the size of files fails writes as a full disk does; then there is room again."""
     script = (
-        "import resource, sys; from etils import epath; from bert_jax import metrics\n"
+        "import resource, sys; from etils import epath; from bert_jax.records import metrics\n"
         "writer = metrics.MetricWriter(epath.Path(sys.argv[1]))\n"
         "_, most = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
         "def write(first):\n"

@@ -4,18 +4,20 @@ JAX is always started as a distributed job, with one process too: then collectiv
 the same code (gloo) in any number of processes, and give the same bits.
 """
 
+import contextlib
 import ctypes
 import dataclasses
 import itertools
 import json
 import os
+import select
 import signal
 import socket
 import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from bert_jax.errors import LostError, UserError
@@ -236,13 +238,21 @@ def alone(watch: Watch) -> Peers:
 
 
 def start(
-    place: Place, about: Mapping[str, str], watch: Watch, *, timeout: float, barrier: float
+    place: Place,
+    about: Mapping[str, str],
+    watch: Watch,
+    *,
+    timeout: float,
+    barrier: float,
+    lost: Callable[[str], object] = print,
 ) -> Peers:
     """Meets the other processes and starts JAX among them; before the first array is made.
 
     Args:
         about: what must be the same in all processes.
         timeout: seconds until all must be there. barrier: the same, for `Peers.exchange`.
+        lost: told in another thread that a process has gone while JAX starts, which JAX would wait
+            for.
 
     Raises:
         LostError, UserError: see `rendezvous.meet`.
@@ -259,18 +269,39 @@ def start(
     if place.num_processes > 1:
         _park_aborts()
     jax.config.update("jax_enable_preemption_service", False)  # preemption.py takes its place
-    jax.distributed.initialize(
-        place.coordinator,
-        place.num_processes,
-        place.process_id,
-        local_device_ids=place.local_device_ids,
-        cluster_detection_method="deactivate",
-        initialization_timeout=int(timeout),
-        coordinator_bind_address=bind,
-        heartbeat_timeout_seconds=_NEVER,
-    )
+    with _watching(met, lost):
+        jax.distributed.initialize(
+            place.coordinator,
+            place.num_processes,
+            place.process_id,
+            local_device_ids=place.local_device_ids,
+            cluster_detection_method="deactivate",
+            initialization_timeout=int(timeout),
+            coordinator_bind_address=bind,
+            heartbeat_timeout_seconds=_NEVER,
+        )
     client = distributed.global_state.client
     return Peers(place, met, watch, client, barrier=barrier)
+
+
+@contextlib.contextmanager
+def _watching(met: Met, lost: Callable[[str], object]) -> Iterator[None]:
+    """Looks at the connections until pulse.py does."""
+    over, of = threading.Event(), {c: process for process, c in met.connections.items()}
+
+    def look() -> None:
+        while not over.wait(0.1):
+            for connection in select.select(list(of), [], [], 0)[0]:
+                process = of.pop(connection)
+                lost(f"{met.hosts[process]} (process {process}) is lost: it ended at the start")
+
+    thread = threading.Thread(target=look, name="connections", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def _park_aborts() -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import re
 import sys
@@ -65,6 +66,7 @@ def started(config: Config, place: Place, about: Mapping[str, str]) -> Iterator[
                 watch,
                 timeout=config.deadlines.start,
                 barrier=config.deadlines.barrier,
+                lost=functools.partial(ending.end, LOST),
             )
         stops.peers = peers
         stops.watch_machine()
