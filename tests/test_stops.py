@@ -394,12 +394,14 @@ def test_the_launcher_is_told(config, whole, tmp_path):
 def test_the_launcher_starts_again_what_was_stopped(config, whole, tmp_path):
     """Twice: another process of it each time; then the run is done, as if nothing had been."""
     workdir = tmp_path / "run"
-    with Launched(config, workdir, tmp_path, SLOW_STEPS) as job:
-        for attempt, least in enumerate((3, 6)):
-            job.wait_for(lambda least=least: newest_step(workdir) >= least, f"step {least}")
-            os.kill(job.pids()[2 * attempt + 1 - attempt], signal.SIGTERM)
+    with Launched(config, workdir, tmp_path, {"batch": [3, 1.0]}) as job:
+        for attempt, told in enumerate((1, 0)):
+            before = newest_step(workdir)
+            job.wait_for(lambda n=before: newest_step(workdir) > n, f"step after {before}")
+            os.kill(job.pids()[2 * attempt + told], signal.SIGTERM)
             again = attempt + 1
             job.wait_for(lambda n=again: job.said().count("starting again") == n, "restart")
         assert job.process.wait(LIMIT) == 0
         assert len(job.pids()) == 6
+    assert [record["code"] for record in events(workdir, "stopped")] == [STOPPED] * 2
     assert_same_bits(whole, workdir)
