@@ -6,7 +6,6 @@ The data state is the step. All processes of a job run this loop alike; process 
 import contextlib
 import dataclasses
 import functools
-import json
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -141,10 +140,8 @@ def _begin(run: Run, checkpoints: Checkpoints, strict: bool) -> tuple[State, boo
     if found is None:
         return run.program.init(), False
     state, meta = found
-    records = metrics.read(run.folder, "eval") if job.peers.is_first else []
-    recorded = json.dumps(any(record["step"] == step for record in records))
-    evaluated = meta["evaluation"] or json.loads(job.peers.exchange("evaluated", recorded)[0])
-    return nonfinite.unlatch(state, run.config.optimizer.max_nonfinite_steps), not evaluated
+    state = nonfinite.unlatch(state, run.config.optimizer.max_nonfinite_steps)
+    return state, meta["evaluation"] is None
 
 
 def _note_checkpoint(
