@@ -269,6 +269,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_found_through_slurm_alone(store, start, tmp_path, free_port):
     """Two real processes without a flag, each with two CPU devices whatever SLURM numbers it."""
     config = deep_config(store, steps=2)

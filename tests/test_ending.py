@@ -80,6 +80,7 @@ def until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_a_job_that_ends_because_of_its_numbers_has_saved_what_it_says(tmp_path):
     """The other process must not end process 0 while that is still writing."""
     slow = tmp_path / "slow"
@@ -111,6 +112,7 @@ def test_a_job_that_ends_because_of_its_numbers_has_saved_what_it_says(tmp_path)
         assert complete_steps(tmp_path / "run") == [int(saved[1])]
 
 
+@pytest.mark.slow
 def test_a_process_ends_although_whoever_is_to_hear_of_it_hangs():
     program = (
         "import threading\n"
@@ -128,7 +130,7 @@ def test_a_process_ends_although_whoever_is_to_hear_of_it_hangs():
 def test_a_process_that_was_put_to_sleep_does_not_hang():
     """Ctrl-Z in a terminal for longer than a deadline, then fg."""
     program = (
-        "import sys, time\n"
+        f"import sys, time; sys.path.insert(0, {os.path.dirname(__file__)!r})\n"
         "from small import DEADLINES\n"
         "import dataclasses\n"
         "from bert_jax.job.watchdog import Ending, Watch, Watchdog\n"
