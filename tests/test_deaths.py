@@ -111,6 +111,7 @@ def kill_at_random(config: Config, workdir: Path, tmp_path: Path, hit: int, coun
             assert "Traceback" not in said_by(job, process)
 
 
+@pytest.mark.slow
 def test_kills_at_random_moments_cost_no_bits(config, whole, started, tmp_path):
     """First of process 0, which serves the others, then of another."""
     kill_at_random(config, started, tmp_path, hit=0, count=2)
@@ -118,14 +119,14 @@ def test_kills_at_random_moments_cost_no_bits(config, whole, started, tmp_path):
     goes_on(config, started, tmp_path, whole)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_kills_in_jobs_of_four_and_of_one(config, whole, started, tmp_path):
     kill_at_random(config, started, tmp_path, hit=2, count=4)
     kill_at_random(config, started, tmp_path, hit=0, count=1)
     goes_on(config, started, tmp_path, whole, processes=4)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_kills_at_every_kind_of_work(config, whole, started, tmp_path):
     """One after another in one run; each attempt goes on where the one before was killed."""
     for place, number, hit in (
@@ -166,6 +167,7 @@ def stop_and_continue(config: Config, workdir: Path, tmp_path: Path, *fault: obj
     assert newest_step(workdir) == record
 
 
+@pytest.mark.slow
 def test_a_stopped_process_is_given_up_and_does_not_go_on(store, started, tmp_path):
     """Stopped where it begins to write a checkpoint."""
     stop_and_continue(saving(store, peer=6.0), started, tmp_path, "host-0", "write", 3)
@@ -213,7 +215,7 @@ def test_a_process_stuck_in_data_loading(store, tmp_path):
         pytest.param("compile", 1, 1, "compile", marks=pytest.mark.nightly),
         pytest.param("save", 2, 1, "save", marks=pytest.mark.nightly),
         pytest.param("write", 2, 0, "save", marks=pytest.mark.slow),
-        pytest.param("read", 1, 1, "restore", marks=pytest.mark.slow),
+        pytest.param("read", 1, 1, "restore", marks=pytest.mark.nightly),
     ],
 )
 def test_hanging_there(place, number, hit, activity, store, whole, started, tmp_path):
@@ -237,7 +239,7 @@ def test_hanging_where_the_others_wait_at_the_same(place, number, store, started
     assert "in sleeps_for_ever" in said_by(job, 0)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_barrier_says_who_has_not_come(store, started, tmp_path):
     job = hang(saving(store, barrier=8.0), started, tmp_path, "host-1", "exchange", 4)
     line = (
@@ -252,6 +254,7 @@ def test_a_barrier_says_who_has_not_come(store, started, tmp_path):
 # --- failing --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_bug_in_one_process_ends_all(config, started, tmp_path):
     with Job(
         config, started, tmp_path, processes=2, program=faulty("host-1", "step", 3, "bug")
@@ -275,7 +278,7 @@ def test_what_one_process_refuses_ends_all_with_its_line(place, hit, config, sta
     assert "Traceback" not in job.said()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_stores_that_differ_between_machines(config, started, tmp_path, monkeypatch):
     small_store(tmp_path / "store", documents=30)
     (tmp_path / "elsewhere").mkdir()
@@ -317,7 +320,7 @@ def test_storage_that_fails_ends_all_with_45_and_loses_nothing(config, whole, st
     goes_on(config, started, tmp_path, whole)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_second_trainer_does_the_first_no_harm(config, whole, started, tmp_path):
     with Job(config, started, tmp_path, processes=2) as first:
         first.wait_for(lambda: newest_step(started) >= 1, "a step")

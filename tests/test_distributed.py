@@ -298,7 +298,10 @@ def refuses(address: tuple[str, int]) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="all of 127.0.0.0/8 is this machine on Linux")
-@pytest.mark.parametrize("everywhere", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "everywhere",
+    [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=pytest.mark.nightly)],
+)
 def test_process_0_listens_on_the_named_address_alone(store, start, tmp_path, everywhere):
     """While processes are awaited, and when JAX's service runs there; on others where told to."""
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -316,7 +319,7 @@ def test_process_0_listens_on_the_named_address_alone(store, start, tmp_path, ev
     assert refuses(other) == (not everywhere)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_process_that_compiles_for_longer_is_waited_for(store, tmp_path):
     """Longer than gloo waits for it: 30 s, which nothing changes."""
     config = deep_config(store, steps=2)

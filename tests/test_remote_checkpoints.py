@@ -338,7 +338,7 @@ def test_storage_that_refuses_ends_all_processes_and_a_restart_has_the_same_bits
     assert set(there) < set(complete_steps(RUN))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_kill_while_saving_then_an_outage_then_damage_end_in_the_same_bits(
     server, config, reference, tmp_path
 ):

@@ -81,7 +81,7 @@ CASES = {
 }
 
 
-IN_CI = ("wide", "data and fsdp, micro-batches, LAMB, ZeRO-1")
+IN_CI = ("wide",)
 
 
 @pytest.mark.parametrize(

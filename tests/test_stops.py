@@ -108,9 +108,11 @@ def assert_goes_on(config: Config, whole: Path, tmp_path: Path) -> None:
 
 slow_0 = pytest.param(0, marks=pytest.mark.slow)
 slow_1 = pytest.param(1, marks=pytest.mark.slow)
+night_0 = pytest.param(0, marks=pytest.mark.nightly)
+night_1 = pytest.param(1, marks=pytest.mark.nightly)
 
 
-@pytest.mark.parametrize("told", [slow_0, 1])
+@pytest.mark.parametrize("told", [night_0, 1])
 def test_stepping(told, config, whole, start, tmp_path):
     job = start(SLOW_STEPS)
     job.wait_for(lambda: newest_step(tmp_path / "run") >= 3, "a step")
@@ -120,7 +122,7 @@ def test_stepping(told, config, whole, start, tmp_path):
     assert_goes_on(config, whole, tmp_path)
 
 
-@pytest.mark.parametrize("told", [0, slow_1])
+@pytest.mark.parametrize("told", [slow_0, night_1])
 def test_evaluating(told, config, whole, start, tmp_path):
     """In the middle of the run: what was left of the evaluation is not left out afterwards."""
     job = start({"host": "host-1", "held_out": 0.6})
@@ -131,7 +133,7 @@ def test_evaluating(told, config, whole, start, tmp_path):
     assert_goes_on(config, whole, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("told", [0, 1])
 def test_the_evaluation_at_the_end(told, config, whole, start, tmp_path):
     """All steps are done: the next start evaluates, the one after it has nothing left to do."""
@@ -145,7 +147,7 @@ def test_the_evaluation_at_the_end(told, config, whole, start, tmp_path):
     assert [record["step"] for record in events(tmp_path / "run", "eval")] == [6, STEPS]
 
 
-@pytest.mark.parametrize("told", [slow_0, 1])
+@pytest.mark.parametrize("told", [night_0, slow_1])
 def test_saving(told, config, whole, start, tmp_path):
     """While a checkpoint is being written, and with another that has to wait for that."""
     job = start({"write": 3.0})
@@ -155,7 +157,7 @@ def test_saving(told, config, whole, start, tmp_path):
     assert_goes_on(config, whole, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("told", [0, 1])
 def test_one_process_waits_for_data(told, config, whole, start, tmp_path):
     """The other is in that step already: both finish it, as the data comes."""
@@ -166,7 +168,7 @@ def test_one_process_waits_for_data(told, config, whole, start, tmp_path):
     assert_goes_on(config, whole, tmp_path)
 
 
-@pytest.mark.parametrize("told", [0, slow_1])
+@pytest.mark.parametrize("told", [slow_0, night_1])
 def test_all_wait_for_data(told, config, whole, start, tmp_path):
     """Nobody waits for it any longer."""
     job = start({"batch": [5, FOREVER]})
@@ -176,7 +178,7 @@ def test_all_wait_for_data(told, config, whole, start, tmp_path):
     assert_goes_on(config, whole, tmp_path)
 
 
-@pytest.mark.parametrize("told", [slow_0, 1])
+@pytest.mark.parametrize("told", [night_0, slow_1])
 def test_compiling(told, start, tmp_path):
     """Nothing is unsaved yet, so nobody waits for the compiler."""
     job = start({"compile": FOREVER})
@@ -192,7 +194,7 @@ def test_compiling(told, start, tmp_path):
     assert events(tmp_path / "run", "train") == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_compiling_after_a_restart(config, whole, start, tmp_path):
     """What an earlier attempt saved stays what it is."""
     job = start({"batch": [5, FOREVER]})
@@ -207,7 +209,7 @@ def test_compiling_after_a_restart(config, whole, start, tmp_path):
     assert_goes_on(config, whole, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_waiting_for_the_others_at_the_start(start, tmp_path):
     """One leaves at once, the one that comes too late finds nobody and says so."""
     job = start({}, start=30.0)
@@ -222,6 +224,7 @@ def test_waiting_for_the_others_at_the_start(start, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.nightly
 def test_every_process_is_sent_every_signal(config, whole, start, tmp_path):
     """As by a cluster, twice: a Ctrl-C that comes to another process later is no second one."""
     job = start({"host": "host-1", "batch": [5, 3.0]})
@@ -235,7 +238,7 @@ def test_every_process_is_sent_every_signal(config, whole, start, tmp_path):
     assert_goes_on(config, whole, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_process_at_the_same_time(config, whole, start, tmp_path):
     job = start(SLOW_STEPS)
     job.wait_for(lambda: newest_step(tmp_path / "run") >= 3, "a step")
@@ -245,7 +248,7 @@ def test_every_process_at_the_same_time(config, whole, start, tmp_path):
     assert_goes_on(config, whole, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("told", [0, 1])
 def test_ctrl_c_twice(told, config, whole, start, tmp_path):
     """The second ends all of them at once; what was saved before is there."""
@@ -263,8 +266,7 @@ def test_ctrl_c_twice(told, config, whole, start, tmp_path):
     assert_goes_on(config, whole, tmp_path)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("told", [0, 1])
+@pytest.mark.parametrize("told", [night_0, slow_1])
 def test_one_that_cannot_save_in_time(told, config, whole, start, tmp_path):
     """The grace period ends them with 43, and says which and why; nothing else is lost."""
     job = start({"host": "host-1", "batch": [5, FOREVER]}, grace=4.0)
@@ -279,7 +281,7 @@ def test_one_that_cannot_save_in_time(told, config, whole, start, tmp_path):
     assert_goes_on(config, whole, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_one_process_is_stopped_when_another_is_told(config, whole, start, tmp_path):
     """A frozen one neither agrees nor saves: the grace period ends the others, by that name."""
     job = start(SLOW_STEPS, grace=6.0)
@@ -307,9 +309,14 @@ class Notices(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "notice", [{"maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE"}, {"preempted": "TRUE"}]
+    "notice",
+    [
+        pytest.param(
+            {"maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE"}, marks=pytest.mark.slow
+        ),
+        pytest.param({"preempted": "TRUE"}, marks=pytest.mark.nightly),
+    ],
 )
 def test_the_maintenance_notice_of_one_machine(notice, config, whole, start, tmp_path):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Notices) as server:
@@ -378,7 +385,7 @@ class Launched:
         return [int(pid) for pid in re.findall(r"host-\d is process (\d+)", self.said())]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_launcher_is_told(config, whole, tmp_path):
     workdir = tmp_path / "run"
     with Launched(config, workdir, tmp_path, SLOW_STEPS) as job:
