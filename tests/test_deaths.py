@@ -214,7 +214,7 @@ def test_a_process_stuck_in_data_loading(store, tmp_path):
     [
         pytest.param("compile", 1, 1, "compile", marks=pytest.mark.nightly),
         pytest.param("save", 2, 1, "save", marks=pytest.mark.nightly),
-        pytest.param("write", 2, 0, "save", marks=pytest.mark.slow),
+        pytest.param("write", 2, 0, "save", marks=pytest.mark.nightly),
         pytest.param("read", 1, 1, "restore", marks=pytest.mark.nightly),
     ],
 )
@@ -254,7 +254,7 @@ def test_a_barrier_says_who_has_not_come(store, started, tmp_path):
 # --- failing --------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_bug_in_one_process_ends_all(config, started, tmp_path):
     with Job(
         config, started, tmp_path, processes=2, program=faulty("host-1", "step", 3, "bug")
@@ -378,7 +378,7 @@ def kill_launched(workdir: Path, said: Callable[[], str], attempt: int) -> None:
     os.kill(random.choice(pids), signal.SIGKILL)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_launcher_starts_again_until_the_budget_is_used(config, whole, started, tmp_path):
     def during(said: Callable[[], str]) -> None:
         for attempt in (1, 2):

@@ -298,10 +298,8 @@ def refuses(address: tuple[str, int]) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="all of 127.0.0.0/8 is this machine on Linux")
-@pytest.mark.parametrize(
-    "everywhere",
-    [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=pytest.mark.nightly)],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("everywhere", [False, True])
 def test_process_0_listens_on_the_named_address_alone(store, start, tmp_path, everywhere):
     """While processes are awaited, and when JAX's service runs there; on others where told to."""
     with socket.create_server(("127.0.0.1", 0)) as free:

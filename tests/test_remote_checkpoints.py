@@ -310,10 +310,8 @@ def status_of(folder: str) -> dict:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize(
-    "status",
-    [pytest.param(403, marks=pytest.mark.nightly), pytest.param(507, marks=pytest.mark.slow)],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("status", [403, 507])
 def test_storage_that_refuses_ends_all_processes_and_a_restart_has_the_same_bits(
     status, server, config, reference, tmp_path
 ):

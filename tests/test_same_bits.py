@@ -81,13 +81,8 @@ CASES = {
 }
 
 
-IN_CI = ("wide",)
-
-
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(c, marks=pytest.mark.slow if c in IN_CI else pytest.mark.nightly) for c in CASES],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("case", CASES)
 def test_objectives_rows_and_meshes(case, store, tmp_path):
     config = varied(deep_config(store, steps=6), **CASES[case])
     for count in (1, 2, 4):

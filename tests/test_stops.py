@@ -106,7 +106,6 @@ def assert_goes_on(config: Config, whole: Path, tmp_path: Path) -> None:
     assert_same_bits(whole, tmp_path / "run")
 
 
-slow_0 = pytest.param(0, marks=pytest.mark.slow)
 slow_1 = pytest.param(1, marks=pytest.mark.slow)
 night_0 = pytest.param(0, marks=pytest.mark.nightly)
 night_1 = pytest.param(1, marks=pytest.mark.nightly)
@@ -122,7 +121,7 @@ def test_stepping(told, config, whole, start, tmp_path):
     assert_goes_on(config, whole, tmp_path)
 
 
-@pytest.mark.parametrize("told", [slow_0, night_1])
+@pytest.mark.parametrize("told", [night_0, night_1])
 def test_evaluating(told, config, whole, start, tmp_path):
     """In the middle of the run: what was left of the evaluation is not left out afterwards."""
     job = start({"host": "host-1", "held_out": 0.6})
@@ -168,7 +167,7 @@ def test_one_process_waits_for_data(told, config, whole, start, tmp_path):
     assert_goes_on(config, whole, tmp_path)
 
 
-@pytest.mark.parametrize("told", [slow_0, night_1])
+@pytest.mark.parametrize("told", [night_0, night_1])
 def test_all_wait_for_data(told, config, whole, start, tmp_path):
     """Nobody waits for it any longer."""
     job = start({"batch": [5, FOREVER]})
@@ -266,7 +265,7 @@ def test_ctrl_c_twice(told, config, whole, start, tmp_path):
     assert_goes_on(config, whole, tmp_path)
 
 
-@pytest.mark.parametrize("told", [night_0, slow_1])
+@pytest.mark.parametrize("told", [night_0, night_1])
 def test_one_that_cannot_save_in_time(told, config, whole, start, tmp_path):
     """The grace period ends them with 43, and says which and why; nothing else is lost."""
     job = start({"host": "host-1", "batch": [5, FOREVER]}, grace=4.0)
@@ -309,13 +308,12 @@ class Notices(http.server.BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "notice",
     [
-        pytest.param(
-            {"maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE"}, marks=pytest.mark.slow
-        ),
-        pytest.param({"preempted": "TRUE"}, marks=pytest.mark.nightly),
+        {"maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE"},
+        {"preempted": "TRUE"},
     ],
 )
 def test_the_maintenance_notice_of_one_machine(notice, config, whole, start, tmp_path):
