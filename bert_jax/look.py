@@ -27,10 +27,11 @@ from data_pipeline.inspect import (
     count_groups,
     decode,
 )
+from data_pipeline.manifest import SPLITS, bytes_to_verify, read_manifest
 from data_pipeline.pairing.blocks import dropped
 from data_pipeline.runners import byte_bar
 from data_pipeline.staging import stage
-from data_pipeline.store import SPLITS, TokenStore, bytes_to_verify, open_store, read_manifest
+from data_pipeline.store import TokenStore, open_store
 from data_pipeline.tokenizer import Tokenizer
 
 MOST_SLOTS = 100_000_000  # places for tokens in the rows that `inspect` counts

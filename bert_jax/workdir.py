@@ -22,7 +22,8 @@ from bert_jax.config_values import flatten, to_dict
 from bert_jax.errors import StorageError, UserError
 from bert_jax.versions import versions
 from data_pipeline.buckets import again, check_bucket, is_remote, is_transient, open_path, saying
-from data_pipeline.store import SPLITS, TokenStore, read_manifest, split_digest
+from data_pipeline.manifest import SPLITS, read_manifest, split_digest
+from data_pipeline.store import TokenStore
 
 # What may change between two starts of one run: none of it changes which examples a step sees or
 # what the parameters mean.

@@ -25,12 +25,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from data_pipeline.errors import UserError
+from data_pipeline.manifest import MANIFEST, SPLITS, TOKENIZER, read_manifest
 from data_pipeline.merge import merge
 from data_pipeline.runners import byte_bar, run
 from data_pipeline.sentences import check_language
 from data_pipeline.shard import Unit, build_shard, cleaned, is_finished, raw_hash
 from data_pipeline.sources import SourceSpec, read, units
-from data_pipeline.store import MANIFEST, SPLITS, TOKENIZER, TokenStore, open_store, read_manifest
+from data_pipeline.store import TokenStore, open_store
 from data_pipeline.tokenizer import Algorithm, Tokenizer
 
 BUILD_VERSION = 1  # raised when the same text and settings give another store

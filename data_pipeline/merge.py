@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data_pipeline.errors import UserError
+from data_pipeline.manifest import ARRAYS, SPLITS, token_type
 from data_pipeline.shard import Unit, open_shard
 from data_pipeline.sources import SourceSpec, kind_of
-from data_pipeline.store import ARRAYS, SPLITS, token_type
 from data_pipeline.store_writer import ArrayWriter, write_manifest
 from data_pipeline.tokenizer import Tokenizer
 

@@ -21,9 +21,9 @@ import numpy as np
 
 from data_pipeline import sentences
 from data_pipeline.clean import clean
+from data_pipeline.manifest import token_type
 from data_pipeline.runners import Report
 from data_pipeline.sources import Document, SourceSpec, kind_of, read
-from data_pipeline.store import token_type
 from data_pipeline.tokenizer import Tokenizer
 
 _BATCH_CHARACTERS = 1 << 20  # text tokenized together

@@ -22,8 +22,7 @@ from data_pipeline.buckets import again, read_range, saying
 from data_pipeline.cache import cache_dir
 from data_pipeline.digests import BLOCK, block_digest, check_contents
 from data_pipeline.errors import UserError
-from data_pipeline.runners import byte_bar
-from data_pipeline.store import (
+from data_pipeline.manifest import (
     ARRAYS,
     MANIFEST,
     SPLITS,
@@ -31,6 +30,7 @@ from data_pipeline.store import (
     manifest_bytes,
     parse_manifest,
 )
+from data_pipeline.runners import byte_bar
 
 _AT_ONCE: Final = 16  # blocks of 4 MiB in flight: what one connection carries is the limit
 _FILES: Final = frozenset({TOKENIZER, *(f"{s}/{a}.npy" for s in SPLITS for a in ARRAYS)})

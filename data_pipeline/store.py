@@ -17,7 +17,7 @@ Sentences of a document lie next to each other, so a run of sentences is one sli
 Fields of `manifest.json` (JSON, UTF-8, keys sorted; no dates, host names or absolute paths, so
 that equal inputs give equal bytes):
 
-    format_version    int, FORMAT_VERSION below
+    format_version    int, `manifest.FORMAT_VERSION`
     tokenizer_digest  sha256 of the bytes of tokenizer.json
     vocab_size        V; every id is below it
     special           {"pad", "unk", "cls", "sep", "mask": id}
@@ -30,11 +30,9 @@ that equal inputs give equal bytes):
     build_digest      sha256 over the build's configuration and inputs ("" if made otherwise)
     files             {relative path: {"bytes": int, "sha256": hex, "blocks": [hex]}} for every
                       other file; "blocks" says which range is damaged, see `digests`
-    digest            sha256 of this JSON without this field, see `manifest_digest`
+    digest            sha256 of this JSON without this field, see `manifest.manifest_digest`
 """
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,27 +40,19 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline.buckets import again, is_remote, open_path, saying
+from data_pipeline.buckets import is_remote
 from data_pipeline.digests import Progress, check_contents, check_size, unwatched
 from data_pipeline.errors import UserError
-from data_pipeline.manifest_fields import check_fields
+from data_pipeline.manifest import (
+    ARRAYS,
+    SPLITS,
+    TOKENIZER,
+    read_manifest,
+    split_digest,
+    token_type,
+)
 from data_pipeline.tokenizer import SpecialIds
 from data_pipeline.verify import check_split, check_tokenizer
-
-FORMAT_VERSION = 2
-MANIFEST = "manifest.json"
-TOKENIZER = "tokenizer.json"
-SPLITS = ("train", "held_out")
-# Array name -> element type; tokens depend on the vocabulary, see `token_type`.
-ARRAYS: Mapping[str, Any] = {
-    "tokens": None,
-    "sentence_lengths": np.uint32,
-    "document_lengths": np.uint32,
-    "document_source": np.uint16,
-    "document_language": np.uint16,
-    "token_counts": np.int64,
-}
-FILES = (TOKENIZER, *(f"{split}/{array}.npy" for split in SPLITS for array in ARRAYS))
 
 
 @dataclass(frozen=True)
@@ -97,16 +87,6 @@ class TokenStore:
     def tokenizer_path(self) -> Path:
         """The tokenizer.json that made every id here."""
         return self.path / TOKENIZER
-
-
-def token_type(vocab_size: int) -> np.dtype:
-    """The element type of tokens.npy: the smallest unsigned one that holds every id."""
-    return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
-
-
-def split_digest(name: str, files: Mapping[str, Mapping[str, Any]]) -> str:
-    """sha256 over the file digests of one split, in the order of `ARRAYS`."""
-    return sha256("".join(f"{a}:{files[f'{name}/{a}.npy']['sha256']}\n" for a in ARRAYS).encode())
 
 
 def open_store(path: Path | str, *, verify: bool = True, watch: Progress = unwatched) -> TokenStore:
@@ -162,65 +142,6 @@ def _open_staged(url: str, verify: bool, watch: Progress) -> TokenStore:
         return open_store(stage(url, repair=True), verify=verify, watch=watch)
 
 
-def bytes_to_verify(manifest: Mapping[str, Any]) -> int:
-    """What `open_store` looks at: every file for its hash, the ids again for what they are."""
-    files = manifest["files"]
-    ids = sum(files[f"{split}/tokens.npy"]["bytes"] for split in SPLITS)
-    return ids + sum(entry["bytes"] for entry in files.values())
-
-
-def read_manifest(path: Path | str) -> dict[str, Any]:
-    """manifest.json of the store at `path`, a local folder or one in a bucket.
-
-    Raises:
-        UserError: there is none, it is not JSON, was changed, or has another format version or
-            other fields; or the bucket cannot be read.
-    """
-    return parse_manifest(manifest_bytes(path), f"{path}/{MANIFEST}")
-
-
-def manifest_bytes(path: Path | str) -> bytes:
-    """manifest.json as it stands; UserError as `read_manifest`."""
-    where = "no such bucket, or " if is_remote(path) else ""
-    try:
-        with saying(path):
-            file = open_path(path) / MANIFEST
-            return again(file.read_bytes)
-    except UserError as error:
-        if not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
-            raise
-        raise UserError(
-            f"{path}: not a token store ({where}no {MANIFEST}); make one with `bert-jax data build`"
-        ) from None
-
-
-def parse_manifest(data: bytes, file: str) -> dict[str, Any]:
-    """A manifest from its bytes; UserError, naming `file`, as `read_manifest`."""
-    try:
-        manifest = json.loads(data)
-        version = manifest["format_version"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise UserError(f"{file}: not a token store's manifest; build the store again") from None
-    if version != FORMAT_VERSION:
-        raise UserError(
-            f"{file}: format version {version}, this program reads {FORMAT_VERSION}; "
-            "build the store again"
-        )
-    if manifest.get("digest") != manifest_digest(manifest):
-        raise UserError(
-            f"{file}: was changed after it was written (its digest says so); "
-            "copy it again or rebuild the store"
-        )
-    check_fields(file, manifest, FILES)
-    return manifest
-
-
-def manifest_digest(manifest: Mapping[str, Any]) -> str:
-    """sha256 of a manifest's values: of compact JSON with sorted keys, without "digest"."""
-    rest = {key: value for key, value in manifest.items() if key != "digest"}
-    return sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode())
-
-
 def _open_split(path: Path, name: str, manifest: Mapping[str, Any]) -> Split:
     arrays = {}
     for array, kind in ARRAYS.items():
@@ -240,7 +161,3 @@ def _open_split(path: Path, name: str, manifest: Mapping[str, Any]) -> Split:
                 "build the store again"
             )
     return Split(name=name, digest=split_digest(name, manifest["files"]), **arrays)
-
-
-def sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

@@ -9,18 +9,16 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from data_pipeline.digests import FileDigest, entry_of
-from data_pipeline.store import (
+from data_pipeline.manifest import (
     FORMAT_VERSION,
     MANIFEST,
     TOKENIZER,
-    Split,
-    TokenStore,
     manifest_digest,
-    open_store,
     sha256,
     split_digest,
     token_type,
 )
+from data_pipeline.store import Split, TokenStore, open_store
 from data_pipeline.tokenizer import Tokenizer
 
 

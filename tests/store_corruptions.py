@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.digests import entry_of
-from data_pipeline.store import FILES, manifest_digest
+from data_pipeline.manifest import FILES, manifest_digest
 
 Corruption = Callable[[Path, np.random.Generator], str]
 ALL = [*FILES, "manifest.json"]

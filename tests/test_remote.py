@@ -32,7 +32,8 @@ from bert_jax.records.event_log import EventLog, read_lines
 from data_pipeline import buckets, staging
 from data_pipeline.digests import BLOCK
 from data_pipeline.errors import UserError
-from data_pipeline.store import TokenStore, manifest_digest, open_store, read_manifest
+from data_pipeline.manifest import manifest_digest, read_manifest
+from data_pipeline.store import TokenStore, open_store
 from data_pipeline.store_writer import StoredDocument, write_store
 from data_pipeline.tokenizer import Tokenizer
 

@@ -21,7 +21,8 @@ from bert_jax import cli, errors
 from bert_jax.config_file import load
 from bert_jax.config_values import flatten, to_dict
 from data_pipeline.errors import UserError
-from data_pipeline.store import ARRAYS, TokenStore, open_store
+from data_pipeline.manifest import ARRAYS
+from data_pipeline.store import TokenStore, open_store
 
 SECRETS = {"BERT_JAX_TEST_SECRET": "hunter2-bert-jax", "HF_TOKEN": "hf_0123456789abcdefghij"}
 LIMIT = 300  # seconds; only ever waited out by a broken test

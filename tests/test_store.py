@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from data_pipeline.errors import UserError
-from data_pipeline.store import TokenStore, manifest_digest, open_store, token_type
+from data_pipeline.manifest import manifest_digest, token_type
+from data_pipeline.store import TokenStore, open_store
 from data_pipeline.store_writer import ArrayWriter, StoredDocument, make_split, write_store
 from data_pipeline.tokenizer import SPECIAL_TOKENS, Tokenizer
 

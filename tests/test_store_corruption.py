@@ -18,11 +18,12 @@ from store_corruptions import Touch, corrupt
 from bert_jax import cli, errors
 from data_pipeline.build import build_store
 from data_pipeline.errors import UserError
+from data_pipeline.manifest import ARRAYS, SPLITS
 from data_pipeline.plan import COLUMNS, Plan, PlanSpec, make_plan
 from data_pipeline.plan_cache import Plans
 from data_pipeline.plan_files import find
 from data_pipeline.sources import parse_source
-from data_pipeline.store import ARRAYS, SPLITS, TokenStore, open_store
+from data_pipeline.store import TokenStore, open_store
 from data_pipeline.tokenizer import Tokenizer
 
 SPEC = PlanSpec(32, pairing="nsp", negative_pool="corpus")

@@ -15,15 +15,9 @@ from data_pipeline import digests
 from data_pipeline.build import build_store
 from data_pipeline.digests import FileDigest, entry_of
 from data_pipeline.errors import UserError
+from data_pipeline.manifest import ARRAYS, SPLITS, bytes_to_verify, read_manifest
 from data_pipeline.sources import parse_source
-from data_pipeline.store import (
-    ARRAYS,
-    SPLITS,
-    TokenStore,
-    bytes_to_verify,
-    open_store,
-    read_manifest,
-)
+from data_pipeline.store import TokenStore, open_store
 from data_pipeline.tokenizer import Tokenizer
 
 FILES = ("tokenizer.json", *(f"{split}/{array}.npy" for split in SPLITS for array in ARRAYS))

@@ -21,7 +21,7 @@ from bert_jax.convert.card import Card, render
 from bert_jax.convert.tokenizer_files import json_bytes, lowercases, tokenizer_files
 from bert_jax.records import metrics
 from data_pipeline.errors import UserError
-from data_pipeline.store import read_manifest, split_digest
+from data_pipeline.manifest import read_manifest, split_digest
 from data_pipeline.tokenizer import Tokenizer
 
 WEIGHTS = "model.safetensors"
