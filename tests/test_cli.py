@@ -231,6 +231,7 @@ def test_a_flag_may_be_written_with_hyphens(capsys):
     assert "flag --cpu_devices" in one_line(capsys.readouterr().err)
 
 
+@pytest.mark.slow
 def test_stopping_and_going_on_by_signal(tmp_path):
     """SIGTERM while training: saved, code 42; the same command finishes."""
     store = small_store(tmp_path / "store")

@@ -204,6 +204,7 @@ def assert_it_says_where(job: Job, hit: int, activity: str) -> None:
     assert re.search(rf"error: host-{hit} \(process {hit}\): {line}", other)
 
 
+@pytest.mark.slow
 def test_a_process_stuck_in_data_loading(store, tmp_path):
     job = hang(saving(store, data=5.0), tmp_path / "run", tmp_path, "host-1", "data", 6)
     assert_it_says_where(job, 1, "data")

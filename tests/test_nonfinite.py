@@ -100,7 +100,7 @@ CASES = [
             "compute": {"dtype": "bfloat16", "shard_optimizer": True},
             "model": {"hidden_dropout_prob": 0.1},
         },
-        id="lamb-data8-bf16",
+        id="lamb-data8-bf16", marks=pytest.mark.slow,
     ),
     pytest.param(
         {"optimizer": {"name": "bert_adamw", "clip_norm": 0.0}, "phase": {"micro_batches": 4}},
@@ -299,6 +299,7 @@ def test_the_line_of_the_end_says_what_to_do() -> None:
     assert Skipped(7, 1).stop("run", 8).startswith("step 7: ")
 
 
+@pytest.mark.slow
 def test_a_run_whose_numbers_go_wrong_ends_with_44_and_its_last_good_parameters(
     tmp_path: Path,
 ) -> None:

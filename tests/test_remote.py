@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import resource
 import shutil
 import signal
 import subprocess
@@ -231,12 +230,11 @@ def test_a_disk_without_room_is_said_before_anything_is_copied(server, cache, st
 
 def test_a_disk_that_fills_up_is_one_line(server, cache, store):
     upload(server, store.path)
-    limits = (BLOCK, BLOCK)
-    process = python(
-        *("-m", "bert_jax", "data", "verify", f"--store={URL}"),
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limits),
+    limited = (
+        f"import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({BLOCK}, {BLOCK}))\n"
+        "from bert_jax.cli import main; sys.exit(main(sys.argv[1:]))"
     )
-    code, _, err = finished(process)
+    code, _, err = finished(python("-c", limited, "data", "verify", f"--store={URL}"))
     assert code == 1
     assert "cannot be written (File too large); make room" in err
     assert "Traceback" not in err

@@ -32,6 +32,7 @@ def varied(config: Config, **changes: dict) -> Config:
     return dataclasses.replace(config, phases=(phase,), **parts)
 
 
+@pytest.mark.slow
 def test_one_two_and_four_processes_give_the_same_bits(store, tmp_path):
     config = deep_config(store, steps=4)
     assert config.model.num_hidden_layers == 4

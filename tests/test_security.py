@@ -210,6 +210,7 @@ def holds_a_secret(data: bytes) -> bool:
     return any(secret.encode() in data for secret in SECRETS.values())
 
 
+@pytest.mark.slow
 def test_secrets_of_the_environment_go_nowhere(store: TokenStore, tmp_path: Path) -> None:
     run = tmp_path / "run"
     printed, _ = run_with_secrets(
