@@ -92,7 +92,7 @@ def plain() -> Steps:
 
 
 CASES = [
-    pytest.param({"optimizer": {"name": "adamw"}}, id="adamw", marks=pytest.mark.slow),
+    pytest.param({"optimizer": {"name": "adamw"}}, id="adamw", marks=pytest.mark.nightly),
     pytest.param({"learned": "mlm+nsp+sbo", **ALL_AT_ONCE}, id="everything"),
     pytest.param(
         {
@@ -104,11 +104,11 @@ CASES = [
     ),
     pytest.param(
         {"optimizer": {"name": "bert_adamw", "clip_norm": 0.0}, "phase": {"micro_batches": 4}},
-        id="unclipped-micro-batches", marks=pytest.mark.slow,
+        id="unclipped-micro-batches", marks=pytest.mark.nightly,
     ),
     pytest.param(
         {"optimizer": {"name": "lamb_clamped"}, "mesh": {"data": 2, "fsdp": 4}},
-        id="lamb-fsdp", marks=pytest.mark.slow,
+        id="lamb-fsdp", marks=pytest.mark.nightly,
     ),
 ]  # fmt: skip
 
