@@ -176,12 +176,21 @@ def test_a_storage_that_cannot_be_read_damages_nothing(names, status, server, ca
     assert restored() == 12
 
 
-def test_what_is_refused_for_a_moment_is_read_all_the_same(server, capsys):
+def test_what_is_refused_for_a_moment_is_read_all_the_same(server, monkeypatch, capsys):
     three_saves()
     server.faults.fail_names, server.faults.fail_status = "12/params", 507
-    server.faults.fail_every = 8
+    server.faults.fail_every = 1
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        server.faults.fail_every = 0 if len(waits) == 2 else 1
+
+    monkeypatch.setattr(buckets.time, "sleep", wait)
     assert restored() == 12
     assert quarantined() == []
+    assert len(waits) == 2
+    assert capsys.readouterr().err.count("attempt") == 2
 
 
 def test_a_bucket_that_may_not_be_listed_is_no_empty_folder(server):
