@@ -24,6 +24,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
+from orbax.checkpoint._src.futures import future
 from orbax.checkpoint._src.serialization import tensorstore_utils
 
 from bert_jax.checkpoint.saved import MARKER
@@ -202,12 +203,21 @@ def _quietly() -> Iterator[None]:
     log.addFilter(_is_no_error)
     try:
         yield
+    except BaseException:
+        for thread in _threads_at_work():
+            # One may wait, for twenty minutes, until a folder exists that could not be made.
+            thread._cancelled = True
+            future.set_signals(thread._receive_signals, operation_id=thread._operation_id)
+        raise
     finally:
-        for thread in threading.enumerate():
-            if type(thread).__name__ == "_SignalingThread":
-                threading.Thread.join(thread)  # Orbax's own would raise what failed in it
+        for thread in _threads_at_work():
+            threading.Thread.join(thread)  # Orbax's own would raise what failed in it
         log.removeFilter(_is_no_error)
         asyncio.set_event_loop_policy(before)
+
+
+def _threads_at_work() -> list[future._SignalingThread]:
+    return [one for one in threading.enumerate() if isinstance(one, future._SignalingThread)]
 
 
 def _is_no_error(record: logging.LogRecord) -> bool:
