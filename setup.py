@@ -57,6 +57,7 @@ setup(
         "bert_jax.checkpoint",
         "bert_jax.convert",
         "bert_jax.job",
+        "bert_jax.kernels",
         "bert_jax.records",
         "bert_jax.verbs",
         "configs",

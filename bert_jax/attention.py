@@ -9,10 +9,8 @@ from flax import nnx
 
 from bert_jax.config import ModelConfig
 from bert_jax.dropout import dropout, fold
+from bert_jax.kernels import attention_xla
 from bert_jax.layers import Dense, LayerNorm
-
-# The original adds -10000 to the scores of padding; in float32 both give exactly zero probability.
-_NEVER = -1e9
 
 
 class Attention(nnx.Module):
@@ -27,22 +25,23 @@ class Attention(nnx.Module):
         self.norm = LayerNorm(config, rngs)
 
     def __call__(
-        self, x_BxSxH: jax.Array, allowed_Bx1xSxS: jax.Array, key: jax.Array | None
+        self, x_BxSxH: jax.Array, examples_BxS: jax.Array, key: jax.Array | None
     ) -> jax.Array:
         """[B, S, H] -> [B, S, H].
 
         Args:
-            allowed_Bx1xSxS: True where a position (third) may look at another (fourth).
+            examples_BxS: number of the example each position belongs to, 0 for padding.
             key: uint32 dropout key of this layer, None in evaluation.
         """
         probability_key, hidden_key = (None, None) if key is None else (fold(key, 0), fold(key, 1))
         q_BxSxAxD, k_BxSxAxD, v_BxSxAxD = jnp.unstack(self.qkv(x_BxSxH), axis=2)
-        q_BxSxAxD = q_BxSxAxD * (q_BxSxAxD.shape[-1] ** -0.5)
-        scores_BxAxSxS = jnp.einsum(
-            "bqad,bkad->baqk", q_BxSxAxD, k_BxSxAxD, preferred_element_type=jnp.float32
+        y_BxSxAxD = attention_xla.attend(
+            q_BxSxAxD,
+            k_BxSxAxD,
+            v_BxSxAxD,
+            examples_BxS,
+            rate=self.probability_rate,
+            key=probability_key,
         )
-        p_BxAxSxS = jax.nn.softmax(jnp.where(allowed_Bx1xSxS, scores_BxAxSxS, _NEVER))
-        p_BxAxSxS = dropout(p_BxAxSxS, rate=self.probability_rate, key=probability_key)
-        y_BxSxAxD = jnp.einsum("baqk,bkad->bqad", p_BxAxSxS.astype(x_BxSxH.dtype), v_BxSxAxD)
         y_BxSxH = dropout(self.output(y_BxSxAxD), rate=self.hidden_rate, key=hidden_key)
         return self.norm(x_BxSxH + y_BxSxH)

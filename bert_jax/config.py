@@ -134,6 +134,7 @@ class OptimizerConfig:
     b1: BelowOne
     b2: BelowOne
     eps: Positive  # with 0, what has no gradient yet would become 0/0
+    moment_dtype: Literal["float32", "bfloat16"]  # of what Adam keeps; it computes in float32
     weight_decay: Amount
     clip_norm: Amount  # of all gradients together; 0 = none
     max_nonfinite_steps: Count  # in a row whose loss or gradient is not finite; then the run stops
@@ -155,6 +156,8 @@ class ComputeConfig:
 
     dtype: Literal["float32", "bfloat16"]  # of activations; parameters are always float32
     unroll_layers: Whole  # layers per iteration of the scan over layers; 0 = all of them
+    # "auto" is the fastest that the devices have; with dropout of probabilities always "xla".
+    attention: Literal["auto", "xla", "pallas", "cudnn"]
     # What the backward pass of a layer finds stored: all, nothing, or products without batch sizes.
     remat: Literal["none", "full", "dots_saveable", "dots_with_no_batch_dims_saveable"]
     shard_optimizer: bool  # optimizer state split over the data axis too (ZeRO-1)
@@ -162,7 +165,13 @@ class ComputeConfig:
     @classmethod
     def plain(cls) -> "ComputeConfig":
         """Float32 on one device, nothing traded: for using a model rather than training it."""
-        return cls(dtype="float32", unroll_layers=1, remat="none", shard_optimizer=False)
+        return cls(
+            dtype="float32",
+            unroll_layers=1,
+            attention="xla",
+            remat="none",
+            shard_optimizer=False,
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

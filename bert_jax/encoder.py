@@ -74,10 +74,10 @@ class Layer(nnx.Module):
         self.mlp = FeedForward(config, rngs)
 
     def __call__(
-        self, x_BxSxH: jax.Array, allowed_Bx1xSxS: jax.Array, key: jax.Array | None
+        self, x_BxSxH: jax.Array, examples_BxS: jax.Array, key: jax.Array | None
     ) -> jax.Array:
         """[B, S, H] -> [B, S, H]."""
-        x_BxSxH = self.attention(x_BxSxH, allowed_Bx1xSxS, key)
+        x_BxSxH = self.attention(x_BxSxH, examples_BxS, key)
         return constrain_batch(self.mlp(x_BxSxH, None if key is None else fold(key, 2)))
 
 
@@ -136,11 +136,10 @@ class Encoder(nnx.Module):
         embedding_key = None if key is None else fold(key, 0)
         x_BxSxH = self.embeddings(ids_BxS, types_BxS, positions_BxS, embedding_key)
         x_BxSxH = constrain_batch(x_BxSxH.astype(self.compute.dtype))
-        allowed_Bx1xSxS = (examples_BxS[:, :, None] == examples_BxS[:, None, :])[:, None]
 
         def body(x, layer_and_key):
             layer, layer_key = layer_and_key
-            return layer(x, allowed_Bx1xSxS, layer_key), None
+            return layer(x, examples_BxS, layer_key), None
 
         unroll = min(self.compute.unroll_layers or self.num_layers, self.num_layers)
         body = _rematerialized(body, self.compute.remat, looped=self._looped(unroll))

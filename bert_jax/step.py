@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 from bert_jax import heads, nonfinite, objectives, sharding
 from bert_jax.config import Config, PhaseConfig
 from bert_jax.dropout import fold
+from bert_jax.kernels import choice
 from bert_jax.optimizer import make_optimizer, start_phase
 from bert_jax.schedule import make_schedule
 
@@ -67,7 +68,8 @@ def make_program(config: Config, mesh: Mesh, corpus: objectives.Corpus) -> Progr
         UserError: an axis of the mesh does not divide a dimension that it splits.
     """
     learned = config.objectives
-    graph, abstract_params = heads.declare(config.model, config.compute, learned)
+    compute = choice.resolve(config.compute, mesh)
+    graph, abstract_params = heads.declare(config.model, compute, learned)
     axes = sharding.param_axes(abstract_params)
     sharding.check_fits(mesh, axes, nnx.to_pure_dict(abstract_params))
     optimizer = make_optimizer(config.optimizer, axes)

@@ -73,6 +73,7 @@ def get_config() -> ConfigDict:
     config.optimizer.b1 = 0.9
     config.optimizer.b2 = 0.999
     config.optimizer.eps = 1e-6
+    config.optimizer.moment_dtype = "float32"  # or bfloat16: half the memory
     config.optimizer.weight_decay = 0.01
     config.optimizer.clip_norm = 1.0
     config.optimizer.max_nonfinite_steps = 10  # in a row; each is skipped, then the run stops
@@ -86,6 +87,7 @@ def get_config() -> ConfigDict:
     config.compute = ConfigDict()
     config.compute.dtype = "bfloat16"  # of activations; parameters are float32
     config.compute.unroll_layers = 1  # per iteration of the scan over layers; 0 = all
+    config.compute.attention = "auto"  # or xla, pallas, cudnn; with dropout inside it xla
     config.compute.remat = "none"
     config.compute.shard_optimizer = False  # True: ZeRO-1
 

@@ -65,6 +65,7 @@ def run_config(case: Case = TINY, recipe: Recipe = RECIPES["adamw"]) -> Config:
         weight_decay=recipe.weight_decay,
         clip_norm=recipe.clip_norm,
         max_nonfinite_steps=10,
+        moment_dtype="float32",
     )
     data = DataConfig(
         store="",

@@ -24,9 +24,9 @@ MAY = """
     log_every_steps data.store
     optimizer.learning_rate optimizer.warmup_steps optimizer.decay_power optimizer.schedule_over
     optimizer.phase_moments optimizer.phase_count optimizer.b1 optimizer.b2 optimizer.eps
-    optimizer.weight_decay optimizer.clip_norm optimizer.max_nonfinite_steps
+    optimizer.weight_decay optimizer.moment_dtype optimizer.clip_norm optimizer.max_nonfinite_steps
     mesh.slice mesh.data mesh.fsdp mesh.tensor
-    compute.dtype compute.unroll_layers compute.remat compute.shard_optimizer
+    compute.dtype compute.unroll_layers compute.attention compute.remat compute.shard_optimizer
     checkpoint.every_steps checkpoint.keep checkpoint.keep_every_steps checkpoint.keep_best
     checkpoint.write_attempts
     evaluation.every_steps evaluation.batches

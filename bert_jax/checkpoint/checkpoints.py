@@ -345,9 +345,8 @@ def load_params(
 def _params_of(config: Mapping[str, Any], layout: jax.sharding.Sharding) -> Any:
     """The parameters of a run, laid out so, as ShapeDtypeStructs."""
     model = from_dict(config["model"], ModelConfig, "config.model")
-    compute = from_dict(config["compute"], ComputeConfig, "config.compute")
     objectives = from_dict(config["data"], DataConfig, "config.data").objectives
     shapes = jax.eval_shape(
-        lambda: heads.init_params(model, compute, objectives, jax.random.key(0))
+        lambda: heads.init_params(model, ComputeConfig.plain(), objectives, jax.random.key(0))
     )
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=layout), shapes)

@@ -1,0 +1,1 @@
+"""Self-attention's core in several forms that give the same result."""
