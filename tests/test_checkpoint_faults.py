@@ -220,6 +220,20 @@ def test_a_part_whose_folder_cannot_be_made_ends_the_save(tmp_path, monkeypatch,
     assert capfd.readouterr().err == ""
 
 
+def test_a_storage_that_loses_a_file_is_no_news_of_orbax(tmp_path, monkeypatch, caplog):
+    """What goes wrong is raised, for one line of ours; Orbax does without this file."""
+    mkdir = type(epath.Path(tmp_path)).mkdir
+
+    def lose(path: epath.Path, **how: object) -> None:
+        mkdir(path, **how)
+        if "opt" in path.name:
+            (path.parent / "_CHECKPOINT_METADATA").unlink()
+
+    monkeypatch.setattr(type(epath.Path(tmp_path)), "mkdir", lose)
+    snapshot.write(epath.Path(tmp_path / "3"), restoring.parts(state_of(3)), {"about": 3})
+    assert [record.getMessage() for record in caplog.records] == []
+
+
 def test_the_first_that_cannot_be_written_says_that_nothing_is_saved(tmp_path, monkeypatch):
     monkeypatch.setattr(snapshot, "_sync", lambda path: (_ for _ in ()).throw(OSError(5, "broken")))
     checkpoints = Checkpoints(tmp_path, keeping(1))

@@ -202,19 +202,19 @@ def _quietly() -> Iterator[None]:
     """
     before, log = asyncio.get_event_loop_policy(), logging.getLogger("absl")
     asyncio.set_event_loop_policy(_PatientPolicy())
-    log.addFilter(_is_no_error)
+    log.addFilter(_is_no_complaint)
     try:
         yield
     finally:
         for thread in threading.enumerate():
             if type(thread).__name__ == "_SignalingThread":
                 threading.Thread.join(thread)  # Orbax's own would raise what failed in it
-        log.removeFilter(_is_no_error)
+        log.removeFilter(_is_no_complaint)
         asyncio.set_event_loop_policy(before)
 
 
-def _is_no_error(record: logging.LogRecord) -> bool:
-    return record.levelno < logging.ERROR
+def _is_no_complaint(record: logging.LogRecord) -> bool:
+    return record.levelno < logging.WARNING
 
 
 def _is_local(folder: epath.Path) -> bool:
