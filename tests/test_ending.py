@@ -95,7 +95,7 @@ def test_a_job_that_ends_because_of_its_numbers_has_saved_what_it_says(tmp_path)
     (slow / "sitecustomize.py").write_text(
         "import os, time\n"
         "def fsync(handle, sync=os.fsync):\n"
-        "    time.sleep(0.5)\n"
+        "    time.sleep(0.2)\n"
         "    sync(handle)\n"
         "os.fsync = fsync\n"
     )
@@ -123,8 +123,9 @@ def test_a_job_that_ends_because_of_its_numbers_has_saved_what_it_says(tmp_path)
 def test_a_process_ends_although_whoever_is_to_hear_of_it_hangs():
     program = (
         "import threading\n"
-        "from bert_jax.job.watchdog import Ending\n"
-        "ending = Ending('here')\n"
+        "from bert_jax.job import watchdog\n"
+        "watchdog._TELLING = 2.0\n"
+        "ending = watchdog.Ending('here')\n"
         "ending.before.append(lambda code, line: threading.Event().wait())\n"
         "ending.end(43, 'the line')\n"
     )

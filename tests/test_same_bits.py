@@ -91,7 +91,7 @@ def test_objectives_rows_and_meshes(case, store, tmp_path):
         assert_same_bits(tmp_path / "1", tmp_path / f"{count}")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_any_mixture_of_restarts_gives_the_same_bits(store, tmp_path):
     """Stopped three times by SIGTERM to another process each time, going on with others."""
     config = deep_config(store, steps=80)
