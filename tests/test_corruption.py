@@ -443,6 +443,6 @@ def test_no_corruption_is_taken_for_a_checkpoint(good, tmp_path):
     try_corruptions(good, tmp_path, range(60))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_none_of_many_corruptions_is_taken_for_a_checkpoint(good, tmp_path):
     try_corruptions(good, tmp_path, range(1000, 1500))

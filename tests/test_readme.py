@@ -27,7 +27,7 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md"), key=lambda page: (page.stem == "data", page)),
 ]
 # What stands in a command, and what the test puts there. The folder holds wiki, books and text.
-PATHS = {"/data/": "./", "make demo DATA=": "bert-jax demo --workdir=demo_run --steps=4 --data="}
+PATHS = {"/data/": "./"}
 SMALLEST = (
     "--config.model.hidden_size=32 --config.model.num_hidden_layers=2 "
     "--config.model.num_attention_heads=2 --config.model.intermediate_size=64 "
@@ -42,7 +42,7 @@ SHORTER = {
 }
 # Not run here, and why. Any other program that a page names is an error.
 ELSEWHERE = {
-    "make": ".ci/run runs the targets",
+    "make": ".ci/run runs the targets, test_demo.py the demo on a text of one's own",
     "pip": "needs a package index; `make` in .ci/run installs",
     "wget": "needs the network",
     "wikiextractor": "a program of somebody else",
