@@ -32,7 +32,8 @@ SMALLEST = (
     "--config.model.hidden_size=32 --config.model.num_hidden_layers=2 "
     "--config.model.num_attention_heads=2 --config.model.intermediate_size=64 "
     "--config.phases[0].steps=4 --config.phases[0].batch_size=8 --config.log_every_steps=2 "
-    "--config.checkpoint.every_steps=2 --config.evaluation.batches=1"
+    "--config.checkpoint.every_steps=2 --config.evaluation.batches=1 "
+    "--config.compute.unroll_layers=1"
 )
 # What the test adds to a command: the smallest model, four steps.
 SHORTER = {

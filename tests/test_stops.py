@@ -123,7 +123,7 @@ def test_the_evaluation_at_the_end(told, disturbed, undisturbed, start, tmp_path
     assert [record["step"] for record in events(tmp_path / "run", "eval")] == [8, STEPS]
 
 
-@pytest.mark.parametrize("told", [night_0, slow_1])
+@pytest.mark.parametrize("told", [night_0, night_1])
 def test_saving(told, disturbed, undisturbed, start, tmp_path):
     """While a checkpoint is being written, and with another that has to wait for that."""
     job = start({"write": 3.0})
@@ -372,18 +372,24 @@ def test_the_launcher_is_told(disturbed, undisturbed, tmp_path):
     assert_goes_on(disturbed, undisturbed, tmp_path)
 
 
-@pytest.mark.slow
-def test_the_launcher_starts_again_what_was_stopped(disturbed, undisturbed, tmp_path):
-    """Twice: another process of it each time; then the run is done, as if nothing had been."""
+@pytest.mark.parametrize(
+    "stopped",
+    [
+        pytest.param((1,), id="once", marks=pytest.mark.slow),
+        pytest.param((1, 0), id="twice", marks=pytest.mark.nightly),
+    ],
+)
+def test_the_launcher_starts_again_what_was_stopped(stopped, disturbed, undisturbed, tmp_path):
+    """Another process of it each time; then the run is done, as if nothing had been."""
     workdir = tmp_path / "run"
     with Launched(disturbed, workdir, tmp_path, {"batch": [3, 0.7]}) as job:
-        for attempt, told in enumerate((1, 0)):
+        for attempt, told in enumerate(stopped):
             before = newest_step(workdir)
             job.wait_for(lambda n=before: newest_step(workdir) > n, f"step after {before}")
             os.kill(job.pids()[2 * attempt + told], signal.SIGTERM)
             again = attempt + 1
             job.wait_for(lambda n=again: job.said().count("starting again") == n, "restart")
         assert job.process.wait(LIMIT) == 0
-        assert len(job.pids()) == 6
-    assert [record["code"] for record in events(workdir, "stopped")] == [STOPPED] * 2
+        assert len(job.pids()) == 2 * (1 + len(stopped))
+    assert [record["code"] for record in events(workdir, "stopped")] == [STOPPED] * len(stopped)
     assert_same_bits(undisturbed, workdir)
