@@ -53,7 +53,7 @@ def compiled(remat: str, unroll: int) -> jax.stages.Compiled:
     return jax.jit(make_step(remat, unroll)).lower(params()).compile()
 
 
-DEFAULT = [("none", 0), ("full", 1)]
+DEFAULT = [("full", 1)]
 # Every policy and every form of the loop; every pair of them at night.
 SLOW = [
     ("none", 2),
