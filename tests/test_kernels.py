@@ -64,7 +64,7 @@ def test_the_tpu_kernel_equals_the_plain_form(shape: tuple, packed: bool) -> Non
 
 def test_in_bfloat16_the_tpu_kernel_is_as_near_to_float32_as_the_plain_form() -> None:
     """Errors of both, in the norm, are 0.3 to 0.6 % here."""
-    arrays = arrays_of(2, 256, 2, 64, packed=True, dtype="bfloat16")
+    arrays = arrays_of(2, 128, 2, 64, packed=True, dtype="bfloat16")
     exact = both_ways(
         attention_xla.attend,
         *(x.astype(jnp.float32) if x.dtype != jnp.int32 else x for x in arrays),
@@ -91,7 +91,7 @@ def test_padding_gives_finite_numbers_and_changes_no_others() -> None:
         np.testing.assert_array_equal(np.where(real, a, 0), np.where(real, b, 0))
 
 
-@pytest.mark.parametrize("axes", [(1, 2, 2, 2), (2, 2, 1, 2), (1, 1, 1, 4)])
+@pytest.mark.parametrize("axes", [(1, 2, 2, 2), pytest.param((2, 2, 1, 2), marks=pytest.mark.slow)])
 def test_every_device_runs_its_own_rows_and_heads(
     axes: tuple, monkeypatch: pytest.MonkeyPatch
 ) -> None:
