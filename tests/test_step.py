@@ -21,6 +21,7 @@ from handmade import VOCAB, batch
 from bert_jax import sharding
 from bert_jax.config import Config
 from bert_jax.config_file import load
+from bert_jax.kernels import attention_pallas, choice
 from bert_jax.objectives import Corpus
 from bert_jax.step import Program, make_program
 
@@ -218,6 +219,43 @@ def test_packed_and_padded_rows_give_the_same_numbers(learned: str) -> None:
 )
 def test_how_layers_are_compiled_changes_no_numbers(compute: dict) -> None:
     assert_same(reference(), train(small(compute=compute), reference().before))
+
+
+WIDE = {"batch_size": 8, "examples_per_row": 6, "row_length": 128}  # rows that suit a kernel
+
+
+@functools.cache
+def reference_of_kernels() -> Trained:
+    """As `reference`, with heads of a size that suits a kernel."""
+    return train(small(model={"num_attention_heads": 4}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mesh", "phase", "compute"),
+    [
+        ({}, {}, {}),
+        ({"data": 1, "tensor": 4}, {}, {"unroll_layers": 0}),
+        ({"slice": 2, "data": 2, "fsdp": 2}, {}, {"remat": "dots_saveable"}),
+        (
+            {"data": 2, "fsdp": 2, "tensor": 2},
+            {"micro_batches": 2},
+            {"unroll_layers": 0, "remat": "full", "shard_optimizer": True},
+        ),
+    ],
+    ids=["one-device", "tensor", "two-slices", "everything"],
+)
+def test_the_tpu_kernel_gives_the_same_numbers(
+    mesh: dict, phase: dict, compute: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In Pallas' interpreter; with padding and six examples in a row."""
+    interpreted = functools.partial(attention_pallas.attend, interpret=True)
+    monkeypatch.setitem(choice._KERNELS, "pallas", interpreted)
+    monkeypatch.setitem(choice._RUNS, "pallas", lambda device: True)
+    one = reference_of_kernels()
+    changes = {"mesh": mesh, "phase": WIDE | phase, "model": {"num_attention_heads": 4}}
+    config = small(compute=compute | {"attention": "pallas"}, **changes)
+    assert_same(one, train(config, one.before))
 
 
 @pytest.mark.parametrize(
