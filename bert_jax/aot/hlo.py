@@ -192,7 +192,7 @@ class Computation:
         return {one.index: one for one in self.instructions if one.opcode == "parameter"}
 
     def operands(self, instruction: Instruction) -> tuple[Instruction, ...]:
-        return tuple(self.by_name[n] for n in instruction.operands if n in self.by_name)
+        return tuple(self.by_name[name] for name in instruction.operands)
 
 
 @dataclasses.dataclass(frozen=True)

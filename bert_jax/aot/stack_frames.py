@@ -24,8 +24,9 @@ class Frame:
         parts = PurePosixPath(self.file).parts
         if package not in parts:
             return None
-        last = len(parts) - 1 - parts[::-1].index(package)
-        return "/".join(parts[last + 1 :])
+        inner = parts[len(parts) - parts[::-1].index(package) :]
+        # A checkout with the package's name may hold a virtual environment.
+        return None if "site-packages" in inner else "/".join(inner)
 
 
 def read(text: str) -> dict[int, tuple[Frame, int]]:
