@@ -153,13 +153,14 @@ def test_an_asynchronous_collective_counts_once_and_waits_only_for_the_rest(
 ) -> None:
     """1,536 ns of links beside so many microseconds of computation."""
     others, start, done = PAIRS[form]
-    found = estimate(PARAMETER + start + compute("work", cycles) + done, others)
+    lines = start + compute("work", cycles) + done + compute("after", 5)
+    found = estimate(PARAMETER + lines, others)
     (one,) = found.collectives
     assert (one.kind, one.runs, one.bytes, one.beside) == ("all-reduce", 1, 1024, True)
     assert found.collective_seconds == pytest.approx(1536e-9)
     assert found.exposed_seconds == pytest.approx(exposed, abs=1e-12)
     assert found.unestimated == ()
-    assert found.step_seconds == pytest.approx(cycles * 1e-6 + exposed)
+    assert found.step_seconds == pytest.approx((cycles + 5) * 1e-6 + exposed)
 
 
 def test_collectives_on_the_same_links_wait_for_one_another() -> None:
@@ -426,7 +427,8 @@ def test_a_page_shows_all_of_the_step(real: Analysis, tmp_path: Path) -> None:
     whole.save(epath.Path(tmp_path / "page.html"))
     text = (tmp_path / "page.html").read_text()
     assert text.count("<svg") == 1
-    for shown in ("feed-forward", "encoder.py:65 &gt; layers.py:44", "reduce-scatter", "gather"):
+    line = "encoder.py:65 &gt; layers.py:44"
+    for shown in ("feed-forward", line, "<td>reduce-scatter<", "<td>scatter<"):
         assert shown in text
     assert f"{real.step_seconds * 1e3:.2f} ms" in text
 
