@@ -126,6 +126,14 @@ PAIRS = {
         "  %u = ((f32[256]), f32[256], u32[]) async-update(%s)\n",
         "  %d = f32[256]{0} async-done(%u)\n",
     ),
+    "on another core": (
+        "%called (w: f32[256]) -> f32[256] {\n  %w = f32[256]{0} parameter(0)\n"
+        f"  ROOT %a = f32[256]{{0}} all-reduce(%w), {REDUCE}\n}}\n",
+        '  %n = token[] custom-call(), custom_call_target="PrepareAsyncCallDone"\n'
+        "  %s = ((f32[256], token[]), f32[256]) call-start(%p, %n), "
+        'async_execution_thread="sparsecore", to_apply=%called\n',
+        "  %d = f32[256]{0} call-done(%s)\n",
+    ),
     "fusions on one channel": (
         "".join(
             f"%{name} (w: f32[256]) -> f32[256] {{\n  %w{name} = f32[256]{{0}} parameter(0)\n"

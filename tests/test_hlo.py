@@ -80,6 +80,11 @@ def test_an_instruction_says_what_its_line_says() -> None:
     assert [shape.memory for shape in one.shapes] == [1, 0]
 
 
+def test_the_largest_number_is_no_estimate() -> None:
+    line = f"  ROOT %x = f32[2]{{0}} fusion(%p), kind=kCustom, calls=%f, {cost(2**63 - 1)}"
+    assert module(entry=line).entry.root.cycles is None
+
+
 @pytest.mark.parametrize("shift", [0, 1])
 def test_frames_are_listed_from_inside_out(shift: int) -> None:
     """Whether a text numbers callers from one more, as libtpu 0.0.42 does, or as they are."""

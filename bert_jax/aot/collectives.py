@@ -22,7 +22,7 @@ from typing import Literal
 
 from bert_jax.aot import replica_groups, sources
 from bert_jax.aot.hlo import Computation, Instruction, Module
-from bert_jax.aot.loops import Executions, Place
+from bert_jax.aot.loops import ASYNCHRONOUS, Executions, Place
 from bert_jax.aot.replica_groups import Groups
 from launch.accelerators import Accelerator
 
@@ -128,7 +128,7 @@ def find(
     """
     found = []
     for place in runs.places:
-        if place.caller is None or place.caller.opcode != "async-start":
+        if place.caller is None or place.caller.opcode not in ASYNCHRONOUS:
             for raw in _of_place(module, place):
                 found.append(_collective(module, place, raw, mesh, accelerator))
     return tuple(found)
@@ -153,8 +153,9 @@ def _of_place(module: Module, place: Place) -> Iterator[_Raw]:
         if base in KINDS:
             done = _done(here, one) if base != one.opcode else None
             yield _Raw(base, one, done, one, here)
-        elif one.opcode == "async-start":
-            around = module.computations[one.called["calls"][0]]
+        elif one.opcode in ASYNCHRONOUS:
+            ((called,),) = one.called.values()
+            around = module.computations[called]
             for inner in around.instructions:
                 if inner.opcode in KINDS:
                     yield _Raw(inner.opcode, one, _done(here, one), inner, around)

@@ -31,6 +31,7 @@ _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*->.*\{\s*$")
 _ARRAY = re.compile(r"([a-z]\w*)\[([^\]]*)\](?:\{([^}]*)\})?")
 _MEMORY = re.compile(r"S\((\d+)\)")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_NO_ESTIMATE = 2**63 - 1  # what the compiler writes for work of another core
 _OP_NAME = re.compile(r'metadata=\{[^}]*?op_name="((?:[^"\\]|\\.)*)"')
 _FRAME = re.compile(r"\bstack_frame_id=(\d+)")
 _OLD_SOURCE = re.compile(r'source_file="([^"]*)"(?: source_line=(\d+))?')
@@ -119,7 +120,7 @@ class Instruction:
     def cycles(self) -> int | None:
         """What the compiler's cost model gives for one execution; None where it says nothing."""
         found = _CYCLES.search(self.rest)
-        return int(found[1]) if found else None
+        return int(found[1]) if found and int(found[1]) < _NO_ESTIMATE else None
 
     @property
     def op_name(self) -> str:

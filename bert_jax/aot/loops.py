@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 from bert_jax.aot.hlo import Computation, Instruction, Module
 
-_ASYNCHRONOUS = ("async-start",)  # its computation runs once; -update and -done name it again
+# What they call runs once, beside the rest or on another core; -update and -done may name it again.
+ASYNCHRONOUS = ("async-start", "call-start")
 _PASSES_ON = {"copy", "bitcast", "reshape", "convert", "copy-done", "opt-barrier"}
 
 
@@ -82,8 +83,8 @@ def _below(module: Module, place: Place, loops: list[Loop]) -> Iterator[Place]:
             continue
         elif one.opcode == "call":
             runs = [("to_apply", 1)]
-        elif one.opcode in _ASYNCHRONOUS:
-            runs = [("calls", 1)]
+        elif one.opcode in ASYNCHRONOUS:
+            runs = [("calls" if "calls" in one.called else "to_apply", 1)]
         else:
             continue
         for attribute, times in runs:

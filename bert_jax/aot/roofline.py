@@ -18,10 +18,11 @@ from launch.accelerators import Accelerator
 _FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "domain",
     "add-dependency", "opt-barrier", "partition-id", "replica-id", "while", "conditional", "call",
-    "async-start", "send-done", "recv", "recv-done",
+    "async-start", "call-start", "send-done", "recv", "recv-done",
 }  # fmt: skip
 _FREE_TARGETS = {
-    "AllocateBuffer", "ConcatBitcast", "SliceId", "AssumeGatherIndicesInBound",
+    "AllocateBuffer", "ConcatBitcast", "SliceId",
+    "PrepareAsyncCallStart", "PrepareAsyncCallDone", "AssumeGatherIndicesInBound",
     "AsyncCollectiveStart", "AsyncCollectiveDone",  # see collectives.py
 }  # fmt: skip
 _COPIES = ("copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-slice-start")

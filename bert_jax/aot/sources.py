@@ -2,7 +2,8 @@
 
 Both are read from the stack of source frames that JAX records with every operation. The backward
 pass of an operation has the frames of its forward pass, so it lands on the same line; its name says
-`transpose(`.
+`transpose(`. A fusion of several operations counts as a whole to the one that the compiler names it
+by, mostly its last or its product.
 """
 
 import dataclasses
