@@ -2,7 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from launch.accelerators import ACCELERATORS, BY_DEVICE_KIND, peak_flops
+from launch.accelerators import ACCELERATORS, BY_DEVICE_KIND, Accelerator, peak_flops
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,21 @@ def test_each_kind_names_one_row_with_plausible_numbers() -> None:
     for row in ACCELERATORS:
         assert 10e12 < row.bf16_flops < 10e15
         assert 8e9 <= row.memory_bytes <= 300e9
+
+
+TPUS = [row for row in ACCELERATORS if row.device_kinds[0].startswith("TPU")]
+
+
+@pytest.mark.parametrize("tpu", TPUS, ids=lambda row: row.device_kinds[0])
+def test_what_the_compiler_says_of_a_tpu_is_within_what_it_can(tpu: Accelerator) -> None:
+    """Figures of one device, published and estimated, agree with one another."""
+    assert tpu.clock
+    assert tpu.flops_per_cycle
+    assert tpu.bytes_per_cycle
+    assert tpu.memory_bandwidth
+    assert tpu.usable_bytes
+    assert 0.8 < tpu.flops_per_cycle * tpu.clock / tpu.bf16_flops < 1
+    assert 0.7 < tpu.bytes_per_cycle * tpu.clock / tpu.memory_bandwidth < 1
+    assert 0.9 < tpu.usable_bytes / tpu.memory_bytes < 1.01
+    for links in (tpu.ici_bandwidth, tpu.dcn_bandwidth):
+        assert links is None or links < tpu.memory_bandwidth
