@@ -28,6 +28,16 @@ from data_pipeline.cache import cache_dir
 
 MOST_BYTES = 4 * 2**30  # of all programs kept; those not used for longest go first
 _DIGEST = hashlib.sha256().digest_size
+# In /proc/cpuinfo, on x86 and ARM: what it is and which instructions it has.
+_OF_PROCESSOR = (
+    "vendor_id",
+    "cpu family",
+    "model",
+    "flags",
+    "CPU implementer",
+    "CPU part",
+    "Features",
+)
 _OFF = "compiled programs are not kept, every start compiles anew"
 
 
@@ -37,7 +47,8 @@ def use() -> None:
     Call it before the first program is compiled, and after `sharding.use_cpu_devices`. A folder
     that cannot be used is one line, no error.
     """
-    if jax.config.jax_compilation_cache_dir or not jax.config.jax_enable_compilation_cache:
+    told = jax.config.values
+    if told["jax_compilation_cache_dir"] or not told["jax_enable_compilation_cache"]:
         return
     root = cache_dir() / "compiled"
     try:
@@ -74,7 +85,7 @@ def _processor() -> str:
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines():
             name, _, value = line.partition(":")
-            if name.strip() in ("vendor_id", "cpu family", "model", "flags", "Features", "CPU part"):
+            if name.strip() in _OF_PROCESSOR:
                 described.append(value.strip())
     return hashlib.sha256("\n".join(described).encode()).hexdigest()[:16]
 
