@@ -92,16 +92,24 @@ def _processor() -> str:
 
 def _keep_in(folder: Path) -> None:
     # Private names, all in this function; `tests/test_compile_cache.py` sees whether they hold.
-    from jax._src import compilation_cache
+    from jax._src import compilation_cache, compiler
     from jax._src.compilation_cache_interface import CacheInterface
 
     class Kept(Programs, CacheInterface):
         pass
 
+    def write(key, seconds, name, backend, executable, callbacks) -> None:
+        """In every process, where JAX's own writes in the first alone: each host has its folder,
+        and on CPUs each process its own keys."""
+        if not callbacks:
+            with contextlib.suppress(Exception):  # not every device's programs can be kept
+                compilation_cache.put_executable_and_time(
+                    key, name, executable, backend, int(seconds)
+                )
+
     compilation_cache.get_file_cache = lambda path: (Kept(Path(path)), path)
+    compiler._cache_write = write
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 class Programs:
