@@ -19,7 +19,9 @@ import platform
 import stat
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -98,13 +100,20 @@ def _keep_in(folder: Path) -> None:
     class Kept(Programs, CacheInterface):
         pass
 
-    def write(key, seconds, name, backend, executable, callbacks) -> None:
+    def write(
+        cache_key: str,
+        compile_time_secs: float,
+        module_name: str,
+        backend: Any,
+        executable: Any,
+        host_callbacks: Sequence[Any],
+    ) -> None:
         """In every process, where JAX's own writes in the first alone: each host has its folder,
         and on CPUs each process its own keys."""
-        if not callbacks:
+        if not host_callbacks:
             with contextlib.suppress(Exception):  # not every device's programs can be kept
                 compilation_cache.put_executable_and_time(
-                    key, name, executable, backend, int(seconds)
+                    cache_key, module_name, executable, backend, int(compile_time_secs)
                 )
 
     compilation_cache.get_file_cache = lambda path: (Kept(Path(path)), path)
