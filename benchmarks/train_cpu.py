@@ -2,12 +2,14 @@
 
     python benchmarks/train_cpu.py                          # the documentation of this Python
     python benchmarks/train_cpu.py --store=/path/to/store   # a store that `data build` made
-    python benchmarks/train_cpu.py --model=base
+    python benchmarks/train_cpu.py --model=base             # BERT-base alone
 
-Needs the [torch] extra. Three contenders, each a process of its own with two threads, all starting
-from the same parameters: transformers as it is (labels at every position, -100 where nothing is
-masked), the same with its head at the masked positions only, and bert_jax on two CPU devices.
-float32, dropout on, AdamW. They take turns and wait in between.
+Needs the [torch] extra. Three contenders, each a process of its own on two cores, all starting from
+the same parameters: transformers as it is (eager, scaled_dot_product_attention; labels at every
+position, -100 where nothing is masked), the same with its head at the masked positions only, and
+bert_jax. float32, dropout on, AdamW, a vocabulary of 30,522. They take turns and wait in between.
+In every round PyTorch and JAX also multiply two matrices of 2048 x 2048, which says what the cores
+had to give just then; a model's share of it is what its own matrix products take of that rate.
 """
 
 import argparse
@@ -31,7 +33,8 @@ import numpy as np
 THREADS = 2
 BATCHES = 24  # different batches; then the first again
 WARM_UP = 4  # steps before anything is timed; their losses are compared
-VOCABULARY = 8192  # of the store that is built where none is given
+VOCABULARY = 8192  # of the store that is built where none is given; the models have 30,522
+PRODUCT = 2048  # side of the matrices multiplied to see what the cores give
 NAMES = {
     "transformers": "transformers, as it is",
     "transformers_masked": "transformers, head at masked positions",
@@ -48,7 +51,7 @@ Step = Callable[[Batch], float]  # trains on a batch, gives its loss
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--model", choices=MODELS, default="small")
+    parser.add_argument("--model", choices=MODELS, help="one alone (default: one after the other)")
     parser.add_argument("--store", type=Path, help="an existing token store")
     parser.add_argument("--rounds", type=int, default=9, help="timed turns of each contender")
     parser.add_argument("--steps", type=int, default=4, help="training steps in a turn")
@@ -58,9 +61,19 @@ def main() -> None:
     if options.contender:
         answer(options.contender, options.model, options.folder)
         return
-    with tempfile.TemporaryDirectory() as folder:
-        batches = prepare(options.model, options.store, Path(folder))
-        compare(options, Path(folder), batches)
+    use_two_cores()
+    libraries = ", ".join(f"{name} {version(name)}" for name in ("jax", "torch", "transformers"))
+    print(f"{machine()}; {libraries}")
+    for model in [options.model] if options.model else MODELS:
+        with tempfile.TemporaryDirectory() as folder:
+            batches = prepare(model, options.store, Path(folder))
+            compare(options, model, Path(folder), batches)
+
+
+def use_two_cores() -> None:
+    """So many threads of a process more than cores would only wait for one another."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:THREADS])
 
 
 def config_of(model: str) -> Any:
@@ -139,14 +152,18 @@ def read_batches(folder: Path) -> list[Batch]:
 
 
 def answer(contender: str, model: str, folder: Path) -> None:
-    """A contender's process: for every number read, so many steps; answers with JSON lines."""
+    """A contender's process: for every number read, so many steps, for 0 a product of matrices;
+    answers with JSON lines of seconds and losses."""
     talk = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever libraries print goes elsewhere
     batches = read_batches(folder)
     with contender_step(contender, model, folder) as step:
         done = 0
+        multiply = our_product() if contender == "bert_jax" else torch_product()
         for line in sys.stdin:
             losses, start = [], time.perf_counter()
+            if not int(line):
+                multiply()
             for _ in range(int(line)):
                 losses.append(step(batches[done % BATCHES]))
                 done += 1
@@ -172,6 +189,7 @@ def our_step(model: str, folder: Path) -> Iterator[Step]:
     from data_pipeline.store import open_store
 
     sharding.use_cpu_devices(THREADS)
+    sharding.keep_memory()
     config = config_of(model)
     mesh = sharding.make_mesh(config.mesh)
     rows = config.phases[0].batch_size
@@ -189,6 +207,23 @@ def our_step(model: str, folder: Path) -> Iterator[Step]:
             return float(jax.block_until_ready((state, metrics))[1]["loss"])
 
         yield step
+
+
+def our_product() -> Callable[[], None]:
+    import jax
+
+    a = jax.random.normal(jax.random.key(0), (PRODUCT, PRODUCT))
+    product = jax.jit(lambda a: a @ a)
+    product(a).block_until_ready()
+    return lambda: product(a).block_until_ready()
+
+
+def torch_product() -> Callable[[], None]:
+    import torch
+
+    a = torch.randn(PRODUCT, PRODUCT)
+    a @ a
+    return lambda: a @ a
 
 
 def torch_step(folder: Path, *, masked_only: bool) -> Step:
@@ -287,46 +322,76 @@ class Contender:
         self._process.communicate()
 
 
-def compare(options: argparse.Namespace, folder: Path, batches: list[Batch]) -> None:
-    real = [int((batch["example_ids"] > 0).sum()) for batch in batches]
+def flops_of(contender: str, model: str) -> float:
+    """Floating-point operations of the matrix products of a step, padding included."""
+    from bert_jax.records.metrics import step_flops
+
+    config = config_of(model)
+    (phase,), H = config.phases, config.model.hidden_size
+    flops = step_flops(config, phase)
+    if contender == "transformers":  # its head is at the other positions as well
+        others = phase.batch_size * (phase.row_tokens - phase.row_predictions)
+        flops += 6.0 * others * (H * H + H * config.model.vocab_size)
+    return flops
+
+
+def compare(options: argparse.Namespace, model: str, folder: Path, batches: list[Batch]) -> None:
+    """Prints a table for one model."""
+    tokens = batches[0]["input_ids"].size
+    real = sum(int((batch["example_ids"] > 0).sum()) for batch in batches) / len(batches)
     with contextlib.ExitStack() as stack:
         contenders = {}
         for name in NAMES:
-            contenders[name] = Contender(name, options.model, folder)
+            contenders[name] = Contender(name, model, folder)
             stack.callback(contenders[name].close)
         losses = {name: each.steps(WARM_UP)[1] for name, each in contenders.items()}
         rates: dict[str, list[float]] = {name: [] for name in NAMES}
-        for turn in range(options.rounds):
-            at = WARM_UP + turn * options.steps
-            tokens = sum(real[i % BATCHES] for i in range(at, at + options.steps))
+        products: dict[str, list[float]] = {"transformers": [], "bert_jax": []}
+        for _ in range(options.rounds):
             for name, contender in contenders.items():
-                rates[name].append(tokens / contender.steps(options.steps)[0])
-    print_table(options, rates, losses, 1 - sum(real) / (len(real) * batches[0]["input_ids"].size))
+                if name in products:
+                    products[name].append(2 * PRODUCT**3 / contender.steps(0)[0] / 1e9)
+                seconds = contender.steps(options.steps)[0]
+                rates[name].append(options.steps * tokens / seconds)
+    print(
+        f"\n{MODELS[model]}, {BATCH_SIZE[model]} rows of {SEQ_LENGTH} tokens, {real / tokens:.0%} "
+        f"of them real; {options.rounds} interleaved rounds of {options.steps} steps; load "
+        f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+    )
+    peaks = {name: statistics.median(got) for name, got in products.items()}
+    print(
+        f"a product of {PRODUCT} x {PRODUCT} matrices: PyTorch {peaks['transformers']:.0f}, JAX "
+        f"{peaks['bert_jax']:.0f} GFLOP/s (medians); shares below are of the faster\n"
+    )
+    print_table(model, rates, losses, tokens, max(peaks.values()))
 
 
 def print_table(
-    options: argparse.Namespace,
+    model: str,
     rates: dict[str, list[float]],
     losses: dict[str, list[float]],
-    padding: float,
+    tokens: int,
+    peak: float,
 ) -> None:
-    libraries = ", ".join(f"{name} {version(name)}" for name in ("jax", "torch", "transformers"))
-    print(f"{machine()}; {libraries}; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    print(
-        f"{MODELS[options.model]}, {BATCH_SIZE[options.model]} rows of {SEQ_LENGTH} tokens, "
-        f"{padding:.0%} of them padding; {options.rounds} interleaved rounds of {options.steps} "
-        "steps; real tokens/s\n"
-    )
-    print(f"{'':<40}{'median':>8}{'min':>8}{'max':>8}   losses of the first steps")
+    """rates: tokens/s, padding included, by round. tokens: of a step. peak: GFLOP/s."""
+    heads = f"{'tokens/s':>9}{'min':>7}{'max':>7}{'GFLOP/s':>9}{'share':>7}"
+    print(f"{'':<40}{heads}   losses of the first steps")
     for name, got in rates.items():
         first = " ".join(f"{loss:.3f}" for loss in losses[name])
         middle = statistics.median(got)
-        print(f"{NAMES[name]:<40}{middle:8,.0f}{min(got):8,.0f}{max(got):8,.0f}   {first}")
+        speed = middle / tokens * flops_of(name, model) / 1e9
+        print(
+            f"{NAMES[name]:<40}{middle:9,.0f}{min(got):7,.0f}{max(got):7,.0f}{speed:9.0f}"
+            f"{speed / peak:7.0%}   {first}"
+        )
     print()
     for other in list(NAMES)[:2]:
         pairs = zip(rates["bert_jax"], rates[other], strict=True)
-        ratio = statistics.median(ours / theirs for ours, theirs in pairs)
-        print(f"bert_jax is {ratio:.2f} times as fast as {NAMES[other]} (median over rounds)")
+        ratios = [ours / theirs for ours, theirs in pairs]
+        print(
+            f"bert_jax is {statistics.median(ratios):.2f} times as fast as {NAMES[other]} "
+            f"({min(ratios):.2f} to {max(ratios):.2f} over rounds)"
+        )
 
 
 def machine() -> str:

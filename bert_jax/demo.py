@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 from etils import epath
 
-from bert_jax import report, sharding
+from bert_jax import compile_cache, report, sharding
 from bert_jax.config import Config
 from bert_jax.config_file import load
 from bert_jax.errors import UserError
@@ -38,6 +38,7 @@ def demo(workdir: Path, *, data: str | None = None, steps: int | None = None) ->
         StoppedError: interrupted while training; everything is saved.
     """
     sharding.use_cpu_devices(2)
+    compile_cache.use()
     workdir.mkdir(parents=True, exist_ok=True)
     config = load("demo")
     source = _source(data)

@@ -119,6 +119,9 @@ def prepare(config: Config, folder: epath.Path, job: Job) -> Run:
         )
         for index, phase in enumerate(config.phases)
     )
+    if mesh.devices.flat[0].platform == "cpu":
+        sharding.keep_memory()  # not before: planning takes a lot once
+    stages[0].train.compile_ahead()  # while XLA compiles
     peers = job.peers
     devices = f"{mesh.size} devices ({mesh.devices.flat[0].device_kind})"
     if peers.num_processes > 1:

@@ -223,7 +223,7 @@ def _fill(tokens, plan, rows, lines, key, frame, rule, out):
             out.span_left[line], out.span_right[line], out.span_offsets[line],
             out.span_weights[line],
         )  # fmt: skip
-        at = slot = number = 0
+        at = slot = number = np.int64(0)
         begin, end = _range(plan.row_examples, row)
         for k in range(begin, end):
             example = plan.row_example[k]
@@ -234,7 +234,7 @@ def _fill(tokens, plan, rows, lines, key, frame, rule, out):
             count = _lay_out(tokens, plan, first, stop, at, frame, ids, types, notes.places)
             if rule.mode != TOKEN:
                 _find_opens(notes, count, ids, rule)
-            wanted = budget(rule, length, count)
+            wanted = np.int64(budget(rule, length, count))
             if slot + min(wanted, count) > predictions:
                 return done
             slot = mask_example(fold(key, example), rule, notes, count, wanted, ids, slots, slot)

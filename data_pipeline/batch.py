@@ -80,6 +80,20 @@ class Batches:
         self._plans = Plans(split, plan_spec, cache_dir, sources=sources, languages=languages)
         self.rows_per_epoch = self._plans.rows
 
+    def compile_ahead(self) -> None:
+        """Has the loops that fill a batch compiled in the background, where that is not done yet.
+
+        Whoever asks for a batch meanwhile waits for them as before, and meets their errors.
+        """
+
+        def fill_nothing() -> None:
+            none, key = np.empty(0, np.int64), self._spec.key(0, MASKING)
+            with contextlib.suppress(Exception):
+                out = self._assembler.empty(0)
+                self._assembler.fill(out, none, self._plans.epoch(0), none, key)
+
+        threading.Thread(target=fill_nothing, name="compile batches", daemon=True).start()
+
     @property
     def batches_once(self) -> int:
         """How many calls of `once` see every row."""

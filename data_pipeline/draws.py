@@ -63,7 +63,11 @@ def _numba_cache_dir(folder: str) -> Iterator[None]:
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`numba.njit` that releases the GIL and keeps machine code on disk where it can."""
+    """`numba.njit` that releases the GIL and keeps machine code on disk where it can.
+
+    A function is compiled for every type it is called with, and the literal 0 is one of its own: a
+    count that is handed on begins as np.int64(0), or its callees are compiled twice.
+    """
     folder = _cache_folder()
     if folder is None:
         return numba.njit(nogil=True)(function)

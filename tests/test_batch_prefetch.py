@@ -1,10 +1,12 @@
-"""Prefetching: order, how far ahead, errors at their step, and that the thread ends."""
+"""Prefetching: order, how far ahead, errors at their step, that the thread ends; compiling."""
 
 import threading
 import time
 
 import pytest
+from made_batches import batches_of, random_documents
 
+from data_pipeline import assemble
 from data_pipeline.batch import prefetch
 from data_pipeline.errors import UserError
 
@@ -63,3 +65,29 @@ def test_prefetch_stops_when_the_loop_is_left():
 def test_prefetch_needs_room_for_one():
     with pytest.raises(ValueError, match="depth 0"):
         next(prefetch(lambda step: step, 0, 3, depth=0))
+
+
+def test_the_first_batch_finds_its_loops_compiled(tmp_path, monkeypatch, capfd):
+    filled: list[tuple[str, int]] = []
+    failures = [OSError("no room")]
+    fill = assemble._fill
+
+    def note(*args):
+        filled.append((threading.current_thread().name, len(args[2])))
+        if failures:
+            raise failures.pop()
+        return fill(*args)
+
+    monkeypatch.setattr(assemble, "_fill", note)
+    batches = batches_of(random_documents(20), tmp_path)
+    for _ in range(2):
+        filled.clear()
+        batches.compile_ahead()
+        for thread in threading.enumerate():
+            if thread.name == "compile batches":
+                thread.join()
+        assert filled == [("compile batches", 0)]  # the loop that a batch runs, over no rows
+    compiled = len(fill.signatures)
+    batches.batch(0)
+    assert len(fill.signatures) == compiled
+    assert capfd.readouterr().err == ""  # whoever wants a batch meets the error, nobody before

@@ -51,7 +51,7 @@ def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.config_file import read_config
 
     config = read_config(values)
-    from bert_jax import sharding, workdir
+    from bert_jax import compile_cache, sharding, workdir
     from bert_jax.job import distributed, session
     from bert_jax.profiling import Steps
     from bert_jax.train import pretrain
@@ -71,6 +71,7 @@ def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
     }
     profile = Steps.parse(values.profile) if values.profile else None
     with session.started(config, place, about) as started:
+        compile_cache.use()
         pretrain(
             config,
             values.workdir,
@@ -105,11 +106,13 @@ def _run_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
     which = [name for name in ("step", "all", "best") if values[name].value not in (None, False)]
     if len(which) > 1:
         raise UsageError(f"--{which[0]} and --{which[1]} together: give one of them")
+    from bert_jax import compile_cache
     from bert_jax.evaluate import evaluate_run
     from bert_jax.sharding import use_cpu_devices
 
     if values.cpu_devices:
         use_cpu_devices(values.cpu_devices)
+    compile_cache.use()
     evaluate_run(
         values.workdir,
         "all" if values.all else "best" if values.best else values.step,

@@ -105,7 +105,7 @@ def _find_words(notes, count):
 @compiled
 def _emit(notes, taken, ids, slots, slot):
     """Write the marked tokens into slots and unmark them; `notes.order` says which they were."""
-    at = k = 0
+    at = k = np.int64(0)
     while at < taken:
         position = notes.places[k]
         notes.order[at] = k
@@ -121,7 +121,7 @@ def _emit(notes, taken, ids, slots, slot):
 @compiled
 def _replace_spans(key, rule, notes, count, ids, slots, slot, stop):
     """Replace what was masked, a draw for each run of neighbours, and note its boundaries."""
-    n = 0
+    n = np.int64(0)
     first = slot
     while first < stop:
         start = notes.order[first - slot]

@@ -130,7 +130,7 @@ def _pairs(
     key, turn, first, stop, visits, pool_of_document, pool_offsets, pool_documents, texts, most,
     limit, swap, out,
 ):  # fmt: skip
-    at = 0
+    at = np.int64(0)
     for document in range(first, stop):
         if visits[document] <= turn:
             continue

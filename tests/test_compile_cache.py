@@ -1,0 +1,238 @@
+"""What is compiled once is not compiled again, and no file of the cache can change or end a run."""
+
+import hashlib
+import os
+import stat
+import subprocess
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from corpus import small_config, small_store
+from processes import Job, assert_same_bits, deep_config
+
+from bert_jax import compile_cache
+from bert_jax.compile_cache import Programs
+from data_pipeline.store import TokenStore
+
+KEY, PROGRAM = "jit_step-0123", bytes(range(256))
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory) -> TokenStore:
+    return small_store(tmp_path_factory.mktemp("store"), documents=60)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch) -> Path:
+    """An empty cache for the processes a test starts; JAX is told of no other."""
+    for name in list(os.environ):
+        if name.startswith(("JAX_COMPILATION_CACHE", "JAX_PERSISTENT_CACHE")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    return tmp_path / "cache"
+
+
+def started(config, workdir: Path, folder: Path, *, processes: int = 1, **options) -> list[Counter]:
+    """How often each line was said by each process of a run that ends well."""
+    program = (str(HERE / "compiling_process.py"),)
+    with Job(config, workdir, folder, processes=processes, program=program, **options) as job:
+        assert job.codes() == [0] * processes
+        assert "arning" not in job.said()
+        return [Counter(process.said().splitlines()) for process in job.processes]
+
+
+def kept(cache: Path) -> list[Path]:
+    return sorted((cache / "compiled").glob("*/*"))
+
+
+def flip(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+# Runs
+
+
+def test_a_second_start_compiles_nothing_and_gives_the_same_bits(store, cache, tmp_path):
+    config = small_config(store)
+    (first,) = started(config, tmp_path / "first", tmp_path, devices=1)
+    assert first["asked"] == first["kept"] == len(kept(cache)) > 0
+    (second,) = started(config, tmp_path / "second", tmp_path, devices=1)
+    assert second["asked"] == second["found"] == first["asked"]
+    assert second["kept"] == second["numba"] == 0
+    assert_same_bits(tmp_path / "first", tmp_path / "second")
+
+
+@pytest.mark.slow
+def test_two_processes_find_theirs_and_damage_is_compiled_again(store, cache, tmp_path):
+    config = deep_config(store, steps=4)
+    first = started(config, tmp_path / "first", tmp_path, processes=2, devices=2)
+    assert [said["kept"] for said in first] == [said["asked"] for said in first]
+    second = started(config, tmp_path / "second", tmp_path, processes=2, devices=2)
+    assert [said["found"] for said in second] == [said["asked"] for said in second]
+    assert min(said["found"] for said in second) > 0
+    assert_same_bits(tmp_path / "first", tmp_path / "second")
+    # Damage of every kind: programs are compiled again, and then kept again.
+    for number, path in enumerate(kept(cache)):
+        if number % 2:
+            flip(path, path.stat().st_size * number // len(kept(cache)))
+        else:
+            path.write_bytes(path.read_bytes()[: 40 * number])
+    third = started(config, tmp_path / "damaged", tmp_path, processes=2, devices=2)
+    assert [said["kept"] for said in third] == [said["kept"] for said in first]
+    assert_same_bits(tmp_path / "first", tmp_path / "damaged")
+    off = {"JAX_ENABLE_COMPILATION_CACHE": "0"}
+    third = started(config, tmp_path / "third", tmp_path, processes=2, devices=2, env=off)
+    assert third[0]["asked"] == 0
+    assert_same_bits(tmp_path / "first", tmp_path / "third")
+
+
+SMALL = """
+import os, sys
+from bert_jax import compile_cache
+compile_cache.use()
+import jax
+folder = jax.config.jax_compilation_cache_dir
+print("folder", folder)
+sys.stdout.flush()
+if len(sys.argv) > 1:
+    def fail(*_):
+        raise OSError(28, "full")
+    compile_cache.Programs._make_room = fail
+for k in range(3):
+    assert float(jax.jit(lambda x: x * 2 + k)(1.0)) == 2 + k
+"""
+
+
+def small(cache: Path, *words: str, **env: str) -> tuple[str, str]:
+    """(the folder that JAX was told of, all else that was said): a process of three programs."""
+    done = subprocess.run(
+        [sys.executable, "-c", SMALL, *words],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = (done.stdout + done.stderr).splitlines()
+    (folder,) = [line.split()[1] for line in lines if line.startswith("folder ")]
+    return folder, "\n".join(line for line in lines if not line.startswith("folder "))
+
+
+def test_a_damaged_program_is_compiled_and_kept_again(cache):
+    small(cache)
+    whole = {path: path.read_bytes() for path in kept(cache)}
+    for path in whole:
+        flip(path, path.stat().st_size // 2)
+    assert small(cache)[1] == ""  # what it computes is checked there
+    assert {path: len(path.read_bytes()) for path in kept(cache)} == {
+        path: len(content) for path, content in whole.items()
+    }
+    assert all(Programs(path.parent).get(path.name) for path in whole)
+
+
+def test_a_cache_that_cannot_be_used_is_one_line(cache):
+    folder, said = small(cache)
+    assert Path(folder).parent == cache / "compiled"
+    assert said == ""
+    assert stat.S_IMODE(Path(folder).stat().st_mode) == 0o700
+    count = len(kept(cache))
+    assert count >= 3
+    # A disk that is full after the start.
+    for path in kept(cache):
+        path.unlink()
+    _, said = small(cache, "full")
+    assert said.count("\n") == 0
+    assert "full" in said
+    assert kept(cache) == []
+    # Programs that others may have written are not run.
+    small(cache)
+    (cache / "compiled").chmod(0o770)
+    folder, said = small(cache)
+    assert folder == "None"
+    assert said.startswith("warning: ")
+    assert said.count("\n") == 0
+    assert "mode 700" in said
+    # Something in the way.
+    other = cache / "other"
+    other.mkdir()
+    (other / "compiled").write_text("")
+    folder, said = small(cache, BERT_JAX_CACHE=str(other))
+    assert folder == "None"
+    assert said.count("\n") == 0
+    assert "not kept" in said
+
+
+def test_what_the_user_has_told_jax_wins(cache, tmp_path):
+    folder, said = small(cache, JAX_COMPILATION_CACHE_DIR=str(tmp_path / "theirs"))
+    assert (folder, said) == (str(tmp_path / "theirs"), "")
+    folder, said = small(cache, JAX_ENABLE_COMPILATION_CACHE="false")
+    assert (folder, said) == ("None", "")
+    assert not cache.exists()
+
+
+def test_programs_for_other_threads_or_processors_are_others(monkeypatch):
+    """JAX's key has neither; XLA for CPUs divides work, and so adds, by the number of threads."""
+    monkeypatch.setenv("PJRT_NPROC", "16")
+    here = compile_cache._processor()
+    assert here == compile_cache._processor()
+    monkeypatch.setenv("PJRT_NPROC", "17")
+    assert here != compile_cache._processor()
+    monkeypatch.setenv("PJRT_NPROC", "16")
+    text = Path.read_text
+    monkeypatch.setattr(Path, "read_text", lambda path: text(path).replace(" sse2", " sse2 new"))
+    assert here != compile_cache._processor()
+
+
+# Files
+
+
+def test_every_damage_is_seen(tmp_path):
+    programs = Programs(tmp_path)
+    for size in (0, 1, len(PROGRAM)):
+        for at in range(hashlib.sha256().digest_size + size):
+            for spoil in (flip, lambda path, n: path.write_bytes(path.read_bytes()[:n])):
+                programs.put(KEY, PROGRAM[:size])
+                assert programs.get(KEY) == PROGRAM[:size]
+                spoil(tmp_path / KEY, at)
+                assert programs.get(KEY) is None
+                assert not (tmp_path / KEY).exists()
+    assert programs.get("another") is None
+
+
+def test_the_oldest_go_first_and_others_folders_count(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
+    other.mkdir()
+    programs = Programs(one, most_bytes=8 * 132)
+    for number in range(8):
+        Programs(other if number % 2 else one).put(f"{number}", bytes(100))
+        os.utime((other if number % 2 else one) / f"{number}", (number, number))
+    assert programs.get("0")  # used just now
+    programs.put("new", bytes(4 * 132 - 32))
+    assert {path.name for path in tmp_path.glob("*/*")} == {"0", "5", "6", "7", "new"}
+    programs.put("large", bytes(10**4))
+    assert {path.name for path in tmp_path.glob("*/*")} <= {"large"}
+
+
+def test_a_reader_never_sees_half_a_program(tmp_path):
+    values = [bytes([k]) * 200_000 for k in range(4)]
+    writers = [
+        threading.Thread(target=lambda v=v: [Programs(tmp_path).put(KEY, v) for _ in range(20)])
+        for v in values
+    ]
+    reader = Programs(tmp_path)
+    reader.put(KEY, values[0])
+    for writer in writers:
+        writer.start()
+    seen = {reader.get(KEY) for _ in range(100)}
+    for writer in writers:
+        writer.join()
+    assert seen <= set(values)
+    assert [path.name for path in tmp_path.iterdir()] == [KEY]
