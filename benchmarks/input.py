@@ -70,9 +70,7 @@ def main() -> None:
     parser.add_argument("--store", type=Path, help="an existing token store")
     parser.add_argument("--masking", choices=MODES, default="token")
     parser.add_argument("--packed", action="store_true", help="rows packed with several examples")
-    parser.add_argument(
-        "--estimates", type=Path, action="append", default=[], help="of `bert-jax compile --json`"
-    )
+    parser.add_argument("--estimates", type=Path, action="append", help="bert-jax compile --json")
     parser.add_argument("--rounds", type=int, default=7, help="of each measurement; medians count")
     parser.add_argument("--batches", type=int, default=60, help="made in a round")
     options = parser.parse_args()
@@ -80,7 +78,7 @@ def main() -> None:
         for name in ("rounds", "batches"):
             if getattr(options, name) < 1:
                 raise UserError(f"--{name}={getattr(options, name)}: at least 1 is needed")
-        estimates = [found for path in options.estimates for found in read_estimates(path)]
+        estimates = [found for path in options.estimates or () for found in read_estimates(path)]
         with tempfile.TemporaryDirectory() as folder:
             run(options, estimates, Path(folder))
     except UserError as error:

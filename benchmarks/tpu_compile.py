@@ -67,9 +67,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", default="1,2,3,4,5", help="which rows, from 1")
     parser.add_argument("--forms", default="0,1,4", help="compute.unroll_layers of ours; 0 = all")
-    parser.add_argument(
-        "--generators", default="threefry,rbg", help="of the peer's random bits; empty = no peer"
-    )
+    parser.add_argument("--generators", default="threefry,rbg", help="of the peer; empty = no peer")
     parser.add_argument("--layers", type=int, help="fewer layers than the models have")
     parser.add_argument(
         "--peer",

@@ -26,11 +26,11 @@ import os
 import statistics
 import sys
 import tempfile
-import trace as traces
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import kernel_times
 import peer_torch
 import turns
 from made_text import DOCUMENTS, generate_store
@@ -396,7 +396,9 @@ def our_contender(talk: Any, config: Any, batches: list[turns.Batch], path: Path
                     profiler.close(TRACED)
                 if not (Path(folder) / FOLDER).exists():
                     return []
-                return [dataclasses.astuple(kernel) for kernel in traces.kernels(Path(folder))]
+                return [
+                    dataclasses.astuple(kernel) for kernel in kernel_times.kernels(Path(folder))
+                ]
 
         turns.answer(talk, take, {"trace": trace})
 

@@ -15,9 +15,8 @@ from corpus import small_store
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
 sys.path.append(str(FOLDER))
 
-import trace as traces  # noqa: E402
-
 import input as feed  # noqa: E402
+import kernel_times  # noqa: E402
 import turns  # noqa: E402
 
 
@@ -203,12 +202,12 @@ def test_kernels_are_counted_once_the_longest_first(tmp_path: Path) -> None:
             (3, "waiting", 50.0, {}),
         ],
     )
-    assert traces.kernels(tmp_path) == [
-        traces.Kernel("long", 5.0, 1),
-        traces.Kernel("short", 3.0, 2),
+    assert kernel_times.kernels(tmp_path) == [
+        kernel_times.Kernel("long", 5.0, 1),
+        kernel_times.Kernel("short", 3.0, 2),
     ]
     with pytest.raises(ValueError, match="0 traces, where one is expected"):
-        traces.kernels(tmp_path / "a" / "nothing")
+        kernel_times.kernels(tmp_path / "a" / "nothing")
 
 
 def test_a_contender_that_ends_is_an_error_and_no_hang() -> None:
