@@ -40,7 +40,7 @@ WARM_UP = 5  # steps before anything is timed; compiles
 TRACED = 3  # steps of the trace
 SHOWN = 12  # kernels
 EXAMPLES = 16  # most in a packed row
-PRODUCT, PRODUCTS = 8192, 16  # side of the matrices, products in a turn
+PRODUCT, PRODUCTS = 8192, 64  # side of the matrices, products in a turn
 DROPOUT = 0.1
 SIDES = {"bert_jax": "bert_jax", "torch": "transformers, PyTorch"}
 

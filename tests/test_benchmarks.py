@@ -76,6 +76,7 @@ def test_without_a_gpu_nothing_is_called_one() -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_dry_run_trains_and_names_kernels() -> None:
     done = run("train_gpu.py", "--dry_run", "--rounds=2", "--steps=1")
     assert done.returncode == 0, done.stderr
