@@ -19,6 +19,7 @@ import argparse
 import dataclasses
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -217,18 +218,17 @@ def compile_apart(job: Job, peer: str | None) -> Job:
         if done.returncode == 0:
             return json.loads(done.stdout.splitlines()[-1])
         said.seek(0)
-        last = [text.strip() for text in said if text.strip()][-1:]
-    return {"error": last[0] if last else f"exit code {done.returncode}"}
+        lines = [text.strip() for text in said if text.strip()]
+    errors = [text for text in lines if re.match(r"[\w.]+(Error|Exception):", text)]
+    return {"error": (errors or lines or [f"exit code {done.returncode}"])[-1]}
 
 
 def do(job: Job) -> None:
     """A process of its own: compiles one program, prints its figures as a line of JSON."""
-    from bert_jax.aot import topology
+    from bert_jax.aot import analysis, topology
 
     talk = turns.talk_apart()
     topology.prepare()  # before anything imports JAX
-    from bert_jax.aot.analysis import analyse
-
     from bert_jax import sharding
     from launch import slices
 
@@ -244,7 +244,9 @@ def do(job: Job) -> None:
     spent, wall = cpu_seconds() - before, time.perf_counter() - start
     memory = compiled.memory_analysis()
     accelerator = of.generation.accelerator
-    found = analyse(compiled.as_text(), mesh_shape=dict(mesh.shape), accelerator=accelerator)
+    found = analysis.analyse(
+        compiled.as_text(), mesh_shape=dict(mesh.shape), accelerator=accelerator
+    )
     figures = {
         "cycles": found.cycles,
         "unestimated_cycles": found.unestimated_seconds * accelerator.clock,
