@@ -4,8 +4,9 @@ Needs transformers 4.57, the last release with Flax models, which jax 0.10 and f
 `make .venv/peer` puts it apart, because the project itself works with a later one. The step is what
 examples/flax/language-modeling/run_mlm_flax.py of that release does, in the form that is fastest
 today: one jit over a mesh in place of pmap, the state donated, and the loss from integer labels. Of
-its forms that makes the strongest peer: on base at 128, 64 rows a chip of v5e, 92.5 million estimated
-cycles, where one-hot labels (as in that script) give 96.0 and the picked log-softmax 98.8.
+its forms that makes the strongest peer: on base at 128, 64 rows a chip of v5e, 92.5 million
+estimated cycles, where one-hot labels (as in that script) give 96.0 and a log-softmax from which
+the label's entry is picked 98.8.
 """
 
 from typing import Any

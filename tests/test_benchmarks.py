@@ -21,7 +21,7 @@ import turns  # noqa: E402
 
 
 def run(
-    script: str, *options: str, timeout: float = 300, **environment: str
+    script: str, *options: str, timeout: float = 900, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(FOLDER / script), *options],
@@ -226,7 +226,6 @@ def test_a_contender_that_ends_is_an_error_and_no_hang() -> None:
 def test_one_layer_is_compiled_for_a_slice() -> None:
     done = run(
         "tpu_compile.py", "--rows=1", "--forms=1", "--generators=", "--layers=1", "--json",
-        timeout=900,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
