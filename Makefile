@@ -10,7 +10,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: demo test slow lint types audit bench soak lock nightly clean help
+.PHONY: demo test slow lint types audit bench compare soak lock nightly clean help
 
 demo: .venv/core  ## Pretrain, evaluate, export and try a small BERT; DATA=PATH takes your text
 	@$(BIN)/bert-jax demo --workdir=demo_run $${DATA:+--data="$$DATA"}
@@ -35,6 +35,10 @@ bench: .venv/torch  ## Data pipeline and training speed, beside the alternatives
 	@$(BIN)/python benchmarks/data.py
 	@$(BIN)/python benchmarks/train_cpu.py
 	@$(BIN)/python benchmarks/packing.py
+	@$(BIN)/python benchmarks/input.py
+
+compare: .venv/libtpu .venv/peer  ## The step compiled for TPUs beside its peer's: hours, no TPU
+	@$(BIN)/python benchmarks/tpu_compile.py
 
 soak: .venv/dev  ## A run disturbed 50 times, compared with one that was not; KILLS=N for another number
 	@$(BIN)/python tests/soak.py --kills=$${KILLS:-50}
@@ -83,6 +87,13 @@ help:  ## This list
 .venv/libtpu: requirements/dev.txt .venv/dev
 	@echo "installing libtpu for the tests of TPU slices"
 	@$(INSTALL) --target=$@ --upgrade "libtpu==0.0.42.*"
+	@touch $@
+
+# The peer of benchmarks/tpu_compile.py: the last transformers with Flax models, apart from the one
+# that the project works with.
+.venv/peer: requirements/peer.txt .venv/core
+	@echo "installing requirements/peer.txt"
+	@$(INSTALL) --target=$@ --upgrade -r requirements/peer.txt
 	@touch $@
 
 # The oldest supported Python resolves, because a release that runs on it has wheels for the newer

@@ -15,12 +15,8 @@ had to give just then; a model's share of it is what its own matrix products tak
 import argparse
 import contextlib
 import dataclasses
-import json
 import os
-import platform
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -28,13 +24,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import peer_torch
+import turns
+from turns import Batch
 
 THREADS = 2
+ENVIRONMENT = {"OMP_NUM_THREADS": str(THREADS)}
 BATCHES = 24  # different batches; then the first again
 WARM_UP = 4  # steps before anything is timed; their losses are compared
 VOCABULARY = 8192  # of the store that is built where none is given; the models have 30,522
 PRODUCT = 2048  # side of the matrices multiplied to see what the cores give
+PRODUCT_WORD = "product"  # what a contender is asked for it
 NAMES = {
     "transformers": "transformers, as it is",
     "transformers_masked": "transformers, head at masked positions",
@@ -43,9 +43,7 @@ NAMES = {
 MODELS = {"small": "wiki_books_small", "base": "base"}
 BATCH_SIZE = {"small": 32, "base": 8}
 SEQ_LENGTH, SLOTS = 128, 20
-LEARNING_RATE, WEIGHT_DECAY, EPS, CLIP_NORM = 1e-4, 0.01, 1e-8, 1.0
 
-Batch = dict[str, np.ndarray]
 Step = Callable[[Batch], float]  # trains on a batch, gives its loss
 
 
@@ -63,7 +61,7 @@ def main() -> None:
         return
     use_two_cores()
     libraries = ", ".join(f"{name} {version(name)}" for name in ("jax", "torch", "transformers"))
-    print(f"{machine()}; {libraries}")
+    print(f"{turns.machine()}; {libraries}")
     for model in [options.model] if options.model else MODELS:
         with tempfile.TemporaryDirectory() as folder:
             batches = prepare(model, options.store, Path(folder))
@@ -80,32 +78,19 @@ def config_of(model: str) -> Any:
     """The shipped config with what all share: float32, dropout, AdamW at a constant rate."""
     from bert_jax.config_file import load
 
-    config = load(MODELS[model])
+    config = peer_torch.same_recipe(load(MODELS[model]))
     return dataclasses.replace(
         config,
         model=dataclasses.replace(
-            config.model,
-            pad_vocab_to_multiple_of=1,
-            hidden_dropout_prob=0.1,
-            attention_probs_dropout_prob=0.1,
+            config.model, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1
         ),
         phases=(
             dataclasses.replace(
                 config.phases[0],
-                steps=10**9,  # so long that the decay does not show
                 batch_size=BATCH_SIZE[model],
                 seq_length=SEQ_LENGTH,
                 max_predictions=SLOTS,
             ),
-        ),
-        optimizer=dataclasses.replace(
-            config.optimizer,
-            name="adamw",
-            learning_rate=LEARNING_RATE,
-            warmup_steps=0,
-            weight_decay=WEIGHT_DECAY,
-            eps=EPS,
-            clip_norm=CLIP_NORM,
         ),
         compute=dataclasses.replace(config.compute, dtype="float32", unroll_layers=0),
     )
@@ -113,12 +98,7 @@ def config_of(model: str) -> Any:
 
 def prepare(model: str, path: Path | None, folder: Path) -> list[Batch]:
     """Writes the batches and the parameters that all contenders begin with."""
-    import jax
-
     from bert_jax.batches import make_batches
-    from bert_jax.convert.bert_config import to_config_json
-    from bert_jax.convert.names import to_transformers
-    from bert_jax.heads import init_params
     from data_pipeline.build import build_store, train_tokenizer
     from data_pipeline.sources import parse_source
     from data_pipeline.store import open_store
@@ -132,42 +112,34 @@ def prepare(model: str, path: Path | None, folder: Path) -> list[Batch]:
     (folder / "store.txt").write_text(str(path.resolve()))
     batches = make_batches(config, store, store.train, config.phases[0])
     made = [batches.batch(step) for step in range(BATCHES)]
-    arrays = {f"{i} {name}": values for i, b in enumerate(made) for name, values in b.items()}
-    np.savez(folder / "batches.npz", **arrays)
-    key = jax.random.key(config.seed)
-    params = init_params(config.model, config.compute, config.objectives, key)
-    np.savez(folder / "parameters.npz", **to_transformers(params, config.model))
-    description = to_config_json(config.model, pad_token_id=store.special.pad)
-    (folder / "config.json").write_text(json.dumps(description))
+    turns.write_batches(folder / "batches.npz", made)
+    peer_torch.write_start(config, store.special.pad, folder)
     return made
 
 
-def read_batches(folder: Path) -> list[Batch]:
-    batches: list[Batch] = [{} for _ in range(BATCHES)]
-    with np.load(folder / "batches.npz") as arrays:
-        for key, values in arrays.items():
-            number, _, name = key.partition(" ")
-            batches[int(number)][name] = values
-    return batches
-
-
 def answer(contender: str, model: str, folder: Path) -> None:
-    """A contender's process: for every number read, so many steps, for 0 a product of matrices;
-    answers with JSON lines of seconds and losses."""
-    talk = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # whatever libraries print goes elsewhere
-    batches = read_batches(folder)
+    """A contender's process."""
+    talk = turns.talk_apart()
+    batches, done = turns.read_batches(folder / "batches.npz"), 0
     with contender_step(contender, model, folder) as step:
-        done = 0
-        multiply = our_product() if contender == "bert_jax" else torch_product()
-        for line in sys.stdin:
-            losses, start = [], time.perf_counter()
-            if not int(line):
-                multiply()
-            for _ in range(int(line)):
+
+        def take(count: int) -> turns.Losses:
+            nonlocal done
+            losses = []
+            for _ in range(count):
                 losses.append(step(batches[done % BATCHES]))
                 done += 1
-            talk.write(json.dumps([time.perf_counter() - start, losses]) + "\n")
+            return losses
+
+        multiply = our_product() if contender == "bert_jax" else torch_product()
+        turns.answer(talk, take, {PRODUCT_WORD: lambda: timed(multiply)})
+
+
+def timed(run: Callable[[], None]) -> float:
+    """Seconds it takes."""
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
 
 
 @contextlib.contextmanager
@@ -228,98 +200,24 @@ def torch_product() -> Callable[[], None]:
 
 def torch_step(folder: Path, *, masked_only: bool) -> Step:
     import torch
-    import transformers
 
     torch.set_num_threads(THREADS)
-    description = json.loads((folder / "config.json").read_text())
-    model = transformers.BertForPreTraining(transformers.BertConfig(**description))
-    with np.load(folder / "parameters.npz") as arrays:
-        tensors = {name: torch.from_numpy(values) for name, values in arrays.items()}
-    wrong = model.load_state_dict(tensors, strict=False)
-    tied = {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
-    if set(wrong.missing_keys) != tied or wrong.unexpected_keys:
-        raise ValueError(f"the parameters do not fit: {wrong}")
-    model.tie_weights()
-    model.train()
-    plain = [p for n, p in model.named_parameters() if n.endswith("bias") or "LayerNorm" in n]
-    others = [p for p in model.parameters() if not any(p is q for q in plain)]
-    optimizer = torch.optim.AdamW(
-        [{"params": others}, {"params": plain, "weight_decay": 0.0}],
-        lr=LEARNING_RATE,
-        eps=EPS,
-        weight_decay=WEIGHT_DECAY,
-        fused=True,  # as transformers' Trainer has it
-    )
-    loss_of = masked_loss if masked_only else whole_loss
+    model = peer_torch.load_model(folder)
+    optimizer = peer_torch.make_optimizer(model)
 
     def step(batch: Batch) -> float:
         optimizer.zero_grad()
-        loss = loss_of(model, {k: torch.from_numpy(v) for k, v in batch.items()})
+        tensors = {k: torch.from_numpy(v) for k, v in batch.items()}
+        if masked_only:
+            loss = peer_torch.masked_loss(model, tensors)
+        else:
+            loss = model(**peer_torch.inputs_of(tensors)).loss
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), peer_torch.CLIP_NORM)
         optimizer.step()
         return loss.item()
 
     return step
-
-
-def whole_loss(model: Any, batch: dict[str, Any]) -> Any:
-    """As the documentation of BertForPreTraining has it."""
-    import torch
-
-    labels = torch.full(batch["input_ids"].shape, -100)
-    row, slot = batch["masked_weights"].nonzero(as_tuple=True)
-    labels[row, batch["masked_positions"][row, slot]] = batch["masked_labels"][row, slot].long()
-    return model(
-        input_ids=batch["input_ids"],
-        token_type_ids=batch["token_type_ids"],
-        attention_mask=(batch["example_ids"] > 0).long(),
-        labels=labels,
-        next_sentence_label=batch["pair_labels"][:, 0].long(),
-    ).loss
-
-
-def masked_loss(model: Any, batch: dict[str, Any]) -> Any:
-    """The same loss; the masked positions are taken before the head, not after."""
-    import torch
-
-    hidden, pooled = model.bert(
-        input_ids=batch["input_ids"],
-        token_type_ids=batch["token_type_ids"],
-        attention_mask=(batch["example_ids"] > 0).long(),
-    )[:2]
-    row, slot = batch["masked_weights"].nonzero(as_tuple=True)
-    words, pairs = model.cls(hidden[row, batch["masked_positions"][row, slot].long()], pooled)
-    cross_entropy = torch.nn.functional.cross_entropy
-    return cross_entropy(words, batch["masked_labels"][row, slot].long()) + cross_entropy(
-        pairs, batch["pair_labels"][:, 0].long()
-    )
-
-
-class Contender:
-    """One of the processes; waits, without using the processor, until it is asked for steps."""
-
-    def __init__(self, name: str, model: str, folder: Path):
-        command = [sys.executable, __file__, f"--contender={name}", f"--model={model}"]
-        self._process = subprocess.Popen(
-            [*command, f"--folder={folder}"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": str(THREADS)},
-        )
-
-    def steps(self, count: int) -> tuple[float, list[float]]:
-        """Seconds that so many steps took, and their losses."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{count}\n")
-        self._process.stdin.flush()
-        seconds, losses = json.loads(self._process.stdout.readline())
-        return seconds, losses
-
-    def close(self) -> None:
-        self._process.communicate()
 
 
 def flops_of(contender: str, model: str) -> float:
@@ -342,7 +240,8 @@ def compare(options: argparse.Namespace, model: str, folder: Path, batches: list
     with contextlib.ExitStack() as stack:
         contenders = {}
         for name in NAMES:
-            contenders[name] = Contender(name, model, folder)
+            command = [__file__, f"--contender={name}", f"--model={model}"]
+            contenders[name] = turns.Contender([*command, f"--folder={folder}"], ENVIRONMENT)
             stack.callback(contenders[name].close)
         losses = {name: each.steps(WARM_UP)[1] for name, each in contenders.items()}
         rates: dict[str, list[float]] = {name: [] for name in NAMES}
@@ -350,7 +249,7 @@ def compare(options: argparse.Namespace, model: str, folder: Path, batches: list
         for _ in range(options.rounds):
             for name, contender in contenders.items():
                 if name in products:
-                    products[name].append(2 * PRODUCT**3 / contender.steps(0)[0] / 1e9)
+                    products[name].append(2 * PRODUCT**3 / contender.ask(PRODUCT_WORD) / 1e9)
                 seconds = contender.steps(options.steps)[0]
                 rates[name].append(options.steps * tokens / seconds)
     print(
@@ -392,13 +291,6 @@ def print_table(
             f"bert_jax is {statistics.median(ratios):.2f} times as fast as {NAMES[other]} "
             f"({min(ratios):.2f} to {max(ratios):.2f} over rounds)"
         )
-
-
-def machine() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.machine()}, Python {platform.python_version()}"
 
 
 if __name__ == "__main__":

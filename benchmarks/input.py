@@ -1,0 +1,282 @@
+"""Whether input can starve a TPU: what the loader makes beside what each kind of host needs.
+
+    python benchmarks/input.py                          # on generated text
+    python benchmarks/input.py --store=/path/to/store   # a store that `data build` made
+    bert-jax compile --config=base --topology=v5e-16 --json > base.json
+    python benchmarks/input.py --estimates=base.json    # beside what the compiler estimates
+
+The loader is measured here: batches assembled and masked by one thread and by two, and by the one
+thread that reads ahead of a trainer (`prefetch`), arrays of the devices included.
+
+A host never needs more than its chips can train on if they do nothing but matrix products, all the
+time, at their published peak: that is the need in the first table, which assumes nothing of the
+step. A real step needs less; with --estimates a second table says how much, by the compiler.
+"""
+
+import argparse
+import dataclasses
+import functools
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import turns
+from made_text import generate_store
+
+from bert_jax.errors import UserError
+from data_pipeline.masking import MODES
+
+POSITIONS = 32_768  # of a batch
+EXAMPLES = 16  # most in a packed row
+
+
+@dataclasses.dataclass(frozen=True)
+class Host:
+    """A machine with TPU chips; devices: as JAX counts them."""
+
+    name: str
+    device_kind: str
+    devices: int
+    vcpus: int
+
+
+# Cloud TPU documentation, "VM types" of each version's page, and the machine types of "Plan TPUs in
+# GKE". v2 and v3: four chips of two cores, which are devices; TPU7x likewise.
+HOSTS = (
+    Host("v2, 4 chips", "TPU v2", 8, 96),
+    Host("v3, 4 chips", "TPU v3", 8, 96),
+    Host("v4, 4 chips", "TPU v4", 4, 240),
+    Host("v5e, 1 chip", "TPU v5 lite", 1, 24),
+    Host("v5e, 4 chips", "TPU v5 lite", 4, 112),
+    Host("v5e, 8 chips", "TPU v5 lite", 8, 224),
+    Host("v5p, 4 chips", "TPU v5", 4, 208),
+    Host("v6e, 1 chip", "TPU v6 lite", 1, 44),
+    Host("v6e, 4 chips", "TPU v6 lite", 4, 180),
+    Host("v6e, 8 chips", "TPU v6 lite", 8, 180),  # 360 elsewhere in the documentation
+    Host("tpu7x, 4 chips", "TPU7x", 8, 224),
+)
+MODELS = ("base", "large")
+SHAPES = ((128, 20), (512, 77))  # tokens of a row, masked positions
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--store", type=Path, help="an existing token store")
+    parser.add_argument("--masking", choices=MODES, default="token")
+    parser.add_argument("--packed", action="store_true", help="rows packed with several examples")
+    parser.add_argument("--estimates", type=Path, action="append", help="bert-jax compile --json")
+    parser.add_argument("--rounds", type=int, default=7, help="of each measurement; medians count")
+    parser.add_argument("--batches", type=int, default=60, help="made in a round")
+    options = parser.parse_args()
+    try:
+        for name in ("rounds", "batches"):
+            if getattr(options, name) < 1:
+                raise UserError(f"--{name}={getattr(options, name)}: at least 1 is needed")
+        estimates = [found for path in options.estimates or () for found in read_estimates(path)]
+        with tempfile.TemporaryDirectory() as folder:
+            run(options, estimates, Path(folder))
+    except UserError as error:
+        parser.exit(1, f"error: {error}\n")
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """What the compiler says of a phase: positions a second that one host has to deliver."""
+
+    title: str
+    seq_length: int
+    positions: float
+
+
+def read_estimates(path: Path) -> list[Estimate]:
+    """The phases of what `bert-jax compile --json` printed.
+
+    Raises:
+        UserError: it is something else.
+    """
+    try:
+        report = json.loads(path.read_text())
+        slice_, hosts = report["topology"]["name"], report["topology"]["hosts"]
+        return [
+            Estimate(
+                f"{report['config']} on {slice_}, {phase['config']['batch_size']:,} rows of "
+                f"{phase['config']['seq_length']}",
+                phase["config"]["seq_length"],
+                phase["estimated_tokens_per_second"] / hosts,
+            )
+            for phase in report["phases"]
+            if phase["estimated_tokens_per_second"]
+        ]
+    except OSError as error:
+        raise UserError(f"--estimates={path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"--estimates={path}: not what `bert-jax compile --json` prints ({error!r})"
+        ) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Rates:
+    """Real tokens a second by the wall clock, and the share of positions that they are."""
+
+    one: float
+    two: float
+    ahead: float
+    fill: float
+
+
+def run(options: argparse.Namespace, estimates: list[Estimate], folder: Path) -> None:
+    from bert_jax.sharding import use_cpu_devices
+
+    use_cpu_devices(1)
+    os.environ["BERT_JAX_CACHE"] = str(folder / "plans")
+    path = options.store or generate_store(folder)
+    print(f"{turns.machine()}; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    print(
+        f"masking {options.masking}, {'packed' if options.packed else 'padded'} rows; medians of "
+        f"{options.rounds} interleaved rounds of {options.batches} batches\n"
+    )
+    lengths = {length for length, _ in SHAPES} | {one.seq_length for one in estimates}
+    measured = measure(path, sorted(lengths), options)
+    print(
+        f"{'million real tokens/s':<24}{'1 thread':>10}{'2 threads':>11}{'read ahead':>12}", end=""
+    )
+    print(f"{'not padding':>13}")
+    for length, rates in measured.items():
+        print(f"{f'rows of {length}':<24}{rates.one / 1e6:>10.1f}{rates.two / 1e6:>11.1f}", end="")
+        print(f"{rates.ahead / 1e6:>12.1f}{rates.fill:>13.1%}", flush=True)
+    print_needs(measured)
+    if estimates:
+        print(f"\n{'as the compiler estimates it':<44}{HEAD}")
+    for estimate in estimates:
+        rates = measured[estimate.seq_length]
+        print(f"{estimate.title:<44}{need(estimate.positions * rates.fill, rates)}")
+
+
+HEAD = f"{'a host needs':>14}{'cores':>8}{'read ahead':>12}"
+
+
+def need(tokens: float, rates: Rates) -> str:
+    """Columns: million real tokens/s, cores that make them, share of what is read ahead."""
+    return f"{tokens / 1e6:>14.2f}{tokens / rates.one:>8.2f}{tokens / rates.ahead:>12.1%}"
+
+
+def print_needs(measured: dict[int, Rates]) -> None:
+    from launch.accelerators import peak_flops
+
+    print(f"\n{'at the peak of its chips':<44}{HEAD}{'of its vCPUs':>14}")
+    shares = []
+    for host in HOSTS:
+        for model in MODELS:
+            for length, slots in SHAPES:
+                rates = measured[length]
+                peak = peak_flops(host.device_kind, "bfloat16")
+                assert peak is not None
+                positions = host.devices * peak / flops(model, length, slots)
+                tokens = positions * rates.fill
+                shares.append(tokens / rates.one / host.vcpus)
+                title = f"{host.name}: {model}, rows of {length}"
+                print(f"{title:<44}{need(tokens, rates)}{shares[-1]:>14.2%}")
+    print(f"no host needs more than {max(shares):.1%} of its vCPUs, if they are like these cores")
+
+
+def flops(model: str, length: int, slots: int) -> float:
+    """Operations of a training step for one position of a padded row."""
+    from bert_jax.config_file import load
+    from bert_jax.records.metrics import step_flops
+
+    phase = dataclasses.replace(
+        load(model).phases[0], seq_length=length, max_predictions=slots, batch_size=1
+    )
+    return step_flops(load(model), phase) / length
+
+
+def measure(path: Path, lengths: list[int], options: argparse.Namespace) -> dict[int, Rates]:
+    """By the length of rows. What is compared is measured in turns."""
+    from data_pipeline.store import open_store
+
+    store = open_store(path)
+    makers = {length: Maker(store, length, options) for length in lengths}
+    found: dict[tuple[int, str], list[float]] = {}
+    for _ in range(options.rounds):
+        for length, maker in makers.items():
+            for name, rate in maker.ways.items():
+                found.setdefault((length, name), []).append(rate())
+    middle = {key: statistics.median(rates) for key, rates in found.items()}
+    return {
+        length: Rates(*(middle[length, name] for name in maker.ways), maker.fill)
+        for length, maker in makers.items()
+    }
+
+
+class Maker:
+    """Batches of one length, in the ways they can be made; each gives real tokens a second."""
+
+    def __init__(self, store: Any, length: int, options: argparse.Namespace):
+        import jax
+
+        from bert_jax import sharding
+        from bert_jax.batches import make_batches
+        from bert_jax.config_file import load
+
+        config = load("base")
+        phase = dataclasses.replace(
+            config.phases[0],
+            seq_length=length,
+            max_predictions=-(-length * 20 // 128),
+            batch_size=max(1, POSITIONS // length),
+            examples_per_row=EXAMPLES if options.packed else 1,
+        )
+        config = dataclasses.replace(
+            config,
+            data=dataclasses.replace(config.data, masking=options.masking),
+            phases=(phase,),
+        )
+        mesh = sharding.make_mesh(config.mesh, jax.devices()[:1])
+        self._rows, self._size = sharding.batch_sharding(mesh), phase.batch_size
+        self._batches = make_batches(config, store, store.train, phase)
+        self._count = options.batches
+        # Within the first half of epoch 0, where nothing is planned in the background.
+        self._few = max(1, self._batches.batches_once // 2)
+        made = [self._batches.batch(step % self._few) for step in range(8)]
+        self._real = sum(int((batch["example_ids"] > 0).sum()) for batch in made) / len(made)
+        self.fill = self._real / (phase.batch_size * length)
+        self.ways: dict[str, Callable[[], float]] = {
+            "one": functools.partial(self._by_threads, 1),
+            "two": functools.partial(self._by_threads, 2),
+            "ahead": self._read_ahead,
+        }
+
+    def _by_threads(self, threads: int) -> float:
+        def make(first: int) -> None:
+            for step in range(first, self._count, threads):
+                self._batches.batch(step % self._few)
+
+        start = time.perf_counter()
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(make, range(threads)))
+        return self._count * self._real / (time.perf_counter() - start)
+
+    def _read_ahead(self) -> float:
+        """As the trainer reads: arrays on the devices, made by a thread beside it."""
+        from bert_jax import sharding
+        from data_pipeline.batch import prefetch
+
+        def make(step: int) -> Any:
+            rows = functools.partial(self._batches.batch, step % self._few)
+            return sharding.global_batch(rows, self._rows, self._size)
+
+        start = time.perf_counter()
+        for _ in prefetch(make, 0, self._count):
+            pass
+        return self._count * self._real / (time.perf_counter() - start)
+
+
+if __name__ == "__main__":
+    main()

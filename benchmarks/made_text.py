@@ -1,0 +1,27 @@
+"""A token store of generated text, for benchmarks that only need rows of ordinary lengths."""
+
+import random
+from pathlib import Path
+
+DOCUMENTS = 500
+
+
+def generate_store(folder: Path, documents: int = DOCUMENTS) -> Path:
+    """Builds it below the folder: random words, in sentences and documents of ordinary lengths."""
+    from data_pipeline.build import build_store, train_tokenizer
+    from data_pipeline.sources import parse_source
+
+    draw = random.Random(0)
+    words = ["".join(draw.choices("aeioubdklmnrst", k=draw.randint(2, 9))) for _ in range(3000)]
+    lines = []
+    for _ in range(documents):
+        for _ in range(draw.randint(10, 60)):  # sentences
+            chosen = draw.choices(words, k=draw.randint(5, 40))
+            lines.append(" ".join(chosen).capitalize() + ".")
+        lines.append("")
+    text, store = folder / "text", folder / "store"
+    text.mkdir()
+    (text / "generated.txt").write_text("\n".join(lines))
+    source = parse_source(f"lines:{text}")
+    build_store([source], train_tokenizer([source], 4096, progress=False), store, progress=False)
+    return store

@@ -1,0 +1,113 @@
+"""The peer of train_cpu.py and train_gpu.py: transformers' BertForPreTraining in PyTorch.
+
+Both sides start from the same parameters and follow the same recipe: AdamW at a constant rate.
+"""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+LEARNING_RATE, WEIGHT_DECAY, EPS, CLIP_NORM = 1e-4, 0.01, 1e-8, 1.0
+NO_LABEL = -100
+
+
+def same_recipe(config: Any) -> Any:
+    """Our configuration with the peer's recipe; one phase, so long that no decay shows."""
+    return dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, pad_vocab_to_multiple_of=1),
+        phases=(dataclasses.replace(config.phases[0], steps=10**9),),
+        optimizer=dataclasses.replace(
+            config.optimizer,
+            name="adamw",
+            learning_rate=LEARNING_RATE,
+            warmup_steps=0,
+            weight_decay=WEIGHT_DECAY,
+            eps=EPS,
+            clip_norm=CLIP_NORM,
+        ),
+    )
+
+
+def write_start(config: Any, pad_token_id: int, folder: Path) -> None:
+    """Our first parameters and their configuration, as `load_model` reads them."""
+    import jax
+
+    from bert_jax.convert.bert_config import to_config_json
+    from bert_jax.convert.names import to_transformers
+    from bert_jax.heads import init_params
+
+    key = jax.random.key(config.seed)
+    params = init_params(config.model, config.compute, config.objectives, key)
+    np.savez(folder / "parameters.npz", **to_transformers(params, config.model))
+    description = to_config_json(config.model, pad_token_id=pad_token_id)
+    (folder / "config.json").write_text(json.dumps(description))
+
+
+def load_model(folder: Path) -> Any:
+    """The model with those parameters, in training; attention is `sdpa`, which is its default."""
+    import torch
+    import transformers
+
+    description = json.loads((folder / "config.json").read_text())
+    model = transformers.BertForPreTraining(transformers.BertConfig(**description))
+    with np.load(folder / "parameters.npz") as arrays:
+        tensors = {name: torch.from_numpy(values) for name, values in arrays.items()}
+    wrong = model.load_state_dict(tensors, strict=False)
+    tied = {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
+    if set(wrong.missing_keys) != tied or wrong.unexpected_keys:
+        raise ValueError(f"the parameters do not fit: {wrong}")
+    model.tie_weights()
+    model.train()
+    return model
+
+
+def make_optimizer(model: Any) -> Any:
+    import torch
+
+    plain = [p for n, p in model.named_parameters() if n.endswith("bias") or "LayerNorm" in n]
+    others = [p for p in model.parameters() if not any(p is q for q in plain)]
+    return torch.optim.AdamW(
+        [{"params": others}, {"params": plain, "weight_decay": 0.0}],
+        lr=LEARNING_RATE,
+        eps=EPS,
+        weight_decay=WEIGHT_DECAY,
+        fused=True,  # as transformers' Trainer has it
+    )
+
+
+def inputs_of(batch: dict[str, Any]) -> dict[str, Any]:
+    """One of our batches, as tensors, in the way the documentation of BertForPreTraining has it:
+    labels at every position, NO_LABEL where nothing is masked."""
+    import torch
+
+    labels = torch.full(batch["input_ids"].shape, NO_LABEL)
+    row, slot = batch["masked_weights"].nonzero(as_tuple=True)
+    labels[row, batch["masked_positions"][row, slot]] = batch["masked_labels"][row, slot].long()
+    return {
+        "input_ids": batch["input_ids"],
+        "token_type_ids": batch["token_type_ids"],
+        "attention_mask": (batch["example_ids"] > 0).long(),
+        "labels": labels,
+        "next_sentence_label": batch["pair_labels"][:, 0].long(),
+    }
+
+
+def masked_loss(model: Any, batch: dict[str, Any]) -> Any:
+    """The same loss; the masked positions are taken before the head, not after."""
+    import torch
+
+    hidden, pooled = model.bert(
+        input_ids=batch["input_ids"],
+        token_type_ids=batch["token_type_ids"],
+        attention_mask=(batch["example_ids"] > 0).long(),
+    )[:2]
+    row, slot = batch["masked_weights"].nonzero(as_tuple=True)
+    words, pairs = model.cls(hidden[row, batch["masked_positions"][row, slot].long()], pooled)
+    cross_entropy = torch.nn.functional.cross_entropy
+    return cross_entropy(words, batch["masked_labels"][row, slot].long()) + cross_entropy(
+        pairs, batch["pair_labels"][:, 0].long()
+    )

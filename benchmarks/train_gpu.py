@@ -1,0 +1,445 @@
+"""Training speed on a GPU, beside transformers' PyTorch BertForPreTraining on the same rows.
+
+    python benchmarks/train_gpu.py                          # on generated text
+    python benchmarks/train_gpu.py --store=/path/to/store   # on a store; packed rows too
+    python benchmarks/train_gpu.py --cases=base --rounds=3
+    python benchmarks/train_gpu.py --dry_run                # a tiny model on the CPU
+
+Needs no network; the [cuda] and [torch] extras. The device's matrix product in bfloat16 is measured
+first: its rate is the peak that shares are of. Then BERT-base on rows of 128 and BERT-large on rows
+of 512 tokens: bert_jax, and transformers with sdpa, torch.compile, bfloat16 autocast and fused
+AdamW, in processes of their own that take turns; once with dropout everywhere, as published, and
+once without that of attention's probabilities, which allows fused attention in either. With a store
+also bert_jax on packed rows beside padded ones. At the end the kernels that take longest.
+
+Operations are those of the model (matrix products, head at the masked positions only, padding
+included), the same for both sides, so that shares compare as times do.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import functools
+import io
+import json
+import os
+import statistics
+import sys
+import tempfile
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import kernel_times
+import peer_torch
+import turns
+from made_text import DOCUMENTS, generate_store
+
+BATCHES = 8  # different batches, on the device before anything is timed; then the first again
+WARM_UP = 5  # steps before anything is timed; compiles
+TRACED = 3  # steps of the trace
+SHOWN = 12  # kernels
+EXAMPLES = 16  # most in a packed row
+PRODUCT, PRODUCTS = 8192, 64  # side of the matrices, products in a turn
+DROPOUT = 0.1
+SIDES = {"bert_jax": "bert_jax", "torch": "transformers, PyTorch"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A shipped model and the shape of its batch."""
+
+    model: str
+    seq_length: int
+    slots: int  # masked positions of an example
+    batch_size: int
+
+
+CASES = {"base": Case("base", 128, 20, 256), "large": Case("large", 512, 77, 32)}
+DRY = {"tiny": Case("tiny", 64, 10, 8)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Contest:
+    """Contenders that take turns; the first is what the others are compared with."""
+
+    title: str
+    contenders: tuple[tuple[str, bool], ...]  # (side, packed)
+    attention_dropout: float
+    traced: bool = False
+
+
+DROPPED = Contest(
+    "dropout everywhere", (("bert_jax", False), ("torch", False)), DROPOUT, traced=True
+)
+FUSED = Contest(
+    "no dropout of attention's probabilities", (("bert_jax", False), ("torch", False)), 0.0, True
+)
+PACKED = Contest("packed rows, the same", (("bert_jax", False), ("bert_jax", True)), 0.0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--store", type=Path, help="an existing token store")
+    parser.add_argument("--cases", help="of base,large; default both")
+    parser.add_argument("--batch_size", type=int, help="rows of a batch; default by case")
+    parser.add_argument("--rounds", type=int, default=7, help="timed turns of each contender")
+    parser.add_argument("--steps", type=int, default=10, help="training steps in a turn")
+    parser.add_argument("--dry_run", action="store_true", help="tiny models on the CPU")
+    parser.add_argument("--contender", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.contender:
+        answer(json.loads(options.contender))
+        return
+    try:
+        run(options)
+    except (ValueError, ChildProcessError) as error:
+        parser.exit(1, f"error: {error}\n")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measures everything and prints it as it comes.
+
+    Raises:
+        ValueError: an option that cannot be met, or no GPU.
+        ChildProcessError: a process of ours failed.
+    """
+    cases = DRY if options.dry_run else CASES
+    wanted = (options.cases or ",".join(cases)).split(",")
+    if unknown := [name for name in wanted if name not in cases]:
+        raise ValueError(f"--cases={options.cases}: {unknown[0]!r} is none of {', '.join(cases)}")
+    for name in ("rounds", "steps", "batch_size"):
+        if (value := getattr(options, name)) is not None and value < 1:
+            raise ValueError(f"--{name}={value}: at least 1 is needed")
+    with tempfile.TemporaryDirectory() as folder:
+        environment = environment_of(options.dry_run)
+        device, peak = ask_peak(options, environment)
+        print(f"{device}; {turns.machine()}; {libraries()}")
+        print(
+            f"{options.rounds} interleaved rounds of {options.steps} steps, medians; "
+            f"a {side_of(options.dry_run)}³ product in bfloat16: {peak / 1e12:,.1f} TFLOP/s"
+        )
+        path = options.store
+        if path is None:
+            path = generate_store(Path(folder), documents=40 if options.dry_run else DOCUMENTS)
+            print("text: generated, not packed; give a --store of real text to see packing")
+        for name in wanted:
+            case = cases[name]
+            if options.batch_size:
+                case = dataclasses.replace(case, batch_size=options.batch_size)
+            contests = [DROPPED, *([PACKED] if options.store else [])]
+            if not options.dry_run:  # the CPU has no fused attention
+                contests.insert(1, FUSED)
+            for number, contest in enumerate(contests):
+                place = Path(folder) / f"{name}{number}"
+                place.mkdir()
+                compete(case, contest, path, place, peak, options, environment)
+
+
+def environment_of(dry_run: bool) -> dict[str, str]:
+    """Two processes share the device, so that none may take all its memory at the start."""
+    root = str(Path(__file__).resolve().parent.parent)
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    shared = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "PYTHONPATH": path}
+    return {**shared, "JAX_PLATFORMS": "cpu"} if dry_run else shared
+
+
+def libraries() -> str:
+    found = []
+    for name in ("jax", "torch", "transformers"):
+        with contextlib.suppress(PackageNotFoundError):
+            found.append(f"{name} {version(name)}")
+    return ", ".join(found)
+
+
+def side_of(dry_run: bool) -> int:
+    return 256 if dry_run else PRODUCT
+
+
+def ask_peak(options: argparse.Namespace, environment: dict[str, str]) -> tuple[str, float]:
+    """The kind of the device, and FLOP/s of its matrix product in bfloat16.
+
+    Raises:
+        ValueError: it is no GPU, and this is no dry run.
+    """
+    job = json.dumps({"side": "peak", "product": side_of(options.dry_run)})
+    with contextlib.closing(turns.Contender([__file__, f"--contender={job}"], environment)) as one:
+        platform, kind = one.ask("device")
+        if platform != "gpu" and not options.dry_run:
+            raise ValueError(
+                f"JAX finds no GPU here, its device is a {kind}; on a machine with one, "
+                'pip install "bert-jax[cuda]"; --dry_run tries everything out on the CPU'
+            )
+        one.steps(1)
+        seconds = statistics.median(one.steps(PRODUCTS)[0] for _ in range(5))
+    return kind, PRODUCTS * 2 * side_of(options.dry_run) ** 3 / seconds
+
+
+def config_of(case: Case, attention_dropout: float, packed: bool) -> Any:
+    """The shipped config with what both sides share."""
+    from bert_jax.config_file import load
+
+    config = peer_torch.same_recipe(load(case.model))
+    return dataclasses.replace(
+        config,
+        model=dataclasses.replace(
+            config.model,
+            hidden_dropout_prob=DROPOUT,
+            attention_probs_dropout_prob=attention_dropout,
+            pad_vocab_to_multiple_of=128,
+        ),
+        data=dataclasses.replace(config.data, pairing="nsp"),
+        phases=(
+            dataclasses.replace(
+                config.phases[0],
+                batch_size=case.batch_size,
+                seq_length=case.seq_length,
+                max_predictions=case.slots,
+                examples_per_row=EXAMPLES if packed else 1,
+            ),
+        ),
+        compute=dataclasses.replace(config.compute, dtype="bfloat16", unroll_layers=0),
+    )
+
+
+@dataclasses.dataclass
+class Side:
+    """A contender while it competes."""
+
+    name: str
+    real: list[int]  # tokens that are no padding, by batch
+    flops: float  # of a step
+    process: turns.Contender
+    losses: turns.Losses = dataclasses.field(default_factory=list)
+    seconds: list[float] = dataclasses.field(default_factory=list)  # of each round
+
+
+def compete(
+    case: Case,
+    contest: Contest,
+    store: Path,
+    folder: Path,
+    peak: float,
+    options: argparse.Namespace,
+    environment: dict[str, str],
+) -> None:
+    """One contest, from the batches to its table.
+
+    Raises:
+        ChildProcessError: a process of ours failed. One of the peer is a line.
+    """
+    print(
+        f"\nBERT-{case.model}, {case.batch_size} rows of {case.seq_length} tokens, {contest.title}"
+    )
+    with contextlib.ExitStack() as stack:
+        sides: list[Side] = []
+        for number, (side, packed) in enumerate(contest.contenders):
+            place = folder / str(number)
+            real, flops = prepare(case, contest.attention_dropout, packed, store, place)
+            job = {
+                "side": side,
+                "case": dataclasses.asdict(case),
+                "attention_dropout": contest.attention_dropout,
+                "packed": packed,
+                "folder": str(place),
+                "store": str(store),
+                "dry_run": options.dry_run,
+            }
+            process = turns.Contender([__file__, f"--contender={json.dumps(job)}"], environment)
+            stack.callback(process.close)
+            name = SIDES[side] + (", packed" if packed else "")
+            one = Side(name, real, flops, process)
+            try:
+                one.losses = process.steps(WARM_UP)[1]
+            except ChildProcessError as error:
+                if side == "bert_jax":
+                    raise
+                print(f"{name}: not measured, {error}")
+                continue
+            sides.append(one)
+        for _ in range(options.rounds):
+            for one in sides:
+                one.seconds.append(one.process.steps(options.steps)[0])
+        print_contest(sides, case, peak, options.steps)
+        if contest.traced:
+            print_kernels(sides[0].process.ask("trace"))
+
+
+def prepare(
+    case: Case, attention_dropout: float, packed: bool, path: Path, folder: Path
+) -> tuple[list[int], float]:
+    """Writes what a contender begins with: (real tokens of each batch, operations of a step)."""
+    from bert_jax.batches import make_batches
+    from bert_jax.records.metrics import step_flops
+    from data_pipeline.store import open_store
+
+    folder.mkdir()
+    os.environ["BERT_JAX_CACHE"] = str(folder.parent / "plans")
+    config = config_of(case, attention_dropout, packed)
+    store = open_store(path, verify=False)
+    batches = make_batches(config, store, store.train, config.phases[0])
+    made = [batches.batch(step) for step in range(BATCHES)]
+    turns.write_batches(folder / "batches.npz", made)
+    real = [int((batch["example_ids"] > 0).sum()) for batch in made]
+    return real, step_flops(config, config.phases[0])
+
+
+def print_contest(sides: list[Side], case: Case, peak: float, steps: int) -> None:
+    print(f"{'':<28}{'real tokens/s':>15}{'positions/s':>13}", end="")
+    print(f"{'TFLOP/s':>9}{'of peak':>9}{'times':>7}   first losses")
+    first = None
+    for one in sides:
+        done, real, positions = WARM_UP, [], []
+        for seconds in one.seconds:
+            tokens = sum(one.real[i % BATCHES] for i in range(done, done + steps))
+            real.append(tokens / seconds)
+            positions.append(case.batch_size * case.seq_length * steps / seconds)
+            done += steps
+        first = first or real
+        times = statistics.median(a / b for a, b in zip(real, first, strict=True))
+        flops = one.flops * steps / statistics.median(one.seconds)
+        losses = " ".join(f"{loss:.3f}" for loss in one.losses[:3])
+        print(
+            f"{one.name:<28}{statistics.median(real):>15,.0f}{statistics.median(positions):>13,.0f}"
+            f"{flops / 1e12:>9.2f}{flops / peak:>9.1%}{times:>7.2f}   {losses}",
+            flush=True,
+        )
+
+
+def print_kernels(found: list) -> None:
+    total = sum(microseconds for _, microseconds, _ in found)
+    if not found:
+        print("the trace names no kernels")
+        return
+    print(f"kernels of bert_jax, {total / TRACED / 1e3:.2f} ms a step:")
+    for name, microseconds, calls in found[:SHOWN]:
+        print(f"  {microseconds / total:6.1%}  {calls / TRACED:>7.1f} calls  {name}")
+
+
+def answer(job: dict[str, Any]) -> None:
+    """A contender's process."""
+    talk = turns.talk_apart()
+    if job["side"] == "peak":
+        take, device = product(job["product"])
+        turns.answer(talk, take, {"device": lambda: device})
+        return
+    case = Case(**job["case"])
+    batches = turns.read_batches(Path(job["folder"]) / "batches.npz")
+    config = config_of(case, job["attention_dropout"], job["packed"])
+    if job["side"] == "torch":
+        turns.answer(talk, torch_take(config, batches, Path(job["folder"]), job["dry_run"]))
+        return
+    our_contender(talk, config, batches, Path(job["store"]))
+
+
+def product(side: int) -> tuple[turns.Take, tuple[str, str]]:
+    """Matrix products in bfloat16, one after the other; (platform, kind) of the device."""
+    import jax
+    import jax.numpy as jnp
+
+    device = jax.devices()[0]
+    multiply = jax.jit(lambda x, y: (x @ y) * (side**-0.5))
+
+    @functools.cache  # who asks for the device alone need not wait for it
+    def matrix() -> jax.Array:
+        return jax.random.normal(jax.random.key(0), (side, side), jnp.bfloat16)
+
+    def take(count: int) -> turns.Losses:
+        x = matrix()
+        for _ in range(count):
+            x = multiply(x, matrix())
+        jax.block_until_ready(x)
+        return []
+
+    return take, (device.platform, device.device_kind)
+
+
+def our_contender(talk: Any, config: Any, batches: list[turns.Batch], path: Path) -> None:
+    import jax
+    from etils import epath
+
+    from bert_jax import sharding
+    from bert_jax.objectives import Corpus
+    from bert_jax.profiling import FOLDER, Profiler, Steps
+    from bert_jax.step import make_program
+    from data_pipeline.store import open_store
+
+    mesh = sharding.make_mesh(config.mesh, jax.devices()[:1])
+    (phase,) = config.phases
+    with jax.set_mesh(mesh):
+        program = make_program(config, mesh, Corpus.of(open_store(path, verify=False)))
+        placed = [
+            sharding.global_batch(
+                lambda rows, batch=batch: {k: v[rows] for k, v in batch.items()},
+                program.rows,
+                phase.batch_size,
+            )
+            for batch in batches
+        ]
+        step, state, done = program.compile_train(batches[0], phase), program.init(), 0
+
+        def one() -> Any:
+            nonlocal state, done
+            state, metrics = step(state, placed[done % BATCHES])
+            done += 1
+            return metrics["loss"]
+
+        def take(count: int) -> turns.Losses:
+            return [float(loss) for loss in [one() for _ in range(count)]]
+
+        def trace() -> list:
+            with tempfile.TemporaryDirectory() as folder:
+                profiler = Profiler(epath.Path(folder), Steps(0, TRACED))
+                with contextlib.redirect_stdout(io.StringIO()):  # where it lies is no news
+                    for number in range(TRACED):
+                        profiler.run(number, one)
+                    profiler.close(TRACED)
+                if not (Path(folder) / FOLDER).exists():
+                    return []
+                return [
+                    dataclasses.astuple(kernel) for kernel in kernel_times.kernels(Path(folder))
+                ]
+
+        turns.answer(talk, take, {"trace": trace})
+
+
+def torch_take(config: Any, batches: list[turns.Batch], folder: Path, dry_run: bool) -> turns.Take:
+    try:
+        import torch
+        import transformers  # noqa: F401
+    except ImportError as error:
+        sys.exit(f"{error}; the [torch] extra installs it")
+    if not (dry_run or torch.cuda.is_available()):
+        sys.exit(f"PyTorch {torch.__version__} sees no GPU")
+    device = torch.device("cpu" if dry_run else "cuda")
+    peer_torch.write_start(config, 0, folder)
+    model = peer_torch.load_model(folder).to(device)
+    optimizer = peer_torch.make_optimizer(model)
+    torch.set_float32_matmul_precision("high")
+    forward = model if dry_run else torch.compile(model)
+    tensors = [{k: torch.from_numpy(v) for k, v in batch.items()} for batch in batches]
+    placed = [
+        {k: v.to(device) for k, v in peer_torch.inputs_of(batch).items()} for batch in tensors
+    ]
+    done = 0
+
+    def one() -> Any:
+        nonlocal done
+        optimizer.zero_grad()
+        # Not on the CPU: without bfloat16 instructions PyTorch is a hundred times slower at it.
+        with torch.autocast(device.type, torch.bfloat16, enabled=not dry_run):
+            loss = forward(**placed[done % BATCHES]).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), peer_torch.CLIP_NORM)
+        optimizer.step()
+        done += 1
+        return loss.detach()
+
+    def take(count: int) -> turns.Losses:
+        return [float(loss) for loss in [one() for _ in range(count)]]
+
+    return take
+
+
+if __name__ == "__main__":
+    main()
