@@ -54,6 +54,7 @@ setup(
     python_requires=">=3.11,<3.14",
     packages=[
         "bert_jax",
+        "bert_jax.aot",
         "bert_jax.checkpoint",
         "bert_jax.convert",
         "bert_jax.job",

@@ -1,0 +1,1 @@
+"""What a training step will do on a TPU slice, from compiling it ahead of time, without a TPU."""
