@@ -81,9 +81,14 @@ def test_kinds_of_a_compiled_step_add_up(mesh) -> None:
     assert taken.fits
     assert sum(taken.kinds.values()) == taken.total
     assert taken.temporaries == analysis.temp_size_in_bytes > 0
-    # Arguments once, for the state is donated; temporaries; little else.
-    assert taken.total >= analysis.argument_size_in_bytes + analysis.temp_size_in_bytes
-    assert taken.other < 0.1 * taken.total
+    written = analysis.output_size_in_bytes - analysis.alias_size_in_bytes  # the state is donated
+    assert taken.total == pytest.approx(
+        analysis.argument_size_in_bytes
+        + analysis.temp_size_in_bytes
+        + analysis.generated_code_size_in_bytes
+        + written,
+        rel=1e-3,
+    )
 
 
 @pytest.mark.parametrize(
@@ -148,7 +153,6 @@ def test_where_no_change_is_enough_all_are_tried_together(mesh) -> None:
     assert remedy.needed > MIB
     assert set(remedy.changes) == {
         "phases[0].micro_batches", "compute.remat", "compute.shard_optimizer", "mesh.fsdp",
-        "mesh.data",
     }  # fmt: skip
     assert remedy.changes["phases[0].micro_batches"] == 8  # a row of each device at a time
 

@@ -157,13 +157,14 @@ def test_what_does_not_fit_says_by_how_much_and_what_would_help() -> None:
     assert "Too much by 17.25 GiB." in said
     assert "12.00 GiB  --config.phases[0].micro_batches=4" in said
     assert "estimates, not compiled" in said
+    assert "not estimated, for it does not fit" in said
     assert "hours" not in said
 
 
 def test_without_a_known_network_the_time_is_not_known() -> None:
     found = analysis(exposed_seconds=None, collective_seconds=None)
     assert made(found=found).hours is None
-    assert "Time: not known" in text.render(made(found=found))
+    assert "Whole run: time not known" in text.render(made(found=found))
 
 
 def test_some_phases_are_not_the_whole_run() -> None:

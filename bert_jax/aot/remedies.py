@@ -46,7 +46,7 @@ def remedies(config: Config, index: int, mesh: Mesh, memory: Memory) -> list[Rem
     """
     limit = memory.limit or 0
     needed = functools.partial(_needed, config, index, mesh, memory)
-    kinds = [list(kind) for kind in _kinds(config, index, mesh)]
+    kinds = list(_kinds(config, index, mesh))
     single = [_first(kind, needed, limit) for kind in kinds]
     if found := [remedy for remedy in single if remedy]:
         return found
@@ -70,23 +70,24 @@ def _first(kind: list[Change], needed: Callable[[Change], int | None], limit: in
     return None
 
 
-def _kinds(config: Config, index: int, mesh: Mesh) -> Iterator[Iterator[Change]]:
+def _kinds(config: Config, index: int, mesh: Mesh) -> Iterator[list[Change]]:
     """Changes by kind, cheapest kind first, in each from mild to strong."""
     phase, parts = config.phases[index], config.phases[index].micro_batches
-    rows = phase.batch_size // _data_parts(mesh)  # of a device
-    yield (
+    rows, free = phase.batch_size // _data_parts(mesh), mesh.shape["data"]
+    yield [
         {f"phases[{index}].micro_batches": n}
         for n in range(2 * parts, rows + 1, parts)
         if rows % n == 0
-    )
-    yield ({"compute.remat": "full"} for _ in range(config.compute.remat != "full"))
-    free = mesh.shape["data"]
-    unsplit = free > 1 and not config.compute.shard_optimizer
-    yield ({"compute.shard_optimizer": True} for _ in range(unsplit))
-    ways = (2**k for k in range(1, free.bit_length()))
-    yield (
-        {"mesh.fsdp": n * mesh.shape["fsdp"], "mesh.data": free // n} for n in ways if free % n == 0
-    )
+    ]
+    yield [{"compute.remat": "full"}] if config.compute.remat != "full" else []
+    whole = free > 1 and not config.compute.shard_optimizer
+    yield [{"compute.shard_optimizer": True}] if whole else []
+    for_data = config.mesh.data  # -1 takes what is left by itself
+    yield [
+        {"mesh.fsdp": n * mesh.shape["fsdp"]} | ({} if for_data == -1 else {"mesh.data": free // n})
+        for n in (2**k for k in range(1, free.bit_length()))
+        if free % n == 0
+    ]
 
 
 def _needed(config: Config, index: int, mesh: Mesh, memory: Memory, change: Change) -> int | None:

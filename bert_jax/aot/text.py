@@ -149,12 +149,12 @@ def _traffic(found: Analysis) -> str:
 
 
 def _whole(report: Report) -> Iterator[str]:
+    what = "Whole run" if report.whole else "This phase"
     if not report.fits:
-        yield "Does not fit."
+        yield f"{what}: not estimated, for it does not fit."
     elif report.hours is None or report.chip_hours is None:
-        yield "Time: not known."
+        yield f"{what}: time not known."
     else:
-        what = "Whole run" if report.whole else "This phase"
         yield (
             f"{what}: {report.hours:,.2f} hours, {report.chip_hours:,.0f} chip-hours; estimated, "
             "without evaluations, checkpoints and starts"
@@ -170,7 +170,8 @@ def _count(n: int, what: str) -> str:
 
 
 def _gib(amount: int) -> str:
-    return f"{amount / GIB:,.2f} GiB"
+    small = 0 < amount < 0.1 * GIB
+    return f"{amount / 2**20:,.1f} MiB" if small else f"{amount / GIB:,.2f} GiB"
 
 
 def _ms(seconds: float) -> str:
