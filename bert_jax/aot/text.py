@@ -170,8 +170,11 @@ def _count(n: int, what: str) -> str:
 
 
 def _gib(amount: int) -> str:
-    small = 0 < amount < 0.1 * GIB
-    return f"{amount / 2**20:,.1f} MiB" if small else f"{amount / GIB:,.2f} GiB"
+    """In GiB; what is little in MiB or KiB."""
+    for size, unit in ((GIB, "GiB"), (2**20, "MiB")):
+        if amount >= 0.1 * size:
+            return f"{amount / size:,.{2 if size == GIB else 1}f} {unit}"
+    return f"{amount / 1024:,.1f} KiB"
 
 
 def _ms(seconds: float) -> str:
