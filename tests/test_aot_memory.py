@@ -111,12 +111,11 @@ def test_other_errors_of_the_compiler_are_not_about_memory() -> None:
 
 
 def memory_of(config: Config, activations: int, limit: int) -> Memory:
-    """A refused step with so many bytes of activations beside its state and gradients."""
+    """A refused step with so many bytes of activations beside its state and two of gradients."""
     found = held(config)
-    return Memory(
-        found.parameters, found.optimizer, found.batch, found.parameters + activations, 0, limit,
-        fits=False,
-    )  # fmt: skip
+    temporaries = 2 * found.parameters + activations
+    kinds = (found.parameters, found.optimizer, found.batch, temporaries, 0)
+    return Memory(*kinds, limit, fits=False)
 
 
 MIB = 2**20
@@ -125,12 +124,12 @@ MIB = 2**20
 def test_the_mildest_change_of_each_kind_is_named_and_estimated(mesh) -> None:
     config = tiny()
     state = held(config).parameters
-    # Room for the state, two copies of the gradients and a third of the activations.
-    taken = memory_of(config, 300 * MIB, limit=5 * state + 100 * MIB)
+    # Room for the state, five copies of the gradients and a third of the activations.
+    taken = memory_of(config, 300 * MIB, limit=8 * state + 100 * MIB)
     found = {next(iter(r.changes)): r for r in remedies(config, 0, mesh, taken)}
     parts = found["phases[0].micro_batches"]
     assert parts.flags == "--config.phases[0].micro_batches=4"  # with 2, half of them is left
-    assert parts.needed == pytest.approx(5 * state + 75 * MIB, rel=0.01)
+    assert parts.needed == pytest.approx(8 * state + 75 * MIB, rel=0.01)
     for remedy in found.values():
         assert taken.limit is not None
         assert remedy.needed <= taken.limit < taken.total
@@ -139,11 +138,11 @@ def test_the_mildest_change_of_each_kind_is_named_and_estimated(mesh) -> None:
 def test_splitting_the_optimizer_helps_by_what_it_splits(mesh) -> None:
     config = tiny(compute__remat="full")
     found = held(config)
-    taken = memory_of(config, 0, limit=3 * found.parameters)
+    taken = memory_of(config, 0, limit=4 * found.parameters)
     (remedy,) = (r for r in remedies(config, 0, mesh, taken) if "shard_optimizer" in r.flags)
     assert remedy.changes == {"compute.shard_optimizer": True}
     split = held(tiny(compute__remat="full", compute__shard_optimizer=True))
-    assert remedy.needed == 2 * split.parameters + split.optimizer + split.batch
+    assert remedy.needed == 3 * split.parameters + split.optimizer + split.batch
 
 
 def test_where_no_change_is_enough_all_are_tried_together(mesh) -> None:
