@@ -7,17 +7,18 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bert_jax.config import ModelConfig
+from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.dropout import dropout, fold
-from bert_jax.kernels import attention_xla
+from bert_jax.kernels import choice
 from bert_jax.layers import Dense, LayerNorm
 
 
 class Attention(nnx.Module):
     """LayerNorm(x + dropout(attention(x))): modeling.py:560-758 and 850-864."""
 
-    def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
+    def __init__(self, config: ModelConfig, compute: ComputeConfig, rngs: nnx.Rngs):
         H, A, D = config.hidden_size, config.num_attention_heads, config.head_dim
+        self.form = compute.attention
         self.hidden_rate = config.hidden_dropout_prob
         self.probability_rate = config.attention_probs_dropout_prob
         self.qkv = Dense(config, rngs, (H,), (3, A, D), ("embed", "qkv", "heads", "head_dim"))
@@ -35,7 +36,8 @@ class Attention(nnx.Module):
         """
         probability_key, hidden_key = (None, None) if key is None else (fold(key, 0), fold(key, 1))
         q_BxSxAxD, k_BxSxAxD, v_BxSxAxD = jnp.unstack(self.qkv(x_BxSxH), axis=2)
-        y_BxSxAxD = attention_xla.attend(
+        y_BxSxAxD = choice.attend(
+            self.form,
             q_BxSxAxD,
             k_BxSxAxD,
             v_BxSxAxD,

@@ -156,7 +156,7 @@ class ComputeConfig:
 
     dtype: Literal["float32", "bfloat16"]  # of activations; parameters are always float32
     unroll_layers: Whole  # layers per iteration of the scan over layers; 0 = all of them
-    # "auto" is the fastest that the devices have; with dropout of probabilities always "xla".
+    # "auto" is the fastest that the devices have; while probabilities are dropped always "xla".
     attention: Literal["auto", "xla", "pallas", "cudnn"]
     # What the backward pass of a layer finds stored: all, nothing, or products without batch sizes.
     remat: Literal["none", "full", "dots_saveable", "dots_with_no_batch_dims_saveable"]
@@ -230,6 +230,12 @@ class Config:
             raise UserError(
                 f'config.data.pairing="{self.data.pairing}" needs two token types; '
                 "set config.model.type_vocab_size=2"
+            )
+        kernel = self.compute.attention in ("pallas", "cudnn")
+        if kernel and self.model.attention_probs_dropout_prob > 0:
+            raise UserError(
+                f'config.compute.attention="{self.compute.attention}" cannot drop probabilities; '
+                'set config.model.attention_probs_dropout_prob=0 or config.compute.attention="auto"'
             )
 
     def _check_phase(self, where: str, phase: PhaseConfig) -> None:

@@ -69,8 +69,8 @@ class FeedForward(nnx.Module):
 class Layer(nnx.Module):
     """One transformer layer: attention, then the feed-forward network."""
 
-    def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
-        self.attention = Attention(config, rngs)
+    def __init__(self, config: ModelConfig, compute: ComputeConfig, rngs: nnx.Rngs):
+        self.attention = Attention(config, compute, rngs)
         self.mlp = FeedForward(config, rngs)
 
     def __call__(
@@ -112,7 +112,7 @@ class Encoder(nnx.Module):
         self.num_layers = config.num_hidden_layers
         self.embeddings = Embeddings(config, rngs)
         # Every leaf of the stack gets a leading [L].
-        self.layers = nnx.vmap(lambda r: Layer(config, r))(rngs.split(self.num_layers))
+        self.layers = nnx.vmap(lambda r: Layer(config, compute, r))(rngs.split(self.num_layers))
         if pooler:
             H = config.hidden_size
             self.pooler = Dense(config, rngs, (H,), (H,), ("embed", "pooled"))

@@ -238,6 +238,25 @@ def stacked_bar(parts: Mapping[str, float]) -> str:
     return _svg(figure)
 
 
+def stacked_bars(rows: Mapping[str, Mapping[str, float]], *, xlabel: str) -> str:
+    """An SVG of named bars from top to bottom, each of named pieces that are alike in all bars."""
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 0.8 + 0.32 * len(rows)), layout="constrained")
+    axes = figure.add_subplot()
+    colours, left = colormaps["tab10"], dict.fromkeys(rows, 0.0)
+    pieces = dict.fromkeys(piece for row in rows.values() for piece in row)
+    for i, piece in enumerate(pieces):
+        widths = [row.get(piece, 0.0) for row in rows.values()]
+        axes.barh(list(rows), widths, left=list(left.values()), label=piece, color=colours(i % 10))
+        left = {name: left[name] + width for name, width in zip(rows, widths, strict=True)}
+    axes.invert_yaxis()
+    axes.set(xlabel=xlabel)
+    figure.legend(loc="outside lower center", frameon=False, ncols=len(pieces), fontsize=8)
+    return _svg(figure)
+
+
 def _add_sources(page: Page, record: Mapping[str, float], name: str) -> None:
     """Accuracy of a pair objective for each source apart, if the record has it."""
     first, last = f"{name}/", "/baseline_accuracy"

@@ -70,10 +70,11 @@ def make_program(config: Config, mesh: Mesh, corpus: objectives.Corpus) -> Progr
     """Builds the jitted functions; nothing is compiled or allocated yet.
 
     Raises:
-        UserError: an axis of the mesh does not divide a dimension that it splits.
+        UserError: an axis of the mesh does not divide a dimension that it splits, or the form of
+            attention asked for does not run on these devices or with these phases.
     """
     learned = config.objectives
-    compute = choice.resolve(config.compute, mesh)
+    compute = choice.resolve(config, mesh)
     graph, abstract_params = heads.declare(config.model, compute, learned)
     axes = sharding.param_axes(abstract_params)
     sharding.check_fits(mesh, axes, nnx.to_pure_dict(abstract_params))

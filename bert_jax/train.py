@@ -71,7 +71,7 @@ def pretrain(
             exchange=job.peers.exchange,
             tell=functools.partial(_note_checkpoint, writer, run),
         )
-        stack.enter_context(closing(checkpoints))
+        stack.enter_context(_closing(checkpoints, job))
         stack.enter_context(jax.set_mesh(run.mesh))
         state, unevaluated = _begin(run, checkpoints, strict_restore)
         first = job.watch.step = int(state["step"])
@@ -153,6 +153,16 @@ def _note_checkpoint(
 
 
 @contextlib.contextmanager
+def _closing(checkpoints: Checkpoints, job: Job) -> Iterator[None]:
+    """Whatever ends the run, what is still being written has the time of a save, and no more."""
+    try:
+        yield
+    finally:
+        with job.watch.doing("save"):
+            checkpoints.close()
+
+
+@contextlib.contextmanager
 def _noting_end(writer: MetricWriter, job: Job) -> Iterator[None]:
     """The last record of a process that has none of its own when it is ended."""
 
@@ -223,7 +233,9 @@ class _Loop:
         try:
             # Stopped in the evaluation after this step: it is done now, and noted where it was not.
             if self.evaluation_left and self._due(self.config.evaluation.every_steps):
-                self.checkpoints.note_evaluation(first, self._evaluate(state))
+                evaluated = self._evaluate(state)
+                with self.watch.doing("save"):
+                    self.checkpoints.note_evaluation(first, evaluated)
             with closing(prepared) as batches:
                 while self.done < stage.last:
                     began = time.perf_counter()

@@ -46,6 +46,12 @@ _BROKEN: Final = frozenset(
         *(errno.EMFILE, errno.ENFILE, errno.ENODEV, errno.ENXIO, errno.ENOTCONN),
     )
 )
+# Of what stands there, or may be done with it: the next time too.
+_LASTING: Final = (
+    *(FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError),
+    PermissionError,
+)
+_NO_NAME: Final = frozenset((errno.ELOOP, errno.ENAMETOOLONG))
 
 Result = TypeVar("Result")
 
@@ -107,7 +113,7 @@ def is_storage_error(error: BaseException) -> bool:
 
 def is_transient(error: BaseException) -> bool:
     """Whether a storage error may be gone the next time."""
-    if isinstance(error, FileNotFoundError | PermissionError | FileExistsError):
+    if isinstance(error, _LASTING) or getattr(error, "errno", 0) in _NO_NAME:
         return False
     code = _status(error)
     if code is not None:

@@ -92,6 +92,31 @@ def tokenizer():
     return Tokenizer.train(TEXTS[:7], 400, lowercase=True)
 
 
+@pytest.fixture(scope="session")
+def disturbed(tmp_path_factory):
+    """The configuration of the runs that are disturbed: 16 steps, all held-out text after 8."""
+    import dataclasses
+
+    from corpus import small_store
+    from processes import deep_config
+
+    store = small_store(tmp_path_factory.mktemp("store"), documents=120, held_out=60)
+    config = deep_config(store, steps=16)
+    return dataclasses.replace(
+        config, evaluation=dataclasses.replace(config.evaluation, every_steps=8, batches=0)
+    )
+
+
+@pytest.fixture(scope="session")
+def undisturbed(disturbed, tmp_path_factory) -> Path:
+    """The workdir of such a run to which nothing happened."""
+    from processes import run
+
+    folder = tmp_path_factory.mktemp("undisturbed")
+    run(disturbed, folder / "run", folder, processes=2)
+    return folder / "run"
+
+
 @pytest.fixture
 def exported(tokenizer, tmp_path):
     """(folder, model configuration, parameters) of a model exported after 7 steps."""

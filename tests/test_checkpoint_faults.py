@@ -1,10 +1,12 @@
 """Saving while processes are killed, storage fails, and several processes hold the state."""
 
+import gc
 import os
 import random
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import jax
@@ -184,6 +186,52 @@ def test_a_file_in_place_of_the_folder(tmp_path, capsys, monkeypatch):
     (tmp_path / "checkpoints").unlink()
     (tmp_path / "away").rename(tmp_path / "checkpoints")
     assert restored(tmp_path) == 3
+
+
+def test_a_part_whose_folder_cannot_be_made_ends_the_save(tmp_path, monkeypatch, capfd):
+    """At once, without a word of those who would have written into it; the next goes well."""
+    items = restoring.parts(state_of(3))
+    mkdir, ended = type(epath.Path(tmp_path)).mkdir, []
+
+    def refuse(path: epath.Path, **how: object) -> None:
+        if "opt" in path.name:
+            raise OSError(28, "No space left on device")
+        mkdir(path, **how)
+
+    def write() -> None:
+        with pytest.raises(OSError, match="No space left") as failed:
+            snapshot.write(epath.Path(tmp_path / "3"), items, {"about": 3})
+        ended.append(failed.type)
+
+    with monkeypatch.context() as full:
+        full.setattr(type(epath.Path(tmp_path)), "mkdir", refuse)
+        thread = threading.Thread(target=write, daemon=True)  # as are those that it starts
+        thread.start()
+        thread.join(60)
+        assert not thread.is_alive()
+    assert ended == [OSError]
+    gc.collect()  # whatever was begun and never ended would complain
+    snapshot.discard(epath.Path(tmp_path / "3"))
+    assert not list(tmp_path.iterdir())
+    snapshot.write(epath.Path(tmp_path / "3"), items, {"about": 3})
+    found = snapshot.read(epath.Path(tmp_path / "3"), items)
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(items), strict=True):
+        assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
+    assert capfd.readouterr().err == ""
+
+
+def test_a_storage_that_loses_a_file_is_no_news_of_orbax(tmp_path, monkeypatch, caplog):
+    """What goes wrong is raised, for one line of ours; Orbax does without this file."""
+    mkdir = type(epath.Path(tmp_path)).mkdir
+
+    def lose(path: epath.Path, **how: object) -> None:
+        mkdir(path, **how)
+        if "opt" in path.name:
+            (path.parent / "_CHECKPOINT_METADATA").unlink()
+
+    monkeypatch.setattr(type(epath.Path(tmp_path)), "mkdir", lose)
+    snapshot.write(epath.Path(tmp_path / "3"), restoring.parts(state_of(3)), {"about": 3})
+    assert [record.getMessage() for record in caplog.records] == []
 
 
 def test_the_first_that_cannot_be_written_says_that_nothing_is_saved(tmp_path, monkeypatch):

@@ -17,6 +17,7 @@ from bert_jax.checkpoint import snapshot
 from bert_jax.checkpoint.checkpoints import Checkpoints
 from bert_jax.checkpoint.saved import health, list_quarantined, list_saved
 from bert_jax.errors import StorageError, UserError
+from data_pipeline import buckets
 
 KEEP = keeping(9)
 ABSTRACT = over(jax.devices()[:1])[1]
@@ -195,6 +196,7 @@ def test_a_storage_out_of_reach_is_no_damage(error, workdir, monkeypatch):
         raise error
 
     monkeypatch.setattr(snapshot, "read", fail)
+    monkeypatch.setattr(buckets, "_FIRST_PAUSE", 0.01)
     with pytest.raises(StorageError, match=r"12: cannot be read \(.*nothing was changed"):
         restored(workdir)
     assert shown(workdir) == {}
@@ -443,6 +445,6 @@ def test_no_corruption_is_taken_for_a_checkpoint(good, tmp_path):
     try_corruptions(good, tmp_path, range(60))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_none_of_many_corruptions_is_taken_for_a_checkpoint(good, tmp_path):
     try_corruptions(good, tmp_path, range(1000, 1500))

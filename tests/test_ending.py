@@ -13,14 +13,21 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import jax
+import jax.numpy as jnp
 import pytest
 from corpus import small_store
 from etils import epath
 from processes import Job, deep_config
+from saving_process import keeping, state_of
 
+from bert_jax import train
+from bert_jax.checkpoint import snapshot
+from bert_jax.checkpoint.checkpoints import Checkpoints
 from bert_jax.checkpoint.saved import complete_steps
 from bert_jax.errors import NUMBERS
-from bert_jax.job.distributed import Peers, Place
+from bert_jax.job import session
+from bert_jax.job.distributed import Peers, Place, alone
 from bert_jax.job.preemption import Stops
 from bert_jax.job.pulse import Pulse
 from bert_jax.job.rendezvous import Met
@@ -88,7 +95,7 @@ def test_a_job_that_ends_because_of_its_numbers_has_saved_what_it_says(tmp_path)
     (slow / "sitecustomize.py").write_text(
         "import os, time\n"
         "def fsync(handle, sync=os.fsync):\n"
-        "    time.sleep(0.5)\n"
+        "    time.sleep(0.2)\n"
         "    sync(handle)\n"
         "os.fsync = fsync\n"
     )
@@ -116,8 +123,9 @@ def test_a_job_that_ends_because_of_its_numbers_has_saved_what_it_says(tmp_path)
 def test_a_process_ends_although_whoever_is_to_hear_of_it_hangs():
     program = (
         "import threading\n"
-        "from bert_jax.job.watchdog import Ending\n"
-        "ending = Ending('here')\n"
+        "from bert_jax.job import watchdog\n"
+        "watchdog._TELLING = 2.0\n"
+        "ending = watchdog.Ending('here')\n"
         "ending.before.append(lambda code, line: threading.Event().wait())\n"
         "ending.end(43, 'the line')\n"
     )
@@ -213,3 +221,27 @@ def test_exchanges_leave_little_in_the_store():
         said = list(pool.map(work, everyone))
     assert said == [[[f"{p} at {turn}" for p in range(3)] for turn in range(50)]] * 3
     assert len(store.texts) == 4
+
+
+def test_what_is_being_written_when_a_run_fails_has_the_time_of_a_save(tmp_path, monkeypatch):
+    """The deadline of saving ends a wait for a storage that hangs; without one it has no end."""
+    watch, doing, write = Watch(), [], snapshot.write
+
+    def writes_slowly(*what: object) -> None:
+        end = time.monotonic() + LIMIT / 3
+        while watch.now()[0] != "save" and time.monotonic() < end:
+            time.sleep(0.01)
+        doing.append(watch.now()[0])
+        write(*what)
+
+    monkeypatch.setattr(snapshot, "write", writes_slowly)
+    peers = alone(watch)
+    job = session.Job(peers, watch, Stops(peers, LIMIT))
+    checkpoints = Checkpoints(tmp_path, keeping(1))
+    with contextlib.ExitStack() as run:
+        run.enter_context(pytest.raises(RuntimeError, match="the run fails"))
+        run.enter_context(train._closing(checkpoints, job))
+        checkpoints.save(jax.tree.map(jnp.asarray, state_of(3)), {})
+        raise RuntimeError("the run fails")
+    assert doing == ["save"]
+    assert complete_steps(tmp_path) == [3]

@@ -93,14 +93,16 @@ def plain() -> Steps:
 
 CASES = [
     pytest.param({"optimizer": {"name": "adamw"}}, id="adamw", marks=pytest.mark.nightly),
-    pytest.param({"learned": "mlm+nsp+sbo", **ALL_AT_ONCE}, id="everything"),
+    pytest.param(
+        {"learned": "mlm+nsp+sbo", **ALL_AT_ONCE}, id="everything", marks=pytest.mark.slow,
+    ),
     pytest.param(
         {
             "learned": "mlm", "optimizer": {"name": "lamb"}, "mesh": {"data": 8},
             "compute": {"dtype": "bfloat16", "shard_optimizer": True},
             "model": {"hidden_dropout_prob": 0.1},
         },
-        id="lamb-data8-bf16", marks=pytest.mark.slow,
+        id="lamb-data8-bf16", marks=pytest.mark.nightly,
     ),
     pytest.param(
         {"optimizer": {"name": "bert_adamw", "clip_norm": 0.0}, "phase": {"micro_batches": 4}},

@@ -94,8 +94,14 @@ def test_outputs_and_losses(name):
     assert not {k: d for k, d in differences.items() if not d <= TOLERANCE}
 
 
-@pytest.mark.parametrize("recipe", list(RECIPES))
-@pytest.mark.parametrize("name", ["tiny", pytest.param("base", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("name", "recipe"),
+    [
+        *(("tiny", recipe) for recipe in RECIPES),
+        pytest.param("base", "bert_adamw", marks=pytest.mark.slow),
+        pytest.param("base", "adamw", marks=pytest.mark.nightly),
+    ],
+)
 def test_three_optimizer_steps(name, recipe):
     case = CASES[name]
     golden = cases.load(name)

@@ -27,12 +27,13 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md"), key=lambda page: (page.stem == "data", page)),
 ]
 # What stands in a command, and what the test puts there. The folder holds wiki, books and text.
-PATHS = {"/data/": "./", "make demo DATA=": "bert-jax demo --workdir=demo_run --steps=4 --data="}
+PATHS = {"/data/": "./"}
 SMALLEST = (
     "--config.model.hidden_size=32 --config.model.num_hidden_layers=2 "
     "--config.model.num_attention_heads=2 --config.model.intermediate_size=64 "
     "--config.phases[0].steps=4 --config.phases[0].batch_size=8 --config.log_every_steps=2 "
-    "--config.checkpoint.every_steps=2 --config.evaluation.batches=1"
+    "--config.checkpoint.every_steps=2 --config.evaluation.batches=1 "
+    "--config.compute.unroll_layers=1"
 )
 # What the test adds to a command: the smallest model, four steps.
 SHORTER = {
@@ -47,7 +48,7 @@ SHORTER = {
 }
 # Not run here, and why. Any other program that a page names is an error.
 ELSEWHERE = {
-    "make": ".ci/run runs the targets",
+    "make": ".ci/run runs the targets, test_demo.py the demo on a text of one's own",
     "pip": "needs a package index; `make` in .ci/run installs",
     "export": "names what pip would have installed",
     "wget": "needs the network",

@@ -53,17 +53,30 @@ def compiled(remat: str, unroll: int) -> jax.stages.Compiled:
     return jax.jit(make_step(remat, unroll)).lower(params()).compile()
 
 
+DEFAULT = [("full", 1)]
+# Every policy and every form of the loop; every pair of them at night.
+SLOW = [
+    ("none", 2),
+    ("none", 99),
+    ("dots_saveable", 1),
+    ("dots_saveable", 2),
+    ("dots_with_no_batch_dims_saveable", 1),
+    ("full", 0),
+]
+NIGHTLY = [
+    (remat, unroll)
+    for remat in REMATS
+    for unroll in (1, 2, 0, 99)
+    if (remat, unroll) not in [("none", 1), *DEFAULT, *SLOW]
+]
+
+
 @pytest.mark.parametrize(
     ("remat", "unroll"),
     [
-        ("none", 0),
-        ("full", 1),
-        *(
-            pytest.param(remat, unroll, marks=pytest.mark.slow)
-            for remat in REMATS
-            for unroll in (1, 2, 0, 99)
-            if (remat, unroll) not in [("none", 1), ("none", 0), ("full", 1)]
-        ),
+        *DEFAULT,
+        *(pytest.param(*form, marks=pytest.mark.slow) for form in SLOW),
+        *(pytest.param(*form, marks=pytest.mark.nightly) for form in NIGHTLY),
     ],
 )
 def test_the_numbers_do_not_depend_on_the_form(remat, unroll):

@@ -8,7 +8,7 @@ update: |p - q| / |p - p0| over all parameters together, the norm that gradients
 import dataclasses
 import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from handmade import VOCAB, batch
 from bert_jax import sharding
 from bert_jax.config import Config
 from bert_jax.config_file import load
+from bert_jax.kernels import attention_pallas, choice
 from bert_jax.objectives import Corpus
 from bert_jax.step import Program, make_program
 
@@ -129,22 +130,27 @@ def assert_same(one: Trained, other: Trained) -> None:
     assert distance(one.after["params"], other.after["params"]) <= 1e-6 * moved
 
 
-MESHES = [
-    pytest.param({"data": 8}, (2, 32, 3, 8, 4), id="data8"),
-    pytest.param({"data": 1, "fsdp": 8}, (2, 4, 3, 8, 4), id="fsdp8"),
-    pytest.param({"data": 1, "tensor": 8}, (2, 32, 3, 1, 4), id="tensor8"),
-    pytest.param({"data": 2, "fsdp": 2, "tensor": 2}, (2, 16, 3, 4, 4), id="2x2x2"),
-    pytest.param({"data": 4, "fsdp": 2}, (2, 16, 3, 8, 4), id="4x2x1"),
-    pytest.param(
-        {"data": 1, "tensor": 2}, (2, 32, 3, 4, 4), id="1x1x2", marks=pytest.mark.slow
-    ),
-    pytest.param(
-        {"data": 1, "fsdp": 2, "tensor": 4}, (2, 16, 3, 2, 4), id="1x2x4", marks=pytest.mark.slow
-    ),
-    pytest.param(
-        {"slice": 2, "data": 2, "fsdp": 2}, (2, 16, 3, 8, 4), id="two-slices"
-    ),
-]  # fmt: skip
+def slow(case: Sequence[Any], name: str | None = None) -> Any:
+    return pytest.param(*case, id=name, marks=pytest.mark.slow)
+
+
+def nightly(case: Sequence[Any], name: str | None = None) -> Any:
+    """What others like it show already."""
+    return pytest.param(*case, id=name, marks=pytest.mark.nightly)
+
+
+MESHES = [  # id, mesh, shape of a device's part of the kernel of queries, keys and values
+    ("data8", {"data": 8}, (2, 32, 3, 8, 4)),
+    ("fsdp8", {"data": 1, "fsdp": 8}, (2, 4, 3, 8, 4)),
+    ("tensor8", {"data": 1, "tensor": 8}, (2, 32, 3, 1, 4)),
+    ("2x2x2", {"data": 2, "fsdp": 2, "tensor": 2}, (2, 16, 3, 4, 4)),
+    ("two-slices", {"slice": 2, "data": 2, "fsdp": 2}, (2, 16, 3, 8, 4)),
+]
+MORE_MESHES = [
+    ("4x2x1", {"data": 4, "fsdp": 2}, (2, 16, 3, 8, 4)),
+    ("1x1x2", {"data": 1, "tensor": 2}, (2, 32, 3, 4, 4)),
+    ("1x2x4", {"data": 1, "fsdp": 2, "tensor": 4}, (2, 16, 3, 2, 4)),
+]
 
 
 PACKED = {"batch_size": 16, "examples_per_row": 3, "row_length": 32}
@@ -163,13 +169,16 @@ def _nothing_is_gathered_by_force(capfd: pytest.CaptureFixture) -> Iterator[None
 
 
 def test_everything_at_once_gives_the_same_numbers() -> None:
-    """The tests marked slow take these apart."""
+    """The tests marked slow and nightly take these apart."""
     one = reference("mlm+nsp+sbo")
     assert_same(one, train(small("mlm+nsp+sbo", **ALL_AT_ONCE), one.before))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("mesh", "shard"), MESHES)
+@pytest.mark.parametrize(
+    ("mesh", "shard"),
+    [slow(case, name) for name, *case in MESHES]
+    + [nightly(case, name) for name, *case in MORE_MESHES],
+)
 def test_every_mesh_gives_the_same_numbers(mesh: dict, shard: tuple) -> None:
     other = train(small(mesh=mesh), reference().before)
     kernel = other.after["params"]["encoder"]["layers"]["attention"]["qkv"]["kernel"]
@@ -177,8 +186,9 @@ def test_every_mesh_gives_the_same_numbers(mesh: dict, shard: tuple) -> None:
     assert_same(reference(), other)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("parts", "devices"), [(2, 1), (4, 1), (2, 8), (4, 4)])
+@pytest.mark.parametrize(
+    ("parts", "devices"), [nightly((2, 1)), slow((4, 1)), slow((2, 8)), nightly((4, 4))]
+)
 def test_micro_batches_add_up_without_moving_rows(parts: int, devices: int) -> None:
     other = train(small(phase={"micro_batches": parts}, mesh={"data": devices}), reference().before)
     assert_same(reference(), other)
@@ -186,8 +196,10 @@ def test_micro_batches_add_up_without_moving_rows(parts: int, devices: int) -> N
     assert not moved, f"micro-batches are cut with {moved}"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("learned", DATA)
+@pytest.mark.parametrize(
+    "learned",
+    [slow((name,)) if name in ("mlm+sop", "mlm+sbo") else nightly((name,)) for name in DATA],
+)
 def test_packed_and_padded_rows_give_the_same_numbers(learned: str) -> None:
     one, config = reference(learned), small(learned, phase=PACKED)
     assert rows_of(config)["input_ids"].shape == (16, 32)
@@ -195,25 +207,68 @@ def test_packed_and_padded_rows_give_the_same_numbers(learned: str) -> None:
     assert_same(one, train(config, one.before))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "compute",
     [
-        {"unroll_layers": 0},
-        {"remat": "full"},
-        {"remat": "dots_saveable"},
-        {"remat": "dots_with_no_batch_dims_saveable"},
-        {"remat": "full", "unroll_layers": 0},
+        nightly(({"unroll_layers": 0},), "0"),
+        nightly(({"remat": "full"},), "full"),
+        slow(({"remat": "dots_saveable"},), "dots_saveable"),
+        slow(({"remat": "dots_with_no_batch_dims_saveable"},), "dots_with_no_batch_dims_saveable"),
+        slow(({"remat": "full", "unroll_layers": 0},), "full-0"),
     ],
-    ids=lambda compute: "-".join(map(str, compute.values())),
 )
 def test_how_layers_are_compiled_changes_no_numbers(compute: dict) -> None:
     assert_same(reference(), train(small(compute=compute), reference().before))
 
 
+WIDE = {"batch_size": 8, "examples_per_row": 6, "row_length": 128}  # rows that suit a kernel
+
+
+@functools.cache
+def reference_of_kernels() -> Trained:
+    """As `reference`, with heads of a size that suits a kernel."""
+    return train(small(model={"num_attention_heads": 4}))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", [{"data": 8}, {"data": 4, "fsdp": 2}], ids=["data8", "4x2"])
-@pytest.mark.parametrize("name", ["adamw", "lamb", "lamb_all"])
+@pytest.mark.parametrize(
+    ("mesh", "phase", "compute"),
+    [
+        ({}, {}, {}),
+        ({"data": 1, "tensor": 4}, {}, {"unroll_layers": 0}),
+        ({"slice": 2, "data": 2, "fsdp": 2}, {}, {"remat": "dots_saveable"}),
+        (
+            {"data": 2, "fsdp": 2, "tensor": 2},
+            {"micro_batches": 2},
+            {"unroll_layers": 0, "remat": "full", "shard_optimizer": True},
+        ),
+    ],
+    ids=["one-device", "tensor", "two-slices", "everything"],
+)
+def test_the_tpu_kernel_gives_the_same_numbers(
+    mesh: dict, phase: dict, compute: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In Pallas' interpreter; with padding and six examples in a row."""
+    interpreted = functools.partial(attention_pallas.attend, interpret=True)
+    monkeypatch.setitem(choice._KERNELS, "pallas", interpreted)
+    monkeypatch.setitem(choice._RUNS, "pallas", lambda device: True)
+    one = reference_of_kernels()
+    changes = {"mesh": mesh, "phase": WIDE | phase, "model": {"num_attention_heads": 4}}
+    config = small(compute=compute | {"attention": "pallas"}, **changes)
+    assert_same(one, train(config, one.before))
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh"),
+    [
+        nightly(("adamw", {"data": 8}), "adamw-data8"),
+        slow(("adamw", {"data": 4, "fsdp": 2}), "adamw-4x2"),
+        slow(("lamb", {"data": 8}), "lamb-data8"),
+        nightly(("lamb", {"data": 4, "fsdp": 2}), "lamb-4x2"),
+        nightly(("lamb_all", {"data": 8}), "lamb_all-data8"),
+        slow(("lamb_all", {"data": 4, "fsdp": 2}), "lamb_all-4x2"),
+    ],
+)
 def test_a_split_optimizer_gives_the_same_numbers(name: str, mesh: dict) -> None:
     one = reference(optimizer=name)
     whole, split = (

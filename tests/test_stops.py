@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from corpus import small_store
 from etils import epath
 from processes import (
     LIMIT,
     Job,
     assert_same_bits,
     config_file,
-    deep_config,
     newest_step,
     run,
 )
@@ -31,43 +29,22 @@ from bert_jax.checkpoint.saved import complete_steps, folder_of
 from bert_jax.config import Config
 from bert_jax.errors import LOST, STOPPED
 from bert_jax.records import metrics
-from data_pipeline.store import TokenStore
 
-STEPS = 12  # evaluated after 6 and 12, saved after every second
+STEPS = 16  # evaluated after 8 and 16, saved after every second
 FOREVER = 1000.0  # seconds that a test does not last
 SLOW_STEPS = {"batch": [3, 0.4]}  # so that there is a while left in which to ask
 PROGRAM = (str(Path(__file__).with_name("slow_process.py")),)
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory) -> TokenStore:
-    return small_store(tmp_path_factory.mktemp("store"), documents=120, held_out=60)
-
-
-@pytest.fixture(scope="module")
-def config(store) -> Config:
-    config = deep_config(store, steps=STEPS)
-    evaluation = dataclasses.replace(config.evaluation, every_steps=6, batches=0)
-    return dataclasses.replace(config, evaluation=evaluation)
-
-
-@pytest.fixture(scope="module")
-def whole(config, tmp_path_factory) -> Path:
-    """The run that nothing happened to."""
-    folder = tmp_path_factory.mktemp("whole")
-    run(config, folder / "run", folder, processes=2)
-    return folder / "run"
-
-
 @pytest.fixture
-def start(config, tmp_path) -> Iterator[Any]:
+def start(disturbed, tmp_path) -> Iterator[Any]:
     """Starts the run with something in it that takes long; ended with the test."""
     jobs = []
 
     def start(slow: dict[str, Any], **options: Any) -> Job:
         limits = {k: options.pop(k) for k in ("grace", "start") if k in options}
-        deadlines = dataclasses.replace(config.deadlines, **limits)
-        changed = dataclasses.replace(config, deadlines=deadlines)
+        deadlines = dataclasses.replace(disturbed.deadlines, **limits)
+        changed = dataclasses.replace(disturbed, deadlines=deadlines)
         options["env"] = {"SLOW": json.dumps(slow), **options.get("env", {})}
         jobs.append(
             Job(changed, tmp_path / "run", tmp_path, processes=2, program=PROGRAM, **options)
@@ -112,69 +89,69 @@ night_1 = pytest.param(1, marks=pytest.mark.nightly)
 
 
 @pytest.mark.parametrize("told", [night_0, slow_1])
-def test_stepping(told, config, whole, start, tmp_path):
+def test_stepping(told, disturbed, undisturbed, start, tmp_path):
     job = start(SLOW_STEPS)
     job.wait_for(lambda: newest_step(tmp_path / "run") >= 3, "a step")
     job.send(signal.SIGTERM, told)
     assert 3 <= assert_saved(job, tmp_path / "run") < STEPS
     assert f"SIGTERM to host-{told}" in events(tmp_path / "run", "stopped")[-1]["reason"]
-    assert_goes_on(config, whole, tmp_path)
+    assert_goes_on(disturbed, undisturbed, tmp_path)
 
 
 @pytest.mark.parametrize("told", [night_0, night_1])
-def test_evaluating(told, config, whole, start, tmp_path):
+def test_evaluating(told, disturbed, undisturbed, start, tmp_path):
     """In the middle of the run: what was left of the evaluation is not left out afterwards."""
     job = start({"host": "host-1", "held_out": 0.6})
-    job.wait_for(lambda: newest_step(tmp_path / "run") == 6, "an evaluation")
+    job.wait_for(lambda: newest_step(tmp_path / "run") == 8, "an evaluation")
     job.send(signal.SIGTERM, told)
-    assert assert_saved(job, tmp_path / "run") == 6
+    assert assert_saved(job, tmp_path / "run") == 8
     assert not events(tmp_path / "run", "eval")
-    assert_goes_on(config, whole, tmp_path)
+    assert_goes_on(disturbed, undisturbed, tmp_path)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("told", [0, 1])
-def test_the_evaluation_at_the_end(told, config, whole, start, tmp_path):
+def test_the_evaluation_at_the_end(told, disturbed, undisturbed, start, tmp_path):
     """All steps are done: the next start evaluates, the one after it has nothing left to do."""
     job = start({"held_out": 0.6})
     job.wait_for(lambda: newest_step(tmp_path / "run") == STEPS, "the last step")
     job.send(signal.SIGTERM, told)
     assert assert_saved(job, tmp_path / "run") == STEPS
-    assert [record["step"] for record in events(tmp_path / "run", "eval")] == [6]
-    assert_goes_on(config, whole, tmp_path)
-    run(config, tmp_path / "run", tmp_path, processes=2)
-    assert [record["step"] for record in events(tmp_path / "run", "eval")] == [6, STEPS]
+    assert [record["step"] for record in events(tmp_path / "run", "eval")] == [8]
+    assert_goes_on(disturbed, undisturbed, tmp_path)
+    run(disturbed, tmp_path / "run", tmp_path, processes=2)
+    assert [record["step"] for record in events(tmp_path / "run", "eval")] == [8, STEPS]
 
 
-@pytest.mark.parametrize("told", [night_0, slow_1])
-def test_saving(told, config, whole, start, tmp_path):
+@pytest.mark.parametrize("told", [night_0, night_1])
+def test_saving(told, disturbed, undisturbed, start, tmp_path):
     """While a checkpoint is being written, and with another that has to wait for that."""
     job = start({"write": 3.0})
     job.wait_for_line("slow write")
     job.send(signal.SIGTERM, told)
     assert assert_saved(job, tmp_path / "run") < STEPS
-    assert_goes_on(config, whole, tmp_path)
+    assert_goes_on(disturbed, undisturbed, tmp_path)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("told", [0, 1])
-def test_one_process_waits_for_data(told, config, whole, start, tmp_path):
+def test_one_process_waits_for_data(told, disturbed, undisturbed, start, tmp_path):
     """The other is in that step already: both finish it, as the data comes."""
     job = start({"host": "host-1", "batch": [5, 6.0]})
     job.wait_for(lambda: newest_step(tmp_path / "run") == 5, "a step that waits for data")
     job.send(signal.SIGTERM, told)
     assert assert_saved(job, tmp_path / "run") == 6
-    assert_goes_on(config, whole, tmp_path)
+    assert_goes_on(disturbed, undisturbed, tmp_path)
 
 
 @pytest.mark.parametrize("told", [night_0, night_1])
-def test_all_wait_for_data(told, config, whole, start, tmp_path):
+def test_all_wait_for_data(told, disturbed, undisturbed, start, tmp_path):
     """Nobody waits for it any longer."""
     job = start({"batch": [5, FOREVER]})
     job.wait_for(lambda: newest_step(tmp_path / "run") == 5, "a step that waits for data")
     job.send(signal.SIGTERM, told)
     assert assert_saved(job, tmp_path / "run") == 5
-    assert_goes_on(config, whole, tmp_path)
+    assert_goes_on(disturbed, undisturbed, tmp_path)
 
 
 @pytest.mark.parametrize("told", [night_0, slow_1])
@@ -194,7 +171,7 @@ def test_compiling(told, start, tmp_path):
 
 
 @pytest.mark.nightly
-def test_compiling_after_a_restart(config, whole, start, tmp_path):
+def test_compiling_after_a_restart(disturbed, undisturbed, start, tmp_path):
     """What an earlier attempt saved stays what it is."""
     job = start({"batch": [5, FOREVER]})
     job.wait_for(lambda: newest_step(tmp_path / "run") == 5, "a step that waits for data")
@@ -205,7 +182,7 @@ def test_compiling_after_a_restart(config, whole, start, tmp_path):
     job.send(signal.SIGTERM, 1)
     assert job.codes() == [STOPPED] * 2
     assert complete_steps(tmp_path / "run")[-1] == 5
-    assert_goes_on(config, whole, tmp_path)
+    assert_goes_on(disturbed, undisturbed, tmp_path)
 
 
 @pytest.mark.nightly
@@ -224,7 +201,7 @@ def test_waiting_for_the_others_at_the_start(start, tmp_path):
 
 
 @pytest.mark.nightly
-def test_every_process_is_sent_every_signal(config, whole, start, tmp_path):
+def test_every_process_is_sent_every_signal(disturbed, undisturbed, start, tmp_path):
     """As by a cluster, twice: a Ctrl-C that comes to another process later is no second one."""
     job = start({"host": "host-1", "batch": [5, 3.0]})
     job.wait_for(lambda: newest_step(tmp_path / "run") == 5, "a step that waits for data")
@@ -234,22 +211,22 @@ def test_every_process_is_sent_every_signal(config, whole, start, tmp_path):
     for process in (0, 1, 0, 1):
         job.send(signal.SIGTERM, process)
     assert assert_saved(job, tmp_path / "run") == 6
-    assert_goes_on(config, whole, tmp_path)
+    assert_goes_on(disturbed, undisturbed, tmp_path)
 
 
 @pytest.mark.nightly
-def test_every_process_at_the_same_time(config, whole, start, tmp_path):
+def test_every_process_at_the_same_time(disturbed, undisturbed, start, tmp_path):
     job = start(SLOW_STEPS)
     job.wait_for(lambda: newest_step(tmp_path / "run") >= 3, "a step")
     job.send(signal.SIGTERM, 0)
     job.send(signal.SIGTERM, 1)
     assert assert_saved(job, tmp_path / "run") < STEPS
-    assert_goes_on(config, whole, tmp_path)
+    assert_goes_on(disturbed, undisturbed, tmp_path)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("told", [0, 1])
-def test_ctrl_c_twice(told, config, whole, start, tmp_path):
+def test_ctrl_c_twice(told, disturbed, undisturbed, start, tmp_path):
     """The second ends all of them at once; what was saved before is there."""
     job = start({"host": "host-1", "batch": [5, FOREVER]})
     job.wait_for(lambda: newest_step(tmp_path / "run") == 5, "a step that waits for data")
@@ -262,11 +239,11 @@ def test_ctrl_c_twice(told, config, whole, start, tmp_path):
         assert "interrupted at once" in process.said()
         assert "Traceback" not in process.said()
     assert complete_steps(tmp_path / "run")[-1] == 4
-    assert_goes_on(config, whole, tmp_path)
+    assert_goes_on(disturbed, undisturbed, tmp_path)
 
 
 @pytest.mark.parametrize("told", [night_0, night_1])
-def test_one_that_cannot_save_in_time(told, config, whole, start, tmp_path):
+def test_one_that_cannot_save_in_time(told, disturbed, undisturbed, start, tmp_path):
     """The grace period ends them with 43, and says which and why; nothing else is lost."""
     job = start({"host": "host-1", "batch": [5, FOREVER]}, grace=4.0)
     job.wait_for(lambda: newest_step(tmp_path / "run") == 5, "a step that waits for data")
@@ -277,11 +254,11 @@ def test_one_that_cannot_save_in_time(told, config, whole, start, tmp_path):
         assert f"SIGTERM to host-{told}" in process.said()
     assert "where every thread is:" in job.said()
     assert complete_steps(tmp_path / "run")[-1] == 4
-    assert_goes_on(config, whole, tmp_path)
+    assert_goes_on(disturbed, undisturbed, tmp_path)
 
 
 @pytest.mark.nightly
-def test_one_process_is_stopped_when_another_is_told(config, whole, start, tmp_path):
+def test_one_process_is_stopped_when_another_is_told(disturbed, undisturbed, start, tmp_path):
     """A frozen one neither agrees nor saves: the grace period ends the others, by that name."""
     job = start(SLOW_STEPS, grace=6.0)
     job.wait_for(lambda: newest_step(tmp_path / "run") >= 4, "a step")
@@ -291,7 +268,7 @@ def test_one_process_is_stopped_when_another_is_told(config, whole, start, tmp_p
     assert "not saved within 6 s (config.deadlines.grace)" in job.processes[0].said()
     job.send(signal.SIGCONT, 1)
     assert job.codes() == [LOST] * 2
-    assert_goes_on(config, whole, tmp_path)
+    assert_goes_on(disturbed, undisturbed, tmp_path)
 
 
 class Notices(http.server.BaseHTTPRequestHandler):
@@ -316,7 +293,7 @@ class Notices(http.server.BaseHTTPRequestHandler):
         {"preempted": "TRUE"},
     ],
 )
-def test_the_maintenance_notice_of_one_machine(notice, config, whole, start, tmp_path):
+def test_the_maintenance_notice_of_one_machine(notice, disturbed, undisturbed, start, tmp_path):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Notices) as server:
         server.says = {"maintenance-event": "NONE", "preempted": "FALSE"}
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
@@ -334,7 +311,7 @@ def test_the_maintenance_notice_of_one_machine(notice, config, whole, start, tmp
     ((name, said),) = notice.items()
     reason = events(tmp_path / "run", "stopped")[-1]["reason"]
     assert reason == f"{name} {said} of host-1 (process 1)"
-    assert_goes_on(config, whole, tmp_path)
+    assert_goes_on(disturbed, undisturbed, tmp_path)
 
 
 # Through the launcher
@@ -384,29 +361,35 @@ class Launched:
 
 
 @pytest.mark.nightly
-def test_the_launcher_is_told(config, whole, tmp_path):
+def test_the_launcher_is_told(disturbed, undisturbed, tmp_path):
     workdir = tmp_path / "run"
-    with Launched(config, workdir, tmp_path, SLOW_STEPS) as job:
+    with Launched(disturbed, workdir, tmp_path, SLOW_STEPS) as job:
         job.wait_for(lambda: newest_step(workdir) >= 3, "step")
         job.process.send_signal(signal.SIGTERM)
         assert job.process.wait(LIMIT) == STOPPED
         stops = set(re.findall(r"^host-(\d) \| stops at step (\d+)$", job.said(), re.M))
     assert stops == {(host, str(complete_steps(workdir)[-1])) for host in "01"}
-    assert_goes_on(config, whole, tmp_path)
+    assert_goes_on(disturbed, undisturbed, tmp_path)
 
 
-@pytest.mark.slow
-def test_the_launcher_starts_again_what_was_stopped(config, whole, tmp_path):
-    """Twice: another process of it each time; then the run is done, as if nothing had been."""
+@pytest.mark.parametrize(
+    "stopped",
+    [
+        pytest.param((1,), id="once", marks=pytest.mark.slow),
+        pytest.param((1, 0), id="twice", marks=pytest.mark.nightly),
+    ],
+)
+def test_the_launcher_starts_again_what_was_stopped(stopped, disturbed, undisturbed, tmp_path):
+    """Another process of it each time; then the run is done, as if nothing had been."""
     workdir = tmp_path / "run"
-    with Launched(config, workdir, tmp_path, {"batch": [3, 1.0]}) as job:
-        for attempt, told in enumerate((1, 0)):
+    with Launched(disturbed, workdir, tmp_path, {"batch": [3, 0.7]}) as job:
+        for attempt, told in enumerate(stopped):
             before = newest_step(workdir)
             job.wait_for(lambda n=before: newest_step(workdir) > n, f"step after {before}")
             os.kill(job.pids()[2 * attempt + told], signal.SIGTERM)
             again = attempt + 1
             job.wait_for(lambda n=again: job.said().count("starting again") == n, "restart")
         assert job.process.wait(LIMIT) == 0
-        assert len(job.pids()) == 6
-    assert [record["code"] for record in events(workdir, "stopped")] == [STOPPED] * 2
-    assert_same_bits(whole, workdir)
+        assert len(job.pids()) == 2 * (1 + len(stopped))
+    assert [record["code"] for record in events(workdir, "stopped")] == [STOPPED] * len(stopped)
+    assert_same_bits(undisturbed, workdir)

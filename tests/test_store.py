@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data_pipeline import buckets
 from data_pipeline.errors import UserError
 from data_pipeline.manifest import manifest_digest, token_type
 from data_pipeline.store import TokenStore, open_store
@@ -89,6 +90,20 @@ def test_array_writer_refuses_another_length_or_type(tmp_path: Path) -> None:
 def test_no_store(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a token store"):
         open_store(tmp_path)
+
+
+def test_what_no_second_attempt_changes_is_refused_at_once(tmp_path: Path, monkeypatch) -> None:
+    """A file for the folder, a folder for the manifest, links in a circle, a name too long."""
+    slept: list[float] = []
+    monkeypatch.setattr(buckets.time, "sleep", slept.append)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder" / "manifest.json").mkdir(parents=True)
+    (tmp_path / "circle").mkdir()
+    (tmp_path / "circle" / "manifest.json").symlink_to("manifest.json")
+    for name in ("file", "folder", "circle", "n" * 300):
+        with pytest.raises(UserError, match=f"^{tmp_path / name}: "):
+            open_store(tmp_path / name)
+    assert not slept
 
 
 def test_a_flipped_byte_is_found_and_the_file_named(store: TokenStore) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from corpus import small_store
@@ -41,6 +42,12 @@ def real(real_wiki_files, real_data, tmp_path_factory) -> TokenStore:
     sources = [parse_source(f"wikiextractor:{real_wiki_files[0].parent}")]
     folder = tmp_path_factory.mktemp("real") / "store"
     return build_store(sources, tokenizer, folder, workers=1, progress=False)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _jax_is_in_use() -> None:
+    """As in any program that has used it: `pretrain` starts it as a job of one only once."""
+    jax.devices()
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,6 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
-from orbax.checkpoint._src.futures import future
 from orbax.checkpoint._src.serialization import tensorstore_utils
 
 from bert_jax.checkpoint.saved import MARKER
@@ -163,7 +162,10 @@ def _checkpointer(items: Iterable[str]) -> ocp.Checkpointer:
         name: ocp.StandardCheckpointHandler(multiprocessing_options=alone) for name in items
     }
     handlers["meta"] = ocp.JsonCheckpointHandler(multiprocessing_options=alone)
-    options = ocp.CompositeOptions(multiprocessing_options=alone)
+    # Made while the writing begins, a folder that cannot be made is waited for by the threads that
+    # would write into it, for twenty minutes.
+    in_turn = ocp.options.AsyncOptions(create_directories_asynchronously=False)
+    options = ocp.CompositeOptions(multiprocessing_options=alone, async_options=in_turn)
     handler = ocp.CompositeCheckpointHandler(composite_options=options, **handlers)
     return ocp.Checkpointer(handler, multiprocessing_options=alone)
 
@@ -200,28 +202,19 @@ def _quietly() -> Iterator[None]:
     """
     before, log = asyncio.get_event_loop_policy(), logging.getLogger("absl")
     asyncio.set_event_loop_policy(_PatientPolicy())
-    log.addFilter(_is_no_error)
+    log.addFilter(_is_no_complaint)
     try:
         yield
-    except BaseException:
-        for thread in _threads_at_work():
-            # One may wait, for twenty minutes, until a folder exists that could not be made.
-            thread._cancelled = True
-            future.set_signals(thread._receive_signals, operation_id=thread._operation_id)
-        raise
     finally:
-        for thread in _threads_at_work():
-            threading.Thread.join(thread)  # Orbax's own would raise what failed in it
-        log.removeFilter(_is_no_error)
+        for thread in threading.enumerate():
+            if type(thread).__name__ == "_SignalingThread":
+                threading.Thread.join(thread)  # Orbax's own would raise what failed in it
+        log.removeFilter(_is_no_complaint)
         asyncio.set_event_loop_policy(before)
 
 
-def _threads_at_work() -> list[future._SignalingThread]:
-    return [one for one in threading.enumerate() if isinstance(one, future._SignalingThread)]
-
-
-def _is_no_error(record: logging.LogRecord) -> bool:
-    return record.levelno < logging.ERROR
+def _is_no_complaint(record: logging.LogRecord) -> bool:
+    return record.levelno < logging.WARNING
 
 
 def _is_local(folder: epath.Path) -> bool:

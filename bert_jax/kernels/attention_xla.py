@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from bert_jax.dropout import dropout
 
 # The original adds -10000 to the scores of padding; in float32 both give exactly zero probability.
-_NEVER = -1e9
+NEVER = -1e9
 
 
 def attend(
@@ -30,6 +30,6 @@ def attend(
         "bqad,bkad->baqk", q_BxSxAxD, k_BxSxAxD, preferred_element_type=jnp.float32
     )
     allowed_Bx1xSxS = (examples_BxS[:, :, None] == examples_BxS[:, None, :])[:, None]
-    p_BxAxSxS = jax.nn.softmax(jnp.where(allowed_Bx1xSxS, scores_BxAxSxS, _NEVER))
+    p_BxAxSxS = jax.nn.softmax(jnp.where(allowed_Bx1xSxS, scores_BxAxSxS, NEVER))
     p_BxAxSxS = dropout(p_BxAxSxS, rate=rate, key=key)
     return jnp.einsum("baqk,bkad->bqad", p_BxAxSxS.astype(v_BxSxAxD.dtype), v_BxSxAxD)

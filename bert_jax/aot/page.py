@@ -1,0 +1,114 @@
+"""Where the time of a step goes, for `bert-jax compile --html`: a picture and tables."""
+
+from bert_jax.aot.analysis import Analysis
+from bert_jax.report import Page, stacked_bars
+
+_DEAREST = 20  # lines, and operations, named
+
+
+def add_analysis(page: Page, found: Analysis) -> None:
+    """The estimate, a bar for each part of the model, and what costs most."""
+    page.heading("Where the time goes")
+    page.text(_summary(found))
+    page.figure(
+        stacked_bars(milliseconds(found), xlabel="ms of a step, estimated"),
+        "A step on one device by part of the model",
+    )
+    page.heading("The dearest source lines")
+    page.table(
+        ("source line", "pass", "Mcycles", "of all", "operations"),
+        [
+            (
+                line.source.line,
+                line.source.direction,
+                line.total / 1e6,
+                f"{line.total / max(1, found.cycles):.1%}",
+                line.runs,
+            )
+            for line in found.lines[:_DEAREST]
+        ],
+    )
+    page.heading("The dearest operations")
+    page.table(
+        ("operation", "result", "source line", "pass", "Mcycles", "runs"),
+        [
+            (
+                one.name,
+                one.result,
+                one.source.line,
+                one.source.direction,
+                one.total / 1e6,
+                one.runs,
+            )
+            for one in found.operations[:_DEAREST]
+        ],
+    )
+    _add_collectives(page, found)
+    _add_unestimated(page, found)
+
+
+def milliseconds(found: Analysis) -> dict[str, dict[str, float]]:
+    """Parts of a step -> what they consist of -> ms; all together are the step."""
+    cycle = 1e3 * found.compute_seconds / max(1, found.cycles)
+    rows: dict[str, dict[str, float]] = {}
+    for share in found.shares:
+        rows.setdefault(share.part, {})[share.direction] = share.total * cycle
+    if found.unestimated_seconds:
+        rows["not estimated"] = {"at least": 1e3 * found.unestimated_seconds}
+    if found.exposed_seconds:
+        rows["collectives"] = {"at least": 1e3 * found.exposed_seconds}
+    return rows
+
+
+def _summary(found: Analysis) -> str:
+    step = "unknown" if found.step_seconds is None else f"{1e3 * found.step_seconds:.2f} ms"
+    waits = (
+        "the bandwidth between devices is not known"
+        if found.exposed_seconds is None
+        else f"{1e3 * found.exposed_seconds:.2f} ms waiting for collectives"
+    )
+    return (
+        f"One step: {step}, nothing of it measured. {1e3 * found.compute_seconds:.2f} ms are the "
+        f"{found.cycles / 1e6:,.1f} million cycles that the compiler estimates; at least "
+        f"{1e3 * found.unestimated_seconds:.2f} ms are what it gives no cycles for, and {waits}, "
+        "both at the full bandwidth of memory and links."
+    )
+
+
+def _add_collectives(page: Page, found: Analysis) -> None:
+    if not found.collectives:
+        return
+    page.heading("Collectives")
+    page.table(
+        ("kind", "over", "devices", "network", "beside computation", "runs", "MiB", "ms at least"),
+        [
+            (
+                one.kind,
+                ", ".join(one.axes) + (" (partly)" if one.partly else ""),
+                one.devices,
+                one.network.upper(),
+                "yes" if one.beside else "no",
+                one.runs,
+                one.bytes / 2**20,
+                "unknown" if one.seconds is None else 1e3 * one.seconds,
+            )
+            for one in found.collectives
+        ],
+    )
+
+
+def _add_unestimated(page: Page, found: Analysis) -> None:
+    if not found.unestimated:
+        return
+    page.heading("What the compiler gives no cycles for")
+    page.table(
+        ("kind", "runs", "MiB", "GFLOP", "ms at least"),
+        [
+            (one.kind, one.runs, one.bytes / 2**20, one.flops / 1e9, 1e3 * one.seconds)
+            for one in found.unestimated
+        ],
+    )
+    page.text(
+        f"Besides, {found.copies.runs:,} copies move {found.copies.bytes / 2**20:,.0f} MiB between "
+        "HBM and the chip's memory while others compute."
+    )

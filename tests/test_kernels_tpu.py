@@ -1,0 +1,103 @@
+"""The TPU kernel in a whole training step, through the real compiler; needs libtpu, but no TPU.
+
+As tests/test_slices.py, which says where the copy of libtpu comes from: this file, run as a
+program, compiles; the tests judge what it prints.
+"""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+SLICES = ["v5e:2x2", "v6e:2x2"]
+LENGTH = 512
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not os.environ.get("BERT_JAX_LIBTPU") and importlib.util.find_spec("libtpu") is None,
+        reason="libtpu is not installed and BERT_JAX_LIBTPU does not name a copy",
+    ),
+]
+
+
+def compile_step(topology: str, dropout: float = 0.0) -> dict[str, Any]:
+    """What a step of one layer, two heads of 64, 8 rows a chip, looks like when compiled."""
+    import jax
+    import numpy as np
+    from jax.experimental.topologies import get_topology_desc
+    from test_step import CORPUS, small
+
+    from bert_jax import sharding
+    from bert_jax.kernels import choice
+    from bert_jax.step import make_program
+
+    config = small(
+        "mlm",
+        model={
+            "num_hidden_layers": 1, "hidden_size": 128, "num_attention_heads": 2,
+            "max_position_embeddings": LENGTH, "attention_probs_dropout_prob": dropout,
+        },
+        mesh={"data": -1},
+        phase={"batch_size": 32, "seq_length": LENGTH, "max_predictions": 77},
+        compute={"attention": "auto", "dtype": "bfloat16"},
+    )  # fmt: skip
+    devices = get_topology_desc(topology, platform="tpu").devices
+    mesh = sharding.make_mesh(config.mesh, devices)
+    tokens = ("input_ids", "token_type_ids", "example_ids", "position_ids")
+    rows = dict.fromkeys(tokens, np.zeros((1, LENGTH), np.int32))
+    rows |= dict.fromkeys(("masked_positions", "masked_labels"), np.zeros((1, 77), np.int32))
+    rows |= {"masked_weights": np.zeros((1, 77), np.float32)}
+    with jax.set_mesh(mesh):
+        compiled = make_program(config, mesh, CORPUS).compile_train(rows, config.phases[0])
+    text = compiled.as_text()
+    return {
+        "form": choice.resolve(config, mesh).attention,
+        "kernels": len(re.findall(r'custom_call_target="tpu_custom_call"', text)),
+        "scores": len(re.findall(rf"\[[\d,]*{LENGTH},{LENGTH}\]", text)),
+        "temporaries": compiled.memory_analysis().temp_size_in_bytes,
+    }
+
+
+@pytest.fixture(scope="module")
+def compiled() -> dict[str, Any]:
+    environment = {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "TPU_SKIP_MDS_QUERY": "1",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    }
+    if copy := os.environ.get("BERT_JAX_LIBTPU"):
+        environment["TPU_LIBRARY_PATH"] = copy
+    done = subprocess.run(
+        [sys.executable, __file__], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("topology", SLICES)
+def test_long_rows_take_the_kernel_and_no_scores_reach_memory(
+    topology: str, compiled: dict
+) -> None:
+    assert compiled[topology]["form"] == "auto"
+    assert compiled[topology]["kernels"] == 2, "one forward, one backward"
+    assert compiled[topology]["scores"] == 0
+
+
+def test_dropped_probabilities_take_the_plain_form(compiled: dict) -> None:
+    kernel, dropping = compiled["v5e:2x2"], compiled["dropping"]
+    assert dropping["kernels"] == 0
+    assert dropping["scores"] > 0, "so the test above can fail"
+    assert kernel["temporaries"] <= dropping["temporaries"]
+
+
+if __name__ == "__main__":
+    found: dict[str, dict] = {topology: compile_step(topology) for topology in SLICES}
+    found["dropping"] = compile_step(SLICES[0], dropout=0.1)
+    print(json.dumps(found))
