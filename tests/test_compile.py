@@ -126,14 +126,14 @@ def made(fits: bool = True, found: Analysis | None = None, config: str = "base")
         step_flops(whole, phase), of.devices * of.generation.accelerator.bf16_flops,
     )  # fmt: skip
     mesh = {"slice": 1, "data": 16, "fsdp": 1, "tensor": 1}
-    return report.Report(config, whole, of, mesh, "xla", "0.0.42.1", (one,))
+    return report.Report(config, whole, of, mesh, "0.0.42.1", (one,))
 
 
 def test_what_is_printed_says_what_it_is_and_what_is_estimated() -> None:
     said = text.render(made())
     for part in (
         "base on v5e-16: 16 chips, 4 hosts; mesh data 16",
-        "bfloat16, attention xla, 1 layer a turn of the loop, remat none",
+        "bfloat16, attention auto, 1 layer a turn of the loop, remat none",
         "nothing ran",
         "Times are estimates",
         "6.00 GiB of 15.75 GiB, fits",

@@ -17,7 +17,6 @@ from bert_jax.aot.remedies import Remedy
 from bert_jax.config import Config, PhaseConfig
 from bert_jax.config_values import to_dict
 from bert_jax.errors import UserError
-from bert_jax.kernels import choice
 from bert_jax.records.metrics import step_flops
 from launch.slices import Slice
 
@@ -66,13 +65,12 @@ class PhaseReport:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """A config on a slice. attention: the form that it has there."""
+    """A config on a slice."""
 
     name: str
     config: Config
     of: Slice
     mesh: dict[str, int]
-    attention: str
     libtpu: str
     phases: tuple[PhaseReport, ...]
 
@@ -128,7 +126,6 @@ def make(
         config=config,
         of=of,
         mesh={axis: int(size) for axis, size in mesh.shape.items()},
-        attention=choice.resolve(config.compute, mesh).attention,
         libtpu=topology.version(),
         phases=tuple(reports),
     )
@@ -195,7 +192,7 @@ def as_dict(report: Report) -> dict[str, Any]:
             "hosts": of.hosts,
         },
         "mesh": report.mesh,
-        "compute": {**to_dict(report.config.compute), "attention": report.attention},
+        "compute": to_dict(report.config.compute),
         "libtpu": report.libtpu,
         "fits": report.fits,
         "estimated_hours": report.hours,

@@ -27,7 +27,7 @@ def _lines(report: Report) -> Iterator[str]:
     compute = report.config.compute
     layers = compute.unroll_layers or report.config.model.num_hidden_layers
     yield (
-        f"{compute.dtype}, attention {report.attention}, {_count(layers, 'layer')} a turn of the "
+        f"{compute.dtype}, attention {compute.attention}, {_count(layers, 'layer')} a turn of the "
         f"loop, remat {compute.remat}, optimizer {'split' if compute.shard_optimizer else 'whole'}"
     )
     yield (
