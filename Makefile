@@ -46,8 +46,9 @@ soak: .venv/dev  ## A run disturbed 50 times, compared with one that was not; KI
 nightly:  ## With the newest releases that setup.py allows: the tests, the longest tests, the soak
 	@"$(PYTHON)" -m venv --clear .venv-nightly
 	@.venv-nightly/bin/python -m pip install --quiet --upgrade -e '.[dev]'
+	@.venv-nightly/bin/python -m pip install --quiet --upgrade --no-deps --target=.venv-nightly/libtpu libtpu
 	@.venv-nightly/bin/pytest
-	@.venv-nightly/bin/pytest -m nightly
+	@BERT_JAX_LIBTPU=$(CURDIR)/.venv-nightly/libtpu/libtpu/libtpu.so .venv-nightly/bin/pytest -m nightly
 	@.venv-nightly/bin/python tests/soak.py --kills=50
 
 clean:  ## Remove environments, caches and demo_run

@@ -2,9 +2,11 @@
 
 from bert_jax.config import Config, PhaseConfig
 from bert_jax.errors import UserError
+from data_pipeline.assemble import Batch, BatchArrays
 from data_pipeline.batch import Batches
 from data_pipeline.cache import cache_dir
 from data_pipeline.masking import MaskingSpec
+from data_pipeline.pairing import PAIRS
 from data_pipeline.plan import PlanSpec
 from data_pipeline.store import Split, TokenStore
 from data_pipeline.tokenizer import Tokenizer
@@ -59,6 +61,17 @@ def make_batches(config: Config, store: TokenStore, split: Split, phase: PhaseCo
         sources=store.sources,
         languages=store.languages,
     )
+
+
+def empty_batch(config: Config, phase: PhaseConfig) -> Batch:
+    """What `make_batches(…).batch(0, rows=[])` gives, without a store: names, types and widths."""
+    return BatchArrays.empty(
+        rows=0,
+        tokens=phase.row_tokens,
+        predictions=phase.row_predictions,
+        pairs=phase.examples_per_row if config.data.pairing in PAIRS else 0,
+        spans=phase.row_predictions if config.data.span_boundary else 0,
+    ).by_name()
 
 
 def _number(config: Config, phase: PhaseConfig) -> int:

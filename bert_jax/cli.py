@@ -9,10 +9,12 @@ from absl import flags
 
 from bert_jax.config_values import nearest
 from bert_jax.errors import DONE, USAGE, StoppedError, UsageError, code_of
-from bert_jax.verbs import data, launch, look, train, use
+from bert_jax.verbs import compile, data, launch, look, train, use
 from bert_jax.verbs.verb import Verb, help_of
 
-VERBS: dict[str, Verb] = train.VERBS | data.VERBS | look.VERBS | use.VERBS | launch.VERBS
+VERBS: dict[str, Verb] = (
+    train.VERBS | data.VERBS | look.VERBS | use.VERBS | compile.VERBS | launch.VERBS
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

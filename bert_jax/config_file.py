@@ -74,6 +74,24 @@ def load(name: str) -> Config:
     return from_dict(_plain(_execute(shipped()[name])), Config)
 
 
+def slice_of(path: Path) -> str | None:
+    """The TPU slice that a config file says it is meant for, its `SLICE`; None where it has none.
+
+    Raises:
+        UserError: the file cannot be run.
+    """
+    try:
+        return runpy.run_path(str(path)).get("SLICE")
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"{path}: cannot be read ({reason})") from error
+
+
+def path_of(values: flags.FlagValues) -> Path:
+    """The file of the parsed flag."""
+    return Path(config_flags.get_config_filename(values[_FLAG]))
+
+
 def _execute(path: Path) -> ConfigDict:
     try:
         return runpy.run_path(str(path))["get_config"]()

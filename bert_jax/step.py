@@ -36,25 +36,30 @@ class Program:
     abstract: Any  # the state as ShapeDtypeStructs with shardings, for restoring into
     rows: NamedSharding  # how the rows of a batch lie on the mesh
 
+    def lower_train(self, rows: Mapping[str, np.ndarray], phase: PhaseConfig) -> jax.stages.Lowered:
+        """`train` for a phase, whose rows are like these (any number)."""
+        batch = self.abstract_batch(rows, phase.batch_size)
+        return self.train.lower(self.abstract, batch, micro_batches=phase.micro_batches)
+
     def compile_train(
         self, rows: Mapping[str, np.ndarray], phase: PhaseConfig
     ) -> jax.stages.Compiled:
-        """`train`, compiled ahead for a phase, whose rows are like these (any number)."""
-        batch = self._abstract_batch(rows, phase.batch_size)
-        return self.train.lower(self.abstract, batch, micro_batches=phase.micro_batches).compile()
+        """The same, compiled ahead."""
+        return self.lower_train(rows, phase).compile()
 
     def compile_evaluate(
         self, rows: Mapping[str, np.ndarray], batch_size: int
     ) -> jax.stages.Compiled:
         """`evaluate`, compiled ahead for batches of so many rows like these."""
-        batch = self._abstract_batch(rows, batch_size)
+        batch = self.abstract_batch(rows, batch_size)
         return self.evaluate.lower(self.abstract["params"], batch).compile()
 
     def compile_start_phase(self) -> jax.stages.Compiled:
         """`start_phase`, compiled ahead."""
         return self.start_phase.lower(self.abstract).compile()
 
-    def _abstract_batch(self, rows: Mapping[str, np.ndarray], batch_size: int) -> dict[str, Any]:
+    def abstract_batch(self, rows: Mapping[str, np.ndarray], batch_size: int) -> dict[str, Any]:
+        """A batch of rows like these as ShapeDtypeStructs with shardings."""
         return {
             name: jax.ShapeDtypeStruct((batch_size, *v.shape[1:]), v.dtype, sharding=self.rows)
             for name, v in rows.items()

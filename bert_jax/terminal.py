@@ -127,6 +127,26 @@ def progress(what: str, total: int) -> rich.progress.Progress:
     return bar
 
 
+@contextlib.contextmanager
+def working(what: str) -> Iterator[None]:
+    """On standard error, that something long is done, with the time so far; elsewhere one line."""
+    errors = rich.console.Console(stderr=True, highlight=False, soft_wrap=True)
+    if not errors.is_terminal:
+        errors.print(f"{what} …", markup=False)
+        yield
+        return
+    spinner = rich.progress.Progress(
+        rich.progress.SpinnerColumn(),
+        rich.progress.TextColumn("{task.description}", markup=False),
+        rich.progress.TimeElapsedColumn(),
+        console=errors,
+        transient=True,
+    )
+    with spinner:
+        spinner.add_task(what, total=None)
+        yield
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns as wide as what stands in them, all but the last to the right."""
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]

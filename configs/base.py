@@ -10,6 +10,8 @@ a test). The training values are the paper's (Devlin et al. 2018, appendix A.2) 
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
+SLICE = "v5e-16"  # what `bert-jax compile` compiles it for
+
 
 def get_config() -> ConfigDict:
     config = ConfigDict()

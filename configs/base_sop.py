@@ -18,6 +18,8 @@ from ml_collections import ConfigDict
 
 from configs import base
 
+SLICE = "v5e-16"
+
 
 def get_config() -> ConfigDict:
     config = base.get_config()

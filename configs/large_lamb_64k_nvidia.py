@@ -22,6 +22,8 @@ from ml_collections import ConfigDict
 
 from configs import large_lamb_64k
 
+SLICE = "v5e-128"
+
 
 def get_config() -> ConfigDict:
     config = large_lamb_64k.get_config()

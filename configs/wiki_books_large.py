@@ -13,6 +13,8 @@ from ml_collections import ConfigDict
 
 from configs import base, large
 
+SLICE = "v5e-64"
+
 
 def get_config() -> ConfigDict:
     config = large.get_config()

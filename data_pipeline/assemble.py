@@ -74,6 +74,10 @@ class BatchArrays(NamedTuple):
             of(b), of(b), of(b), of(b, np.float32),
         )  # fmt: skip
 
+    def by_name(self) -> Batch:
+        """The arrays by name, without those of absent objectives."""
+        return {name: array for name, array in self._asdict().items() if array.shape[1]}
+
 
 class _Frame(NamedTuple):
     """What rows are made with besides masks, the same for every row."""
@@ -315,10 +319,6 @@ class Assembler:
     def empty(self, rows: int) -> BatchArrays:
         """Arrays for a number of rows, uninitialised."""
         return BatchArrays.empty(rows, *self._widths)
-
-    def batch(self, arrays: BatchArrays) -> Batch:
-        """The arrays by name, without those of absent objectives."""
-        return {name: array for name, array in arrays._asdict().items() if array.shape[1]}
 
     def fill(
         self, out: BatchArrays, lines: np.ndarray, plan: Plan, rows: np.ndarray, key: np.uint64

@@ -124,7 +124,7 @@ class Batches:
             self._assembler.fill(out, here, plan, chosen, self._spec.key(epoch, MASKING))
             if places[here].max() >= self.rows_per_epoch // 2:
                 self._plans.prepare(epoch + 1)
-        return self._assembler.batch(out)
+        return out.by_name()
 
     def once(self, index: int, rows: Sequence[int] | np.ndarray | None = None) -> Batch:
         """Batch `index` of one pass over epoch 0: one fixed random order, always masked alike.
@@ -139,7 +139,7 @@ class Batches:
             out, np.flatnonzero(inside), self._plans.epoch(0), chosen, self._spec.key(0, MASKING)
         )
         self._assembler.pad(out, np.flatnonzero(~inside))
-        return self._assembler.batch(out)
+        return out.by_name()
 
     def _checked(self, step: int, rows: Sequence[int] | np.ndarray | None) -> np.ndarray:
         if step < 0:

@@ -39,7 +39,7 @@ def make_rows(
     out = assembler.empty(len(rows))
     lines = np.arange(len(rows))
     assembler.fill(out, lines, plan, lines, np.uint64(key))
-    return assembler.batch(out)
+    return out.by_name()
 
 
 def make_example(segments, spec, key, **vocabulary):

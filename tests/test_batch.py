@@ -290,7 +290,7 @@ def fill(split, plan, rows, seq_length, slots, examples_per_row):
     )
     out = assembler.empty(len(rows))
     assembler.fill(out, np.arange(len(rows)), plan, np.array(rows), np.uint64(77))
-    return assembler.batch(out)
+    return out.by_name()
 
 
 def test_rows_of_several_examples(documents):

@@ -1,0 +1,221 @@
+"""What `bert-jax compile` finds out: for each phase of a run its memory and its time, as data."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from bert_jax import sharding
+from bert_jax.aot import analysis, program, remedies, topology
+from bert_jax.aot.analysis import Analysis
+from bert_jax.aot.memory import Held, Memory, Refused
+from bert_jax.aot.remedies import Remedy
+from bert_jax.config import Config, PhaseConfig
+from bert_jax.config_values import to_dict
+from bert_jax.errors import UserError
+from bert_jax.records.metrics import step_flops
+from launch.slices import Slice
+
+
+@dataclasses.dataclass(frozen=True)
+class PhaseReport:
+    """One phase's step.
+
+    memory: of one device. remedies: what would make it fit where it does not.
+    analysis: None where the compiler refused the program.
+    compile_seconds: what compiling took, here and now.
+    flops: of a step, matrix products only. devices_flops: what all devices could do in a second.
+    """
+
+    index: int
+    phase: PhaseConfig
+    memory: Memory
+    remedies: tuple[Remedy, ...]
+    analysis: Analysis | None
+    compile_seconds: float
+    flops: float
+    devices_flops: float
+
+    @property
+    def step_seconds(self) -> float | None:
+        return self.analysis.step_seconds if self.analysis else None
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Of all devices, padding included."""
+        tokens = self.phase.batch_size * self.phase.row_tokens
+        return tokens / self.step_seconds if self.step_seconds else None
+
+    @property
+    def utilization(self) -> float | None:
+        """Model FLOPs over what the devices could do in the estimated time (MFU)."""
+        if not self.step_seconds:
+            return None
+        return self.flops / self.step_seconds / self.devices_flops
+
+    @property
+    def hours(self) -> float | None:
+        """Of all its steps; without evaluations and checkpoints."""
+        return self.step_seconds and self.phase.steps * self.step_seconds / 3600
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """A config on a slice."""
+
+    name: str
+    config: Config
+    of: Slice
+    mesh: dict[str, int]
+    libtpu: str
+    phases: tuple[PhaseReport, ...]
+
+    @property
+    def fits(self) -> bool:
+        return all(phase.memory.fits for phase in self.phases)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the phases are all that the run has."""
+        return len(self.phases) == len(self.config.phases)
+
+    @property
+    def hours(self) -> float | None:
+        """Of all the phases reported."""
+        each = [phase.hours for phase in self.phases]
+        return sum(h for h in each if h) if all(each) else None
+
+    @property
+    def chip_hours(self) -> float | None:
+        return self.hours and self.hours * self.of.chips
+
+
+def make(
+    name: str,
+    config: Config,
+    of: Slice,
+    phases: Iterable[int],
+    working: Callable[[str], AbstractContextManager[None]],
+) -> Report:
+    """Compiles phases of a config for a slice and reads what came of it.
+
+    Args:
+        name: of the config, for people.
+        phases: numbers of phases, from 0.
+        working: is told what is being done, which may take minutes.
+
+    Raises:
+        UserError: the config and the slice do not go together, or libtpu does not compile it for
+            any other reason than the memory.
+    """
+    mesh = sharding.make_mesh(config.mesh, topology.devices(of))
+    chosen = [(index, config.phases[index]) for index in phases]
+    for _, phase in chosen:  # all of them before the first compilation
+        sharding.check_divides(mesh, phase.batch_size, phase.micro_batches)
+    reports = []
+    for index, _ in chosen:
+        several = f" phase {index + 1} of {len(config.phases)}" if len(config.phases) > 1 else ""
+        with working(f"compiling {name}{several} for {of.name}"):
+            reports.append(_phase(config, index, of, mesh))
+    return Report(
+        name=name,
+        config=config,
+        of=of,
+        mesh={axis: int(size) for axis, size in mesh.shape.items()},
+        libtpu=topology.version(),
+        phases=tuple(reports),
+    )
+
+
+def _phase(config: Config, index: int, of: Slice, mesh: Mesh) -> PhaseReport:
+    phase, accelerator = config.phases[index], of.generation.accelerator
+    built = program.build(config, mesh)
+    held = Held.of(built, program.batch_of(config, phase, built))
+    lowered = program.lower(config, phase, mesh, built)
+    began = time.perf_counter()
+    compiled = compile_or_refuse(lowered)
+    seconds = time.perf_counter() - began
+    found = None
+    if isinstance(compiled, Refused):
+        taken = Memory.of_refused(held, compiled)
+    else:
+        taken = Memory.of_compiled(held, compiled, accelerator.usable_bytes)
+        found = analysis.analyse(
+            compiled.as_text() or "", mesh_shape=dict(mesh.shape), accelerator=accelerator
+        )
+    advice = () if taken.fits else remedies.remedies(config, index, mesh, taken)
+    return PhaseReport(
+        index=index,
+        phase=phase,
+        memory=taken,
+        remedies=tuple(advice),
+        analysis=found,
+        compile_seconds=seconds,
+        flops=step_flops(config, phase),
+        devices_flops=of.devices * accelerator.bf16_flops,
+    )
+
+
+def compile_or_refuse(lowered: jax.stages.Lowered) -> jax.stages.Compiled | Refused:
+    """The compiled program, or what the compiler says of a program too large for the memory.
+
+    Raises:
+        UserError: any other failure of the compiler.
+    """
+    try:
+        return lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        refused = Refused.read(str(error))
+        if refused is None:
+            reason = " ".join(str(error).split())[:500]
+            raise UserError(
+                f"libtpu {topology.version()} does not compile this: {reason}"
+            ) from error
+        return refused
+
+
+def as_dict(report: Report) -> dict[str, Any]:
+    """Plain values, as JSON takes them. Bytes are of a device, seconds of a step."""
+    of = report.of
+    return {
+        "config": report.name,
+        "topology": {
+            "name": of.name,
+            "shape": list(of.shape),
+            "slices": of.count,
+            "chips": of.chips,
+            "devices": of.devices,
+            "hosts": of.hosts,
+        },
+        "mesh": report.mesh,
+        "compute": to_dict(report.config.compute),
+        "libtpu": report.libtpu,
+        "fits": report.fits,
+        "estimated_hours": report.hours,
+        "estimated_chip_hours": report.chip_hours,
+        "phases": [_phase_dict(phase) for phase in report.phases],
+    }
+
+
+def _phase_dict(report: PhaseReport) -> dict[str, Any]:
+    taken = report.memory
+    return {
+        "phase": report.index,
+        "config": to_dict(report.phase),
+        "fits": taken.fits,
+        "memory": {**taken.kinds, "total": taken.total, "limit": taken.limit},
+        "remedies": [
+            {"changes": dict(r.changes), "estimated_total": r.needed} for r in report.remedies
+        ],
+        "compile_seconds": report.compile_seconds,
+        "flops": report.flops,
+        "estimated_step_seconds": report.step_seconds,
+        "estimated_tokens_per_second": report.tokens_per_second,
+        "estimated_utilization": report.utilization,
+        "estimated_hours": report.hours,
+        "analysis": report.analysis and analysis.as_dict(report.analysis),
+    }

@@ -1,0 +1,190 @@
+"""What `bert-jax compile` prints."""
+
+from collections.abc import Iterator
+
+from bert_jax.aot.analysis import Analysis
+from bert_jax.aot.memory import GIB
+from bert_jax.aot.report import PhaseReport, Report
+from bert_jax.terminal import table
+from launch.slices import Slice
+
+_LINES = 12  # of the source's dearest
+_SHOWN_SECONDS = 5e-6  # what rounds to less than a hundredth of a millisecond is not named
+
+
+def render(report: Report) -> str:
+    return "\n".join(_lines(report))
+
+
+def _lines(report: Report) -> Iterator[str]:
+    of = report.of
+    mesh = ", ".join(f"{axis} {size}" for axis, size in report.mesh.items() if size > 1)
+    devices = f", {of.devices:,} devices" if of.devices != of.chips else ""
+    yield (
+        f"{report.name} on {of.name}: {_count(of.chips, 'chip')}{devices}, "
+        f"{_count(of.hosts, 'host')}; mesh {mesh or 'of one device'}"
+    )
+    compute = report.config.compute
+    layers = compute.unroll_layers or report.config.model.num_hidden_layers
+    yield (
+        f"{compute.dtype}, attention {compute.attention}, {_count(layers, 'layer')} a turn of the "
+        f"loop, remat {compute.remat}, optimizer {'split' if compute.shard_optimizer else 'whole'}"
+    )
+    yield (
+        f"Compiled by libtpu {report.libtpu}; nothing ran. Memory is what the compiler allots. "
+        "Times are estimates: its cycles,\nand for what it gives none the least that bandwidth "
+        "and peak allow."
+    )
+    for phase in report.phases:
+        yield from ("", *_phase(phase, report))
+    yield from ("", *_whole(report))
+
+
+def _phase(phase: PhaseReport, report: Report) -> Iterator[str]:
+    of, shape = report.of, phase.phase
+    several = len(report.config.phases) > 1
+    which = f"Phase {phase.index + 1} of {len(report.config.phases)}: " if several else ""
+    rows = shape.batch_size / shape.micro_batches / of.devices
+    parts = f" in {shape.micro_batches} parts" if shape.micro_batches > 1 else ""
+    yield (
+        f"{which}{shape.steps:,} steps of {shape.batch_size:,} rows of {shape.row_tokens} tokens"
+        f"{parts}, {rows:g} on a {_device(of)} at a time; compiled in {phase.compile_seconds:.0f} s"
+    )
+    yield from ("", *_memory(phase, of))
+    if phase.analysis:
+        yield from ("", *_time(phase, phase.analysis))
+
+
+def _memory(phase: PhaseReport, of: Slice) -> Iterator[str]:
+    taken = phase.memory
+    limit = f" of {_gib(taken.limit)}" if taken.limit else ""
+    verdict = "fits" if taken.fits else "DOES NOT FIT"
+    yield f"Memory of a {_device(of)}: {_gib(taken.total)}{limit}, {verdict}"
+    rows = [(_gib(n), kind) for kind, n in taken.kinds.items() if n or taken.fits]
+    yield _indent(table(("", ""), rows).split("\n", 1)[1])
+    if taken.fits or not taken.limit:
+        return
+    yield f"Too much by {_gib(taken.total - taken.limit)}."
+    if not phase.remedies:
+        yield "No change of micro_batches, remat or mesh helps: take more chips or fewer rows."
+    elif all(remedy.needed > taken.limit for remedy in phase.remedies):
+        (all_of_it,) = phase.remedies
+        yield (
+            f"By estimate even {all_of_it.flags} needs {_gib(all_of_it.needed)}: take more chips "
+            "or a smaller batch."
+        )
+    else:
+        yield "What should make it fit (estimates, not compiled):"
+        rows = [(_gib(remedy.needed), remedy.flags) for remedy in phase.remedies]
+        yield _indent(table(("needs", "with"), rows))
+
+
+def _time(phase: PhaseReport, found: Analysis) -> Iterator[str]:
+    seconds, tokens, share = phase.step_seconds, phase.tokens_per_second, phase.utilization
+    if seconds is None or tokens is None or share is None:
+        yield "Step: not known, for the bandwidth between slices of this generation is not."
+    else:
+        yield (
+            f"Step: {_ms(seconds)}, {tokens:,.0f} tokens/s with padding, "
+            f"{share:.1%} of peak (MFU); all compiler-estimated"
+        )
+    rest = [one for one in found.unestimated if one.seconds > _SHOWN_SECONDS][:3]
+    named = f" ({', '.join(f'{one.kind} {_ms(one.seconds)}' for one in rest)})" if rest else ""
+    rows = [
+        (_ms(found.compute_seconds), f"computing: {found.cycles / 1e6:,.1f} million cycles"),
+        (_ms(found.unestimated_seconds), f"at least, where there are no cycles{named}"),
+    ]
+    if found.exposed_seconds is not None and found.collective_seconds is not None:
+        waiting = f"at least, waiting for collectives, which take {_ms(found.collective_seconds)}"
+        rows.append((_ms(found.exposed_seconds), f"{waiting} in all"))
+    yield _indent(table(("", ""), rows).split("\n", 1)[1])
+    yield from ("", _where(found), "", _dearest(found))
+    if found.collectives:
+        yield from ("", _traffic(found))
+    unknown = [name for name, turns in found.trips.items() if turns is None]
+    if unknown:
+        yield f"\nLoops whose turns are not known count once: {', '.join(unknown)}."
+
+
+def _where(found: Analysis) -> str:
+    """Cycles by part of the model and direction."""
+    parts = list(dict.fromkeys(share.part for share in found.shares))
+    ways = list(dict.fromkeys(share.direction for share in found.shares))
+    cycles = {(share.part, share.direction): share.total for share in found.shares}
+    rows = []
+    for part in parts:
+        each = [cycles.get((part, way), 0) for way in ways]
+        rows.append((*(_share(n, found) for n in (sum(each), *each)), part))
+    return _indent(table(("of cycles", *ways, "where"), rows))
+
+
+def _dearest(found: Analysis) -> str:
+    """The source lines with most cycles."""
+    rows = [
+        (
+            _share(line.total, found),
+            f"{line.total / 1e6:,.2f} M",
+            f"{line.runs:,}",
+            f"{line.source.line} {line.source.direction}",
+        )
+        for line in found.lines[:_LINES]
+    ]
+    return _indent(table(("of cycles", "cycles", "runs", "source line"), rows))
+
+
+def _traffic(found: Analysis) -> str:
+    """Collectives by kind and axes."""
+    rows = [
+        (
+            f"{one.bytes / 2**20:,.1f} MiB",
+            "?" if one.seconds is None else _ms(one.seconds),
+            f"{one.runs:,}",
+            one.network.upper(),
+            f"{one.kind} over {', '.join(one.axes) or 'some devices'}"
+            + (" beside computation" if one.beside else ""),
+        )
+        for one in found.collectives
+    ]
+    return _indent(table(("bytes", "at least", "runs", "network", "collective"), rows))
+
+
+def _whole(report: Report) -> Iterator[str]:
+    what = "Whole run" if report.whole else "This phase"
+    if not report.fits:
+        yield f"{what}: not estimated, for it does not fit."
+    elif report.hours is None or report.chip_hours is None:
+        yield f"{what}: time not known."
+    else:
+        yield (
+            f"{what}: {report.hours:,.2f} hours, {report.chip_hours:,.0f} chip-hours; estimated, "
+            "without evaluations, checkpoints and starts"
+        )
+
+
+def _device(of: Slice) -> str:
+    return "chip" if of.devices == of.chips else "core (two a chip)"
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n:,} {what}{'s' if n != 1 else ''}"
+
+
+def _gib(amount: int) -> str:
+    """In GiB; what is little in MiB or KiB."""
+    for size, unit in ((GIB, "GiB"), (2**20, "MiB")):
+        if amount >= 0.1 * size:
+            return f"{amount / size:,.{2 if size == GIB else 1}f} {unit}"
+    return f"{amount / 1024:,.1f} KiB"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:,.2f} ms"
+
+
+def _share(cycles: int, found: Analysis) -> str:
+    """Nothing where there is nothing."""
+    return f"{cycles / max(found.cycles, 1):.1%}" if cycles else ""
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines())

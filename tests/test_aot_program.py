@@ -1,0 +1,120 @@
+"""`compile` and `pretrain` build the same program, and `compile` needs no text for it."""
+
+import dataclasses
+import itertools
+import re
+from pathlib import Path
+
+import jax
+import pytest
+from corpus import small_config, small_store, two_phases
+from etils import epath
+
+from bert_jax import run, sharding
+from bert_jax.aot import program
+from bert_jax.batches import empty_batch, make_batches
+from bert_jax.config import Config
+from bert_jax.config_values import from_dict, to_dict
+from bert_jax.errors import UserError
+from bert_jax.job import session
+from bert_jax.step import Program
+from data_pipeline.store import TokenStore
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory) -> TokenStore:
+    return small_store(tmp_path_factory.mktemp("store"))
+
+
+def with_data(config: Config, **data: object) -> Config:
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, **data))
+
+
+def without_numbers(text: str) -> str:
+    """A program's text without the values of its constants."""
+    return re.sub(r"dense<[^>]*>", "dense<>", text)
+
+
+def test_pretrain_and_compile_lower_the_same_program(store, tmp_path, monkeypatch) -> None:
+    """On eight devices, in two phases, the second in parts."""
+    config = two_phases(store, steps=(1, 1))
+    first, second = config.phases
+    second = dataclasses.replace(second, batch_size=32, micro_batches=2)
+    config = dataclasses.replace(config, phases=(first, second))
+    trained = []
+
+    def note(self: Program, *args: object) -> None:
+        trained.append(self.lower_train(*args).as_text())
+
+    monkeypatch.setattr(Program, "compile_train", note)
+    monkeypatch.setattr(Program, "compile_evaluate", lambda *_: None)
+    monkeypatch.setattr(Program, "compile_start_phase", lambda _: None)
+    with session.within(config) as job:
+        prepared = run.prepare(config, epath.Path(tmp_path), job)
+        with jax.set_mesh(prepared.mesh):
+            for stage in prepared.stages:
+                run.compile_stage(prepared, stage, 0)
+    mesh = sharding.make_mesh(config.mesh, jax.devices())
+    assert mesh.size == 8
+    compiled = [program.lower(config, phase, mesh).as_text() for phase in config.phases]
+    assert compiled == trained
+    assert trained[0] != trained[1]
+    textless = with_data(config, store="")
+    lowered = [program.lower(textless, phase, mesh).as_text() for phase in textless.phases]
+    assert list(map(without_numbers, lowered)) == list(map(without_numbers, trained))
+
+
+@pytest.mark.parametrize(
+    ("pairing", "masking", "packed"),
+    [
+        *itertools.product(
+            ("nsp", "sop", "full_sentences", "doc_sentences", "single"),
+            ("token", "span"),
+            (False, True),
+        ),
+        ("nsp", "whole_word", True),
+        ("single", "ngram", False),
+    ],
+)
+def test_a_batch_without_text_is_like_one_with(
+    store, pairing: str, masking: str, packed: bool
+) -> None:
+    config = with_data(
+        small_config(store), pairing=pairing, masking=masking, span_boundary=masking == "span"
+    )
+    (phase,) = config.phases
+    if packed:
+        phase = dataclasses.replace(phase, examples_per_row=3, row_length=80)
+    config = dataclasses.replace(config, phases=(phase,))
+    made = make_batches(config, store, store.train, phase).batch(0, rows=[])
+    empty = empty_batch(config, phase)
+    assert {name: (a.shape, a.dtype) for name, a in empty.items()} == {
+        name: (a.shape, a.dtype) for name, a in made.items()
+    }
+
+
+def test_a_store_with_another_vocabulary_is_one_line(store) -> None:
+    config = small_config(store)
+    plain = to_dict(config)
+    plain["model"]["vocab_size"] = 101
+    with pytest.raises(UserError, match=r"config\.model\.vocab_size=101, but ids"):
+        program.corpus_of(from_dict(plain, Config))
+
+
+def test_a_batch_that_does_not_divide_is_one_line(store) -> None:
+    config = small_config(store)
+    phase = dataclasses.replace(config.phases[0], batch_size=12)
+    mesh = sharding.make_mesh(config.mesh, jax.devices())
+    with pytest.raises(UserError, match="batch_size=12 does not divide over 8 devices"):
+        program.lower(dataclasses.replace(config, phases=(phase,)), phase, mesh)
+
+
+def test_no_store_is_needed_or_written(tmp_path: Path, monkeypatch) -> None:
+    from bert_jax.config_file import load
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
+    config = load("tiny")
+    mesh = sharding.make_mesh(config.mesh, jax.devices())
+    assert "8" in program.lower(config, config.phases[0], mesh).as_text()
+    assert not list(tmp_path.iterdir())
