@@ -1,0 +1,86 @@
+"""Gradients written by hand, against those that JAX derives from the textbook's form."""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from small import model_config
+
+from bert_jax import dropout
+from bert_jax.kernels import attention_xla
+from bert_jax.layers import LayerNorm, activation
+
+
+def assert_same_gradients(ours: Callable, plain: Callable, *args: jax.Array) -> None:
+    """Values and gradients to every argument, within 1e-5 of the largest magnitude."""
+    rng = np.random.default_rng(1)
+    y, ours_back = jax.vjp(ours, *args)
+    wanted, plain_back = jax.vjp(plain, *args)
+    dy = jnp.asarray(rng.normal(size=y.shape), y.dtype)
+    pairs = zip((y, *ours_back(dy)), (wanted, *plain_back(dy)), strict=True)
+    for got, reference in pairs:
+        atol = 1e-5 * max(1.0, float(np.abs(reference).max()))
+        np.testing.assert_allclose(got, reference, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1])
+def test_attention(rate: float) -> None:
+    """Two examples and padding in a row; a row of padding alone; the same dropout mask."""
+    rng = np.random.default_rng(0)
+    q, k, v = (jnp.asarray(rng.normal(size=(3, 12, 2, 4)) * 2, jnp.float32) for _ in range(3))
+    examples = jnp.asarray([[1] * 5 + [2] * 4 + [0] * 3, [1] * 12, [0] * 12])
+    key = jnp.uint32(7)
+
+    def plain(q, k, v):
+        scores = jnp.einsum("bqad,bkad->baqk", q, k) / 2
+        allowed = (examples[:, :, None] == examples[:, None, :])[:, None]
+        p = jax.nn.softmax(jnp.where(allowed, scores, -1e9))
+        kept = dropout.keep_mask(key, p.shape, rate)
+        return jnp.einsum("baqk,bkad->bqad", jnp.where(kept, p / (1 - rate), 0), v)
+
+    def ours(q, k, v):
+        return attention_xla.attend(q, k, v, examples, rate=rate, key=key)
+
+    assert_same_gradients(ours, plain, q, k, v)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1.0])
+def test_layer_norm(offset: float) -> None:
+    """Also with rows whose mean is as large as their standard deviation."""
+    config = model_config()
+    graph, _ = nnx.split(LayerNorm(config, nnx.Rngs(0)))
+    rng = np.random.default_rng(0)
+    H = config.hidden_size
+    x = jnp.asarray(rng.normal(offset, 1, (3, 5, H)), jnp.float32)
+    scale, bias = (jnp.asarray(rng.normal(1, 0.5, H), jnp.float32) for _ in range(2))
+
+    def ours(x, scale, bias):
+        return nnx.merge(graph, {"scale": scale, "bias": bias})(x)
+
+    def plain(x, scale, bias):
+        centered = x - x.mean(-1, keepdims=True)
+        deviation = jnp.sqrt(jnp.square(centered).mean(-1, keepdims=True) + config.layer_norm_eps)
+        return centered / deviation * scale[None, None] + bias[None, None]
+
+    assert_same_gradients(ours, plain, x, scale, bias)
+
+
+def test_layer_norm_of_a_constant_row_is_finite() -> None:
+    config = model_config()
+    x = jnp.full((2, config.hidden_size), 1234.5678)
+    y, back = jax.vjp(LayerNorm(config, nnx.Rngs(0)), x)
+    assert np.isfinite(y).all()
+    assert np.isfinite(back(jnp.ones_like(y))[0]).all()
+
+
+@pytest.mark.parametrize(("name", "tanh"), [("gelu", False), ("gelu_tanh", True)])
+def test_activation(name: str, tanh: bool) -> None:
+    config = dataclasses.replace(model_config(), hidden_act=name)
+    x = jnp.linspace(-9, 9, 1001)
+    assert_same_gradients(
+        lambda x: activation(config, x), lambda x: jax.nn.gelu(x, approximate=tanh), x
+    )
