@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.per_device import rows_before
+
 # Odd constants with well-mixed bits, from the golden ratio and from splitmix.
 _ROW = np.uint32(0x9E3779B9)
 _COLUMN = np.uint32(0x85EBCA77)
@@ -43,6 +45,8 @@ def keep_mask(key: jax.Array, shape: tuple[int, ...], rate: float) -> jax.Array:
     row = jnp.zeros((*shape[:-1], 1), jnp.uint32)
     for axis, size in enumerate(shape[:-1]):
         row = row * np.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, row.shape, axis)
+        if axis == 0:  # the batch, of which this device may have a part
+            row = row + jnp.asarray(rows_before(size), jnp.uint32)
     column = jax.lax.broadcasted_iota(jnp.uint32, shape, len(shape) - 1)
     bits = mix(mix(row * _ROW + key) + column * _COLUMN)
     return bits >= np.uint32(min(round(rate * 2**32), 2**32 - 1))

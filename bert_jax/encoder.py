@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.nn.initializers import truncated_normal
 
@@ -45,9 +46,31 @@ class Embeddings(nnx.Module):
         key: jax.Array | None,
     ) -> jax.Array:
         """Three integer arrays [B, S] -> float32 [B, S, H]."""
-        x_BxSxH = self.word[...][ids_BxS] + self.type[...][types_BxS]
-        x_BxSxH = x_BxSxH + self.position[...][positions_BxS]
+        x_BxSxH = lookup(self.word[...], ids_BxS) + lookup(self.type[...], types_BxS)
+        x_BxSxH = x_BxSxH + lookup(self.position[...], positions_BxS)
         return dropout(self.norm(x_BxSxH), rate=self.config.hidden_dropout_prob, key=key)
+
+
+@jax.custom_vjp
+def lookup(table_VxH: jax.Array, ids_BxS: jax.Array) -> jax.Array:
+    """Rows of a table in float32, [B, S, H]; their gradients too are added up in float32.
+
+    A frequent word has thousands of them in a batch, whose sum bfloat16 would not take.
+    """
+    return table_VxH[ids_BxS].astype(jnp.float32)
+
+
+def _lookup_forward(table_VxH, ids_BxS):
+    return lookup(table_VxH, ids_BxS), (table_VxH, ids_BxS)
+
+
+def _lookup_backward(residuals, gradient_BxSxH):
+    table_VxH, ids_BxS = residuals
+    sums_VxH = jnp.zeros(table_VxH.shape, jnp.float32).at[ids_BxS].add(gradient_BxSxH)
+    return sums_VxH.astype(table_VxH.dtype), np.zeros(ids_BxS.shape, jax.dtypes.float0)
+
+
+lookup.defvjp(_lookup_forward, _lookup_backward)
 
 
 class FeedForward(nnx.Module):

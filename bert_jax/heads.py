@@ -98,6 +98,15 @@ def word_logits(
     return logits_BxPxV + bias_V[None, None, :]
 
 
+def pair_logits(x_BxNxH: jax.Array, kernel_Hx2: jax.Array, bias_2: jax.Array) -> jax.Array:
+    """Float32 logits [B, N, 2], never rounded to the compute type."""
+    logits_BxNx2 = jnp.einsum(
+        "bnh,hc->bnc", x_BxNxH, kernel_Hx2.astype(x_BxNxH.dtype),
+        preferred_element_type=jnp.float32,
+    )  # fmt: skip
+    return logits_BxNx2 + bias_2[None, None, :]
+
+
 class PretrainingModel(nnx.Module):
     """The encoder with the heads of some objectives; the masked-language-model head always.
 
@@ -137,8 +146,8 @@ class PretrainingModel(nnx.Module):
         masked_BxPxH = _at(x_BxSxH, batch["masked_positions"])
         logits: dict[Objective, jax.Array] = {"mlm": self.mlm(masked_BxPxH, table_VxH)}
         if pair := pair_objective(self.objectives):
-            pair_BxNx2 = self.pair(self.encoder.pooled(x_BxSxH, batch["cls_positions"]))
-            logits[pair] = pair_BxNx2.astype(jnp.float32)
+            pooled_BxNxH = self.encoder.pooled(x_BxSxH, batch["cls_positions"])
+            logits[pair] = pair_logits(pooled_BxNxH, self.pair.kernel[...], self.pair.bias[...])
         if "sbo" in self.objectives:
             left_BxPxH = _at(x_BxSxH, batch["span_left"])
             right_BxPxH = _at(x_BxSxH, batch["span_right"])

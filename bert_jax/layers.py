@@ -82,7 +82,7 @@ def _layer_norm_forward(
 
     That pass is the end of the product that makes x. The variance from the differences to the mean
     would be a pass of its own. It is more exact where the mean of a row is far from zero (here the
-    result is good to 1e-6 up to a mean of one standard deviation, to 2e-5 at ten of them), but in
+    result is good to 1e-5 up to a mean of one standard deviation, to 2e-5 at ten of them), but in
     this model x is the sum of a LayerNorm's result, whose mean is near zero, and of a layer's.
     """
     x32 = x.astype(jnp.float32)

@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from bert_jax import lamb
 from bert_jax.config import OptimizerConfig
+from bert_jax.dropout import fold, mix
 
 
 class Moments(NamedTuple):
@@ -39,6 +41,52 @@ def scale_by_bert_adam(b1: float, b2: float, eps: float) -> optax.GradientTransf
     return optax.GradientTransformation(init, update)
 
 
+def keep_moments_in(dtype: str, adam: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Adam that keeps its moments in another type and computes in float32.
+
+    In bfloat16 the first moment is rounded to nearest. The second is rounded up or down at random,
+    in proportion: a step changes it by 1 - b2 of its distance to the squared gradient, for b2 of
+    .999 less than half of what lies between two such numbers, and to nearest it would never fall.
+    The draws are a function of (step, array, element), the same on every mesh.
+    """
+    if dtype == "float32":
+        return adam
+
+    def cast(tree: Any, to: str) -> Any:
+        return jax.tree.map(lambda x: x.astype(to), tree)
+
+    def init(params: Any) -> Any:
+        state = adam.init(params)
+        return state._replace(mu=cast(state.mu, dtype), nu=cast(state.nu, dtype))
+
+    def update(
+        gradients: Any, state: Any, params: Any = None, *, step: jax.Array | int = 0, **others: Any
+    ) -> tuple[Any, Any]:
+        del others
+        wide = state._replace(mu=cast(state.mu, "float32"), nu=cast(state.nu, "float32"))
+        updates, after = adam.update(gradients, wide, params)
+        leaves, structure = jax.tree.flatten(after.nu)
+        nu = [_round_at_random(x, fold(fold(step, i), 0)) for i, x in enumerate(leaves)]
+        nu = jax.tree.unflatten(structure, nu)
+        return updates, after._replace(mu=cast(after.mu, dtype), nu=nu)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _round_at_random(x: jax.Array, key: jax.Array) -> jax.Array:
+    """Float32 of fewer than 2**32 elements -> one of the two bfloat16 around each; the mean is x.
+
+    Infinity and NaN stay what they are.
+    """
+    index = jnp.zeros(x.shape, jnp.uint32)
+    for axis, size in enumerate(x.shape):
+        index = index * np.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
+    below = mix(index ^ key) >> 16  # bfloat16 is the upper half of float32
+    bits = jax.lax.bitcast_convert_type(x, jnp.uint32) + below
+    cut = jax.lax.bitcast_convert_type(bits & np.uint32(0xFFFF0000), jnp.float32)
+    return cut.astype(jnp.bfloat16)
+
+
 def decayed(params: Any) -> Any:
     """True where weight decay applies: all but biases and LayerNorm (optimization.py:65)."""
 
@@ -49,22 +97,26 @@ def decayed(params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(leaf, params)
 
 
-def make_optimizer(config: OptimizerConfig, axes: Any) -> optax.GradientTransformation:
+def make_optimizer(config: OptimizerConfig, axes: Any) -> optax.GradientTransformationExtraArgs:
     """Clip by global norm, Adam, weight decay, LAMB's ratio: the update before the learning rate.
 
     Args:
         axes: a tree like the parameters', with the name of each dimension in place of an array
             (`sharding.param_axes`). Only LAMB reads it.
+
+    Returns:
+        Its update takes the run's `step`, which only rounding at random needs.
     """
     variant = lamb.VARIANTS.get(config.name)
     corrected = variant.bias_correction if variant else config.name == "adamw"
     adam = optax.scale_by_adam if corrected else scale_by_bert_adam
-    return optax.chain(
+    chain = optax.chain(
         optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity(),
-        adam(config.b1, config.b2, config.eps),
+        keep_moments_in(config.moment_dtype, adam(config.b1, config.b2, config.eps)),
         optax.add_decayed_weights(config.weight_decay, mask=decayed),
         lamb.scale_by_ratio(variant, axes, decayed) if variant else optax.identity(),
     )
+    return optax.with_extra_args_support(chain)
 
 
 def start_phase(opt_state: Any, config: OptimizerConfig) -> Any:

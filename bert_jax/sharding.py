@@ -132,7 +132,8 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
 
 def constrain_batch(x: jax.Array) -> jax.Array:
     """Keeps the leading dimension of an activation split over the data axes of the mesh in use."""
-    if jax.sharding.get_abstract_mesh().empty:
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.manual_axes:  # nothing to split, or written for one device
         return x
     return jax.lax.with_sharding_constraint(x, spec("batch"))
 
@@ -188,10 +189,10 @@ _REMEDY = {"vocab": "make config.model.pad_vocab_to_multiple_of a multiple of co
 
 
 def over_data(mesh: Mesh | AbstractMesh, split: P, shape: tuple[int, ...]) -> P:
-    """The spec of an optimizer moment under ZeRO-1, from the spec of its parameter.
+    """The spec of a parameter whose updates are shared out over "data", from its spec otherwise.
 
-    "data" goes to the largest dimension that no axis splits and that it divides; a moment without
-    one stays as its parameter is. (Rajbhandari et al. 2020, arXiv:1910.02054, P_os.)
+    "data" goes to the first dimension that no axis splits and that it divides: whole rows of memory
+    are sent as they lie. An array without one stays as it is.
     """
     free = [
         i
@@ -200,8 +201,7 @@ def over_data(mesh: Mesh | AbstractMesh, split: P, shape: tuple[int, ...]) -> P:
     ]
     if not free or mesh.shape["data"] == 1:
         return split
-    longest = max(free, key=lambda i: shape[i])
-    return P(*("data" if i == longest else entry for i, entry in enumerate(split)))
+    return P(*("data" if i == free[0] else entry for i, entry in enumerate(split)))
 
 
 def on_mesh(mesh: Mesh | AbstractMesh, specs: Any) -> Any:

@@ -12,11 +12,11 @@ from flax import nnx
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bert_jax import heads, nonfinite, objectives, sharding
+from bert_jax import heads, nonfinite, objectives, per_device, sharding
 from bert_jax.config import Config, PhaseConfig
 from bert_jax.dropout import fold
 from bert_jax.kernels import choice
-from bert_jax.optimizer import make_optimizer, start_phase
+from bert_jax.optimizer import decayed, make_optimizer, start_phase
 from bert_jax.schedule import make_schedule
 
 # step: int32 scalar, steps done; params, opt: dicts of arrays; nonfinite: `nonfinite.Counts`
@@ -94,16 +94,16 @@ def make_program(config: Config, mesh: Mesh, corpus: objectives.Corpus) -> Progr
     abstract = jax.eval_shape(init)
     specs = state_specs(config, mesh, axes, abstract)
     shardings, rows = sharding.on_mesh(mesh, specs), sharding.batch_sharding(mesh)
-    # Gradients are kept where the moments are: a device needs no more of them than it updates.
-    kept = sharding.on_mesh(mesh, moment_specs(config, mesh, axes, abstract))
-    gradients_of = make_gradients(graph, corpus, rows, shardings["params"], kept)
+    apart = sent_by_layer(config, axes, abstract, specs["params"])
+    laid, kept = sharding.param_specs(axes), specs["params"]
+    gradients_of = make_gradients(graph, corpus, rows, laid, kept, apart, compute.dtype)
 
     def train_step(state: State, batch: heads.Batch, micro_batches: int = 1) -> tuple[State, dict]:
         params, key = state["params"], fold(config.seed, state["step"])
         counts = objectives.denominators(batch)
         (loss, sums), gradients = gradients_of(params, batch, key, counts, micro_batches)
         rate, norm = schedule(state["step"]), optax.tree.norm(gradients)
-        updates, opt = optimizer.update(gradients, state["opt"], params)
+        updates, opt = optimizer.update(gradients, state["opt"], params, step=state["step"])
         limit = config.optimizer.max_nonfinite_steps
         update, counts_after = nonfinite.judge(state["nonfinite"], limit, loss, norm)
 
@@ -130,7 +130,8 @@ def make_program(config: Config, mesh: Mesh, corpus: objectives.Corpus) -> Progr
         return {**state, "opt": start_phase(state["opt"], config.optimizer)}
 
     def eval_step(params: Any, batch: heads.Batch) -> objectives.Sums:
-        return objectives.all_sums(nnx.merge(graph, params)(batch), batch, corpus)[1]
+        model = nnx.merge(graph, as_computed(params, compute.dtype))
+        return objectives.all_sums(model(batch), batch, corpus)[1]
 
     whole = NamedSharding(mesh, P())
     # Without out_shardings XLA re-shards some leaves, and the second step compiles again.
@@ -152,14 +153,30 @@ def make_program(config: Config, mesh: Mesh, corpus: objectives.Corpus) -> Progr
 
 
 def make_gradients(
-    graph: nnx.GraphDef, corpus: objectives.Corpus, rows: NamedSharding, laid: Any, kept: Any
+    graph: nnx.GraphDef,
+    corpus: objectives.Corpus,
+    rows: NamedSharding,
+    laid: Any,
+    kept: Any,
+    apart: Any,
+    dtype: str,
 ) -> Callable[..., tuple]:
     """(params, batch, key, counts, parts) -> ((loss, sums), gradients) over a batch.
 
+    Matrices are cast to the compute type before they are gathered and their gradients before they
+    are summed, which halves what is sent in bfloat16; all else is float32. Written for one device
+    where only data axes split anything: then what a device has computed of the gradients is summed
+    over the others once, after the last part of the batch. Otherwise the partitioner does it all.
+
     Args:
-        rows: how a batch lies on the mesh. laid: how the parameters lie. kept: how their gradients
-            shall lie.
+        rows: how a batch lies on the mesh. laid: PartitionSpecs of the parameters while the model
+            runs. kept: the same between steps, and of their gradients. apart: which are sent layer
+            by layer. dtype: the compute type.
     """
+    mesh = rows.mesh
+    by_device = per_device.can(mesh)
+    laid_on_mesh, kept_on_mesh = sharding.on_mesh(mesh, laid), sharding.on_mesh(mesh, kept)
+    constrain = jax.lax.with_sharding_constraint
 
     def of_part(params: Any, batch: heads.Batch, key: jax.Array, counts: Any) -> tuple:
         def loss_fn(params):
@@ -167,36 +184,86 @@ def make_gradients(
             return objectives.all_sums(outputs, batch, corpus, counts)
 
         losses, gradients = jax.value_and_grad(loss_fn, has_aux=True)(params)
-        # First as the parameters lie: the moments' layout must not reach back into the products.
-        gradients = jax.lax.with_sharding_constraint(gradients, laid)
-        return losses, jax.lax.with_sharding_constraint(gradients, kept)
+        if not by_device:
+            # First as the parameters lie: where gradients are kept must not reach back into the
+            # products.
+            gradients = constrain(constrain(gradients, laid_on_mesh), kept_on_mesh)
+        return losses, gradients
 
-    def of_batch(params: Any, batch: heads.Batch, key: jax.Array, counts: Any, parts: int) -> tuple:
-        """In parts, one after the other, each with its own dropout."""
-        if parts == 1:
+    def of_parts(params: Any, batch: heads.Batch, key: jax.Array, counts: Any) -> tuple:
+        """Over a batch, or over several one after the other with as many keys."""
+        if not key.ndim:
             return of_part(params, batch, key, counts)
 
         def add(total: Any, batch_and_key: tuple) -> tuple:
             losses, gradients = of_part(params, batch_and_key[0], batch_and_key[1], counts)
-            return jax.tree.map(jnp.add, total, gradients), losses
+            return jax.tree.map(lambda t, g: t + g.astype(t.dtype), total, gradients), losses
 
-        zeros = jax.lax.with_sharding_constraint(jax.tree.map(jnp.zeros_like, params), kept)
-        split = sharding.micro_batches(batch, parts, rows)
-        scanned: tuple = jax.lax.scan(add, zeros, (split, fold(key, jnp.arange(parts))))
-        gradients, of_parts = scanned
-        return jax.tree.map(lambda x: x.sum(0), of_parts), gradients
+        zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)
+        zeros = zeros if by_device else constrain(zeros, kept_on_mesh)
+        scanned: tuple = jax.lax.scan(add, zeros, (batch, key))
+        gradients, losses = scanned
+        return jax.tree.map(lambda x: x.sum(0), losses), gradients
+
+    def on_device(params: Any, batch: heads.Batch, key: jax.Array, counts: Any) -> tuple:
+        computed = as_computed(params, dtype)
+        computed = jax.tree.map(per_device.gather, computed, kept, apart)
+        losses, gradients = of_parts(computed, batch, key, counts)
+        gradients = jax.tree.map(lambda g, p: g.astype(p.dtype), gradients, computed)
+        gradients = jax.tree.map(per_device.total, gradients, kept, apart)
+        return jax.tree.map(lambda x: per_device.total(x, P()), losses), gradients
+
+    def of_batch(params: Any, batch: heads.Batch, key: jax.Array, counts: Any, parts: int) -> tuple:
+        """In parts, one after the other, each with its own dropout."""
+        split = rows.spec
+        if parts > 1:
+            batch, key = sharding.micro_batches(batch, parts, rows), fold(key, jnp.arange(parts))
+            split = P(None, *split)
+        if by_device:
+            ins, outs = (kept, split, P(), P()), (P(), kept)
+            run = jax.shard_map(on_device, mesh=mesh, in_specs=ins, out_specs=outs, check_vma=False)
+            losses, gradients = run(params, batch, key, counts)
+        else:
+            computed = constrain(as_computed(params, dtype), laid_on_mesh)
+            losses, gradients = of_parts(computed, batch, key, counts)
+        return losses, jax.tree.map(lambda g: g.astype(jnp.float32), gradients)
 
     return of_batch
 
 
-def moment_specs(config: Config, mesh: Mesh | AbstractMesh, axes: Any, abstract: State) -> Any:
-    """The PartitionSpec of what the optimizer keeps for each parameter, and of its gradient."""
+def as_computed(params: Any, dtype: str) -> Any:
+    """Parameters as the model multiplies them: matrices in the compute type, the rest float32."""
+    return jax.tree.map(lambda p, matrix: p.astype(dtype) if matrix else p, params, decayed(params))
+
+
+def kept_specs(config: Config, mesh: Mesh | AbstractMesh, axes: Any, abstract: State) -> Any:
+    """The PartitionSpec of each parameter, its gradient and what the optimizer keeps for it."""
     specs = sharding.param_specs(axes)
     if not config.compute.shard_optimizer:
         return specs
-    return jax.tree.map(
-        lambda x, s: sharding.over_data(mesh, s, x.shape), abstract["params"], specs
-    )
+
+    def leaf(x: jax.ShapeDtypeStruct, names: tuple[str, ...], split: P) -> P:
+        # Each layer is split, where it can be, rather than the stack: it may be sent by itself.
+        stacked = int(names[0] == "layers")
+        over = sharding.over_data(mesh, P(*split[stacked:]), x.shape[stacked:])
+        layer_split = P(*split[:stacked], *over)
+        return layer_split if "data" in over else sharding.over_data(mesh, split, x.shape)
+
+    return jax.tree.map(leaf, abstract["params"], axes, specs)
+
+
+def sent_by_layer(config: Config, axes: Any, abstract: State, kept: Any) -> Any:
+    """Which parameters are: stacked matrices, where no loop over the layers is left to stack them.
+
+    Then a layer's gradient is sent while those of the layers below are computed.
+    """
+    layers = config.model.num_hidden_layers
+    unrolled = (config.compute.unroll_layers or layers) >= layers
+
+    def leaf(matrix: bool, names: tuple[str, ...], split: P) -> bool:
+        return unrolled and matrix and names[0] == "layers" and split[0] != "data"
+
+    return jax.tree.map(leaf, decayed(abstract["params"]), axes, kept)
 
 
 def state_specs(config: Config, mesh: Mesh | AbstractMesh, axes: Any, abstract: State) -> dict:
@@ -205,8 +272,8 @@ def state_specs(config: Config, mesh: Mesh | AbstractMesh, axes: Any, abstract: 
     In the optimizer's state a dict like the parameters' holds something for each of them (moments);
     the rest (counts) is whole on every device.
     """
-    moments = moment_specs(config, mesh, axes, abstract)
-    of_path = dict(jax.tree_util.tree_leaves_with_path(moments))
+    kept = kept_specs(config, mesh, axes, abstract)
+    of_path = dict(jax.tree_util.tree_leaves_with_path(kept))
 
     def leaf(path: tuple, _: Any) -> P:
         tails = (path[start:] for start in range(len(path)))
@@ -214,7 +281,7 @@ def state_specs(config: Config, mesh: Mesh | AbstractMesh, axes: Any, abstract: 
 
     return {
         "step": P(),
-        "params": sharding.param_specs(axes),
+        "params": kept,
         "opt": jax.tree_util.tree_map_with_path(leaf, abstract["opt"]),
         "nonfinite": jax.tree.map(lambda _: P(), abstract["nonfinite"]),
     }

@@ -26,9 +26,9 @@ from data_pipeline.manifest import SPLITS, read_manifest, split_digest
 from data_pipeline.store import TokenStore
 
 # What may change between two starts of one run: none of it changes which examples a step sees or
-# what the parameters mean.
+# what the parameters mean, or in which type checkpoints hold the moments.
 _MAY_CHANGE = re.compile(
-    r"config\.(log_every_steps|data\.store|optimizer\.(?!name)"
+    r"config\.(log_every_steps|data\.store|optimizer\.(?!name|moment_dtype)"
     r"|mesh\.|compute\.|checkpoint\.|evaluation\.|deadlines\.)"
 )
 _OF_PHASE = re.compile(r"(?:config\.phases|data\.rows_per_epoch)\[(\d+)\](?:\.(\w+))?")

@@ -91,7 +91,7 @@ def get_config() -> ConfigDict:
     config.compute.unroll_layers = 1  # per iteration of the scan over layers; 0 = all
     config.compute.attention = "auto"  # or xla, pallas, cudnn; with dropout inside it xla
     config.compute.remat = "none"
-    config.compute.shard_optimizer = False  # True: ZeRO-1
+    config.compute.shard_optimizer = True  # each device updates its share (ZeRO-1)
 
     config.checkpoint = ConfigDict()
     config.checkpoint.every_steps = 1000

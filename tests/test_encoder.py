@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bert_jax import dropout, heads, sharding
+from bert_jax import dropout, encoder, heads, sharding
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.config_file import load
 
@@ -129,6 +129,14 @@ def test_examples_of_a_row_do_not_see_each_other(model, params):
     np.testing.assert_allclose(packed_mlm[0, :2, :90], mlm[0, [0, 2], :90], atol=1e-6)
     np.testing.assert_allclose(packed_mlm[0, 2:, :90], mlm[1, [0, 2], :90], atol=1e-6)
     np.testing.assert_allclose(packed_nsp[0], nsp[:2, 0], atol=1e-6)
+
+
+def test_the_gradients_of_a_frequent_word_add_up_though_its_table_is_bfloat16():
+    """One by one in bfloat16, 4,096 ones are 256."""
+    ids = jnp.zeros((4, 1024), jnp.int32)
+    table = jnp.ones((2, 8), jnp.bfloat16)
+    found = jax.grad(lambda t: encoder.lookup(t, ids).sum())(table)
+    np.testing.assert_array_equal(np.asarray(found, np.float32), [[4096] * 8, [0] * 8])
 
 
 def test_dropout_keeps_the_right_share_and_the_mean():

@@ -158,3 +158,15 @@ def test_the_parts_of_a_batch_add_up_to_the_loss_of_the_whole(seed, density, par
     np.testing.assert_allclose(total, whole, rtol=1e-5)
     for got, wanted in zip(jax.tree.leaves(added), jax.tree.leaves(sums), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-5)
+
+
+def test_the_gradient_is_that_of_the_formula(batch, corpus, logits):
+    """Of logits some of which are of rows added to the vocabulary."""
+    labels, weights = batch["masked_labels"] % (V - 2), batch["masked_weights"]
+    x = logits["mlm"]
+    x[..., V - 2 :] = -np.inf
+    got = jax.grad(lambda x: objectives.token_sums(x, labels, weights, corpus)["loss"])(x)
+    p = np.exp(x - x.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    want = (p - np.eye(V)[labels]) * weights[..., None]
+    np.testing.assert_allclose(got, want, atol=1e-6)

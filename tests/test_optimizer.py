@@ -160,3 +160,53 @@ def test_carried_moments_with_a_count_of_zero_are_corrected_as_new():
     square = (0.999 * adam.nu["dense"]["kernel"] + 0.001 * g**2) / (1 - 0.999)
     want = mean / (np.sqrt(square) + 1e-6)
     np.testing.assert_allclose(updates["dense"]["kernel"], want, rtol=2e-5)
+
+
+@pytest.mark.parametrize("name", get_args(OptimizerName))
+def test_moments_of_half_the_size_train_alike(name):
+    """A quadratic's way down, 60 steps in both types; all of it in float32 but what is kept."""
+    target, ends, sizes = float32(params()), {}, {}
+    for dtype in ("float32", "bfloat16"):
+        config = dataclasses.replace(CONFIG, name=name, moment_dtype=dtype, weight_decay=0.0)
+        tx = optimizer.make_optimizer(config, axes())
+
+        @jax.jit
+        def one(values, state, step, tx=tx):
+            grads = jax.tree.map(jnp.subtract, values, target)
+            updates, state = tx.update(grads, state, values, step=step)
+            return jax.tree.map(lambda p, u: p - RATE * u, values, updates), state
+
+        values = jax.tree.map(jnp.ones_like, target)
+        state = tx.init(values)
+        for step in range(60):
+            values, state = one(values, state, step)
+        (adam,) = kinds_of_adam(state)
+        assert {x.dtype for x in jax.tree.leaves((adam.mu, adam.nu))} == {jnp.dtype(dtype)}
+        sizes[dtype] = sum(x.nbytes for x in jax.tree.leaves((adam.mu, adam.nu)))
+        ends[dtype] = values
+    assert sizes["bfloat16"] * 2 == sizes["float32"]
+    moved = optax.tree.norm(jax.tree.map(lambda v: v - 1, ends["float32"]))
+    apart = optax.tree.norm(jax.tree.map(jnp.subtract, ends["float32"], ends["bfloat16"]))
+    assert 0 < float(apart) < 0.01 * float(moved)
+
+
+def test_a_second_moment_in_bfloat16_falls_as_it_should():
+    """To nearest, .999 of it would be it, for ever."""
+    config = dataclasses.replace(CONFIG, moment_dtype="bfloat16", clip_norm=0.0)
+    values = {"kernel": jnp.zeros((64, 64))}
+    tx = optimizer.make_optimizer(config, {"kernel": ("embed", "embed")})
+    _, state = tx.update({"kernel": jnp.ones((64, 64))}, tx.init(values), values, step=0)
+    update = jax.jit(tx.update)
+    for step in range(1, 301):
+        _, state = update(jax.tree.map(jnp.zeros_like, values), state, values, step=step)
+    (adam,) = kinds_of_adam(state)
+    nu = np.asarray(adam.nu["kernel"], np.float64)
+    np.testing.assert_allclose(nu.mean(), 0.001 * 0.999**300, rtol=0.005)
+    assert np.unique(nu).size > 4  # each element by draws of its own
+
+
+def test_rounding_at_random_leaves_what_is_not_finite():
+    x = jnp.array([jnp.inf, -jnp.inf, jnp.nan, 0.0, 1.0], jnp.float32)
+    for key in range(20):
+        got = np.asarray(optimizer._round_at_random(x, jnp.uint32(key)), np.float32)
+        np.testing.assert_array_equal(got, np.asarray(x))

@@ -24,7 +24,7 @@ MAY = """
     log_every_steps data.store
     optimizer.learning_rate optimizer.warmup_steps optimizer.decay_power optimizer.schedule_over
     optimizer.phase_moments optimizer.phase_count optimizer.b1 optimizer.b2 optimizer.eps
-    optimizer.weight_decay optimizer.moment_dtype optimizer.clip_norm optimizer.max_nonfinite_steps
+    optimizer.weight_decay optimizer.clip_norm optimizer.max_nonfinite_steps
     mesh.slice mesh.data mesh.fsdp mesh.tensor
     compute.dtype compute.unroll_layers compute.attention compute.remat compute.shard_optimizer
     checkpoint.every_steps checkpoint.keep checkpoint.keep_every_steps checkpoint.keep_best
@@ -42,7 +42,7 @@ MAY_NOT = """
     data.source_weights data.language_smoothing data.pairing data.negative_pool
     data.short_seq_prob data.dupe_factor data.masking data.max_ngram data.span_success
     data.max_span data.mask_rate data.mask_share data.random_share data.random_tokens
-    data.span_boundary optimizer.name
+    data.span_boundary optimizer.name optimizer.moment_dtype
 """
 MAY_IN_A_PHASE = ["steps", "micro_batches", "learning_rate", "warmup_steps"]
 MAY_NOT_IN_A_PHASE = [

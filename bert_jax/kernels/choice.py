@@ -1,7 +1,6 @@
 """Which form of attention a mesh's devices run, and running it on each of them."""
 
 import dataclasses
-from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -45,11 +44,14 @@ def resolve(config: Config, mesh: Mesh) -> ComputeConfig:
     Raises:
         UserError: the form asked for does not run on these devices, or not with these phases.
     """
-    compute, device = config.compute, mesh.devices.flat[0]
-    form: Any = compute.attention
-    if form == "auto" and device.platform != "tpu":
-        form = "xla" if _refusal("cudnn", config, device) else "cudnn"
-    elif form not in ("auto", "xla") and (refusal := _refusal(form, config, device)):
+    compute, form = config.compute, config.compute.attention
+    if form == "xla":
+        return compute
+    device = mesh.devices.flat[0]
+    if form == "auto":
+        if device.platform != "tpu":
+            form = "xla" if _refusal("cudnn", config, device) else "cudnn"
+    elif refusal := _refusal(form, config, device):
         raise UserError(f'config.compute.attention="{form}" {refusal}; set it to "auto"')
     return dataclasses.replace(compute, attention=form)
 
@@ -90,7 +92,8 @@ def attend(
     if form == "xla" or (key is not None and rate > 0):
         return attention_xla.attend(*arrays, rate=rate, key=key)
     kernel = _KERNELS[form]
-    if jax.sharding.get_abstract_mesh().empty:
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.manual_axes:  # nothing to split, or written for one device
         return kernel(*arrays)
     # No partitioner looks into a kernel: each device runs it over its own rows and heads.
     each, rows = spec("batch", "position", "heads", "head_dim"), spec("batch", "position")
