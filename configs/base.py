@@ -88,7 +88,7 @@ def get_config() -> ConfigDict:
 
     config.compute = ConfigDict()
     config.compute.dtype = "bfloat16"  # of activations; parameters are float32
-    config.compute.unroll_layers = 1  # per iteration of the scan over layers; 0 = all
+    config.compute.unroll_layers = 0  # per turn of the loop over layers; 0 = all, without a loop
     config.compute.attention = "auto"  # or xla, pallas, cudnn; with dropout inside it xla
     config.compute.remat = "none"
     config.compute.shard_optimizer = True  # each device updates its share (ZeRO-1)

@@ -24,7 +24,6 @@ def get_config() -> ConfigDict:
     config.optimizer.learning_rate = 1e-3
     config.optimizer.warmup_steps = 100
     config.compute.dtype = "float32"
-    config.compute.unroll_layers = 0
     config.compute.shard_optimizer = False
     config.checkpoint.every_steps = 200
     config.evaluation.every_steps = 200

@@ -60,8 +60,8 @@ def test_what_goes_into_a_step_is_counted_by_kind(mesh) -> None:
 def test_what_is_split_takes_its_part_on_each_device() -> None:
     whole = held(tiny())
     split = held(tiny(compute__shard_optimizer=True))
-    assert split.parameters == whole.parameters
     # What 8 does not divide, such as the two biases of the pair head, stays whole.
+    assert whole.parameters / 8 <= split.parameters < 1.1 * whole.parameters / 8
     assert whole.optimizer / 8 <= split.optimizer < 1.1 * whole.optimizer / 8
     both = held(tiny(mesh__data=2, mesh__fsdp=4))
     assert both.parameters < 0.95 * whole.parameters  # most are in tables, which stay whole

@@ -33,9 +33,9 @@ with held(sys.argv[1]):
     if "fork" in sys.argv:
         child = os.fork()
         if child == 0:
-            print("forked", flush=True)
+            os.write(1, b"forked\\n")
             time.sleep(600)
-    print(child, flush=True)
+    os.write(1, f"{child}\\n".encode())  # at once, or the two lines might mix
     sys.stdin.readline()
 """
 
