@@ -18,6 +18,7 @@ from bert_jax.dropout import fold
 from bert_jax.kernels import choice
 from bert_jax.optimizer import decayed, make_optimizer, start_phase
 from bert_jax.schedule import make_schedule
+from launch.accelerators import BY_DEVICE_KIND
 
 # step: int32 scalar, steps done; params, opt: dicts of arrays; nonfinite: `nonfinite.Counts`
 State = dict[str, Any]
@@ -142,6 +143,7 @@ def make_program(config: Config, mesh: Mesh, corpus: objectives.Corpus) -> Progr
             static_argnames="micro_batches",
             donate_argnums=0,
             out_shardings=(shardings, whole),
+            compiler_options=compiler_options(mesh),
         ),
         start_phase=jax.jit(begin_phase, donate_argnums=0, out_shardings=shardings),
         evaluate=jax.jit(eval_step, out_shardings=whole),
@@ -150,6 +152,16 @@ def make_program(config: Config, mesh: Mesh, corpus: objectives.Corpus) -> Progr
         ),
         rows=rows,
     )
+
+
+def compiler_options(mesh: Mesh | AbstractMesh) -> dict[str, str] | None:
+    """What the compiler is told for a step on these devices, beyond its defaults."""
+    if isinstance(mesh, AbstractMesh):
+        return None
+    accelerator = BY_DEVICE_KIND.get(mesh.devices.flat[0].device_kind)
+    if accelerator is None or accelerator.fusion_kib is None:
+        return None
+    return {"xla_tpu_scoped_vmem_limit_kib": str(accelerator.fusion_kib)}
 
 
 def make_gradients(

@@ -27,6 +27,8 @@ class Accelerator:
     flops_per_cycle, bytes_per_cycle: what the TPU compiler takes a cycle to be worth where one
         bound alone holds: of a bfloat16 product of 4096 x 4096 matrices, and of reading and writing
         256 MiB each.
+    fusion_kib: KiB of on-chip memory that the TPU compiler may give to what one operation works
+        on, where another value than its own was found to be better.
     """
 
     device_kinds: tuple[str, ...]
@@ -39,6 +41,7 @@ class Accelerator:
     clock: float | None = None
     flops_per_cycle: float | None = None
     bytes_per_cycle: float | None = None
+    fusion_kib: int | None = None
 
 
 def _gib(amount: float) -> int:
@@ -106,6 +109,7 @@ ACCELERATORS = (
         clock=1.5e9,
         flops_per_cycle=126_898,
         bytes_per_cycle=443,
+        fusion_kib=32_768,  # of 128 MiB; twice the default. docs/performance.md has the gain
     ),
     Accelerator(
         ("TPU v5", "TPU v5p"),
