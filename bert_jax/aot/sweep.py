@@ -2,7 +2,7 @@
 
 One knob is turned at a time, the others left where they were best so far, until a whole round finds
 nothing better: some twenty compilations instead of hundreds. Two knobs that help only together can
-be missed.
+be missed. Smaller parts of a batch are tried until they are slower.
 """
 
 import dataclasses
@@ -178,6 +178,11 @@ def search(
     return _Search(config, phases, devices, compiler, also, seconds, working, now).run()
 
 
+def _parts(config: Config) -> int:
+    """Of a step, in all phases."""
+    return sum(phase.micro_batches for phase in config.phases)
+
+
 class _Search:
     """`search` under way."""
 
@@ -246,8 +251,12 @@ class _Search:
                 self._refused[flags(changes)] = Tried(changes, refusal=str(error))
                 continue
             one = self._try(other, config, best, change, len(knob) - i + later)
-            if one and (one.tokens_per_second or 0) > (result.tokens_per_second or 0):
+            if not one or not one.tokens_per_second:
+                continue
+            if one.tokens_per_second > (result.tokens_per_second or 0):
                 found, result = other, one
+            elif _parts(other) > _parts(config):
+                break  # in still smaller parts it is slower still
         return found, result
 
     def _try(
