@@ -41,7 +41,7 @@ def main() -> None:
         description=__doc__.split("\n")[0], epilog="--config.KEY=VALUE overrides a value"
     )
     parser.add_argument("--models", default="base,large", help="shipped configs")
-    parser.add_argument("--slices", default=",".join(SLICES), help="such as v5e-16,2xv5e-256")
+    parser.add_argument("--slices", default=",".join(SLICES), help="by default %(default)s")
     options, overrides = parser.parse_known_args()
     if unknown := [word for word in overrides if not word.startswith("--config.")]:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -114,7 +114,7 @@ def compile_for(model: str, of: slices.Slice, words: list[str]) -> dict[str, Any
     done = subprocess.run(
         [sys.executable, "-m", "bert_jax", "compile", f"--config={model}", "--json",
          f"--topology={of.name}", *slice_axis, *words],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False,
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
     if not done.stdout:
         said = (done.stderr.splitlines() or [f"exit code {done.returncode}"])[-1]
@@ -139,8 +139,9 @@ def cells(
     speed, hours = phase["estimated_tokens_per_second"], phase["estimated_hours"]
     seconds, used = phase["estimated_step_seconds"], phase["estimated_utilization"]
     length = config["row_length"] or config["seq_length"]
+    shape = f", {config['batch_size']:,} rows of {length}" if several else ""
     return [
-        f"{report['config']}, {config['batch_size']:,} × {length}" if several else report["config"],
+        f"{report['config']}{shape}",
         of.name,
         f"{of.chips:,}",
         f"{memory['total'] / GIB:,.2f}",

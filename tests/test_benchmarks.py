@@ -43,7 +43,7 @@ def run(
         (
             "slices.py",
             ["--models=bse"],
-            "--models=bse: no shipped config 'bse'; did you mean base?",
+            "no shipped config 'bse'; did you mean base?",
         ),
         ("slices.py", ["--slices=v5e-17"], "--slices: there is no v5e-17; nearest: v5e-16"),
         ("train_gpu.py", ["--cases=huge"], "--cases=huge: 'huge' is none of base, large"),
