@@ -91,8 +91,8 @@ def test_between_slices_a_chip_sends_its_share_of_the_gradients(compiled: dict) 
     assert between
     assert {tuple(one["axes"]) for one in between} == {("slice",)}
     sent = sum(one["sent"] for one in between)
-    share = found["parameters"] / CHIPS  # float32, as the gradients at their largest
-    assert 0.5 * share < sent < 2 * share
+    share = found["parameters"] / CHIPS  # float32, as the parameters are
+    assert 0.5 * share < sent < 1.25 * share
     within = sum(one["sent"] for one in found["collectives"] if one["network"] == "ici")
     assert within > 100 * sent
 
