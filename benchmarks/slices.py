@@ -3,11 +3,12 @@
     make .venv/libtpu                                       # the compiler
     python benchmarks/slices.py                             # base and large, 16 chips each
     python benchmarks/slices.py --models=large --slices=v5e-64,v6e-64
-    python benchmarks/slices.py --config.compute.unroll_layers=4
+    python benchmarks/slices.py --config.compute.unroll_layers=1  # layers in a loop
 
 Prints a table in Markdown, a row when it is known. Each config is compiled as it is, its global
 batch the same everywhere; where it does not fit, with the first change that `bert-jax compile`
-advises and that does, which the row names. One to three minutes a row.
+advises and that does, which the row names. A row takes minutes; where all layers are laid out
+(`compute.unroll_layers=0`) more of them, above all for v5p, v6e and TPU7x.
 
 Memory is what the compiler allots. Everything else is an estimate of the compiler's, or follows
 from one: nothing was run.

@@ -80,11 +80,11 @@ def test_what_must_not_be_would_be_seen(compiled: dict) -> None:
 
 
 def test_between_slices_a_chip_sends_its_share_of_the_gradients(compiled: dict) -> None:
-    """A gradient is summed within a slice first, of which every chip then has its part: an n-th.
+    """A gradient is summed within a slice first, of which every chip then has its part: a 256th.
 
-    What goes over the network between slices is that part, once: of a table in two uses (looked up,
-    and of the vocabulary) twice, and padded to the hardware's tiles. Without the first sum a chip
-    would send everything.
+    That, padded to the hardware's tiles, goes over the network between slices once: in all no more
+    than if every gradient were float32 (most are bfloat16). Without the first sum a chip would send
+    everything.
     """
     found = compiled["two slices"].found
     between = [one for one in found["collectives"] if one["network"] == "dcn"]

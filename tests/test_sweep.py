@@ -66,6 +66,10 @@ class FakeCompiler:
         )  # fmt: skip
 
 
+def base(name: str = "base") -> Config:
+    return with_changes(load(name), {"compute.unroll_layers": 1})
+
+
 def run(config: Config, fake: FakeCompiler, **options: Any) -> Sweep:
     phases = options.pop("phases", range(len(config.phases)))
     options = {"also": {}, "seconds": 1e9, "working": quiet} | options
@@ -87,7 +91,7 @@ def tried(found: Sweep) -> set[str]:
 
 def test_every_knob_is_turned_and_the_best_values_are_combined() -> None:
     fake = FakeCompiler()
-    found = run(load("base"), fake)
+    found = run(base(), fake)
     assert found.best is not None
     assert found.best.flags == "--config.compute.unroll_layers=6"
     assert {
@@ -100,6 +104,7 @@ def test_every_knob_is_turned_and_the_best_values_are_combined() -> None:
         "--config.compute.unroll_layers=4",
         "--config.mesh.fsdp=2 --config.compute.unroll_layers=6",  # once more, from the best
     } <= tried(found)
+    assert "--config.compute.unroll_layers=5" not in tried(found), "no divisor of 12"
     assert len(fake.compiled) == len(set(fake.compiled)) == len(found.tried)
     speeds = [one.tokens_per_second for one in found.ranked]
     assert speeds == sorted(speeds, reverse=True)
@@ -107,29 +112,29 @@ def test_every_knob_is_turned_and_the_best_values_are_combined() -> None:
 
 
 def test_what_takes_long_or_changes_the_run_is_tried_only_when_asked_for() -> None:
-    found = run(load("base"), FakeCompiler())
+    found = run(base(), FakeCompiler())
     for never in ("batch_size", "mesh.tensor", "unroll_layers=12", "unroll_layers=0", "attention"):
         assert not any(never in one for one in tried(found))
     also = {"mesh.tensor": [2], "phases[0].batch_size": [512]}
-    found = run(load("base"), FakeCompiler(), also=also)
+    found = run(base(), FakeCompiler(), also=also)
     assert "phases[0].batch_size=512" in found.best.flags
     assert any("mesh.tensor=2" in one for one in tried(found))
 
 
 def test_forms_of_attention_are_tried_where_no_probabilities_are_dropped() -> None:
-    config = with_changes(load("base"), {"model.attention_probs_dropout_prob": 0.0})
+    config = with_changes(base(), {"model.attention_probs_dropout_prob": 0.0})
     assert "--config.compute.attention=xla" in tried(run(config, FakeCompiler()))
 
 
 def test_smaller_parts_are_tried_until_they_are_slower() -> None:
-    said = tried(run(load("base"), FakeCompiler()))
+    said = tried(run(base(), FakeCompiler()))
     assert "--config.phases[0].micro_batches=2" in said
     assert "--config.phases[0].micro_batches=4" not in said
 
 
 def test_where_the_config_does_not_fit_what_makes_it_fit_comes_first() -> None:
     fake = FakeCompiler(gib=20.0)
-    found = run(load("base"), fake)
+    found = run(base(), fake)
     first = [(c.compute.remat, c.phases[0].micro_batches) for c, _ in fake.compiled[:3]]
     assert first == [("none", 1), ("full", 1), ("none", 2)]
     assert found.refused[0].flags == ""
@@ -143,7 +148,7 @@ def test_what_the_estimate_rules_out_is_not_compiled() -> None:
     fake.estimated = lambda config, index, memory, change: (
         20 * GIB if change == {"mesh.fsdp": 4} else 2 * GIB
     )
-    found = run(load("base"), fake)
+    found = run(base(), fake)
     assert all(config.mesh.fsdp != 4 for config, _ in fake.compiled)
     (first, *_) = found.refused
     assert first.changes == {"mesh.fsdp": 4}
@@ -152,7 +157,7 @@ def test_what_the_estimate_rules_out_is_not_compiled() -> None:
 
 def test_nothing_that_fits_is_said(monkeypatch) -> None:
     monkeypatch.setattr(topology, "version", lambda: "0.0.42.1")
-    found = run(load("base"), FakeCompiler(gib=1e6))
+    found = run(base(), FakeCompiler(gib=1e6))
     assert found.best is None
     said = sweep_text.render(found, "base", slices.find("v5e-16"))
     assert "Nothing of it fits: take more chips or fewer rows." in said
@@ -161,7 +166,7 @@ def test_nothing_that_fits_is_said(monkeypatch) -> None:
 
 def test_what_cannot_be_is_noted_and_the_search_goes_on() -> None:
     also = {"mesh.tensor": [4], "phases[0].seq_length": [4096]}
-    found = run(load("base"), FakeCompiler(), also=also)
+    found = run(base(), FakeCompiler(), also=also)
     why = {key: str(one.refusal) for one in found.refused for key in one.changes}
     assert "config.mesh.tensor=4 does not divide" in why["mesh.tensor"]
     assert "config.model.max_position_embeddings" in why["phases[0].seq_length"]
@@ -169,7 +174,7 @@ def test_what_cannot_be_is_noted_and_the_search_goes_on() -> None:
 
 
 def test_a_config_that_does_not_go_at_all_is_an_error() -> None:
-    config = with_changes(load("base"), {"mesh.tensor": 4})
+    config = with_changes(base(), {"mesh.tensor": 4})
     with pytest.raises(UserError, match=r"config\.mesh\.tensor=4 does not divide"):
         run(config, FakeCompiler())
 
@@ -183,7 +188,7 @@ def test_the_time_is_kept_and_what_was_not_tried_is_said(monkeypatch) -> None:
         said.append(what)
         yield
 
-    found = run(load("base"), FakeCompiler(), seconds=30, working=working, now=clock(4.0))
+    found = run(base(), FakeCompiler(), seconds=30, working=working, now=clock(4.0))
     assert 1 < len(found.tried) < 8
     assert found.left
     assert not tried(found) & {sweep.flags(changes) for changes in found.left}
@@ -197,8 +202,22 @@ def test_the_time_is_kept_and_what_was_not_tried_is_said(monkeypatch) -> None:
     assert said[1].endswith("): --config.phases[0].micro_batches=2")
 
 
+def test_the_time_left_is_that_of_so_many_more_where_that_is_less() -> None:
+    said: list[str] = []
+
+    @contextlib.contextmanager
+    def working(what: str) -> Iterator[None]:
+        said.append(what)
+        yield
+
+    run(base(), FakeCompiler(), working=working, now=clock(4.0))
+    assert len(said) > 3
+    for one in said[1:]:
+        assert re.search(r"\(0:\d\d:\d\d so far, at most 0:\d\d:\d\d left\)", one)
+
+
 def test_phases_are_judged_together_and_each_compiled_once() -> None:
-    config, fake = load("wiki_books_base"), FakeCompiler()
+    config, fake = base("wiki_books_base"), FakeCompiler()
     found = run(config, fake)
     assert {"micro_batches" in one for one in tried(found)} == {True, False}
     seen = [(dataclasses.replace(c, phases=(c.phases[i],)), i) for c, i in fake.compiled]
@@ -212,7 +231,7 @@ def test_phases_are_judged_together_and_each_compiled_once() -> None:
 
 def test_what_is_printed_is_a_ranking_and_the_flags_to_use(monkeypatch) -> None:
     monkeypatch.setattr(topology, "version", lambda: "0.0.42.1")
-    found, of = run(load("base"), FakeCompiler()), slices.find("v5e-16")
+    found, of = run(base(), FakeCompiler()), slices.find("v5e-16")
     said = sweep_text.render(found, "base", of)
     assert "nothing ran" in said
     assert "estimates" in said
