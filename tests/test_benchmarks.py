@@ -40,6 +40,12 @@ def run(
         ("tpu_compile.py", ["--forms=x"], "--forms=x: give numbers from 0 to 24"),
         ("tpu_compile.py", ["--generators=philox"], "--generators=philox: give some of threefry,"),
         ("tpu_compile.py", ["--layers=0"], "--layers=0: at least one layer is needed"),
+        (
+            "slices.py",
+            ["--models=bse"],
+            "no shipped config 'bse'; did you mean base?",
+        ),
+        ("slices.py", ["--slices=v5e-17"], "--slices: there is no v5e-17; nearest: v5e-16"),
         ("train_gpu.py", ["--cases=huge"], "--cases=huge: 'huge' is none of base, large"),
         ("train_gpu.py", ["--steps=0"], "--steps=0: at least 1 is needed"),
         ("input.py", ["--rounds=0"], "--rounds=0: at least 1 is needed"),
@@ -67,6 +73,21 @@ def test_without_compiler_or_peer_nothing_is_compared(environment: dict, line: s
     assert done.returncode == 1
     assert line in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_table_of_slices_explains_itself_and_needs_a_compiler() -> None:
+    done = run("slices.py", "--help")
+    assert done.returncode == 0
+    for said in ("--models", "--slices", "v5p-32", "--config.KEY=VALUE"):
+        assert said in done.stdout
+    done = run("slices.py", BERT_JAX_LIBTPU="/nowhere.so")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "error: BERT_JAX_LIBTPU=/nowhere.so: there is no such file; name the libtpu.so itself\n"
+    )
+    done = run("slices.py", "--steps=1")
+    assert done.returncode == 2
+    assert "unrecognized arguments: --steps=1" in done.stderr
 
 
 def test_without_a_gpu_nothing_is_called_one() -> None:
@@ -218,11 +239,31 @@ def test_a_contender_that_ends_is_an_error_and_no_hang() -> None:
     contender.close()
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(
+needs_libtpu = pytest.mark.skipif(
     not os.environ.get("BERT_JAX_LIBTPU") and importlib.util.find_spec("libtpu") is None,
     reason="libtpu is not installed and BERT_JAX_LIBTPU does not name a copy",
 )
+
+
+@pytest.mark.slow
+@needs_libtpu
+def test_a_row_of_the_table_of_slices() -> None:
+    done = run("slices.py", "--models=tiny", "--slices=v5e-4,v3-8", "--config.phases[0].steps=5")
+    assert done.returncode == 0, done.stderr
+    header, line, *rows = done.stdout.split("\n\n")[0].splitlines()
+    assert header.startswith("| config | slice | chips | GiB |")
+    assert set(line) == set("|-")
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    assert [row[:3] for row in cells] == [["tiny", "v5e-4", "4"], ["tiny", "v3-8", "4"]]
+    for row in cells:
+        assert float(row[3]) < float(row[4])
+        assert float(row[5]) > 0
+        assert row[7].endswith("%")
+    assert "nothing ran" in done.stdout
+
+
+@pytest.mark.slow
+@needs_libtpu
 def test_one_layer_is_compiled_for_a_slice() -> None:
     done = run(
         "tpu_compile.py", "--rows=1", "--forms=1", "--generators=", "--layers=1", "--json",

@@ -1,9 +1,56 @@
-"""Where the time of a step goes, for `bert-jax compile --html`: a picture and tables."""
+"""Where memory and time of a step go, for `bert-jax compile --html`: pictures and tables."""
 
+from etils import epath
+
+from bert_jax.aot import text
 from bert_jax.aot.analysis import Analysis
-from bert_jax.report import Page, stacked_bars
+from bert_jax.aot.memory import GIB
+from bert_jax.aot.report import PhaseReport, Report
+from bert_jax.report import Page, stacked_bar, stacked_bars
 
 _DEAREST = 20  # lines, and operations, named
+
+
+def save(report: Report, path: str) -> None:
+    """One page, the phases one after the other."""
+    page = Page(f"{report.name} on {report.of.name}")
+    for line in (*text.heading(report), *text.whole(report)):
+        page.text(line)
+    for phase in report.phases:
+        page.heading(text.title(phase, report))
+        _add_summary(page, phase, report)
+        if phase.analysis:
+            add_analysis(page, phase.analysis)
+    page.save(epath.Path(path))
+
+
+def _add_summary(page: Page, phase: PhaseReport, report: Report) -> None:
+    """Whether it fits and how long it takes."""
+    taken = phase.memory
+    free = max(0, (taken.limit or 0) - taken.total)
+    parts = taken.kinds | {"free": free}
+    page.figure(
+        stacked_bar({kind: amount for kind, amount in parts.items() if amount}),
+        " ".join(text.verdict(phase, report.of)),
+    )
+    page.table(
+        ("memory", "GiB"), [(kind, amount / GIB) for kind, amount in taken.kinds.items() if amount]
+    )
+    if phase.remedies:
+        page.table(
+            ("GiB, estimated", "with"), [(one.needed / GIB, one.flags) for one in phase.remedies]
+        )
+    if phase.step_seconds and phase.utilization:
+        page.table(
+            ("of the phase, estimated", ""),
+            [
+                ("ms of a step", 1e3 * phase.step_seconds),
+                ("tokens/s, with padding", round(phase.tokens_per_second or 0)),
+                ("of peak (MFU)", f"{phase.utilization:.1%}"),
+                ("hours", phase.hours or 0.0),
+                ("chip-hours", (phase.hours or 0.0) * report.of.chips),
+            ],
+        )
 
 
 def add_analysis(page: Page, found: Analysis) -> None:

@@ -46,7 +46,7 @@ def remedies(config: Config, index: int, mesh: Mesh, memory: Memory) -> list[Rem
         index: of the phase. memory: what its step takes as it is.
     """
     limit = memory.limit or 0
-    needed = functools.partial(_needed, config, index, mesh, memory)
+    needed = functools.partial(bytes_with, config, index, mesh, memory)
     kinds = list(_kinds(config, index, mesh))
     single = [_first(kind, needed, limit) for kind in kinds]
     if found := [remedy for remedy in single if remedy]:
@@ -91,9 +91,11 @@ def _kinds(config: Config, index: int, mesh: Mesh) -> Iterator[list[Change]]:
     ]
 
 
-def _needed(config: Config, index: int, mesh: Mesh, memory: Memory, change: Change) -> int | None:
+def bytes_with(
+    config: Config, index: int, mesh: Mesh, memory: Memory, change: Change
+) -> int | None:
     """Bytes of a device with a change; None where the mesh cannot be laid so."""
-    changed = _with(config, change)
+    changed = with_changes(config, change)
     try:
         laid = sharding.make_mesh(changed.mesh, list(mesh.devices.flat))
         other = program.build(changed, laid)
@@ -136,7 +138,7 @@ def _data_parts(mesh: Mesh) -> int:
     return math.prod(mesh.shape[axis] for axis in sharding.AXES["batch"])
 
 
-def _with(config: Config, change: Change) -> Config:
+def with_changes(config: Config, change: Change) -> Config:
     """A config with other values, given by key as on the command line."""
     plain = to_dict(config)
     for key, value in change.items():

@@ -120,7 +120,7 @@ def make(
     for index, _ in chosen:
         several = f" phase {index + 1} of {len(config.phases)}" if len(config.phases) > 1 else ""
         with working(f"compiling {name}{several} for {of.name}"):
-            reports.append(_phase(config, index, of, mesh))
+            reports.append(phase_report(config, index, of, mesh))
     return Report(
         name=name,
         config=config,
@@ -131,7 +131,12 @@ def make(
     )
 
 
-def _phase(config: Config, index: int, of: Slice, mesh: Mesh) -> PhaseReport:
+def phase_report(config: Config, index: int, of: Slice, mesh: Mesh) -> PhaseReport:
+    """Compiles one phase's step.
+
+    Raises:
+        UserError: see `make`.
+    """
     phase, accelerator = config.phases[index], of.generation.accelerator
     built = program.build(config, mesh)
     held = Held.of(built, program.batch_of(config, phase, built))

@@ -17,6 +17,14 @@ def render(report: Report) -> str:
 
 
 def _lines(report: Report) -> Iterator[str]:
+    yield from heading(report)
+    for phase in report.phases:
+        yield from ("", *_phase(phase, report))
+    yield from ("", *whole(report))
+
+
+def heading(report: Report) -> Iterator[str]:
+    """What was compiled for what."""
     of = report.of
     mesh = ", ".join(f"{axis} {size}" for axis, size in report.mesh.items() if size > 1)
     devices = f", {of.devices:,} devices" if of.devices != of.chips else ""
@@ -35,36 +43,47 @@ def _lines(report: Report) -> Iterator[str]:
         "Times are estimates: its cycles,\nand for what it gives none the least that bandwidth "
         "and peak allow."
     )
-    for phase in report.phases:
-        yield from ("", *_phase(phase, report))
-    yield from ("", *_whole(report))
 
 
-def _phase(phase: PhaseReport, report: Report) -> Iterator[str]:
+def title(phase: PhaseReport, report: Report) -> str:
+    """A phase in a line."""
     of, shape = report.of, phase.phase
     several = len(report.config.phases) > 1
     which = f"Phase {phase.index + 1} of {len(report.config.phases)}: " if several else ""
     rows = shape.batch_size / shape.micro_batches / of.devices
     parts = f" in {shape.micro_batches} parts" if shape.micro_batches > 1 else ""
-    yield (
+    return (
         f"{which}{shape.steps:,} steps of {shape.batch_size:,} rows of {shape.row_tokens} tokens"
         f"{parts}, {rows:g} on a {_device(of)} at a time; compiled in {phase.compile_seconds:.0f} s"
     )
-    yield from ("", *_memory(phase, of))
+
+
+def _phase(phase: PhaseReport, report: Report) -> Iterator[str]:
+    yield title(phase, report)
+    yield from ("", *_memory(phase, report.of))
     if phase.analysis:
         yield from ("", *_time(phase, phase.analysis))
 
 
-def _memory(phase: PhaseReport, of: Slice) -> Iterator[str]:
+def verdict(phase: PhaseReport, of: Slice) -> Iterator[str]:
+    """Whether it fits, and by how much not."""
     taken = phase.memory
     limit = f" of {_gib(taken.limit)}" if taken.limit else ""
-    verdict = "fits" if taken.fits else "DOES NOT FIT"
-    yield f"Memory of a {_device(of)}: {_gib(taken.total)}{limit}, {verdict}"
+    fits = "fits" if taken.fits else "DOES NOT FIT"
+    yield f"Memory of a {_device(of)}: {_gib(taken.total)}{limit}, {fits}"
+    if taken.limit and not taken.fits:
+        yield f"Too much by {_gib(taken.total - taken.limit)}."
+
+
+def _memory(phase: PhaseReport, of: Slice) -> Iterator[str]:
+    taken = phase.memory
+    says, *excess = verdict(phase, of)
+    yield says
     rows = [(_gib(n), kind) for kind, n in taken.kinds.items() if n or taken.fits]
     yield _indent(table(("", ""), rows).split("\n", 1)[1])
     if taken.fits or not taken.limit:
         return
-    yield f"Too much by {_gib(taken.total - taken.limit)}."
+    yield from excess
     if not phase.remedies:
         yield "No change of micro_batches, remat or mesh helps: take more chips or fewer rows."
     elif all(remedy.needed > taken.limit for remedy in phase.remedies):
@@ -148,7 +167,8 @@ def _traffic(found: Analysis) -> str:
     return _indent(table(("bytes", "at least", "runs", "network", "collective"), rows))
 
 
-def _whole(report: Report) -> Iterator[str]:
+def whole(report: Report) -> Iterator[str]:
+    """Of all phases together."""
     what = "Whole run" if report.whole else "This phase"
     if not report.fits:
         yield f"{what}: not estimated, for it does not fit."

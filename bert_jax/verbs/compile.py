@@ -1,12 +1,13 @@
 """`bert-jax compile`: what a config will do on a TPU slice, without one."""
 
+import ast
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
 from bert_jax.errors import FAILED, UsageError, UserError
-from bert_jax.verbs.verb import Verb, need
+from bert_jax.verbs.verb import Verb, check_out, need
 
 if TYPE_CHECKING:
     from bert_jax.config import Config
@@ -24,31 +25,95 @@ def _define_compile(values: flags.FlagValues, words: Sequence[str]) -> None:
     )  # fmt: skip
     flags.DEFINE_string("phase", "all", "of which phase, from 0, or all", flag_values=values)
     flags.DEFINE_bool("json", False, "as one JSON object", flag_values=values)
+    flags.DEFINE_string("html", None, "a page to write, with plots", flag_values=values)
+    sweep = (
+        "try other batches on a chip, meshes, rematerialization and loops; the fastest that fits"
+    )
+    flags.DEFINE_bool("sweep", False, sweep, flag_values=values)
+    flags.DEFINE_float(
+        "sweep_minutes", 30.0, "after which nothing more is tried", 0.0, flag_values=values
+    )
+    flags.DEFINE_multi_string(
+        "sweep_also", [], "a value more to try, such as mesh.tensor=2 (may be repeated)",
+        flag_values=values,
+    )  # fmt: skip
 
 
 def _run_compile(values: flags.FlagValues, words: Sequence[str]) -> int | None:
     need(values, "config")
     from bert_jax.config_file import path_of, read_config
 
+    check_out(values.html)
+    if values.html and values.sweep:
+        raise UsageError("--html shows one way to run a config: sweep first, then compile the best")
     config = read_config(values)
     of = _slice(values)
     phases = _phases(values.phase, config)
+    also = _also(values.sweep_also, config)
     from bert_jax.aot import topology
 
     topology.prepare()  # before anything imports JAX
-    from bert_jax.aot import report, text
+    if values.sweep:
+        return _sweep(values, config, of, phases, also)
+    from bert_jax.aot import page, report, text
     from bert_jax.terminal import working
 
     made = report.make(path_of(values).stem, config, of, phases, working)
-    if values.json:
+    if values.html:
+        page.save(made, values.html)
+    _print(report.as_dict(made) if values.json else text.render(made))
+    return None if made.fits else FAILED
+
+
+def _sweep(
+    values: flags.FlagValues,
+    config: "Config",
+    of: "Slice",
+    phases: list[int],
+    also: dict[str, list[Any]],
+) -> int | None:
+    from bert_jax.aot import sweep, sweep_text
+    from bert_jax.config_file import path_of
+    from bert_jax.terminal import working
+
+    found = sweep.search(
+        config, phases, of.devices, sweep.compiler(of),
+        also=also, seconds=60 * values.sweep_minutes, working=working,
+    )  # fmt: skip
+    name = path_of(values).stem
+    as_said = sweep_text.as_dict if values.json else sweep_text.render
+    _print(as_said(found, name, of))
+    return None if found.best else FAILED
+
+
+def _print(said: str | dict[str, Any]) -> None:
+    if isinstance(said, dict):
         import json
 
         from bert_jax.records.metrics import strict
 
-        print(json.dumps(strict(report.as_dict(made)), allow_nan=False))
-    else:
-        print(text.render(made))
-    return None if made.fits else FAILED
+        said = json.dumps(strict(said), allow_nan=False)
+    print(said)
+
+
+def _also(said: list[str], config: "Config") -> dict[str, list[Any]]:
+    """More values of keys, by key: of "mesh.tensor=2" and the like."""
+    from bert_jax.config_values import flatten, nearest, to_dict
+
+    known = flatten(to_dict(config))
+    found: dict[str, list[Any]] = {}
+    for word in said:
+        key, sign, value = word.partition("=")
+        key = key.removeprefix("--").removeprefix("config.")
+        if not sign or not value:
+            raise UserError(f"--sweep_also={word}: give a key and a value, as in mesh.tensor=2")
+        if key not in known:
+            raise UserError(f"--sweep_also={word}: unknown key{nearest(key, known)}")
+        try:
+            found.setdefault(key, []).append(ast.literal_eval(value))
+        except (ValueError, SyntaxError):  # a word
+            found.setdefault(key, []).append(value)
+    return found
 
 
 def _slice(values: flags.FlagValues) -> "Slice":

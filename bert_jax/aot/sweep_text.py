@@ -1,0 +1,78 @@
+"""What `bert-jax compile --sweep` prints."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from bert_jax.aot import topology
+from bert_jax.aot.memory import GIB
+from bert_jax.aot.sweep import Sweep, Tried, flags
+from bert_jax.terminal import clock, table
+from launch.slices import Slice
+
+_AS_IT_IS = "(as it is)"
+
+
+def render(sweep: Sweep, name: str, of: Slice) -> str:
+    return "\n".join(_lines(sweep, name, of))
+
+
+def _lines(sweep: Sweep, name: str, of: Slice) -> Iterator[str]:
+    yield (
+        f"{name} on {of.name}: {len(sweep.tried)} ways in {clock(sweep.seconds)}, compiled by "
+        f"libtpu {topology.version()}; nothing ran. Times are\nestimates, and so is their order; "
+        "memory is what the compiler allots. Tokens count padding."
+    )
+    if sweep.ranked:
+        header = ("tokens/s", "hours", "GiB", "compiled", "with")
+        yield from ("", table(header, [_row(one) for one in sweep.ranked]))
+    if sweep.refused:
+        rows = [(one.flags or _AS_IT_IS, one.refusal or "") for one in sweep.refused]
+        yield "\nNone to choose:"
+        yield from (f"  {said}: {why}" for said, why in rows)
+    if sweep.left:
+        yield f"\nNot tried, for the time was over ({len(sweep.left)}; --sweep_minutes):"
+        yield from (f"  {flags(changes)}" for changes in sweep.left)
+    yield f"\n{_verdict(sweep)}"
+
+
+def _row(one: Tried) -> tuple[str, ...]:
+    return (
+        f"{one.tokens_per_second or 0:,.0f}",
+        f"{(one.seconds or 0) / 3600:,.2f}",
+        f"{one.needed / GIB:,.2f}",
+        f"{sum(phase.compile_seconds for phase in one.phases):,.0f} s",
+        one.flags or _AS_IT_IS,
+    )
+
+
+def _verdict(sweep: Sweep) -> str:
+    if sweep.best is None:
+        return "Nothing of it fits: take more chips or fewer rows."
+    if not sweep.best.changes:
+        return "The config is best as it is."
+    return f"The fastest that fits, by estimate:\n  {sweep.best.flags}"
+
+
+def as_dict(sweep: Sweep, name: str, of: Slice) -> dict[str, Any]:
+    """Plain values, as JSON takes them; the fastest first. Bytes are of a device."""
+    others = [one for one in sweep.tried if one not in sweep.ranked]
+    return {
+        "config": name,
+        "topology": of.name,
+        "libtpu": topology.version(),
+        "seconds": sweep.seconds,
+        "best": sweep.best and sweep.best.flags,
+        "tried": [_tried(one) for one in (*sweep.ranked, *others)],
+        "not_tried": [dict(changes) for changes in sweep.left],
+    }
+
+
+def _tried(one: Tried) -> dict[str, Any]:
+    return {
+        "changes": dict(one.changes),
+        "refusal": one.refusal,
+        "bytes": one.needed or None,
+        "compile_seconds": sum(phase.compile_seconds for phase in one.phases),
+        "estimated_step_seconds": [phase.step_seconds for phase in one.phases],
+        "estimated_tokens_per_second": one.tokens_per_second,
+    }
