@@ -245,7 +245,7 @@ needs_libtpu = pytest.mark.skipif(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @needs_libtpu
 def test_a_row_of_the_table_of_slices() -> None:
     done = run("slices.py", "--models=tiny", "--slices=v5e-4,v3-8", "--config.phases[0].steps=5")

@@ -30,7 +30,7 @@ from launch import slices
 
 ROOT = Path(__file__).resolve().parent.parent
 MEANT = {name: found for name, path in shipped().items() if (found := slice_of(path))}
-QUICK = ("base", "large")
+QUICK = ("base",)
 
 needs_libtpu = pytest.mark.skipif(
     not os.environ.get(topology.COPY) and importlib.util.find_spec("libtpu") is None,
