@@ -133,7 +133,7 @@ def test_what_is_printed_says_what_it_is_and_what_is_estimated() -> None:
     said = text.render(made())
     for part in (
         "base on v5e-16: 16 chips, 4 hosts; mesh data 16",
-        "bfloat16, attention auto, 1 layer a turn of the loop, remat none",
+        "bfloat16, attention auto, all layers laid out, remat none, optimizer split",
         "nothing ran",
         "Times are estimates",
         "6.00 GiB of 15.75 GiB, fits",

@@ -33,10 +33,12 @@ def heading(report: Report) -> Iterator[str]:
         f"{_count(of.hosts, 'host')}; mesh {mesh or 'of one device'}"
     )
     compute = report.config.compute
-    layers = compute.unroll_layers or report.config.model.num_hidden_layers
+    layers = report.config.model.num_hidden_layers
+    at_once = min(compute.unroll_layers or layers, layers)
+    form = "all layers laid out" if at_once == layers else f"{_count(at_once, 'layer')} a turn"
     yield (
-        f"{compute.dtype}, attention {compute.attention}, {_count(layers, 'layer')} a turn of the "
-        f"loop, remat {compute.remat}, optimizer {'split' if compute.shard_optimizer else 'whole'}"
+        f"{compute.dtype}, attention {compute.attention}, {form}, remat {compute.remat}, optimizer "
+        f"{'split' if compute.shard_optimizer else 'whole'}"
     )
     yield (
         f"Compiled by libtpu {report.libtpu}; nothing ran. Memory is what the compiler allots. "

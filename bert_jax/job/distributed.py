@@ -260,7 +260,8 @@ def start(
     import jax
     from jax._src import distributed, xla_bridge
 
-    if place.found_by == "alone" and xla_bridge.backends_are_initialized():
+    started = xla_bridge.backends_are_initialized() or distributed.global_state.client is not None
+    if place.found_by == "alone" and started:
         return alone(watch)  # inside a program that has used JAX already
     me = Guest(place.process_id, place.num_processes, host_name(), about)
     bind = os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", place.coordinator)
