@@ -160,7 +160,8 @@ class ComputeConfig:
     attention: Literal["auto", "xla", "pallas", "cudnn"]
     # What the backward pass of a layer finds stored: all, nothing, or products without batch sizes.
     remat: Literal["none", "full", "dots_saveable", "dots_with_no_batch_dims_saveable"]
-    shard_optimizer: bool  # optimizer state split over the data axis too (ZeRO-1)
+    # Parameters, gradients and moments split over the data axis too, between steps (ZeRO-1).
+    shard_optimizer: bool
 
     @classmethod
     def plain(cls) -> "ComputeConfig":

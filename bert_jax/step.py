@@ -131,8 +131,10 @@ def make_program(config: Config, mesh: Mesh, corpus: objectives.Corpus) -> Progr
         return {**state, "opt": start_phase(state["opt"], config.optimizer)}
 
     def eval_step(params: Any, batch: heads.Batch) -> objectives.Sums:
-        model = nnx.merge(graph, as_computed(params, compute.dtype))
-        return objectives.all_sums(model(batch), batch, corpus)[1]
+        # Gathered where they are kept split: else the partitioner moves the rows of all devices.
+        computed = as_computed(params, compute.dtype)
+        computed = jax.lax.with_sharding_constraint(computed, sharding.on_mesh(mesh, laid))
+        return objectives.all_sums(nnx.merge(graph, computed)(batch), batch, corpus)[1]
 
     whole = NamedSharding(mesh, P())
     # Without out_shardings XLA re-shards some leaves, and the second step compiles again.

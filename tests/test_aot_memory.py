@@ -9,7 +9,7 @@ import pytest
 from bert_jax import sharding
 from bert_jax.aot import program
 from bert_jax.aot.memory import GIB, Held, Memory, Refused
-from bert_jax.aot.remedies import remedies
+from bert_jax.aot.remedies import bytes_with, remedies
 from bert_jax.config import Config
 from bert_jax.config_file import load
 from bert_jax.config_values import from_dict, to_dict
@@ -142,7 +142,8 @@ def test_splitting_the_optimizer_helps_by_what_it_splits(mesh) -> None:
     (remedy,) = (r for r in remedies(config, 0, mesh, taken) if "shard_optimizer" in r.flags)
     assert remedy.changes == {"compute.shard_optimizer": True}
     split = held(tiny(compute__remat="full", compute__shard_optimizer=True))
-    assert remedy.needed == 3 * split.parameters + split.optimizer + split.batch
+    gradients = 2 * found.parameters  # each device has all of them until they are summed
+    assert remedy.needed == gradients + split.parameters + split.optimizer + split.batch
 
 
 def test_where_no_change_is_enough_all_are_tried_together(mesh) -> None:
@@ -154,6 +155,22 @@ def test_where_no_change_is_enough_all_are_tried_together(mesh) -> None:
         "phases[0].micro_batches", "compute.remat", "compute.shard_optimizer", "mesh.fsdp",
     }  # fmt: skip
     assert remedy.changes["phases[0].micro_batches"] == 8  # a row of each device at a time
+
+
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
+def test_parameters_that_are_split_are_whole_while_a_step_runs(dtype: str, mesh) -> None:
+    """So smaller parts of a batch do not divide what they and their gradients take."""
+    split = {
+        "model__num_hidden_layers": 1, "compute__shard_optimizer": True, "compute__dtype": dtype,
+    }  # fmt: skip
+    config, changed = tiny(**split), tiny(**split, phase__micro_batches=8)
+    before, after = (
+        Memory.of_compiled(held(c), program.lower(c, c.phases[0], mesh).compile(), None)
+        for c in (config, changed)
+    )
+    estimate = bytes_with(config, 0, mesh, before, {"phases[0].micro_batches": 8})
+    assert estimate is not None
+    assert after.total <= estimate
 
 
 def test_a_remedy_makes_a_step_fit(mesh) -> None:

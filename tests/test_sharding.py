@@ -208,7 +208,7 @@ def test_a_batch_that_does_not_divide_into_micro_batches_is_one_line() -> None:
         (P(), (), P()),
     ],
 )
-def test_moments_are_split_along_their_longest_free_dimension(split, shape, expected) -> None:
+def test_what_is_shared_is_split_along_its_first_free_dimension(split, shape, expected) -> None:
     mesh = abstract_mesh(**SIZES)
     assert sharding.over_data(mesh, split, shape) == expected
 

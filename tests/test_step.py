@@ -20,6 +20,7 @@ import pytest
 from handmade import VOCAB, batch
 
 from bert_jax import sharding
+from bert_jax.aot import shape_search
 from bert_jax.config import Config
 from bert_jax.config_file import load
 from bert_jax.kernels import attention_pallas, choice
@@ -187,6 +188,20 @@ def test_a_split_optimizer_sums_and_splits_gradients_at_once() -> None:
     assert "all-reduce" not in shapes or not shapes["all-reduce"] & {"64,32", "32,64"}
     of_batch = [shape for _, shape, _ in made if shape.split(",")[0] == str(EXAMPLES)]
     assert not of_batch
+
+
+def test_evaluation_leaves_rows_where_they_are() -> None:
+    """Where the word table is kept split along its width, too: nothing is as large as the batch."""
+    split = {"unroll_layers": 0, "shard_optimizer": True}
+    table = {"vocab_size": 4001, "pad_vocab_to_multiple_of": 1}
+    config = small(mesh={"data": 8}, model=table, compute=split)
+    arrays, mesh = rows_of(config), mesh_of(config)
+    with jax.set_mesh(mesh):
+        program = make_program(config, mesh, CORPUS)
+        text = program.compile_evaluate(arrays, EXAMPLES).as_text()
+    assert program.abstract["params"]["encoder"]["embeddings"]["word"].sharding.spec[1] == "data"
+    assert " all-gather(" in text
+    assert not shape_search.with_size(text, EXAMPLES)
 
 
 @pytest.mark.parametrize(

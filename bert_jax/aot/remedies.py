@@ -1,10 +1,12 @@
 """What would make a step fit that does not: estimates, for nothing is compiled here.
 
 What the state takes is exact. Temporaries are copies of the gradients and activations. Of gradients
-libtpu 0.0.42 keeps 1.5 to 2 copies in the shipped configs, 4 to 5 where they are added up over
-parts: the larger are taken. Activations shrink with the rows in work at once, and under full
-rematerialization as in Korthikanti et al. 2022 (arXiv 2205.05198, equation 2 and section 5): for
-each number that goes into it a layer keeps 34 + 5·heads·length/width bytes, or two.
+libtpu 0.0.42 keeps up to 2 copies, 3 to 5 where they are added up over parts, and fewer where the
+step is written for one device (`per_device.can`): the larger are taken. They are whole also where
+`shard_optimizer` splits the parameters, which a device gathers for a step. Activations shrink with
+the rows in work at once, and under full rematerialization as in Korthikanti et al. 2022 (arXiv
+2205.05198, equation 2 and section 5): for each number that goes into it a layer keeps
+34 + 5·heads·length/width bytes, or two.
 """
 
 import dataclasses
@@ -102,17 +104,26 @@ def bytes_with(
     except UserError:
         return None
     held = Held.of(other, program.batch_of(changed, changed.phases[index], other))
-    sums, sums_now = (_gradient_copies(c, index) for c in (changed, config))
-    activations = max(0, memory.temporaries - sums_now * memory.parameters)
+    gradients = _gradient_copies(changed, index) * _whole(changed, index, laid)
+    gradients_now = _gradient_copies(config, index) * _whole(config, index, mesh)
+    activations = max(0, memory.temporaries - gradients_now)
     share = _rows_in_work(changed, index, laid) / _rows_in_work(config, index, mesh)
     share *= _kept(changed, index) / _kept(config, index)
     return (
-        held.parameters * (1 + sums)
+        held.parameters
+        + gradients
         + held.optimizer
         + held.batch
         + memory.other
         + round(activations * share)
     )
+
+
+def _whole(config: Config, index: int, mesh: Mesh) -> int:
+    """Bytes of a device's parameters while a step runs, in float32."""
+    whole = with_changes(config, {"compute.shard_optimizer": False})
+    built = program.build(whole, mesh)
+    return Held.of(built, program.batch_of(whole, whole.phases[index], built)).parameters
 
 
 def _gradient_copies(config: Config, index: int) -> int:
