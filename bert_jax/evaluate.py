@@ -214,7 +214,10 @@ class _Measure:
         rows, devices = alone.phases[0].batch_size, jax.devices()
         count = max(n for n in range(1, len(devices) + 1) if rows % n == 0)
         mesh = MeshConfig(slice=1, data=count, fsdp=1, tensor=1)
-        alone = dataclasses.replace(alone, mesh=mesh)
+        compute = config.compute
+        if compute.attention != "xla":  # a kernel that these devices need not have
+            compute = dataclasses.replace(compute, attention="auto")
+        alone = dataclasses.replace(alone, mesh=mesh, compute=compute)
         self._mesh = sharding.make_mesh(mesh, devices[:count])
         self._program = make_program(alone, self._mesh, objectives.Corpus.of(store))
 

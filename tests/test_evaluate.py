@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from corpus import small_config, small_store, two_phases
 
+import bert_jax.evaluate
 from bert_jax import cli, sharding
+from bert_jax.checkpoint.saved import read_meta
 from bert_jax.config import Config
 from bert_jax.evaluate import HeldOut
 from bert_jax.records.step_report import Totals
@@ -155,6 +157,19 @@ def test_one_checkpoint_newest_best_or_any(run, capsys):
     (record,) = evaluate(run, capsys, "--best")[1]
     assert record["step"] == best
     assert record["rows"] > 8  # all of it by default
+
+
+def test_a_run_with_a_kernel_is_evaluated_on_devices_without_it(run, capsys, monkeypatch):
+    def trained_elsewhere(*words) -> dict:
+        meta = read_meta(*words)
+        config = meta["config"]
+        model = config["model"] | {"attention_probs_dropout_prob": 0.0}
+        compute = config["compute"] | {"attention": "pallas"}
+        return meta | {"config": config | {"model": model, "compute": compute}}
+
+    monkeypatch.setattr(bert_jax.evaluate, "read_meta", trained_elsewhere)
+    code, added, _, err = evaluate(run, capsys)
+    assert (code, [r["step"] for r in added]) == (0, [12]), err
 
 
 @pytest.mark.parametrize("pairing", ["full_sentences", "single"])
