@@ -1,7 +1,8 @@
 """The BERT encoder exactly as the original (modeling.py of google-research/bert): post-LayerNorm.
 
 NNX declares the parameters and the forward pass and nothing more: between two steps everything is a
-plain dict of arrays. All layers are one stacked set of parameters under one `lax.scan`.
+plain dict of arrays. All layers are one stacked set of parameters under one `lax.scan`, which
+`compute.unroll_layers` may lay out without a loop.
 Sizes: B rows, S positions, H hidden, I intermediate, L layers, V vocabulary, N examples in a row.
 """
 

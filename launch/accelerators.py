@@ -109,7 +109,9 @@ ACCELERATORS = (
         clock=1.5e9,
         flops_per_cycle=126_898,
         bytes_per_cycle=443,
-        fusion_kib=32_768,  # of 128 MiB; twice the default. docs/performance.md has the gain
+        # Of 128 MiB; twice the default. By the compiler's estimate BERT-large at 512 goes from
+        # 128.7 to 115.0 million cycles a step, with as much memory.
+        fusion_kib=32_768,
     ),
     Accelerator(
         ("TPU v5", "TPU v5p"),

@@ -119,6 +119,7 @@ def bytes_with(
     )
 
 
+@functools.lru_cache(maxsize=16)  # asked for the same mesh with every change
 def _whole(config: Config, index: int, mesh: Mesh) -> int:
     """Bytes of a device's parameters while a step runs, in float32."""
     whole = with_changes(config, {"compute.shard_optimizer": False})
