@@ -34,7 +34,7 @@ class Corpus:
 
 
 def _log_loss(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """-log p(label) and whether the label has the highest logit, over the last dimension."""
+    """-log p(label) and whether no logit is higher than the label's, over the last dimension."""
     loss, of_label, top = _cross_entropy(logits, labels)
     return loss, of_label >= top
 
@@ -133,16 +133,16 @@ def all_sums(
     outputs: Mapping[Objective, jax.Array],
     batch: Batch,
     corpus: Corpus,
-    denominators: Mapping[str, jax.Array] | None = None,
+    counts: Mapping[str, jax.Array] | None = None,
 ) -> tuple[jax.Array, Sums]:
     """The loss that is minimized, all objectives with equal weights, and every sum behind it.
 
     Args:
         outputs: logits of each objective, as the model gives them.
-        denominators: of the whole batch where this is a part of it; None: this is the whole.
+        counts: `denominators` of the whole batch, where this is a part of it.
     """
-    if denominators is None:
-        denominators = _denominators(batch)
+    if counts is None:
+        counts = denominators(batch)
     sums: Sums = {}
     loss = jnp.float32(0)
     for name, logits in outputs.items():
@@ -150,15 +150,12 @@ def all_sums(
             sums[name] = pair_sums(logits, batch, len(corpus.sources))
         else:
             sums[name] = token_sums(logits, batch["masked_labels"], batch[_WEIGHTS[name]], corpus)
-        loss += sums[name]["loss"] / denominators[name]
+        loss += sums[name]["loss"] / counts[name]
     sums["tokens"] = {
         "real": jnp.sum(batch["example_ids"] > 0, dtype=jnp.float32),
         "all": jnp.float32(batch["example_ids"].size),
     }
     return loss, sums
-
-
-_denominators = denominators  # which an argument hides above
 
 
 def summarize(sums: Mapping[str, Mapping[str, Any]], sources: tuple[str, ...]) -> dict[str, float]:

@@ -76,7 +76,7 @@ def keep_moments_in(dtype: str, adam: optax.GradientTransformation) -> optax.Gra
 def _round_at_random(x: jax.Array, key: jax.Array) -> jax.Array:
     """Float32 of fewer than 2**32 elements -> one of the two bfloat16 around each; the mean is x.
 
-    Infinity and NaN stay what they are.
+    Infinity stays what it is; NaN may not, but a step that has one is skipped.
     """
     index = jnp.zeros(x.shape, jnp.uint32)
     for axis, size in enumerate(x.shape):

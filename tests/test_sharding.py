@@ -4,6 +4,7 @@ import dataclasses
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -16,7 +17,7 @@ from bert_jax.config import Config
 from bert_jax.config_file import load, shipped
 from bert_jax.errors import UserError
 from bert_jax.objectives import Corpus
-from bert_jax.step import Program, make_program
+from bert_jax.step import Program, compiler_options, make_program
 
 GOLDENS = Path(__file__).parent / "goldens" / "shardings"
 REGENERATE = "python tests/test_sharding.py"
@@ -225,6 +226,22 @@ def test_micro_batches_take_an_equal_share_of_every_device() -> None:
     for shard in split.addressable_shards:
         (whole,) = (s for s in batch["x"].addressable_shards if s.device == shard.device)
         np.testing.assert_array_equal(np.sort(shard.data, axis=None), whole.data)
+
+
+class Described:
+    """A device that is only a name."""
+
+    def __init__(self, kind: str):
+        self.device_kind, self.platform = kind, "tpu"
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("TPU v5 lite", {"xla_tpu_scoped_vmem_limit_kib": "32768"}), ("TPU v4", None), ("cpu", None)],
+)
+def test_a_compiler_is_told_what_its_devices_have(kind: str, options: dict | None) -> None:
+    mesh = SimpleNamespace(devices=np.array([Described(kind)]))
+    assert compiler_options(mesh) == options
 
 
 if __name__ == "__main__":
