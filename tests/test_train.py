@@ -83,6 +83,28 @@ def test_resuming_at_a_random_step_gives_the_same_bits(store, tmp_path):
         assert whole.tobytes() == parts.tobytes(), f"{name} differs after stopping at {stop}"
 
 
+def test_a_run_goes_on_where_parameters_are_split_otherwise(store, tmp_path):
+    config = small_config(store)
+
+    def laid(shard: bool, **sizes: int) -> Config:
+        mesh = dataclasses.replace(config.mesh, **sizes)
+        compute = dataclasses.replace(config.compute, shard_optimizer=shard)
+        return dataclasses.replace(config, mesh=mesh, compute=compute)
+
+    pretrain(laid(False, data=8), tmp_path / "whole")
+    with pytest.raises(StoppedError):
+        pretrain(laid(True, data=8), tmp_path / "parts", stop_after=3)
+    with pytest.raises(StoppedError):
+        pretrain(laid(True, data=4, fsdp=2), tmp_path / "parts", stop_after=6)
+    pretrain(laid(False, data=4, fsdp=2), tmp_path / "parts")
+    for kind in ("train", "eval"):
+        whole, parts = (
+            metrics.read(epath.Path(tmp_path / n), kind)[-1] for n in ("whole", "parts")
+        )
+        assert whole["step"] == parts["step"] == config.total_steps
+        np.testing.assert_allclose(parts["loss"], whole["loss"], rtol=1e-6)
+
+
 def test_the_last_step_is_a_checkpoint_with_its_description(store, tmp_path):
     config = small_config(store)
     pretrain(config, tmp_path)
