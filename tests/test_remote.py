@@ -182,7 +182,7 @@ def test_a_copy_that_was_killed_goes_on(server, cache, store):
 @pytest.mark.slow
 def test_processes_of_one_machine_copy_once(server, cache, store):
     upload(server, store.path)
-    server.faults.latency = 0.3
+    server.faults.latency = 1.5  # the others must have started while one copies
     processes = [python("-c", OPEN, URL) for _ in range(3)]
     ended = [finished(process) for process in processes]
     assert [code for code, _, _ in ended] == [0, 0, 0], ended
