@@ -157,6 +157,7 @@ def test_where_no_change_is_enough_all_are_tried_together(mesh) -> None:
     assert remedy.changes["phases[0].micro_batches"] == 8  # a row of each device at a time
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_parameters_that_are_split_are_whole_while_a_step_runs(dtype: str, mesh) -> None:
     """So smaller parts of a batch do not divide what they and their gradients take."""
@@ -173,6 +174,7 @@ def test_parameters_that_are_split_are_whole_while_a_step_runs(dtype: str, mesh)
     assert after.total <= estimate
 
 
+@pytest.mark.slow
 def test_a_remedy_makes_a_step_fit(mesh) -> None:
     """Compiled with it, the step takes no more than the limit."""
     config = tiny(**SMALL)
