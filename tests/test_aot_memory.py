@@ -158,7 +158,7 @@ def test_where_no_change_is_enough_all_are_tried_together(mesh) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_parameters_that_are_split_are_whole_while_a_step_runs(dtype: str, mesh) -> None:
     """So smaller parts of a batch do not divide what they and their gradients take."""
     split = {
