@@ -262,7 +262,7 @@ def test_a_row_of_the_table_of_slices() -> None:
     assert "nothing ran" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @needs_libtpu
 def test_one_layer_is_compiled_for_a_slice() -> None:
     done = run(

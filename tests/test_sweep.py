@@ -292,7 +292,7 @@ def test_a_page_has_memory_and_time_of_every_phase(fits: bool, tmp_path: Path, m
     assert text.count("<svg") == (4 if fits else 2)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @needs_libtpu
 def test_a_sweep_with_the_real_compiler_ends_in_flags_that_compile() -> None:
     words = ("--config=tiny", "--topology=v5e-4", "--config.model.num_hidden_layers=1")
