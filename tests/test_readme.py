@@ -35,15 +35,17 @@ SMALLEST = (
     "--config.checkpoint.every_steps=2 --config.evaluation.batches=1 "
     "--config.compute.unroll_layers=1"
 )
+COMPILED = (
+    "--phase=0 --config.model.hidden_size=128 --config.model.num_hidden_layers=1 "
+    "--config.model.num_attention_heads=2 --config.model.intermediate_size=128 "
+    "--config.model.vocab_size=128"
+)
 # What the test adds to a command: the smallest model, four steps.
 SHORTER = {
     "bert-jax pretrain": SMALLEST,
     "bert-jax launch local run": SMALLEST,
-    "bert-jax compile": (
-        "--phase=0 --config.model.hidden_size=128 --config.model.num_hidden_layers=1 "
-        "--config.model.num_attention_heads=2 --config.model.intermediate_size=128 "
-        "--config.model.vocab_size=128"
-    ),
+    "bert-jax compile --config=large --topology=v5e-64 --sweep": f"{COMPILED} --sweep_minutes=0.1",
+    "bert-jax compile": COMPILED,
     "python benchmarks/": "--help",
 }
 # Not run here, and why. Any other program that a page names is an error.
