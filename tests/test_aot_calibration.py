@@ -4,14 +4,11 @@ libtpu is found as in tests/test_slices.py, and used in a process of its own (th
 program).
 """
 
-import importlib.util
 import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
+from tpu_compiler import answer_of, needs_libtpu
 
 from bert_jax.aot.analysis import Analysis, analyse
 from launch.accelerators import BY_DEVICE_KIND
@@ -21,10 +18,7 @@ V5E = BY_DEVICE_KIND["TPU v5 lite"]
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(
-        not os.environ.get("BERT_JAX_LIBTPU") and importlib.util.find_spec("libtpu") is None,
-        reason="libtpu is not installed and BERT_JAX_LIBTPU does not name a copy",
-    ),
+    needs_libtpu,
 ]
 
 
@@ -68,21 +62,9 @@ def compiled() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Analysis]:
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "TPU_SKIP_MDS_QUERY": "1",
-        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-    }
-    if copy := os.environ.get("BERT_JAX_LIBTPU"):
-        environment["TPU_LIBRARY_PATH"] = copy
-    done = subprocess.run(
-        [sys.executable, __file__], env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
     return {
         name: analyse(text, mesh_shape={"data": 2, "tensor": 2}, accelerator=V5E)
-        for name, text in json.loads(done.stdout).items()
+        for name, text in answer_of(__file__).items()
     }
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tpu_compiler import needs_libtpu
 
 from bert_jax import cli
 from bert_jax.aot import report, text, topology
@@ -31,11 +32,6 @@ from launch import slices
 ROOT = Path(__file__).resolve().parent.parent
 MEANT = {name: found for name, path in shipped().items() if (found := slice_of(path))}
 QUICK = ("base",)
-
-needs_libtpu = pytest.mark.skipif(
-    not os.environ.get(topology.COPY) and importlib.util.find_spec("libtpu") is None,
-    reason="libtpu is not installed and BERT_JAX_LIBTPU does not name a copy",
-)
 
 
 @pytest.fixture

@@ -4,25 +4,19 @@ As tests/test_slices.py, which says where the copy of libtpu comes from: this fi
 program, compiles; the tests judge what it prints.
 """
 
-import importlib.util
 import json
-import os
 import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
+from tpu_compiler import answer_of, needs_libtpu
 
 SLICES = ["v5e:2x2", "v6e:2x2"]
 LENGTH = 512
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(
-        not os.environ.get("BERT_JAX_LIBTPU") and importlib.util.find_spec("libtpu") is None,
-        reason="libtpu is not installed and BERT_JAX_LIBTPU does not name a copy",
-    ),
+    needs_libtpu,
 ]
 
 
@@ -66,19 +60,7 @@ def compile_step(topology: str, dropout: float = 0.0) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def compiled() -> dict[str, Any]:
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "TPU_SKIP_MDS_QUERY": "1",
-        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-    }
-    if copy := os.environ.get("BERT_JAX_LIBTPU"):
-        environment["TPU_LIBRARY_PATH"] = copy
-    done = subprocess.run(
-        [sys.executable, __file__], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return answer_of(__file__)
 
 
 @pytest.mark.parametrize("topology", SLICES)

@@ -8,7 +8,6 @@ the model, so that no product of sizes that one chip has is 256 times its rows.
 """
 
 import dataclasses
-import importlib.util
 import json
 import os
 import subprocess
@@ -16,6 +15,7 @@ import sys
 from typing import Any
 
 import pytest
+from tpu_compiler import needs_libtpu
 
 CHIPS = 256
 ROWS = 11 * CHIPS
@@ -34,10 +34,7 @@ COMPLAINT = "nvoluntary full rematerialization"
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(
-        not os.environ.get("BERT_JAX_LIBTPU") and importlib.util.find_spec("libtpu") is None,
-        reason="libtpu is not installed and BERT_JAX_LIBTPU does not name a copy",
-    ),
+    needs_libtpu,
 ]
 
 

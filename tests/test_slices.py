@@ -8,16 +8,13 @@ it is installed JAX complains on every start without a TPU, so `make slow` keeps
     BERT_JAX_LIBTPU=DIR/libtpu/libtpu.so pytest -m slow tests/test_slices.py
 """
 
-import importlib.util
 import itertools
 import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
+from tpu_compiler import answer_of, needs_libtpu
 
 ROWS_PER_DEVICE = 2
 LAID: dict[str, dict[str, Any]] = {
@@ -36,10 +33,7 @@ CHIPS_PER_HOST = 4
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(
-        not os.environ.get("BERT_JAX_LIBTPU") and importlib.util.find_spec("libtpu") is None,
-        reason="libtpu is not installed and BERT_JAX_LIBTPU does not name a copy",
-    ),
+    needs_libtpu,
 ]
 
 
@@ -70,19 +64,7 @@ def describe(topology: str, mesh: dict[str, int], slices: int = 1) -> dict[str, 
 
 @pytest.fixture(scope="module")
 def described() -> dict[str, Any]:
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "TPU_SKIP_MDS_QUERY": "1",  # no metadata server to ask here
-        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # no device to keep for oneself either
-    }
-    if copy := os.environ.get("BERT_JAX_LIBTPU"):
-        environment["TPU_LIBRARY_PATH"] = copy
-    done = subprocess.run(
-        [sys.executable, __file__], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return answer_of(__file__)
 
 
 @pytest.mark.parametrize("case", LAID)

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_compile import analysis, compile_for, made, needs_libtpu
+from test_compile import analysis, compile_for, made
+from tpu_compiler import needs_libtpu
 
 from bert_jax import cli
 from bert_jax.aot import report, sweep, sweep_text, topology
