@@ -10,7 +10,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: demo test slow lint types audit bench compare soak lock nightly clean help
+.PHONY: demo test slow lint types audit bench compare soak attack lock nightly clean help
 
 demo: .venv/core  ## Pretrain, evaluate, export and try a small BERT; DATA=PATH takes your text
 	@$(BIN)/bert-jax demo --workdir=demo_run $${DATA:+--data="$$DATA"}
@@ -42,6 +42,9 @@ compare: .venv/libtpu .venv/peer  ## The step compiled for TPUs beside its peer'
 
 soak: .venv/dev  ## A run disturbed 50 times, compared with one that was not; KILLS=N for another number
 	@$(BIN)/python tests/soak.py --kills=$${KILLS:-50}
+
+attack: .venv/dev  ## Kills, damage, full disks, hostile input: every kind of case, counted
+	@$(BIN)/python tests/attack.py
 
 nightly:  ## With the newest releases that setup.py allows: the tests, the longest tests, the soak
 	@"$(PYTHON)" -m venv --clear .venv-nightly

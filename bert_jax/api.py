@@ -99,7 +99,7 @@ class Model:
         out = np.zeros((len(listed), self.config.hidden_size), np.float32)
         for rows in self._batches(listed, batch_size):
             vectors = self._vectors(self._params, rows.ids, rows.real, pooling=pooling)
-            out[rows.texts] = np.asarray(vectors)[: len(rows.texts)]
+            out[rows.texts] = _finite(vectors)[: len(rows.texts)]
         return out
 
     def hidden_states(
@@ -109,7 +109,7 @@ class Model:
         listed = _listed(texts)
         out: list[np.ndarray] = [np.empty(0)] * len(listed)
         for rows in self._batches(listed, batch_size):
-            hidden = np.asarray(self._hidden(self._params, rows.ids, rows.real))
+            hidden = _finite(self._hidden(self._params, rows.ids, rows.real))
             for row, text in enumerate(rows.texts):
                 out[text] = hidden[row, : rows.real[row].sum()].copy()
         return out
@@ -142,7 +142,7 @@ class Model:
         ids, probabilities = self._fills(self._params, rows.ids, rows.real, positions, top_k=top_k)
         return [
             [Fill(self.tokenizer.token(i), float(p)) for i, p in zip(*pair, strict=True)]
-            for pair in zip(np.asarray(ids), np.asarray(probabilities), strict=True)
+            for pair in zip(np.asarray(ids), _finite(probabilities), strict=True)
         ][: len(masks)]
 
     def _need(self, group: names.Group, instead: str) -> None:
@@ -153,6 +153,8 @@ class Model:
     def _tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text with [CLS] and [SEP], of any length."""
         special = self.tokenizer.special
+        for text in texts:
+            _check_unicode(text)
         encodings = self._encoder.encode_batch_fast(list(texts), add_special_tokens=False)
         return [[special.cls, *encoding.ids, special.sep] for encoding in encodings]
 
@@ -186,8 +188,8 @@ def load(path: Path | str) -> Model:
             BERT saved without some of its heads can be loaded; only what needs them cannot be used.
 
     Raises:
-        UserError: not such a folder, a file missing or damaged, or a kind of BERT that is computed
-            differently; says which and what to do.
+        UserError: not such a folder, a file missing or damaged, weights that are not finite, or a
+            kind of BERT that is computed differently; says which and what to do.
     """
     folder = read_folder(Path(path))
     params = names.from_transformers(folder.tensors, folder.config, require=("encoder",))
@@ -201,6 +203,23 @@ def _listed(texts: str | Sequence[str]) -> list[str]:
     if wrong:
         raise UserError(f"texts must be strings, not {wrong[0]}")
     return listed
+
+
+def _check_unicode(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # bytes of a command line that are no UTF-8, among others
+        raise UserError(
+            f"{_short(text)!a}: character {error.start + 1} is not Unicode text; give UTF-8"
+        ) from None
+
+
+def _finite(computed: jax.Array) -> np.ndarray:
+    """What was computed, if it is numbers: finite weights can be so large that it is not."""
+    values = np.asarray(computed)
+    if not np.isfinite(values).all():
+        raise UserError("the model computes NaN or infinite numbers; export an earlier step")
+    return values
 
 
 def _power_of_two(n: int) -> int:

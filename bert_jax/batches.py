@@ -38,6 +38,7 @@ def make_batches(config: Config, store: TokenStore, split: Split, phase: PhaseCo
         PlanSpec(
             seq_length=phase.seq_length,
             pairing=data.pairing,
+            separators=data.separators,
             short_seq_prob=data.short_seq_prob,
             negative_pool=data.negative_pool,
             seed=config.seed,

@@ -8,7 +8,16 @@ from collections.abc import Iterable, Sequence
 from absl import flags
 
 from bert_jax.config_values import nearest
-from bert_jax.errors import DONE, USAGE, StoppedError, UsageError, code_of
+from bert_jax.errors import (
+    DONE,
+    USAGE,
+    StoppedError,
+    UsageError,
+    UserError,
+    code_of,
+    line_of,
+)
+from bert_jax.streams import Outliving, outliving
 from bert_jax.verbs import compile, data, launch, look, train, use
 from bert_jax.verbs.verb import Verb, help_of
 
@@ -19,8 +28,14 @@ VERBS: dict[str, Verb] = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb; returns the exit code."""
+    with outliving():
+        return _guarded(list(sys.argv[1:] if argv is None else argv))
+
+
+def _guarded(words: list[str]) -> int:
+    """Errors become a line and an exit code."""
     try:
-        return _run(list(sys.argv[1:] if argv is None else argv))
+        return _run(words)
     except UsageError as error:
         print(f"usage: {error}; see `bert-jax --help`", file=sys.stderr)
         return USAGE
@@ -31,7 +46,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = code_of(error)
         if code is None:
             raise
-        print("" if isinstance(error, StoppedError) else "error: ", error, sep="", file=sys.stderr)
+        said = "" if isinstance(error, StoppedError) else "error: "
+        from bert_jax.terminal import plain
+
+        print(said, plain(line_of(error)), sep="", file=sys.stderr)
         return code
 
 
@@ -52,7 +70,19 @@ def _run(words: list[str]) -> int:
         print(_help(name, verb, values))
         return DONE
     values, arguments = read(name, rest)
-    return verb.run(values, arguments) or DONE
+    code = verb.run(values, arguments) or DONE
+    if not verb.is_run:
+        _check_output()
+    return code
+
+
+def _check_output() -> None:
+    """Raises UserError where the disk under standard output did not take all of it. A reader that
+    went away (`| head`) has seen what it wanted."""
+    if isinstance(sys.stdout, Outliving):
+        sys.stdout.flush()
+        if sys.stdout.failure:
+            raise UserError(f"standard output is not complete: {sys.stdout.failure}")
 
 
 def find(words: Sequence[str]) -> str:

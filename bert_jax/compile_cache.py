@@ -13,12 +13,10 @@ can run what they like. So it is used only where this user alone can write to it
 """
 
 import contextlib
+import functools
 import hashlib
 import os
 import platform
-import stat
-import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,9 +25,8 @@ import jax
 
 from bert_jax.terminal import console
 from data_pipeline.cache import cache_dir
+from data_pipeline.digested_files import DigestedFiles, own_folder
 
-MOST_BYTES = 4 * 2**30  # of all programs kept; those not used for longest go first
-_DIGEST = hashlib.sha256().digest_size
 # In /proc/cpuinfo, on x86 and ARM: what it is and which instructions it has.
 _OF_PROCESSOR = (
     "vendor_id",
@@ -54,26 +51,15 @@ def use() -> None:
         return
     root = cache_dir() / "compiled"
     try:
-        folder = _own_folder(root)
+        folder = own_folder(root, _processor())
     except OSError as error:
-        reason = error.strerror or str(error)
-        console.print(f"warning: {root}: {_OFF} ({reason})", markup=False)
+        _warn(root, error.strerror or str(error))
         return
     _keep_in(folder)
 
 
-def _own_folder(root: Path) -> Path:
-    """The folder for this processor, made where need be; OSError where it is not to be used."""
-    folder = root / _processor()
-    root.parent.mkdir(parents=True, exist_ok=True)
-    for path in (root, folder):
-        with contextlib.suppress(FileExistsError):
-            path.mkdir(mode=0o700)
-        found = path.stat()
-        if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise PermissionError(0, "others could put programs there; let it be yours, mode 700")
-    with tempfile.TemporaryFile(dir=folder):
-        return folder
+def _warn(folder: Path, reason: str) -> None:
+    console.print(f"warning: {folder}: {_OFF} ({reason})", markup=False)
 
 
 def _processor() -> str:
@@ -97,7 +83,7 @@ def _keep_in(folder: Path) -> None:
     from jax._src import compilation_cache, compiler
     from jax._src.compilation_cache_interface import CacheInterface
 
-    class Kept(Programs, CacheInterface):
+    class Kept(DigestedFiles, CacheInterface):
         pass
 
     def write(
@@ -116,63 +102,9 @@ def _keep_in(folder: Path) -> None:
                     cache_key, module_name, executable, backend, int(compile_time_secs)
                 )
 
-    compilation_cache.get_file_cache = lambda path: (Kept(Path(path)), path)
+    def made(path: str) -> tuple[Kept, str]:
+        return Kept(Path(path), functools.partial(_warn, Path(path))), path
+
+    compilation_cache.get_file_cache = made
     compiler._cache_write = write
     jax.config.update("jax_compilation_cache_dir", str(folder))
-
-
-class Programs:
-    """Programs by key, as files of a folder. No method raises because of what the disk does."""
-
-    def __init__(self, folder: Path, most_bytes: int = MOST_BYTES):
-        """most_bytes: of this folder and of those beside it, which other processors use."""
-        self._path = folder
-        self._most_bytes = most_bytes
-        self._writes = True
-
-    def get(self, key: str) -> bytes | None:
-        """The program, None where there is none; one that is damaged is removed."""
-        path = self._path / key
-        try:
-            content = path.read_bytes()
-            digest, program = content[:_DIGEST], content[_DIGEST:]
-            if digest == hashlib.sha256(program).digest():
-                os.utime(path)
-                return program
-            path.unlink()
-        except FileNotFoundError:
-            return None
-        except OSError:
-            return None
-        return None
-
-    def put(self, key: str, value: bytes) -> None:
-        """Keeps a program; says once that it could not."""
-        if not self._writes:
-            return
-        part = self._path / f".{os.getpid()}-{time.monotonic_ns()}"
-        try:
-            self._make_room(len(value))
-            part.write_bytes(hashlib.sha256(value).digest() + value)
-            part.replace(self._path / key)
-        except OSError as error:
-            self._writes = False
-            with contextlib.suppress(OSError):
-                part.unlink(missing_ok=True)
-            reason = error.strerror or str(error)
-            console.print(f"warning: {self._path}: {_OFF} ({reason})", markup=False)
-
-    def _make_room(self, more: int) -> None:
-        """Removes what was not used for longest; another process may be doing the same."""
-        kept = []
-        for path in self._path.parent.glob("*/*"):
-            with contextlib.suppress(FileNotFoundError):
-                found = path.stat()
-                if stat.S_ISREG(found.st_mode):
-                    kept.append((found.st_mtime, found.st_size, path))
-        room = self._most_bytes - more - sum(size for _, size, _ in kept)
-        for _, size, path in sorted(kept):
-            if room >= 0:
-                return
-            path.unlink(missing_ok=True)
-            room += size

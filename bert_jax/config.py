@@ -2,6 +2,9 @@
 
 A config file returns an `ml_collections.ConfigDict`; `config_values.from_dict` turns it into a
 `Config`. Below this border nothing asks whether a key exists.
+
+A field has a default only where it was added after the first release: what a run that began before
+had all the same, so that it can be resumed.
 """
 
 import bisect
@@ -12,34 +15,49 @@ from typing import Annotated, Literal
 from bert_jax.config_values import Within
 from bert_jax.errors import UserError
 
-Count = Annotated[int, Within(1)]
-Whole = Annotated[int, Within(0)]
+# Upper limits are far beyond what anybody trains and below what overflows a counter (steps and
+# positions are int32) or makes a compiler abort instead of saying that memory is short.
+_INT32 = 2**31 - 1
+_BATCH_TOKENS = 2**26  # a host may have to make all of them; LAMB's largest has half
+Count = Annotated[int, Within(1, _INT32)]
+Whole = Annotated[int, Within(0, _INT32)]
 Amount = Annotated[float, Within(0)]
 Positive = Annotated[float, Within(0, without=(0,))]
+Seconds = Annotated[float, Within(0, 10**8, without=(0,))]  # three years: a timer must hold it
+Vocabulary = Annotated[int, Within(1, 2**24)]
+Width = Annotated[int, Within(1, 2**17)]
+Layers = Annotated[int, Within(1, 1000)]
+Heads = Annotated[int, Within(1, 2**12)]
+Positions = Annotated[int, Within(1, 2**17)]
+Rows = Annotated[int, Within(1, 2**20)]  # of a batch
+Attempts = Annotated[int, Within(1, 20)]
+Words = Annotated[int, Within(1, 512)]
+Axis = Annotated[int, Within(-1, 2**20, without=(0,))]  # devices along it; -1 = what is left
 Share = Annotated[float, Within(0, 1)]
 BelowOne = Annotated[float, Within(0, 1, without=(1,))]
 Inside = Annotated[float, Within(0, 1, without=(0, 1))]
 Objective = Literal["mlm", "nsp", "sop", "sbo"]
 OptimizerName = Literal["bert_adamw", "adamw", "lamb", "lamb_albert", "lamb_all", "lamb_clamped"]
+ScheduleName = Literal["bert", "fairseq"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """The encoder's architecture, in the names of transformers' `BertConfig`."""
 
-    vocab_size: Count
-    hidden_size: Count
-    num_hidden_layers: Count
-    num_attention_heads: Count
-    intermediate_size: Count
+    vocab_size: Vocabulary
+    hidden_size: Width
+    num_hidden_layers: Layers
+    num_attention_heads: Heads
+    intermediate_size: Width
     hidden_act: Literal["gelu", "gelu_tanh"]  # erf (the 2018 release), or its tanh approximation
     hidden_dropout_prob: BelowOne
     attention_probs_dropout_prob: BelowOne
-    max_position_embeddings: Count
-    type_vocab_size: Count
+    max_position_embeddings: Positions
+    type_vocab_size: Width
     initializer_range: Amount
     layer_norm_eps: Positive
-    pad_vocab_to_multiple_of: Count  # rows added for the hardware: zero, never predicted
+    pad_vocab_to_multiple_of: Width  # rows added for the hardware: zero, never predicted
 
     def __post_init__(self) -> None:
         if self.hidden_size % self.num_attention_heads:
@@ -66,13 +84,15 @@ class DataConfig:
     source_weights: str  # "books=2,wiki=0.5": visits of a source's documents in an epoch; "" = 1
     language_smoothing: Amount  # languages are drawn by share ** this; 1 = as they are
     pairing: Literal["nsp", "sop", "full_sentences", "doc_sentences", "single"]
+    # Where blocks of sentences have [SEP]: between documents, or after every sentence too.
+    separators: Literal["documents", "sentences"] = "documents"
     negative_pool: Literal["source", "corpus"]  # where a random second sentence comes from
     short_seq_prob: Share
     dupe_factor: Whole  # 0 = new pairs and masks every epoch; n = n fixed sets of them, in turn
-    masking: Literal["token", "whole_word", "ngram", "span"]
-    max_ngram: Count  # words, of masking=ngram
+    masking: Literal["token", "whole_word", "ngram", "span", "roberta"]
+    max_ngram: Words  # words, of masking=ngram
     span_success: Inside  # p of the geometric lengths of masking=span
-    max_span: Count  # words, of masking=span
+    max_span: Words  # words, of masking=span
     mask_rate: Share
     mask_share: Share  # of the chosen tokens: replaced by [MASK]
     random_share: Share  # replaced by a random token; the rest stay as they are
@@ -82,6 +102,13 @@ class DataConfig:
     def __post_init__(self) -> None:
         if self.mask_share + self.random_share > 1:
             raise UserError("config.data.mask_share + config.data.random_share is over 1")
+        separated = ("full_sentences", "doc_sentences")
+        if self.separators == "sentences" and self.pairing not in separated:
+            raise UserError(
+                'config.data.separators="sentences" has no meaning with '
+                f'config.data.pairing="{self.pairing}"; set separators="documents", or pairing to '
+                f"{' or '.join(separated)}"
+            )
         if self.span_boundary and self.masking != "span":
             raise UserError(
                 f"config.data.span_boundary needs spans to have boundaries, not masking="
@@ -100,12 +127,12 @@ class PhaseConfig:
     """One stage of a run: a shape of the batch and how many steps it lasts."""
 
     steps: Count
-    batch_size: Count  # rows in the global batch
-    micro_batches: Count  # parts whose gradients are added up before an update
-    seq_length: Count  # most tokens of an example
-    max_predictions: Count  # most predictions of an example
-    examples_per_row: Count  # 1 = padded rows of one example; more = rows packed with examples
-    row_length: Whole  # tokens of a packed row; 0 = seq_length
+    batch_size: Rows  # rows in the global batch
+    micro_batches: Rows  # parts whose gradients are added up before an update
+    seq_length: Positions  # most tokens of an example
+    max_predictions: Positions  # most predictions of an example
+    examples_per_row: Positions  # 1 = padded rows of one example; more = rows packed with examples
+    row_length: Annotated[int, Within(0, 2**17)]  # tokens of a packed row; 0 = seq_length
     learning_rate: Amount | None  # with optimizer.schedule_over="phase"; None = the optimizer's
     warmup_steps: Whole | None  # the same
 
@@ -127,6 +154,7 @@ class OptimizerConfig:
     name: OptimizerName
     learning_rate: Amount
     warmup_steps: Whole
+    schedule: ScheduleName = "bert"  # the decay begins at step 0, or at the end of the warmup
     decay_power: Amount  # of what is left of the steps; 1 = linear
     schedule_over: Literal["run", "phase"]  # one schedule for all steps, or one for each phase
     phase_moments: Literal["carry", "reset"]  # what a phase after the first starts with
@@ -136,6 +164,7 @@ class OptimizerConfig:
     eps: Positive  # with 0, what has no gradient yet would become 0/0
     moment_dtype: Literal["float32", "bfloat16"]  # of what Adam keeps; it computes in float32
     weight_decay: Amount
+    weight_decay_on: Literal["weights", "all"] = "weights"  # all: biases and LayerNorm too
     clip_norm: Amount  # of all gradients together; 0 = none
     max_nonfinite_steps: Count  # in a row whose loss or gradient is not finite; then the run stops
 
@@ -144,10 +173,10 @@ class OptimizerConfig:
 class MeshConfig:
     """Devices along each axis; one of them may be -1: whatever is left."""
 
-    slice: int
-    data: int
-    fsdp: int
-    tensor: int
+    slice: Axis
+    data: Axis
+    fsdp: Axis
+    tensor: Axis
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -181,7 +210,7 @@ class CheckpointConfig:
     keep: Count  # the newest so many
     keep_every_steps: Whole  # those at multiples of this are never removed; 0 = none
     keep_best: bool  # the one with the lowest held-out loss of each phase
-    write_attempts: Count  # with 1, 2, 4, … seconds between them; then the run stops
+    write_attempts: Attempts  # with 1, 2, 4, … seconds between them; then the run stops
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -194,16 +223,16 @@ class EvaluationConfig:
 class DeadlineConfig:
     """Seconds that a process may spend at one piece of work before it is taken to hang."""
 
-    start: Positive  # until all processes have found one another
-    compile: Positive  # one program
-    data: Positive  # waiting for a batch
-    step: Positive  # one step
-    evaluate: Positive  # one batch of an evaluation
-    save: Positive  # until an earlier checkpoint is written and this one is copied
-    restore: Positive  # reading and checking one checkpoint
-    barrier: Positive  # waiting for the other processes
-    peer: Positive  # without a sign of life from another process
-    grace: Positive  # from being asked to stop to having saved
+    start: Seconds  # until all processes have found one another
+    compile: Seconds  # one program
+    data: Seconds  # waiting for a batch
+    step: Seconds  # one step
+    evaluate: Seconds  # one batch of an evaluation
+    save: Seconds  # until an earlier checkpoint is written and this one is copied
+    restore: Seconds  # reading and checking one checkpoint
+    barrier: Seconds  # waiting for the other processes
+    peer: Seconds  # without a sign of life from another process
+    grace: Seconds  # from being asked to stop to having saved
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -227,6 +256,10 @@ class Config:
             raise UserError("config.phases is empty; give at least one phase")
         for i, phase in enumerate(self.phases):
             self._check_phase(f"config.phases[{i}]", phase)
+        if self.total_steps > _INT32:
+            raise UserError(
+                f"config.phases: {self.total_steps} steps in all; the most are {_INT32}"
+            )
         if self.data.pairing in ("nsp", "sop") and self.model.type_vocab_size < 2:
             raise UserError(
                 f'config.data.pairing="{self.data.pairing}" needs two token types; '
@@ -244,6 +277,16 @@ class Config:
             raise UserError(
                 f"{where}.seq_length={phase.seq_length} is beyond "
                 f"config.model.max_position_embeddings={self.model.max_position_embeddings}"
+            )
+        if phase.max_predictions > phase.seq_length:
+            raise UserError(
+                f"{where}.max_predictions={phase.max_predictions} is more than an example has "
+                f"tokens (seq_length={phase.seq_length}); give at most as many"
+            )
+        if phase.batch_size * phase.row_tokens > _BATCH_TOKENS:
+            raise UserError(
+                f"{where}: {phase.batch_size} rows of {phase.row_tokens} tokens are more than the "
+                f"{_BATCH_TOKENS} that a batch may have; lower batch_size or the length of a row"
             )
         if phase.row_tokens < phase.seq_length:
             raise UserError(

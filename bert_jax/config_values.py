@@ -7,6 +7,7 @@ line with the nearest valid name.
 import dataclasses
 import difflib
 import math
+import reprlib
 import types
 import typing
 from collections.abc import Mapping
@@ -26,8 +27,8 @@ class Within:
     without: tuple[float, ...] = ()  # of the ends, those that are not among them
 
     def __contains__(self, value: float) -> bool:
-        inside = math.isfinite(value) and self.low <= value <= self.high
-        return inside and value not in self.without
+        inside = self.low <= value <= self.high and value not in self.without
+        return inside and (isinstance(value, int) or math.isfinite(value))
 
     def __str__(self) -> str:
         if self.high == math.inf:
@@ -43,14 +44,37 @@ def from_dict(values: Mapping[str, Any], cls: type[T], where: str = "config") ->
         UserError: an unknown or missing key, a wrong type or an unknown choice; names the key with
             its path and the nearest valid name.
     """
+    if not isinstance(values, Mapping):
+        _wrong(values, "keys", where)
     hints = typing.get_type_hints(cls, include_extras=True)
     unknown = sorted(set(values) - set(hints))
     if unknown:
         raise UserError(f"unknown key {where}.{unknown[0]}{nearest(unknown[0], hints)}")
+    values = {**_defaults(cls), **values}
     missing = [name for name in hints if name not in values]
     if missing:
         raise UserError(f"missing key {where}.{missing[0]}; start from configs/base.py")
     return cls(**{k: _convert(values[k], hint, f"{where}.{k}") for k, hint in hints.items()})
+
+
+def _defaults(cls: type) -> dict[str, Any]:
+    """Keys that runs of earlier versions lack, with the value that those runs had all the same."""
+    fields = dataclasses.fields(cls)
+    return {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
+
+
+def completed(values: Mapping[str, Any], cls: type) -> dict[str, Any]:
+    """Nested values as an earlier version wrote them, with the keys that were added since."""
+    full = {**_defaults(cls), **values}
+    for name, hint in typing.get_type_hints(cls).items():
+        several = typing.get_origin(hint) is tuple
+        part: type = typing.get_args(hint)[0] if several else hint
+        if name in full and dataclasses.is_dataclass(part):
+            value = full[name]
+            full[name] = (
+                [completed(item, part) for item in value] if several else completed(value, part)
+            )
+    return full
 
 
 def nearest(name: str, valid: typing.Iterable[str]) -> str:
@@ -81,17 +105,23 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
     if origin is Literal:
         choices = typing.get_args(hint)
         if value not in choices:
-            raise UserError(f"{where}={value!r}{nearest(str(value), choices)}")
+            raise UserError(f"{where}={shown(value)}{nearest(str(value)[:80], choices)}")
         return value
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        return float(value) if abs(value) < 2**1000 else _wrong(value, "float", where)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
         _wrong(value, hint.__name__, where)
     return value
 
 
 def _wrong(value: Any, wanted: str, where: str) -> typing.NoReturn:
-    raise UserError(f"{where}={value!r} should be {wanted}")
+    raise UserError(f"{where}={shown(value)} should be {wanted}")
+
+
+def shown(value: Any) -> str:
+    """A value for an error line: on one line, the middle of a long one left out."""
+    text = reprlib.repr(value) if isinstance(value, Mapping | list | tuple) else repr(value)
+    return text if len(text) <= 80 else f"{text[:60]}…{text[-15:]}"
 
 
 def to_dict(config: Any) -> dict[str, Any]:

@@ -12,10 +12,9 @@ from etils import epath
 from bert_jax import compile_cache, report, sharding
 from bert_jax.config import Config
 from bert_jax.config_file import load
-from bert_jax.errors import UserError
 from bert_jax.terminal import console
 from data_pipeline.build import build_store, train_tokenizer
-from data_pipeline.sources import SourceSpec, parse_source
+from data_pipeline.sources import SourceSpec, guess_kind, parse_source
 from data_pipeline.store import TokenStore
 from data_pipeline.tokenizer import Tokenizer
 
@@ -56,17 +55,10 @@ def demo(workdir: Path, *, data: str | None = None, steps: int | None = None) ->
 
 
 def _source(data: str | None) -> SourceSpec:
-    """The user's text by the look of its first file, or Python's own documentation."""
+    """The user's text by the look of its files, or Python's own documentation."""
     if data is None:
         return parse_source("python")
-    path = Path(data)
-    first = next((f for f in sorted(path.rglob("*")) if f.is_file()), path)
-    if not first.is_file():
-        raise UserError(f"{data}: no file there; give a file or a folder of text")
-    with first.open("rb") as file:
-        start = file.read(8)
-    kind = "wikiextractor" if start.startswith((b"<doc ", b'{"')) else "books"
-    return parse_source(f"{kind}:{data},name=text")
+    return parse_source(f"{guess_kind(Path(data))}:{data},name=text")
 
 
 def _stage(name: str, run: Callable[[], T]) -> T:
@@ -170,4 +162,4 @@ def _report(workdir: Path, store: TokenStore, fills: Sequence[Fill]) -> None:
     page.text("Sentences of the held-out documents, one word hidden from the model.")
     rows = [(fill.masked, fill.truth, fill.guesses) for fill in fills]
     page.table(("sentence", "hidden word", "guesses"), rows)
-    page.save(epath.Path(workdir / "report.html"))
+    page.save(workdir / "report.html")

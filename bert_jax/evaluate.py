@@ -29,9 +29,11 @@ from bert_jax.records.event_log import EventLog
 from bert_jax.records.step_report import Totals
 from bert_jax.step import Program, make_program
 from bert_jax.terminal import NAMES, console, measured, progress, table
+from bert_jax.workdir import check_own
 from data_pipeline.baselines import bigram_loss, unigram_loss
 from data_pipeline.batch import prefetch
 from data_pipeline.buckets import open_path
+from data_pipeline.pairing import SEPARATED
 from data_pipeline.store import TokenStore, open_store
 
 
@@ -62,6 +64,10 @@ class HeldOut:
         alone = held_out_config(config, phase)
         self._batch_size = alone.phases[0].batch_size
         self._batches = make_batches(alone, store, store.held_out, alone.phases[0])
+        # RoBERTa's masks alone cover specials, which the frequencies of the text do not know.
+        predicted = config.data.masking == "roberta"
+        specials = self._batches.specials_per_token() if predicted else (0.0, 0.0)
+        self.corpus = objectives.Corpus.of(store, specials)
         self._sources = store.sources
         whole, most = self._batches.rows_per_epoch, config.evaluation.batches * phase.batch_size
         self.rows = min(whole, most or whole)
@@ -126,13 +132,15 @@ def evaluate_run(
         The records as written.
 
     Raises:
-        UserError: no such checkpoint, the store has another tokenizer, or the model has no head for
-            what is asked.
+        UserError: no such checkpoint, or it is another run's, the store has another tokenizer, or
+            the model has no head for what is asked.
     """
     folder = open_path(workdir)
     steps = complete_steps(folder) if step == "all" else []
     steps = steps or [find_step(folder, None if step == "all" else step)]
     metas = {one: read_meta(folder, one) for one in steps}
+    for meta in metas.values():
+        check_own(folder, meta)
     newest = metas[steps[-1]]
     config = _asked(from_dict(newest["config"], Config), store, batches, pairing, masking)
     text = _open(config.data.store, newest["data"], given=store is not None)
@@ -182,6 +190,8 @@ def _asked(
         )
     asked = {"store": store, "pairing": pairing, "masking": masking}
     values = to_dict(config.data) | {name: value for name, value in asked.items() if value}
+    if values["pairing"] not in SEPARATED:
+        values["separators"] = "documents"
     values["span_boundary"] &= values["masking"] == "span"
     data = from_dict(values, DataConfig, "config.data")
     evaluation = dataclasses.replace(config.evaluation, batches=batches)
@@ -219,7 +229,7 @@ class _Measure:
             compute = dataclasses.replace(compute, attention="auto")
         alone = dataclasses.replace(alone, mesh=mesh, compute=compute)
         self._mesh = sharding.make_mesh(mesh, devices[:count])
-        self._program = make_program(alone, self._mesh, objectives.Corpus.of(store))
+        self._program = make_program(alone, self._mesh, self.held_out.corpus)
 
     def of(self, params: dict, bar: Any) -> dict[str, float]:
         """The scalars; the bar goes on by one for each batch."""

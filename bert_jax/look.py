@@ -1,21 +1,24 @@
 """Looking at data: what a store holds, what is made of it, and the very batch a step saw."""
 
+import io
 import json
+import os
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import rich.text
 from etils import epath
-from rich.markup import escape
 from rich.table import Table
 
 from bert_jax import overview, report
 from bert_jax.batches import make_batches
 from bert_jax.config import Config
 from bert_jax.config_values import from_dict
-from bert_jax.errors import UserError
-from bert_jax.terminal import console
+from bert_jax.errors import StorageError, UserError
+from bert_jax.terminal import console, plain
+from data_pipeline import atomic
 from data_pipeline.baselines import tokens_per_document
 from data_pipeline.batch import Batch
 from data_pipeline.buckets import is_remote, open_path
@@ -143,14 +146,12 @@ def inspect(
 
 
 def _print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    table = Table(
-        title=escape(title), title_justify="left", title_style="bold", min_width=len(title)
-    )
+    table = Table(title=title, title_justify="left", title_style="bold", min_width=len(title))
     for column, name in enumerate(header):
         numbers = all(_is_number(row[column]) for row in rows)
-        table.add_column(escape(name), justify="right" if numbers else "left", overflow="fold")
+        table.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(f"{v:,}" if isinstance(v, int) else escape(str(v)) for v in row))
+        table.add_row(*(f"{v:,}" if isinstance(v, int) else str(v) for v in row))
     console.print(table)
 
 
@@ -161,10 +162,13 @@ def _is_number(value: object) -> bool:
 def _print_bars(title: str, lengths: Lengths) -> None:
     console.print(rich.text.Text(f"{title}: {_COUNTED[title]}", "bold"))
     bins = lengths.bins()
+    # As rich does with the frames of tables, where the terminal has no such characters.
+    block = "#" if console.options.ascii_only else "█"
     most = max((count for _, _, count in bins), default=1)
     for low, high, count in bins:
         name = f"{low:,}" if low == high else f"{low:,}-{high:,}"
-        console.print(rich.text.Text(f"{name:>17} {'█' * round(40 * count / most):<40} {count:,}"))
+        bar = block * round(40 * count / most)
+        console.print(rich.text.Text(f"{name:>17} {bar:<40} {count:,}"))
 
 
 def _print_examples(examples: Sequence[ShownExample], heads: Sequence[str]) -> None:
@@ -174,7 +178,7 @@ def _print_examples(examples: Sequence[ShownExample], heads: Sequence[str]) -> N
             shown = f"{token.text}→{token.original}" if token.original else token.text
             text.append(" " if token.space else "")
             text.append(shown, f"{_STYLES[token.kind]} {'underline' if token.edge else ''}".strip())
-        console.print(rich.text.Text(f"\n{head}", "bold"))
+        console.print(rich.text.Text(f"\n{plain(head)}", "bold"))
         console.print(text, soft_wrap=False)
 
 
@@ -196,10 +200,7 @@ def _write_page(
             page.figure(report.histogram(of, xlabel=_COUNTED[name]), name)
     page.heading("Examples")
     page.examples(examples, heads)
-    try:
-        page.save(file)
-    except OSError as error:
-        raise UserError(f"{file}: cannot be written ({error.strerror})") from None
+    page.save(file)
     console.print(f"wrote {file}")
 
 
@@ -226,12 +227,29 @@ def batch(
     shown = decode(_first(arrays, few), vocabulary, chosen[:few])
     _print_examples(shown, [overview.head(example, config.data, store) for example in shown])
     if out:
-        try:
-            with epath.Path(out).open("wb") as stream:
-                np.savez(stream, allow_pickle=False, **arrays)
-        except OSError as error:
-            raise UserError(f"{out}: cannot be written ({error.strerror})") from None
+        _write_batch(out, arrays)
         console.print(f"\nwrote {len(chosen)} rows to {out}: {', '.join(arrays)}")
+
+
+def _write_batch(out: str, arrays: Batch) -> None:
+    data = io.BytesIO()
+    np.savez(data, allow_pickle=False, **arrays)
+    try:
+        if is_remote(out):
+            epath.Path(out).write_bytes(data.getvalue())
+        else:
+            atomic.write_bytes(os.path.realpath(out), data.getvalue())
+    except OSError as error:
+        raise StorageError(f"{out}: cannot be written ({error.strerror or error})") from error
+
+
+def is_batch(path: Path) -> bool:
+    """Whether a file is a batch that was written here, and may be written anew."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return "input_ids" in getattr(arrays, "files", ())
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+        return False
 
 
 def open_run(workdir: epath.Path, store_path: str | None = None) -> tuple[Config, TokenStore]:
@@ -246,12 +264,15 @@ def open_run(workdir: epath.Path, store_path: str | None = None) -> tuple[Config
     file = workdir / "config.json"
     try:
         description = json.loads(file.read_text())
-        config, data = from_dict(description["config"], Config), description["data"]
+        if not isinstance(description["data"], dict):
+            raise TypeError
+        config = from_dict(description["config"], Config)
+        data = {name: str(description["data"][name]) for name in ("tokenizer", "train")}
     except FileNotFoundError:
         raise UserError(
             f"{workdir}: no config.json there; give the --workdir of a pretraining run"
         ) from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise UserError(f"{file}: not what a pretraining run writes") from None
     store = open_store(store_path or config.data.store)
     for name, digest in (("tokenizer", store.tokenizer_digest), ("train", store.train.digest)):

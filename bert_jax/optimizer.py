@@ -4,6 +4,7 @@ None of them knows the learning rate: the step applies params - rate·update, th
 function of the run's step alone (schedule.py). So no counter of an optimizer can disagree with it.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -88,7 +89,7 @@ def _round_at_random(x: jax.Array, key: jax.Array) -> jax.Array:
 
 
 def decayed(params: Any) -> Any:
-    """True where weight decay applies: all but biases and LayerNorm (optimization.py:65)."""
+    """True for weights, which BERT decays: all but biases and LayerNorm (optimization.py:65)."""
 
     def leaf(path: tuple, _: Any) -> bool:
         names = {key.key for key in path}
@@ -100,6 +101,15 @@ def decayed(params: Any) -> Any:
 def make_optimizer(config: OptimizerConfig, axes: Any) -> optax.GradientTransformationExtraArgs:
     """Clip by global norm, Adam, weight decay, LAMB's ratio: the update before the learning rate.
 
+    Weight decay is decoupled and scaled by the rate: weight_decay·p is added to Adam's update.
+    `weight_decay_on="all"` adds it for biases and LayerNorm too, as fairseq does, which has one
+    group of parameters.
+
+    `adamw` corrects the bias first and adds eps to the root after, as torch and apex's `FusedAdam`
+    do, which fairseq takes on GPUs that have it. fairseq's own `optim/adam.py` adds eps before the
+    correction, so that it is eps/√(1 - b2^t) here: 7 times eps in the first update with b2 = 0.98.
+    apex's older contrib kernel multiplies decay by the correction as well.
+
     Args:
         axes: a tree like the parameters', with the name of each dimension in place of an array
             (`sharding.param_axes`). Only LAMB reads it.
@@ -110,10 +120,12 @@ def make_optimizer(config: OptimizerConfig, axes: Any) -> optax.GradientTransfor
     variant = lamb.VARIANTS.get(config.name)
     corrected = variant.bias_correction if variant else config.name == "adamw"
     adam = optax.scale_by_adam if corrected else scale_by_bert_adam
+    everything = functools.partial(jax.tree.map, lambda _: True)  # as a mask: one state for both
+    on = decayed if config.weight_decay_on == "weights" else everything
     chain = optax.chain(
         optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity(),
         keep_moments_in(config.moment_dtype, adam(config.b1, config.b2, config.eps)),
-        optax.add_decayed_weights(config.weight_decay, mask=decayed),
+        optax.add_decayed_weights(config.weight_decay, mask=on),
         lamb.scale_by_ratio(variant, axes, decayed) if variant else optax.identity(),
     )
     return optax.with_extra_args_support(chain)

@@ -2,10 +2,17 @@
 
 import html
 import io
+import os
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from etils import epath
+
+from bert_jax.errors import StorageError
+from bert_jax.terminal import plain
+from data_pipeline import atomic
+from data_pipeline.buckets import is_remote
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -13,9 +20,14 @@ if TYPE_CHECKING:
     from bert_jax.records.goodput import Goodput
     from data_pipeline.inspect import Lengths, ShownExample, ShownToken
 
-_PAGE = """<!doctype html>
+_MARK = '<meta name="generator" content="bert-jax">'
+_PAGE = (
+    """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
+"""
+    + _MARK
+    + """
 <title>{title}</title>
 <style>
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
@@ -36,10 +48,14 @@ figcaption, .note {{ color: #5a6a7a; }} figure {{ margin: 1rem 0; }}
 {body}
 </body></html>
 """
+)
 
 
 class Page:
-    """Collects sections; `save` writes them as one self-contained file."""
+    """Collects sections; `save` writes them as one self-contained file.
+
+    All text is escaped here, whatever it is and wherever it comes from; only figures are markup.
+    """
 
     def __init__(self, title: str):
         self._title = title
@@ -79,9 +95,28 @@ class Page:
                 f'<p dir="auto">{body}</p></div>'
             )
 
-    def save(self, path: epath.Path) -> None:
-        title = html.escape(self._title)
-        path.write_text(_PAGE.format(title=title, body="\n".join(self._parts)))
+    def save(self, path: epath.PathLike) -> None:
+        """Writes the page; an older file is as it was until then.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        page = _PAGE.format(title=html.escape(self._title), body="\n".join(self._parts))
+        data = page.encode(errors="backslashreplace")  # halves of characters, of names of files
+        try:
+            if is_remote(path):
+                epath.Path(path).write_bytes(data)
+            else:
+                atomic.write_bytes(os.path.realpath(path), data)
+        except OSError as error:
+            reason = error.strerror or error
+            raise StorageError(f"{os.fspath(path)}: cannot be written ({reason})") from error
+
+
+def is_page(path: epath.PathLike) -> bool:
+    """Whether a file is a page that was written here, and may be written anew."""
+    with epath.Path(path).open("rb") as file:
+        return _MARK.encode() in file.read(1000)
 
 
 def _cell(value: Any) -> str:
@@ -91,7 +126,7 @@ def _cell(value: Any) -> str:
         value = f"{value:,}"
     elif not str(value).endswith("%"):
         return f"<td>{html.escape(str(value))}</td>"
-    return f'<td class="number">{value}</td>'
+    return f'<td class="number">{html.escape(str(value))}</td>'
 
 
 def _token(token: "ShownToken") -> str:
@@ -128,14 +163,23 @@ def curves(
 
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     axes = figure.add_subplot()
-    for name, (x, y) in lines.items():
+    for name, (x, y) in _plain(lines).items():
         few = len(x) < 30
         axes.plot(x, y, label=name, linewidth=1.5, marker="o" if few else None, markersize=3)
-    for i, (name, value) in enumerate((baselines or {}).items()):
+    for i, (name, value) in enumerate(_plain(baselines or {}).items()):
         axes.axhline(value, label=name, linestyle=("--", ":", "-.")[i % 3], color="#888")
     axes.set(xlabel="step", ylabel=ylabel)
     axes.legend(frameon=False)
     return _svg(figure)
+
+
+def _plain(named: Mapping[str, Any]) -> dict[str, Any]:
+    """Names as matplotlib draws them literally: a formula in one, or a _ before it, means nothing
+    here, and control characters would not be XML."""
+    shown = {name: plain(name).replace("$", r"\$") for name in named}
+    return {
+        f" {text}" if text.startswith("_") else text: named[name] for name, text in shown.items()
+    }
 
 
 def _svg(figure: "Figure") -> str:
@@ -144,7 +188,9 @@ def _svg(figure: "Figure") -> str:
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.3)
     out = io.StringIO()
-    figure.savefig(out, format="svg", metadata={"Date": None})
+    with warnings.catch_warnings():  # of letters that the font does not have
+        warnings.simplefilter("ignore", UserWarning)
+        figure.savefig(out, format="svg", metadata={"Date": None})
     text = out.getvalue()
     return text[text.index("<svg") :]
 
@@ -228,7 +274,7 @@ def stacked_bar(parts: Mapping[str, float]) -> str:
     figure = Figure(figsize=(8, 1.9), layout="constrained")
     axes = figure.add_subplot()
     colours, left, whole = colormaps["tab20"], 0.0, sum(parts.values())
-    for i, (name, part) in enumerate(parts.items()):
+    for i, (name, part) in enumerate(_plain(parts).items()):
         share = part / whole
         axes.barh([0], [share], left=left, label=f"{name} {share:.1%}", color=colours(i % 20))
         left += share
@@ -243,6 +289,7 @@ def stacked_bars(rows: Mapping[str, Mapping[str, float]], *, xlabel: str) -> str
     from matplotlib import colormaps
     from matplotlib.figure import Figure
 
+    rows = {name: _plain(row) for name, row in _plain(rows).items()}
     figure = Figure(figsize=(8, 0.8 + 0.32 * len(rows)), layout="constrained")
     axes = figure.add_subplot()
     colours, left = colormaps["tab10"], dict.fromkeys(rows, 0.0)

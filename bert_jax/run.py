@@ -3,6 +3,8 @@
 import dataclasses
 import functools
 import json
+import math
+import os
 from typing import Any
 
 import jax
@@ -11,16 +13,16 @@ from etils import epath
 from bert_jax import sharding, workdir
 from bert_jax.batches import make_batches
 from bert_jax.config import Config, PhaseConfig
-from bert_jax.errors import UserError
+from bert_jax.errors import STORAGE, UserError
 from bert_jax.evaluate import HeldOut
 from bert_jax.job.session import Job
-from bert_jax.objectives import Corpus
 from bert_jax.records.metrics import step_flops
 from bert_jax.records.step_report import StepReport
 from bert_jax.step import Program, make_program
 from bert_jax.terminal import console
 from data_pipeline.batch import Batches
 from data_pipeline.store import TokenStore, open_store
+from data_pipeline.watched_files import exit_if_cut
 from launch.accelerators import peak_flops
 
 
@@ -103,11 +105,11 @@ def prepare(config: Config, folder: epath.Path, job: Job) -> Run:
     workdir.check_first(folder, config)
     store = open_store(config.data.store)
     check_vocabulary(config, store)
+    exit_if_cut(store.path, store.mapped, STORAGE)
     with job.watch.doing("start"):  # JAX starts its devices here, together with all processes
         mesh = sharding.make_mesh(config.mesh)
     for phase in config.phases:
         sharding.check_divides(mesh, phase.batch_size, phase.micro_batches)
-    corpus = Corpus.of(store)
     # All phases are planned now: what does not work should not be found out after a week.
     stages = tuple(
         Stage(
@@ -141,16 +143,44 @@ def prepare(config: Config, folder: epath.Path, job: Job) -> Run:
             f"{peers.name(peers.process_id)}: {config.data.store} is not the same store on every "
             "machine (by digest); give all of them the same one"
         )
+    program = make_program(config, mesh, stages[0].held_out.corpus)
+    _check_memory(program.abstract, mesh)
     return Run(
         config=config,
         folder=folder,
         store=store,
-        program=make_program(config, mesh, corpus),
+        program=program,
         mesh=mesh,
         stages=stages,
         description=description,
         job=job,
     )
+
+
+def _check_memory(state: Any, mesh: jax.sharding.Mesh) -> None:
+    """Raises UserError where not even the state fits: on a CPU nothing would refuse it, and the
+    system would kill some process once it is written to."""
+    of_device = sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for leaf in jax.tree.leaves(state)
+    )
+    here = mesh.local_devices
+    there: int | None
+    if here[0].platform == "cpu":  # they share the machine's
+        needed, there = of_device * len(here), _machine_memory()
+    else:
+        needed, there = of_device, (here[0].memory_stats() or {}).get("bytes_limit")
+    if there and needed > there:
+        raise UserError(
+            f"config.model: parameters and what the optimizer keeps take {needed / 1e9:,.1f} GB "
+            f"where there are {there / 1e9:,.1f} GB; make the model smaller, or split it over more "
+            "devices (config.mesh.fsdp, config.mesh.tensor)"
+        )
+
+
+def _machine_memory() -> int:
+    """Bytes."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def compile_stage(run: Run, stage: Stage, first: int) -> Programs:

@@ -8,7 +8,7 @@ from typing import Any
 
 from etils import epath
 
-from bert_jax import workdir, workdir_lock
+from bert_jax import run_identity, workdir, workdir_lock
 from bert_jax.checkpoint import saved
 from bert_jax.checkpoint.saved import Quarantined, health, list_quarantined, list_saved
 from bert_jax.config import Config
@@ -95,7 +95,7 @@ def read(folder: epath.PathLike) -> Status:
     path = epath.Path(folder)
     description = workdir.read(path)
     config = from_dict(description["config"], Config)
-    found = health(path)
+    found = health(path, lambda meta: run_identity.foreign(meta, description))
     records = [r for r in metrics.records(path / metrics.LOG) if is_finite(r.get("time"))]
     tries = attempts.split(records)
     # The latest written: a stretch that is being repeated after a crash may lie behind others.
@@ -161,7 +161,8 @@ def write_page(folder: epath.PathLike, path: epath.PathLike) -> None:
     cannot be read any more.
 
     Raises:
-        UserError: the file cannot be written.
+        UserError: there is no run in the folder.
+        StorageError: the file cannot be written.
     """
     from bert_jax import report
 
@@ -170,10 +171,7 @@ def write_page(folder: epath.PathLike, path: epath.PathLike) -> None:
     page = report.Page(f"Run {run.name}")
     report.add_training(page, run, token_baselines=_bigram(config.data.store))
     report.add_goodput(page, goodput.account(metrics.records(run / metrics.LOG)))
-    try:
-        page.save(epath.Path(path))
-    except OSError as error:
-        raise UserError(f"{path}: cannot write the page ({error.strerror})") from error
+    page.save(path)
 
 
 def _bigram(store: str) -> dict[str, float]:
@@ -231,7 +229,7 @@ def _checkpoints(
     path: epath.Path, config: Config, found: Mapping[int, str]
 ) -> list[CheckpointStatus]:
     """found: step -> what is wrong with it."""
-    there = {one.step: one for one in list_saved(path)}
+    there = {one.step: one for one in list_saved(path) if not found.get(one.step)}
     why = saved.reasons(list(there.values()), config.checkpoint, config.phase_ends)
     return [
         CheckpointStatus(

@@ -1,38 +1,39 @@
 """What a person sees: a bar with loss, tokens/s and time left, or plain lines; tables."""
 
 import contextlib
-import os
-import sys
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
+from typing import Any
 
 import rich.console
 import rich.progress
+import rich.text
 
-console = rich.console.Console(highlight=False, soft_wrap=True)
+# What would steer a terminal or cannot be printed: control characters but line feed and tab, halves
+# of characters (names that are no UTF-8), and those that turn the direction of writing round.
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
+
+
+def plain(text: str) -> str:
+    """The text with everything in it that a terminal would obey replaced."""
+    return _UNSAFE.sub("\ufffd", text)
+
+
+class Console(rich.console.Console):
+    """Prints text as it is: names of files, sources and tokens are no markup and no emoji codes."""
+
+    def __init__(self, *, stderr: bool = False):
+        super().__init__(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+    def render_str(self, text: str, **options: Any) -> rich.text.Text:
+        return super().render_str(plain(text), **options)
+
+
+console = Console()
 
 # Metric names -> what people call them.
 NAMES = {"mlm": "MLM", "nsp": "NSP", "sop": "SOP", "sbo": "SBO"}
-
-
-@contextlib.contextmanager
-def own_stdout() -> Iterator[None]:
-    """Standard output is Python's alone: gloo prints a line for every device from C++."""
-    before = sys.__stdout__
-    if before is None or sys.stdout is not before or before.fileno() != 1:  # a notebook, a test
-        yield
-        return
-    before.flush()
-    ours, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.close(nowhere)
-    with open(ours, "w", buffering=1, encoding=before.encoding, errors=before.errors) as sys.stdout:
-        try:
-            yield
-        finally:
-            sys.stdout.flush()
-            sys.stdout = before
-            os.dup2(ours, 1)
 
 
 class RunDisplay:
@@ -130,9 +131,9 @@ def progress(what: str, total: int) -> rich.progress.Progress:
 @contextlib.contextmanager
 def working(what: str) -> Iterator[None]:
     """On standard error, that something long is done, with the time so far; elsewhere one line."""
-    errors = rich.console.Console(stderr=True, highlight=False, soft_wrap=True)
+    errors = Console(stderr=True)
     if not errors.is_terminal:
-        errors.print(f"{what} …", markup=False)
+        errors.print(f"{what} …")
         yield
         return
     spinner = rich.progress.Progress(

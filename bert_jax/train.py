@@ -6,6 +6,7 @@ The data state is the step. All processes of a job run this loop alike; process 
 import contextlib
 import dataclasses
 import functools
+import json
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -14,7 +15,7 @@ from typing import Any, NoReturn
 import jax
 from etils import epath
 
-from bert_jax import nonfinite, workdir, workdir_lock
+from bert_jax import nonfinite, run_identity, workdir, workdir_lock
 from bert_jax.checkpoint.checkpoints import Checkpoints
 from bert_jax.config import Config
 from bert_jax.errors import NUMBERS, STOPPED, NumbersError, StoppedError, UserError
@@ -39,6 +40,7 @@ def pretrain(
     job: Job | None = None,
     stop_after: int | None = None,
     strict_restore: bool = False,
+    adopt: bool = False,
     profile: Steps | None = None,
 ) -> None:
     """Trains until `config.total_steps`, from the newest good checkpoint in the folder if any.
@@ -47,14 +49,17 @@ def pretrain(
         folder: the workdir; may be a bucket.
         job: this process's part in a job; by default there is this process alone.
         stop_after: stop (and save) at this step, as if interrupted there.
-        strict_restore: stop at a damaged checkpoint instead of going on from an older one.
+        strict_restore: stop at a damaged checkpoint, or one of another run, instead of setting it
+            aside and going on from an older one.
+        adopt: take checkpoints of other runs that are there into this run.
         profile: steps to trace.
 
     Raises:
         UserError: the store, the configuration and the folder do not fit together.
         StoppedError: interrupted; everything is saved.
         NumbersError: too many losses or gradients in a row are not finite; everything is saved.
-        StorageError: a checkpoint cannot be written, or none that is there is good.
+        StorageError: a checkpoint cannot be written, none that is there is good, or the store
+            changed while it was in use.
     """
     with contextlib.ExitStack() as stack:
         job = job or stack.enter_context(session.within(config))
@@ -64,6 +69,7 @@ def pretrain(
         if job.peers.is_first:
             stack.enter_context(workdir_lock.held(run.folder))
         writer = stack.enter_context(closing(MetricWriter(run.folder)))
+        run, known = _claim(run, writer, adopt)
         checkpoints = Checkpoints(
             run.folder,
             config.checkpoint,
@@ -73,7 +79,7 @@ def pretrain(
         )
         stack.enter_context(_closing(checkpoints, job))
         stack.enter_context(jax.set_mesh(run.mesh))
-        state, unevaluated = _begin(run, checkpoints, strict_restore)
+        state, unevaluated = _begin(run, checkpoints, strict_restore, known)
         first = job.watch.step = int(state["step"])
         left = [s for s in run.stages if s.last > first or (s.last == first and unevaluated)]
         if first:
@@ -116,23 +122,48 @@ def pretrain(
         with job.watch.doing("save"):
             checkpoints.wait()
         if left:
+            run.store.files.check()
             seconds = job.watch.seconds()
             writer.event("finished", config.total_steps, left[-1].index, seconds=seconds)
             if job.peers.is_first:
                 _report_time(run)
 
 
-def _begin(run: Run, checkpoints: Checkpoints, strict: bool) -> tuple[State, bool]:
+def _claim(run: Run, writer: MetricWriter, adopt: bool) -> tuple[Run, dict[str, Any]]:
+    """The run with its id, and what tells its checkpoints from others, see `workdir.begin`.
+
+    The workdir is the run's from here on; before, nothing in it was changed.
+    """
+    said = ""
+    if run.job.peers.is_first:
+        known, adopted = workdir.begin(run.folder, run.description, adopt=adopt)
+        said = json.dumps(known)
+        for one in adopted:
+            step, why = one["step"], one["why"]
+            console.print(f"adopts the checkpoint of step {step}, {why}", markup=False)
+            about = {"run_id": one["run_id"], "reason": why}
+            _note_checkpoint(writer, run, "adopted", step, about)
+    known = json.loads(run.job.peers.exchange("run", said)[0])
+    own = {name: value for name, value in known.items() if name in ("run_id", "adopted")}
+    return dataclasses.replace(run, description=run.description | own), known
+
+
+def _begin(
+    run: Run, checkpoints: Checkpoints, strict: bool, known: dict[str, Any]
+) -> tuple[State, bool]:
     """The state to go on from, and whether the evaluation of it, which was stopped, is left to do.
 
-    The workdir belongs to the run from here on.
+    known: what tells the run's checkpoints, see `workdir.begin`.
     """
     job, abstract = run.job, run.program.abstract
     with job.watch.doing("compile"):
         checkpoints.prepare(abstract)
     with job.watch.doing("restore"):
-        found = checkpoints.restore_newest(abstract, strict=strict)
+        foreign = functools.partial(run_identity.foreign, run=known)
+        found = checkpoints.restore_newest(abstract, strict=strict, foreign=foreign)
     step = found[1]["step"] if found else None
+    if found and not run_identity.is_adopted(found[1], known):
+        run_identity.check(run.folder, found[1], run.description, found[1]["step"])
     if job.peers.is_first:
         for change in workdir.claim(run.folder, run.description, resuming_at=step):
             console.print(change, markup=False)
@@ -326,12 +357,14 @@ class _Loop:
                 begin=self.stops.begin,
                 while_waiting=self.stops.check,
             )
+        self.run.store.files.check()
         self.writer.write("eval", self.done, self.stage.index, evaluated)
         self.display.evaluation(self.done, evaluated)
         self.evaluated = evaluated
         return evaluated
 
     def _save(self, state: State) -> None:
+        self.run.store.files.check()  # what was trained on garbage is not kept
         with self.watch.doing("save"):
             self.checkpoints.save(
                 state, self.run.description, phase=self.stage.index, evaluation=self.evaluated

@@ -1,42 +1,46 @@
 """What a run's folder belongs to: its configuration, its data, its tokenizer.
 
-<workdir>/config.json     configuration, the digests of what it was trained on, the versions and
-                          devices it last ran with
+<workdir>/config.json     the run's id and configuration, the digests of what it was trained on, the
+                          versions and devices it last ran with, checkpoints that it adopted
           tokenizer.json  the tokenizer of the store, as it will be exported
           checkpoints/ metrics.jsonl evaluations.jsonl tensorboard/
+
+`config.json` is the mark of a workdir: it is written before anything else (but the lock), and a
+folder that holds something and has no such mark is refused before anything in it changes.
 """
 
 import contextlib
-import dataclasses
 import hashlib
 import json
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from etils import epath
 
+from bert_jax import run_identity
 from bert_jax.checkpoint import saved
 from bert_jax.config import Config
-from bert_jax.config_values import flatten, to_dict
+from bert_jax.config_values import to_dict
 from bert_jax.errors import StorageError, UserError
 from bert_jax.versions import versions
-from data_pipeline.buckets import again, check_bucket, is_remote, is_transient, open_path, saying
+from data_pipeline.buckets import (
+    again,
+    check_bucket,
+    is_remote,
+    is_special,
+    is_transient,
+    open_path,
+    put,
+    saying,
+)
 from data_pipeline.manifest import SPLITS, read_manifest, split_digest
 from data_pipeline.store import TokenStore
 
-# What may change between two starts of one run: none of it changes which examples a step sees or
-# what the parameters mean, or in which type checkpoints hold the moments.
-_MAY_CHANGE = re.compile(
-    r"config\.(log_every_steps|data\.store|optimizer\.(?!name|moment_dtype)"
-    r"|mesh\.|compute\.|checkpoint\.|evaluation\.|deadlines\.)"
-)
-_OF_PHASE = re.compile(r"(?:config\.phases|data\.rows_per_epoch)\[(\d+)\](?:\.(\w+))?")
-# The same for a phase that has begun and not ended.
-_MAY_CHANGE_IN_PHASE = {"steps", "micro_batches", "learning_rate", "warmup_steps"}
-# Of what may change, what changes the order or precision in which numbers are added up.
-_ROUNDS = re.compile(r"config\.(mesh|compute)\.|config\.phases\[\d+\]\.micro_batches")
-_BITS = ": the last bits may differ"
+# In a folder that is free: the lock of a run that died before it wrote config.json, what it had of
+# that, and what a new file system holds.
+_NO_CONTENT = re.compile(r"|\.lock|\.(config|tokenizer)\.json\.(\d+\.)?tmp|lost\+found")
 
 
 def describe(
@@ -73,7 +77,7 @@ def digest(config: Config) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def read(workdir: epath.Path) -> dict[str, Any]:
+def read(workdir: epath.PathLike) -> dict[str, Any]:
     """The description of the run in a folder.
 
     Raises:
@@ -82,10 +86,11 @@ def read(workdir: epath.Path) -> dict[str, Any]:
     path = open_path(workdir) / "config.json"
     with saying(path):
         try:
-            description = json.loads(again(path.read_bytes))
-            if {"config", "data"} <= set(description):
+            data = b"" if is_special(path) else again(path.read_bytes)
+            description: dict[str, Any] = json.loads(data)
+            if _is_description(description):
                 return description
-        except (FileNotFoundError, NotADirectoryError, ValueError, TypeError):
+        except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
             pass
     raise UserError(
         f"{workdir}: not the folder of a pretraining run (no config.json of one in it); "
@@ -93,8 +98,23 @@ def read(workdir: epath.Path) -> dict[str, Any]:
     )
 
 
+def _is_description(value: Any) -> bool:
+    try:
+        steps = [phase["steps"] for phase in value["config"]["phases"]]
+        states = [one["state"] for one in value.get("adopted", [])]
+        typed = all(isinstance(s, int) for s in steps) and all(isinstance(s, str) for s in states)
+        return typed and isinstance(value["data"], dict)
+    except (KeyError, TypeError, AttributeError):
+        return False
+
+
 def check_free(workdir: epath.PathLike) -> None:
-    """Raises UserError where a run would write over files that are not of a run, or cannot read."""
+    """Changes nothing in the folder.
+
+    Raises:
+        UserError: a run would write over files that are not of a run, or cannot read or name them.
+    """
+    _check_name(os.fspath(workdir))
     folder = open_path(workdir)
     with saying(folder, "cannot be the folder of a run"):
         if is_remote(folder):
@@ -103,10 +123,26 @@ def check_free(workdir: epath.PathLike) -> None:
             raise UserError(f"{folder}: a file; give a folder as --workdir")
         if (folder / "config.json").exists():
             _check_is_run(folder)
-        elif (folder / "tokenizer.json").exists():
-            raise UserError(
-                f"{folder}: its tokenizer.json is not of a pretraining run; give another --workdir"
-            )
+            return
+        # A bucket may hold an object of the folder's own name.
+        names = set(saved.listed(folder)) - ({folder.name} if is_remote(folder) else set())
+    held = sorted(name for name in names if not _NO_CONTENT.fullmatch(name))
+    if held and _first_meta(folder) is None:
+        more = ", …" if len(held) > 3 else ""
+        raise UserError(
+            f"{folder}: holds {', '.join(held[:3])}{more}, and no config.json of a pretraining "
+            "run; nothing was changed. Give a new or empty folder as --workdir"
+        )
+
+
+def _check_name(workdir: str) -> None:
+    try:
+        usable = "\0" not in workdir and bool(workdir.encode())
+    except UnicodeEncodeError:
+        usable = False
+    if not usable:
+        shown = workdir.encode("ascii", "backslashreplace").decode()
+        raise UserError(f"--workdir={shown}: not a name in UTF-8; give the folder another name")
 
 
 def _check_is_run(folder: epath.Path) -> None:
@@ -123,10 +159,10 @@ def _check_is_run(folder: epath.Path) -> None:
 def check_first(workdir: epath.Path, config: Config) -> None:
     """What can be refused at once: before JAX starts, a store is read or a plan is made.
 
-    `claim` decides in the end; this saves hours of verifying the wrong store.
+    `begin` decides in the end; this saves hours of verifying the wrong store.
 
     Raises:
-        UserError: as `check_free` and `claim`, or no token store where the configuration says.
+        UserError: as `check_free` and `begin`, or no token store where the configuration says.
     """
     check_free(workdir)
     if not config.data.store:
@@ -134,15 +170,95 @@ def check_first(workdir: epath.Path, config: Config) -> None:
             "config.data.store is empty; pass --config.data.store=… with the folder of a token "
             "store (`bert-jax data build` makes one)"
         )
-    steps = saved.complete_steps(workdir)
-    if not steps or not _has(workdir, "config.json"):
+    if not saved.complete_steps(workdir) or not _has(workdir, "config.json"):
         return
     old = read(workdir)
+    step = _newest_own(workdir, old)
+    if step is None:
+        return
     new = {"config": to_dict(config), "data": dict(old["data"])}
     manifest = read_manifest(config.data.store)
     new["data"]["tokenizer"] = manifest["tokenizer_digest"]
     new["data"] |= {name: split_digest(name, manifest["files"]) for name in SPLITS}
-    _check(workdir, old, new, steps[-1])
+    run_identity.check(workdir, old, new, step)
+
+
+def begin(
+    workdir: epath.Path, description: Mapping[str, Any], *, adopt: bool = False
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Marks a free folder as the run's, or finds out which run's it is; called by one process.
+
+    Args:
+        description: what the run is to be, without an id.
+        adopt: checkpoints of other runs that are there belong to this one from now on.
+
+    Returns:
+        The description by which checkpoints are told to be the run's: the one it was last started
+        with, the new one where there was none; with its `run_id` and all it `adopted`. And what it
+        adopts now, an entry for each checkpoint.
+
+    Raises:
+        UserError: as `check_free` and `claim`. Nothing in the folder was changed.
+        StorageError: config.json cannot be written.
+    """
+    check_free(workdir)
+    marked = _has(workdir, "config.json")
+    old = read(workdir) if marked else None if adopt else _first_meta(workdir)
+    if old is None:
+        run = {**description, "run_id": run_identity.new_id()}
+        _write_description(workdir, run)
+    elif not saved.all_steps(workdir) and not saved.list_quarantined(workdir):
+        run = {**description, "run_id": _id_from_nothing(old, description)}
+    else:
+        step = _newest_own(workdir, old)
+        if step is not None:
+            run_identity.check(workdir, old, description, step)
+        run = {**old, "run_id": old.get("run_id") or _id_of_own(workdir, old)}
+    adopted = _adopted(workdir, run) if adopt else []
+    if adopted:
+        run = {**run, "adopted": [*run.get("adopted", []), *adopted]}
+    return run, adopted
+
+
+def _id_from_nothing(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """The old id, under which a backup of the checkpoints can be restored; a new one where what the
+    parameters mean is different."""
+    found = run_identity.compare(old, new, 0)
+    return (not found.refused and old.get("run_id")) or run_identity.new_id()
+
+
+def _id_of_own(workdir: epath.Path, run: Mapping[str, Any]) -> str:
+    """Of the newest checkpoint of a run whose config.json has no id, a new one if that has none."""
+    own = [meta for meta in _metas(workdir) if not run_identity.foreign(meta, run)]
+    return next(filter(None, (meta.get("run_id") for meta in own)), run_identity.new_id())
+
+
+def _adopted(workdir: epath.Path, run: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """An entry for every checkpoint there that is not the run's."""
+    judged = [(meta, run_identity.foreign(meta, run)) for meta in _metas(workdir)]
+    return [run_identity.adoption(meta, why) for meta, why in judged if why]
+
+
+def _newest_own(workdir: epath.Path, run: Mapping[str, Any]) -> int | None:
+    """The step of the newest complete checkpoint of the run, as far as one can tell."""
+    for step in reversed(saved.complete_steps(workdir)):
+        try:
+            if not run_identity.foreign(saved.read_meta(workdir, step), run):
+                return step
+        except saved.DamagedError:  # whosever it was
+            return step
+    return None
+
+
+def _metas(workdir: epath.Path) -> Iterator[dict[str, Any]]:
+    """The records of all checkpoints that can be read, the newest first."""
+    for step in reversed(saved.all_steps(workdir)):
+        with contextlib.suppress(saved.DamagedError):
+            yield saved.read_meta(workdir, step)
+
+
+def _first_meta(workdir: epath.Path) -> dict[str, Any] | None:
+    return next(filter(_is_description, _metas(workdir)), None)
 
 
 def claim(
@@ -165,17 +281,31 @@ def claim(
     """
     changed = []
     if resuming_at is not None:
-        old = _started_with(workdir)
+        # Where config.json is lost, the newest checkpoint says under what the run was begun.
+        old = read(workdir) if _has(workdir, "config.json") else _first_meta(workdir)
         if old is not None:
-            _check(workdir, old, description, resuming_at)
-            changed = _said_of_changes(old, description)
-    _write(workdir / "config.json", json.dumps(description, indent=2) + "\n")
+            run_identity.check(workdir, old, description, resuming_at)
+            changed = run_identity.changes(old, description)
+    _write_description(workdir, description)
     return changed
 
 
+def check_own(workdir: epath.PathLike, meta: Mapping[str, Any]) -> None:
+    """Raises UserError where a checkpoint in a run's folder is another run's."""
+    folder = open_path(workdir)
+    if not _has(folder, "config.json"):
+        return
+    why = run_identity.foreign(meta, read(folder))
+    if why:
+        raise UserError(
+            f"{saved.folder_of(workdir) / str(meta['step'])}: {why}; give the --step of another "
+            "checkpoint. `bert-jax pretrain` sets it aside, or takes it with --adopt"
+        )
+
+
 def keep_tokenizer(workdir: epath.Path, store: TokenStore) -> None:
-    """Copies the store's tokenizer into the workdir."""
-    _write(workdir / "tokenizer.json", store.tokenizer_path.read_text(encoding="utf-8"))
+    """Copies the store's tokenizer into the workdir, byte for byte."""
+    _write(workdir / "tokenizer.json", store.tokenizer_path.read_bytes())
 
 
 def _has(workdir: epath.Path, name: str) -> bool:
@@ -183,145 +313,20 @@ def _has(workdir: epath.Path, name: str) -> bool:
         return again((workdir / name).exists)
 
 
-def _started_with(workdir: epath.Path) -> dict[str, Any] | None:
-    """The description that a run was begun under: config.json, or that of the newest checkpoint
-    where it is lost; None where no checkpoint can be read either."""
-    if _has(workdir, "config.json"):
-        return read(workdir)
-    for step in reversed(saved.all_steps(workdir)):
-        with contextlib.suppress(saved.DamagedError):
-            return saved.read_meta(workdir, step)
-    return None
+def _write_description(workdir: epath.Path, description: Mapping[str, Any]) -> None:
+    _write(workdir / "config.json", (json.dumps(description, indent=2) + "\n").encode())
 
 
-@dataclasses.dataclass
-class _Refused:
-    """Keys that may not change, in the order of the diff."""
-
-    lines: dict[str, list[str]] = dataclasses.field(default_factory=dict)  # key -> of the diff
-
-    def add(self, key: str, old: Any, new: Any) -> None:
-        before, after = ([] if v is None else [v] for v in (old, new))
-        self.lines[key] = [*(f"- {key}: {v}" for v in before), *(f"+ {key}: {v}" for v in after)]
-
-    def __str__(self) -> str:
-        return "\n".join(line for lines in self.lines.values() for line in lines)
-
-
-def _check(workdir: epath.Path, old: dict[str, Any], new: dict[str, Any], step: int) -> None:
-    try:
-        before, after, old_phases = *map(_of_run, (old, new)), old["config"]["phases"]
-        lengths = [phase["steps"] for phase in old_phases]
-    except (KeyError, TypeError, AttributeError):
-        raise UserError(
-            f"{workdir / 'config.json'}: not what a pretraining run writes; put the old file back "
-            "or give a new --workdir"
-        ) from None
-    starts = [0]
-    for steps in lengths:
-        starts.append(starts[-1] + steps)
-    begun = sum(start < step for start in starts[:-1])  # phases with at least one update done
-    finished = begun - (step < starts[begun])
-    if before["data.tokenizer"] != after["data.tokenizer"]:
-        differ = _Refused()
-        for key in ("data.tokenizer", "config.data.store"):
-            differ.add(key, before[key], after[key])
-        raise UserError(
-            f"{workdir}: its checkpoint was trained with another tokenizer than the store was made "
-            f"with; give the store of the run or a new --workdir\n{differ}"
-        )
-    frozen, refused = _Refused(), _Refused()
-    kept = len(new["config"]["phases"])
-    for key in [k for k in {**before, **after} if before.get(k) != after.get(k)]:
-        match = _OF_PHASE.match(key)
-        if match is None:
-            if not _MAY_CHANGE.match(key):
-                refused.add(key, before.get(key), after.get(key))
-            continue
-        index = int(match[1])
-        to = frozen if index < finished else refused
-        if index >= begun or (to is refused and match[2] in _MAY_CHANGE_IN_PHASE and index < kept):
-            continue
-        if index >= kept:
-            to.add(f"config.phases[{index}]", f"{lengths[index]} steps", None)
-        elif key.startswith("config.") or not (frozen.lines or refused.lines):
-            # What follows from settings that are named already is not: keys of `data` come last.
-            to.add(key, before.get(key), after.get(key))
-    store = "config.data.store"
-    if any(key.startswith("data.") for key in refused.lines) and before[store] != after[store]:
-        refused.add(store, before[store], after[store])  # may change; here it says why
-    if frozen.lines:
-        raise UserError(
-            f"{workdir}: cannot go on with another {', '.join([*refused.lines, *frozen.lines])}: a "
-            f"finished phase cannot change, and {step} steps are done; put the old values back, "
-            f"add a phase or give a new --workdir\n{_Refused(refused.lines | frozen.lines)}"
-        )
-    if refused.lines:
-        raise UserError(
-            f"{workdir}: cannot go on with another {', '.join(refused.lines)} after {step} steps; "
-            f"put the old values back or give a new --workdir\n{refused}"
-        )
-    if finished < begun:
-        done, wanted = step - starts[finished], new["config"]["phases"][finished]["steps"]
-        if wanted < done:
-            key = f"config.phases[{finished}].steps"
-            raise UserError(
-                f"{workdir}: {key}={wanted} is less than the {done} steps of it that are done; "
-                f"give {done} or more, or a new --workdir\n"
-                f"- {key}: {lengths[finished]}\n+ {key}: {wanted}"
-            )
-
-
-def _of_run(description: dict[str, Any]) -> dict[str, Any]:
-    """What of a description may stop a run, one value per key."""
-    return flatten({"config": description["config"], "data": description["data"]})
-
-
-def _said_of_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    before, after = flatten(old["config"], "config"), flatten(new["config"], "config")
-    lines = []
-    for index in range(len(old["config"]["phases"]), len(new["config"]["phases"])):
-        lines.append(f"goes on with a new config.phases[{index}]")
-    for index in range(len(new["config"]["phases"]), len(old["config"]["phases"])):
-        lines.append(f"goes on without config.phases[{index}]")
-    for key in [k for k in before if k in after and before[k] != after[k]]:
-        bits = _BITS if _ROUNDS.match(key) else ""
-        lines.append(f"goes on with {key}={after[key]} (was {before[key]}){bits}")
-    for name, version in new["versions"].items():
-        was = old.get("versions", {}).get(name, version)
-        if was != version:
-            lines.append(f"goes on with {name} {version} (was {was}){_BITS}")
-    was, now = old.get("devices"), new["devices"]
-    if was and was != now:
-        lines.append(f"goes on with {_devices(now)} (was {_devices(was)}){_BITS}")
-    return lines
-
-
-def _devices(devices: dict[str, Any]) -> str:
-    axes = " ".join(f"{axis}={size}" for axis, size in devices["mesh"].items())
-    return f"{devices['kind']} devices of mesh {axes}"
-
-
-def _write(path: epath.Path, text: str) -> None:
-    """Whole or not at all.
+def _write(path: epath.Path, data: bytes) -> None:
+    """All of it or nothing.
 
     Raises:
         UserError: there is no such bucket, or no permission.
         StorageError: the disk or the bucket does not take it, now.
     """
-
-    def write() -> None:
-        if is_remote(path):  # an object changes whole, and has no name to be moved to
-            path.write_text(text)
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.parent / f".{path.name}.tmp"
-        temporary.write_text(text)
-        temporary.replace(path)
-
     try:
         with saying(path, "cannot be written"):
-            again(write)
+            again(lambda: put(path, data))
     except UserError as error:
         if error.__cause__ and is_transient(error.__cause__):
             raise StorageError(str(error)) from error

@@ -5,6 +5,13 @@
 110,106,428 parameters with both heads, as transformers' BertForPreTraining counts them (checked by
 a test). The training values are the paper's (Devlin et al. 2018, appendix A.2) at sequence length
 128. Not measured here.
+
+Other than there: activations between layers are bfloat16, in the release float32
+(`--config.compute.dtype=float32`). Pairs and masks are drawn anew in every epoch; the release
+writes 10 fixed sets before (`--config.data.dupe_factor=10`). A random second sentence comes from a
+document of the same source, there from any (`--config.data.negative_pool=corpus`). Losses are
+divided by the counts of the whole batch, there by those of each core, plus 1e-5. The last tenth of
+the paper's steps is at length 512: `wiki_books_base`.
 """
 
 from ml_collections import ConfigDict
@@ -38,10 +45,11 @@ def get_config() -> ConfigDict:
     config.data.source_weights = ""  # "books=2,wiki=0.5": visits of their documents in an epoch
     config.data.language_smoothing = 1.0  # languages by share ** this; 0.7 in multilingual BERT
     config.data.pairing = "nsp"  # nsp, sop, full_sentences, doc_sentences or single
+    config.data.separators = "documents"  # [SEP] between them, or sentences: after each (fairseq)
     config.data.negative_pool = "source"  # source, or corpus (the paper)
     config.data.short_seq_prob = 0.1
     config.data.dupe_factor = 0  # new pairs and masks every epoch; n = n fixed sets of them
-    config.data.masking = "token"  # token, whole_word, ngram or span
+    config.data.masking = "token"  # token, whole_word, ngram, span or roberta
     config.data.max_ngram = 3  # ALBERT's
     config.data.span_success = 0.2  # SpanBERT's
     config.data.max_span = 10  # SpanBERT's
@@ -68,6 +76,7 @@ def get_config() -> ConfigDict:
     config.optimizer.name = "bert_adamw"
     config.optimizer.learning_rate = 1e-4
     config.optimizer.warmup_steps = 10_000
+    config.optimizer.schedule = "bert"  # decays from step 0; fairseq: from the end of the warmup
     config.optimizer.decay_power = 1.0
     config.optimizer.schedule_over = "run"  # or phase: each phase warms up and decays by itself
     config.optimizer.phase_moments = "carry"  # or reset, at the start of a later phase
@@ -77,6 +86,7 @@ def get_config() -> ConfigDict:
     config.optimizer.eps = 1e-6
     config.optimizer.moment_dtype = "float32"  # or bfloat16: half the memory
     config.optimizer.weight_decay = 0.01
+    config.optimizer.weight_decay_on = "weights"  # or all: biases and LayerNorm too (fairseq)
     config.optimizer.clip_norm = 1.0
     config.optimizer.max_nonfinite_steps = 10  # in a row; each is skipped, then the run stops
 

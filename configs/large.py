@@ -5,6 +5,9 @@
 336,226,108 parameters with both heads, as transformers' BertForPreTraining counts them (checked by
 a test). The training values are the paper's (Devlin et al. 2018, appendix A.2) at sequence length
 128. Not measured here.
+
+Other than there: as in `base`, activations in bfloat16 among it; the lengths of the paper are those
+of `wiki_books_large`.
 """
 
 from ml_collections import ConfigDict

@@ -16,6 +16,11 @@ it known here whether their moments went from one phase to the next: both start 
 google-research/bert, whose program reads parameters only. `large_lamb_64k_nvidia` is a schedule
 whose every value is published.
 
+Other than there: activations between layers are bfloat16; what they were there is not known here.
+LAMB is the variant of most implementations (`bert_jax/lamb.py`), which the paper's need not be.
+And as in `base`: new pairs and masks in every epoch, random second sentences of the same source,
+losses over the whole batch.
+
 micro_batches: at a time 16 rows of 128 tokens, or 2 of 512, on each of 128 devices of 16 GB
 (v5e-128), twice that on 64 of 32 GB (v4-128). An estimate from XLA's memory analysis on a CPU, not
 tried on either.

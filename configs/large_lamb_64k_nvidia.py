@@ -10,8 +10,10 @@ the square root of the steps left. The second phase keeps the moments and counts
 Published: SQuAD 1.1 F1 90.68 ± 0.16, final loss of both objectives 1.265 ± 0.023, 1.2 hours on 256
 A100-80GB (README); not measured here.
 
-Other than there: its scheduler counts updates from one, so that its rates are one step ahead; its
-masks are drawn once, before training; its vocabulary is padded to a multiple of 8.
+Other than there: activations between layers are bfloat16, there float16 with a scaled loss; its
+scheduler counts updates from one, so that its rates are one step ahead; its pairs and masks are
+drawn once, before training; its vocabulary is padded to a multiple of 8; random second sentences
+come from a document of the same source here.
 
 micro_batches: at a time 16 rows of 128 tokens, or 2 of 512, on each of 128 devices of 16 GB
 (v5e-128), twice that on 64 of 32 GB (v4-128). An estimate from XLA's memory analysis on a CPU, not

@@ -5,16 +5,21 @@ r"""BERT-base trained as RoBERTa: whole sentences up to length 512, no pairs, la
     bert-jax pretrain --config=roberta_base --config.data.store=STORE --workdir=RUN
 
 Liu et al. 2019 in the values of fairseq's `examples/roberta/config/pretraining/base.yaml` and
-README: FULL-SENTENCES, masks drawn anew in every epoch, Adam with b2 = 0.98 and no clipping, batch
-2048, 125,000 updates, learning rate 5e-4, warmup 10,000. Published on Wikipedia and books with full
-sentences (at batch 256): SQuAD 1.1/2.0 F1 90.4/79.1, MNLI-m 84.7, SST-2 92.5, RACE 64.8 (table 2,
-quoted from memory). Not measured here.
+README: FULL-SENTENCES with the separators that `fairseq-preprocess` leaves; its masks, drawn anew
+in every epoch; its schedule and weight decay; Adam with b2 = 0.98 and no clipping, LayerNorm with
+eps 1e-5, batch 2048, 125,000 updates, learning rate 5e-4, warmup 10,000. Published on Wikipedia and
+books with full sentences (at batch 256): SQuAD 1.1/2.0 F1 90.4/79.1, MNLI-m 84.7, SST-2 92.5, RACE
+64.8 (table 2, quoted from memory). Not measured here.
 
-What RoBERTa has and this has not: byte-level BPE (any tokenizer of the store can be used, with its
-`model.vocab_size`); position numbers that begin at 2; its own names and its own head when exported
-(this is a `BertForMaskedLM` to transformers, with a second token type that is never trained); the
-160 GB of text. fairseq decays biases and LayerNorm too, and its rate falls from the peak at the end
-of the warmup; here it is 8 % lower from there on.
+Other than there: activations between layers are bfloat16, there the whole model is float16 with a
+scaled loss. A separator follows every sentence, there every line, whatever that was in RoBERTa's
+files. A sentence too long for a block is cut, there left out. Rows of any length make a batch,
+there those that one GPU sees at once are of about one length. First weights are cut at two
+deviations. The first token type is added to every token and a second one is never trained; there
+are none there. Positions begin at 0, there at 2. Any tokenizer of the store can be used (with its
+`model.vocab_size`), but not byte-level BPE. Exported, this is a `BertForMaskedLM`. The 160 GB of
+text of RoBERTa's longer runs are not to be had. eps is added after Adam's bias correction, there
+that depends on what is installed (`make_optimizer`).
 
 micro_batches: at a time 8 rows of 512 tokens on each of 16 devices of 16 GB (v5e-16). An estimate,
 not tried.
@@ -29,8 +34,11 @@ SLICE = "v5e-16"
 
 def get_config() -> ConfigDict:
     config = base.get_config()
+    config.model.layer_norm_eps = 1e-5
     config.data.pairing = "full_sentences"
+    config.data.separators = "sentences"
     config.data.short_seq_prob = 0.0
+    config.data.masking = "roberta"
     config.phases[0].steps = 125_000
     config.phases[0].batch_size = 2048
     config.phases[0].micro_batches = 16
@@ -38,6 +46,8 @@ def get_config() -> ConfigDict:
     config.phases[0].max_predictions = 77
     config.optimizer.name = "adamw"
     config.optimizer.learning_rate = 5e-4
+    config.optimizer.schedule = "fairseq"
     config.optimizer.b2 = 0.98
     config.optimizer.clip_norm = 0.0
+    config.optimizer.weight_decay_on = "all"
     return config

@@ -11,8 +11,13 @@ days on 16 TPU chips (appendix A.2); not measured here.
 At 512 an example has up to 77 predictions, which is what the original's rule round(0.15·512) gives;
 MLPerf and the TF models cut it to 76, NVIDIA's data leaves room for 80. The moments carry over, as
 in one run of one program; the scripts of google-research/bert, run once for each length, would
-start both moments and the schedule again. Random second sentences come from a document of the same
-source; `--config.data.negative_pool=corpus` draws them from all documents, as the paper does.
+start both moments and the schedule again.
+
+Other than there, as in `base`: activations between layers are bfloat16, there float32
+(`--config.compute.dtype=float32`); pairs and masks are drawn anew in every epoch, there 10 fixed
+sets are written before (`--config.data.dupe_factor=10`); random second sentences come from a
+document of the same source, there from any (`--config.data.negative_pool=corpus`); losses are
+divided by the counts of the whole batch, there by those of each core, plus 1e-5.
 """
 
 from ml_collections import ConfigDict

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from data_pipeline.draws import compiled, fold
+from data_pipeline.draws import fold
+from data_pipeline.machine_code import compiled
 from data_pipeline.masking import (
+    ROBERTA,
     TOKEN,
     WHOLE_WORD,
     MaskingSpec,
@@ -236,7 +238,10 @@ def _fill(tokens, plan, rows, lines, key, frame, rule, out):
             if at + length > row_tokens or number == frame.examples_per_row:
                 return done
             count = _lay_out(tokens, plan, first, stop, at, frame, ids, types, notes.places)
-            if rule.mode != TOKEN:
+            if rule.mode == ROBERTA:  # the specials may be masked too
+                count = length
+                _count_up(notes.places[:count], at)
+            elif rule.mode != TOKEN:
                 _find_opens(notes, count, ids, rule)
             wanted = np.int64(budget(rule, length, count))
             if slot + min(wanted, count) > predictions:
@@ -313,7 +318,12 @@ class Assembler:
         )
         self._frame = _Frame(special.pad, special.cls, special.sep, examples_per_row)
         self._rule: Rule = masking.rule(
-            special.mask, vocab_size, row_tokens, word_starts=word_starts, token_counts=token_counts
+            special.mask,
+            vocab_size,
+            row_tokens,
+            word_starts=word_starts,
+            token_counts=token_counts,
+            not_drawn=(special.pad, special.unk, special.cls, special.sep),
         )
 
     def empty(self, rows: int) -> BatchArrays:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from data_pipeline.draws import compiled
 from data_pipeline.errors import UserError
+from data_pipeline.machine_code import compiled
 
 if TYPE_CHECKING:
     from data_pipeline.store import Split, TokenStore

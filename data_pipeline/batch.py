@@ -76,7 +76,7 @@ class Batches:
             word_starts=word_starts,
             token_counts=split.token_counts if token_counts is None else token_counts,
         )
-        self._spec, self._batch_size = plan_spec, batch_size
+        self._spec, self._batch_size, self._files = plan_spec, batch_size, split.files
         self._plans = Plans(split, plan_spec, cache_dir, sources=sources, languages=languages)
         self.rows_per_epoch = self._plans.rows
 
@@ -108,11 +108,22 @@ class Batches:
             return fill, fill
         return fill, packing_bound(np.bincount(plan.lengths()), self._spec.slots, self._spec.limits)
 
+    def specials_per_token(self) -> tuple[float, float]:
+        """How many [CLS] and [SEP] stand in the rows of epoch 0 for each token of text."""
+        plan = self._plans.epoch(0)
+        text = int(plan.piece_length.sum(dtype=np.int64))
+        both = int(plan.lengths().sum(dtype=np.int64)) - text
+        return plan.examples / text, (both - plan.examples) / text
+
     def batch(self, step: int, rows: Sequence[int] | np.ndarray | None = None) -> Batch:
         """Rows `rows` of the global batch of a step, all of them by default; see `BatchArrays`.
 
         The global batch is the same whichever rows are asked for, in whatever order, by anybody.
+
+        Raises:
+            StorageError: the files of the split changed since they were opened.
         """
+        self._files.check()
         lines = self._checked(step, rows)
         epochs, places = np.divmod(step * self._batch_size + lines, self.rows_per_epoch)
         out = self._assembler.empty(len(lines))
@@ -130,7 +141,9 @@ class Batches:
         """Batch `index` of one pass over epoch 0: one fixed random order, always masked alike.
 
         Rows past the end are padding with all weights zero, so that every row counts exactly once.
+        Raises what `batch` does.
         """
+        self._files.check()
         places = index * self._batch_size + self._checked(index, rows)
         out = self._assembler.empty(len(places))
         inside = places < self.rows_per_epoch

@@ -11,6 +11,7 @@ import logging
 import os
 import random
 import re
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from typing import Final, TypeVar
 
 from etils import epath
 
+from data_pipeline import atomic
 from data_pipeline.errors import UserError
 
 ATTEMPTS: Final = 4  # of one operation, each with what the client repeats by itself
@@ -59,6 +61,15 @@ Result = TypeVar("Result")
 def is_remote(path: epath.PathLike) -> bool:
     """Whether a path names something in a bucket."""
     return "://" in os.fspath(path)
+
+
+def is_special(path: epath.PathLike) -> bool:
+    """Whether a path is no file and no folder: opening a pipe waits for its other end."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):  # not there, or of a bucket
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def open_path(path: epath.PathLike) -> epath.Path:
@@ -208,6 +219,18 @@ def read_range(path: epath.PathLike, start: int, length: int) -> bytes:
     system = fsspec.filesystem(url.partition("://")[0])
     data: bytes = system.cat_file(url, start=start, end=start + length)
     return data
+
+
+def put(path: epath.PathLike, data: bytes) -> None:
+    """Writes a file, or an object of a bucket, that has its old content until it has the new one.
+
+    Raises what the disk or the client does.
+    """
+    if is_remote(path):  # an object changes whole, and has no name to be moved to
+        open_path(path).write_bytes(data)
+        return
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    atomic.write_bytes(path, data)
 
 
 def move_folder(source: epath.PathLike, target: epath.PathLike, *, first: str) -> None:

@@ -3,18 +3,21 @@
 A unit is a run of a source's files, about 16 MB together. Its shard is a pure function of the
 files' bytes, the source's settings and the tokenizer, and is kept under the hash of these in a
 folder beside the store (`.NAME.building`), so an interrupted build goes on where it was, and one
-with another setting shares nothing with it. The folder goes when the store is complete.
+with another setting shares nothing with it. What is found there is checked before it is used. The
+folder goes when the store is complete.
 """
 
-import fcntl
+import functools
 import hashlib
 import importlib.metadata
 import json
+import os
 import shutil
 import sys
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,19 +25,26 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from data_pipeline import atomic, working_folder
+from data_pipeline.build_report import (
+    check_dropped,
+    check_found,
+    print_found,
+    print_tables,
+    print_warnings,
+)
 from data_pipeline.errors import UserError
-from data_pipeline.manifest import MANIFEST, SPLITS, TOKENIZER, read_manifest
+from data_pipeline.manifest import MANIFEST, TOKENIZER, read_manifest
 from data_pipeline.merge import merge
 from data_pipeline.runners import byte_bar, run
-from data_pipeline.sentences import check_language
-from data_pipeline.shard import Unit, build_shard, cleaned, is_finished, raw_hash
-from data_pipeline.sources import SourceSpec, read, units
+from data_pipeline.sentences import check_language, splitter
+from data_pipeline.shard import PART, Unit, build_shard, cleaned, damage, raw_hash
+from data_pipeline.sources import Found, SourceSpec, check, find, read
 from data_pipeline.store import TokenStore, open_store
 from data_pipeline.tokenizer import Algorithm, Tokenizer
 
-BUILD_VERSION = 1  # raised when the same text and settings give another store
+BUILD_VERSION = 2  # raised when the same text and settings give another store
 _UNIT_BYTES = 16 << 20
 
 
@@ -46,6 +56,7 @@ def build_store(
     held_out_share: float = 0.01,
     workers: int | None = None,
     progress: bool = True,
+    strict: bool = False,
 ) -> TokenStore:
     """Build the store at `out`, or open it if it was built from the same things.
 
@@ -57,49 +68,63 @@ def build_store(
         sources: with distinct names.
         held_out_share: of each source's documents, 0 to 0.5.
         workers: processes; None takes every core, 1 stays in this process.
-        progress: show the bar and the tables (standard error). Warnings are always shown.
+        progress: show the bar and the tables (standard error). Warnings, and what of a source's
+            folder is left out, are always shown.
+        strict: refuse to leave anything out: a file of another kind, a document without text, …
 
     Raises:
         UserError: sources with the same name, nothing found, bad input (see the source kinds), a
-            source that yields nothing, another store or a running build at `out`.
+            source that yields nothing, another store, a running build or anything else at `out`,
+            or no room on the disk: what is finished is kept then.
     """
     console, out, started = Console(stderr=True), Path(out), time.monotonic()
     _check(sources, held_out_share)
     work = out.parent / f".{out.name}.building"
-    jobs = _plan(sources, tokenizer, work)
+    found = _find(sources, console, progress)
+    if strict:
+        check_found(sources, found)
+    jobs = _plan(sources, found, tokenizer, work)
     digest = _digest([tokenizer.digest, held_out_share, *(job.shard.name for job in jobs)])
-    if out.exists():
-        return _reuse(out, digest, console if progress else None)
-    with _locked(work):
-        tokenizer.save(work / TOKENIZER)
-        open_jobs = [job for job in jobs if not is_finished(job)]
-        total, left = sum(job.bytes for job in jobs), sum(job.bytes for job in open_jobs)
-        if progress and len(open_jobs) < len(jobs):
-            console.print(f"going on: {len(jobs) - len(open_jobs)} of {len(jobs)} shards are there")
-        run(
-            build_shard,
-            open_jobs,
-            total_bytes=total,
-            done_bytes=total - left,
-            workers=workers,
-            title="build",
-            progress=progress,
-        )
-        entries = merge(
-            jobs,
-            sources,
-            tokenizer,
-            work / "store",
-            held_out_share=held_out_share,
-            build_digest=digest,
-        )
-        (work / "store").rename(out)
-        shutil.rmtree(work)
+    with _writing(out):
+        if not working_folder.is_free(out):
+            return _reuse(out, digest, work, console if progress else None, strict)
+        working_folder.claim(work)
+        with working_folder.locked(work):
+            if not working_folder.is_free(out):  # another build has just made it
+                return _reuse(out, digest, work, console if progress else None, strict)
+            tokenizer.save(work / TOKENIZER)
+            open_jobs = _open_jobs(jobs, work, console)
+            total, left = sum(job.bytes for job in jobs), sum(job.bytes for job in open_jobs)
+            if progress and len(open_jobs) < len(jobs):
+                there = f"{len(jobs) - len(open_jobs)} of {len(jobs)} shards"
+                console.print(f"resuming: {there} are there")
+            run(
+                build_shard,
+                open_jobs,
+                total_bytes=total,
+                done_bytes=total - left,
+                workers=workers,
+                title="build",
+                progress=progress,
+            )
+            entries = merge(
+                jobs,
+                sources,
+                tokenizer,
+                work / "store",
+                left_out=[there.entry() for there in found],
+                held_out_share=held_out_share,
+                build_digest=digest,
+            )
+            if strict:
+                check_dropped(entries)
+            atomic.publish(work / "store", out)
+            shutil.rmtree(work, ignore_errors=True)
     if progress:
-        _print_tables(console, entries)
+        print_tables(console, entries)
         seconds = time.monotonic() - started
         console.print(f"{escape(str(out))}: {left / 1e6:.1f} MB of text in {seconds:.1f} s")
-    _print_warnings(console, entries)
+    print_warnings(console, entries)
     return open_store(out, verify=False)
 
 
@@ -124,7 +149,8 @@ def train_tokenizer(
         UserError: as `build_store` and `Tokenizer.train`.
     """
     _check(sources, 0.0)
-    files = [(spec, path) for spec in sources for path in units(spec)]
+    found = _find(sources, Console(stderr=True), progress)
+    files = [(s, path) for s, there in zip(sources, found, strict=True) for path in there.files]
     size = sum(path.stat().st_size for _, path in files)
     if most_bytes is None:
         most_bytes = 1 << (30 if model == "wordpiece" else 28)
@@ -142,7 +168,13 @@ def train_tokenizer(
         if progress:  # the trainers do not tell how far they are
             print(f"training {vocab_size:,} entries", file=sys.stderr)
 
-    return Tokenizer.train(texts(), vocab_size, model=model, lowercase=lowercase)
+    try:
+        return Tokenizer.train(texts(), vocab_size, model=model, lowercase=lowercase)
+    except OSError as error:
+        raise UserError(
+            f"{tempfile.gettempdir()}: no temporary file can be written there ({error.strerror}); "
+            "make room, or name another folder as TMPDIR"
+        ) from None
 
 
 def _check(sources: Sequence[SourceSpec], held_out_share: float) -> None:
@@ -157,30 +189,38 @@ def _check(sources: Sequence[SourceSpec], held_out_share: float) -> None:
         check_language(spec.language)
 
 
-def _plan(sources: Sequence[SourceSpec], tokenizer: Tokenizer, work: Path) -> list[Unit]:
+def _find(sources: Sequence[SourceSpec], console: Console, progress: bool) -> list[Found]:
+    found = [find(spec) for spec in sources]
+    print_found(console, sources, found, progress)
+    return found
+
+
+def _plan(
+    sources: Sequence[SourceSpec], found: Sequence[Found], tokenizer: Tokenizer, work: Path
+) -> list[Unit]:
     """The units of all sources, in order, under the hashes of what they depend on."""
-    versions = [importlib.metadata.version(name) for name in ("sentencex", "tokenizers")]
+    versions = [splitter(), importlib.metadata.version("tokenizers")]
     jobs = []
-    for spec in sources:
-        files = units(spec)
+    for spec, there in zip(sources, found, strict=True):
         with ThreadPoolExecutor() as pool:  # hashing releases the interpreter lock
-            digests = dict(zip(files, pool.map(_file_digest, files), strict=True))
+            looks = pool.map(functools.partial(_look, spec), there.files)
+            looked = dict(zip(there.files, looks, strict=True))
         base = spec.path if spec.path.is_dir() else spec.path.parent
         settings = [spec.kind, spec.name, spec.language, spec.document_lines]
-        for group in _groups(files):
-            contents = [[p.relative_to(base).as_posix(), digests[p]] for p in group]
+        for group in _groups({path: size for path, (_, size) in looked.items()}):
+            contents = [[p.relative_to(base).as_posix(), looked[p][0]] for p in group]
             key = _digest([BUILD_VERSION, versions, tokenizer.digest, settings, contents])
-            size = sum(p.stat().st_size for p in group)
+            size = sum(looked[p][1] for p in group)
             jobs.append(Unit(spec, tuple(group), size, work / "shards" / key, work / TOKENIZER))
     return jobs
 
 
-def _groups(files: Sequence[Path]) -> Iterator[list[Path]]:
+def _groups(sizes: Mapping[Path, int]) -> Iterator[list[Path]]:
     group: list[Path] = []
     size = 0
-    for path in files:
+    for path, count in sizes.items():
         group.append(path)
-        size += path.stat().st_size
+        size += count
         if size >= _UNIT_BYTES:
             yield group
             group, size = [], 0
@@ -188,10 +228,13 @@ def _groups(files: Sequence[Path]) -> Iterator[list[Path]]:
         yield group
 
 
-def _file_digest(path: Path) -> str:
+def _look(spec: SourceSpec, path: Path) -> tuple[str, int]:
+    """sha256 and size of a file that is of its source's kind."""
+    check(spec, path)
     try:
         with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            return digest, os.fstat(stream.fileno()).st_size
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
 
@@ -200,52 +243,50 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, ensure_ascii=True).encode()).hexdigest()
 
 
-def _reuse(out: Path, digest: str, console: Console | None) -> TokenStore:
+def _reuse(out: Path, digest: str, work: Path, console: Console | None, strict: bool) -> TokenStore:
     if not (out / MANIFEST).exists():
         raise UserError(f"{out}: exists and is no token store; choose another --out")
-    if read_manifest(out)["build_digest"] != digest:
+    manifest = read_manifest(out)
+    if manifest["build_digest"] != digest:
         raise UserError(
-            f"{out}: a token store of other text, tokenizer or settings is there; "
-            "remove it or choose another --out"
+            f"{out}: a token store of other text, tokenizer or settings (or another version's) is "
+            "there; remove it or choose another --out"
         )
+    if strict:
+        check_dropped(manifest["sources"])
+    if working_folder.is_ours(work):  # the build ended between its last two steps
+        with working_folder.locked(work):
+            shutil.rmtree(work, ignore_errors=True)
     if console:
         told = f"{escape(str(out))}: built from the same text and settings before; using it"
         console.print(told, soft_wrap=True)
     return open_store(out)
 
 
+def _open_jobs(jobs: Sequence[Unit], work: Path, console: Console) -> list[Unit]:
+    """The units without a sound shard; removes, and names, shards that are not sound."""
+    (work / "shards").mkdir(exist_ok=True)
+    for part in (work / "shards").glob(f"*{PART}"):
+        shutil.rmtree(part, ignore_errors=True)
+    there = [job for job in jobs if os.path.lexists(job.shard)]
+    with ThreadPoolExecutor() as pool:  # hashing releases the interpreter lock
+        damages = dict(zip(there, pool.map(damage, there), strict=True))
+    for job, wrong in damages.items():
+        if wrong:
+            told = f"{job.shard}: left by an earlier build, but {wrong}; it is built again"
+            console.print(escape(told), soft_wrap=True)
+            working_folder.remove(job.shard)
+    return [job for job in jobs if damages.get(job, "absent")]
+
+
 @contextmanager
-def _locked(work: Path) -> Iterator[None]:
-    """Hold the working folder; the system lets go of the lock when this process ends."""
-    (work / "shards").mkdir(parents=True, exist_ok=True)
-    with (work / "lock").open("w") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(f"{work}: another build is running there; wait for it") from None
+def _writing(out: Path) -> Iterator[None]:
+    """Says in one line why a store cannot be written."""
+    try:
         yield
-
-
-def _print_tables(console: Console, entries: Sequence[dict[str, Any]]) -> None:
-    """What was found per source, and how often each cleaning rule fired."""
-    found = Table("", *(entry["name"] for entry in entries), title="Token store")
-    found.add_row("files", *(f"{entry['files']:,}" for entry in entries))
-    found.add_row("MB", *(f"{entry['bytes'] / 1e6:.1f}" for entry in entries))
-    found.add_row("documents found", *(f"{entry['documents']:,}" for entry in entries))
-    found.add_row("… without text", *(f"{entry['dropped']['documents']:,}" for entry in entries))
-    for split in SPLITS:
-        for unit in ("documents", "sentences", "tokens"):
-            values = (f"{entry['splits'][split][unit]:,}" for entry in entries)
-            found.add_row(f"{split.replace('_', '-')} {unit}", *values)
-    console.print(found)
-    rules = Table("rule", *(entry["name"] for entry in entries), title="Times a rule fired")
-    for rule in sorted({rule for entry in entries for rule in entry["rules"]}):
-        rules.add_row(rule, *(f"{entry['rules'].get(rule, 0):,}" for entry in entries))
-    console.print(rules)
-
-
-def _print_warnings(console: Console, entries: Sequence[dict[str, Any]]) -> None:
-    for entry in entries:
-        for warning in entry["warnings"]:
-            text = escape(f"{entry['name']}: {warning}")
-            console.print(f"[bold yellow]warning:[/] {text}", soft_wrap=True)
+    except OSError as error:
+        where = f" {error.filename}" if error.filename else ""
+        raise UserError(
+            f"{out}: cannot be built ({error.strerror or error}{where}); make room or give access "
+            "there and run the same command again: what is finished is kept"
+        ) from None

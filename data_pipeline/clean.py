@@ -93,7 +93,12 @@ AFTER: tuple[Rule, ...] = (replace("line_without_words", r"^(?=[^\n]*\S)(?:[^\w\
 
 
 def clean(
-    text: str, rules: Sequence[Rule] = (), *, title: str = "", sentences_given: bool = False
+    text: str,
+    rules: Sequence[Rule] = (),
+    *,
+    title: str = "",
+    line_paragraphs: bool = False,
+    sentences_given: bool = False,
 ) -> tuple[str, Counter[str]]:
     """A document's text with its residue removed.
 
@@ -101,6 +106,7 @@ def clean(
         text: as its source read it.
         rules: the rules of its kind of source.
         title: the document's title; a first line that repeats it goes.
+        line_paragraphs: every line is a paragraph; lines are not joined.
         sentences_given: the text has one sentence a line; lines are neither joined nor dropped.
 
     Returns:
@@ -112,6 +118,8 @@ def clean(
         if head.strip() == title.strip():
             text = rest
             counts["repeated_title"] = 1
+    if line_paragraphs:
+        text = text.replace("\n", "\n\n")
     for rule in BEFORE if sentences_given else (*BEFORE, *rules, *AFTER):
         text, fired = rule.apply(text)
         if fired:

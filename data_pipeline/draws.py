@@ -8,72 +8,12 @@ Everything here is called from compiled code, and from Python only to make keys.
 int64 ⊕ uint64 into float64, hence every constant below is a uint64.
 """
 
-import contextlib
-import functools
-import hashlib
 import math
-import os
-import tempfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-import numba
 import numpy as np
 
-_PACKAGE: Final = Path(__file__).parent
-
-
-@functools.cache
-def _cache_folder() -> str | None:
-    """The first writable folder for machine code, or None: then every process compiles anew.
-
-    numba takes a cached function for fresh as long as its own file is unchanged, even if a function
-    it calls from another file has changed. The folder is therefore named after all our sources.
-    """
-    digest = hashlib.sha256()
-    try:
-        for source in sorted(_PACKAGE.rglob("*.py")):
-            digest.update(source.read_bytes())
-        user_cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    except (OSError, RuntimeError):  # imported from an archive; no home folder
-        return None
-    roots = [_PACKAGE / "__pycache__", Path(user_cache) / "bert_jax"]
-    if numba.config.CACHE_DIR:  # the user's NUMBA_CACHE_DIR comes first
-        roots.insert(0, Path(numba.config.CACHE_DIR))
-    for root in roots:
-        folder = root / f"numba-{digest.hexdigest()[:16]}"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder):
-                return str(folder)
-        except OSError:
-            continue
-    return None
-
-
-@contextlib.contextmanager
-def _numba_cache_dir(folder: str) -> Iterator[None]:
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = folder
-    try:
-        yield
-    finally:
-        numba.config.CACHE_DIR = before
-
-
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`numba.njit` that releases the GIL and keeps machine code on disk where it can.
-
-    A function is compiled for every type it is called with, and the literal 0 is one of its own: a
-    count that is handed on begins as np.int64(0), or its callees are compiled twice.
-    """
-    folder = _cache_folder()
-    if folder is None:
-        return numba.njit(nogil=True)(function)
-    with _numba_cache_dir(folder):
-        return numba.njit(nogil=True, cache=True)(function)
-
+from data_pipeline.machine_code import compiled
 
 GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _LOW_HALF: Final = np.uint64(0xFFFFFFFF)

@@ -59,6 +59,9 @@ def check_fields(file: Path | str, manifest: Mapping[str, Any], names: Collectio
         counts = [c for s in splits.values() for c in s.values()] if good else []
         good = good and all(_is_whole(count, 0, _MOST_BYTES) for count in counts)
         need(good, f"sources[{number}].splits", splits, "counts for each split")
+        left_out = source.get("left_out", {})
+        good = isinstance(left_out, dict) and all(map(_is_left_out, left_out.values()))
+        need(good, f"sources[{number}].left_out", left_out, '"count" and "first" for each reason')
     files = get("files")
     need(isinstance(files, dict), "files", files, "an object")
     missing = sorted(set(names) - set(files))
@@ -80,6 +83,13 @@ def _is_entry(entry: Any) -> bool:
     if not (isinstance(blocks, list) and len(blocks) == math.ceil(entry["bytes"] / BLOCK)):
         return False
     return all(_is_hex(block, _BLOCK) for block in blocks)
+
+
+def _is_left_out(entry: Any) -> bool:
+    if not (isinstance(entry, dict) and isinstance(entry.get("first"), list)):
+        return False
+    names = all(isinstance(name, str) for name in entry["first"])
+    return names and _is_whole(entry.get("count"), 0, _MOST_BYTES)
 
 
 def _is_whole(value: Any, low: int, high: int) -> bool:

@@ -2,7 +2,8 @@
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,8 +12,10 @@ import numpy as np
 
 from data_pipeline.errors import UserError
 from data_pipeline.manifest import ARRAYS, SPLITS, token_type
+from data_pipeline.sentences import splitter
 from data_pipeline.shard import Unit, open_shard
 from data_pipeline.sources import SourceSpec, kind_of
+from data_pipeline.sources.finding import printable
 from data_pipeline.store_writer import ArrayWriter, write_manifest
 from data_pipeline.tokenizer import Tokenizer
 
@@ -35,10 +38,14 @@ def merge(
     tokenizer: Tokenizer,
     folder: Path,
     *,
+    left_out: Sequence[Mapping[str, Any]],
     held_out_share: float,
     build_digest: str,
 ) -> list[dict[str, Any]]:
     """Write a whole store folder from finished shards; returns the manifest's source entries.
+
+    Args:
+        left_out: of each source, as `Found.entry` gives it.
 
     Raises:
         UserError: a source of which nothing is left.
@@ -47,7 +54,10 @@ def merge(
     kind = token_type(tokenizer.vocab_size)
     of_source = [[unit for unit in units if unit.source is spec] for spec in sources]
     limits = [_held_out_limit(own, kind, held_out_share) for own in of_source]
-    entries = [_entry(spec, own, kind) for spec, own in zip(sources, of_source, strict=True)]
+    entries = [
+        {**_entry(spec, own, kind), "left_out": out}
+        for spec, own, out in zip(sources, of_source, left_out, strict=True)
+    ]
     languages = sorted({spec.language for spec in sources})
     files: dict[str, dict[str, Any]] = {}
 
@@ -121,23 +131,26 @@ def _write_split(
 ) -> dict[str, dict[str, Any]]:
     lengths = {"tokens": size["tokens"], "sentence_lengths": size["sentences"]}
     lengths |= dict.fromkeys(ARRAYS.keys() - {*lengths, "token_counts"}, size["documents"])
-    writers = {
-        name: ArrayWriter(
-            folder / f"{name}.npy", np.dtype(ARRAYS[name] or token_type(vocab_size)), length
-        )
-        for name, length in lengths.items()
-    }
     counts = np.zeros(vocab_size, np.int64)
-    for run in runs:
-        writers["tokens"].append(run.tokens)
-        writers["sentence_lengths"].append(run.sentences)
-        writers["document_lengths"].append(run.documents)
-        for name, index in (("source", run.source), ("language", language_of[run.source])):
-            writers[f"document_{name}"].append(np.full(len(run.documents), index, np.uint16))
-        counts += np.bincount(run.tokens, minlength=vocab_size)
-    writers["token_counts"] = ArrayWriter(folder / "token_counts.npy", counts.dtype, vocab_size)
-    writers["token_counts"].append(counts)
-    return {f"{name}.npy": writer.close() for name, writer in writers.items()}
+    with ExitStack() as opened:
+
+        def writer(name: str, dtype: np.dtype, length: int) -> ArrayWriter:
+            return opened.enter_context(ArrayWriter(folder / f"{name}.npy", dtype, length))
+
+        writers = {
+            name: writer(name, np.dtype(ARRAYS[name] or token_type(vocab_size)), length)
+            for name, length in lengths.items()
+        }
+        for run in runs:
+            writers["tokens"].append(run.tokens)
+            writers["sentence_lengths"].append(run.sentences)
+            writers["document_lengths"].append(run.documents)
+            for name, index in (("source", run.source), ("language", language_of[run.source])):
+                writers[f"document_{name}"].append(np.full(len(run.documents), index, np.uint16))
+            counts += np.bincount(run.tokens, minlength=vocab_size)
+        writers["token_counts"] = writer("token_counts", counts.dtype, vocab_size)
+        writers["token_counts"].append(counts)
+        return {f"{name}.npy": writer.close() for name, writer in writers.items()}
 
 
 def _entry(spec: SourceSpec, units: Sequence[Unit], kind: np.dtype) -> dict[str, Any]:
@@ -148,11 +161,12 @@ def _entry(spec: SourceSpec, units: Sequence[Unit], kind: np.dtype) -> dict[str,
     for summary in summaries:
         total.update({k: v for k, v in summary.items() if isinstance(v, int)})
         rules.update(summary["rules"])
-    cut_files = [file for summary in summaries for file in summary["cut_files"]]
+    cut_files = [printable(file) for summary in summaries for file in summary["cut_files"]]
     return {
         "name": spec.name,
         "kind": spec.kind,
         "language": spec.language,
+        "splitter": splitter(),
         "files": sum(len(unit.files) for unit in units),
         "bytes": sum(unit.bytes for unit in units),
         "documents": total["documents"],
@@ -172,7 +186,8 @@ def _warnings(spec: SourceSpec, total: Counter[str], cut_files: Sequence[str]) -
     if cut_files:
         warnings.append(
             f"{len(cut_files)} files with {kind_of(spec).CUT_BECAUSE} (such as {cut_files[0]}): "
-            f"cut into {total['cut_documents']} documents of {spec.document_lines} lines"
+            f"cut into {total['cut_documents']} documents of {spec.document_lines} lines; "
+            f"{kind_of(spec).CUT_REMEDY}, or choose another length with ,lines=N in --source"
         )
     kept = total["documents"] - total["dropped_documents"]
     if kept < FEW_DOCUMENTS:

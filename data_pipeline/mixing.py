@@ -11,15 +11,20 @@ expected number of tokens of an epoch does not change with a.
 import difflib
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from data_pipeline.draws import chance, compiled, draw, fold, threshold
+from data_pipeline.draws import chance, draw, fold, threshold
 from data_pipeline.errors import UserError
+from data_pipeline.machine_code import compiled
 
 if TYPE_CHECKING:
     from data_pipeline.store import Split
+
+# Of a document in an epoch: its weight, and with its language's factor.
+_MOST_VISITS: Final = 10_000
+_MOST_SMOOTHING: Final = 10  # above it only the largest language would be read
 
 
 def expected_visits(
@@ -51,7 +56,13 @@ def expected_visits(
     if language_smoothing == 1.0:
         return weight
     tokens = np.bincount(split.document_language, weight * document_tokens)
-    return weight * smoothing(tokens, language_smoothing)[split.document_language]
+    visits = weight * smoothing(tokens, language_smoothing)[split.document_language]
+    if visits.max() > _MOST_VISITS:
+        raise UserError(
+            f"language_smoothing {language_smoothing:g}: the rarest language would be "
+            f"read {visits.max():,.0f} times an epoch, above {_MOST_VISITS:,}; choose one nearer 1"
+        )
+    return visits
 
 
 def smoothing(tokens: np.ndarray, exponent: float) -> np.ndarray:
@@ -67,12 +78,16 @@ def check(source_weights: Sequence[tuple[str, float]], language_smoothing: float
     for name, weight in source_weights:
         if not (math.isfinite(weight) and weight >= 0):
             raise UserError(f"source_weights: {name}={weight:g} is not 0 or a positive number")
+        if weight > _MOST_VISITS:
+            raise UserError(f"source_weights: {name}={weight:g} is above {_MOST_VISITS:,}")
     names = [name for name, _ in source_weights]
     for name in names:
         if names.count(name) > 1:
             raise UserError(f'source_weights: "{name}" has more than one weight; keep one')
     if not (math.isfinite(language_smoothing) and language_smoothing >= 0):
         raise UserError(f"language_smoothing {language_smoothing:g} is not 0 or a positive number")
+    if language_smoothing > _MOST_SMOOTHING:
+        raise UserError(f"language_smoothing {language_smoothing:g} is above {_MOST_SMOOTHING}")
 
 
 def draw_visits(expected: np.ndarray, key: np.uint64) -> np.ndarray:

@@ -30,8 +30,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from data_pipeline.draws import below, compiled, draw, fold
+from data_pipeline.draws import below, draw, fold
 from data_pipeline.errors import UserError
+from data_pipeline.machine_code import compiled
 
 _PARTS: Final = 64  # thresholds of the bound: row / 2, row / 3, …
 

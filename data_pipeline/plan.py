@@ -6,15 +6,26 @@ A plan is a pure function of (split, PlanSpec, epoch); `plan_cache` keeps it.
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import numpy as np
 
 from data_pipeline import mixing
-from data_pipeline.draws import MIXING, PACKING, PAIRING, Purpose, compiled, stream_key
+from data_pipeline.draws import MIXING, PACKING, PAIRING, Purpose, stream_key
 from data_pipeline.errors import UserError
+from data_pipeline.machine_code import compiled
 from data_pipeline.packing import Limits, pack
-from data_pipeline.pairing import MODES, PAIRS, Examples, Pairing, Pools, Texts, make_examples
+from data_pipeline.pairing import (
+    MODES,
+    PAIRS,
+    SEPARATED,
+    Examples,
+    Pairing,
+    Pools,
+    Separators,
+    Texts,
+    make_examples,
+)
 from data_pipeline.pairing.texts import document_tokens, read_only
 from data_pipeline.plan_files import Put
 
@@ -47,7 +58,8 @@ class PlanSpec:
     """Everything a plan depends on besides the split and the epoch.
 
     seq_length: most tokens of an example, specials included. short_seq_prob: share of documents cut
-    to a random shorter length. negative_pool: random second halves come from documents of the same
+    to a random shorter length. separators: where blocks of sentences have a [SEP] besides their
+    last, see `pairing.blocks`. negative_pool: random second halves come from documents of the same
     source and language ("source"), or of the whole split ("corpus", the paper). dupe_factor: 0 for
     a new plan every epoch; n for n plans in turn. source_weights, language_smoothing: see `mixing`;
     a source without a weight has 1.
@@ -59,6 +71,7 @@ class PlanSpec:
 
     seq_length: int
     pairing: Pairing = "nsp"
+    separators: Separators = "documents"
     short_seq_prob: float = 0.1
     negative_pool: Literal["source", "corpus"] = "source"
     seed: int = 0
@@ -78,6 +91,13 @@ class PlanSpec:
         shortest, wanted = _PAIR if self.pairing in PAIRS else _BLOCK
         if self.seq_length < shortest:
             raise UserError(f"seq_length {self.seq_length} cannot hold {wanted}")
+        if self.separators not in get_args(Separators):
+            raise UserError(f'separators "{self.separators}" is not one of: documents, sentences')
+        if self.separators == "sentences" and self.pairing not in SEPARATED:
+            raise UserError(
+                f'separators "sentences" has no meaning with pairing "{self.pairing}"; only '
+                f"{' and '.join(SEPARATED)} can have [SEP] after every sentence"
+            )
         if not 0.0 <= self.short_seq_prob <= 1.0:
             raise UserError(f"short_seq_prob {self.short_seq_prob} does not lie between 0 and 1")
         if self.negative_pool not in ("source", "corpus"):
@@ -118,12 +138,13 @@ class PlanSpec:
 class Plan:
     """One epoch. E examples of one or more pieces each, R rows of one or more examples each.
 
-    piece_start: int64 [P], token address. piece_length: int32 [P], tokens. piece_segment: int8 [P]:
-    bit 0 is the token type; [SEP] is written where the value changes from one piece of an example
-    to its next and after its last. example_pieces: uint32 [E + 1], first piece of each example.
-    example_label: int8 [E], 0 = B follows A (and without pairs). example_source: uint16 [E], of its
-    first token. row_examples: uint32 [R + 1], where each row starts in row_example: uint32 [E], its
-    examples. Arrays are read-only, memory-mapped where they come from the cache.
+    piece_start: int64 [P], token address. piece_length: int32 [P], tokens, 0 for a [SEP] alone.
+    piece_segment: int8 [P]: bit 0 is the token type; [SEP] is written where the value changes from
+    one piece of an example to its next and after its last. example_pieces: uint32 [E + 1], first
+    piece of each example. example_label: int8 [E], 0 = B follows A (and without pairs).
+    example_source: uint16 [E], of its first token. row_examples: uint32 [R + 1], where each row
+    starts in row_example: uint32 [E], its examples. Arrays are read-only, memory-mapped where they
+    come from the cache.
     """
 
     piece_start: np.ndarray
@@ -229,7 +250,7 @@ def plan_epoch(
     for part in make_examples(
         spec.pairing, texts, visits, pools,
         seq_length=spec.seq_length, short_seq_prob=spec.short_seq_prob,
-        key=spec.key(epoch, PAIRING),
+        key=spec.key(epoch, PAIRING), separators=spec.separators,
     ):  # fmt: skip
         put("piece_start", part.piece_start)
         put("piece_length", part.piece_length)

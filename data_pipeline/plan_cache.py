@@ -107,6 +107,7 @@ class Plans:
 
     def _fill(self, epoch: int, put: Put) -> None:
         plan_epoch(self._split, self._spec, epoch, put, **self._names)
+        self._split.files.check()  # a plan of other lengths must not be kept under this name
 
     def _folder(self, epoch: int) -> Path:
         return self._cache_dir / f"{self._name}-{epoch}"

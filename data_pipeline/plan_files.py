@@ -16,6 +16,7 @@ from typing import BinaryIO, Final
 
 import numpy as np
 
+from data_pipeline.atomic import publish
 from data_pipeline.errors import UserError
 
 Put = Callable[[str, np.ndarray], None]  # append values to the column of a name
@@ -144,6 +145,6 @@ def _publish(making: Path, folder: Path, columns: Mapping[str, np.dtype]) -> Non
     with contextlib.suppress(OSError):
         if os.path.lexists(folder) and find(folder, columns) is None:
             remove(folder)
-        making.rename(folder)
+        publish(making, folder)
         return
     shutil.rmtree(making, ignore_errors=True)

@@ -2,7 +2,8 @@
 
 Shard files, little-endian: `hashes` [documents] uint64, first eight bytes of the sha256 of the raw
 text; `documents` [documents] uint32, sentences, 0 where nothing was left; `sentences` uint32,
-tokens, >= 1; `tokens`, as in the store; and summary.json, the counts, written last.
+tokens, >= 1; `tokens`, as in the store; and summary.json, written last: the counts, the unit's
+name, size and sha256 of each file, and a digest of all this.
 """
 
 import hashlib
@@ -11,23 +12,26 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
-from data_pipeline import sentences
+from data_pipeline import atomic, sentences
 from data_pipeline.clean import clean
-from data_pipeline.manifest import token_type
+from data_pipeline.digests import FileDigest
+from data_pipeline.manifest import manifest_digest, token_type
 from data_pipeline.runners import Report
 from data_pipeline.sources import Document, SourceSpec, kind_of, read
 from data_pipeline.tokenizer import Tokenizer
 
 _BATCH_CHARACTERS = 1 << 20  # text tokenized together
 _SUMMARY = "summary.json"
+PART = ".part"  # ends the names of shards that are being written
 _ARRAYS = ("hashes", "documents", "sentences", "tokens")
 _COUNTS = ("documents", "characters", "dropped_documents", "dropped_sentences", "cut_documents")
 
@@ -54,22 +58,59 @@ class Shard:
     summary: dict[str, Any]
 
 
+class _Array:
+    """A file of raw elements, with its digest."""
+
+    def __init__(self, path: Path) -> None:
+        self._file, self._digest = path.open("wb"), FileDigest()
+
+    def __enter__(self) -> "_Array":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def append(self, values: np.ndarray) -> None:
+        data = values.tobytes()
+        self._file.write(data)
+        self._digest.update(data)
+
+    def entry(self) -> dict[str, Any]:
+        """Size and digest of what was appended."""
+        return self._digest.entry()
+
+
 def build_shard(unit: Unit, report: Report) -> None:
     """Write the shard of a unit; the same bytes whoever calls it, whatever else is running.
 
     `report` is told raw bytes as they are done, the unit's size in all.
+
+    Raises:
+        UserError: the text cannot be read.
+        OSError: the shard cannot be written.
     """
-    tokenizer = _tokenizer(unit.tokenizer)
     # A worker whose build was killed may still write for a while: no two share a folder.
-    part = unit.shard.with_name(f"{unit.shard.name}.{os.getpid()}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
+    part = unit.shard.with_name(f"{unit.shard.name}.{os.getpid()}{PART}")
+    try:
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        summary = _write(unit, part, report)
+        summary["digest"] = manifest_digest(summary)
+        (part / _SUMMARY).write_text(json.dumps(summary), encoding="utf-8")
+        _publish(part, unit)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _write(unit: Unit, part: Path, report: Report) -> dict[str, Any]:
+    """Write the arrays of a unit; its summary."""
+    tokenizer = _tokenizer(unit.tokenizer)
     counts: Counter[str] = Counter()
     rules: Counter[str] = Counter()
     cut_files: Counter[str] = Counter()
     reported = 0
-    outputs = {name: (part / name).open("wb") for name in _ARRAYS}
-    try:
+    with ExitStack() as opened:  # closes all of them, also where closing one fails
+        outputs = {name: opened.enter_context(_Array(part / name)) for name in _ARRAYS}
         documents = ((d, f.name) for f in unit.files for d in read(unit.source, f))
         for batch in _batches(documents):
             for document, file in batch:
@@ -81,18 +122,44 @@ def build_shard(unit: Unit, report: Report) -> None:
             size = min(size, unit.bytes - reported)
             report(size)
             reported += size
-    finally:
-        for stream in outputs.values():
-            stream.close()
-    summary = {
+    report(unit.bytes - reported)
+    return {
         **{name: counts[name] for name in _COUNTS},
         "rules": dict(sorted(rules.items())),
         "cut_files": [file for file in sorted(cut_files) if cut_files[file]],
+        "unit": unit.shard.name,
+        "files": {name: output.entry() for name, output in outputs.items()},
     }
-    (part / _SUMMARY).write_text(json.dumps(summary), encoding="utf-8")
-    if not is_finished(unit):
-        part.rename(unit.shard)
-    report(unit.bytes - reported)
+
+
+def _publish(part: Path, unit: Unit) -> None:
+    try:
+        atomic.publish(part, unit.shard)
+    except OSError:
+        if damage(unit):  # no worker of a killed build has made the same shard meanwhile
+            raise
+
+
+def damage(unit: Unit) -> str:
+    """What is wrong with a unit's shard, "" where it is as it was written; reads all of it."""
+    try:
+        summary = json.loads((unit.shard / _SUMMARY).read_text(encoding="utf-8"))
+        if summary["digest"] != manifest_digest(summary):
+            return f"{_SUMMARY} was changed"
+        if summary["unit"] != unit.shard.name:
+            return "it was made from other text or settings"
+        for name in _ARRAYS:
+            if not (unit.shard / name).is_file():
+                return f"{name} is missing"
+            with (unit.shard / name).open("rb") as stream:
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            if digest != summary["files"][name]["sha256"]:
+                return f"{name} is not as it was written"
+    except OSError as error:
+        return f"{_SUMMARY}: {error.strerror}"
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return f"{_SUMMARY} is damaged"
+    return ""
 
 
 def raw_hash(text: str) -> int:
@@ -100,13 +167,8 @@ def raw_hash(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
-def is_finished(unit: Unit) -> bool:
-    """Whether the unit's shard is there."""
-    return (unit.shard / _SUMMARY).exists()
-
-
 def open_shard(unit: Unit, tokens: np.dtype) -> Shard:
-    """The shard of a unit; `tokens` is the element type of its ids."""
+    """The shard of a unit, known to be sound; `tokens` is the element type of its ids."""
     folder = unit.shard
     return Shard(
         hashes=np.fromfile(folder / "hashes", np.uint64),
@@ -126,7 +188,7 @@ def _write_batch(
     documents: Sequence[Document],
     spec: SourceSpec,
     tokenizer: Tokenizer,
-    outputs: Mapping[str, BinaryIO],
+    outputs: Mapping[str, _Array],
     counts: Counter[str],
     rules: Counter[str],
 ) -> None:
@@ -146,10 +208,10 @@ def _write_batch(
     counts["dropped_documents"] += int((kept == 0).sum())
     counts["dropped_sentences"] += int((lengths == 0).sum())
     tokens = np.concatenate([*ids, np.empty(0, np.uint32)])
-    outputs["hashes"].write(hashes.tobytes())
-    outputs["documents"].write(kept.tobytes())
-    outputs["sentences"].write(lengths[lengths > 0].tobytes())
-    outputs["tokens"].write(tokens.astype(token_type(tokenizer.vocab_size)).tobytes())
+    outputs["hashes"].append(hashes)
+    outputs["documents"].append(kept)
+    outputs["sentences"].append(lengths[lengths > 0])
+    outputs["tokens"].append(tokens.astype(token_type(tokenizer.vocab_size)))
 
 
 def cleaned(document: Document, spec: SourceSpec) -> tuple[str, Counter[str]]:
@@ -158,6 +220,7 @@ def cleaned(document: Document, spec: SourceSpec) -> tuple[str, Counter[str]]:
         document.text,
         kind_of(spec).RULES,
         title=document.title,
+        line_paragraphs=document.line_paragraphs,
         sentences_given=document.sentences_given,
     )
 

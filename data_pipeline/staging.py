@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from data_pipeline import atomic
 from data_pipeline.buckets import again, read_range, saying
 from data_pipeline.cache import cache_dir
 from data_pipeline.digests import BLOCK, block_digest, check_contents
@@ -70,14 +71,27 @@ def stage(url: str, *, repair: bool = False) -> Path:
     done = folder / MANIFEST
     if done.exists() and not repair:
         return folder
+    _check_ours(folder)
     with _writing(folder), _locked(folder, url):
         if repair or not done.exists():
             done.unlink(missing_ok=True)
             _copy(url, folder, manifest["files"])
-            temporary = folder / f".{MANIFEST}"
-            temporary.write_bytes(data)
-            temporary.replace(done)
+            atomic.sync_tree(folder)  # the manifest says that everything else is there
+            atomic.write_bytes(done, data)
     return folder
+
+
+def _check_ours(folder: Path) -> None:
+    """UserError where the folder holds anything that no copy of a store consists of."""
+    ours = {MANIFEST, *_FILES, *SPLITS}
+    for path in sorted(folder.rglob("*")) if folder.is_dir() else []:
+        name = path.relative_to(folder).as_posix()
+        temporary = path.parent == folder and path.name.startswith(f".{MANIFEST}")
+        if path.is_symlink() or (name not in ours and not temporary):
+            raise UserError(
+                f"{path}: not a file of a token store; {folder} is for the copy of one: move it "
+                "away, or name another folder as BERT_JAX_CACHE"
+            )
 
 
 def _copy(url: str, folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:

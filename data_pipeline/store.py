@@ -22,9 +22,13 @@ that equal inputs give equal bytes):
     vocab_size        V; every id is below it
     special           {"pad", "unk", "cls", "sep", "mask": id}
     sources           list, one object per source: "name"; from `build_store` also "kind",
-                      "language", "files", "bytes", "documents" (raw), "characters" (cleaned),
+                      "language", "splitter" {"name", "version", "rules"} of sentences (absent
+                      from stores made before it was recorded, unused where a source has one
+                      sentence a line), "files", "bytes", "documents" (raw), "characters" (cleaned),
                       "rules" {cleaning rule: times fired}, "dropped" {what: count}, "warnings"
-                      [text] and "splits" {split: {"documents", "sentences", "tokens"}}
+                      [text], "splits" {split: {"documents", "sentences", "tokens"}} and, in
+                      newer stores, "left_out" {why files were not read: {"count": int,
+                      "first": [path]}}
     languages         list of language codes
     held_out_share    share of each source's documents asked for as held-out
     build_digest      sha256 over the build's configuration and inputs ("" if made otherwise)
@@ -34,7 +38,7 @@ that equal inputs give equal bytes):
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +57,7 @@ from data_pipeline.manifest import (
 )
 from data_pipeline.tokenizer import SpecialIds
 from data_pipeline.verify import check_split, check_tokenizer
+from data_pipeline.watched_files import WatchedFiles
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,7 @@ class Split:
     document_language: np.ndarray  # [D] uint16, index into TokenStore.languages
     token_counts: np.ndarray  # [V] int64
     digest: str  # sha256 over the digests of this split's files
+    files: WatchedFiles = field(default_factory=WatchedFiles)  # the arrays, where they are mapped
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,13 @@ class TokenStore:
     vocab_size: int
     special: SpecialIds
     tokenizer_digest: str
+    files: WatchedFiles  # all but the manifest
+
+    @property
+    def mapped(self) -> list[np.ndarray]:
+        """The arrays that lie in files."""
+        splits = (self.train, self.held_out)
+        return [getattr(split, array) for split in splits for array in ARRAYS]
 
     @property
     def tokenizer_path(self) -> Path:
@@ -109,16 +122,18 @@ def open_store(path: Path | str, *, verify: bool = True, watch: Progress = unwat
     path = Path(path)
     manifest = read_manifest(path)
     files: Mapping[str, Mapping[str, Any]] = manifest["files"]
+    watched = WatchedFiles(path, files)  # before they are verified
     for relative, entry in files.items():
         check_size(path / relative, entry)
     if verify:
         for relative, entry in files.items():
             check_contents(path / relative, entry, watch)
         check_tokenizer(path / TOKENIZER, manifest)
-    splits = {name: _open_split(path, name, manifest) for name in SPLITS}
+    splits = {name: _open_split(path, name, manifest, watched) for name in SPLITS}
     if verify:
         for split in splits.values():
             check_split(path / split.name, split, manifest, watch)
+    watched.check()
     return TokenStore(
         path=path,
         manifest=manifest,
@@ -129,6 +144,7 @@ def open_store(path: Path | str, *, verify: bool = True, watch: Progress = unwat
         vocab_size=manifest["vocab_size"],
         special=SpecialIds(**manifest["special"]),
         tokenizer_digest=manifest["tokenizer_digest"],
+        files=watched,
     )
 
 
@@ -142,7 +158,7 @@ def _open_staged(url: str, verify: bool, watch: Progress) -> TokenStore:
         return open_store(stage(url, repair=True), verify=verify, watch=watch)
 
 
-def _open_split(path: Path, name: str, manifest: Mapping[str, Any]) -> Split:
+def _open_split(path: Path, name: str, manifest: Mapping[str, Any], watched: WatchedFiles) -> Split:
     arrays = {}
     for array, kind in ARRAYS.items():
         file = path / name / f"{array}.npy"
@@ -160,4 +176,5 @@ def _open_split(path: Path, name: str, manifest: Mapping[str, Any]) -> Split:
                 f"{file}: {arrays[array].dtype} {arrays[array].shape}, needs a row of {wanted}; "
                 "build the store again"
             )
-    return Split(name=name, digest=split_digest(name, manifest["files"]), **arrays)
+    digest = split_digest(name, manifest["files"])
+    return Split(name=name, digest=digest, files=watched.below(name), **arrays)

@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from data_pipeline import atomic
 from data_pipeline.digests import FileDigest, entry_of
 from data_pipeline.manifest import (
     FORMAT_VERSION,
@@ -20,6 +21,7 @@ from data_pipeline.manifest import (
 )
 from data_pipeline.store import Split, TokenStore, open_store
 from data_pipeline.tokenizer import Tokenizer
+from data_pipeline.watched_files import WatchedFiles
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,11 @@ class ArrayWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: BinaryIO = path.open("wb")
         header = {"descr": self._dtype.str, "fortran_order": False, "shape": (length,)}
-        np.lib.format.write_array_header_1_0(self, header)
+        try:
+            np.lib.format.write_array_header_1_0(self, header)
+        except OSError:
+            self._file.close()
+            raise
 
     def write(self, data: bytes | memoryview) -> None:
         """Append raw bytes (numpy's header writer calls this too)."""
@@ -53,6 +59,12 @@ class ArrayWriter:
             raise TypeError(f"{self._path}: {values.dtype} elements for a {self._dtype} file")
         self._written += len(values)
         self.write(np.ascontiguousarray(values).data.cast("B") if len(values) else b"")
+
+    def __enter__(self) -> "ArrayWriter":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
 
     def close(self) -> dict[str, Any]:
         """Finish; returns the file's entry in the manifest."""
@@ -88,7 +100,8 @@ def make_split(name: str, documents: Sequence[StoredDocument], vocab_size: int) 
     """A split in memory, without a store around it: for tests and experiments."""
     arrays = flatten(documents, vocab_size)
     entries = {f"{name}/{a}.npy": {"sha256": sha256(v.tobytes())} for a, v in arrays.items()}
-    return Split(name=name, digest=split_digest(name, entries), **arrays)
+    digest = split_digest(name, entries)
+    return Split(name=name, digest=digest, files=WatchedFiles(), **arrays)
 
 
 def write_split(
@@ -128,7 +141,7 @@ def write_manifest(
     }
     manifest["digest"] = manifest_digest(manifest)
     text = json.dumps(manifest, indent=1, sort_keys=True, ensure_ascii=False)
-    (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
+    atomic.write_text(folder / MANIFEST, text + "\n")
 
 
 def write_store(

@@ -7,6 +7,7 @@ wordpiece.py and sentencepiece_model.py for how text is cut.
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -14,14 +15,20 @@ from typing import Any, Literal
 import numpy as np
 import tokenizers
 
-from data_pipeline import wordpiece
+from data_pipeline import atomic, wordpiece
 from data_pipeline.errors import UserError
-from data_pipeline.tokenizer_json import SPECIAL_TOKENS, SpecialIds, special_ids
+from data_pipeline.tokenizer_json import (
+    SPECIAL_TOKENS,
+    SpecialIds,
+    library_errors,
+    special_ids,
+)
 
 __all__ = ["SPECIAL_TOKENS", "Algorithm", "SpecialIds", "Tokenizer"]
 
 Algorithm = Literal["wordpiece", "unigram", "bpe"]
-_KINDS = "a tokenizer.json, a vocab.txt or a SentencePiece .model"
+_OTHER_KINDS = "a vocab.txt or a SentencePiece .model"
+_KINDS = f"a tokenizer.json, {_OTHER_KINDS}"
 # ALBERT's lists (create_pretraining_data.py, _is_start_piece_sp).
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz")
 _PUNCTUATION = frozenset('!"#$%&"()*+,-./:;?@[\\]^_`{|}~€£')
@@ -43,13 +50,10 @@ class Tokenizer:
         Raises:
             UserError: not a tokenizer.json, ids with gaps, or a special token missing.
         """
-        try:
+        pass_what = f"pass one written by the tokenizers library, {_OTHER_KINDS}"
+        with library_errors(f"{name}: not a tokenizer.json", pass_what):
             self._encoder = tokenizers.Tokenizer.from_str(data.decode("utf-8"))
-        except Exception as error:  # the library raises plain Exception
-            raise UserError(
-                f"{name}: not a tokenizer.json ({error}); pass one written by the tokenizers "
-                "library, a vocab.txt or a SentencePiece .model"
-            ) from None
+        self._name = name
         self.json = data
         self.digest = hashlib.sha256(data).hexdigest()
         self.vocab_size: int = self._encoder.get_vocab_size(with_added_tokens=True)
@@ -147,14 +151,14 @@ class Tokenizer:
         """
         spec = json.loads(self.json)
         entries = [self.token(i) for i in range(self.vocab_size)]
-        if spec["model"]["type"] == "WordPiece":
-            prefix = spec["model"]["continuing_subword_prefix"]
+        prefix, kind = spec["model"].get("continuing_subword_prefix"), spec["model"].get("type")
+        if kind == "WordPiece" and prefix:
             starts = [not entry.startswith(prefix) for entry in entries]
-        elif (space := _metaspace(spec["pre_tokenizer"])) is not None:
+        elif (space := _metaspace(spec.get("pre_tokenizer"))) is not None:
             starts = [_starts_word(entry, space) for entry in entries]
         else:
             raise UserError(
-                f"this tokenizer.json ({spec['model']['type']}) does not say where words begin; "
+                f"this tokenizer.json ({kind}) does not say where words begin; "
                 "use masking=token, or a WordPiece or SentencePiece tokenizer"
             )
         made = np.array(starts, bool)
@@ -164,12 +168,14 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each text, [n] uint32, without special tokens; empty where nothing is left."""
-        encodings = self._encoder.encode_batch_fast(list(texts), add_special_tokens=False)
+        with self._telling():
+            encodings = self._encoder.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, np.uint32) for encoding in encodings]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of these ids, special tokens shown."""
-        return self._encoder.decode([int(i) for i in ids], skip_special_tokens=False)
+        with self._telling():
+            return self._encoder.decode([int(i) for i in ids], skip_special_tokens=False)
 
     def token(self, index: int) -> str:
         """The vocabulary entry of one id.
@@ -182,15 +188,23 @@ class Tokenizer:
             raise IndexError(f"id {index} lies beyond the vocabulary of {self.vocab_size}")
         return entry
 
+    def _telling(self) -> AbstractContextManager[None]:
+        what = f"{self._name}: the tokenizers library gave up on it"
+        return library_errors(what, "mend it, or take another tokenizer")
+
     def save(self, path: Path | str) -> None:
-        """Write tokenizer.json: exactly the bytes that `digest` speaks of."""
-        Path(path).write_bytes(self.json)
+        """Write tokenizer.json: exactly the bytes that `digest` speaks of.
+
+        Raises:
+            OSError: the disk is full or refuses; an older file is untouched.
+        """
+        atomic.write_bytes(path, self.json)
 
 
 def _metaspace(spec: dict[str, Any] | None) -> str | None:
     """What stands for a space, from the pre-tokenizer of a tokenizer.json; None without one."""
     steps = (spec or {}).get("pretokenizers", [spec or {}])
-    return next((s["replacement"] for s in steps if s.get("type") == "Metaspace"), None)
+    return next((s.get("replacement") for s in steps if s.get("type") == "Metaspace"), None)
 
 
 def _starts_word(piece: str, space: str) -> bool:

@@ -1,7 +1,8 @@
 """What every tokenizer.json of this project has in common: the special tokens and the templates."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import tokenizers
@@ -10,6 +11,7 @@ from tokenizers import processors
 from data_pipeline.errors import UserError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_LONGEST_REASON = 200  # characters
 
 
 class SpecialIds(NamedTuple):
@@ -20,6 +22,26 @@ class SpecialIds(NamedTuple):
     cls: int
     sep: int
     mask: int
+
+
+@contextmanager
+def library_errors(what: str, remedy: str) -> Iterator[None]:
+    """Turns what the tokenizers library raises into a UserError: `what` (its reason); `remedy`.
+
+    It raises plain Exception, where an entry of the vocabulary is missing for example; and where a
+    regular expression backtracks without end it panics, which is no Exception, so that `except
+    Exception` lets it pass, and which no other process can be told of.
+    """
+    try:
+        yield
+    except BaseException as error:
+        plain = type(error) is Exception or isinstance(error, UnicodeDecodeError)
+        if not plain and type(error).__name__ != "PanicException":
+            raise
+        reason = " ".join(str(error).split())
+        if len(reason) > _LONGEST_REASON:
+            reason = f"{reason[:_LONGEST_REASON]}…"
+        raise UserError(f"{what} ({reason}); {remedy}") from None
 
 
 def special_ids(vocab: Mapping[str, int], name: str) -> SpecialIds:

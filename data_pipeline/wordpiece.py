@@ -33,6 +33,8 @@ def from_entries(entries: Sequence[str], *, lowercase: bool | None, name: str) -
         UserError: entries repeated, a special token missing, or `lowercase` against what the
             entries show.
     """
+    if not isinstance(lowercase, bool | None):  # from the tokenizer_config.json of others
+        raise UserError(f"{name}: do_lower_case is {lowercase!r}, needs true or false")
     vocab = {entry: i for i, entry in enumerate(entries)}
     if len(vocab) != len(entries):
         entry, count = Counter(entries).most_common(1)[0]

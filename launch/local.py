@@ -24,6 +24,7 @@ HOST_VARIABLE = "BERT_JAX_HOST_NAME"
 _NAME = "launch"
 _ADDRESS = "127.0.0.1"
 _MOST_SECONDS_BETWEEN = 30.0  # a failure and the next start
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 # Run by each process before the command takes its place: the kernel kills it when the launcher is
 # gone, however that ended. `preexec_fn` would do the same in a fork of the launcher, where a lock
@@ -69,6 +70,8 @@ def run(command: Sequence[str], processes: int, limits: Limits | None = None) ->
         while True:
             ends = job.attempt()
             code = verdict(code for _, code in ends)
+            if job.is_stopping and code == LOST:
+                code = STOPPED  # it was asked for: no failure, however they ended
             what = describe(ends)
             if code == 0:
                 return code
@@ -86,7 +89,7 @@ def run(command: Sequence[str], processes: int, limits: Limits | None = None) ->
             after = f" in {wait:g} s" if wait else ""
             job.say(f"{what}; starting again{after} ({most - used[code]} of {most} {name} left)")
             if not job.wait(wait):
-                return code
+                return STOPPED
 
 
 class _Host:
@@ -149,17 +152,18 @@ class _Job:
         self._asked: set[int] = set()  # signals that were passed on
         self._ask_at: float | None = None  # when the processes left are asked to end
         self._kill_at: float | None = None  # when they are killed
-        self._is_told = False
 
     def __enter__(self) -> "_Job":
         self._wake, self._waker = socket.socketpair()
         for end in (self._wake, self._waker):
             end.setblocking(False)
         self._old_wakeup = signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
-        numbers = [signal.SIGCHLD]
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup, or a shell's background
-                numbers.append(number)
+        # nohup or a shell's background wanted it so.
+        ignored = [n for n in _PASSED_ON if signal.getsignal(n) == signal.SIG_IGN]
+        if ignored:
+            names = ", ".join(number.name for number in ignored)
+            self.say(f"{names}: ignored since the start, not passed on")
+        numbers = {signal.SIGCHLD, *_PASSED_ON} - set(ignored)
         self._old_handlers = {number: signal.signal(number, _wake_up) for number in numbers}
         return self
 
@@ -236,9 +240,6 @@ class _Job:
                 self._out.write()
             else:
                 self._read(fd)
-        if self._out.is_closed and not self._is_told:
-            self._is_told = True  # as a program that nobody listens to ends, but saved
-            self._stop(signal.SIGTERM)
 
     def _read(self, fd: int) -> None:
         lines = self._pipes[fd].read()
@@ -270,6 +271,8 @@ class _Job:
             self._ask_at, self._kill_at = None, time.monotonic() + seconds
             if self._running:
                 self.say(f"{name}: passed on; what has not ended in {seconds:g} s is killed")
+            else:
+                self.say(f"{name}: not started again")
         self._asked.add(number)
         for host in self._running:
             host.send(number)

@@ -86,7 +86,7 @@ class Out:
             del self._waiting[: os.write(self.fd, self._waiting[: select.PIPE_BUF])]
         except BlockingIOError:  # no room after all
             return
-        except BrokenPipeError:  # nobody reads any more
+        except BrokenPipeError:  # nobody reads any more; the job continues
             self.is_closed = True
             self._waiting.clear()
         except OSError:  # a full disk: lines are lost, the job goes on

@@ -2,7 +2,8 @@
 
 Written from the descriptions of fairseq's break modes "complete" and "complete_doc" and of
 SpanBERT's dataset, with the decisions that `data_pipeline.pairing.blocks` names. It shares no code
-with `data_pipeline`. A block is a list of (document, token) in reading order.
+with `data_pipeline`. A block is a list of (document, token) in reading order; one of fairseq's
+lines is a list of tokens and [SEP].
 """
 
 import itertools
@@ -67,3 +68,48 @@ def document_blocks(number, document, seq_length, short_seq_prob, rng, drop):
         else:
             blocks[-1] = blocks[-1] + unit
     return [block for block in blocks if block]
+
+
+SEP = "[SEP]"
+
+
+def lines_of(documents):
+    """`fairseq-preprocess` of a file of sentences: [SEP] ends every line, empty ones too."""
+    lines = []
+    for number, document in enumerate(documents):
+        lines += [[SEP]] if number else []
+        lines += [[*sentence, SEP] for sentence in document]
+    return lines
+
+
+def cut(lines, block_size):
+    """Lines too long for a block, as blocks of their own and a rest (fairseq keeps them whole)."""
+    for line in lines:
+        while len(line) > block_size:
+            yield [*line[: block_size - 1], SEP]
+            line = line[block_size - 1 :]
+        yield line
+
+
+def complete(lines, block_size):
+    """Break mode "complete": lines while they fit, and one in any case."""
+    blocks, block = [], []
+    for line in cut(lines, block_size):
+        if block and len(block) + len(line) > block_size:
+            blocks.append(block)
+            block = []
+        block = block + line
+    return [*blocks, block] if block else blocks
+
+
+def complete_doc(lines, block_size):
+    """Break mode "complete_doc": a line of one token ends the document and is left out."""
+    blocks, block = [], []
+    for line in cut(lines, block_size):
+        end = len(line) == 1
+        if block and (end or len(block) + len(line) > block_size):
+            blocks.append(block)
+            block = []
+        if not end:
+            block = block + line
+    return [*blocks, block] if block else blocks

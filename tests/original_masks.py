@@ -1,10 +1,10 @@
-"""Whole-word, n-gram and span masking in plain Python lists, to compare the compiled ones with.
+"""Whole-word, n-gram, span and RoBERTa's masking in plain Python lists, to compare with.
 
 Written from the descriptions of google-research/bert, google-research/albert (both
-`create_pretraining_data.py`) and SpanBERT (`pretraining/fairseq/data/masking.py`). They share no
-code with `data_pipeline`. Draws come from objects with the methods of `random.Random`, and `pick`:
-an index by weight. An example is a list of segments, each a list of ids, with [CLS] before the
-first and [SEP] after each.
+`create_pretraining_data.py`), SpanBERT (`pretraining/fairseq/data/masking.py`) and fairseq
+(`data/mask_tokens_dataset.py`). They share no code with `data_pipeline`. Draws come from objects
+with the methods of `random.Random`, and `pick`: an index by weight. An example is a list of
+segments, each a list of ids, with [CLS] before the first and [SEP] after each.
 """
 
 import itertools
@@ -26,10 +26,12 @@ class Draws(original.PairDraws):
 
 
 class Streams:
-    """The streams of one example's key: what is chosen, what replaces it, lengths of n-grams."""
+    """The streams of one example's key: what is chosen, what replaces it, lengths of n-grams, how
+    RoBERTa's number is rounded."""
 
     def __init__(self, key):
-        self.choose, self.replace, self.lengths = (Draws(original.fold(key, n)) for n in range(3))
+        streams = [Draws(original.fold(key, n)) for n in range(4)]
+        self.choose, self.replace, self.lengths, self.rounding = streams
 
 
 def lay_out(segments, cls, sep):
@@ -76,6 +78,26 @@ def whole_words(segments, starts, most, rate, rng):
             continue
         chosen += word
     return chosen
+
+
+def roberta(
+    segments, cls, sep, most, rate, rng, mask_id, vocab_size, counts, not_drawn, mask_share,
+    random_share,
+):  # fmt: skip
+    """(ids, positions, labels) with positions of all kinds chosen, specials among them.
+
+    not_drawn: the first `nspecial` entries of fairseq's dictionary, which has <mask> at its end.
+    """
+    ids, _ = lay_out(segments, cls, sep)
+    number = min(most, int(Fraction(rate * len(ids)) + rng.rounding.random()))
+    order = list(range(len(ids)))
+    rng.choose.shuffle(order)
+    weights = [1] * vocab_size if counts is None else list(counts)
+    for special in not_drawn:
+        weights[special] = 0
+    return replace_each(
+        ids, order[:number], rng.replace, mask_id, vocab_size, weights, mask_share, random_share
+    )
 
 
 def words_of(places, ids, starts):

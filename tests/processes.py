@@ -20,6 +20,7 @@ import orbax.checkpoint as ocp
 import pytest
 from corpus import small_config
 from etils import epath
+from signals import with_signals
 
 from bert_jax.checkpoint.saved import complete_steps, folder_of, read_meta
 from bert_jax.config import Config
@@ -124,7 +125,7 @@ class Job:
             output = folder / f"host-{index}.txt"
             with output.open("wb") as file:
                 popen = subprocess.Popen(
-                    [*common, f"--process_id={index}"],
+                    with_signals([*common, f"--process_id={index}"]),
                     stdout=file,
                     stderr=subprocess.STDOUT,
                     stdin=subprocess.DEVNULL,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from goldens import case as cases
 from small import COMPUTE, model_config
 
 import bert_jax
-from bert_jax import heads
+from bert_jax import cli, heads
 from bert_jax.api import Fill, Model
 from bert_jax.convert import names
 from bert_jax.convert.card import Card
@@ -57,9 +58,9 @@ def model(folder) -> Model:
 
 @pytest.fixture
 def copy(folder, tmp_path) -> Path:
-    """The exported folder, to be damaged."""
-    for file in folder.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
+    """The exported folder as another program would have written it, to be damaged."""
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "SHA256SUMS").unlink()
     return tmp_path
 
 
@@ -246,6 +247,133 @@ def test_a_damaged_folder_is_one_clear_line(copy, damage, message):
     assert "\n" not in str(caught.value)
 
 
+def set_config(**changes):
+    def damage(folder):
+        values = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(values | changes))
+
+    return damage
+
+
+def set_tensor(change, name="bert.encoder.layer.1.output.dense.weight"):
+    def damage(folder):
+        tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+        tensors[name] = change(tensors[name])
+        safetensors.numpy.save_file(tensors, folder / "model.safetensors")
+
+    return damage
+
+
+def a_folder(name):
+    def damage(folder):
+        (folder / name).unlink()
+        (folder / name).mkdir()
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (set_config(hidden_dropout_prob="abc"), "config.json: hidden_dropout_prob='abc' should be"),
+        (set_config(layer_norm_eps=None), "config.json: layer_norm_eps=None should be float"),
+        (set_config(layer_norm_eps=float("nan")), "layer_norm_eps=nan should be above 0"),
+        (set_config(hidden_act=["gelu"]), "hidden_act=.'gelu'. is not there; valid: gelu"),
+        (set_config(hidden_act={}), "hidden_act={} is not there"),
+        (set_config(num_attention_heads=0), "num_attention_heads=0 should be from 1 to 4096"),
+        (set_config(num_attention_heads=5), "hidden_size=32 is not a multiple of num_attention"),
+        (set_config(vocab_size=-1), "vocab_size=-1 should be from 1 to"),
+        (set_config(num_hidden_layers=0), "num_hidden_layers=0 should be from 1 to 1000"),
+        (set_config(num_hidden_layers=-1), "num_hidden_layers=-1 should be from 1 to 1000"),
+        (set_config(num_hidden_layers=True), "num_hidden_layers=True should be int"),
+        (set_config(hidden_size=10**9), "hidden_size=1000000000 should be from 1 to 131072"),
+        (set_config(hidden_size=131072), "has shape .105, 32., config.json asks for .105, 131072."),
+        (set_config(hidden_size=[1] * 10**5), "hidden_size=.1, 1, .* should be int"),
+        (set_config(model_type=["x" * 10**5]), "model_type=.* only 'bert'"),
+        (set_config(position_embedding_type={"a": "\n"}), "position_embedding_type={'a': "),
+        (write("config.json", "[" * 100_000), "config.json: nested too deeply"),
+        (write("config.json", '{"vocab_size": ' + "9" * 5000 + "}"), "config.json: not JSON"),
+        (write("config.json", "\ufeff{}"), "config.json: not JSON"),
+        (lambda f: (f / "config.json").write_bytes(b"\xff{}"), "config.json: not JSON"),
+        (a_folder("config.json"), "config.json: cannot be read .Is a directory"),
+        (a_folder("model.safetensors"), "model.safetensors: cannot be read"),
+        (set_tensor(lambda t: t.astype(np.int32)), "output.dense.weight holds int32 numbers"),
+        (set_tensor(lambda t: t > 0), "output.dense.weight holds bool numbers"),
+        (set_tensor(lambda t: t * np.nan), "output.dense.weight holds NaN or infinite numbers"),
+        (set_tensor(lambda t: t + np.inf), "output.dense.weight holds NaN or infinite numbers"),
+    ],
+)
+def test_what_no_export_holds_is_one_clear_line(copy, damage, message):
+    damage(copy)
+    with pytest.raises(UserError, match=message) as caught:
+        bert_jax.load(copy)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("value", ["maybe", 1, [], {}])
+def test_a_strange_do_lower_case_is_one_clear_line(copy, value):
+    (copy / "tokenizer.json").unlink()
+    (copy / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": value}))
+    with pytest.raises(UserError, match=r"do_lower_case=.* should be true or false"):
+        bert_jax.load(copy)
+
+
+def flip(name, place=-9):
+    def damage(folder):
+        data = bytearray((folder / name).read_bytes())
+        data[place] ^= 1
+        (folder / name).write_bytes(data)
+
+    return damage
+
+
+def add_tensor(folder):
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+    tensors["classifier.weight"] = np.zeros((2, 2), np.float32)
+    safetensors.numpy.save_file(tensors, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (flip("model.safetensors"), "model.safetensors: not the file that was exported"),
+        (add_tensor, "model.safetensors: not the file that was exported"),
+        (set_tensor(lambda t: t * np.float32(1.001)), "not the file that was exported"),
+        (set_config(initializer_range=0.01), "config.json: not the file that was exported"),
+        (flip("tokenizer.json", -1), "tokenizer.json: not the file that was exported"),
+        (lambda f: (drop("tokenizer.json")(f), flip("vocab.txt")(f)), "vocab.txt: not the file"),
+        (flip("SHA256SUMS", 80), "not the file that was exported|SHA256SUMS: damaged"),
+        (flip("SHA256SUMS", 76 + 68), "SHA256SUMS: does not list|SHA256SUMS: damaged"),
+        (write("SHA256SUMS", ""), "SHA256SUMS: damaged"),
+        (write("SHA256SUMS", f"{'0' * 64}  ../config.json\n"), "SHA256SUMS: damaged"),
+        (a_folder("SHA256SUMS"), "SHA256SUMS: cannot be read"),
+    ],
+)
+def test_what_changed_since_the_export_is_refused(folder, tmp_path, damage, message):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    bert_jax.load(tmp_path)
+    damage(tmp_path)
+    with pytest.raises(UserError, match=message) as caught:
+        bert_jax.load(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_numbers_too_large_to_compute_with_are_said(copy):
+    set_tensor(lambda t: t + np.float32(3e38), "bert.embeddings.word_embeddings.weight")(copy)
+    model = bert_jax.load(copy)
+    for use in (model.encode, model.hidden_states, model.fill_mask):
+        with pytest.raises(UserError, match="computes NaN or infinite numbers"):
+            use("the [MASK] fox")
+
+
+def test_text_that_is_not_unicode_is_one_line(model):
+    for use in (model.encode, model.hidden_states, model.fill_mask):
+        with pytest.raises(UserError, match=r"udcff.*character 3 is not Unicode") as caught:
+            use("a \udcff [MASK]")
+        str(caught.value).encode()
+
+
 def test_a_name_is_not_a_folder():
     with pytest.raises(UserError, match="bert-base-uncased: no such folder"):
         bert_jax.load("bert-base-uncased")
@@ -258,8 +386,33 @@ def test_fills_are_printed_in_a_table(folder, capsys):
     assert lines[0] == ["the", "[MASK]", "fox"]
     assert [len(line) for line in lines[1:3]] == [2, 2]
     assert lines[1][0].endswith("%")
-    assert lines[4] == ["mask", "1", "mask", "2"]
-    assert [len(line) for line in lines[5:]] == [4, 4]
+    assert [line[:2] for line in lines[4:]] == [["mask", "1"], ["mask", "2"]]
+    assert [len(line) for line in lines[4:]] == [6, 6]
+
+
+@pytest.mark.parametrize(("masks", "top_k"), [(36, 5), (2, 100)])
+def test_all_fills_are_printed_however_many(masks, top_k, folder, capsys):
+    print_fills(folder, ["[MASK] " * masks], top_k)
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines] == [["mask", f"{i + 1}"] for i in range(masks)]
+    assert all(line.count("%") == top_k for line in lines)
+
+
+def test_a_model_that_is_no_numbers_fills_nothing(folder, tmp_path, capsys):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "SHA256SUMS").unlink()
+    set_tensor(lambda t: t * np.nan)(tmp_path)
+    assert cli.main(["fill", f"--model={tmp_path}", "the [MASK] fox"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    (line,) = err.splitlines()
+    assert "holds NaN or infinite numbers" in line
+
+
+def test_words_of_a_command_line_that_are_no_text_are_one_line(folder, capsys):
+    assert cli.main(["fill", f"--model={folder}", "a \udcff [MASK]"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "is not Unicode text; give UTF-8" in line
 
 
 def test_a_fill_is_a_plain_value():

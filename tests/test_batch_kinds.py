@@ -19,6 +19,7 @@ from made_batches import (
 
 from data_pipeline.assemble import BatchArrays
 from data_pipeline.batch import Batches
+from data_pipeline.draws import permute
 from data_pipeline.masking import MaskingSpec
 from data_pipeline.plan import make_plan
 
@@ -41,6 +42,51 @@ def packed_batches(documents, folder, pairing="nsp", **change):
     )  # fmt: skip
     split = split_of(documents)
     return Batches(split, spec, MASKING, BATCH, SPECIAL, VOCAB, folder, **change), spec
+
+
+def test_rows_have_a_separator_after_every_sentence(documents, tmp_path):
+    """As fairseq-preprocess leaves them: and two between documents."""
+    spec = dataclasses.replace(
+        SPEC, pairing="full_sentences", separators="sentences", short_seq_prob=0.0
+    )
+    unmasked = MaskingSpec(1, "roberta", rate=0.0)
+    batches = Batches(split_of(documents), spec, unmasked, BATCH, SPECIAL, VOCAB, tmp_path)
+    plan = make_plan(split_of(documents), spec, 0)
+    order = np.argsort(permute(batches._order(0), np.arange(plan.rows), plan.rows))
+    made = joined([batches.once(index) for index in range(batches.batches_once)])
+    assert not made["masked_weights"].any()
+    stream = []
+    for line in order.tolist():
+        row = made["input_ids"][line][made["example_ids"][line] > 0].tolist()
+        assert (row[0], row[-1]) == (SPECIAL.cls, SPECIAL.sep)
+        assert not made["token_type_ids"][line].any()
+        stream += row[1:]
+    text = []
+    most = spec.seq_length - 2
+    for number, document in enumerate(documents):
+        text += [SPECIAL.sep] if number else []
+        for sentence in document:
+            for at in range(0, len(sentence), most):  # cut where a block cannot hold it
+                text += [*sentence[at : at + most], SPECIAL.sep]
+    assert stream == text
+
+
+def test_packed_rows_hold_robertas_masks(documents, tmp_path):
+    """The number of its predictions is drawn with the masks; the plan leaves room for the most."""
+    masking = MaskingSpec(9, "roberta", rate=0.2)
+    spec = dataclasses.replace(
+        SPEC, pairing="full_sentences", row_tokens=120, row_predictions=18, examples_per_row=3,
+        predictions=tuple(masking.predictions(40).tolist()),
+    )  # fmt: skip
+    batches = Batches(split_of(documents), spec, masking, BATCH, SPECIAL, VOCAB, tmp_path)
+    made = joined([batches.once(index) for index in range(batches.batches_once)])
+    used = made["masked_weights"].sum(axis=1)
+    assert 0 < used.max() <= 18
+    labels = made["masked_labels"][made["masked_weights"] > 0]
+    assert {SPECIAL.cls, SPECIAL.sep} <= set(labels.tolist())
+    lengths = np.array([np.bincount(row[row > 0])[1:] for row in made["example_ids"]], object)
+    wanted = 0.2 * sum(n for row in lengths for n in row)
+    assert abs(used.sum() - wanted) < 4.4 * (0.25 * batches.rows_per_epoch * 3) ** 0.5 + 1
 
 
 def test_packed_rows_have_the_shape_of_the_plan(documents, tmp_path):

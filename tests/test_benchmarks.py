@@ -48,6 +48,7 @@ def run(
         ("slices.py", ["--slices=v5e-17"], "--slices: there is no v5e-17; nearest: v5e-16"),
         ("train_gpu.py", ["--cases=huge"], "--cases=huge: 'huge' is none of base, large"),
         ("train_gpu.py", ["--steps=0"], "--steps=0: at least 1 is needed"),
+        ("attention_gradient.py", ["--evaluations=0"], "--evaluations=0: at least 1 is needed"),
         ("input.py", ["--rounds=0"], "--rounds=0: at least 1 is needed"),
         ("input.py", ["--estimates=nowhere"], "--estimates=nowhere: No such file or directory"),
         ("input.py", ["--store=nowhere"], "nowhere"),
@@ -230,6 +231,15 @@ def test_kernels_are_counted_once_the_longest_first(tmp_path: Path) -> None:
     ]
     with pytest.raises(ValueError, match="0 traces, where one is expected"):
         kernel_times.kernels(tmp_path / "a" / "nothing")
+
+
+@pytest.mark.slow
+def test_runs_with_both_gradients_of_attention(tmp_path: Path) -> None:
+    small = ["--steps=2", "--seeds=1", "--layers=1", "--width=32", "--rows=4", "--evaluations=1"]
+    done = run("attention_gradient.py", f"--store={small_store(tmp_path).path}", *small)
+    assert done.returncode == 0, done.stderr
+    for form in ("bfloat16, before", "bfloat16", "float32"):
+        assert f"seed 0, {form} " in done.stdout
 
 
 def test_a_contender_that_ends_is_an_error_and_no_hang() -> None:

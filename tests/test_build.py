@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline import build
+from data_pipeline import build, sentences, working_folder
 from data_pipeline.build import build_store, train_tokenizer
 from data_pipeline.errors import UserError
 from data_pipeline.merge import held_out_count
 from data_pipeline.shard import raw_hash
-from data_pipeline.sources import SourceSpec, parse_source, read
+from data_pipeline.sources import SourceSpec, find, parse_source, read
 from data_pipeline.store import TokenStore
 from data_pipeline.tokenizer import SPECIAL_TOKENS, Tokenizer
 
@@ -184,18 +184,34 @@ def test_finished_shards_are_kept_and_those_of_another_tokenizer_are_not(
     monkeypatch.setattr(build, "build_shard", counted)
     with pytest.raises(KeyboardInterrupt):
         made(f"lines:{text}", tmp_path / "store")
-    other = Tokenizer.from_vocab([*SPECIAL_TOKENS, "a"])
-    jobs = build._plan([parse_source(f"lines:{text}")], other, tmp_path / ".store.building")
-    assert not any(map(build.is_finished, jobs))
+    spec, other = parse_source(f"lines:{text}"), Tokenizer.from_vocab([*SPECIAL_TOKENS, "a"])
+    jobs = build._plan([spec], [find(spec)], other, tmp_path / ".store.building")
+    assert all(map(build.damage, jobs))
     made(f"lines:{text}", tmp_path / "store")
     assert built == ["0.txt", "1.txt", "2.txt", *(f"{i}.txt" for i in range(2, 6))]
+
+
+def test_another_splitter_is_another_store(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, work = f"lines:{text}", tmp_path / ".store.building"
+    spec = parse_source(source)
+    unchanged = build._plan([spec], [find(spec)], TOKENIZER, work)
+    store = made(source, tmp_path / "store")
+    assert store.manifest["sources"][0]["splitter"] == sentences.splitter()
+    monkeypatch.setattr(sentences, "_RULES", "another")
+    assert sentences.splitter()["rules"] == "another"
+    shards = {job.shard for job in build._plan([spec], [find(spec)], TOKENIZER, work)}
+    assert not shards & {job.shard for job in unchanged}
+    with pytest.raises(UserError, match="other text, tokenizer or settings"):
+        made(source, tmp_path / "store")
 
 
 KILL = """
 import os, signal, sys, threading, time
 from multiprocessing import active_children
 from pathlib import Path
-from data_pipeline import build
+from data_pipeline import build, working_folder
 from data_pipeline.errors import UserError
 from data_pipeline.sources import parse_source
 from data_pipeline.tokenizer import Tokenizer
@@ -239,8 +255,9 @@ def test_after_a_killed_worker_the_build_goes_on_to_the_same_bytes(tmp_path: Pat
 
 
 def test_two_builds_of_one_store_do_not_mix(text: Path, tmp_path: Path) -> None:
+    working_folder.claim(tmp_path / ".store.building")
     with (
-        build._locked(tmp_path / ".store.building"),
+        working_folder.locked(tmp_path / ".store.building"),
         pytest.raises(UserError, match="another build is running"),
     ):
         made(f"lines:{text}", tmp_path / "store")
@@ -254,7 +271,8 @@ def test_warnings_are_shown_and_recorded(
     cut, few = manifest["sources"][0]["warnings"]
     assert cut == (
         "1 files with no blank lines between documents (such as a.txt): "
-        "cut into 3 documents of 10 lines"
+        "cut into 3 documents of 10 lines; put a blank line between documents, or choose another "
+        "length with ,lines=N in --source"
     )
     assert few.startswith("only 3 documents with text")
     shown = capsys.readouterr().err

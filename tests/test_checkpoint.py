@@ -2,22 +2,33 @@
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from corpus import small_config, small_store
+from etils import epath
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bert_jax import cli, heads
+from bert_jax.batches import make_batches
 from bert_jax.checkpoint.checkpoints import Checkpoints, find_step, load_params
-from bert_jax.checkpoint.saved import Saved, complete_steps, list_quarantined, read_meta, reasons
+from bert_jax.checkpoint.saved import (
+    Saved,
+    complete_steps,
+    list_quarantined,
+    read_meta,
+    reasons,
+    sealed,
+)
 from bert_jax.config import CheckpointConfig
 from bert_jax.config_values import to_dict
 from bert_jax.errors import StorageError, UserError
 from bert_jax.train import pretrain
+from bert_jax.workdir import claim, describe
 
 
 def keeping(keep: int = 1, every: int = 0, best: bool = False) -> CheckpointConfig:
@@ -151,7 +162,10 @@ def test_without_an_evaluation_there_is_no_best(tmp_path):
 def test_another_format_is_refused(tmp_path):
     store = small_store(tmp_path / "store")
     config = small_config(store)
-    save(tmp_path / "run", keeping(), [1], description={"config": to_dict(config)})
+    rows = make_batches(config, store, store.train, config.phases[0]).rows_per_epoch
+    described = describe(config, store, [rows], mesh={"data": 8}, device_kind="cpu")
+    save(tmp_path / "run", keeping(), [1], description=described)
+    claim(epath.Path(tmp_path / "run"), described, resuming_at=None)
     meta = tmp_path / "run" / "checkpoints" / "1" / "meta" / "metadata"
     meta.write_text(json.dumps({**json.loads(meta.read_text()), "format_version": 1}))
     said = r"it has format 1, this program reads format 3: use the version that wrote it"
@@ -169,6 +183,16 @@ def damage(workdir: Path, step: int) -> None:
         file.write_bytes(data)
 
 
+def copy_as_another_runs(workdir: Path, step: int, to: int) -> None:
+    """The checkpoint under another step, as if another run with another seed had saved it."""
+    folder = workdir / "checkpoints"
+    shutil.copytree(folder / f"{step}", folder / f"{to}")
+    meta = read_meta(workdir, step)
+    config = {**meta["config"], "seed": 9}
+    meta = sealed({**meta, "step": to, "run_id": "f" * 16, "config": config})
+    (folder / f"{to}" / "meta" / "metadata").write_text(json.dumps(meta))
+
+
 def test_a_run_goes_on_from_the_newest_good_one_and_ends_with_the_same_bits(tmp_path, capsys):
     config = small_config(small_store(tmp_path / "store"))
     kept = CheckpointConfig(
@@ -182,14 +206,18 @@ def test_a_run_goes_on_from_the_newest_good_one_and_ends_with_the_same_bits(tmp_
     (run / "checkpoints" / "8" / "meta" / "metadata").unlink()
     with pytest.raises(StorageError, match=r"12: damaged: .*; give another --step \(4, 8\)"):
         load_params(run)
+    copy_as_another_runs(run, 4, 16)
+    with pytest.raises(UserError, match=r"16: of another run: .*nothing was moved"):
+        pretrain(config, run, strict_restore=True)
     assert list_quarantined(run) == []  # only a run moves them
     capsys.readouterr()
     pretrain(config, run)
     said = capsys.readouterr().out
+    assert "checkpoints/16: of another run: run id ffffffffffffffff, not " in said
     for step in (12, 8):
         assert f"checkpoints/{step}: damaged: " in said
     assert f"goes on from step 4 in {run}" in said
-    assert [one.folder for one in list_quarantined(run)] == ["12", "8"]
+    assert [one.folder for one in list_quarantined(run)] == ["12", "16", "8"]
     again, meta_again = load_params(run)
     assert complete_steps(run) == [4, 8, 12]
     assert meta["fingerprints"] == meta_again["fingerprints"]

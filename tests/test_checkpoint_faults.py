@@ -21,6 +21,7 @@ from bert_jax.checkpoint import fingerprint, restoring, snapshot
 from bert_jax.checkpoint.checkpoints import Checkpoints
 from bert_jax.checkpoint.saved import complete_steps, list_quarantined, read_meta
 from bert_jax.errors import StorageError
+from data_pipeline import atomic
 
 PROGRAM = Path(__file__).with_name("saving_process.py")
 ABSTRACT = over(jax.devices()[:1])[1]
@@ -112,7 +113,7 @@ def test_what_a_bucket_holds_of_a_checkpoint_that_was_not_finished_is_removed(
     (folder / "12" / "commit_success.txt").unlink()
     Checkpoints(tmp_path, keeping(9))
     assert names(tmp_path) == ["3", "7"]
-    monkeypatch.setattr(snapshot, "_is_local", lambda path: False)
+    monkeypatch.setattr(snapshot, "is_remote", lambda path: True)
     checkpoints = Checkpoints(tmp_path, keeping(1))
     seen = []
     unlink = type(epath.Path(folder)).unlink
@@ -235,7 +236,7 @@ def test_a_storage_that_loses_a_file_is_no_news_of_orbax(tmp_path, monkeypatch, 
 
 
 def test_the_first_that_cannot_be_written_says_that_nothing_is_saved(tmp_path, monkeypatch):
-    monkeypatch.setattr(snapshot, "_sync", lambda path: (_ for _ in ()).throw(OSError(5, "broken")))
+    monkeypatch.setattr(atomic, "sync", lambda path: (_ for _ in ()).throw(OSError(5, "broken")))
     checkpoints = Checkpoints(tmp_path, keeping(1))
     save(checkpoints, 3)
     assert checkpoints._thread is not None
@@ -264,8 +265,8 @@ def test_a_checkpoint_that_cannot_be_removed_is_a_warning(tmp_path, monkeypatch,
 def test_nothing_is_removed_before_the_new_one_is_on_the_disk(tmp_path, monkeypatch):
     """Every file of it and its name are flushed first."""
     done = []
-    sync, remove = snapshot._sync, snapshot.remove
-    monkeypatch.setattr(snapshot, "_sync", lambda path: (done.append(str(path)), sync(path)))
+    sync, remove = atomic.sync, snapshot.remove
+    monkeypatch.setattr(atomic, "sync", lambda path: (done.append(str(path)), sync(path)))
     monkeypatch.setattr(snapshot, "remove", lambda path: (done.append("removed"), remove(path)))
     checkpoints = Checkpoints(tmp_path, keeping(1))
     for step in (3, 7):

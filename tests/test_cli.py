@@ -1,6 +1,6 @@
 """The command line: what a user types, what comes back, and the line for each mistake."""
 
-import os
+import dataclasses
 import signal
 import subprocess
 import sys
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from corpus import small_store
 from etils import epath
+from signals import with_signals
 
 from bert_jax import cli, errors
 from bert_jax.records.metrics import read
@@ -117,6 +118,7 @@ def test_a_wrong_command_line_is_one_line_and_code_2(words, line, say):
         (["--config=bsae"], "did you mean base?"),
         (["--config=tiny", "--config.optimizer.learning_rte=1"], "mean optimizer.learning_rate?"),
         (["--config=tiny", "--config.optimizer.name=adam"], "did you mean adamw?"),
+        ([f"--config={'a' * 3000}"], "aaa: File name too long"),
         (["--config=tiny"], "config.data.store is empty; pass --config.data.store=…"),
         (["--config=tiny", "--config.data.store=nowhere"], "nowhere: not a token store"),
     ],
@@ -231,25 +233,91 @@ def test_a_flag_may_be_written_with_hyphens(capsys):
     assert "flag --cpu_devices" in one_line(capsys.readouterr().err)
 
 
+def test_a_model_larger_than_the_machine_is_refused_before_it_is_made(say, tmp_path):
+    store = small_store(tmp_path / "store")
+    sizes = ("hidden_size", "intermediate_size")
+    code, _, err = say(
+        "pretrain", *TINY, *(f"--config.model.{size}={2**17}" for size in sizes),
+        f"--config.data.store={store.path}", f"--workdir={tmp_path / 'run'}",
+    )  # fmt: skip
+    assert code == errors.FAILED
+    assert "parameters and what the optimizer keeps take" in one_line(err)
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        (["status", "--workdir=run", "--html={}"], "page"),
+        (["data", "inspect", "--store=store", "--html={}"], "page"),
+        (["compile", "--config=tiny", "--topology=v5e-16", "--html={}"], "page"),
+        (["data", "batch", "--workdir=run", "--step=0", "--out={}"], "batch"),
+        (["data", "tokenizer", "--source=python", "--out={}"], "tokenizer.json"),
+    ],
+)
+def test_what_others_wrote_is_not_written_over(words, kind, say, tmp_path):
+    foreign = tmp_path / "notes"
+    foreign.write_text("<!doctype html>mine")
+    for path, said in (
+        (foreign, f"exists and is no {kind} of bert-jax; choose another name"),
+        (Path("/dev/null"), f"exists and is no {kind} of bert-jax; choose another name"),
+        (tmp_path, "a folder; give the name of a file"),
+        (tmp_path / "no/file", "there is no folder"),
+    ):
+        code, _, err = say(*(word.format(path) for word in words))
+        assert code == errors.FAILED
+        assert said in one_line(err)
+    assert foreign.read_text() == "<!doctype html>mine"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (OSError(28, "No space left on device", "a/b"), 45, "error: a/b: No space left on device;"),
+        (OSError(28, "No space left on device"), 45, "error: No space left on device;"),
+        (PermissionError(13, "Permission denied", "a/b"), 1, "error: a/b: Permission denied"),
+        (OSError(36, "File name too long", "a" * 3000), 1, f"error: {'a' * 60}…{'a' * 60}: File"),
+        (MemoryError("Unable to\nallocate"), 1, "error: out of memory (Unable to allocate)"),
+        (
+            type("JaxRuntimeError", (RuntimeError,), {})("RESOURCE_EXHAUSTED: Out of memory"),
+            1,
+            "error: out of memory (RESOURCE_EXHAUSTED: Out of memory)",
+        ),
+        (errors.UserError("a \x1b[31mname"), 1, "error: a \ufffd[31mname"),
+    ],
+)
+def test_what_the_machine_lacks_is_one_line(error, code, line, say, monkeypatch):
+    def fail(*_):
+        raise error
+
+    broken = dataclasses.replace(cli.VERBS["data verify"], run=fail)
+    monkeypatch.setitem(cli.VERBS, "data verify", broken)
+    assert say("data", "verify", "--store=x")[0] == code
+    _, _, err = say("data", "verify", "--store=x")
+    assert err.startswith(line)
+    assert err.count("\n") == 1
+
+
 @pytest.mark.slow
-def test_stopping_and_going_on_by_signal(tmp_path):
-    """SIGTERM while training: saved, code 42; the same command finishes."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_stopping_and_going_on_by_signal(number, tmp_path):
+    """Saved, code 42; the same command finishes. All the while nobody reads what it prints, and
+    the disk under its errors is full."""
     store = small_store(tmp_path / "store")
     words = [w for w in TINY if "steps" not in w] + ["--config.phases[0].steps=100000"]
     command = [
         sys.executable, "-c", "import sys; from bert_jax.cli import main; sys.exit(main())",
         "pretrain", *words, f"--config.data.store={store.path}", f"--workdir={tmp_path / 'run'}",
     ]  # fmt: skip
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ})
+    with open("/dev/full", "w") as full:
+        process = subprocess.Popen(with_signals(command), stdout=subprocess.PIPE, stderr=full)
+    process.stdout.close()
     metrics = tmp_path / "run" / "metrics.jsonl"
     deadline = time.monotonic() + 300
     while not (metrics.exists() and '"kind": "train"' in metrics.read_text()):
         assert time.monotonic() < deadline
         time.sleep(0.2)
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == errors.STOPPED, err
-    assert "saved step" in one_line(err)
+    process.send_signal(number)
+    assert process.wait(timeout=120) == errors.STOPPED
     (step,) = [int(p.name) for p in (tmp_path / "run" / "checkpoints").iterdir()]
     final = ["--config.phases[0].steps=" + str(step + 10) if "steps" in w else w for w in command]
     assert subprocess.run(final, check=False, timeout=300).returncode == errors.DONE

@@ -1,11 +1,9 @@
 """What is compiled once is not compiled again, and no file of the cache can change or end a run."""
 
-import hashlib
 import os
 import stat
 import subprocess
 import sys
-import threading
 from collections import Counter
 from pathlib import Path
 
@@ -14,10 +12,9 @@ from corpus import small_config, small_store
 from processes import Job, assert_same_bits, deep_config
 
 from bert_jax import compile_cache
-from bert_jax.compile_cache import Programs
+from data_pipeline.digested_files import DigestedFiles
 from data_pipeline.store import TokenStore
 
-KEY, PROGRAM = "jit_step-0123", bytes(range(256))
 HERE = Path(__file__).parent
 
 
@@ -104,7 +101,7 @@ sys.stdout.flush()
 if len(sys.argv) > 1:
     def fail(*_):
         raise OSError(28, "full")
-    compile_cache.Programs._make_room = fail
+    compile_cache.DigestedFiles._make_room = fail
 for k in range(3):
     assert float(jax.jit(lambda x: x * 2 + k)(1.0)) == 2 + k
 """
@@ -134,7 +131,7 @@ def test_a_damaged_program_is_compiled_and_kept_again(cache):
     assert {path: len(path.read_bytes()) for path in kept(cache)} == {
         path: len(content) for path, content in whole.items()
     }
-    assert all(Programs(path.parent).get(path.name) for path in whole)
+    assert all(DigestedFiles(path.parent, print).get(path.name) for path in whole)
 
 
 def test_a_cache_that_cannot_be_used_is_one_line(cache):
@@ -188,51 +185,3 @@ def test_programs_for_other_threads_or_processors_are_others(monkeypatch):
     text = Path.read_text
     monkeypatch.setattr(Path, "read_text", lambda path: text(path).replace(" sse2", " sse2 new"))
     assert here != compile_cache._processor()
-
-
-# Files
-
-
-def test_every_damage_is_seen(tmp_path):
-    programs = Programs(tmp_path)
-    for size in (0, 1, len(PROGRAM)):
-        for at in range(hashlib.sha256().digest_size + size):
-            for spoil in (flip, lambda path, n: path.write_bytes(path.read_bytes()[:n])):
-                programs.put(KEY, PROGRAM[:size])
-                assert programs.get(KEY) == PROGRAM[:size]
-                spoil(tmp_path / KEY, at)
-                assert programs.get(KEY) is None
-                assert not (tmp_path / KEY).exists()
-    assert programs.get("another") is None
-
-
-def test_the_oldest_go_first_and_others_folders_count(tmp_path):
-    one, other = tmp_path / "one", tmp_path / "other"
-    one.mkdir()
-    other.mkdir()
-    programs = Programs(one, most_bytes=8 * 132)
-    for number in range(8):
-        Programs(other if number % 2 else one).put(f"{number}", bytes(100))
-        os.utime((other if number % 2 else one) / f"{number}", (number, number))
-    assert programs.get("0")  # used just now
-    programs.put("new", bytes(4 * 132 - 32))
-    assert {path.name for path in tmp_path.glob("*/*")} == {"0", "5", "6", "7", "new"}
-    programs.put("large", bytes(10**4))
-    assert {path.name for path in tmp_path.glob("*/*")} <= {"large"}
-
-
-def test_a_reader_never_sees_half_a_program(tmp_path):
-    values = [bytes([k]) * 200_000 for k in range(4)]
-    writers = [
-        threading.Thread(target=lambda v=v: [Programs(tmp_path).put(KEY, v) for _ in range(20)])
-        for v in values
-    ]
-    reader = Programs(tmp_path)
-    reader.put(KEY, values[0])
-    for writer in writers:
-        writer.start()
-    seen = {reader.get(KEY) for _ in range(100)}
-    for writer in writers:
-        writer.join()
-    assert seen <= set(values)
-    assert [path.name for path in tmp_path.iterdir()] == [KEY]

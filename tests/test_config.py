@@ -1,6 +1,8 @@
 """Shipped configs against their golden texts; keys that are unknown, missing or of a wrong type."""
 
+import dataclasses
 import json
+import typing
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from ml_collections import ConfigDict
 from bert_jax import cli
 from bert_jax.config import Config
 from bert_jax.config_file import load, shipped
-from bert_jax.config_values import flatten, from_dict, to_dict
+from bert_jax.config_values import completed, flatten, from_dict, to_dict
 from bert_jax.errors import FAILED, UserError
 
 GOLDENS = Path(__file__).parent / "goldens" / "configs"
@@ -38,6 +40,14 @@ def test_a_shipped_config_says_how_to_run_it(name: str) -> None:
     text = shipped()[name].read_text(encoding="utf-8")
     command = "bert-jax demo" if name == "demo" else f"bert-jax pretrain --config={name} "
     assert command in text.split('"""')[1]
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_a_recipe_names_what_is_other_than_in_its_source(name: str) -> None:
+    if load(name).compute.dtype == "float32":  # small ones, which reproduce nothing
+        return
+    said = shipped()[name].read_text(encoding="utf-8").split('"""')[1]
+    assert "bfloat16" in said.partition("Other than there")[2].partition("\n\n")[0]
 
 
 def test_a_config_survives_its_json() -> None:
@@ -75,12 +85,24 @@ def changed(**values: object) -> dict:
         ({"model__vocab_size": "30522"}, "config.model.vocab_size='30522' should be int"),
         ({"model__vocab_size": 1e4}, "config.model.vocab_size=10000.0 should be int"),
         ({"seed": True}, "config.seed=True should be int"),
-        ({"evaluation__every_steps": 0}, "config.evaluation.every_steps=0 should be 1 or more"),
-        ({"phases__0__steps": -1}, "config.phases[0].steps=-1 should be 1 or more"),
+        (
+            {"evaluation__every_steps": 0},
+            "config.evaluation.every_steps=0 should be from 1 to 2147483647",
+        ),
+        ({"phases__0__steps": -1}, "config.phases[0].steps=-1 should be from 1 to 2147483647"),
         ({"seed": -1}, "config.seed=-1 should be from 0 to 4294967295"),
-        ({"evaluation__batches": -1}, "config.evaluation.batches=-1 should be 0 or more"),
-        ({"compute__unroll_layers": -1}, "config.compute.unroll_layers=-1 should be 0 or more"),
-        ({"phases__0__warmup_steps": -1}, "config.phases[0].warmup_steps=-1 should be 0 or more"),
+        (
+            {"evaluation__batches": -1},
+            "config.evaluation.batches=-1 should be from 0 to 2147483647",
+        ),
+        (
+            {"compute__unroll_layers": -1},
+            "config.compute.unroll_layers=-1 should be from 0 to 2147483647",
+        ),
+        (
+            {"phases__0__warmup_steps": -1},
+            "config.phases[0].warmup_steps=-1 should be from 0 to 2147483647",
+        ),
         (
             {"model__hidden_dropout_prob": 1},
             "config.model.hidden_dropout_prob=1 should be from 0 to 1, but not 1",
@@ -107,7 +129,55 @@ def changed(**values: object) -> dict:
             {"phases__0__seq_length": 1024},
             "config.phases[0].seq_length=1024 is beyond config.model.max_position_embeddings=512",
         ),
+        (
+            {"phases__0__steps": 3_000_000_000},
+            "config.phases[0].steps=3000000000 should be from 1 to 2147483647",
+        ),
+        (
+            {"phases__0__steps": 10**400},
+            f"config.phases[0].steps=1{'0' * 59}…{'0' * 15} should be from 1 to 2147483647",
+        ),
+        (
+            {"phases__0__batch_size": 10**12},
+            "config.phases[0].batch_size=1000000000000 should be from 1 to 1048576",
+        ),
+        (
+            {"model__num_hidden_layers": 10**6},
+            "config.model.num_hidden_layers=1000000 should be from 1 to 1000",
+        ),
+        (
+            {"model__hidden_size": 10**9},
+            "config.model.hidden_size=1000000000 should be from 1 to 131072",
+        ),
+        (
+            {"phases__0__max_predictions": 129},
+            "config.phases[0].max_predictions=129 is more than an example has tokens "
+            "(seq_length=128); give at most as many",
+        ),
+        (
+            {
+                "phases__0__batch_size": 2**20,
+                "model__max_position_embeddings": 2**17,
+                "phases__0__seq_length": 2**17,
+            },
+            "config.phases[0]: 1048576 rows of 131072 tokens are more than the 67108864 that a "
+            "batch may have; lower batch_size or the length of a row",
+        ),
+        ({"mesh__data": 0}, "config.mesh.data=0 should be from -1 to 1048576, but not 0"),
+        (
+            {"optimizer__learning_rate": 10**400},
+            f"config.optimizer.learning_rate=1{'0' * 59}…{'0' * 15} should be float",
+        ),
+        (
+            {"deadlines__data": 1e300},
+            "config.deadlines.data=1e+300 should be from 0 to 100000000, but not 0",
+        ),
         ({"phases": []}, "config.phases is empty; give at least one phase"),
+        (
+            {"data__separators": "sentences"},
+            'config.data.separators="sentences" has no meaning with config.data.pairing="nsp"; '
+            'set separators="documents", or pairing to full_sentences or doc_sentences',
+        ),
         (
             {"data__mask_share": 0.95},
             "config.data.mask_share + config.data.random_share is over 1",
@@ -119,6 +189,61 @@ def test_a_wrong_value_is_one_line(change: dict, message: str) -> None:
     with pytest.raises(UserError) as error:
         from_dict(changed(**change), Config)
     assert str(error.value) == message
+
+
+NEWER = {
+    "data.separators": "documents",
+    "optimizer.schedule": "bert",
+    "optimizer.weight_decay_on": "weights",
+}
+
+
+def without(keys: typing.Iterable[str]) -> dict:
+    return changed(**{key.replace(".", "__"): None for key in keys})
+
+
+def test_a_run_without_the_newer_keys_had_these_values() -> None:
+    config = from_dict(without(NEWER), Config)
+    assert {key: flatten(to_dict(config))[key] for key in NEWER} == NEWER
+    assert completed(without(NEWER), Config) == to_dict(config)
+
+
+def test_only_newer_keys_have_defaults_and_base_has_them_too() -> None:
+    """A default is no way to leave a key out of a config file."""
+
+    def defaults(cls: type, where: str) -> dict:
+        found = {}
+        for name, hint in typing.get_type_hints(cls).items():
+            field = cls.__dataclass_fields__[name]
+            if field.default is not dataclasses.MISSING:
+                found[f"{where}{name}"] = field.default
+            for part in (hint, *typing.get_args(hint)):
+                if dataclasses.is_dataclass(part):
+                    found |= defaults(part, f"{where}{name}.")
+        return found
+
+    assert defaults(Config, "") == NEWER
+    base = flatten(to_dict(load("base")))
+    assert {key: base[key] for key in NEWER} == NEWER
+
+
+def test_all_phases_together_have_a_limit_of_steps() -> None:
+    (phase,) = changed()["phases"]
+    phases = [{**phase, "steps": 2**31 - 1}, {**phase, "steps": 1}]
+    with pytest.raises(UserError, match="2147483648 steps in all; the most are 2147483647"):
+        from_dict(changed(phases=phases), Config)
+
+
+@pytest.mark.parametrize("values", [None, 1, "abc", [1]])
+def test_a_config_that_is_no_keys_is_one_line(values: object) -> None:
+    with pytest.raises(UserError, match=r"config=.* should be keys"):
+        from_dict(values, Config)  # type: ignore[arg-type]
+
+
+def test_a_long_value_is_shown_short() -> None:
+    with pytest.raises(UserError) as error:
+        from_dict(changed(model="x" * 10_000), Config)
+    assert len(str(error.value)) < 200
 
 
 def test_whole_numbers_pass_for_floats() -> None:

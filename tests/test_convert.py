@@ -1,9 +1,14 @@
 """Names and shapes both ways, the exported folder, and what transformers makes of it."""
 
+import contextlib
 import dataclasses
+import errno
+import hashlib
 import json
 import os
+import resource
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -24,7 +29,9 @@ from bert_jax.convert import names
 from bert_jax.convert.bert_config import from_config_json, to_config_json
 from bert_jax.convert.card import Card
 from bert_jax.convert.export import export, run_export
+from bert_jax.errors import STORAGE, StorageError
 from bert_jax.terminal import console
+from data_pipeline import atomic
 from data_pipeline.errors import UserError
 from data_pipeline.store_writer import StoredDocument, write_store
 from data_pipeline.tokenizer import Tokenizer
@@ -149,7 +156,7 @@ def test_config_json_of_another_model_is_refused(change, message):
 def test_the_folder_holds_what_is_promised(exported, tokenizer):
     out, config, params = exported
     assert sorted(p.name for p in out.iterdir()) == [
-        "README.md", "config.json", "model.safetensors", "special_tokens_map.json",
+        "README.md", "SHA256SUMS", "config.json", "model.safetensors", "special_tokens_map.json",
         "tokenizer.json", "tokenizer_config.json", "vocab.txt",
     ]  # fmt: skip
     assert (out / "tokenizer.json").read_bytes() == tokenizer.json
@@ -229,16 +236,105 @@ def test_a_folder_that_transformers_wrote_is_not_replaced(exported, tokenizer):
         export(params, config, tokenizer, out, card=Card())
 
 
-def test_a_failed_export_leaves_nothing(tokenizer, tmp_path, monkeypatch):
-    config = dataclasses.replace(model_config(), vocab_size=tokenizer.vocab_size)
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
-    def full(*_, **__):
-        raise OSError("disk full")
 
-    monkeypatch.setattr(safetensors.numpy, "save_file", full)
-    with pytest.raises(OSError, match="disk full"):
-        export(random_params(config), config, tokenizer, tmp_path / "out", card=Card())
-    assert not list(tmp_path.iterdir())
+@contextlib.contextmanager
+def full_disk(free: int) -> Iterator[None]:
+    """No file can grow beyond `free` bytes; to a program the error looks like a full disk's."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("free", [0, 1000, 50_000], ids=["nothing", "small files", "half"])
+def test_a_full_disk_is_one_line_and_leaves_what_was_there(free, exported, tokenizer):
+    out, config, params = exported
+    before = content(out)
+    for target in (out, out.with_name("new")):
+        with full_disk(free), pytest.raises(StorageError, match="cannot be written") as error:
+            export(params, config, tokenizer, target, card=Card(step=9))
+        assert "\n" not in str(error.value)
+    assert content(out) == before
+    assert os.listdir(out.parent) == [out.name]
+
+
+def test_a_full_disk_ends_the_verb_with_45(run, tmp_path, capsys):
+    words = ["convert", "export", f"--workdir={run[0]}", f"--out={tmp_path / 'out'}"]
+    with full_disk(50_000):
+        assert cli.main(words) == STORAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {tmp_path / 'out'}: cannot be written")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_link_to_a_folder_stays_and_its_folder_is_written(exported, tokenizer, tmp_path):
+    out, config, params = exported
+    link = tmp_path / "link"
+    link.symlink_to(out)
+    export(params, config, tokenizer, link, card=Card(step=8))
+    assert link.is_symlink()
+    assert "8 steps" in (out / "README.md").read_text()
+    assert sorted(os.listdir(tmp_path)) == ["link", out.name]
+
+
+@pytest.mark.parametrize("moved", [False, True], ids=["before the old moved", "after"])
+def test_after_an_export_was_killed_the_next_one_works(moved, exported, tokenizer, monkeypatch):
+    """Killed while it moved folders: the old one is there under one name or the other."""
+    out, config, params = exported
+    before = content(out)
+    monkeypatch.setattr(os, "getpid", lambda: 123)
+    unfinished, old = (out.with_name(f".{out.name}.123.{kind}") for kind in ("tmp", "old"))
+    unfinished.mkdir()
+    (unfinished / "config.json").write_text("{")
+    if moved:
+        out.rename(old)
+    with full_disk(1000), pytest.raises(StorageError):
+        export(params, config, tokenizer, out, card=Card(step=8))
+    assert content(out) == before  # moved back
+    monkeypatch.setattr(os, "getpid", lambda: 124)
+    export(params, config, tokenizer, out, card=Card(step=8))
+    assert "8 steps" in (out / "README.md").read_text()
+    assert os.listdir(out.parent) == [out.name]
+
+
+def test_a_failure_while_folders_move_puts_the_old_one_back(exported, tokenizer, monkeypatch):
+    out, config, params = exported
+    before = content(out)
+
+    def refuse(*_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(atomic, "publish", refuse)
+    with pytest.raises(StorageError, match="Input/output error"):
+        export(params, config, tokenizer, out, card=Card(step=8))
+    assert content(out) == before
+    assert os.listdir(out.parent) == [out.name]
+
+
+def test_an_edited_card_is_not_lost(exported, tokenizer):
+    out, config, params = exported
+    with (out / "README.md").open("a") as card:
+        card.write("license: mit\n")
+    with pytest.raises(UserError, match=r"README\.md: was edited"):
+        export(params, config, tokenizer, out, card=Card())
+    assert bert_jax.load(out).config.vocab_size == config.vocab_size  # for reading it is all right
+    (out / "README.md").unlink()
+    export(params, config, tokenizer, out, card=Card())
+
+
+def test_sums_are_those_of_coreutils(exported):
+    out, _, _ = exported
+    lines = (out / "SHA256SUMS").read_text().splitlines()
+    assert lines == [
+        f"{hashlib.sha256(data).hexdigest()}  {name}"
+        for name, data in sorted(content(out).items())
+        if name != "SHA256SUMS"
+    ]
 
 
 def test_what_cannot_be_used_is_not_exported(tokenizer, tmp_path):

@@ -1,6 +1,7 @@
 """Checkpoints that were damaged: used only if every bit is what was saved, else named and kept."""
 
 import json
+import os
 import pickle
 import random
 import shutil
@@ -93,6 +94,12 @@ def _one_bit(step: Path) -> None:
     file.write_bytes(data)
 
 
+def _pipe(file: Path) -> None:
+    """Whoever opens it to read waits for a writer that never comes."""
+    file.unlink(missing_ok=True)
+    os.mkfifo(file)
+
+
 def _truncated(step: Path) -> None:
     file = data_file(step.parents[1], int(step.name), "opt")
     data = file.read_bytes()
@@ -115,6 +122,8 @@ DAMAGES = {
         "it has format 9, this program reads format 3",
     ),
     "phase": (lambda step: rewritten(step / "meta/metadata", phase=1), "is not what was written"),
+    "a pipe": (lambda step: _pipe(step / "meta/metadata"), "meta/metadata in it is not a regular"),
+    "a pipe of Orbax": (lambda step: _pipe(step / "params/_METADATA"), "is not a regular file"),
     "number": (lambda step: shutil.copytree(step, step.with_name("13")), "it is of step 12"),
 }
 
@@ -217,7 +226,7 @@ def test_a_step_is_good_only_if_all_processes_say_so(workdir):
     assert found[1]["step"] == 3
     assert shown(workdir) == {"12": "it has no meta", "7": "params/head"}
     assert asked == [
-        "checkpoints", "restore/12/read", "restore/7/read", "restore/7/verify",
+        "checkpoints", "restore/runs", "restore/12/read", "restore/7/read", "restore/7/verify",
         "restore/3/read", "restore/3/verify",
     ]  # fmt: skip
 

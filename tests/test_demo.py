@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from signals import with_signals
 
 import bert_jax
 
@@ -46,7 +47,10 @@ def demo(workdir: Path, text: Path | None, steps: int) -> list[str]:
 def test_interrupted_while_training_it_goes_on_to_the_report(text, tmp_path):
     workdir = tmp_path / "demo"
     process = subprocess.Popen(
-        demo(workdir, text, 2000), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        with_signals(demo(workdir, text, 2000)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     deadline = time.monotonic() + 300
     log = workdir / "run" / "metrics.jsonl"
@@ -83,8 +87,8 @@ def test_interrupted_while_training_it_goes_on_to_the_report(text, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "line"),
     [
-        ("nothing", None, "no file there"),
-        ("empty", "", "no text"),
+        ("nothing", None, "empty folder"),
+        ("empty", "", "with text"),
         ("short", "Just one line.\n", "error: "),
     ],
 )

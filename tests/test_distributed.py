@@ -17,6 +17,7 @@ import jax._src.clusters.cluster
 import pytest
 from corpus import small_store
 from processes import LIMIT, Job, assert_same_bits, config_file, deep_config, newest_step
+from signals import with_signals
 
 from bert_jax.config import Config
 from bert_jax.config_file import load
@@ -336,7 +337,7 @@ def test_jax_is_started_as_a_job_for_one_process_too(tmp_path):
         "    print(jax.process_count(), started.peers.hosts)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script],
+        with_signals([sys.executable, "-c", script]),
         env={**os.environ, "BERT_JAX_HOST_NAME": "here"},
         capture_output=True,
         text=True,

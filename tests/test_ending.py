@@ -20,6 +20,7 @@ from corpus import small_store
 from etils import epath
 from processes import Job, deep_config
 from saving_process import keeping, state_of
+from signals import dispositions
 
 from bert_jax import train
 from bert_jax.checkpoint import snapshot
@@ -174,7 +175,7 @@ def test_a_ctrl_c_that_another_process_told_of_first_is_no_second_one():
     stops.begin()
     stops.why = "SIGINT to host-0 (process 0)"  # as its pulse heard of it
     stops.request = heard.append
-    with stops.listening(said.append):
+    with dispositions(lambda number: signal.SIG_DFL), stops.listening(said.append):
         os.kill(os.getpid(), signal.SIGINT)
         until(lambda: heard, "request")
         assert (ended, len(said)) == ([], 1)

@@ -57,6 +57,40 @@ def rows_seen(config: Config, store: TokenStore) -> dict[str, np.ndarray]:
     return {name: array[full] for name, array in rows.items()}
 
 
+def test_the_unigram_knows_the_specials_where_they_are_predicted(store):
+    """With RoBERTa's masks [CLS] and [SEP] are labels, at the frequencies that examples have."""
+    config = small_config(store)
+    evaluation = dataclasses.replace(config.evaluation, batches=0)
+    config = dataclasses.replace(config, evaluation=evaluation)
+    specials = [store.special.cls, store.special.sep]
+    for masking in ("token", "roberta"):
+        data = dataclasses.replace(config.data, pairing="doc_sentences", masking=masking)
+        asked = dataclasses.replace(config, data=data)
+        found = np.exp(HeldOut(asked, asked.phases[0], store).corpus.log_unigram[specials])
+        seen = rows_seen(asked, store)
+        tokens = seen["input_ids"].copy()
+        rows, slots = np.nonzero(seen["masked_weights"])
+        tokens[rows, seen["masked_positions"][rows, slots]] = seen["masked_labels"][rows, slots]
+        real = tokens[seen["example_ids"] > 0]
+        shares = [(real == special).mean() for special in specials]
+        if masking == "token":
+            assert max(found) < 0.01 < min(shares)
+        else:
+            total = len(store.train.tokens) / (1 - sum(shares))  # of text and specials
+            expected = (np.array(shares) * total + 1) / (total + store.vocab_size)
+            np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_other_examples_are_made_without_separators_that_they_cannot_have(store):
+    config = small_config(store)
+    data = dataclasses.replace(config.data, pairing="full_sentences", separators="sentences")
+    config = dataclasses.replace(config, data=data)
+    for pairing in ("single", "doc_sentences", None):
+        asked = bert_jax.evaluate._asked(config, None, 0, pairing, None)
+        wanted = "documents" if pairing == "single" else "sentences"
+        assert asked.data.separators == wanted
+
+
 def alter(config: Config, **phase: object) -> Config:
     return dataclasses.replace(config, phases=(dataclasses.replace(config.phases[0], **phase),))
 

@@ -272,7 +272,7 @@ def test_no_text_of_the_corpus_breaks_the_page(tmp_path, capsys) -> None:
 )
 def test_a_wrong_flag_is_one_line(flag: str, line: str, store: TokenStore, capsys) -> None:
     words = ["data", "inspect", f"--store={store.path}", *overrides(small_config(store)), flag]
-    assert cli.main(words) == errors.FAILED
+    assert cli.main(words) == (errors.STORAGE if line == "cannot be written" else errors.FAILED)
     assert line in capsys.readouterr().err.splitlines()[-1]
 
 
@@ -360,7 +360,13 @@ def test_a_store_that_moved_is_given_by_flag(seen, store, tmp_path, capsys) -> N
 def test_a_folder_that_is_no_run_is_refused(tmp_path) -> None:
     with pytest.raises(UserError, match="no config"):
         look.open_run(epath.Path(tmp_path))
-    (tmp_path / "config.json").write_text('{"config": {}}')
+    for text in ("[" * 100_000, '["config", "data"]', '{"config": 1, "data": 2}'):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(UserError, match="not what a pretraining run writes"):
+            look.open_run(epath.Path(tmp_path))
+        with pytest.raises(UserError, match="not the folder of a pretraining run"):
+            workdir.read(epath.Path(tmp_path))
+    (tmp_path / "config.json").write_text('{"config": {}, "data": {"tokenizer": 1, "train": 2}}')
     with pytest.raises(UserError, match="missing key"):
         look.open_run(epath.Path(tmp_path))
 

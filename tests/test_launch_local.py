@@ -1,83 +1,14 @@
 """Jobs on this machine: real launchers, real signals, small programs as the processes."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-
-LIMIT = 60  # seconds after which a test is taken to hang
-
-# What every process of these tests begins with.
-PROCESS = """
-import os, pathlib, signal, socket, subprocess, sys, time
-place = dict(word[2:].split("=") for word in sys.argv[1:])
-me, host = int(place["process_id"]), os.environ["BERT_JAX_HOST_NAME"]
-folder = pathlib.Path(__file__).parent
-
-def there(name):
-    '''Waits until another process has made a file.'''
-    while not (folder / name).exists():
-        time.sleep(0.01)
-
-def mark(name, text=""):
-    (folder / "new").mkdir(exist_ok=True)
-    (folder / "new" / name).write_text(text)
-    (folder / "new" / name).rename(folder / name)
-
-starts = 1 + len(list(folder.glob(f"{host}.start*")))
-mark(f"{host}.start{starts}", f"{os.getpid()} {place['coordinator']}")
-"""
-LAUNCHER = """
-import json, sys
-from launch.local import Limits, run
-processes, limits, *command = sys.argv[1:]
-sys.exit(run(command, int(processes), Limits(**json.loads(limits))))
-"""
-
-
-class Launched:
-    """A launcher at work in a folder, and the processes that it starts."""
-
-    def __init__(self, folder: Path, body: str, processes: int, limits: dict[str, float]):
-        self.folder = folder
-        (folder / "process.py").write_text(PROCESS + body)
-        command = [sys.executable, "-S", str(folder / "process.py")]
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", LAUNCHER, str(processes), json.dumps(limits), *command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"},
-        )
-        # Whatever waits for its output then sees the end of it.
-        self.alarm = threading.Timer(LIMIT, self.process.kill)
-        self.alarm.start()
-
-    def wait(self) -> tuple[int, list[bytes]]:
-        """Exit code and lines; the launcher itself says nothing on standard error."""
-        out, err = self.process.communicate(timeout=LIMIT)
-        assert err == b""
-        assert not out or out.endswith(b"\n")
-        return self.process.returncode, out.split(b"\n")[:-1]
-
-    def until(self, *names: str) -> None:
-        """Waits until the processes have made these files."""
-        until(lambda: all((self.folder / name).exists() for name in names))
-
-    def starts(self, host: str) -> list[tuple[int, str]]:
-        """Process id and coordinator of each start of a host."""
-        found = sorted(self.folder.glob(f"{host}.start*"), key=lambda path: int(path.suffix[6:]))
-        pairs = (path.read_text().split() for path in found)
-        return [(int(pid), coordinator) for pid, coordinator in pairs]
-
-    def pids(self) -> list[int]:
-        return [int(path.read_text().split()[0]) for path in self.folder.glob("host-*.start*")]
+from launched import LAUNCHER, LIMIT, Launched, is_there, of, said, until
 
 
 @pytest.fixture
@@ -85,8 +16,10 @@ def launch(tmp_path: Path) -> Iterator[Callable[..., Launched]]:
     """Starts a launcher of processes that run this program; nothing of it is left afterwards."""
     made: list[Launched] = []
 
-    def start(body: str, processes: int = 2, **limits: float) -> Launched:
-        made.append(Launched(tmp_path, body, processes, {"between": 0.0, **limits}))
+    def start(
+        body: str, processes: int = 2, ignored: Sequence[signal.Signals] = (), **limits: float
+    ) -> Launched:
+        made.append(Launched(tmp_path, body, processes, {"between": 0.0, **limits}, ignored))
         return made[-1]
 
     yield start
@@ -96,34 +29,6 @@ def launch(tmp_path: Path) -> Iterator[Callable[..., Launched]]:
         launched.process.communicate(timeout=LIMIT)
         for pid in filter(is_there, launched.pids()):
             os.kill(pid, signal.SIGKILL)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < end, "this takes too long"
-        time.sleep(0.01)
-
-
-def is_there(pid: int) -> bool:
-    """Whether a process runs or is stopped; a dead one may be kept until its parent asks."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"
-
-
-def of(host: str, lines: list[bytes]) -> list[bytes]:
-    """The lines of a host, without its name."""
-    start = f"{host} | ".encode()
-    return [line.removeprefix(start) for line in lines if line.startswith(start)]
-
-
-def said(lines: list[bytes]) -> list[str]:
-    """What the launcher says itself, but for the line of each start."""
-    own = [line.decode() for line in of("launch", lines)]
-    return [line for line in own if not line.startswith("coordinator ")]
 
 
 # Output
@@ -198,23 +103,19 @@ def test_a_very_long_line_comes_whole_in_pieces(launch):
         assert 1 < len(pieces) < 10  # it was not kept whole
 
 
-def test_a_reader_that_goes_away_stops_the_job_with_its_state_saved(launch):
+def test_a_reader_that_goes_away_does_not_end_the_job(launch):
     job = launch("""
-def save(number, frame):
-    mark(f"{host} saved")
-    sys.exit(42)
-signal.signal(signal.SIGTERM, save)
-mark(f"{host} ready")
-there("host-0 ready"), there("host-1 ready")
-while True:
-    os.write(1, b"line\\n")
+there("closed")
+for _ in range(1000):
+    os.write(1, b"x" * 9999 + b"\\n")
+mark(f"{host} done")
 """)
-    for _ in range(3):
-        job.process.stdout.readline()
+    job.process.stdout.readline()
     job.process.stdout.close()
-    assert job.process.wait(LIMIT) == 42
+    (job.folder / "closed").touch()
+    assert job.process.wait(LIMIT) == 0
     assert job.process.stderr.read() == b""
-    job.until("host-0 saved", "host-1 saved")
+    job.until("host-0 done", "host-1 done")
 
 
 def test_signals_are_passed_on_while_nobody_reads_the_output(launch):
@@ -296,7 +197,9 @@ def test_a_job_that_is_stopped_before_its_next_start_is_not_started(launch):
     job = launch("sys.exit(43)", processes=1, between=600.0)
     assert any(b"starting again in 30 s" in line for line in job.process.stdout)
     job.process.send_signal(signal.SIGINT)
-    assert job.wait()[0] == 43
+    code, lines = job.wait()
+    assert code == 42
+    assert said(lines) == ["SIGINT: not started again"]
     assert len(job.starts("host-0")) == 1
 
 
@@ -343,6 +246,53 @@ sys.exit(42)
         if file != "2":
             job.process.send_signal(signal.SIGINT)
     assert job.wait()[0] == 42
+
+
+def test_a_signal_that_was_ignored_at_the_start_stays_ignored(launch):
+    """As under nohup, and in a shell's background."""
+    job = launch(
+        """
+ignored = {n.name for n in signal.Signals if signal.getsignal(n) == signal.SIG_IGN}
+print(sorted(ignored & {"SIGINT", "SIGHUP", "SIGTERM"}))
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(42))
+mark(f"{host} ready")
+while True:
+    signal.pause()
+""",
+        ignored=[signal.SIGINT, signal.SIGHUP],
+    )
+    job.until("host-0 ready", "host-1 ready")
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        job.process.send_signal(number)
+    code, lines = job.wait()
+    assert code == 42
+    first, asked, *_ = said(lines)
+    assert first == "SIGINT, SIGHUP: ignored since the start, not passed on"
+    assert asked.startswith("SIGTERM: passed on")
+    assert of("host-0", lines) == of("host-1", lines) == [b"['SIGHUP', 'SIGINT']"]
+
+
+def test_stopping_a_job_that_waits_for_a_frozen_process_is_no_failure(launch):
+    """One has failed, the other would be killed some time later for not noticing."""
+    job = launch(
+        """
+mark(f"{host} ready")
+if me == 1:
+    os.kill(os.getpid(), signal.SIGSTOP)
+there("host-1 ready")
+sys.exit(43)
+""",
+        grace=0.1,
+        margin=0.1,
+        noticing=600.0,
+    )
+    job.until("host-0 ready", "host-1 ready")
+    until(lambda: not is_there(job.starts("host-0")[0][0]))
+    job.process.send_signal(signal.SIGINT)
+    code, lines = job.wait()
+    assert code == 42
+    assert "host-1: not ended in time, killed" in said(lines)
+    assert said(lines)[-1].endswith("not started again")
 
 
 def test_a_process_that_a_passed_on_signal_ends_has_lost_nothing(launch):

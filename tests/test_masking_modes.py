@@ -1,4 +1,4 @@
-"""Whole words, n-grams and spans against plain ports of the originals, at their edges, packed."""
+"""All ways of masking but `token` against plain ports of the originals, at their edges, packed."""
 
 import itertools
 from fractions import Fraction
@@ -20,6 +20,7 @@ from data_pipeline.tokenizer import Tokenizer
 VOCAB = 60
 STARTS = np.arange(VOCAB) % 3 != 0  # a third of the ids continue a word
 COUNTS = np.arange(VOCAB) % 7 * 1000  # some ids never occur
+NOT_DRAWN = (SPECIAL.pad, SPECIAL.unk, SPECIAL.cls, SPECIAL.sep)
 VOCABULARY = {"vocab_size": VOCAB, "word_starts": STARTS, "token_counts": COUNTS}
 
 segment = st.lists(st.integers(5, VOCAB - 1), min_size=1, max_size=120)
@@ -36,6 +37,16 @@ def ported(segments, spec, key):
     ids, _ = port.lay_out(segments, SPECIAL.cls, SPECIAL.sep)
     how = (SPECIAL.mask, VOCAB, counts, Fraction(4, 5), Fraction(1, 10))
     size = spec.max_predictions
+    if spec.mode == "roberta":
+        cls, sep, not_drawn = SPECIAL.cls, SPECIAL.sep, NOT_DRAWN
+        mask_id, vocab_size, counts, *shares = how
+        return (
+            *port.roberta(
+                segments, cls, sep, size, spec.rate, rng, mask_id, vocab_size, counts, not_drawn,
+                *shares,
+            ),
+            None,
+        )  # fmt: skip
     if spec.mode == "span":
         merged, _ = port.spans(
             segments, STARTS, size, spec.rate, rng, spec.span_success, spec.max_span
@@ -83,7 +94,8 @@ def masked_blocks(mode, segments, key, rate=0.15, most=600, **choices):
     ids, places = port.lay_out(segments, SPECIAL.cls, SPECIAL.sep)
     assert labels == [ids[position] for position in positions]
     assert positions == sorted(set(positions))
-    assert set(positions) <= set(itertools.chain(*places))
+    may = range(len(ids)) if mode == "roberta" else itertools.chain(*places)
+    assert set(positions) <= set(may)
     return spec, ids, places, positions
 
 
@@ -136,11 +148,13 @@ def test_everything_masked(mode, segments, expected):
     _, _, _, positions = masked_blocks(mode, segments, 5, rate=1.0)
     if mode == "ngram" and len(segments[0]) > 200:  # words between longer n-grams are left
         assert expected * 0.8 < len(positions) < expected
+    elif mode == "roberta":
+        assert len(positions) == expected + 1 + len(segments)  # the specials too
     else:
         assert len(positions) == expected
 
 
-@pytest.mark.parametrize(("mode", "expected"), [*zip(MODES, [1, 1, 0, 0], strict=True)])
+@pytest.mark.parametrize(("mode", "expected"), [*zip(MODES, [1, 1, 0, 0, 0], strict=True)])
 def test_rate_zero_is_the_originals(mode, expected):
     spec = MaskingSpec(20, mode, rate=0.0)
     _, positions, _, _ = make_example([[7, 8, 10]], spec, 3, **VOCABULARY)
@@ -234,6 +248,64 @@ def test_packing_changes_no_masks(mode, packed, key):
     assert together["masked_weights"][0, slot:].sum() == 0
 
 
+@pytest.mark.parametrize(("rate", "most"), [(0.15, 600), (0.15, 77), (0.4, 600)])
+def test_robertas_number_is_rounded_at_random(rate, most):
+    """int(rate·n + U): of the two numbers around rate·n the upper as often as its fraction says."""
+    for length in (2, 3, 6, 7, 20, 33, 512):
+        wanted = rate * length
+        upper = sum(
+            len(masked_blocks("roberta", [[7] * max(length - 2, 0)], key, rate, most)[3])
+            - int(wanted)
+            for key in range(400)
+        )
+        chance = wanted - int(wanted)
+        assert abs(upper / 400 - chance) <= 4.4 * (chance * (1 - chance) / 400) ** 0.5
+        spec = MaskingSpec(most, "roberta", rate)
+        assert spec.predictions(length)[length] == -(-wanted // 1)
+
+
+def test_roberta_needs_no_more_slots_than_the_recipes_have():
+    assert MaskingSpec(77, "roberta").predictions(512)[512] == 77
+    for key in range(60):  # cut, never spilt
+        assert len(masked_blocks("roberta", [[7] * 510], key, most=70)[3]) == 70
+
+
+def test_roberta_chooses_every_position_alike_specials_too():
+    counts = np.zeros(40, np.int64)
+    for key in range(4000):
+        counts[masked_blocks("roberta", [[7] * 18, [8] * 19], original.fold(3, key))[3]] += 1
+    expected = counts.sum() / 40
+    assert abs(counts.sum() - 4000 * 6) <= 3 * (4000 * 0.25) ** 0.5
+    chi = ((counts - expected) ** 2 / expected).sum() / (1 - 6 / 40)  # drawn without replacement
+    assert chi < 39 + 4.4 * (2 * 39) ** 0.5
+
+
+def test_roberta_replaces_as_published_and_draws_no_special_but_mask():
+    found, kinds = np.zeros(VOCAB, np.int64), np.zeros(3, np.int64)
+    for key in range(60):
+        spec = MaskingSpec(600, "roberta", 1.0)
+        after, positions, labels, _ = make_example([[7] * 500], spec, key, **VOCABULARY)
+        spec = MaskingSpec(600, "roberta", 1.0, mask_share=0.0, random_share=1.0)
+        drawn, _, _, _ = make_example([[7] * 500], spec, key, **VOCABULARY)
+        found += np.bincount(drawn, minlength=VOCAB)
+        for position, label in zip(positions, labels, strict=True):
+            now = after[position]
+            kinds[0 if now == SPECIAL.mask else 1 if now == label else 2] += 1
+    assert not found[list(NOT_DRAWN)].any()
+    expected = found.sum() / (VOCAB - 4)  # [MASK] among them
+    chi = ((np.delete(found, NOT_DRAWN) - expected) ** 2 / expected).sum()
+    assert chi < 55 + 4.4 * (2 * 55) ** 0.5
+    total = kinds.sum()
+    ids = VOCAB - 4
+    for hits, share in zip(kinds, (0.8 + 0.1 / ids, 0.1 + 0.1 / ids, 0.1 - 0.2 / ids), strict=True):
+        assert abs(hits / total - share) <= 4.4 * (share * (1 - share) / total) ** 0.5
+
+
+def test_roberta_needs_to_know_the_specials():
+    with pytest.raises(ValueError, match="needs the special ids"):
+        MaskingSpec(20, "roberta").rule(4, VOCAB, 128)
+
+
 TEXTS = [
     "Plain words, then 👩‍👩‍👧‍👦 and 🏳️‍🌈🏳️‍🌈 in a row 🙂🙂🙂.",
     "שלום עולם, هذا نص عربي طويل بما يكفي لعدة كلمات.",
@@ -308,7 +380,7 @@ def test_spec_refuses_wrong_values(wrong, message):
         MaskingSpec(20, **wrong)
 
 
-@pytest.mark.parametrize("mode", MODES[1:])
+@pytest.mark.parametrize("mode", ["whole_word", "ngram", "span"])
 @pytest.mark.parametrize("starts", [None, STARTS[:-1]])
 def test_word_starts_are_needed(mode, starts):
     with pytest.raises(ValueError, match=f"{mode} needs word_starts, one bool per id of 60"):

@@ -103,7 +103,9 @@ def test_masked_share(mode, examples, vocabulary, starts):
     ):
         wanted = 77 if mode != "span" else math.ceil(0.15 * ROOM)  # 77 = round(.15 * 512)
         assert len(positions) <= wanted
-        if len(positions) < wanted:
+        if mode == "roberta":
+            assert len(positions) in (76, 77)  # int(.15 * 512 + U), U from 0 to 1
+        elif len(positions) < wanted:
             short += 1
             left = set(itertools.chain(*places_of(example))) - set(positions.tolist())
             words = port.words_of(

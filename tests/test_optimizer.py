@@ -30,10 +30,12 @@ def gradients(step: int) -> dict:
     return jax.tree.map(lambda p: 3 * rng.normal(size=p.shape), params())
 
 
-def reference(name: str, steps: int) -> dict:
+def reference(name: str, steps: int, on: str = "weights") -> dict:
     """optimization.py:59-156 with clipping by global norm (74), or AdamW with bias correction."""
     leaves, structure = jax.tree.flatten(params())
     excluded = [True, False, True, True]  # dense/bias, dense/kernel, norm/bias, norm/scale
+    if on == "all":
+        excluded = [False] * 4
     m = [np.zeros_like(p) for p in leaves]
     v = [np.zeros_like(p) for p in leaves]
     for step in range(steps):
@@ -80,6 +82,37 @@ def test_optimizer_follows_its_source(name):
     expected = reference(name, 6)
     for got, want in zip(jax.tree.leaves(values), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(got, want, rtol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["bert_adamw", "adamw"])
+def test_decay_of_everything_reaches_biases_and_norms(name):
+    config = dataclasses.replace(CONFIG, name=name, weight_decay_on="all")
+    tx = optimizer.make_optimizer(config, axes())
+    state = tx.init(float32(params()))
+    others = optimizer.make_optimizer(
+        dataclasses.replace(config, weight_decay_on="weights"), axes()
+    )
+    structures = [jax.tree.structure(s) for s in (state, others.init(float32(params())))]
+    assert structures[0] == structures[1]  # a run may change it between two starts
+    values, _ = trained(config, range(6), float32(params()), state)
+    expected, weights = reference(name, 6, "all"), reference(name, 6)
+    for got, want in zip(jax.tree.leaves(values), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-5)
+    for name in ("scale", "bias"):
+        assert not np.allclose(values["norm"][name], weights["norm"][name], rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["lamb", "lamb_albert"])
+def test_decay_of_everything_leaves_the_ratio_to_matrices(name):
+    """A bias moves by Adam's update and its decay, not scaled to its own norm."""
+    config = dataclasses.replace(CONFIG, name=name, weight_decay_on="all", weight_decay=0.5)
+    values, grads = float32(params()), float32(gradients(0))
+    updates = []
+    for change in ({}, {"weight_decay": 0.0}):
+        tx = optimizer.make_optimizer(dataclasses.replace(config, **change), axes())
+        updates.append(tx.update(grads, tx.init(values), values)[0])
+    moved = updates[0]["dense"]["bias"] - updates[1]["dense"]["bias"]
+    np.testing.assert_allclose(moved, 0.5 * values["dense"]["bias"], rtol=1e-4, atol=1e-6)
 
 
 def test_the_two_optimizers_differ():

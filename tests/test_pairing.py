@@ -333,34 +333,3 @@ def test_a_row_too_short_for_a_pair_is_refused():
 def test_spec_refuses_unknown_values(wrong):
     with pytest.raises(UserError, match=str(next(iter(wrong.values())))):
         PlanSpec(32, **wrong)
-
-
-def test_without_a_writable_folder_code_is_compiled_in_memory(tmp_path, monkeypatch):
-    blocked = tmp_path / "file"
-    blocked.write_text("not a folder")
-    monkeypatch.setattr(draws.numba.config, "CACHE_DIR", str(blocked))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
-    package = tmp_path / "package"
-    package.mkdir()
-    (package / "__pycache__").write_text("not a folder either")
-    monkeypatch.setattr(draws, "_PACKAGE", package)
-    draws._cache_folder.cache_clear()
-    try:
-        assert draws._cache_folder() is None
-        monkeypatch.setattr(draws.numba, "njit", lambda **options: lambda function: options)
-        assert "cache" not in draws.compiled(len)  # numba raises when it finds no folder either
-    finally:
-        draws._cache_folder.cache_clear()
-
-
-def test_machine_code_is_cached_per_state_of_all_sources(tmp_path, monkeypatch):
-    monkeypatch.setattr(draws.numba.config, "CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(draws, "_PACKAGE", tmp_path)
-    folders = []
-    for text in ("a = 1\n", "a = 2\n"):
-        (tmp_path / "kernels.py").write_text(text)
-        draws._cache_folder.cache_clear()
-        folders.append(draws._cache_folder())
-    draws._cache_folder.cache_clear()
-    assert folders[0] != folders[1]
-    assert all(folder.startswith(str(tmp_path / "cache")) for folder in folders)

@@ -1,5 +1,7 @@
 """Every pairing mode but `nsp` against plain ports of the originals, given the same draws."""
 
+import dataclasses
+
 import numpy as np
 import original_blocks
 import original_generator as original
@@ -105,6 +107,85 @@ def test_blocks_equal_the_originals(mode, documents, seq_length, prob, seed, epo
     assert not plan.example_label.any()
 
 
+def fairseqs_blocks(documents, spec):
+    lines = original_blocks.lines_of(addressed(documents))
+    mode = {"full_sentences": original_blocks.complete,
+            "doc_sentences": original_blocks.complete_doc}[spec.pairing]  # fmt: skip
+    return mode(lines, spec.seq_length - 1)  # one less for <s>
+
+
+def rows_of(plan):
+    """The examples of a plan as they are written: tokens and [SEP], without [CLS]."""
+    rows = []
+    for first, stop in zip(plan.example_pieces[:-1], plan.example_pieces[1:], strict=True):
+        row = []
+        for piece in range(first, stop):
+            start, length = plan.piece_start[piece].item(), plan.piece_length[piece].item()
+            row += range(start, start + length)
+            if piece + 1 == stop or plan.piece_segment[piece] != plan.piece_segment[piece + 1]:
+                row.append(original_blocks.SEP)
+        rows.append(row)
+    return rows
+
+
+FAIRSEQ = ("full_sentences", "doc_sentences")
+
+
+@pytest.mark.parametrize("mode", FAIRSEQ)
+@given(many_documents, shapes)
+def test_separators_of_sentences_are_fairseqs(mode, documents, seq_length):
+    spec = PlanSpec(seq_length, pairing=mode, separators="sentences", short_seq_prob=0.0)
+    plan = make_plan(split_of(documents), spec, 0)
+    assert rows_of(plan) == fairseqs_blocks(documents, spec)
+    assert plan.lengths().tolist() == [1 + len(row) for row in rows_of(plan)]
+    assert (plan.lengths() <= seq_length).all()
+    assert not (plan.piece_segment & 1).any()  # one token type
+
+
+@pytest.mark.parametrize("mode", FAIRSEQ)
+@pytest.mark.parametrize("documents", EXTREMES)
+def test_separators_of_sentences_in_extreme_documents(mode, documents):
+    for seq_length in (128, 512):
+        spec = PlanSpec(seq_length, pairing=mode, separators="sentences", short_seq_prob=0.0)
+        assert rows_of(make_plan(split_of(documents), spec, 0)) == fairseqs_blocks(documents, spec)
+
+
+def test_two_separators_stand_between_documents_or_one_begins_a_block():
+    """511 places for what follows <s>: the end of a document may be the first of a block."""
+    spec = PlanSpec(12, pairing="full_sentences", separators="sentences", short_seq_prob=0.0)
+    sep = original_blocks.SEP
+    between = make_plan(split_of([[2, 2], [1], [3]]), spec, 0)
+    assert rows_of(between) == [[0, 1, sep, 2, 3, sep, sep, 4, sep, sep], [5, 6, 7, sep]]
+    behind = make_plan(split_of([[4, 5], [3]]), spec, 0)
+    assert rows_of(behind) == [[*range(4), sep, *range(4, 9), sep], [sep, 9, 10, 11, sep]]
+    alone = make_plan(split_of([[10], [10]]), spec, 0)  # as there: nothing but the document's end
+    assert rows_of(alone) == [[*range(10), sep], [sep], [*range(10, 20), sep]]
+    assert alone.lengths().tolist() == [12, 2, 12]
+
+
+@pytest.mark.parametrize("mode", FAIRSEQ)
+@given(many_documents, shapes, short, st.integers(0, 9))
+def test_short_targets_bound_blocks_with_separators_too(mode, documents, seq_length, prob, epoch):
+    """A block exceeds its target only as a single line; and no token is lost or repeated."""
+    spec = PlanSpec(seq_length, pairing=mode, separators="sentences", short_seq_prob=prob)
+    plan = make_plan(split_of(documents), spec, epoch)
+    rows = rows_of(plan)
+    assert [t for row in rows for t in row if t != original_blocks.SEP] == [
+        token for text in addressed(documents) for sentence in text for token in sentence
+    ]
+    assert max(map(len, rows)) < seq_length
+    if prob == 0:
+        assert rows == fairseqs_blocks(documents, spec)
+
+
+def test_separators_of_sentences_need_blocks():
+    for pairing in ("nsp", "sop", "single"):
+        with pytest.raises(UserError, match=f'no meaning with pairing "{pairing}"'):
+            PlanSpec(32, pairing=pairing, separators="sentences")
+    with pytest.raises(UserError, match='separators "lines" is not one of'):
+        PlanSpec(32, pairing="full_sentences", separators="lines")
+
+
 @pytest.mark.parametrize("mode", ["sop", *BLOCK_MODES])
 @pytest.mark.parametrize("documents", EXTREMES)
 def test_extreme_documents(mode, documents):
@@ -158,13 +239,16 @@ def test_blocks_of_documents_change_nothing(mode, monkeypatch):
     rng = np.random.default_rng(0)
     documents = [rng.integers(1, 30, rng.integers(1, 20)).tolist() for _ in range(60)]
     documents[7] = [1] * 40
-    split, spec = split_of(documents), PlanSpec(48, pairing=mode, short_seq_prob=0.3)
-    whole = make_plan(split, spec, 0)
+    split, specs = split_of(documents), [PlanSpec(48, pairing=mode, short_seq_prob=0.3)]
+    if mode in FAIRSEQ:
+        specs.append(dataclasses.replace(specs[0], separators="sentences"))
+    whole = [make_plan(split, spec, 0) for spec in specs]
     for module in ("pairs", "blocks"):
         monkeypatch.setattr(f"data_pipeline.pairing.{module}.BLOCK", 15)
-    parts = make_plan(split, spec, 0)
+    parts = [make_plan(split, spec, 0) for spec in specs]
     for name in ("piece_start", "piece_length", "piece_segment", "example_pieces"):
-        assert np.array_equal(getattr(parts, name), getattr(whole, name))
+        for one, other in zip(parts, whole, strict=True):
+            assert np.array_equal(getattr(one, name), getattr(other, name))
 
 
 def test_half_of_the_chunks_with_two_sentences_are_swapped():

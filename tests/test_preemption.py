@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import jax
 import pytest
 from corpus import small_store, two_phases
+from signals import ASKING, dispositions
 
 from bert_jax.errors import LOST, STOPPED, StoppedError
 from bert_jax.job import preemption
@@ -165,13 +166,17 @@ def listening() -> Iterator[Stops]:
     """A run inside another program: no process is ended."""
     stops = Stops(alone(Watch()), LIMIT)
     stops.begin()
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    with stops.listening(lambda line: None):
-        yield stops
-    assert {number: signal.getsignal(number) for number in before} == before
+    with dispositions(lambda number: _untouched):
+        with stops.listening(lambda line: None):
+            yield stops
+        assert [signal.getsignal(number) for number in ASKING] == [_untouched] * len(ASKING)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def _untouched(*_: object) -> None:
+    pytest.fail("a handler of the program was called")
+
+
+@pytest.mark.parametrize("number", ASKING)
 def test_the_first_signal_interrupts_nothing(number, listening):
     """The main thread sees it long after the request is known: as while it waits for a device."""
     timer = threading.Timer(0.05, os.kill, (os.getpid(), number))
@@ -182,6 +187,25 @@ def test_the_first_signal_interrupts_nothing(number, listening):
     assert listening.why.startswith(number.name)
     with pytest.raises(StopRequestedError):
         listening.check()
+
+
+@pytest.mark.parametrize("ignored", [[signal.SIGHUP], [signal.SIGINT, signal.SIGHUP]])
+def test_a_signal_that_was_ignored_stays_ignored(ignored):
+    """nohup, a shell's background job: a line says so, and another signal stops the run."""
+    stops, lines = Stops(alone(Watch()), LIMIT), []
+    stops.begin()
+    with dispositions(lambda number: signal.SIG_IGN if number in ignored else _untouched):
+        with stops.listening(lines.append):
+            for number in ignored:
+                os.kill(os.getpid(), number)
+                assert signal.getsignal(number) == signal.SIG_IGN
+            os.kill(os.getpid(), signal.SIGTERM)
+            until(lambda: stops.why, "request")
+        assert all(signal.getsignal(number) == signal.SIG_IGN for number in ignored)
+    names = ", ".join(number.name for number in ignored)
+    assert lines[0] == f"{names}: ignored since the start, and by this run"
+    assert stops.why.startswith("SIGTERM")
+    assert len(lines) == 2
 
 
 def _ctrl_c() -> None:

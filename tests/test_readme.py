@@ -240,6 +240,7 @@ def prepare(folder: Path, request: pytest.FixtureRequest) -> None:
     shutil.copytree(ROOT / "benchmarks", folder / "benchmarks")
     lines = [f"This is line {i} of a file.\n" + "\n" * (i % 5 == 4) for i in range(100)]
     (folder / "text/lines.txt").write_text("".join(lines))
+    (folder / "rows.jsonl").write_text('{"text": "This is a text of one row."}\n')
 
 
 def shorten(text: str) -> str:

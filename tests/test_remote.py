@@ -228,6 +228,22 @@ def test_a_disk_without_room_is_said_before_anything_is_copied(server, cache, st
     assert not server.count("GET", "npy")
 
 
+@pytest.mark.parametrize("name", ["thesis.tex", "train/notes.txt", "train/tokens.npy"])
+def test_a_cache_folder_with_files_of_others_is_refused_untouched(server, cache, store, name):
+    upload(server, store.path)
+    folder = cache / "stores" / store.manifest["digest"]
+    (folder / "train").mkdir(parents=True)
+    theirs = cache / "theirs"
+    theirs.write_text("years of work")
+    if name.endswith(".npy"):
+        (folder / name).symlink_to(theirs)  # would be written through
+    else:
+        (folder / name).write_text("years of work")
+    with pytest.raises(UserError, match=rf"{name}: not a file of a token store.*BERT_JAX_CACHE"):
+        open_store(URL)
+    assert theirs.read_text() == (folder / name).read_text() == "years of work"
+
+
 def test_a_disk_that_fills_up_is_one_line(server, cache, store):
     upload(server, store.path)
     limited = (
@@ -353,6 +369,18 @@ def test_a_workdir_that_cannot_be_is_one_line(where, says, server):
 # Records.
 
 
+def test_a_bucket_of_others_is_refused_before_anything_in_it_changes(server):
+    for name in ("5.removed/array", "7.unfinished", "3/array"):
+        server.write("bucket", f"run/checkpoints/{name}", b"theirs")
+    before = server.names("bucket")
+    with pytest.raises(UserError, match=r"run: holds checkpoints, and no config\.json of a"):
+        workdir.check_free("gs://bucket/run")
+    assert server.names("bucket") == before
+    server.write("bucket", "empty/", b"")  # as the console makes a folder
+    workdir.check_free("gs://bucket/empty")
+    workdir.check_free("gs://bucket/absent")
+
+
 def records(path: str) -> list[str]:
     return [line for line in read_lines(path) if line]
 
@@ -396,8 +424,12 @@ def test_a_bucket_that_is_away_does_not_hold_up_the_end(server, monkeypatch, cap
     log.append("0")
     log.close()
     assert "1 records could not be written" in capsys.readouterr().err
-    assert "event-log" in [thread.name for thread in threading.enumerate()]  # still at it
+    (writer,) = [thread for thread in threading.enumerate() if thread.name == "event-log"]
     server.faults.down = False
+    # It is still writing. Left alone, it would write into the bucket of a later test: the client
+    # looks up the server's address for every request.
+    writer.join(LIMIT)
+    assert records("gs://bucket/run/metrics.jsonl") == ["0"]
 
 
 # A run.

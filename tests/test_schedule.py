@@ -1,7 +1,7 @@
 """The learning rate against plain Python formulas, within a phase and over several."""
 
 import dataclasses
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import numpy as np
@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_jax.config import Config
+from bert_jax.config import Config, ScheduleName
 from bert_jax.config_file import load
-from bert_jax.schedule import bert_polynomial, make_schedule
+from bert_jax.schedule import SCHEDULES, bert_polynomial, fairseq_polynomial, make_schedule
 
 
 def published(step: int, peak: float, warmup: int, total: int, power: float = 1.0) -> float:
@@ -19,6 +19,18 @@ def published(step: int, peak: float, warmup: int, total: int, power: float = 1.
     decayed = (peak - 0) * (1 - min(step, total) / total) ** power
     is_warmup = float(step < warmup)
     return (1 - is_warmup) * decayed + is_warmup * peak * step / max(warmup, 1)
+
+
+def fairseqs(updates: int, peak: float, warmup: int, total: int, power: float = 1.0) -> float:
+    """fairseq's polynomial decay to an end rate of 0, after so many updates."""
+    if warmup > 0 and updates <= warmup:
+        return peak * (updates / float(warmup))
+    if updates >= total:
+        return 0.0
+    return peak * (1 - (updates - warmup) / (total - warmup)) ** power
+
+
+ORIGINALS = {"bert": published, "fairseq": fairseqs}
 
 
 def with_phases(*phases: dict[str, Any], **optimizer: object) -> Config:
@@ -62,6 +74,48 @@ def test_every_shape_is_the_formula(steps: int, warmup: int, power: float, share
     for step in (0, warmup, max(warmup - 1, 0), int(share * steps), steps - 1, steps):
         want = published(step, 3e-4, warmup, steps, power)
         np.testing.assert_allclose(rate(step), want, rtol=1e-5, atol=1e-12)
+
+
+def test_every_schedule_has_a_name_and_an_original():
+    assert SCHEDULES.keys() == ORIGINALS.keys() == set(get_args(ScheduleName))
+
+
+def test_robertas_schedule_falls_from_the_peak_at_the_end_of_the_warmup():
+    rate = make_schedule(load("roberta_base"))
+    points = {0: 0.0, 1: 5e-8, 9_999: 5e-4 * 0.9999, 10_000: 5e-4, 67_500: 2.5e-4, 125_000: 0.0}
+    for step, want in points.items():
+        np.testing.assert_allclose(rate(step), want, rtol=1e-6, atol=1e-12, err_msg=str(step))
+    assert float(rate(10_001)) < float(rate(10_000))
+
+
+@given(
+    steps=st.integers(1, 2_000_000),
+    warmup=st.integers(0, 20_000),
+    power=st.sampled_from([0.0, 0.5, 1.0, 2.0]),
+    share=st.floats(0, 1.5),
+)
+def test_fairseqs_schedule_is_its_formula(
+    steps: int, warmup: int, power: float, share: float
+) -> None:
+    values = {"learning_rate": 3e-4, "warmup_steps": warmup, "total_steps": steps, "power": power}
+    rate = fairseq_polynomial(**values)
+    for step in (0, 1, max(warmup - 1, 0), warmup, warmup + 1, int(share * steps), steps - 1):
+        want = fairseqs(step, 3e-4, warmup, steps, power)
+        np.testing.assert_allclose(rate(step), want, rtol=1e-5, atol=1e-12, err_msg=str(step))
+    assert float(rate(max(steps, warmup + 1))) == 0
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_each_phase_follows_the_schedule_by_that_name(name):
+    config = with_phases(
+        {"steps": 10}, {"steps": 20, "learning_rate": 0.5, "warmup_steps": 8},
+        schedule=name, schedule_over="phase", learning_rate=1.0, warmup_steps=4, decay_power=2.0,
+    )  # fmt: skip
+    rate = jax.jit(make_schedule(config))
+    for step in range(30):
+        phase = (step, 1.0, 4, 10) if step < 10 else (step - 10, 0.5, 8, 20)
+        want = ORIGINALS[name](*phase, power=2.0)
+        np.testing.assert_allclose(rate(step), want, rtol=1e-5, atol=1e-9, err_msg=str(step))
 
 
 def test_the_papers_two_phases_are_one_schedule():

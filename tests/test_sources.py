@@ -3,12 +3,14 @@
 import bz2
 import gzip
 import json
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from data_pipeline.errors import UserError
+from data_pipeline.shard import cleaned
 from data_pipeline.sources import Document, SourceSpec, parse_source, read, units
 from data_pipeline.sources.reading import cut
 
@@ -66,7 +68,7 @@ def test_missing_and_empty_folders(tmp_path: Path, kind: str) -> None:
     with pytest.raises(UserError, match="empty folder"):
         units(parse_source(f"{kind}:{tmp_path}"))
     (tmp_path / "picture.jpg").touch()
-    with pytest.raises(UserError, match="1 files, none of them"):
+    with pytest.raises(UserError, match=r"1 files, none of them|no Python sources there"):
         units(parse_source(f"{kind}:{tmp_path}"))
 
 
@@ -227,6 +229,102 @@ def test_chapters_are_documents(written: Written) -> None:
 def test_headings_in_plain_text(written: Written, heading: str) -> None:
     assert len(written("books", "t.txt", f"One.\n\n{heading}\n\nTwo.\n")) == 2
     assert len(written("books", "t.txt", f"One\n{heading}\n\nTwo.\n")) == 1  # inside a paragraph
+
+
+def test_a_heading_under_a_heading_needs_no_blank_line(written: Written) -> None:
+    found = written("books", "t.txt", "BOOK I.\nCHAPTER I.\nOne.\n\nCHAPTER II.\nTwo.\n")
+    assert [d.text.strip() for d in found] == ["One.", "Two."]
+
+
+PROSE = (
+    "Part of the way lay through woods, and Book learning was of no use there at all, said he.",
+    '"Chapter and verse!" cried she, and read the letter that had come from Scene to Act again.',
+)
+
+
+def book(between: str, headings: list[str], paragraphs: int = 8) -> str:
+    """Chapters with headings of their own, of paragraphs with `between` between them."""
+    chapters = [[heading, *PROSE * (paragraphs // 2)] for heading in headings]
+    return between.join(line for chapter in chapters for line in chapter) + between
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("between", ["\n", "\n\n"])
+@pytest.mark.parametrize(
+    "headings",
+    [
+        [f"CHAPTER {n}. The title" for n in ("I", "II", "III", "IV")],
+        [f"Chapter {n} The Title" for n in range(1, 5)],
+        ["Prologue", "STAVE  ONE", "STAVE TWO.", "EPILOGUE."],
+        ["## The one", "## The other", "## A third", "## The last"],
+        ["I", "II", "III", "IV"],
+        ["I. The House", "II. The Barn", "III. The Mill", "IV. The Hill"],
+        ["1 THE HOUSE", "2 THE BARN", "3 THE MILL", "4 THE HILL"],
+    ],
+)
+def test_chapters_with_and_without_blank_lines(
+    written: Written, headings: list[str], between: str, end: str
+) -> None:
+    found = written("books", "t.txt", book(between, headings).replace("\n", end), ",lines=2")
+    assert len(found) == 4
+    assert not any(d.cut for d in found)
+    assert all(d.text.count("Part of the way") == 4 for d in found)
+
+
+def test_numerals_out_of_order_are_no_headings(written: Written) -> None:
+    assert len(written("books", "t.txt", book("\n\n", ["V", "VII", "XII", "L"]))) == 1
+
+
+def test_prose_is_no_heading(written: Written) -> None:
+    lines = ("Book I was read.", "Part II. of it is lost.", "Part of the Chapter", "I was there.")
+    found = written("books", "t.txt", "\n\n".join(["CHAPTER I", *lines, "CHAPTER II", "Two."]))
+    assert [len(d.text.split("\n\n")) for d in found] == [4, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "paragraphs"),
+    [
+        (book("\n", ["CHAPTER I"]), 8),
+        (book("\n\n", ["CHAPTER I"]), 8),
+        ("CHAPTER I\n\n" + "\n\n".join(textwrap.fill(p, 40) for p in PROSE), 2),
+    ],
+    ids=["one paragraph a line", "blank lines between", "hard-wrapped"],
+)
+def test_what_a_paragraph_is(written: Written, text: str, paragraphs: int) -> None:
+    text = text.replace("he.", "he, " + "for he had never been there in his life before " * 2 + ".")
+    (document,) = written("books", "t.txt", text)
+    spec = parse_source("books:t.txt")
+    assert len(cleaned(document, spec)[0].split("\n")) == paragraphs
+
+
+def _bare(line: str) -> str:
+    return line.strip().lstrip("# ")
+
+
+VARIANTS = {
+    "without #": lambda lines: [_bare(line) for line in lines],
+    "one paragraph a line": lambda lines: [_bare(line) for line in lines if line.strip()],
+    "hard-wrapped": lambda lines: [textwrap.fill(_bare(line), 70) for line in lines],
+    "wrapped, no blank lines": lambda lines: [
+        textwrap.fill(_bare(line), 70) for line in lines if line.strip()
+    ],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_chapters_of_real_novels_in_other_layouts(
+    written: Written, real_books: list[Path], variant: str
+) -> None:
+    novels = [file for file in real_books if file.stem in ("Little Dorrit", "Treasure Island")]
+    assert len(novels) == 2
+    for file in novels:
+        text = file.read_text(encoding="utf-8-sig").split("-------\n", 1)[1]
+        chapters = len(written("books", "t.md", text))
+        changed = "\n".join(VARIANTS[variant](text.split("\n")))
+        found = written("books", "t.txt", changed)
+        assert not any(document.cut for document in found)
+        assert abs(len(found) - chapters) <= 2
 
 
 def test_gutenberg_frame_is_stripped(written: Written) -> None:

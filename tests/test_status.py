@@ -79,7 +79,7 @@ def test_the_page_has_the_curves_beside_the_baselines(config, tmp_path, capsys):
     assert text.count("<svg") == 6
     assert "left neighbour (bigram)" in text
     assert cli.main(["status", f"--workdir={run}", f"--html={tmp_path}/no/run.html"]) == 1
-    assert "no/run.html: cannot write the page" in capsys.readouterr().err
+    assert "no/run.html: there is no folder" in capsys.readouterr().err
 
 
 def test_a_run_at_work(config, tmp_path):

@@ -24,6 +24,7 @@ from processes import (
     newest_step,
     run,
 )
+from signals import with_signals
 
 from bert_jax.checkpoint.saved import complete_steps, folder_of
 from bert_jax.config import Config
@@ -324,11 +325,13 @@ class Launched:
         self.output = folder / f"launcher_{time.monotonic_ns()}.txt"
         with self.output.open("wb") as file:
             self.process = subprocess.Popen(
-                [
-                    *(sys.executable, *PROGRAM, "launch", "local", "run", "--processes=2"),
-                    *("pretrain", f"--config={config_file(config, folder / 'launched.py')}"),
-                    *(f"--workdir={workdir}", "--cpu_devices=2"),
-                ],
+                with_signals(
+                    [
+                        *(sys.executable, *PROGRAM, "launch", "local", "run", "--processes=2"),
+                        *("pretrain", f"--config={config_file(config, folder / 'launched.py')}"),
+                        *(f"--workdir={workdir}", "--cpu_devices=2"),
+                    ]
+                ),
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,

@@ -3,19 +3,23 @@
 import copy
 import dataclasses
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from corpus import small_config, small_store, two_phases
 from etils import epath
 
+from bert_jax import cli, sharding, train, workdir
 from bert_jax import run as running
-from bert_jax import sharding, train, workdir
 from bert_jax.config import Config
 from bert_jax.config_values import flatten, to_dict
-from bert_jax.errors import UserError
+from bert_jax.errors import StorageError, UserError
 from bert_jax.versions import versions
+from data_pipeline import buckets
 from data_pipeline.store import TokenStore
 
 # The rule, key by key: what decides what a step sees or what the parameters mean may not change.
@@ -23,6 +27,7 @@ from data_pipeline.store import TokenStore
 MAY = """
     log_every_steps data.store
     optimizer.learning_rate optimizer.warmup_steps optimizer.decay_power optimizer.schedule_over
+    optimizer.schedule optimizer.weight_decay_on
     optimizer.phase_moments optimizer.phase_count optimizer.b1 optimizer.b2 optimizer.eps
     optimizer.weight_decay optimizer.clip_norm optimizer.max_nonfinite_steps
     mesh.slice mesh.data mesh.fsdp mesh.tensor
@@ -39,10 +44,10 @@ MAY_NOT = """
     model.intermediate_size model.hidden_act model.hidden_dropout_prob
     model.attention_probs_dropout_prob model.max_position_embeddings model.type_vocab_size
     model.initializer_range model.layer_norm_eps model.pad_vocab_to_multiple_of
-    data.source_weights data.language_smoothing data.pairing data.negative_pool
-    data.short_seq_prob data.dupe_factor data.masking data.max_ngram data.span_success
-    data.max_span data.mask_rate data.mask_share data.random_share data.random_tokens
-    data.span_boundary optimizer.name optimizer.moment_dtype
+    data.source_weights data.language_smoothing data.pairing data.negative_pool data.separators
+    data.short_seq_prob data.dupe_factor data.masking data.max_ngram data.span_success data.max_span
+    data.mask_rate data.mask_share data.random_share data.random_tokens data.span_boundary
+    optimizer.name optimizer.moment_dtype
 """
 MAY_IN_A_PHASE = ["steps", "micro_batches", "learning_rate", "warmup_steps"]
 MAY_NOT_IN_A_PHASE = [
@@ -204,6 +209,22 @@ def test_a_run_of_before_versions_were_kept_goes_on(run, old) -> None:
     assert json.loads((run / "config.json").read_text()) == described_again
 
 
+def test_a_run_that_lacks_newer_settings_takes_their_defaults(run, old) -> None:
+    older = copy.deepcopy(old)
+    for key in ("schedule", "weight_decay_on"):
+        del older["config"]["optimizer"][key]
+    del older["config"]["data"]["separators"]
+    (run / "config.json").write_text(json.dumps(older))
+    _, *diff = refused(run, changed(old, "config.data.separators", "sentences"), 3)
+    assert diff == ["- config.data.separators: documents", "+ config.data.separators: sentences"]
+    new = changed(old, "config.optimizer.schedule", "fairseq")
+    assert workdir.claim(run, new, resuming_at=3) == [
+        "goes on with config.optimizer.schedule=fairseq (was bert)",
+        "takes config.data.separators=documents: a setting newer than the run",
+        "takes config.optimizer.weight_decay_on=weights: a setting newer than the run",
+    ]
+
+
 @pytest.mark.parametrize(
     "text", ['{"config": {}, "data": {}}', '{"config": 1, "data": 2}', "[]", "", '{"config"']
 )
@@ -239,3 +260,113 @@ def test_what_is_wrong_is_said_before_anything_is_read(store, tmp_path, monkeypa
     other = small_store(tmp_path / "other", words="v")
     with pytest.raises(UserError, match="trained with another tokenizer"):
         train.pretrain(small_config(other), run)
+
+
+# --- whose folder it is ---------------------------------------------------------------------------
+
+
+def other_trainer(folder: Path) -> None:
+    """What another program that saves with Orbax has there, one save not finished."""
+    for name in ("3/params/d/array", "5.orbax-checkpoint-tmp-99/params/d/array", "7.removed/array"):
+        (folder / "checkpoints" / name).parent.mkdir(parents=True)
+        (folder / "checkpoints" / name).write_bytes(b"theirs")
+
+
+def holding(name: str, text: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_text(text)
+
+
+def everything(folder: Path) -> dict[str, bytes | None]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in folder.rglob("*")
+    }
+
+
+@pytest.mark.parametrize(
+    ("fill", "said"),
+    [
+        (other_trainer, "holds checkpoints, and no config.json of a pretraining run"),
+        (holding("photo.jpg", "x"), "holds photo.jpg, and no config.json"),
+        (holding("metrics.jsonl", "x"), "holds metrics.jsonl, and no config.json"),
+        (holding("config.json", '{"model_type": "bert"}'), "its config.json is not of a pretrain"),
+        (lambda folder: (folder / "quarantine" / "3").mkdir(parents=True), "holds quarantine"),
+    ],
+    ids=["another trainer", "a file", "a log", "an export", "quarantine alone"],
+)
+def test_a_folder_of_others_is_refused_and_nothing_in_it_changes(fill, said, tmp_path, capsys):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    fill(folder)
+    before = everything(folder)
+    words = ["--config=tiny", "--config.data.store=nowhere", f"--workdir={folder}"]
+    assert cli.main(["pretrain", *words]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {folder}: ")
+    assert said in line
+    assert everything(folder) == before
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".lock", "lost+found/x", ".config.json.tmp", ".config.json.77.tmp"]
+)
+def test_an_empty_folder_is_free_and_so_is_what_a_death_before_the_mark_leaves(name, tmp_path):
+    if name:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    workdir.check_free(tmp_path)
+    workdir.check_free(tmp_path / "absent")
+
+
+def test_the_mark_is_the_first_thing_in_a_workdir(old, tmp_path):
+    """Before the folder of checkpoints is tidied and anything is logged."""
+    run, adopted = workdir.begin(epath.Path(tmp_path / "run"), old)
+    assert list(everything(tmp_path / "run")) == ["config.json"]
+    assert workdir.read(tmp_path / "run") == run
+    assert adopted == []
+    workdir.check_free(tmp_path / "run")
+
+
+def test_a_workdir_whose_name_is_no_text_is_refused_at_once(tmp_path, capsys):
+    words = ["--config=tiny", "--config.data.store=nowhere", f"--workdir={tmp_path}/run\udcff"]
+    assert cli.main(["pretrain", *words]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        f"error: --workdir={tmp_path}/run\\udcff: not a name in UTF-8; give the folder another name"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pipe_in_place_of_config_json_keeps_nobody_waiting(tmp_path):
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(UserError, match=r"config\.json is not of a pretraining run"):
+        workdir.check_free(tmp_path)
+
+
+def test_the_tokenizer_is_kept_byte_for_byte(tmp_path):
+    """One with the line breaks of another system has another digest without them."""
+    data = b'{"model": {},\r\n "version": "1.0"}\r\n'
+    (tmp_path / "tokenizer.json").write_bytes(data)
+    store = SimpleNamespace(tokenizer_path=tmp_path / "tokenizer.json")
+    workdir.keep_tokenizer(epath.Path(tmp_path / "run"), store)
+    assert (tmp_path / "run" / "tokenizer.json").read_bytes() == data
+
+
+def test_config_json_is_on_the_disk_before_it_has_its_name(old, tmp_path, monkeypatch):
+    done = []
+    sync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: (done.append("sync"), sync(handle)))
+    monkeypatch.setattr(os, "replace", lambda a, b: (done.append(Path(b).name), replace(a, b)))
+    workdir.begin(epath.Path(tmp_path / "run"), old)
+    assert done == ["sync", "config.json", "sync"]
+
+
+def test_a_disk_that_is_full_at_the_first_file_is_one_line(old, tmp_path, monkeypatch):
+    monkeypatch.setattr(buckets, "_FIRST_PAUSE", 0.01)
+
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(buckets.atomic, "write_bytes", full)
+    with pytest.raises(StorageError, match=r"config\.json: cannot be written \(No space left"):
+        workdir.begin(epath.Path(tmp_path / "run"), old)

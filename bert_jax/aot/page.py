@@ -1,7 +1,5 @@
 """Where memory and time of a step go, for `bert-jax compile --html`: pictures and tables."""
 
-from etils import epath
-
 from bert_jax.aot import text
 from bert_jax.aot.analysis import Analysis
 from bert_jax.aot.memory import GIB
@@ -21,7 +19,7 @@ def save(report: Report, path: str) -> None:
         _add_summary(page, phase, report)
         if phase.analysis:
             add_analysis(page, phase.analysis)
-    page.save(epath.Path(path))
+    page.save(path)
 
 
 def _add_summary(page: Page, phase: PhaseReport, report: Report) -> None:

@@ -25,7 +25,7 @@ from jax.sharding import PartitionSpec as P
 
 from bert_jax import heads
 from bert_jax.checkpoint import fingerprint, restoring, snapshot
-from bert_jax.checkpoint.restoring import Exchange, Tell, alone, parts
+from bert_jax.checkpoint.restoring import Exchange, Judge, Tell, alone, parts
 from bert_jax.checkpoint.saved import (
     FORMAT_VERSION,
     DamagedError,
@@ -44,6 +44,7 @@ from bert_jax.config_values import from_dict
 from bert_jax.errors import StorageError, UserError
 from bert_jax.step import State
 from bert_jax.terminal import console
+from bert_jax.workdir import check_own
 
 
 class Checkpoints:
@@ -157,24 +158,34 @@ class Checkpoints:
         self._saved[step] = Saved(step, evaluation["loss"])
 
     def restore_newest(
-        self, abstract: State, *, strict: bool = False
+        self, abstract: State, *, strict: bool = False, foreign: Judge = lambda meta: ""
     ) -> tuple[State, dict[str, Any]] | None:
         """The newest state that is what was saved, bit for bit, and its `meta`.
 
-        Those that are not are moved to quarantine; see `restoring.restore_newest`.
+        Those that are not, and those of other runs, are moved to quarantine; see
+        `restoring.restore_newest`.
 
         Args:
             abstract: the state as ShapeDtypeStructs with shardings; any mesh will do.
             strict: stop at the first that is not good, and move nothing.
+            foreign: says of a checkpoint's record why it is not the run's; an empty text if it is.
 
         Returns:
             None if there never was a checkpoint.
 
         Raises:
             StorageError: none is good, or the storage cannot be read.
-            UserError: it holds arrays of other shapes.
+            UserError: it holds arrays of other shapes, or all are of other runs.
         """
         tree = parts(abstract)
+        self._steps = restoring.set_aside(
+            self._workdir,
+            self._steps,
+            foreign,
+            exchange=self._exchange,
+            tell=self._tell,
+            strict=strict,
+        )
         found = restoring.restore_newest(
             self._workdir,
             self._steps,
@@ -188,7 +199,7 @@ class Checkpoints:
         if found is not None:
             step = found[1]["step"]
             self._steps = [one for one in self._steps if one <= step]
-            self._saved = {one: what for one, what in self._saved.items() if one <= step}
+            self._saved = {one: what for one, what in self._saved.items() if one in self._steps}
         return found
 
     def check(self) -> None:
@@ -326,12 +337,13 @@ def load_params(
     """Parameters of a step (see `find_step`) as arrays on one device, and its `meta`.
 
     Raises:
-        UserError: the workdir holds no such checkpoint.
+        UserError: the workdir holds no such checkpoint, or it is another run's.
         StorageError: they are not bit for bit what was saved, or are in another format.
     """
     step = find_step(workdir, step)
     try:
         meta = read_meta(workdir, step)
+        check_own(workdir, meta)
         here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         wanted = {"params": _params_of(meta["config"], here)}
         found = restoring.read_verified(workdir, meta, wanted, fingerprint.program(None))

@@ -1,11 +1,13 @@
-"""Which checkpoint a run goes on from: the newest of which every bit is what was saved.
+"""Which checkpoint a run goes on from: its newest of which every bit is what was saved.
 
 One that is not is named with the reason and moved to `<workdir>/quarantine`, and an older one is
-tried. Every process reads for itself; a step is good only if it is good for all of them.
+tried; those of other runs are moved there first. Every process reads for itself; a step is good
+only if it is good for all of them.
 """
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import jax
@@ -28,12 +30,14 @@ from bert_jax.checkpoint.saved import (
 )
 from bert_jax.errors import StorageError, UserError
 from bert_jax.terminal import console
-from data_pipeline.buckets import is_remote, move_folder
+from data_pipeline.buckets import is_remote, move_folder, put
 
 # (name, text) -> the texts of all processes, by their number; waits for all of them.
 Exchange = Callable[[str, str], list[str]]
 # (kind, step, details) -> None: takes down an event of the run.
 Tell = Callable[[str, int, dict[str, Any]], None]
+# A checkpoint's record -> why it is not the run's, or an empty text; see `run_identity.foreign`.
+Judge = Callable[[dict[str, Any]], str]
 # The parts of a state -> uint32 [leaves, 2], see `fingerprint.program`.
 Sums = Callable[[Any], jax.Array]
 
@@ -76,6 +80,48 @@ def _look(workdir: epath.PathLike) -> tuple[list[int], list[str]]:
     return all_steps(workdir), [one.folder for one in list_quarantined(workdir)]
 
 
+def set_aside(
+    workdir: epath.PathLike,
+    steps: list[int],
+    foreign: Judge,
+    *,
+    exchange: Exchange,
+    tell: Tell,
+    strict: bool,
+) -> list[int]:
+    """Moves the checkpoints of other runs to quarantine; the steps that are left.
+
+    Raises:
+        UserError: `strict`, or no other is left; nothing was moved.
+    """
+    seen: dict[int, str] = {}
+    for step in steps:
+        with suppress(DamagedError):  # whosever it is, it will not be used
+            seen[step] = foreign(read_meta(workdir, step))
+    verdict = {step: why for step, why in seen.items() if why}
+    theirs: dict[int, str] = {}
+    for said in exchange("restore/runs", json.dumps(verdict) if verdict else ""):
+        theirs |= {int(step): why for step, why in json.loads(said or "{}").items()}
+    left = [step for step in steps if step not in theirs]
+    if not theirs:
+        return left
+    newest = max(theirs)
+    named = f"{folder_of(workdir) / str(newest)}: {theirs[newest]}"
+    if strict:
+        raise UserError(
+            f"{named}; nothing was moved. Without --strict_restore it is moved to quarantine, "
+            "with --adopt it is taken into this run"
+        )
+    if not left:
+        raise UserError(
+            f"{named}; no checkpoint of this run is left, and nothing was moved. Put the run's "
+            "own back, go on from this one with --adopt, or give a new --workdir"
+        )
+    for step in sorted(theirs, reverse=True) if jax.process_index() == 0 else ():
+        _quarantine(workdir, step, theirs[step], tell)
+    return left
+
+
 def restore_newest(
     workdir: epath.PathLike,
     steps: list[int],
@@ -110,9 +156,7 @@ def restore_newest(
             )
         newest = newest or f" (the newest, step {step}: {found.reason})"
         if jax.process_index() == 0:
-            to = _quarantine(workdir, step, found.reason)
-            console.print(f"warning: {found}; moved to {to}", markup=False)
-            tell("quarantined", step, {"reason": found.reason, "folder": str(to)})
+            _quarantine(workdir, step, found.reason, tell, "damaged: ")
     if steps or quarantined:
         raise StorageError(
             f"{workdir}: no good checkpoint is left{newest}; {quarantine_of(workdir)} holds what "
@@ -206,20 +250,22 @@ def _place(array: np.ndarray, like: Any) -> jax.Array:
     return jax.make_array_from_callback(array.shape, like.sharding, lambda index: array[index])
 
 
-def _quarantine(workdir: epath.PathLike, step: int, reason: str) -> epath.Path:
-    """Moves a checkpoint out of the way, the reason first; where it is now."""
-    folder, number = quarantine_of(workdir), 1
+def _quarantine(
+    workdir: epath.PathLike, step: int, reason: str, tell: Tell, kind: str = ""
+) -> None:
+    """Moves a checkpoint out of the way, the reason first, and says so."""
+    checkpoint, folder, number = folder_of(workdir) / str(step), quarantine_of(workdir), 1
     there, to = listed(folder), folder / str(step)
     while to.name in there:
         number += 1
         to = folder / f"{step}-{number}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{to.name}.txt").write_text(f"{reason}\n")
-        move_folder(folder_of(workdir) / str(step), to, first=MARKER)
+        put(folder / f"{to.name}.txt", f"{reason}\n".encode())
+        move_folder(checkpoint, to, first=MARKER)
     except Exception as error:
         raise StorageError(
-            f"{folder_of(workdir) / str(step)}: damaged ({reason}), and cannot be moved to "
-            f"{folder} ({in_a_line(error)}); move or remove it"
+            f"{checkpoint}: {kind}{reason}; it cannot be moved to {folder} ({in_a_line(error)}); "
+            "move or remove it"
         ) from error
-    return to
+    console.print(f"warning: {checkpoint}: {kind}{reason}; moved to {to}", markup=False)
+    tell("quarantined", step, {"reason": reason, "folder": str(to)})

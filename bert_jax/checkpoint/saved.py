@@ -13,6 +13,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +24,16 @@ from etils import epath
 
 from bert_jax.config import CheckpointConfig
 from bert_jax.errors import StorageError
-from data_pipeline.buckets import absolute, again, is_away, is_storage_error, may_pass, reason
+from data_pipeline.buckets import (
+    absolute,
+    again,
+    is_away,
+    is_remote,
+    is_special,
+    is_storage_error,
+    may_pass,
+    reason,
+)
 
 # Of `meta`; 1 had one phase and called the pair head nsp, 2 had no fingerprints.
 FORMAT_VERSION = 3
@@ -164,6 +174,15 @@ def in_a_line(error: BaseException) -> str:
     return said if len(said) <= 300 else f"{said[:150]} … {said[-150:]}"
 
 
+def _check_kinds(folder: epath.Path) -> None:
+    """Raises ValueError where something in a checkpoint is neither a file nor a folder."""
+    for below, folders, names in os.walk(folder):
+        paths = [os.path.join(below, name) for name in (*folders, *names)]
+        for path in paths:
+            if is_special(path) or (os.path.islink(path) and os.path.isdir(path)):
+                raise ValueError(f"{os.path.relpath(path, folder)} in it is not a regular file")
+
+
 def _read_meta(folder: epath.Path, step: int) -> dict[str, Any]:
     try:
         names = {path.name for path in folder.iterdir()}
@@ -173,6 +192,8 @@ def _read_meta(folder: epath.Path, step: int) -> dict[str, Any]:
         raise ValueError("an empty folder")
     if MARKER not in names:
         raise ValueError(f"no {MARKER} in it, so it was not written to its end")
+    if not is_remote(folder):
+        _check_kinds(folder)
     try:
         data = (folder / "meta" / "metadata").read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -199,20 +220,24 @@ def _digest(meta: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
 
 
-def health(workdir: epath.PathLike) -> dict[int, str]:
+def health(
+    workdir: epath.PathLike, foreign: Callable[[dict[str, Any]], str] = lambda meta: ""
+) -> dict[int, str]:
     """Step -> what is wrong with its checkpoint as far as can be told without reading arrays.
 
     An empty text where nothing is.
+
+    Args:
+        foreign: says of a record why it is not the run's, see `run_identity.foreign`.
     """
-    return {step: _trouble(workdir, step) for step in all_steps(workdir)}
 
+    def trouble(step: int) -> str:
+        try:
+            return foreign(read_meta(workdir, step))
+        except DamagedError as error:
+            return error.reason
 
-def _trouble(workdir: epath.PathLike, step: int) -> str:
-    try:
-        read_meta(workdir, step)
-    except DamagedError as error:
-        return error.reason
-    return ""
+    return {step: trouble(step) for step in all_steps(workdir)}
 
 
 def list_quarantined(workdir: epath.PathLike) -> list[Quarantined]:
@@ -222,7 +247,8 @@ def list_quarantined(workdir: epath.PathLike) -> list[Quarantined]:
 
     def said(name: str) -> str:
         file = folder / f"{name}.txt"
-        return patiently(file, lambda: file.read_text().strip()) if file.name in names else ""
+        there = file.name in names and not is_special(file)
+        return patiently(file, lambda: file.read_text().strip()) if there else ""
 
     return [Quarantined(name, said(name)) for name in names if not name.endswith(".txt")]
 

@@ -14,7 +14,6 @@ while it is being written or removed.
 import asyncio
 import json
 import logging
-import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -27,6 +26,8 @@ from etils import epath
 from orbax.checkpoint._src.serialization import tensorstore_utils
 
 from bert_jax.checkpoint.saved import MARKER
+from data_pipeline import atomic
+from data_pipeline.buckets import is_remote, put
 
 # What follows the step in names: of Orbax while it writes, of ours, and of ours in buckets.
 _WRITTEN, _REMOVED, _UNFINISHED = ".orbax-checkpoint-tmp", ".removed", ".unfinished"
@@ -48,14 +49,15 @@ def write(folder: epath.Path, items: Mapping[str, Any], meta: Mapping[str, Any])
     """
     args = {name: ocp.args.StandardSave(tree) for name, tree in items.items()}
     folder.parent.mkdir(parents=True, exist_ok=True)
-    if not _is_local(folder):
+    if is_remote(folder):
         if folder.exists():  # of an attempt that could not tidy up after itself
             remove(folder)
         _beside(folder, _UNFINISHED).write_text("")
     with _quietly(), _checkpointer(items) as checkpointer:
         checkpointer.save(folder, args=ocp.args.Composite(meta=ocp.args.JsonSave(meta), **args))
-    if _is_local(folder):
-        _flush(folder)
+    if not is_remote(folder):
+        atomic.sync_tree(folder)
+        atomic.sync(folder.parent)
     else:
         _beside(folder, _UNFINISHED).unlink()
 
@@ -95,20 +97,12 @@ def replace_meta(folder: epath.Path, meta: Mapping[str, Any]) -> None:
     Raises:
         Exception: whatever the storage raises.
     """
-    file, text = folder / "meta" / "metadata", json.dumps(meta)
-    if not _is_local(folder):
-        file.write_text(text)  # an object changes whole
-        return
-    new = _beside(file, ".new")
-    new.write_text(text)
-    _sync(new)
-    new.replace(file)
-    _sync(file.parent)
+    put(folder / "meta" / "metadata", json.dumps(meta).encode())
 
 
 def remove(folder: epath.Path) -> None:
     """Removes a checkpoint; never leaves half of one that could be taken for a whole one."""
-    if _is_local(folder):
+    if not is_remote(folder):
         folder.rename(_beside(folder, _REMOVED)).rmtree()
         return
     _beside(folder, _UNFINISHED).write_text("")
@@ -215,23 +209,3 @@ def _quietly() -> Iterator[None]:
 
 def _is_no_complaint(record: logging.LogRecord) -> bool:
     return record.levelno < logging.WARNING
-
-
-def _is_local(folder: epath.Path) -> bool:
-    return "://" not in str(folder)
-
-
-def _flush(folder: epath.Path) -> None:
-    """From the memory of the system to the disk: everything in the folder, and its name."""
-    for below, _, files in os.walk(folder):
-        for path in (below, *(os.path.join(below, name) for name in files)):
-            _sync(path)
-    _sync(folder.parent)
-
-
-def _sync(path: os.PathLike | str) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.config import ModelConfig
-from bert_jax.config_values import nearest
+from bert_jax.config_values import from_dict, nearest, shown
 from data_pipeline.errors import UserError
 
 # Ours -> theirs; "gelu_new" is the same tanh approximation under an older name.
@@ -18,6 +18,7 @@ _SHARED = (
     "intermediate_size",
     "max_position_embeddings",
 )
+_HERE = "config.model"  # where messages of the configuration's own checks say a key is
 # Those that a config.json may leave out, with the values of transformers' BertConfig.
 _DEFAULTS = {
     "hidden_dropout_prob": 0.1,
@@ -52,30 +53,35 @@ def from_config_json(values: Mapping[str, Any], where: str) -> ModelConfig:
     """A BERT's config.json -> our configuration, the vocabulary not padded.
 
     Raises:
-        UserError: another kind of model, a kind of BERT that is computed differently, or a size
-            that is missing; `where` names the file.
+        UserError: another kind of model, a kind of BERT that is computed differently, or a value
+            that is missing or that the configuration of a run may not have either; `where` names
+            the file.
     """
-    if values.get("model_type", "bert") != "bert":
-        raise UserError(f"{where}: model_type={values['model_type']!r}; only 'bert' can be loaded")
+    kind = values.get("model_type", "bert")
+    if kind != "bert":
+        raise UserError(f"{where}: model_type={shown(kind)}; only 'bert' can be loaded")
     position = values.get("position_embedding_type", "absolute")
     if position != "absolute":
         raise UserError(
-            f"{where}: position_embedding_type={position!r} is computed differently; "
+            f"{where}: position_embedding_type={shown(position)} is computed differently; "
             "only 'absolute' can be loaded"
         )
     if values.get("is_decoder") or values.get("add_cross_attention"):
         raise UserError(f"{where}: a decoder (is_decoder, add_cross_attention); give an encoder")
     act = values.get("hidden_act", "gelu")
-    if act not in _ACTS:
-        raise UserError(f"{where}: hidden_act={act!r} is not there{nearest(str(act), _ACTS)}")
-    missing = [name for name in _SHARED if not isinstance(values.get(name), int)]
+    if not isinstance(act, str) or act not in _ACTS:
+        hint = nearest(act[:80], _ACTS) if isinstance(act, str) else nearest("", _ACTS)
+        raise UserError(f"{where}: hidden_act={shown(act)} is not there{hint}")
+    missing = [name for name in _SHARED if values.get(name) is None]
     if missing:
         raise UserError(f"{where}: no {missing[0]}; is this the config.json of a BERT model?")
-    sizes = {name: values[name] for name in _SHARED}
-    rest = {name: type(d)(values.get(name, d)) for name, d in _DEFAULTS.items()}
-    return ModelConfig(
-        hidden_act=_ACTS[act],  # type: ignore[arg-type]
-        pad_vocab_to_multiple_of=1,
-        **sizes,
-        **rest,  # type: ignore[arg-type]
-    )
+    ours = {
+        "hidden_act": _ACTS[act],
+        "pad_vocab_to_multiple_of": 1,
+        **{name: values[name] for name in _SHARED},
+        **{name: values.get(name, default) for name, default in _DEFAULTS.items()},
+    }
+    try:
+        return from_dict(ours, ModelConfig, _HERE)
+    except UserError as error:
+        raise UserError(f"{where}: {str(error).replace(f'{_HERE}.', '')}") from None

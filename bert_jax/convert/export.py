@@ -1,6 +1,7 @@
 """Write a checkpoint as a folder that `transformers` and `bert_jax.load` read."""
 
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -15,19 +16,22 @@ from etils import epath
 from bert_jax.checkpoint import checkpoints as checkpoint
 from bert_jax.config import DataConfig, ModelConfig
 from bert_jax.config_values import flatten, from_dict
-from bert_jax.convert import names
+from bert_jax.convert import checksums, names
 from bert_jax.convert.bert_config import to_config_json
 from bert_jax.convert.card import Card, render
+from bert_jax.convert.checksums import SUMS
 from bert_jax.convert.tokenizer_files import json_bytes, lowercases, tokenizer_files
+from bert_jax.errors import StorageError
 from bert_jax.records import metrics
+from data_pipeline import atomic
 from data_pipeline.errors import UserError
 from data_pipeline.manifest import read_manifest, split_digest
 from data_pipeline.tokenizer import Tokenizer
 
-WEIGHTS = "model.safetensors"
+WEIGHTS, CARD = "model.safetensors", "README.md"
 _FILES = {
-    WEIGHTS, "config.json", "README.md",
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt",
+    WEIGHTS, "config.json", CARD,
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", SUMS,
 }  # fmt: skip
 _PRODUCER = "bert-jax"
 
@@ -42,7 +46,8 @@ def export(
 ) -> None:
     """Writes weights, configuration, tokenizer and model card into the folder `out`.
 
-    The folder appears whole or not at all. One that an earlier export wrote is replaced.
+    The folder appears complete or not at all. One that an earlier export wrote is replaced, unless
+    its model card was edited since; a link to a folder stays and what it points to is written.
 
     Args:
         params: our parameters, arrays of any kind. Without a pair head the folder is one for
@@ -53,6 +58,7 @@ def export(
     Raises:
         UserError: `out` holds something that is not an export, the tokenizer has another number of
             entries than the model, or a parameter is not finite.
+        StorageError: the folder cannot be written; an older one is as it was.
     """
     out = _free(out)
     if tokenizer.vocab_size != model_config.vocab_size:
@@ -73,20 +79,28 @@ def export(
         parameters=sum(tensor.size for tensor in tensors.values()),
         lowercase=lowercases(tokenizer),
     )
-    files |= {"config.json": json_bytes(config), "README.md": text.encode()}
-    temporary = out.parent / f".{out.name}.{os.getpid()}.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
+    files |= {"config.json": json_bytes(config), CARD: text.encode()}
+    temporary = _beside(out, "tmp")
     try:
+        _remove_leftovers(out)
         temporary.mkdir(parents=True)
-        for name, data in files.items():
-            (temporary / name).write_bytes(data)
-        # transformers refuses files that do not say which library's layout they hold.
-        about = {"format": "pt", "producer": f"{_PRODUCER} {version('bert-jax')}"}
-        safetensors.numpy.save_file(tensors, temporary / WEIGHTS, metadata=about)
-        (temporary / WEIGHTS).chmod((temporary / "config.json").stat().st_mode)  # not only ours
+        _write(temporary, files, tensors)
         _put(temporary, out)
+    except (OSError, safetensors.SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise StorageError(f"{out}: cannot be written ({reason}); nothing was changed") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _write(folder: Path, files: Mapping[str, bytes], tensors: Mapping[str, np.ndarray]) -> None:
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    # transformers refuses files that do not say which library's layout they hold.
+    about = {"format": "pt", "producer": f"{_PRODUCER} {version('bert-jax')}"}
+    safetensors.numpy.save_file(dict(tensors), folder / WEIGHTS, metadata=about)
+    (folder / WEIGHTS).chmod((folder / "config.json").stat().st_mode)  # not only ours
+    (folder / SUMS).write_text(checksums.render(folder, (*files, WEIGHTS)))
 
 
 def run_export(workdir: epath.PathLike, out: Path | str, step: int | None = None) -> None:
@@ -152,13 +166,21 @@ def _free(out: Path | str) -> Path:
     """The folder to write, after making sure that nothing but an export would be replaced."""
     if "://" in str(out):
         raise UserError(f"{out}: exports are written to a local folder; copy it from there")
-    out = Path(os.path.abspath(out))
-    if not out.exists():
-        return out
-    held = {entry.name for entry in out.iterdir()} if out.is_dir() else {out.name}
-    if out.is_dir() and (not held or (held <= _FILES and _ours(out / WEIGHTS))):
-        return out
-    raise UserError(f"{out}: exists and is not an export of bert-jax; give a new folder")
+    out = Path(os.path.realpath(out))  # a link to a folder is one for its owner to move
+    try:
+        if not out.exists():
+            return out
+        held = {entry.name for entry in out.iterdir()} if out.is_dir() else {out.name}
+        if not out.is_dir() or (held and not (held <= _FILES and _ours(out / WEIGHTS))):
+            raise UserError(f"{out}: exists and is not an export of bert-jax; give a new folder")
+        sums = checksums.read(out) if SUMS in held else None
+        if sums and CARD in held and checksums.digest(out / CARD) != sums.get(CARD):
+            raise UserError(
+                f"{out / CARD}: was edited since it was exported; move it away or give a new folder"
+            )
+    except OSError as error:
+        raise UserError(f"{out}: cannot be looked at ({error.strerror})") from None
+    return out
 
 
 def _ours(weights: Path) -> bool:
@@ -169,12 +191,38 @@ def _ours(weights: Path) -> bool:
         return False
 
 
+def _beside(out: Path, kind: str) -> Path:
+    """Where this process keeps the new folder (tmp) or the one before (old) for a moment."""
+    return out.parent / f".{out.name}.{os.getpid()}.{kind}"
+
+
 def _put(temporary: Path, out: Path) -> None:
     """Moves the finished folder into place; a folder cannot be replaced in one step."""
-    if out.exists():
-        old = out.parent / f".{out.name}.{os.getpid()}.old"
-        out.rename(old)
-        temporary.rename(out)
-        shutil.rmtree(old)
-    else:
-        temporary.rename(out)
+    if not out.exists():
+        atomic.publish(temporary, out)
+        return
+    atomic.sync_tree(temporary)  # before the old one goes
+    old = _beside(out, "old")
+    out.rename(old)
+    try:
+        atomic.publish(temporary, out)
+    except BaseException:
+        if not out.exists():
+            old.rename(out)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _remove_leftovers(out: Path) -> None:
+    """Tidies after exports to `out` that were killed.
+
+    One that was killed just between moving the old folder away and the new one into place has left
+    no `out`: the old folder goes back first, so that it is there until the new one is complete.
+    """
+    name = re.compile(rf"\.{re.escape(out.name)}\.\d+\.(tmp|old)")
+    there = [path for path in out.parent.glob(".*") if name.fullmatch(path.name)]
+    for path in there:
+        if path.suffix == ".old" and not out.exists():
+            path.rename(out)
+        else:
+            shutil.rmtree(path, ignore_errors=True)

@@ -9,6 +9,7 @@ they are not written, and files that hold them are read without. The span bounda
 counterpart there and is left out.
 """
 
+import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -123,9 +124,7 @@ def to_transformers(params: Mapping[str, Any], config: ModelConfig) -> dict[str,
     """
     result = {}
     for slot in slots(config, pairs="pair" in params):
-        leaf: Any = params
-        for key in slot.ours:
-            leaf = leaf[key]
+        leaf = _leaf(params, slot)
         # A copy even where the layout is the same: the caller may write into what it gets.
         result[slot.theirs] = np.array(slot.to_theirs(leaf), np.float32, order="C")
     return result
@@ -151,8 +150,8 @@ def from_transformers(
             absent stays at zero.
 
     Raises:
-        UserError: a tensor of a required group is missing, or one has another shape than the
-            config says.
+        UserError: a tensor of a required group is missing, has another shape than the config says
+            or no floating-point numbers, or holds NaN or infinite ones.
     """
     given = {_modern(name): tensor for name, tensor in tensors.items()}
     here = present(tensors)
@@ -160,23 +159,40 @@ def from_transformers(
     pairs = pair_objective(learned) is not None
     needed = here | set((_WITH_PAIRS if pairs else _WITHOUT) if require is None else require)
     shapes = nnx.to_pure_dict(declare(config, ComputeConfig.plain(), learned)[1])
+    # Zeros that take no memory: a config.json may ask for any size, so nothing is allocated for it
+    # before the weights were seen to have that size.
+    empty = jax.tree.map(lambda x: np.broadcast_to(np.float32(0), x.shape), shapes)
+    used = [slot for slot in slots(config, pairs=pairs) if slot.group in needed]
+    for slot in used:
+        _check_tensor(slot, given, empty)
     params: dict[str, Any] = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), shapes)
-    for slot in slots(config, pairs=pairs):
-        if slot.group not in needed:
-            continue
-        if slot.theirs not in given:
-            raise UserError(f"the weights have no {slot.theirs}; is this a BERT checkpoint?")
-        leaf: Any = params
-        for key in slot.ours:
-            leaf = leaf[key]
-        wanted, tensor = slot.to_theirs(leaf).shape, np.asarray(given[slot.theirs])
-        if tensor.shape != wanted:
-            raise UserError(
-                f"{slot.theirs} has shape {list(tensor.shape)}, config.json asks for "
-                f"{list(wanted)}; weights and config.json do not belong together"
-            )
-        slot.to_ours(tensor.astype(np.float32), leaf)
+    for slot in used:
+        tensor = np.asarray(given[slot.theirs]).astype(np.float32)
+        if not np.isfinite(tensor).all():
+            raise UserError(f"{slot.theirs} holds NaN or infinite numbers; export an earlier step")
+        slot.to_ours(tensor, _leaf(params, slot))
     return params
+
+
+def _leaf(params: Mapping[str, Any], slot: Slot) -> Any:
+    return functools.reduce(lambda tree, key: tree[key], slot.ours, params)
+
+
+def _check_tensor(slot: Slot, given: Mapping[str, Any], empty: Mapping[str, Any]) -> None:
+    """empty: our parameters, whose shapes count."""
+    if slot.theirs not in given:
+        raise UserError(f"the weights have no {slot.theirs}; is this a BERT checkpoint?")
+    tensor, wanted = given[slot.theirs], slot.to_theirs(_leaf(empty, slot)).shape
+    if tuple(tensor.shape) != wanted:
+        raise UserError(
+            f"{slot.theirs} has shape {list(tensor.shape)}, config.json asks for "
+            f"{list(wanted)}; weights and config.json do not belong together"
+        )
+    if not jax.dtypes.issubdtype(tensor.dtype, np.floating):
+        raise UserError(
+            f"{slot.theirs} holds {tensor.dtype} numbers; weights are floating-point, export the "
+            "model again"
+        )
 
 
 def present(tensors: Mapping[str, Any]) -> set[Group]:

@@ -1,6 +1,7 @@
 """Asked to stop: all processes agree on the same place to stop at, within the grace period.
 
-The request is a signal to any process (SIGTERM, Ctrl-C), or the maintenance notice of the machine.
+The request is a signal to any process (SIGTERM, Ctrl-C, SIGHUP from a terminal that closes), or the
+maintenance notice of the machine.
 What a run does is a sequence of pieces, steps and batches of evaluations, the same in every
 process, and before each piece every process calls `begin`. When a request is known, every process
 says how many pieces it has begun; the largest number is where all of them stop.
@@ -25,6 +26,7 @@ from bert_jax.job.watchdog import Ending
 # What Compute Engine says of itself: metadata path -> what it says while all is well.
 _NOTICES = {"maintenance-event": "NONE", "preempted": "FALSE"}
 _POLL = 5.0  # seconds
+_ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _AT_ONCE = "interrupted at once; the same command goes on from the newest checkpoint"
 
 
@@ -108,7 +110,8 @@ class Stops:
 
     @contextmanager
     def listening(self, say: Callable[[str], None]) -> Iterator[None]:
-        """SIGTERM and SIGINT are requests to stop; a second SIGINT interrupts at once.
+        """SIGTERM, SIGINT and SIGHUP are requests to stop; a second SIGINT interrupts at once. One
+        that is ignored here already, as nohup and a shell's background jobs want, stays ignored.
 
         It is a second one where this very process was sent both: a signal to each process of a
         cluster is one request, however late it reaches the last of them.
@@ -121,7 +124,10 @@ class Stops:
             return
         reader, writer = socket.socketpair()
         writer.setblocking(False)
-        asking = (signal.SIGTERM, signal.SIGINT)
+        ignored = [n for n in _ASKING if signal.getsignal(n) == signal.SIG_IGN]
+        asking = [n for n in _ASKING if n not in ignored]
+        if ignored:
+            say(f"{', '.join(n.name for n in ignored)}: ignored since the start, and by this run")
         # SIGINTs: the thread misses none, the main thread may see them late, and two as one.
         heard, handled = itertools.count(), itertools.count()
         twice = threading.Event()

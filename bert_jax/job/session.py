@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import NoReturn
 
-from bert_jax import terminal
+from bert_jax import streams, terminal
 from bert_jax.config import Config
 from bert_jax.errors import DONE, FAILED, LOST, STOPPED, StoppedError, code_of
 from bert_jax.job import distributed
@@ -57,7 +57,7 @@ def started(config: Config, place: Place, about: Mapping[str, str]) -> Iterator[
     watchdog.start()
     with contextlib.ExitStack() as stack:
         stack.callback(watchdog.stop)
-        stack.enter_context(terminal.own_stdout())
+        stack.enter_context(streams.own_stdout())
         stack.enter_context(stops.listening(terminal.console.print))
         with watch.doing("start"):
             peers = distributed.start(

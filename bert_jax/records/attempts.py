@@ -16,7 +16,7 @@ Record = dict[str, Any]
 
 _LAST = ("stopped", "lost", "finished")
 # Written by a start that may not have come to its "start" record, or belonging to no attempt.
-_NEUTRAL = ("quarantined",)
+_NEUTRAL = ("quarantined", "adopted")
 
 
 @dataclasses.dataclass(frozen=True)

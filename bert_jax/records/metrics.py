@@ -28,7 +28,8 @@ Event = Literal[
     "start",  # a process begins to train; step: the one it goes on from
     "goodput",  # seconds by activity so far
     "skipped",  # an update that was left out; step: its number from 0, as `data batch` takes it
-    "quarantined",  # a damaged checkpoint was set aside
+    "quarantined",  # a checkpoint that is damaged or of another run was set aside
+    "adopted",  # a checkpoint of another run was taken into this one
     "save_failed",
     "stopped",
     "lost",
@@ -141,7 +142,12 @@ def records(path: epath.Path) -> Iterator[dict[str, Any]]:
 
 def is_finite(value: Any) -> TypeGuard[float]:
     """Whether a value in a record is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # whole numbers have no limit
+        return False
 
 
 def _is_number(value: Any) -> bool:

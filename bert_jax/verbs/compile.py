@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from bert_jax.errors import FAILED, UsageError, UserError
-from bert_jax.verbs.verb import Verb, check_out, need
+from bert_jax.verbs.verb import Verb, check_page, need
 
 if TYPE_CHECKING:
     from bert_jax.config import Config
@@ -43,7 +43,7 @@ def _run_compile(values: flags.FlagValues, words: Sequence[str]) -> int | None:
     need(values, "config")
     from bert_jax.config_file import path_of, read_config
 
-    check_out(values.html)
+    check_page(values.html)
     if values.html and values.sweep:
         raise UsageError("--html shows one way to run a config: sweep first, then compile the best")
     config = read_config(values)

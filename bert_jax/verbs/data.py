@@ -1,10 +1,12 @@
 """`bert-jax data`: from text to a token store."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from absl import flags
 
+from bert_jax.errors import UserError
 from bert_jax.verbs.verb import Verb, check_out, need
 
 ALGORITHMS = ("wordpiece", "unigram", "bpe")
@@ -31,7 +33,7 @@ def _define_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 def _run_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "source", "out")
-    check_out(values.out)
+    check_out(values.out, _is_tokenizer, "tokenizer.json")
     from data_pipeline.build import train_tokenizer
     from data_pipeline.sources import parse_source
 
@@ -39,8 +41,22 @@ def _run_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
     tokenizer = train_tokenizer(
         sources, values.vocab_size, model=values.model, lowercase=not values.cased
     )
-    tokenizer.save(Path(values.out))
+    try:
+        tokenizer.save(Path(values.out))
+    except OSError as error:
+        raise UserError(
+            f"{values.out}: cannot be written ({error.strerror}); what was there is untouched: "
+            "make room or choose another --out"
+        ) from None
     print(f"{tokenizer.vocab_size:,} entries in {values.out}")
+
+
+def _is_tokenizer(file: Path) -> bool:
+    try:
+        spec = json.loads(file.read_bytes())
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(spec, dict) and {"model", "added_tokens"} <= set(spec)
 
 
 def _define_build(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -50,6 +66,8 @@ def _define_build(values: flags.FlagValues, words: Sequence[str]) -> None:
     flags.DEFINE_string("out", None, "folder of the new token store", flag_values=values)
     share = "share of each source's documents kept apart for evaluation"
     flags.DEFINE_float("held_out_share", 0.01, share, 0, 0.5, flag_values=values)
+    strict = "an error instead of leaving files, documents or sentences out"
+    flags.DEFINE_bool("strict", False, strict, flag_values=values)
     flags.DEFINE_integer("workers", None, "processes (default: all cores)", 1, flag_values=values)
 
 
@@ -65,6 +83,7 @@ def _run_build(values: flags.FlagValues, words: Sequence[str]) -> None:
         Path(values.out),
         held_out_share=values.held_out_share,
         workers=values.workers,
+        strict=values.strict,
     )
 
 

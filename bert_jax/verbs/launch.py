@@ -78,5 +78,6 @@ VERBS = {
         _run_local_run,
         words=" VERB [--flag=value ...]",
         starts=True,
+        is_run=True,
     ),
 }

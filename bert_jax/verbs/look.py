@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from bert_jax.errors import UsageError
-from bert_jax.verbs.verb import Verb, check_out, need
+from bert_jax.verbs.verb import Verb, check_out, check_page, need
 
 
 def _define_store(values: flags.FlagValues, text: str = "folder of a token store") -> None:
@@ -36,7 +36,7 @@ def _define_inspect(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 def _run_inspect(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "store")
-    check_out(values.html)
+    check_page(values.html)
     from bert_jax.config_file import read_config
     from bert_jax.look import inspect
 
@@ -63,8 +63,9 @@ def _run_batch(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "workdir")
     if values.step is None:
         raise UsageError("--step=… is missing (which step, from 0)")
-    check_out(values.out)
-    from bert_jax.look import batch
+    from bert_jax.look import batch, is_batch
+
+    check_out(values.out, is_batch, "batch")
 
     batch(values.workdir, values.step, store_path=values.store, rows=values.rows, out=values.out)
 

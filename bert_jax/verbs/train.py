@@ -8,7 +8,7 @@ from pathlib import Path
 from absl import flags
 
 from bert_jax.errors import UsageError
-from bert_jax.verbs.verb import Verb, need
+from bert_jax.verbs.verb import Verb, check_page, need
 
 
 def _define_demo(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -35,8 +35,13 @@ def _define_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
     flags.DEFINE_string("coordinator", None, of_first, flag_values=values)
     flags.DEFINE_integer("num_processes", None, "of the job", 1, flag_values=values)
     flags.DEFINE_integer("process_id", None, "of this process, from 0", 0, flag_values=values)
-    strict = "stop at a damaged checkpoint (default: it is moved away, an older one is used)"
+    strict = (
+        "stop at a checkpoint that is damaged or of another run (default: it is moved away, an "
+        "older one is used)"
+    )
     flags.DEFINE_bool("strict_restore", False, strict, flag_values=values)
+    adopt = "take checkpoints of another run that are in the workdir into this run, on purpose"
+    flags.DEFINE_bool("adopt", False, adopt, flag_values=values)
     traced = "FIRST:END, steps to trace for TensorBoard and Perfetto"
     flags.DEFINE_string("profile", None, traced, flag_values=values)
 
@@ -77,6 +82,7 @@ def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
             values.workdir,
             job=started,
             strict_restore=values.strict_restore,
+            adopt=values.adopt,
             profile=profile,
         )
 
@@ -132,10 +138,12 @@ def _define_status(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 def _run_status(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "workdir")
+    check_page(values.html)
     from bert_jax import status, status_text
+    from bert_jax.terminal import plain
 
     found = status.read(values.workdir)
-    print(status.as_json(found) if values.json else status_text.render(found))
+    print(status.as_json(found) if values.json else plain(status_text.render(found)))
     if values.html:
         status.write_page(values.workdir, values.html)
 
@@ -146,12 +154,14 @@ VERBS = {
         "bert-jax demo --data=/path/to/text",
         _define_demo,
         _run_demo,
+        is_run=True,
     ),
     "pretrain": Verb(
         "train a model; run again, it goes on from its newest checkpoint",
         "bert-jax pretrain --config=wiki_books_small --config.data.store=store --workdir=run",
         _define_pretrain,
         _run_pretrain,
+        is_run=True,
     ),
     "evaluate": Verb(
         "measure checkpoints of a run on its held-out text",

@@ -20,6 +20,7 @@ class Verb:
     run: Callable[[flags.FlagValues, Sequence[str]], int | None]
     words: str = ""  # what may follow the flags
     starts: bool = False  # what follows the flags is the command line of another verb
+    is_run: bool = False  # its output is a log: where that cannot be written, it still succeeds
 
 
 def need(values: flags.FlagValues, *names: str) -> None:
@@ -34,8 +35,14 @@ def help_of(values: flags.FlagValues, name: str) -> str:
     return values[name].help.partition("\n")[0].rstrip(";")
 
 
-def check_out(path: str | None) -> None:
-    """Raises UserError where a file of this name cannot be written: before the work, not after."""
+def check_out(path: str | None, may_replace: Callable[[Path], bool], kind: str) -> None:
+    """Raises UserError where a file of this name cannot be written: before the work, not after.
+
+    Args:
+        may_replace: whether a file that is there is one of those that the verb writes, and may be
+            written anew. An empty file always may.
+        kind: what it writes, for the message.
+    """
     if not path or "://" in path:
         return
     file = Path(path)
@@ -43,3 +50,19 @@ def check_out(path: str | None) -> None:
         raise UserError(f"{file}: a folder; give the name of a file")
     if not file.parent.is_dir():
         raise UserError(f"{file}: there is no folder {file.parent}; make it, or choose another")
+    try:
+        free = not file.exists() or (
+            file.is_file() and (file.stat().st_size == 0 or may_replace(file))
+        )
+    except OSError as error:
+        raise UserError(f"{file}: cannot be looked at ({error.strerror})") from None
+    if not free:
+        raise UserError(f"{file}: exists and is no {kind} of bert-jax; choose another name")
+
+
+def check_page(path: str | None) -> None:
+    """`check_out` for a page."""
+    if path:
+        from bert_jax.report import is_page
+
+        check_out(path, is_page, "page")

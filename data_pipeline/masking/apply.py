@@ -4,11 +4,13 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from data_pipeline.draws import compiled, fold
+from data_pipeline.draws import fold
+from data_pipeline.machine_code import compiled
 from data_pipeline.masking.ngrams import choose_ngrams
 from data_pipeline.masking.replace import replace_span, replace_tokens
+from data_pipeline.masking.roberta import choose_positions
 from data_pipeline.masking.spans import choose_spans
-from data_pipeline.masking.spec import SPAN, TOKEN, WHOLE_WORD
+from data_pipeline.masking.spec import ROBERTA, SPAN, TOKEN, WHOLE_WORD
 from data_pipeline.masking.tokens import choose_tokens
 from data_pipeline.masking.words import choose_words
 
@@ -16,7 +18,8 @@ SPAN_TARGETS: Final = 15  # tokens of a span that its boundaries predict (--max-
 
 
 class Notes(NamedTuple):
-    """Scratch memory for the tokens of one example that may be masked: all but the specials.
+    """Scratch memory for the tokens of one example that may be masked: all but the specials, in
+    mode `roberta` all.
 
     places: int32 [S], where in the row each stands. opens: uint8 [S], 1 where a word begins, and 2
     where a segment begins too if the mode heeds segments; filled where the mode asks for words.
@@ -54,14 +57,15 @@ def empty_notes(size):
 
 @compiled
 def budget(rule, length, count):
-    """Predictions wanted of an example of `length` tokens, `count` of them not special. At rates
+    """Most predictions of an example of `length` tokens, `count` of which may be masked. At rates
     near 1 they may exceed `count`, which n-grams heed when they look for one that fits."""
     return rule.budgets[count if rule.mode == SPAN else length]
 
 
 @compiled
 def mask_example(key, rule, notes, count, wanted, ids, slots, slot):
-    """Mask `wanted` of the tokens in `notes`, fewer where whole words or `count` allow no more.
+    """Mask `wanted` of the tokens in `notes`, fewer where whole words or `count` allow no more, or
+    where RoBERTa's number is rounded down.
 
     key: uint64, this example's. count: tokens in `notes`. ids: int32, the row, changed in place.
     slots: filled from index `slot` on, in the order of positions. Returns the next free slot.
@@ -75,6 +79,11 @@ def mask_example(key, rule, notes, count, wanted, ids, slots, slot):
     taken = min(wanted, count)
     if rule.mode == TOKEN:
         choose_tokens(choose, count, taken, notes.order, notes.marked, notes.chosen)
+    elif rule.mode == ROBERTA:
+        taken = choose_positions(
+            choose, fold(key, 3), count, taken, rule.fewer_limits[count], notes.order,
+            notes.marked, notes.chosen,
+        )  # fmt: skip
     else:
         words = _find_words(notes, count)
         if rule.mode == WHOLE_WORD:

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from data_pipeline.draws import below, chance, compiled, draw
+from data_pipeline.draws import below, chance, draw
+from data_pipeline.machine_code import compiled
 
 
 @compiled

@@ -8,7 +8,8 @@ Spans end with their segment; SpanBERT has no others, its examples being one blo
 
 from typing import Final
 
-from data_pipeline.draws import below, compiled, draw
+from data_pipeline.draws import below, draw
+from data_pipeline.machine_code import compiled
 from data_pipeline.masking.replace import drawn
 
 # The original draws a length and an anchor until the anchor is not masked yet. After so many in

@@ -11,8 +11,9 @@ import numpy as np
 from data_pipeline.draws import threshold
 from data_pipeline.errors import UserError
 
-MODES: Final = ("token", "whole_word", "ngram", "span")
-TOKEN, WHOLE_WORD, NGRAM, SPAN = range(len(MODES))
+MODES: Final = ("token", "whole_word", "ngram", "span", "roberta")
+TOKEN, WHOLE_WORD, NGRAM, SPAN, ROBERTA = range(len(MODES))
+_OF_WORDS: Final = ("whole_word", "ngram", "span")
 
 
 class Rule(NamedTuple):
@@ -20,6 +21,7 @@ class Rule(NamedTuple):
 
     mode: int  # index into MODES
     budgets: np.ndarray  # int32, most predictions by size of the example, see `budgets`
+    fewer_limits: np.ndarray  # uint64, by size: the chance of one fewer; empty unless `roberta`
     mask_id: int
     vocab_size: int
     mask_limit: np.uint64  # of the first draw: below it, [MASK]
@@ -38,11 +40,11 @@ class MaskingSpec:
     spans in words are geometric with this chance of ending after each, up to max_span.
     random_tokens: a random id is any of the vocabulary alike ("uniform", specials and unused ids
     included, as published by BERT), or as often as in the training text ("unigram", as published by
-    SpanBERT).
+    SpanBERT); in mode "roberta" never a special id other than [MASK].
     """
 
     max_predictions: int
-    mode: Literal["token", "whole_word", "ngram", "span"] = "token"
+    mode: Literal["token", "whole_word", "ngram", "span", "roberta"] = "token"
     rate: float = 0.15
     mask_share: float = 0.8
     random_share: float = 0.1
@@ -77,7 +79,7 @@ class MaskingSpec:
     @property
     def needs_words(self) -> bool:
         """Whether the mode asks where words begin."""
-        return self.mode != "token"
+        return self.mode in _OF_WORDS
 
     def predictions(self, seq_length: int) -> np.ndarray:
         """Most predictions of an example of 0, 1, … seq_length tokens, specials included: int32."""
@@ -91,17 +93,22 @@ class MaskingSpec:
 
         With specials, halves to even and never none (create_pretraining_data.py:369 of BERT; that
         of ALBERT has none where the rate is 0); spans count without specials, and round up
-        (masking.py:99 of SpanBERT).
+        (masking.py:99 of SpanBERT); RoBERTa's number is rounded at random, here up.
         """
         return np.array([min(self.max_predictions, self._wanted(n)) for n in range(largest + 1)],
                         np.int32)  # fmt: skip
 
     def _wanted(self, size: int) -> int:
-        if self.mode == "span":
+        if self.mode in ("span", "roberta"):
             return math.ceil(size * self.rate)
         if self.mode == "ngram" and self.rate == 0.0:
             return 0
         return max(1, round(size * self.rate))
+
+    def _fewer(self, size: int) -> np.uint64:
+        """The chance that rate·size is rounded down; 0 where `max_predictions` cuts it anyway."""
+        up = self._wanted(size)
+        return threshold(up - size * self.rate if up <= self.max_predictions else 0.0)
 
     def rule(
         self,
@@ -111,12 +118,14 @@ class MaskingSpec:
         *,
         word_starts: np.ndarray | None = None,
         token_counts: np.ndarray | None = None,
+        not_drawn: Sequence[int] = (),
     ) -> Rule:
         """For examples of up to `largest` tokens.
 
-        word_starts: bool [V], needed by every mode but "token". token_counts: [V], occurrences of
-        every id in the training text, needed for unigram random tokens. ValueError where what is
-        needed is missing or of another length.
+        word_starts: bool [V], needed by the modes that ask for words. token_counts: [V],
+        occurrences of every id in the training text, needed for unigram random tokens. not_drawn:
+        the special ids but [MASK], which "roberta" needs. ValueError where what is needed is
+        missing or of another length.
         """
         starts = np.zeros(0, bool)
         if self.needs_words:
@@ -125,24 +134,39 @@ class MaskingSpec:
                     f"masking mode {self.mode} needs word_starts, one bool per id of {vocab_size}"
                 )
             starts = np.array(word_starts, bool)
-        limits = np.zeros(0, np.uint64)
-        if self.random_tokens == "unigram":
-            if token_counts is None or len(token_counts) != vocab_size or not np.sum(token_counts):
-                raise ValueError(f"unigram random tokens need token_counts of {vocab_size} ids")
-            limits = cumulative_limits([int(count) for count in token_counts])
         changed = round(1.0 - self.mask_share, 12)  # 1 - 0.8 must leave 0.2
         return Rule(
             mode=MODES.index(self.mode),
             budgets=self.budgets(largest),
+            fewer_limits=np.array(
+                [self._fewer(n) for n in range(largest + 1)] if self.mode == "roberta" else [],
+                np.uint64,
+            ),
             mask_id=mask_id,
             vocab_size=vocab_size,
             mask_limit=threshold(self.mask_share),
             keep_limit=threshold(max(0.0, 1.0 - self.random_share / changed) if changed else 1.0),
             random_limit=threshold(min(1.0, round(self.mask_share + self.random_share, 12))),
             length_limits=cumulative_limits(self.length_weights()),
-            id_limits=limits,
+            id_limits=self._id_limits(vocab_size, token_counts, not_drawn),
             word_starts=starts,
         )
+
+    def _id_limits(
+        self, vocab_size: int, token_counts: np.ndarray | None, not_drawn: Sequence[int]
+    ) -> np.ndarray:
+        weights = np.ones(vocab_size, np.int64)
+        if self.random_tokens == "unigram":
+            if token_counts is None or len(token_counts) != vocab_size or not np.sum(token_counts):
+                raise ValueError(f"unigram random tokens need token_counts of {vocab_size} ids")
+            weights = np.array(token_counts, np.int64)
+        elif self.mode != "roberta":
+            return np.zeros(0, np.uint64)
+        if self.mode == "roberta":
+            if not len(not_drawn):
+                raise ValueError("masking mode roberta needs the special ids, which it never draws")
+            weights[list(not_drawn)] = 0
+        return cumulative_limits(weights.tolist())
 
     def length_weights(self) -> list[Fraction]:
         """How likely n-grams or spans of 1, 2, … words are, but for a common factor."""

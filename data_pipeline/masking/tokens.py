@@ -4,7 +4,8 @@ predictions counts the special tokens and rounds halves to even, and a random re
 from the whole vocabulary, special and unused ids included.
 """
 
-from data_pipeline.draws import below, compiled, draw
+from data_pipeline.draws import below, draw
+from data_pipeline.machine_code import compiled
 
 
 @compiled

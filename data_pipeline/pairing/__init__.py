@@ -10,9 +10,11 @@ from data_pipeline.pairing.pairs import make_pairs
 from data_pipeline.pairing.texts import Examples, Pools, Texts
 
 Pairing = Literal["nsp", "sop", "full_sentences", "doc_sentences", "single"]
+Separators = Literal["documents", "sentences"]
 
 MODES: Final[tuple[Pairing, ...]] = get_args(Pairing)
 PAIRS: Final = ("nsp", "sop")  # may take a second segment from another document
+SEPARATED: Final = ("full_sentences", "doc_sentences")  # may have [SEP] after each sentence
 
 
 def make_examples(
@@ -24,6 +26,7 @@ def make_examples(
     seq_length: int,
     short_seq_prob: float,
     key: np.uint64,
+    separators: Separators = "documents",
 ) -> Iterator[Examples]:
     """The examples of an epoch; see `make_pairs`, which needs pools, and `make_blocks`."""
     if pools is not None:
@@ -34,4 +37,5 @@ def make_examples(
     return make_blocks(
         texts, visits, seq_length=seq_length, short_seq_prob=short_seq_prob, key=key,
         cross=pairing == "full_sentences", drop=pairing == "single",
+        sentences=separators == "sentences",
     )  # fmt: skip

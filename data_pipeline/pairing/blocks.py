@@ -3,18 +3,27 @@
 A block takes the next sentences until one more would exceed `seq_length` with the special tokens.
 
 - `full_sentences` (Liu et al. 2019, section 4.2; fairseq at 3d262bb, `token_block_utils_fast.pyx`,
-  break mode "complete"): blocks run on into the next document of the store, in its order as
-  there, with one more [SEP] between documents. What follows what is the same in every epoch;
-  the order of the rows is not.
+  break mode "complete"): blocks run on into the next document of the store, in its order. What
+  follows what is the same in every epoch; the order of the rows is not.
 - `doc_sentences` (break mode "complete_doc"): the same, but a block ends with its document.
 - `single` (Joshi et al. 2020; facebookresearch/SpanBERT at 0670d8b,
   `no_nsp_span_bert_dataset.py:66-96`): the same as `doc_sentences`, but a sentence that is too
   long for a block by itself is dropped and ends the block before it. `dropped` counts them.
 
+Where the first two have a [SEP] besides the one that ends the block is a choice, `separators`:
+
+- "documents", the paper's words: one more between two documents.
+- "sentences", fairseq's data: `fairseq-preprocess` ends every line with one (`binarizer.py`,
+  `append_eos`), and the empty line between two documents is one by itself. So there is one after
+  each sentence, and two between documents, where a block may end before or after the second. A line
+  is a sentence here; what it was in RoBERTa's own files the paper does not say (in WikiText-103,
+  the example of fairseq's README, it is a paragraph).
+
 A sentence too long for a block by itself is cut in the first two modes (the paper does not say;
-fairseq leaves a block that the model then cannot take): full blocks, and the next sentences follow
-its rest. Of the release of SpanBERT two slips are not copied: it loses the block before a document
-that ends in a dropped sentence, and the last document of a file without a blank line after it.
+fairseq makes a block that is too long, and its trainer leaves that out): full blocks, and the next
+sentences follow its rest. Of the release of SpanBERT two slips are not copied: it loses the block
+before a document that ends in a dropped sentence, and the last document of a file without a blank
+line after it.
 
 `short_seq_prob` is BERT's, 0 in all three recipes: with this chance a document (in
 `full_sentences` a block) has a shorter target, which single sentences still exceed.
@@ -25,16 +34,17 @@ from typing import Final
 
 import numpy as np
 
-from data_pipeline.draws import compiled, fold, threshold
+from data_pipeline.draws import fold, threshold
+from data_pipeline.machine_code import compiled
 from data_pipeline.pairing.texts import BLOCK, Examples, Texts, address, draw_target, visit_key
 
-SPECIALS: Final = 2  # [CLS] and [SEP] around a block; one more [SEP] between documents
+SPECIALS: Final = 2  # [CLS] and [SEP] around a block
 
 
 @compiled
 def _blocks(
-    key, turn, first, stop, visits, texts, most, limit, cross, drop, state,
-    starts, lengths, pieces, documents,
+    key, turn, first, stop, visits, texts, most, limit, cross, state,
+    starts, lengths, pieces, documents, drop,
 ):  # fmt: skip
     """Blocks of documents [first, stop): (pieces written, examples finished, new state).
 
@@ -91,6 +101,54 @@ def _blocks(
     return at, done, (at - begin, document_of_block, used, target, number)
 
 
+@compiled
+def _sentence_blocks(
+    key, turn, first, stop, visits, texts, most, limit, cross, state,
+    starts, lengths, pieces, documents,
+):  # fmt: skip
+    """As `_blocks`, with [SEP] after every sentence: each is a piece, and with `cross` the end of a
+    document is one without tokens. 13 bytes a sentence, about half a byte a token: as much as pairs
+    of length 128 take.
+
+    state: as there, but of the tokens in the open block all [SEP] count, its last one too.
+    """
+    at, document_of_block, used, target, number = state
+    begin = done = 0
+    for document in range(first, stop):
+        if visits[document] <= turn:
+            continue
+        if not cross:
+            target = draw_target(visit_key(key, document, turn), most, limit)[0]
+        sentence, end = texts.document_sentences[document], texts.document_sentences[document + 1]
+        start = address(texts, sentence)
+        ended = 1 if cross and number > 0 else 0  # the line that ends the document before
+        for k in range(sentence - ended, end):
+            size = np.int64(0 if k < sentence else texts.sentence_lengths[k])
+            while True:  # again for what is left of a sentence too long for a block
+                if used > 0 and used + size > target:
+                    pieces[done], documents[done] = at - begin, document_of_block
+                    done += 1
+                    begin, used = at, 0
+                if used == 0:
+                    document_of_block = document
+                    if cross:
+                        target = draw_target(fold(key, number), most, limit)[0]
+                        number += 1
+                taken = min(size, most)
+                starts[at], lengths[at] = start, taken
+                at += 1
+                used += taken + 1
+                start += taken
+                size -= taken
+                if size == 0:
+                    break
+        if used > 0 and not cross:
+            pieces[done], documents[done] = at - begin, document_of_block
+            done += 1
+            begin, used = at, 0
+    return at, done, (at - begin, document_of_block, used, target, number)
+
+
 def make_blocks(
     texts: Texts,
     visits: np.ndarray,
@@ -100,13 +158,14 @@ def make_blocks(
     key: np.uint64,
     cross: bool,
     drop: bool,
+    sentences: bool,
 ) -> Iterator[Examples]:
     """All blocks of an epoch, in reading order, those of some documents at a time.
 
     visits: int32 [D], how often each document is read: all once, then those with a second visit
     again, and so on. cross: blocks go on into the next document. drop: a sentence too long for a
-    block is left out rather than cut. Draws come from a key per visit of a document, or with
-    `cross` per block.
+    block is left out rather than cut. sentences: [SEP] after every sentence (not with `drop`).
+    Draws come from a key per visit of a document, or with `cross` per block.
     """
     most, limit = seq_length - SPECIALS, threshold(short_seq_prob)
     state = (0, 0, 0, most, 0)
@@ -114,16 +173,18 @@ def make_blocks(
     for turn in range(visits.max(initial=0)):
         for first, stop in texts.blocks(BLOCK):
             begin, end = texts.document_sentences[first], texts.document_sentences[stop]
-            # A piece holds a sentence, or is a full block of one too long.
+            # A piece holds a sentence, or is the end of a document or a full block of one too long.
             tokens = address(texts, end) - address(texts, begin)
-            room = int(end - begin + tokens // most) + len(open_starts) + 1
+            ends = stop - first if sentences else 0
+            room = int(end - begin + ends + tokens // most) + len(open_starts) + 1
             starts, lengths = np.empty(room, np.int64), np.empty(room, np.int32)
             starts[: len(open_starts)], lengths[: len(open_starts)] = open_starts, open_lengths
             pieces, documents = np.empty(room, np.int32), np.empty(room, np.int64)
-            at, done, state = _blocks(
-                key, turn, first, stop, visits, texts, most, limit, cross, drop, state,
+            values = (
+                key, turn, first, stop, visits, texts, most, limit, cross, state,
                 starts, lengths, pieces, documents,
             )  # fmt: skip
+            at, done, state = _sentence_blocks(*values) if sentences else _blocks(*values, drop)
             closed = at - state[0]
             open_starts, open_lengths = starts[closed:at].copy(), lengths[closed:at].copy()
             yield _examples(starts[:closed], lengths[:closed], pieces[:done], documents[:done])

@@ -18,7 +18,8 @@ from typing import Final
 
 import numpy as np
 
-from data_pipeline.draws import below, chance, compiled, draw, threshold
+from data_pipeline.draws import below, chance, draw, threshold
+from data_pipeline.machine_code import compiled
 from data_pipeline.pairing.texts import (
     BLOCK,
     Examples,

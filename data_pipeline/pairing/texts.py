@@ -6,7 +6,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from data_pipeline.draws import below, chance, compiled, draw, fold
+from data_pipeline.draws import below, chance, draw, fold
+from data_pipeline.machine_code import compiled
 
 BLOCK: Final = 1 << 18  # sentences handled at once: about 25 MB of scratch memory
 _STRIDE: Final = 6  # every 2**6th sentence has its address noted
@@ -16,9 +17,10 @@ _STRIDE: Final = 6  # every 2**6th sentence has its address noted
 class Examples:
     """What every pairing mode returns: examples in reading order, each one or more pieces.
 
-    piece_start: int64 [P], token address. piece_length: int32 [P], tokens. piece_segment: int8 [P];
-    bit 0 is the token type, and [SEP] goes where the value changes. pieces: int32 [E], pieces of
-    each example. label: int8 [E]. document: int64 [E], where the first piece is from.
+    piece_start: int64 [P], token address. piece_length: int32 [P], tokens, 0 for a [SEP] alone.
+    piece_segment: int8 [P]; bit 0 is the token type, and [SEP] goes where the value changes.
+    pieces: int32 [E], pieces of each example. label: int8 [E]. document: int64 [E], where the first
+    piece is from.
     """
 
     piece_start: np.ndarray

@@ -1,32 +1,54 @@
 """Sources of raw text, by kind.
 
-A kind is a module with `units(spec) -> list[Path]`, `read(spec, path) -> Iterator[Document]`,
-`RULES` (the cleaning rules for its residue) and `CUT_BECAUSE` (why its documents may be cut by a
-line count). To add one, write the module and name it in `KINDS`.
+A kind is a module with `find(spec) -> Found`, `read(spec, path) -> Iterator[Document]`, `RULES`
+(the cleaning rules for its residue), `MARKUP` (whether a file of markup or JSON is refused) and
+`CUT_BECAUSE`, `CUT_REMEDY` (why its documents may be cut by a line count, and what to do then). To
+add one, write the module and name it in `KINDS`.
 """
 
+import dataclasses
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Protocol, cast
 
 from data_pipeline.clean import Rule
 from data_pipeline.errors import UserError
 from data_pipeline.sentences import check_language
-from data_pipeline.sources import books, lines, python_docs, wikiextractor
+from data_pipeline.sources import books, lines, python_docs, reading, wikiextractor
 from data_pipeline.sources.document import Document, SourceSpec
+from data_pipeline.sources.finding import Found
+from data_pipeline.sources.formats import remedy_of_kind
 
-__all__ = ["KINDS", "Document", "Kind", "SourceSpec", "kind_of", "parse_source", "read", "units"]
+__all__ = [
+    "KINDS",
+    "Document",
+    "Found",
+    "Kind",
+    "SourceSpec",
+    "check",
+    "find",
+    "guess_kind",
+    "kind_of",
+    "parse_source",
+    "read",
+    "units",
+]
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Kind(Protocol):
     """What a module of this package offers."""
 
     RULES: tuple[Rule, ...]
+    MARKUP: bool
     CUT_BECAUSE: str
+    CUT_REMEDY: str
 
-    def units(self, spec: SourceSpec) -> list[Path]: ...
+    def find(self, spec: SourceSpec) -> Found: ...
     def read(self, spec: SourceSpec, path: Path) -> Iterator[Document]: ...
 
 
@@ -39,14 +61,17 @@ KINDS: dict[str, Kind] = {
 
 
 def kind_of(spec: SourceSpec) -> Kind:
-    """The module that reads this source; UserError, naming the nearest kind, if there is none."""
+    """The module that reads this source; UserError, with what to do, if there is none."""
     if spec.kind not in KINDS:
-        near = difflib.get_close_matches(spec.kind, KINDS, 1, 0.0)
-        raise UserError(
-            f"source kind {spec.kind!r} is unknown; did you mean {near[0]!r}? "
-            f"(there are {', '.join(KINDS)})"
-        )
+        hint = remedy_of_kind(spec.kind) or _nearest(spec.kind, KINDS)
+        raise UserError(f"source kind {spec.kind!r} is unknown; {hint}")
     return KINDS[spec.kind]
+
+
+def _nearest(name: str, names: Collection[str]) -> str:
+    there = f"there are {', '.join(names)}"
+    near = difflib.get_close_matches(name.lower(), names, 1, 0.6)
+    return f"did you mean {near[0]!r}? ({there})" if near else there
 
 
 def parse_source(text: str) -> SourceSpec:
@@ -69,8 +94,7 @@ def parse_source(text: str) -> SourceSpec:
     for option in options:
         key, _, value = option.partition("=")
         if key not in values:
-            near = difflib.get_close_matches(key, values, 1, 0.0)
-            raise UserError(f"--source={text}: no option {key!r}; did you mean {near[0]!r}?")
+            raise UserError(f"--source={text}: no option {key!r}; {_nearest(key, values)}")
         values[key] = value
     if kind == "python" and not path:
         path = str(python_docs.standard_library())
@@ -86,11 +110,40 @@ def parse_source(text: str) -> SourceSpec:
     return spec
 
 
+def find(spec: SourceSpec) -> Found:
+    """The files of a source, sorted, and what of its folder is left out. UserError if none."""
+    return kind_of(spec).find(spec)
+
+
 def units(spec: SourceSpec) -> list[Path]:
     """The files of a source, sorted. UserError if there are none."""
-    return kind_of(spec).units(spec)
+    return find(spec).files
+
+
+def check(spec: SourceSpec, path: Path) -> None:
+    """UserError, with what to do, if one of its files shows another format at its start."""
+    reading.check(path, markup=kind_of(spec).MARKUP)
 
 
 def read(spec: SourceSpec, path: Path) -> Iterator[Document]:
-    """The documents of one of its files, in order, raw."""
-    return kind_of(spec).read(spec, path)
+    """The documents of one of its files, in order, raw.
+
+    JSON and Python can spell half a surrogate pair, which is no character and fits no encoding:
+    it becomes U+FFFD, which cleaning takes away and counts.
+    """
+    for document in kind_of(spec).read(spec, path):
+        if _SURROGATE.search(document.text) or _SURROGATE.search(document.title):
+            text, title = (_SURROGATE.sub("\ufffd", s) for s in (document.text, document.title))
+            document = dataclasses.replace(document, text=text, title=title)
+        yield document
+
+
+def guess_kind(path: Path) -> str:
+    """The kind that a user's file or folder of text probably is: wikiextractor or books."""
+    if path.is_file():
+        return "wikiextractor" if wikiextractor.is_written_so(path) else "books"
+    try:
+        wikiextractor.find(SourceSpec("wikiextractor", path, ""))
+    except UserError:
+        return "books"
+    return "wikiextractor"

@@ -2,8 +2,10 @@
 
 Headers go: the `# Title:` … `-------` block of markdown collections, and everything outside
 Project Gutenberg's START and END lines. A book's documents are its chapters, begun by markdown
-headings or by lines such as CHAPTER IV, BOOK II, Part One. A book without headings, or a chapter
-of more than ten times `document_lines` lines, is cut into documents of `document_lines` lines.
+headings or by lines such as CHAPTER IV, BOOK II, Part One (see `headings`). A book without
+headings, or a chapter of more than ten times `document_lines` lines, is cut into documents of
+`document_lines` lines. Lines of a paragraph are joined, up to a blank line; in a book of long lines
+that no blank lines part, every line is a paragraph.
 """
 
 import re
@@ -13,10 +15,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_pipeline.clean import Rule, replace, unwrap
+from data_pipeline.sources import finding
 from data_pipeline.sources.document import Document, SourceSpec
-from data_pipeline.sources.reading import COMPRESSED, cut, files_under, lines
+from data_pipeline.sources.finding import Found
+from data_pipeline.sources.formats import extension
+from data_pipeline.sources.headings import Headings, Layout, Survey
+from data_pipeline.sources.reading import cut, lines
 
+MARKUP = True
 CUT_BECAUSE = "no chapter headings, or a chapter of enormous length"
+CUT_REMEDY = "write '# ' before each chapter's title"
 _ENORMOUS = 10  # times document_lines, for a chapter
 _WHOLE = 2  # times document_lines: a text without headings up to this length is one document
 _HEADER_LINES = 20  # the markdown header is looked for in so many lines
@@ -24,22 +32,6 @@ _HEADER_LINES = 20  # the markdown header is looked for in so many lines
 _START = re.compile(r"\*\*\* ?START OF (?:THE|THIS) PROJECT GUTENBERG EBOOK", re.IGNORECASE)
 _END = re.compile(r"\*\*\* ?END OF (?:THE|THIS) PROJECT GUTENBERG EBOOK", re.IGNORECASE)
 _RULE = re.compile(r"-{3,}\s*$")
-# At least one letter or digit: "### * * * *" is a pause, not a chapter.
-_MARKDOWN_HEADING = re.compile(r" {0,3}#{1,6}\s.*[^\W_]")
-_UNITS = (
-    "one|two|three|four|five|six|seven|eight|nine|first|second|third|fourth|fifth|sixth|seventh|"
-    "eighth|ninth"
-)
-_TEENS = (
-    "ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|eighteen|nineteen|twenty|"
-    "thirty|forty|fifty|tenth|eleventh|twelfth|last"
-)
-_WORDS = rf"(?i:(?:the )?(?:{_UNITS}|{_TEENS}|(?:twenty|thirty|forty|fifty)[ -](?:{_UNITS})))"
-_PARTS = "Chapter|Book|Part|Volume|Act|Scene|Letter"
-_CHAPTER = re.compile(
-    rf"\s*(?:{_PARTS}|{_PARTS.upper()}) (?:[IVXLCDM]+|\d+|{_WORDS})"
-    r"(?:\s*[.:\u2014\u2013-].{0,70})?\s*$"
-)
 
 RULES: tuple[Rule, ...] = (
     replace("block_quote", r"^(?:> ?)+", "", needles=(">",)),
@@ -58,26 +50,21 @@ RULES: tuple[Rule, ...] = (
 class _Outline(NamedTuple):
     start: int  # first line of the text
     stop: int | None  # the line after it, None at the end of the file
-    headings: int
+    layout: Layout
 
 
-def units(spec: SourceSpec) -> list[Path]:
+def find(spec: SourceSpec) -> Found:
     """The .txt and .md files (also compressed) of the source."""
-
-    def wanted(path: Path) -> bool:
-        name = path.stem if path.suffix in COMPRESSED else path.name
-        return name.endswith((".txt", ".md"))
-
-    return files_under(spec, wanted, ".txt or .md books")
+    return finding.find(spec, lambda path: extension(path) in (".txt", ".md"), ".txt or .md books")
 
 
 def read(spec: SourceSpec, path: Path) -> Iterator[Document]:
     """The chapters of one book. Reads the file twice: for its outline, then for its text."""
-    outline = _outline(path)
+    start, stop, layout = _outline(path)
     size = spec.document_lines
-    limit = size * (_ENORMOUS if outline.headings else _WHOLE)
+    limit = size * (_ENORMOUS if layout.headings else _WHOLE)
     number = 0
-    for chapter in _chapters(islice(lines(path), outline.start, outline.stop)):
+    for chapter in _chapters(islice(lines(path), start, stop), layout):
         for text, was_cut in cut(chapter, limit, size):
             number += 1
             yield Document(
@@ -85,43 +72,37 @@ def read(spec: SourceSpec, path: Path) -> Iterator[Document]:
                 source=spec.name,
                 language=spec.language,
                 text="\n".join(text),
+                line_paragraphs=layout.line_paragraphs,
                 cut=was_cut,
             )
 
 
 def _outline(path: Path) -> _Outline:
-    start, headings, has_header, blank = 0, 0, False, True
-    for number, line in enumerate(lines(path)):
+    start, has_header, survey = 0, False, Survey()
+    for number, line in enumerate(lines(path, markup=MARKUP)):
         if number < _HEADER_LINES:
             has_header = has_header or line.startswith("# Title:")
         header_ends = has_header and number < _HEADER_LINES and _RULE.match(line)
         if header_ends or _START.search(line):
-            start, headings = number + 1, 0
+            start, survey = number + 1, Survey()
         elif _END.search(line):
-            return _Outline(start, number, headings)
-        headings += _is_heading(line, blank)
-        blank = not line.strip()
-    return _Outline(start, None, headings)
+            return _Outline(start, number, survey.layout())
+        else:
+            survey.add(line)
+    return _Outline(start, None, survey.layout())
 
 
-def _is_heading(line: str, after_blank: bool) -> bool:
-    if _MARKDOWN_HEADING.match(line):
-        return True
-    return after_blank and len(line) < 100 and bool(_CHAPTER.match(line))
-
-
-def _chapters(text: Iterator[str]) -> Iterator[Iterator[str]]:
+def _chapters(text: Iterator[str], layout: Layout) -> Iterator[Iterator[str]]:
     """Lines between headings; each chapter must be used up before the next is asked for."""
+    headings = Headings()
     ended = False
 
     def chapter() -> Iterator[str]:
         nonlocal ended
-        blank = True
         for line in text:
-            if _is_heading(line, blank):
+            if headings.kind(line) in layout.accepted:
                 return
             yield line
-            blank = not line.strip()
         ended = True
 
     while not ended:

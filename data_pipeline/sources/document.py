@@ -24,5 +24,6 @@ class Document:
     language: str
     text: str  # lines; a blank line ends a paragraph where lines are wrapped
     title: str = ""  # stated outside the text, if at all
+    line_paragraphs: bool = False  # every line is a paragraph, without blank lines between
     sentences_given: bool = False  # the text has one sentence a line already
     cut: bool = False  # ended by a line count, not by a boundary in the text

@@ -10,21 +10,23 @@ from itertools import chain, groupby, islice
 from pathlib import Path
 
 from data_pipeline.clean import Rule
+from data_pipeline.sources import finding
 from data_pipeline.sources.document import Document, SourceSpec
-from data_pipeline.sources.reading import COMPRESSED, cut, files_under, lines
+from data_pipeline.sources.finding import Found
+from data_pipeline.sources.formats import extension
+from data_pipeline.sources.reading import cut, lines
 
 RULES: tuple[Rule, ...] = ()
+MARKUP = True
 CUT_BECAUSE = "no blank lines between documents"
+CUT_REMEDY = "put a blank line between documents"
 _ENDLESS = 100  # times document_lines
 
 
-def units(spec: SourceSpec) -> list[Path]:
+def find(spec: SourceSpec) -> Found:
     """The .txt files (also compressed) of the source."""
-
-    def wanted(path: Path) -> bool:
-        return (path.stem if path.suffix in COMPRESSED else path.name).endswith(".txt")
-
-    return files_under(spec, wanted, ".txt files of one sentence a line")
+    described = ".txt files of one sentence a line"
+    return finding.find(spec, lambda path: extension(path) == ".txt", described)
 
 
 def read(spec: SourceSpec, path: Path) -> Iterator[Document]:
@@ -46,5 +48,5 @@ def read(spec: SourceSpec, path: Path) -> Iterator[Document]:
 
 def _has_boundary(path: Path) -> bool:
     """Whether a blank line stands between two filled ones."""
-    filled = (bool(line.strip()) for line in lines(path))
+    filled = (bool(line.strip()) for line in lines(path, markup=MARKUP))
     return sum(islice((has_text for has_text, _ in groupby(filled)), 4)) > 1

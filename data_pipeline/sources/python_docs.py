@@ -17,10 +17,12 @@ from pathlib import Path
 
 from data_pipeline.clean import Rule, replace, unwrap
 from data_pipeline.errors import UserError
+from data_pipeline.sources import finding
 from data_pipeline.sources.document import Document, SourceSpec
-from data_pipeline.sources.reading import files_under
+from data_pipeline.sources.finding import Found
 
-CUT_BECAUSE = ""
+MARKUP = False
+CUT_BECAUSE = CUT_REMEDY = ""
 TOPICS = "pydoc_data/topics.py"
 _LEFT_OUT = ("test", "tests", "idle_test", "site-packages", "dist-packages", "_bundled")
 _WORD = re.compile("""["'(*]*[A-Za-z][A-Za-z\u2019'/-]*[.,;:!?)"'*]*""")
@@ -33,19 +35,20 @@ def standard_library() -> Path:
     return Path(sysconfig.get_path("stdlib"))
 
 
-def units(spec: SourceSpec) -> list[Path]:
+def find(spec: SourceSpec) -> Found:
     """The modules of a library folder, pydoc_data/topics.py among them.
 
     Raises:
         UserError: no Python sources there (an embedded or zipped Python).
     """
 
-    def wanted(path: Path) -> bool:
-        folders = path.relative_to(spec.path).parts[:-1]
-        left_out = any(f in _LEFT_OUT or f.startswith("config-") for f in folders)
-        return path.suffix == ".py" and not left_out
+    def ignored(path: Path) -> bool:
+        if path.name in _LEFT_OUT or path.name.startswith("config-"):
+            return True
+        return path.is_file() and (path.suffix != ".py" or not path.stat().st_size)
 
-    return files_under(spec, wanted, "Python sources")
+    is_source = "Python sources"
+    return finding.find(spec, lambda path: True, is_source, ignored=ignored, text=False)
 
 
 def read(spec: SourceSpec, path: Path) -> Iterator[Document]:

@@ -1,4 +1,4 @@
-"""Files of a source and their lines, with the errors a user can cause."""
+"""The lines of a file, with the errors a user can cause."""
 
 import bz2
 import gzip
@@ -6,48 +6,35 @@ import itertools
 import lzma
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import cast
 
 from data_pipeline.errors import UserError
-from data_pipeline.sources.document import SourceSpec
+from data_pipeline.sources.formats import COMPRESSED, HEAD, check_start
 
-_OPENERS: dict[str, Callable[..., object]] = {".bz2": bz2.open, ".gz": gzip.open, ".xz": lzma.open}
-COMPRESSED = tuple(_OPENERS)
+_OPENERS: dict[str, Callable[..., object]] = dict(
+    zip(COMPRESSED, (bz2.open, gzip.open, lzma.open), strict=True)
+)
+_TEXT = "UTF-8 text"
 
 
-def files_under(spec: SourceSpec, wanted: Callable[[Path], bool], described: str) -> list[Path]:
-    """The file itself, or the files `wanted` below a folder, sorted by their path in it.
+def lines(path: Path, *, markup: bool = False) -> Iterator[str]:
+    """Lines of a UTF-8 file without their ends (LF, CR LF or CR), one at a time; .bz2, .gz and .xz
+    are unpacked.
 
     Args:
-        described: what `wanted` looks for, for the message.
+        markup: refuse markup and JSON as well as what is no text at all.
 
     Raises:
-        UserError: nothing at that path, or no such file in the folder.
+        UserError: cannot be read, damaged archive, another format, or not UTF-8 (naming the byte
+            offset, in the unpacked text).
     """
-    if spec.path.is_file():
-        return [spec.path]
-    if not spec.path.is_dir():
-        raise UserError(f"{spec.path}: no such file or folder; check the path of --source")
-    found = [p for p in spec.path.rglob("*") if p.is_file() and not p.name.startswith(".")]
-    files = [p for p in found if wanted(p)]
-    if not files:
-        what = f"{len(found)} files, none of them {described}" if found else "empty folder"
-        raise UserError(f"{spec.path}: {what}; source {spec.name!r} needs {described}")
-    return sorted(files, key=lambda p: p.relative_to(spec.path).as_posix())
-
-
-def lines(path: Path) -> Iterator[str]:
-    """Lines of a UTF-8 file without their ends, one at a time; .bz2, .gz and .xz are unpacked.
-
-    Raises:
-        UserError: cannot be read, damaged archive, or not UTF-8 (naming the byte offset, in the
-            unpacked text).
-    """
-    opener = cast("Callable[[Path, str], BinaryIO]", _OPENERS.get(path.suffix, open))
+    opener = cast("Callable[[Path, str], BufferedReader]", _OPENERS.get(path.suffix.lower(), open))
     offset = 0
     try:
         with opener(path, "rb") as stream:
+            check_start(path, stream.peek(HEAD)[:HEAD], _TEXT, markup=markup)
             for line in stream:
                 try:
                     text = line.decode("utf-8")
@@ -57,10 +44,30 @@ def lines(path: Path) -> Iterator[str]:
                         f"(0x{line[error.start]:02x}); convert it, for example with "
                         "iconv -t UTF-8, or leave it out"
                     ) from None
-                yield (text if offset else text.removeprefix("\ufeff")).rstrip("\r\n")
+                text = (text if offset else text.removeprefix("\ufeff")).rstrip("\r\n")
+                if "\r" in text:
+                    yield from text.split("\r")
+                else:
+                    yield text
                 offset += len(line)
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise UserError(f"{path}: cannot be read ({error}); copy it again") from None
+
+
+def check(path: Path, *, markup: bool) -> None:
+    """What `lines` would say of a file's start; of a compressed one nothing, which takes time.
+
+    Raises:
+        UserError: cannot be read, or another format.
+    """
+    if path.suffix.lower() in COMPRESSED:
+        return
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(HEAD)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); copy it again") from None
+    check_start(path, head, _TEXT, markup=markup)
 
 
 def cut(run: Iterable[str], limit: int, size: int) -> Iterator[tuple[list[str], bool]]:

@@ -17,13 +17,17 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from data_pipeline.clean import Rule, drop_lines, replace
 from data_pipeline.errors import UserError
+from data_pipeline.sources import finding
 from data_pipeline.sources.document import Document, SourceSpec
-from data_pipeline.sources.reading import files_under, lines
+from data_pipeline.sources.finding import Found
+from data_pipeline.sources.reading import lines
 
-CUT_BECAUSE = ""
+MARKUP = False
+CUT_BECAUSE = CUT_REMEDY = ""
 _OPEN = re.compile(r'<doc id="([^"]*)".*? title="(.*)">$')
 _NAME = re.compile(r"wiki_\d+(\.bz2|\.gz|\.xz)?")
 
@@ -85,9 +89,21 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def units(spec: SourceSpec) -> list[Path]:
+def find(spec: SourceSpec) -> Found:
     """The `wiki_NN` files of the source; a file named directly may be called anything."""
-    return files_under(spec, lambda p: bool(_NAME.fullmatch(p.name)), "WikiExtractor's wiki_NN")
+    described = "WikiExtractor's wiki_NN"
+    return finding.find(spec, is_named, described, text=False)
+
+
+def is_named(path: Path) -> bool:
+    """Whether a file has a name that WikiExtractor gives."""
+    return bool(_NAME.fullmatch(path.name))
+
+
+def is_written_so(path: Path) -> bool:
+    """Whether a file begins as WikiExtractor's do."""
+    first = next((line for line in lines(path) if line.strip()), "")
+    return bool(_OPEN.match(first)) or {"title", "text"} <= _object(first).keys()
 
 
 def read(spec: SourceSpec, path: Path) -> Iterator[Document]:
@@ -136,11 +152,20 @@ def _json_articles(path: Path) -> Iterator[tuple[str, str, str]]:
     for number, line in enumerate(lines(path), 1):
         if not line.strip():
             continue
-        try:
-            article = json.loads(line)
-            yield str(article.get("id", number)), article["title"], article["text"]
-        except (ValueError, KeyError, AttributeError, TypeError):
+        article = _object(line)
+        title, text = article.get("title"), article.get("text")
+        if not (isinstance(title, str) and isinstance(text, str)):
             raise UserError(
-                f'{path}: line {number} is no JSON object with "title" and "text"; '
-                "extract or copy it again"
-            ) from None
+                f'{path}: line {number} is no JSON object with "title" and "text", both strings; '
+                "extract or copy it again; for other JSON see docs/data.md, Other formats"
+            )
+        yield str(article.get("id", number)), title, text
+
+
+def _object(line: str) -> dict[str, Any]:
+    """A JSON object, empty where the line is none."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

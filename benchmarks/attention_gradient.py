@@ -1,0 +1,228 @@
+"""What the rounding of attention's gradient does to a run: bfloat16 before and after, and float32.
+
+    python benchmarks/attention_gradient.py                         # this Python's documentation
+    python benchmarks/attention_gradient.py --store=/path/to/store  # a store that `data build` made
+
+Trains a model like the demo's, with dropout, in three forms: bfloat16 with attention's gradient as
+it was up to version 0.9 (`attend_before` below), bfloat16 as it is, float32. A seed draws the same
+start, the same rows and the same dropout for all three. Each line has the held-out loss after a few
+numbers of steps.
+
+A CPU without bfloat16 instructions computes in float32 and rounds: the numbers are bfloat16's, the
+times are not.
+"""
+
+import argparse
+import dataclasses
+import functools
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+VOCABULARY = 8192  # of the store that is built where none is given
+FORMS = {"bfloat16, before": "bfloat16", "bfloat16": "bfloat16", "float32": "float32"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--store", type=Path, help="an existing token store")
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--seeds", type=int, default=3, help="so many, from 0")
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--width", type=int, default=128, help="a multiple of 32")
+    parser.add_argument("--rows", type=int, default=32, help="of a batch, 64 tokens each")
+    parser.add_argument("--dropout", type=float, default=0.1, help="rate, everywhere")
+    parser.add_argument("--deviation", type=float, default=0.02, help="of the weights at the start")
+    parser.add_argument("--evaluations", type=int, default=4, help="over the steps, evenly")
+    options = parser.parse_args()
+    for name in ("steps", "seeds", "layers", "width", "rows", "evaluations"):
+        if getattr(options, name) < 1:
+            parser.exit(1, f"error: --{name}={getattr(options, name)}: at least 1 is needed\n")
+    with tempfile.TemporaryDirectory() as folder:
+        run(options, Path(folder))
+
+
+def run(options: argparse.Namespace, folder: Path) -> None:
+    import turns
+
+    from bert_jax import compile_cache, sharding
+    from data_pipeline.store import open_store
+
+    sharding.use_cpu_devices(1)
+    os.environ["BERT_JAX_CACHE"] = str(folder / "cache")
+    compile_cache.use()  # what the forms have in common is compiled once
+    store = open_store(options.store or build(folder / "store"))
+    chunk = max(1, options.steps // options.evaluations)
+    print(f"{turns.machine()}; {vars(options)}")
+    print(f"{'held-out loss after steps':<28}", end="")
+    print("".join(f"{n:>9}" for n in range(chunk, options.steps + 1, chunk)) + f"{'CPU s':>8}")
+    contenders = {form: Contender(store, form, options) for form in FORMS}
+    last: dict[str, list[float]] = {form: [] for form in FORMS}
+    for seed in range(options.seeds):
+        for form, contender in contenders.items():
+            start = time.process_time()
+            losses = contender.train(seed, chunk)
+            last[form].append(losses[-1])
+            print(f"{f'seed {seed}, {form}':<28}", end="")
+            print("".join(f"{loss:>9.4f}" for loss in losses), end="")
+            print(f"{time.process_time() - start:>8.0f}", flush=True)
+    for form, losses in last.items():
+        print(f"{form:<28}{statistics.mean(losses):.4f} in the mean at the end")
+
+
+def build(path: Path) -> Path:
+    from data_pipeline.build import build_store, train_tokenizer
+    from data_pipeline.sources import parse_source
+
+    source = parse_source("python")
+    tokenizer = train_tokenizer([source], VOCABULARY, lowercase=True)
+    build_store([source], tokenizer, path, held_out_share=0.03, progress=False)
+    return path
+
+
+class Contender:
+    """A form of training, compiled once for all seeds."""
+
+    def __init__(self, store: Any, form: str, options: argparse.Namespace):
+        from bert_jax.config_file import load
+
+        config = load("demo")
+        model = dataclasses.replace(
+            config.model,
+            vocab_size=store.vocab_size,
+            num_hidden_layers=options.layers,
+            hidden_size=options.width,
+            intermediate_size=4 * options.width,
+            num_attention_heads=options.width // 32,
+            initializer_range=options.deviation,
+            hidden_dropout_prob=options.dropout,
+            attention_probs_dropout_prob=options.dropout,
+        )
+        self.store, self.steps = store, options.steps
+        self.attend = attend_before if form.endswith("before") else None
+        self.config = dataclasses.replace(
+            config,
+            model=model,
+            data=dataclasses.replace(config.data, store=str(store.path)),
+            phases=(
+                dataclasses.replace(config.phases[0], steps=options.steps, batch_size=options.rows),
+            ),
+            compute=dataclasses.replace(config.compute, dtype=FORMS[form], attention="xla"),
+        )
+
+    @functools.cached_property
+    def start(self) -> Any:
+        """From a random key the parameters at the start, the same for all forms."""
+        from bert_jax import heads
+
+        config = self.config
+        model, compute = config.model, dataclasses.replace(config.compute, dtype="float32")
+        return jax.jit(lambda key: heads.init_params(model, compute, config.objectives, key))
+
+    @functools.cached_property
+    def compiled(self) -> tuple:
+        """(program, its training step, the held-out rows, the evaluation step)."""
+        from bert_jax import sharding
+        from bert_jax.batches import make_batches
+        from bert_jax.evaluate import HeldOut
+        from bert_jax.kernels import attention_xla
+        from bert_jax.objectives import Corpus
+        from bert_jax.step import make_program
+
+        (phase,) = self.config.phases
+        program = make_program(
+            self.config, sharding.make_mesh(self.config.mesh), Corpus.of(self.store)
+        )
+        rows = make_batches(self.config, self.store, self.store.train, phase).batch(0)
+        now = attention_xla.attend
+        attention_xla.attend = self.attend or now
+        try:
+            train = program.compile_train(rows, phase)
+        finally:
+            attention_xla.attend = now
+        held_out = HeldOut(self.config, phase, self.store)
+        return program, train, held_out, held_out.compile(program)
+
+    def train(self, seed: int, chunk: int) -> list[float]:
+        """The held-out loss after every so many steps."""
+        from bert_jax import sharding
+        from bert_jax.batches import make_batches
+
+        config, (phase,) = dataclasses.replace(self.config, seed=seed), self.config.phases
+        losses = []
+        with jax.set_mesh(sharding.make_mesh(config.mesh)):
+            program, train, held_out, evaluate = self.compiled
+            batches = make_batches(config, self.store, self.store.train, phase)
+            state = program.init()
+            state["params"] = jax.tree.map(
+                lambda new, old: jax.device_put(new, old.sharding),
+                self.start(jax.random.key(seed)),
+                state["params"],
+            )
+            for step in range(self.steps):
+                batch = batches.batch(step)
+                placed = sharding.global_batch(
+                    lambda wanted, b=batch: {k: v[wanted] for k, v in b.items()},
+                    program.rows,
+                    phase.batch_size,
+                )
+                state, _ = train(state, placed)
+                if (step + 1) % chunk == 0:
+                    found = held_out.evaluate(program, state["params"], compiled=evaluate)
+                    losses.append(found["loss"])
+        return losses
+
+
+def attend_before(q, k, v, examples, *, rate=0.0, key=None):
+    """Attention as of version 0.9: y rounded in the sum, t of exponentials not yet rounded."""
+    return _attend(q * (q.shape[-1] ** -0.5), k, v, examples, key, rate)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+def _attend(q, k, v, examples, key, rate):
+    return _forward(q, k, v, examples, key, rate)[0]
+
+
+def _forward(q, k, v, examples, key, rate):
+    scores = jnp.einsum("bqad,bkad->baqk", q, k, preferred_element_type=jnp.float32)
+    allowed = (examples[:, :, None] == examples[:, None, :])[:, None]
+    scores = jnp.where(allowed, scores, -1e9)
+    e = jnp.exp(scores - scores.max(-1, keepdims=True))
+    t = e.sum(-1).swapaxes(1, 2)[..., None]
+    e = e.astype(v.dtype)
+    y = jnp.einsum("baqk,bkad->bqad", _drop(e, key, rate), v, preferred_element_type=jnp.float32)
+    y = (y / t).astype(v.dtype)
+    return y, (q, k, v, e, t, y, key)
+
+
+def _backward(rate, kept, dy):
+    q, k, v, e, t, y, key = kept
+    g = dy / t
+    sums = (g * y).sum(-1).swapaxes(1, 2)[..., None]
+    g = g.astype(dy.dtype)
+    dv = jnp.einsum("baqk,bqad->bkad", _drop(e, key, rate), g)
+    dp = jnp.einsum("bqad,bkad->baqk", g, v, preferred_element_type=jnp.float32)
+    ds = (e * (_drop(dp, key, rate) - sums)).astype(e.dtype)
+    dq = jnp.einsum("baqk,bkad->bqad", ds, k)
+    return dq, jnp.einsum("baqk,bqad->bkad", ds, q), dv, None, None
+
+
+_attend.defvjp(_forward, _backward)
+
+
+def _drop(x, key, rate):
+    from bert_jax.dropout import keep_mask
+
+    if key is None or rate == 0:
+        return x
+    return jnp.where(keep_mask(key, x.shape, rate), x * (1 / (1 - rate)), 0).astype(x.dtype)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""SHA256SUMS of an exported folder: written by the export, checked by whoever reads the folder.
+
+The format is that of coreutils, so `sha256sum -c SHA256SUMS` checks a copy without this program.
+transformers does not look at the file. It shows damage, not who wrote the folder.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from data_pipeline.errors import UserError
+
+SUMS = "SHA256SUMS"
+_LINE = re.compile(r"([0-9a-f]{64})  ([\w.-]+)")
+
+
+def render(folder: Path, names: Iterable[str]) -> str:
+    """The text of SHA256SUMS for these files of a folder."""
+    return "".join(f"{digest(folder / name)}  {name}\n" for name in sorted(names))
+
+
+def read(folder: Path) -> dict[str, str] | None:
+    """File name -> sha256; None where a folder has no SHA256SUMS, as those of other programs.
+
+    Raises:
+        UserError: the file cannot be read, or is not what an export writes.
+    """
+    file = folder / SUMS
+    try:
+        lines = file.read_bytes().decode("ascii", "replace").splitlines()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read ({error.strerror})") from None
+    found = [_LINE.fullmatch(line) for line in lines]
+    if not found or not all(found):
+        raise UserError(f"{file}: damaged; {_REMEDY}")
+    return {match[2]: match[1] for match in found if match}
+
+
+def check(folder: Path, name: str, sums: Mapping[str, str] | None) -> None:
+    """Checks a file that is about to be read.
+
+    Args:
+        sums: as `read` gives them; without any, nothing is checked.
+
+    Raises:
+        UserError: the file is not the one that was exported, or SHA256SUMS does not list it.
+    """
+    if sums is None:
+        return
+    if name not in sums:
+        raise UserError(f"{folder / SUMS}: does not list {name}; {_REMEDY}")
+    try:
+        found = digest(folder / name)
+    except OSError as error:
+        raise UserError(f"{folder / name}: cannot be read ({error.strerror})") from None
+    if found != sums[name]:
+        raise UserError(f"{folder / name}: not the file that was exported, says {SUMS}; {_REMEDY}")
+
+
+def digest(file: Path) -> str:
+    """sha256, in hexadecimal digits."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+_REMEDY = f"copy or export the folder again; where you changed it on purpose, remove {SUMS}"

@@ -1,0 +1,151 @@
+"""Which files a source reads, and which it leaves out and why: none goes without being counted."""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from data_pipeline.errors import UserError
+from data_pipeline.sources.document import SourceSpec
+from data_pipeline.sources.formats import check_name, extension, format_of_name
+
+HIDDEN: Final = "hidden"
+EMPTY: Final = "empty"
+DANGLING: Final = "leading nowhere (link)"
+TWICE: Final = "read already (folder by a link)"
+UNREADABLE: Final = "unreadable (folder)"
+SPECIAL: Final = "neither file nor folder"
+SHOWN: Final = 3  # names that are given for a reason
+
+
+@dataclass(frozen=True)
+class Found:
+    """What lies at a source's path."""
+
+    files: list[Path]  # to be read, sorted
+    left_out: Mapping[str, Sequence[str]]  # reason -> paths in the source's folder, sorted
+
+    def entry(self) -> dict[str, dict[str, object]]:
+        """`left_out` as a manifest keeps it: counts, and the first names."""
+        return {
+            reason: {"count": len(names), "first": [*map(printable, names[:SHOWN])]}
+            for reason, names in sorted(self.left_out.items())
+        }
+
+
+def told(entry: Mapping[str, Mapping[str, object]]) -> list[str]:
+    """A line for each reason in `Found.entry`: "4 of another kind (.csv): a.csv, b.csv, …"."""
+    lines = []
+    for reason, value in entry.items():
+        count, first = int(str(value["count"])), list(value["first"])  # type: ignore[call-overload]
+        more = ", …" if count > len(first) else ""
+        lines.append(f"{count:,} {reason}: {', '.join(first)}{more}")
+    return lines
+
+
+def printable(name: str) -> str:
+    """A file's name without what would break a line, a terminal or UTF-8."""
+    whole = name.encode("utf-8", "backslashreplace").decode()
+    return re.sub(r"[^ -~]", lambda m: m[0] if m[0].isprintable() else ascii(m[0])[1:-1], whole)
+
+
+def find(
+    spec: SourceSpec,
+    wanted: Callable[[Path], bool],
+    described: str,
+    *,
+    ignored: Callable[[Path], bool] = lambda path: False,
+    text: bool = True,
+) -> Found:
+    """The file itself, or the files `wanted` below a folder, through links, each folder once.
+
+    Args:
+        described: what `wanted` looks for, for messages.
+        ignored: files and folders that are no part of such a source; they are not counted.
+        text: a file that is named may have any extension but one of another format.
+
+    Raises:
+        UserError: nothing at that path, no such file in the folder, or a file that is named has
+            another format.
+    """
+    if spec.path.is_file():
+        if text:
+            check_name(spec.path, described)
+        return Found([spec.path], {})
+    if not spec.path.is_dir():
+        raise UserError(f"{spec.path}: no such file or folder; check the path of --source")
+    files: list[Path] = []
+    left_out: dict[str, list[str]] = {}
+    for path, reason in _walk(spec.path, ignored):
+        if reason or not wanted(path):
+            reason = reason or f"of another kind ({extension(path) or 'no extension'})"
+            left_out.setdefault(reason, []).append(path.relative_to(spec.path).as_posix())
+        else:
+            files.append(path)
+    for names in left_out.values():
+        names.sort()
+    found = Found(sorted(files, key=lambda p: p.relative_to(spec.path).as_posix()), left_out)
+    if not files:
+        raise UserError(_nothing(spec, found, described))
+    return found
+
+
+def _walk(root: Path, ignored: Callable[[Path], bool]) -> Iterator[tuple[Path, str]]:
+    """Every file below a folder with "", and everything that is left out with the reason.
+
+    Folders that are links come after all others, so that a folder has its own path wherever it
+    lies below `root` itself.
+    """
+    folders, links = [root], list[Path]()
+    seen: set[tuple[int, int]] = set()
+    while folders or links:
+        folder = folders.pop() if folders else links.pop(0)
+        try:
+            status = folder.stat()
+            if (status.st_dev, status.st_ino) in seen:
+                yield folder, TWICE
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError:
+            yield folder, UNREADABLE
+            continue
+        for entry in entries:
+            path = folder / entry.name
+            if ignored(path):
+                continue
+            reason = _reason(entry)
+            if reason is None:
+                (links if entry.is_symlink() else folders).append(path)
+            else:
+                yield path, reason
+
+
+def _reason(entry: os.DirEntry[str]) -> str | None:
+    """Why an entry is left out, "" for a file to look at, None for a folder."""
+    if entry.name.startswith("."):
+        return HIDDEN
+    try:
+        if entry.is_dir():
+            return None
+        if entry.is_file():
+            return "" if entry.stat().st_size else EMPTY
+    except OSError:  # a circle of links
+        return DANGLING
+    return DANGLING if entry.is_symlink() else SPECIAL
+
+
+def _nothing(spec: SourceSpec, found: Found, described: str) -> str:
+    if not found.left_out:
+        what = f"no {described} there" if any(spec.path.iterdir()) else "empty folder"
+        return f"{spec.path}: {what}; source {spec.name!r} needs {described}"
+    names = [name for names in found.left_out.values() for name in names]
+    formats = Counter(filter(None, (format_of_name(Path(name)) for name in names)))
+    remedy = f"; {formats.most_common(1)[0][0].remedy}" if formats else ""
+    return (
+        f"{spec.path}: {len(names)} files, none of them {described} with text "
+        f"({'; '.join(told(found.entry()))}); source {spec.name!r} needs {described}{remedy}"
+    )

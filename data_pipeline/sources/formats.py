@@ -1,0 +1,158 @@
+"""What a file is, by its name and its first bytes; and what to do with one that holds no text.
+
+Where a name says nothing the bytes decide: a zip archive called book.txt is not read as prose.
+"""
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from data_pipeline.errors import UserError
+
+HEAD: Final = 512  # bytes that are looked at
+COMPRESSED: Final = (".bz2", ".gz", ".xz")  # read as what they hold
+_MOST_ZEROS: Final = 0.25  # share of zero bytes in text; UTF-16 has half
+
+
+class Format(NamedTuple):
+    """A format that no kind of source reads."""
+
+    name: str
+    remedy: str
+
+
+_AS_TEXT = (
+    "write its texts to .txt files, one text each for --source=books or one sentence a line for "
+    "--source=lines (docs/data.md, Other formats)"
+)
+_DUMP = Format(
+    "a Wikipedia dump",
+    "run WikiExtractor on it and pass --source=wikiextractor:ITS_OUTPUT (docs/data.md)",
+)
+_UNPACK = "unpack it and name the folder"
+_PANDOC = "convert it to text, for example with pandoc -t plain"
+_JSON = Format("JSON", _AS_TEXT)
+_TABLE = Format("a table", _AS_TEXT)
+_COLUMNS = Format("a file of columns (Parquet, Arrow)", _AS_TEXT)
+_DATABASE = Format("a database", _AS_TEXT)
+_XML = Format("XML", f"if it is a Wikipedia dump, {_DUMP.remedy}; else {_PANDOC}")
+_HTML = Format("HTML", _PANDOC)
+_EPUB = Format("an epub book", _PANDOC)
+_OFFICE = Format("a text processor's document", _PANDOC)
+_PDF = Format("a PDF", "convert it to text, for example with pdftotext")
+_ARCHIVE = Format("an archive", _UNPACK)
+_ZSTD = Format("compressed with zstd", "unpack it with unzstd")
+_UTF16 = Format(
+    "UTF-16 text", "convert it, for example with iconv -f UTF-16 -t UTF-8 OLD.txt > NEW.txt"
+)
+_BINARY = Format("binary data", "leave it out")
+_EXTRACTED = Format("what WikiExtractor writes", "pass --source=wikiextractor:PATH")
+
+_BY_EXTENSION: Final[dict[str, Format]] = {
+    **dict.fromkeys((".json", ".jsonl", ".ndjson"), _JSON),
+    **dict.fromkeys((".csv", ".tsv", ".xls", ".xlsx", ".ods"), _TABLE),
+    **dict.fromkeys((".parquet", ".arrow", ".feather", ".orc", ".avro"), _COLUMNS),
+    **dict.fromkeys((".sqlite", ".sqlite3", ".db", ".duckdb"), _DATABASE),
+    ".xml": _XML,
+    **dict.fromkeys((".html", ".htm", ".xhtml"), _HTML),
+    ".epub": _EPUB,
+    **dict.fromkeys((".doc", ".docx", ".odt", ".rtf"), _OFFICE),
+    ".pdf": _PDF,
+    **dict.fromkeys((".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar"), _ARCHIVE),
+    ".zst": _ZSTD,
+}
+_BY_MAGIC: Final[tuple[tuple[bytes, Format], ...]] = (
+    (b"PK\x03\x04", _ARCHIVE),
+    (b"PK\x05\x06", _ARCHIVE),
+    (b"7z\xbc\xaf\x27\x1c", _ARCHIVE),
+    (b"Rar!\x1a\x07", _ARCHIVE),
+    (b"PAR1", _COLUMNS),
+    (b"ARROW1\0", _COLUMNS),
+    (b"SQLite format 3\0", _DATABASE),
+    (b"%PDF-", _PDF),
+    (b"{\\rtf", _OFFICE),
+    (b"\x28\xb5\x2f\xfd", _ZSTD),
+    (b"\xff\xfe", _UTF16),
+    (b"\xfe\xff", _UTF16),
+    *(
+        (magic, Format(f"compressed, but not called {end}", f"call it NAME{end}"))
+        for magic, end in ((b"\x1f\x8b", ".gz"), (b"BZh", ".bz2"), (b"\xfd7zXZ\0", ".xz"))
+    ),
+)
+_BY_MARKUP: Final[tuple[tuple[bytes, Format], ...]] = (
+    (b"<mediawiki", _DUMP),
+    (b"<?xml", _XML),
+    (b"<!doctype html", _HTML),
+    (b"<html", _HTML),
+)
+# Kinds of source that people ask for.
+_BY_KIND: Final[dict[str, str]] = {
+    **dict.fromkeys(("json", "jsonl", "csv", "tsv", "parquet", "arrow", "sqlite"), _AS_TEXT),
+    **dict.fromkeys(("huggingface", "hf", "hub", "dataset", "datasets", "tfds"), _AS_TEXT),
+    **dict.fromkeys(("wiki", "wikipedia", "dump", "xml"), _DUMP.remedy),
+    **dict.fromkeys(("html", "epub", "docx"), _PANDOC),
+    "pdf": _PDF.remedy,
+    **dict.fromkeys(("zip", "tar"), _UNPACK),
+    **dict.fromkeys(
+        ("text", "txt", "file", "folder"),
+        "pass --source=books (one text a file) or --source=lines (one sentence a line)",
+    ),
+}
+
+
+def extension(path: Path) -> str:
+    """ ".txt" of "A.TXT" and of "a.txt.gz"; "" where there is none."""
+    suffix = path.suffix.lower()
+    return Path(path.stem).suffix.lower() if suffix in COMPRESSED else suffix
+
+
+def remedy_of_kind(kind: str) -> str:
+    """What to do for a kind of source that does not exist; "" for one that nobody asks for."""
+    return _BY_KIND.get(kind.lower(), "")
+
+
+def format_of_name(path: Path) -> Format | None:
+    """The format that a file's extension names, None for text and for what is not known."""
+    return _BY_EXTENSION.get(extension(path))
+
+
+def format_of_start(head: bytes, *, markup: bool) -> Format | None:
+    """The format that a file's first `HEAD` bytes show, None for what may be text.
+
+    Args:
+        markup: markup and JSON are no text either, though they are made of characters.
+    """
+    found = next((form for magic, form in _BY_MAGIC if head.startswith(magic)), None)
+    if found is _ARCHIVE and b"mimetypeapplication/epub" in head:
+        return _EPUB
+    if found or head[257:262] == b"ustar":
+        return found or _ARCHIVE
+    if head.count(0) > _MOST_ZEROS * len(head):
+        return _UTF16 if 0.4 * len(head) <= head.count(0) <= 0.6 * len(head) else _BINARY
+    start = head.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+    if b"<mediawiki" in start and start.startswith(b"<"):
+        return _DUMP
+    if not markup:
+        return None
+    if start.startswith(b"<doc id="):
+        return _EXTRACTED
+    if start.startswith(b"{") and start[1:].lstrip().startswith((b'"', b"}")):
+        return _JSON
+    if start.startswith(b"[") and start[1:].lstrip().startswith(b"{"):
+        return _JSON
+    return next((form for begin, form in _BY_MARKUP if start.startswith(begin)), None)
+
+
+def check_name(path: Path, wanted: str) -> None:
+    """UserError, with what to do, for a file whose name says that it is not `wanted`."""
+    if form := format_of_name(path):
+        raise _refusal(path, form, wanted)
+
+
+def check_start(path: Path, head: bytes, wanted: str, *, markup: bool) -> None:
+    """UserError, with what to do, for a file whose first bytes show that it is not `wanted`."""
+    if form := format_of_start(head, markup=markup):
+        raise _refusal(path, form, wanted)
+
+
+def _refusal(path: Path, form: Format, wanted: str) -> UserError:
+    return UserError(f"{path}: {form.name}, not {wanted}; {form.remedy}")

@@ -1,0 +1,193 @@
+"""The cache of compiled loops: no file in it can end a program or change what it computes."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from data_pipeline import machine_code
+from data_pipeline.digested_files import DigestedFiles, own_folder
+from data_pipeline.machine_code import compiled
+
+
+def triple(x):
+    return 3 * x
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """Where machine code is kept in a test."""
+    made = own_folder(tmp_path / "numba", "version")
+    files = DigestedFiles(made, pytest.fail)
+    monkeypatch.setattr(machine_code, "_files", lambda: files)
+    return made
+
+
+def hits(x: object = 2) -> int:
+    """Whether a new start finds the code of `triple`, whose result is right in any case."""
+    dispatcher = compiled(triple)
+    assert dispatcher(x) == 3 * x
+    return sum(dispatcher.stats.cache_hits.values())
+
+
+def test_code_is_found_for_every_type_it_was_compiled_for(folder):
+    assert [hits(2), hits(2.0), hits(2), hits(2.0)] == [0, 0, 1, 1]
+    assert len(list(folder.iterdir())) == 2
+
+
+def spoils() -> dict[str, Callable[[bytes], bytes]]:
+    return {
+        "empty": lambda data: b"",
+        "cut": lambda data: data[: len(data) // 2],
+        "flipped": lambda data: data[:-100] + bytes([data[-100] ^ 1]) + data[-99:],
+        "zeroed": lambda data: data[:2000] + bytes(1024) + data[3024:],
+        "something else": lambda data: b"not ours",
+    }
+
+
+@pytest.mark.parametrize("spoil", spoils().values(), ids=spoils())
+def test_damaged_code_is_compiled_again(spoil, folder):
+    assert hits() == 0
+    (file,) = folder.iterdir()
+    file.write_bytes(spoil(file.read_bytes()))
+    assert (hits(), hits()) == (0, 1)
+
+
+def test_what_does_not_fit_behind_a_good_digest_is_compiled_again(folder):
+    assert hits() == 0
+    (file,) = folder.iterdir()
+    machine_code._files().put(file.name, b"no pickle")
+    assert (hits(), hits()) == (0, 1)
+
+
+@pytest.fixture
+def roots(tmp_path, monkeypatch) -> list[Path]:
+    """The three places for code, all below `tmp_path`; nothing is chosen yet."""
+    places = [tmp_path / "user", tmp_path / "package" / "__pycache__", tmp_path / "cache"]
+    monkeypatch.setattr(machine_code.numba.config, "CACHE_DIR", str(places[0]))
+    monkeypatch.setattr(machine_code, "_PACKAGE", places[1].parent)
+    monkeypatch.setenv("BERT_JAX_CACHE", str(places[2]))
+    monkeypatch.setattr(machine_code, "_files", machine_code._files.__wrapped__)
+    return places
+
+
+def test_the_first_usable_folder_is_this_users_alone(roots, capfd):
+    assert machine_code._files()
+    (made,) = (roots[0] / "numba").iterdir()
+    assert made.stat().st_mode & 0o777 == 0o700
+    assert (roots[0] / "numba").stat().st_mode & 0o777 == 0o700
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o702])
+def test_a_folder_that_others_can_write_to_is_passed_over_with_a_line(mode, roots, capfd):
+    machine_code._files()
+    (roots[0] / "numba").chmod(mode)
+    files = machine_code._files()
+    assert files is not None
+    assert files._path.parent == roots[1] / "numba"
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"warning: {roots[0] / 'numba'}: ")
+    assert "mode 700" in line
+
+
+def test_folders_of_another_user_are_not_used(roots, capfd, monkeypatch):
+    machine_code._files()
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert machine_code._files() is None
+    *each, last = capfd.readouterr().err.splitlines()
+    assert len(each) == len(roots)
+    assert "every start compiles anew" in last
+    assert hits() == hits() == 0  # in memory
+
+
+def test_without_a_writable_folder_code_is_compiled_in_memory(roots, capfd):
+    for root in roots:
+        root.parent.mkdir(exist_ok=True)
+        root.write_text("not a folder")
+    assert machine_code._files() is None
+    (line,) = capfd.readouterr().err.splitlines()
+    assert all(str(root) in line for root in roots)
+
+
+def test_code_depends_on_its_file_and_on_what_that_imports(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine_code, "_PACKAGE", tmp_path / "package")
+    (tmp_path / "package" / "below").mkdir(parents=True)
+    loops, draws, other = (
+        tmp_path / "package" / name for name in ("loops.py", "below/draws.py", "other.py")
+    )
+    loops.write_text("from package.below import draws\nimport package.loops, os\n")
+
+    def state(text: str, of: Path) -> bytes:
+        of.write_text(text)
+        machine_code._read.cache_clear()
+        return machine_code._digest(loops)
+
+    first = state("KEY = 1\n", draws)
+    assert state("import package.loops\n", other) == first
+    assert state("KEY = 2\n", draws) != first
+    assert state("KEY = 1\n", draws) == first
+    assert state(loops.read_text() + "X = 1\n", loops) != first
+    machine_code._read.cache_clear()
+
+
+def test_closures_are_not_kept(folder):
+    """What they compute is not in their source alone."""
+    for factor in (2, 3):
+
+        def scaled(x):
+            return x * factor  # noqa: B023
+
+        assert compiled(scaled)(5) == 5 * factor
+
+
+PROCESS = """
+import sys
+from data_pipeline.draws import permute
+import numpy as np
+print(permute(np.uint64(7), np.arange(5), 5).tolist(), permute.stats.cache_hits.total())
+"""
+
+
+@pytest.mark.slow
+def test_processes_share_a_folder_and_survive_its_damage(tmp_path):
+    """Two at once; then a third, whose every file is damaged; then one that finds all."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+
+    def start() -> subprocess.Popen:
+        return subprocess.Popen(
+            [sys.executable, "-c", PROCESS],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def ends(process: subprocess.Popen) -> tuple[int, str, str]:
+        out, err = process.communicate(timeout=120)
+        return process.returncode, out.strip(), err
+
+    racing = [ends(process) for process in (start(), start())]
+    order = racing[0][1].rpartition(" ")[0]
+    assert [(code, err) for code, _, err in racing] == [(0, ""), (0, "")]
+    kept = [path for path in tmp_path.glob("numba/*/*") if path.is_file()]
+    assert kept
+    for number, path in enumerate(kept):
+        data = path.read_bytes()
+        path.write_bytes(list(spoils().values())[number % len(spoils())](data))
+    assert ends(start()) == (0, f"{order} 0", "")
+    assert ends(start()) == (0, f"{order} 1", "")
+
+
+def test_without_a_home_folder_code_is_kept_elsewhere_or_in_memory(monkeypatch):
+    for name in ("BERT_JAX_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", _no_home)
+    assert machine_code._PACKAGE / "__pycache__" in list(machine_code._roots())
+
+
+def _no_home() -> Path:
+    raise RuntimeError("Could not determine home directory.")

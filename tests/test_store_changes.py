@@ -1,0 +1,173 @@
+"""A store that changes under a run: a line that names it, 45, and no checkpoint made of garbage."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from corpus import small_config, small_store
+from etils import epath
+
+from bert_jax import cli, errors
+from bert_jax.batches import make_batches
+from bert_jax.checkpoint.saved import complete_steps
+from bert_jax.errors import StorageError
+from bert_jax.records import metrics
+from bert_jax.terminal import RunDisplay
+from bert_jax.train import pretrain
+from bert_jax.verbs.verb import Verb
+from data_pipeline import plan_cache
+from data_pipeline.store import TokenStore, open_store
+
+
+def overwrite(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(200)
+        file.write(bytes(100))
+
+
+def lengthen(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"x")
+
+
+def replace(path: Path) -> None:
+    made = path.with_name("new")
+    made.write_bytes(path.read_bytes())
+    made.replace(path)
+
+
+CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "overwritten": (overwrite, "was written to;"),
+    # By one byte: a page that is gone would end the tests.
+    "cut": (lambda path: os.truncate(path, path.stat().st_size - 1), "bytes, now"),
+    "longer": (lengthen, "bytes, now"),
+    "removed": (Path.unlink, "is gone"),
+    "replaced": (replace, "was written to;"),
+}
+
+
+@pytest.fixture
+def store(tmp_path) -> TokenStore:
+    return small_store(tmp_path / "store")
+
+
+@pytest.mark.parametrize(("change", "says"), CHANGES.values(), ids=CHANGES)
+def test_no_batch_is_made_of_a_store_that_changed(change, says, store):
+    config = small_config(store)
+    batches = make_batches(config, store, store.train, config.phases[0])
+    before = batches.batch(0)
+    held_out = make_batches(config, store, store.held_out, config.phases[0])
+    change(store.path / "train" / "tokens.npy")
+    for make in (batches.batch, batches.once):
+        with pytest.raises(StorageError, match=says) as error:
+            make(0)
+        assert f"{store.path}: changed while it was in use: train/tokens.npy" in str(error.value)
+    assert held_out.once(0).keys() == before.keys()  # which has files of its own
+    with pytest.raises(StorageError, match=r"train/tokens\.npy"):
+        store.files.check()
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "held_out/sentence_lengths.npy"])
+def test_every_file_is_looked_at_before_a_checkpoint(file, store):
+    store.files.check()
+    overwrite(store.path / file)
+    with pytest.raises(StorageError, match=file):
+        store.files.check()
+
+
+def test_a_store_that_changes_while_it_is_opened_is_not(store, monkeypatch):
+    def check(*_: object) -> None:
+        overwrite(store.path / "train" / "tokens.npy")
+
+    monkeypatch.setattr("data_pipeline.store.check_split", check)
+    with pytest.raises(StorageError, match=r"train/tokens\.npy"):
+        open_store(store.path)
+
+
+def test_a_plan_of_a_store_that_changes_meanwhile_is_not_kept(store, tmp_path, monkeypatch):
+    config, made = small_config(store), plan_cache.plan_epoch
+    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
+
+    def plan(*arguments: object, **names: object) -> None:
+        made(*arguments, **names)
+        overwrite(store.path / "train" / "sentence_lengths.npy")
+
+    monkeypatch.setattr(plan_cache, "plan_epoch", plan)
+    with pytest.raises(StorageError, match=r"train/sentence_lengths\.npy"):
+        make_batches(config, store, store.train, config.phases[0])
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+@pytest.mark.parametrize("step", [5, 12], ids=["between checkpoints", "after the last step"])
+def test_a_run_ends_with_a_line_and_keeps_no_garbage(step, store, tmp_path, monkeypatch, capsys):
+    advance = RunDisplay.advance
+
+    def advanced(self: RunDisplay, done: int) -> None:
+        advance(self, done)
+        if done == step:
+            overwrite(store.path / "train" / "tokens.npy")
+
+    monkeypatch.setattr(RunDisplay, "advance", advanced)
+    config = small_config(store)
+    verb = Verb("", "", lambda *_: None, lambda *_: pretrain(config, tmp_path / "run"), is_run=True)
+    monkeypatch.setitem(cli.VERBS, "train", verb)
+    assert cli.main(["train"]) == errors.STORAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {store.path}: changed while it was in use: train/tokens.npy")
+    assert all(saved < step for saved in complete_steps(tmp_path / "run"))
+    kinds = {
+        record["kind"] for record in metrics.records(epath.Path(tmp_path / "run/metrics.jsonl"))
+    }
+    assert "finished" not in kinds
+    assert "eval" not in kinds or step < 12
+
+
+PROCESS = """
+import os, sys, threading
+import numpy as np
+from data_pipeline.draws import permute
+from data_pipeline.store import open_store
+from data_pipeline.watched_files import exit_if_cut
+folder, how = sys.argv[1:]
+store = open_store(folder)
+exit_if_cut(store.path, store.mapped, 45)
+tokens = store.train.tokens
+if how == "another file":
+    tokens = np.memmap(folder + "/other", np.uint64, "w+", shape=100_000)
+    os.truncate(folder + "/other", 0)
+else:
+    os.truncate(tokens.filename, 0)
+if how == "compiled":
+    indices = np.frombuffer(tokens, np.int64, count=len(tokens) // 4)
+    thread = threading.Thread(target=permute, args=(np.uint64(1), indices, 1000))
+    thread.start()
+    thread.join()
+else:
+    print(tokens.sum())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the handler is for Linux")
+@pytest.mark.parametrize(
+    "how",
+    [
+        "numpy",
+        pytest.param("compiled", marks=pytest.mark.slow),
+        pytest.param("another file", marks=pytest.mark.slow),
+    ],
+)
+def test_a_page_that_was_cut_away_ends_with_a_line(how, tmp_path):
+    folder = small_store(tmp_path / "store").path
+    command = [sys.executable, "-c", PROCESS, str(folder), how]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if how == "another file":
+        assert (done.returncode, done.stderr) == (-signal.SIGBUS, "")
+        return
+    assert done.returncode == errors.STORAGE
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"error: {folder}: changed while it was in use: ")
+    assert "SIGBUS" in line
