@@ -46,13 +46,14 @@ soak: .venv/dev  ## A run disturbed 50 times, compared with one that was not; KI
 attack: .venv/dev  ## Kills, damage, full disks, hostile input: every kind of case, counted
 	@$(BIN)/python tests/attack.py
 
-nightly:  ## With the newest releases that setup.py allows: the tests, the longest tests, the soak
+nightly:  ## With the newest releases that setup.py allows: all tests, the soak, the faults
 	@"$(PYTHON)" -m venv --clear .venv-nightly
 	@.venv-nightly/bin/python -m pip install --quiet --upgrade -e '.[dev]'
 	@.venv-nightly/bin/python -m pip install --quiet --upgrade --no-deps --target=.venv-nightly/libtpu libtpu
 	@.venv-nightly/bin/pytest
 	@BERT_JAX_LIBTPU=$(CURDIR)/.venv-nightly/libtpu/libtpu/libtpu.so .venv-nightly/bin/pytest -m nightly
 	@.venv-nightly/bin/python tests/soak.py --kills=50
+	@.venv-nightly/bin/python tests/mutants.py
 
 clean:  ## Remove environments, caches and demo_run
 	@rm -rf .venv .venv-nightly .venv-lock .venv-audit build dist demo_run *.egg-info \

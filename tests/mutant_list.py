@@ -10,6 +10,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parent
 LIST = TESTS / "mutants.txt"
 _OWN = "test_mutants.py"  # says of a tree with a fault that the fault is not to be found in it
+_NEVER = 1000  # imports
 
 
 class MutantError(Exception):
@@ -93,22 +94,26 @@ def ordered_tests(root: Path, path: str) -> tuple[list[str], list[str]]:
     """The test files of a room and the rest, those most likely to notice a fault first.
 
     A test belongs to the room of a file that it imports, itself or through a helper; where none
-    does, those are taken that come nearest. In a room the test that imports least comes first.
+    does, those are taken that come nearest. Of a file that nothing imports, its package counts. In
+    a room a test named after the file comes first, then the one that imports least.
     """
     ranked = []
     for test in sorted((root / "tests").glob("test_*.py")):
-        if test.name == _OWN:
-            continue
-        direct = _imported_by_test(root, test)
-        ranked.append((_steps(root, direct, path), len(direct), f"tests/{test.name}"))
+        if test.name != _OWN:
+            direct = _imported_by_test(root, test)
+            steps, other = _steps(root, direct, path), Path(path).stem not in test.stem
+            ranked.append((steps, other, len(direct), f"tests/{test.name}"))
     ranked.sort()
     nearest = ranked[0][0]
-    room = [name for steps, _, name in ranked if steps == nearest]
-    return room, [name for steps, _, name in ranked if steps != nearest]
+    package = str(Path(path).with_name("__init__.py"))
+    if nearest == _NEVER and path != package:
+        return ordered_tests(root, package)
+    room = [name for steps, _, _, name in ranked if steps == nearest]
+    return room, [name for steps, _, _, name in ranked if steps != nearest]
 
 
 def _steps(root: Path, direct: frozenset[str], path: str) -> int:
-    """How many imports lead from a test to a file; a large number where none do."""
+    """How many imports lead from a test to a file; _NEVER where none do."""
     seen, border, steps = set(direct), set(direct), 1
     while border:
         if path in border:
@@ -116,7 +121,7 @@ def _steps(root: Path, direct: frozenset[str], path: str) -> int:
         border = set().union(*(_imports(root, root / file) for file in border)) - seen
         seen |= border
         steps += 1
-    return 1000
+    return _NEVER
 
 
 def _imported_by_test(root: Path, test: Path) -> frozenset[str]:

@@ -37,7 +37,7 @@ WANTED = {"by hand": 0.95, "drawn": 0.85}
 # What may become of a fault.
 CAUGHT, SURVIVED, OVER_TIME = "caught", "survived", "over time"
 EXPLAINED, UNSURE, NOT_RUN = "explained", "unsure", "not run"
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?(?:\[.*?\])?)(?: - .*)?$", re.MULTILINE)
 _NONE_CHOSEN = 5  # pytest: all tests of these files are left out by default
 _MARK = "BERT_JAX_MUTANTS"  # in the environment of everything that is started here
 
@@ -223,6 +223,9 @@ def summary(results: list[Result]) -> tuple[list[str], bool]:
         good &= share >= wanted
         said = ", ".join(f"{number} {verdict}" for verdict, number in counts.most_common())
         lines.append(f"{group}: {share:.0%} of {len(those)} caught (at least {wanted:.0%}); {said}")
+    escaped = [r.fault.name for r in results if r.verdict not in (CAUGHT, EXPLAINED)]
+    if escaped:
+        lines.append(f"to be given a test or a line why: {', '.join(escaped)}")
     good &= all(r.verdict != SURVIVED for r in results)
     return lines, good
 
