@@ -10,20 +10,20 @@ from flax import nnx
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.dropout import dropout, fold
 from bert_jax.kernels import choice
-from bert_jax.layers import Dense, LayerNorm
+from bert_jax.layers import Dense, Keys, LayerNorm
 
 
 class Attention(nnx.Module):
     """LayerNorm(x + dropout(attention(x))): modeling.py:560-758 and 850-864."""
 
-    def __init__(self, config: ModelConfig, compute: ComputeConfig, rngs: nnx.Rngs):
+    def __init__(self, config: ModelConfig, compute: ComputeConfig, keys: Keys):
         H, A, D = config.hidden_size, config.num_attention_heads, config.head_dim
         self.form = compute.attention
         self.hidden_rate = config.hidden_dropout_prob
         self.probability_rate = config.attention_probs_dropout_prob
-        self.qkv = Dense(config, rngs, (H,), (3, A, D), ("embed", "qkv", "heads", "head_dim"))
-        self.output = Dense(config, rngs, (A, D), (H,), ("heads", "head_dim", "embed"))
-        self.norm = LayerNorm(config, rngs)
+        self.qkv = Dense(config, keys, (H,), (3, A, D), ("embed", "qkv", "heads", "head_dim"))
+        self.output = Dense(config, keys, (A, D), (H,), ("heads", "head_dim", "embed"))
+        self.norm = LayerNorm(config, keys)
 
     def __call__(
         self, x_BxSxH: jax.Array, examples_BxS: jax.Array, key: jax.Array | None

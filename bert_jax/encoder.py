@@ -17,14 +17,14 @@ from jax.nn.initializers import truncated_normal
 from bert_jax.attention import Attention
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.dropout import dropout, fold
-from bert_jax.layers import Dense, LayerNorm, activation, param
+from bert_jax.layers import Dense, Keys, LayerNorm, activation, param
 from bert_jax.sharding import constrain_batch
 
 
 class Embeddings(nnx.Module):
     """dropout(LayerNorm(word + position + type)): modeling.py:385-521."""
 
-    def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
+    def __init__(self, config: ModelConfig, keys: Keys):
         self.config = config
         H, init = config.hidden_size, truncated_normal(config.initializer_range)
 
@@ -34,10 +34,10 @@ class Embeddings(nnx.Module):
             return jnp.where(real, init(key, shape, dtype), 0)  # added rows are zero and stay zero
 
         positions, types = config.max_position_embeddings, config.type_vocab_size
-        self.word = param(rngs, (config.padded_vocab_size, H), ("vocab", "table"), words)
-        self.position = param(rngs, (positions, H), ("position", "table"), init)
-        self.type = param(rngs, (types, H), ("type", "table"), init)
-        self.norm = LayerNorm(config, rngs)
+        self.word = param(keys, (config.padded_vocab_size, H), ("vocab", "table"), words)
+        self.position = param(keys, (positions, H), ("position", "table"), init)
+        self.type = param(keys, (types, H), ("type", "table"), init)
+        self.norm = LayerNorm(config, keys)
 
     def __call__(
         self,
@@ -77,12 +77,12 @@ lookup.defvjp(_lookup_forward, _lookup_backward)
 class FeedForward(nnx.Module):
     """LayerNorm(x + dropout(dense(gelu(dense(x))))): modeling.py:866-880."""
 
-    def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
+    def __init__(self, config: ModelConfig, keys: Keys):
         H, I = config.hidden_size, config.intermediate_size  # noqa: E741
         self.config = config
-        self.up = Dense(config, rngs, (H,), (I,), ("embed", "mlp"))
-        self.down = Dense(config, rngs, (I,), (H,), ("mlp", "embed"))
-        self.norm = LayerNorm(config, rngs)
+        self.up = Dense(config, keys, (H,), (I,), ("embed", "mlp"))
+        self.down = Dense(config, keys, (I,), (H,), ("mlp", "embed"))
+        self.norm = LayerNorm(config, keys)
 
     def __call__(self, x_BxSxH: jax.Array, key: jax.Array | None) -> jax.Array:
         """[B, S, H] -> [B, S, H]."""
@@ -93,9 +93,9 @@ class FeedForward(nnx.Module):
 class Layer(nnx.Module):
     """One transformer layer: attention, then the feed-forward network."""
 
-    def __init__(self, config: ModelConfig, compute: ComputeConfig, rngs: nnx.Rngs):
-        self.attention = Attention(config, compute, rngs)
-        self.mlp = FeedForward(config, rngs)
+    def __init__(self, config: ModelConfig, compute: ComputeConfig, keys: Keys):
+        self.attention = Attention(config, compute, keys)
+        self.mlp = FeedForward(config, keys)
 
     def __call__(
         self, x_BxSxH: jax.Array, examples_BxS: jax.Array, key: jax.Array | None
@@ -128,18 +128,18 @@ def _rematerialized(body: Callable, remat: str, *, looped: bool) -> Callable:
 class Encoder(nnx.Module):
     """Token ids to hidden states; `pooled` gives tanh(dense(h[CLS])) (modeling.py:218-232)."""
 
-    def __init__(
-        self, config: ModelConfig, compute: ComputeConfig, rngs: nnx.Rngs, *, pooler: bool
-    ):
+    def __init__(self, config: ModelConfig, compute: ComputeConfig, keys: Keys, *, pooler: bool):
         """pooler: whether there is one; only a sentence-pair objective trains it."""
         self.compute = compute
         self.num_layers = config.num_hidden_layers
-        self.embeddings = Embeddings(config, rngs)
+        self.embeddings = Embeddings(config, keys)
         # Every leaf of the stack gets a leading [L].
-        self.layers = nnx.vmap(lambda r: Layer(config, compute, r))(rngs.split(self.num_layers))
+        self.layers = nnx.vmap(lambda key: Layer(config, compute, Keys(key)))(
+            jax.random.split(keys(), self.num_layers)
+        )
         if pooler:
             H = config.hidden_size
-            self.pooler = Dense(config, rngs, (H,), (H,), ("embed", "pooled"))
+            self.pooler = Dense(config, keys, (H,), (H,), ("embed", "pooled"))
 
     def __call__(
         self,

@@ -13,7 +13,7 @@ from jax.nn.initializers import truncated_normal, zeros
 
 from bert_jax.config import ComputeConfig, ModelConfig, Objective
 from bert_jax.encoder import Encoder
-from bert_jax.layers import Axes, Dense, LayerNorm, activation, param
+from bert_jax.layers import Axes, Dense, Keys, LayerNorm, activation, param
 
 Batch = Mapping[str, jax.Array]  # as data_pipeline/batch.py makes it
 
@@ -30,11 +30,11 @@ def pair_objective(objectives: Sequence[Objective]) -> Objective | None:
 class Transform(nnx.Module):
     """LayerNorm(activation(dense(x))), to the hidden size."""
 
-    def __init__(self, config: ModelConfig, rngs: nnx.Rngs, size: int, axes: Axes):
+    def __init__(self, config: ModelConfig, keys: Keys, size: int, axes: Axes):
         """size: of the input; axes: logical names of the kernel's two dimensions."""
         self.config = config
-        self.dense = Dense(config, rngs, (size,), (config.hidden_size,), axes)
-        self.norm = LayerNorm(config, rngs)
+        self.dense = Dense(config, keys, (size,), (config.hidden_size,), axes)
+        self.norm = LayerNorm(config, keys)
 
     def __call__(self, x_BxPxI: jax.Array) -> jax.Array:
         """[B, P, size] -> [B, P, H], in the type of x."""
@@ -44,9 +44,9 @@ class Transform(nnx.Module):
 class MaskedLMHead(Transform):
     """Dense, activation, LayerNorm, word table, bias: run_pretraining.py:240-282."""
 
-    def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
-        super().__init__(config, rngs, config.hidden_size, ("embed", "pooled"))
-        self.bias = param(rngs, (config.padded_vocab_size,), ("vocab",), zeros)
+    def __init__(self, config: ModelConfig, keys: Keys):
+        super().__init__(config, keys, config.hidden_size, ("embed", "pooled"))
+        self.bias = param(keys, (config.padded_vocab_size,), ("vocab",), zeros)
 
     def __call__(self, x_BxPxH: jax.Array, table_VxH: jax.Array) -> jax.Array:  # type: ignore[override]
         """[B, P, H] -> float32 logits [B, P, V]."""
@@ -61,14 +61,14 @@ class SpanBoundaryHead(nnx.Module):
     of its own: BertPairTargetPredictionHead, pair_bert.py:338-402 of SpanBERT (0670d8b).
     """
 
-    def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
+    def __init__(self, config: ModelConfig, keys: Keys):
         H, init = config.hidden_size, truncated_normal(config.initializer_range)
         self.config = config
-        self.offset = param(rngs, (SPAN_TARGETS, OFFSET_SIZE), ("position", "table"), init)
+        self.offset = param(keys, (SPAN_TARGETS, OFFSET_SIZE), ("position", "table"), init)
         # 2H + 200 divides by few mesh sizes, so it stays whole and the output is split.
-        self.first = Transform(config, rngs, 2 * H + OFFSET_SIZE, ("boundary", "embed"))
-        self.second = Transform(config, rngs, H, ("embed", "pooled"))
-        self.bias = param(rngs, (config.padded_vocab_size,), ("vocab",), zeros)
+        self.first = Transform(config, keys, 2 * H + OFFSET_SIZE, ("boundary", "embed"))
+        self.second = Transform(config, keys, H, ("embed", "pooled"))
+        self.bias = param(keys, (config.padded_vocab_size,), ("vocab",), zeros)
 
     def __call__(
         self,
@@ -118,16 +118,16 @@ class PretrainingModel(nnx.Module):
         config: ModelConfig,
         compute: ComputeConfig,
         objectives: Sequence[Objective],
-        rngs: nnx.Rngs,
+        keys: Keys,
     ):
         self.objectives = tuple(objectives)
         with_pairs = pair_objective(objectives) is not None
-        self.encoder = Encoder(config, compute, rngs, pooler=with_pairs)
-        self.mlm = MaskedLMHead(config, rngs)
+        self.encoder = Encoder(config, compute, keys, pooler=with_pairs)
+        self.mlm = MaskedLMHead(config, keys)
         if with_pairs:
-            self.pair = Dense(config, rngs, (config.hidden_size,), (2,), ("embed", "classes"))
+            self.pair = Dense(config, keys, (config.hidden_size,), (2,), ("embed", "classes"))
         if "sbo" in objectives:
-            self.sbo = SpanBoundaryHead(config, rngs)
+            self.sbo = SpanBoundaryHead(config, keys)
 
     def __call__(self, batch: Batch, key: jax.Array | None = None) -> dict[Objective, jax.Array]:
         """Float32 logits of each objective: masked tokens [B, P, V], pairs [B, N, 2], spans as mlm.
@@ -165,7 +165,9 @@ def declare(
 ) -> tuple[nnx.GraphDef, nnx.State]:
     """The model's structure and its parameters' shapes and logical axes; allocates nothing."""
     return nnx.split(
-        nnx.eval_shape(lambda: PretrainingModel(config, compute, objectives, nnx.Rngs(0)))
+        nnx.eval_shape(
+            lambda: PretrainingModel(config, compute, objectives, Keys(jax.random.key(0)))
+        )
     )
 
 
@@ -173,5 +175,5 @@ def init_params(
     config: ModelConfig, compute: ComputeConfig, objectives: Sequence[Objective], key: jax.Array
 ) -> dict:
     """Fresh parameters as a plain nested dict of float32 arrays."""
-    model = PretrainingModel(config, compute, objectives, nnx.Rngs(key))
+    model = PretrainingModel(config, compute, objectives, Keys(key))
     return nnx.to_pure_dict(nnx.state(model))

@@ -19,9 +19,25 @@ from bert_jax.config import ModelConfig
 Axes = tuple[str, ...]  # logical names, one per dimension; sharding.py maps them to the mesh
 
 
-def param(rngs: nnx.Rngs, shape: Sequence[int], axes: Axes, init: Initializer) -> nnx.Param:
+class Keys:
+    """Random keys made from one, in order: the keys that `nnx.Rngs` makes from it.
+
+    `nnx.Rngs` counts in a Variable. Under a trace flax 0.12 asks such a Variable for its sharding,
+    JAX answers with an error, and its message prints the whole program so far, for each key.
+    """
+
+    def __init__(self, key: jax.Array):
+        self._key, self._count = key, 0
+
+    def __call__(self) -> jax.Array:
+        key = jax.random.fold_in(self._key, self._count)
+        self._count += 1
+        return key
+
+
+def param(keys: Keys, shape: Sequence[int], axes: Axes, init: Initializer) -> nnx.Param:
     """A float32 parameter with a logical name for each dimension."""
-    return nnx.Param(init(rngs.params(), tuple(shape), jnp.float32), axes=axes)
+    return nnx.Param(init(keys(), tuple(shape), jnp.float32), axes=axes)
 
 
 class Dense(nnx.Module):
@@ -34,15 +50,15 @@ class Dense(nnx.Module):
     def __init__(
         self,
         config: ModelConfig,
-        rngs: nnx.Rngs,
+        keys: Keys,
         inputs: Sequence[int],
         outputs: Sequence[int],
         axes: Axes,
     ):
         self.contracted = len(inputs)
         init = truncated_normal(config.initializer_range)
-        self.kernel = param(rngs, (*inputs, *outputs), axes, init)
-        self.bias = param(rngs, outputs, axes[len(inputs) :], zeros)
+        self.kernel = param(keys, (*inputs, *outputs), axes, init)
+        self.bias = param(keys, outputs, axes[len(inputs) :], zeros)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., *inputs] -> [..., *outputs], in the type of x."""
@@ -60,10 +76,10 @@ class Dense(nnx.Module):
 class LayerNorm(nnx.Module):
     """Normalizes the last dimension, in float32."""
 
-    def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
+    def __init__(self, config: ModelConfig, keys: Keys):
         self.eps = config.layer_norm_eps
-        self.scale = param(rngs, (config.hidden_size,), ("norm",), ones)
-        self.bias = param(rngs, (config.hidden_size,), ("norm",), zeros)
+        self.scale = param(keys, (config.hidden_size,), ("norm",), ones)
+        self.bias = param(keys, (config.hidden_size,), ("norm",), zeros)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., H] -> [..., H], in the type of x."""

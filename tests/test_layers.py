@@ -13,7 +13,7 @@ from small import model_config
 
 from bert_jax import dropout
 from bert_jax.kernels import attention_xla
-from bert_jax.layers import LayerNorm, activation
+from bert_jax.layers import Keys, LayerNorm, activation
 
 
 def assert_same_gradients(ours: Callable, plain: Callable, *args: jax.Array) -> None:
@@ -85,7 +85,7 @@ def test_the_gradient_of_attention_is_as_exact_as_autodiffs(spread: float, rate:
 def test_layer_norm(offset: float) -> None:
     """Also with rows whose mean is as large as their standard deviation."""
     config = model_config()
-    graph, _ = nnx.split(LayerNorm(config, nnx.Rngs(0)))
+    graph, _ = nnx.split(LayerNorm(config, Keys(jax.random.key(0))))
     rng = np.random.default_rng(0)
     H = config.hidden_size
     x = jnp.asarray(rng.normal(offset, 1, (3, 5, H)), jnp.float32)
@@ -105,7 +105,7 @@ def test_layer_norm(offset: float) -> None:
 def test_layer_norm_of_a_constant_row_is_finite() -> None:
     config = model_config()
     x = jnp.full((2, config.hidden_size), 1234.5678)
-    y, back = jax.vjp(LayerNorm(config, nnx.Rngs(0)), x)
+    y, back = jax.vjp(LayerNorm(config, Keys(jax.random.key(0))), x)
     assert np.isfinite(y).all()
     assert np.isfinite(back(jnp.ones_like(y))[0]).all()
 
