@@ -9,17 +9,21 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 # Without a bytecode cache every process would compile the packages it imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
+WORKERS ?= 2
+# Files go to the workers as they are free; tests that start processes stay with one worker.
+XDIST := --numprocesses=$(WORKERS) --dist=loadgroup --no-loadscope-reorder
+
 .DEFAULT_GOAL := help
 .PHONY: demo test slow lint types audit bench compare soak attack lock nightly clean help
 
 demo: .venv/core  ## Pretrain, evaluate, export and try a small BERT; DATA=PATH takes your text
 	@$(BIN)/bert-jax demo --workdir=demo_run $${DATA:+--data="$$DATA"}
 
-test: .venv/dev  ## The tests
-	@$(BIN)/pytest
+test: .venv/dev  ## The tests, in WORKERS processes (2)
+	@$(BIN)/pytest $(XDIST)
 
 slow: .venv/torch .venv/libtpu  ## The tests that take longer, compare with PyTorch or describe TPUs
-	@BERT_JAX_LIBTPU=$(CURDIR)/.venv/libtpu/libtpu/libtpu.so $(BIN)/pytest -m "slow or torch"
+	@BERT_JAX_LIBTPU=$(CURDIR)/.venv/libtpu/libtpu/libtpu.so $(BIN)/pytest $(XDIST) -m "slow or torch"
 
 lint: .venv/dev  ## Style and format
 	@$(BIN)/ruff check .

@@ -34,6 +34,7 @@ EXTRAS = {
     "gcs": ["gcsfs>=2026.9"],  # gs:// for etils.epath; TensorStore brings its own client
     "dev": [
         "pytest>=8",  # test runner
+        "pytest-xdist>=3.8",  # tests on every core, those with processes one at a time
         "gcsfs>=2026.9",  # tests of buckets, against an emulator on loopback
         "hypothesis>=6.100",  # property tests over document and sentence lengths
         "ruff>=0.8",  # lint and format

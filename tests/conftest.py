@@ -1,6 +1,7 @@
 """What every test shares: eight CPU devices, reproducible property tests, the real text."""
 
 import os
+import subprocess
 import tarfile
 from pathlib import Path
 
@@ -16,9 +17,16 @@ os.environ["XLA_FLAGS"] = " ".join(
     )
 )
 
+# xdist gives its workers a terminal's size, and rich would keep it whatever a test sets.
+os.environ["COLUMNS"] = os.environ["LINES"] = ""
+
 import jax  # reads XLA_FLAGS
+import numba
 import pytest
 from hypothesis import settings
+
+from bert_jax import compile_cache
+from data_pipeline.cache import cache_dir
 
 # Before any test starts a backend. CPU devices even where an accelerator is present.
 jax.config.update("jax_platforms", "cpu")
@@ -32,17 +40,45 @@ settings.load_profile("bert_jax")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _one_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Plans and compiled programs: one cache for the session and the processes it starts."""
+def _caches(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Plans of this session; compiled programs and loops of all sessions of this user.
+
+    Plans are a product of the code under test, so each session makes its own. What XLA and numba
+    compile is keyed by what they compile, and compiling is most of the time of the tests.
+    """
+    kept = cache_dir() / "tests"
     cache = tmp_path_factory.mktemp("cache")
+    for name in ("compiled", "numba"):
+        (kept / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+    (cache / "compiled").symlink_to(kept / "compiled")
     os.environ["BERT_JAX_CACHE"] = str(cache)
-    for name, value in (
-        ("jax_compilation_cache_dir", str(cache / "compiled")),
-        ("jax_persistent_cache_min_compile_time_secs", 0.0),
-        ("jax_persistent_cache_min_entry_size_bytes", -1),
-    ):
-        jax.config.update(name, value)
-        os.environ[name.upper()] = str(value)
+    os.environ["NUMBA_CACHE_DIR"] = numba.config.CACHE_DIR = str(kept)
+    # It would make the folder, another one in every session, a part of what a program is known by.
+    os.environ["JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"] = "none"
+    jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
+    compile_cache.use()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With several workers: a file's tests in one of them; those with processes one at a time.
+
+    Tests with processes come first, because they are the longest chain.
+    """
+    for item in items:
+        alone = item.get_closest_marker("processes")
+        item.add_marker(pytest.mark.xdist_group("processes" if alone else item.path.stem))
+    items.sort(key=lambda item: not item.get_closest_marker("processes"))
+
+
+@pytest.fixture(autouse=True)
+def _processes_are_marked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deadline must not fail because two tests with processes share the machine."""
+    if not request.node.get_closest_marker("processes"):
+
+        def refuse(self: subprocess.Popen, *args: object, **more: object) -> None:
+            pytest.fail(f"{request.node.nodeid} starts a process: mark it `processes`")
+
+        monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
 
 
 @pytest.fixture(scope="session")

@@ -145,6 +145,7 @@ def main() -> None:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
             resource.setrlimit(resource.RLIMIT_FSIZE, (asked.limit, hard))
+            sys.dont_write_bytecode = True  # Python would keep a module's cut-off bytecode
 
             def sleep(seconds: float, hard: int = hard) -> None:
                 """The storage is well again in the third pause."""

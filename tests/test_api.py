@@ -419,6 +419,7 @@ def test_a_fill_is_a_plain_value():
     assert Fill("dog", 0.5) == Fill(token="dog", probability=0.5)
 
 
+@pytest.mark.processes
 def test_importing_the_package_imports_no_jax():
     code = "import bert_jax, sys; assert callable(bert_jax.load); print('jax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

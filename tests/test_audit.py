@@ -53,6 +53,7 @@ def audit(folder: Path, answers: dict[str, object]) -> tuple[int, str]:
         ({"pypi bad": [BAD], "pypi": "gone meanwhile"}, "gone meanwhile"),
     ],
 )
+@pytest.mark.processes
 def test_where_no_service_knows_it_says_so_and_passes(answers, said, tmp_path) -> None:
     code, out = audit(tmp_path, answers)
     assert code == 0
@@ -62,6 +63,7 @@ def test_where_no_service_knows_it_says_so_and_passes(answers, said, tmp_path) -
 
 
 @pytest.mark.parametrize("service", ["pypi", "osv"])
+@pytest.mark.processes
 def test_a_vulnerability_fails_and_is_named(service, tmp_path) -> None:
     code, out = audit(tmp_path, {f"{service} bad": [BAD], service: [CLEAN, HIT]})
     assert code == 1
@@ -69,6 +71,7 @@ def test_a_vulnerability_fails_and_is_named(service, tmp_path) -> None:
     assert f"audit: 2 packages looked up with {service}, 1 with vulnerabilities" in out
 
 
+@pytest.mark.processes
 def test_packages_that_the_service_does_not_know_are_named(tmp_path) -> None:
     clean = {**CLEAN, "name": "optax"}
     code, out = audit(tmp_path, {"pypi bad": [BAD], "pypi": [clean, UNKNOWN]})

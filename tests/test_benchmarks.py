@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -54,10 +55,19 @@ def run(
         ("input.py", ["--store=nowhere"], "nowhere"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(script: str, options: list[str], line: str) -> None:
-    done = run(script, *options)
-    assert done.returncode == 1
-    (said,) = done.stderr.splitlines()
+def test_what_cannot_be_done_is_one_line(
+    script: str,
+    options: list[str],
+    line: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = str(FOLDER / script)
+    monkeypatch.setattr(sys, "argv", [path, *options])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(path, run_name="__main__")
+    assert ended.value.code == 1
+    (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("error: ")
     assert line in said
 
@@ -69,6 +79,7 @@ def test_what_cannot_be_done_is_one_line(script: str, options: list[str], line: 
         ({"BERT_JAX_LIBTPU": __file__, "BERT_JAX_PEER": "/nowhere"}, "`make .venv/peer`"),
     ],
 )
+@pytest.mark.processes
 def test_without_compiler_or_peer_nothing_is_compared(environment: dict, line: str) -> None:
     done = run("tpu_compile.py", **environment)
     assert done.returncode == 1
@@ -76,6 +87,7 @@ def test_without_compiler_or_peer_nothing_is_compared(environment: dict, line: s
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.processes
 def test_the_table_of_slices_explains_itself_and_needs_a_compiler() -> None:
     done = run("slices.py", "--help")
     assert done.returncode == 0
@@ -91,6 +103,7 @@ def test_the_table_of_slices_explains_itself_and_needs_a_compiler() -> None:
     assert "unrecognized arguments: --steps=1" in done.stderr
 
 
+@pytest.mark.processes
 def test_without_a_gpu_nothing_is_called_one() -> None:
     done = run("train_gpu.py")
     assert (done.returncode, done.stdout) == (1, "")
@@ -99,6 +112,7 @@ def test_without_a_gpu_nothing_is_called_one() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_a_dry_run_trains_and_names_kernels() -> None:
     done = run("train_gpu.py", "--dry_run", "--rounds=2", "--steps=1")
     assert done.returncode == 0, done.stderr
@@ -116,6 +130,7 @@ def test_a_dry_run_trains_and_names_kernels() -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.processes
 def test_both_sides_train_on_the_same_and_packed_rows_beside_padded(tmp_path: Path) -> None:
     store = small_store(tmp_path / "store", documents=300)
     done = run("train_gpu.py", "--dry_run", f"--store={store.path}", "--rounds=1", "--steps=1")
@@ -152,6 +167,7 @@ def test_the_peer_computes_the_same_loss_with_either_head(tmp_path: Path) -> Non
     np.testing.assert_allclose(peer_torch.masked_loss(model, tensors).item(), whole, rtol=1e-5)
 
 
+@pytest.mark.processes
 def test_input_says_what_every_host_needs(tmp_path: Path) -> None:
     store = small_store(tmp_path / "store", documents=400)
     estimates = tmp_path / "compiled.json"
@@ -187,6 +203,7 @@ def test_input_says_what_every_host_needs(tmp_path: Path) -> None:
     assert float(said) == pytest.approx(fill, abs=0.01)  # a million positions a host
 
 
+@pytest.mark.processes
 def test_an_estimate_that_is_something_else_is_one_line(tmp_path: Path) -> None:
     file = tmp_path / "other.json"
     file.write_text('{"phases": []}')
@@ -234,6 +251,7 @@ def test_kernels_are_counted_once_the_longest_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_runs_with_both_gradients_of_attention(tmp_path: Path) -> None:
     small = ["--steps=2", "--seeds=1", "--layers=1", "--width=32", "--rows=4", "--evaluations=1"]
     done = run("attention_gradient.py", f"--store={small_store(tmp_path).path}", *small)
@@ -242,6 +260,7 @@ def test_runs_with_both_gradients_of_attention(tmp_path: Path) -> None:
         assert f"seed 0, {form} " in done.stdout
 
 
+@pytest.mark.processes
 def test_a_contender_that_ends_is_an_error_and_no_hang() -> None:
     contender = turns.Contender(["-c", "import sys; sys.exit(7)"], {})
     with pytest.raises(ChildProcessError, match="a contender ended with exit code 7"):
@@ -257,6 +276,7 @@ needs_libtpu = pytest.mark.skipif(
 
 @pytest.mark.nightly
 @needs_libtpu
+@pytest.mark.processes
 def test_a_row_of_the_table_of_slices() -> None:
     done = run("slices.py", "--models=tiny", "--slices=v5e-4,v3-8", "--config.phases[0].steps=5")
     assert done.returncode == 0, done.stderr
@@ -274,6 +294,7 @@ def test_a_row_of_the_table_of_slices() -> None:
 
 @pytest.mark.nightly
 @needs_libtpu
+@pytest.mark.processes
 def test_one_layer_is_compiled_for_a_slice() -> None:
     done = run(
         "tpu_compile.py", "--rows=1", "--forms=1", "--generators=", "--layers=1", "--json",

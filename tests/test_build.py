@@ -234,6 +234,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_after_a_killed_worker_the_build_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.mkdir()

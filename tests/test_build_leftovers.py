@@ -306,6 +306,7 @@ sys.exit(cli.main(sys.argv[2:]))
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_a_build_that_the_system_refuses_to_write_resumes(text: Path, tmp_path: Path) -> None:
     """A limit of the size of files, in a process of its own: the errors are the system's."""
     (text / "9.txt").write_text("\n\n".join(f"doc {c} {d}." for c in LETTERS for d in LETTERS))
@@ -320,6 +321,8 @@ def test_a_build_that_the_system_refuses_to_write_resumes(text: Path, tmp_path: 
             text=True,
             check=False,
             timeout=120,
+            # Else Python keeps the cut-off bytecode of modules, and no later process starts.
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         )
         ended.append(done.returncode)
         assert "Traceback" not in done.stderr, (limit, done.stderr)

@@ -76,6 +76,7 @@ def kill_somewhere(workdir: Path, moment: int) -> None:
     assert all(name.isdecimal() for name in names(workdir))  # nothing half done is left
 
 
+@pytest.mark.processes
 def test_a_kill_while_saving_leaves_the_old_or_the_new(tmp_path):
     # About 110 things are done to files from one save to the end of the next.
     for moment in random.sample(range(1, 110), 2):
@@ -83,6 +84,7 @@ def test_a_kill_while_saving_leaves_the_old_or_the_new(tmp_path):
 
 
 @pytest.mark.nightly
+@pytest.mark.processes
 def test_a_kill_at_any_moment_of_saving_leaves_the_old_or_the_new(tmp_path):
     for moment in range(1, 130, 5):
         kill_somewhere(tmp_path / f"{moment}", moment)
@@ -140,6 +142,7 @@ def test_what_a_bucket_holds_of_a_checkpoint_that_was_not_finished_is_removed(
 # --- storage that fails ---------------------------------------------------------------------------
 
 
+@pytest.mark.processes
 def test_a_full_disk_ends_the_run_and_loses_nothing(tmp_path):
     """The limit of a file's size is what the process may write: too little for a checkpoint."""
     code, lines, err = ended(start("save", tmp_path, "--limit=300", "--attempts=2"))
@@ -156,6 +159,7 @@ def test_a_full_disk_ends_the_run_and_loses_nothing(tmp_path):
     assert restored(tmp_path) == 7
 
 
+@pytest.mark.processes
 def test_a_disk_that_is_full_for_a_while_is_waited_for(tmp_path):
     code, lines, err = ended(start("save", tmp_path, "--limit=300", "--attempts=6"))
     pauses = [line.rsplit(", the next in ")[-1] for line in lines if line.startswith("warning")]
@@ -323,6 +327,7 @@ def on_two(what: str, workdir: Path) -> list[tuple[int, list[str], str]]:
             process.kill()
 
 
+@pytest.mark.processes
 def test_two_processes_save_what_one_restores_and_agree_on_what_is_good(tmp_path):
     """Arrays are split over both; each has a part of them."""
     for code, lines, err in on_two("save", tmp_path):

@@ -170,6 +170,7 @@ def test_a_run_is_not_an_export(say, tmp_path):
     assert f"export it first: bert-jax convert export --workdir={tmp_path}" in one_line(err)
 
 
+@pytest.mark.processes
 def test_the_package_runs_as_a_module(say):
     words = [sys.executable, "-m", "bert_jax", "--help"]
     assert subprocess.check_output(words, text=True) == say("--help")[1]
@@ -299,6 +300,7 @@ def test_what_the_machine_lacks_is_one_line(error, code, line, say, monkeypatch)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.processes
 def test_stopping_and_going_on_by_signal(number, tmp_path):
     """Saved, code 42; the same command finishes. All the while nobody reads what it prints, and
     the disk under its errors is full."""

@@ -263,6 +263,7 @@ def test_what_does_not_go_together_with_a_slice_is_one_line(words: list[str], sa
 
 @pytest.mark.slow
 @needs_libtpu
+@pytest.mark.processes
 def test_every_kind_of_slice_is_what_libtpu_describes() -> None:
     """The smallest and the largest of each generation, and one of several slices."""
     script = (

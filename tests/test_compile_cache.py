@@ -56,6 +56,8 @@ def flip(path: Path, at: int) -> None:
 # Runs
 
 
+@pytest.mark.slow
+@pytest.mark.processes
 def test_a_second_start_compiles_nothing_and_gives_the_same_bits(store, cache, tmp_path):
     config = small_config(store)
     (first,) = started(config, tmp_path / "first", tmp_path, devices=1)
@@ -67,6 +69,7 @@ def test_a_second_start_compiles_nothing_and_gives_the_same_bits(store, cache, t
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_two_processes_find_theirs_and_damage_is_compiled_again(store, cache, tmp_path):
     config = deep_config(store, steps=4)
     first = started(config, tmp_path / "first", tmp_path, processes=2, devices=2)
@@ -98,12 +101,16 @@ import jax
 folder = jax.config.jax_compilation_cache_dir
 print("folder", folder)
 sys.stdout.flush()
-if len(sys.argv) > 1:
+if "full" in sys.argv:
     def fail(*_):
         raise OSError(28, "full")
     compile_cache.DigestedFiles._make_room = fail
+from jax import monitoring
+found = []
+monitoring.register_event_listener(lambda event, **_: found.append(event.endswith("cache_hits")))
 for k in range(3):
     assert float(jax.jit(lambda x: x * 2 + k)(1.0)) == 2 + k
+print("found", sum(found))
 """
 
 
@@ -118,12 +125,16 @@ def small(cache: Path, *words: str, **env: str) -> tuple[str, str]:
     )
     assert done.returncode == 0, done.stderr
     lines = (done.stdout + done.stderr).splitlines()
+    (found,) = [int(line.split()[1]) for line in lines if line.startswith("found ")]
+    assert (found >= 3) == ("all found" in words), done.stdout
     (folder,) = [line.split()[1] for line in lines if line.startswith("folder ")]
-    return folder, "\n".join(line for line in lines if not line.startswith("folder "))
+    return folder, "\n".join(line for line in lines if not line.startswith(("folder ", "found ")))
 
 
+@pytest.mark.processes
 def test_a_damaged_program_is_compiled_and_kept_again(cache):
     small(cache)
+    small(cache, "all found")
     whole = {path: path.read_bytes() for path in kept(cache)}
     for path in whole:
         flip(path, path.stat().st_size // 2)
@@ -134,6 +145,7 @@ def test_a_damaged_program_is_compiled_and_kept_again(cache):
     assert all(DigestedFiles(path.parent, print).get(path.name) for path in whole)
 
 
+@pytest.mark.processes
 def test_a_cache_that_cannot_be_used_is_one_line(cache):
     folder, said = small(cache)
     assert Path(folder).parent == cache / "compiled"
@@ -166,6 +178,7 @@ def test_a_cache_that_cannot_be_used_is_one_line(cache):
     assert "not kept" in said
 
 
+@pytest.mark.processes
 def test_what_the_user_has_told_jax_wins(cache, tmp_path):
     folder, said = small(cache, JAX_COMPILATION_CACHE_DIR=str(tmp_path / "theirs"))
     assert (folder, said) == (str(tmp_path / "theirs"), "")

@@ -8,6 +8,7 @@ import json
 import os
 import resource
 import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -244,11 +245,13 @@ def content(folder: Path) -> dict[str, bytes]:
 def full_disk(free: int) -> Iterator[None]:
     """No file can grow beyond `free` bytes; to a program the error looks like a full disk's."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    kept, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # else it is cut off, and stays
     resource.setrlimit(resource.RLIMIT_FSIZE, (free, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        sys.dont_write_bytecode = kept
 
 
 @pytest.mark.parametrize("free", [0, 1000, 50_000], ids=["nothing", "small files", "half"])

@@ -27,6 +27,8 @@ from bert_jax.checkpoint.saved import complete_steps, folder_of
 from bert_jax.config import Config
 from bert_jax.errors import DONE, FAILED, LOST, STORAGE
 
+pytestmark = pytest.mark.processes
+
 FAULTY = str(Path(__file__).with_name("faulty_process.py"))
 
 

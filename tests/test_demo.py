@@ -11,7 +11,7 @@ from signals import with_signals
 
 import bert_jax
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 COMMAND = (
     sys.executable,
     "-c",

@@ -271,6 +271,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_found_through_slurm_alone(disturbed, undisturbed, start, tmp_path, free_port):
     """Two real processes without a flag, each with two CPU devices whatever SLURM numbers it."""
     begin, started = start
@@ -299,6 +300,7 @@ def refuses(address: tuple[str, int]) -> bool:
 @pytest.mark.skipif(sys.platform != "linux", reason="all of 127.0.0.0/8 is this machine on Linux")
 @pytest.mark.nightly
 @pytest.mark.parametrize("everywhere", [False, True])
+@pytest.mark.processes
 def test_process_0_listens_on_the_named_address_alone(store, start, tmp_path, everywhere):
     """While processes are awaited, and when JAX's service runs there; on others where told to."""
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -317,6 +319,7 @@ def test_process_0_listens_on_the_named_address_alone(store, start, tmp_path, ev
 
 
 @pytest.mark.nightly
+@pytest.mark.processes
 def test_a_process_that_compiles_for_longer_is_waited_for(store, tmp_path):
     """Longer than gloo waits for it: 30 s, which nothing changes."""
     config = deep_config(store, steps=2)
@@ -328,6 +331,7 @@ def test_a_process_that_compiles_for_longer_is_waited_for(store, tmp_path):
         assert job.codes() == [0, 0]
 
 
+@pytest.mark.processes
 def test_jax_is_started_as_a_job_for_one_process_too(tmp_path):
     script = (
         "import jax; from bert_jax.config_file import load\n"

@@ -89,6 +89,7 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_a_job_that_ends_because_of_its_numbers_has_saved_what_it_says(tmp_path):
     """The other process must not end process 0 while that is still writing."""
     slow = tmp_path / "slow"
@@ -121,6 +122,7 @@ def test_a_job_that_ends_because_of_its_numbers_has_saved_what_it_says(tmp_path)
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_a_process_ends_although_whoever_is_to_hear_of_it_hangs():
     program = (
         "import threading\n"
@@ -136,6 +138,7 @@ def test_a_process_ends_although_whoever_is_to_hear_of_it_hangs():
     assert (ended.returncode, ended.stderr) == (43, "error: the line\n")
 
 
+@pytest.mark.processes
 def test_a_process_that_was_put_to_sleep_does_not_hang():
     """Ctrl-Z in a terminal for longer than a deadline, then fg."""
     program = (

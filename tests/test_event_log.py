@@ -22,6 +22,7 @@ for number in itertools.count():
 """
 
 
+@pytest.mark.processes
 def test_a_record_is_there_when_append_returns(tmp_path):
     path = tmp_path / "run" / "metrics.jsonl"
     process = subprocess.Popen(
@@ -129,10 +130,12 @@ def test_scalars_are_events_of_tensorboard(tmp_path):
 
 
 @pytest.mark.parametrize("room", [0, 10, 60])
+@pytest.mark.processes
 def test_scalars_stay_readable_where_a_disk_was_full(room, tmp_path):
     """room: bytes left. A record that fits only in part is taken back, so the next can be read."""
     code = """
 import resource, sys
+sys.dont_write_bytecode = True  # Python would keep a module's cut-off bytecode
 from etils import epath
 from bert_jax.records.scalar_events import ScalarEvents
 room, folder = int(sys.argv[1]), epath.Path(sys.argv[2])

@@ -119,6 +119,7 @@ def run_process(number: int, places: Places, folder: Path) -> tuple[Case, int | 
 
 
 @pytest.mark.nightly
+@pytest.mark.processes
 def test_a_thousand_processes(places, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     heavy = ["bert_jax.api", "bert_jax.convert.export", "bert_jax.evaluate", "bert_jax.look",

@@ -160,6 +160,7 @@ def test_bfloat16_in_other_forms(
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvidia-smi") is None, reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("name", STATES)
+@pytest.mark.processes
 def test_bfloat16_with_cudnn(name: str) -> None:
     """In a process of its own, since this one has chosen the CPU."""
     call = f"assert_as_exact_as_autodiff({name!r}, 0.0, attention='cudnn')"

@@ -144,6 +144,7 @@ REPLACE = {"type": "Replace", "pattern": BACKTRACKS, "content": "x"}
 
 @pytest.mark.parametrize("parts", [{"pre_tokenizer": SPLIT}, {"normalizer": REPLACE}])
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.processes
 def test_a_regular_expression_that_never_ends_is_one_line(
     tmp_path: Path, parts: dict[str, object], workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +187,7 @@ def test_a_user_without_a_home_is_told_what_to_name(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become an unknown user")
+@pytest.mark.processes
 def test_an_unknown_user_without_home_is_told_too() -> None:
     script = (
         "import os; from data_pipeline.cache import cache_dir; os.setuid(54321); "

@@ -34,6 +34,7 @@ def launch(tmp_path: Path) -> Iterator[Callable[..., Launched]]:
 # Output
 
 
+@pytest.mark.processes
 def test_output_is_merged_in_whole_lines_under_host_names(launch):
     code, lines = launch(
         """
@@ -55,6 +56,7 @@ for i in range(300):
             ]
 
 
+@pytest.mark.processes
 def test_a_line_that_comes_in_parts_waits_for_its_end(launch):
     code, lines = launch("""
 if me == 0:
@@ -72,6 +74,7 @@ else:
     assert b"host-1 | between" in lines
 
 
+@pytest.mark.processes
 def test_lines_appear_when_they_are_printed(launch):
     job = launch("print('at work'); there('seen')", processes=1)
     first = job.process.stdout.readline().decode()
@@ -82,6 +85,7 @@ def test_lines_appear_when_they_are_printed(launch):
     assert job.wait()[0] == 0
 
 
+@pytest.mark.processes
 def test_the_unfinished_line_of_a_dead_process_and_bytes_of_no_encoding_are_shown(launch):
     code, lines = launch("""
 os.write(1, b"caf\\xe9 \\xff\\xfe\\0 \\r here\\n")
@@ -93,6 +97,7 @@ os.kill(os.getpid(), signal.SIGKILL)
         assert of(host, lines) == [b"caf\xe9 \xff\xfe\0 \r here", b"last words " + host.encode()]
 
 
+@pytest.mark.processes
 def test_a_very_long_line_comes_whole_in_pieces(launch):
     code, lines = launch("sys.stdout.write(str(me) * 5_000_000 + '\\nend\\n')").wait()
     assert code == 0
@@ -103,6 +108,7 @@ def test_a_very_long_line_comes_whole_in_pieces(launch):
         assert 1 < len(pieces) < 10  # it was not kept whole
 
 
+@pytest.mark.processes
 def test_a_reader_that_goes_away_does_not_end_the_job(launch):
     job = launch("""
 there("closed")
@@ -118,6 +124,7 @@ mark(f"{host} done")
     job.until("host-0 done", "host-1 done")
 
 
+@pytest.mark.processes
 def test_signals_are_passed_on_while_nobody_reads_the_output(launch):
     job = launch("""
 def save(number, frame):
@@ -137,6 +144,7 @@ signal.pause()
     assert of("host-0", lines) == of("host-1", lines) == [b"x" * 9999] * 40
 
 
+@pytest.mark.processes
 def test_a_full_disk_under_the_output_does_not_end_the_job(tmp_path):
     (tmp_path / "process.py").write_text("print('line\\n' * 9999)")
     command = [sys.executable, "-c", LAUNCHER, "2", "{}", sys.executable]
@@ -149,11 +157,13 @@ def test_a_full_disk_under_the_output_does_not_end_the_job(tmp_path):
 
 
 @pytest.mark.parametrize("code", [1, 2, 7, 44, 45])
+@pytest.mark.processes
 def test_an_error_that_would_come_again_is_not_tried_again(launch, code):
     job = launch(f"sys.exit({code})")
     assert (job.wait()[0], len(job.starts("host-0"))) == (code, 1)
 
 
+@pytest.mark.processes
 def test_preemptions_and_failures_have_budgets_of_their_own(launch):
     job = launch("sys.exit([42, 43, 42, 0][starts - 1])", max_preemptions=2, max_failures=1)
     code, lines = job.wait()
@@ -171,6 +181,7 @@ def test_preemptions_and_failures_have_budgets_of_their_own(launch):
 
 
 @pytest.mark.parametrize(("code", "name"), [(42, "preemptions"), (43, "failures")])
+@pytest.mark.processes
 def test_a_budget_that_is_used_up_ends_the_job(launch, code, name):
     job = launch(f"sys.exit({code})", processes=1, max_preemptions=2, max_failures=2)
     ended, lines = job.wait()
@@ -180,6 +191,7 @@ def test_a_budget_that_is_used_up_ends_the_job(launch, code, name):
     assert last == f"host-0 ended with {code}; {used}"
 
 
+@pytest.mark.processes
 def test_a_host_that_was_killed_is_named(launch):
     code, lines = launch("""
 if starts == 1 and me == 1:
@@ -193,6 +205,7 @@ if starts == 1:
     ]
 
 
+@pytest.mark.processes
 def test_a_job_that_is_stopped_before_its_next_start_is_not_started(launch):
     job = launch("sys.exit(43)", processes=1, between=600.0)
     assert any(b"starting again in 30 s" in line for line in job.process.stdout)
@@ -207,6 +220,7 @@ def test_a_job_that_is_stopped_before_its_next_start_is_not_started(launch):
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
+@pytest.mark.processes
 def test_a_signal_goes_to_all_and_the_job_is_not_started_again(launch, name):
     job = launch("""
 def save(number, frame):
@@ -229,6 +243,7 @@ while True:
     assert len(job.starts("host-0")) == 1
 
 
+@pytest.mark.processes
 def test_every_further_signal_is_passed_on(launch):
     job = launch("""
 seen = []
@@ -248,6 +263,7 @@ sys.exit(42)
     assert job.wait()[0] == 42
 
 
+@pytest.mark.processes
 def test_a_signal_that_was_ignored_at_the_start_stays_ignored(launch):
     """As under nohup, and in a shell's background."""
     job = launch(
@@ -272,6 +288,7 @@ while True:
     assert of("host-0", lines) == of("host-1", lines) == [b"['SIGHUP', 'SIGINT']"]
 
 
+@pytest.mark.processes
 def test_stopping_a_job_that_waits_for_a_frozen_process_is_no_failure(launch):
     """One has failed, the other would be killed some time later for not noticing."""
     job = launch(
@@ -295,6 +312,7 @@ sys.exit(43)
     assert said(lines)[-1].endswith("not started again")
 
 
+@pytest.mark.processes
 def test_a_process_that_a_passed_on_signal_ends_has_lost_nothing(launch):
     """It had not come so far that it could save: the job was stopped, not lost."""
     job = launch("mark(f'{host} ready'); time.sleep(600)")
@@ -303,12 +321,14 @@ def test_a_process_that_a_passed_on_signal_ends_has_lost_nothing(launch):
     assert job.wait()[0] == 42
 
 
+@pytest.mark.processes
 def test_a_terminal_reaches_the_processes_only_through_the_launcher(launch):
     code, lines = launch("print(os.getsid(0) == os.getpgid(0) == os.getpid())").wait()
     assert code == 0
     assert of("host-0", lines) == of("host-1", lines) == [b"True"]
 
 
+@pytest.mark.processes
 def test_what_does_not_end_in_its_grace_is_killed(launch):
     job = launch(
         """
@@ -334,6 +354,7 @@ while True:
 # What is left behind
 
 
+@pytest.mark.processes
 def test_one_that_outlives_a_failure_is_asked_and_killed(launch):
     """What it answers is not the reason: the job starts again for the one that was killed."""
     job = launch(
@@ -366,6 +387,7 @@ while True:
     assert not any(map(is_there, job.pids()))
 
 
+@pytest.mark.processes
 def test_those_that_end_by_themselves_after_a_failure_are_left_alone(launch):
     code, lines = launch("""
 if me == 0:
@@ -381,6 +403,7 @@ sys.exit(45)
 
 
 @pytest.mark.parametrize("state", ["at work", "ignores SIGTERM", "stopped"])
+@pytest.mark.processes
 def test_no_process_outlives_a_launcher_that_is_killed(launch, state):
     job = launch(f"""
 if {state!r} == "ignores SIGTERM":
@@ -396,6 +419,7 @@ time.sleep(600)
     until(lambda: not any(map(is_there, job.pids())))
 
 
+@pytest.mark.processes
 def test_what_a_process_started_ends_with_it_and_holds_nothing_up(launch):
     """Its children have its pipes, which therefore never end."""
     job = launch(
@@ -418,6 +442,7 @@ os._exit(0)
 
 
 @pytest.mark.parametrize("option", ["SO_REUSEADDR", "SO_REUSEPORT"])
+@pytest.mark.processes
 def test_nobody_but_process_0_is_given_the_port_of_the_job(launch, option):
     code, lines = launch(f"""
 address, port = place["coordinator"].split(":")

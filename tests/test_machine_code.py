@@ -153,6 +153,7 @@ print(permute(np.uint64(7), np.arange(5), 5).tolist(), permute.stats.cache_hits.
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_processes_share_a_folder_and_survive_its_damage(tmp_path):
     """Two at once; then a third, whose every file is damaged; then one that finds all."""
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}

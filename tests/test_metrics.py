@@ -84,6 +84,7 @@ def test_numbers_that_are_not_finite_are_null_and_nan_when_read(tmp_path):
     assert np.isnan(read["loss"])
 
 
+@pytest.mark.processes
 def test_a_killed_process_loses_no_line_and_the_next_one_starts_on_its_own(tmp_path):
     script = (
         "import os, signal, sys; from etils import epath\n"
@@ -103,10 +104,12 @@ def test_a_killed_process_loses_no_line_and_the_next_one_starts_on_its_own(tmp_p
     assert [(r["kind"], r["step"]) for r in there[49:]] == [("skipped", 49), ("start", 7)]
 
 
+@pytest.mark.processes
 def test_a_full_disk_is_one_line_for_each_file_and_what_was_written_stays(tmp_path):
     """A limit on the size of files fails writes as a full disk does; then there is room again."""
     script = (
         "import resource, sys; from etils import epath; from bert_jax.records import metrics\n"
+        "sys.dont_write_bytecode = True\n"  # Python would keep a module's cut-off bytecode
         "writer = metrics.MetricWriter(epath.Path(sys.argv[1]))\n"
         "_, most = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
         "def write(first):\n"

@@ -302,6 +302,7 @@ def test_the_line_of_the_end_says_what_to_do() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_a_run_whose_numbers_go_wrong_ends_with_44_and_its_last_good_parameters(
     tmp_path: Path,
 ) -> None:

@@ -85,6 +85,7 @@ def test_the_larger_locks_hold_the_smaller() -> None:
     assert core < dev < torch
 
 
+@pytest.mark.processes
 def test_the_command_line_starts_without_heavy_imports() -> None:
     """`bert-jax --help` answers at once: what computes is imported by the command that needs it."""
     heavy = ["jax", "flax", "optax", "orbax", "numpy", "numba", "tokenizers", "matplotlib", "torch"]

@@ -15,6 +15,8 @@ from bert_jax.job.pulse import Pulse
 from bert_jax.job.rendezvous import Met
 from bert_jax.job.watchdog import Watch
 
+pytestmark = pytest.mark.processes  # they wait for deadlines
+
 LIMIT = 60.0  # seconds
 
 

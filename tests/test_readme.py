@@ -20,6 +20,8 @@ from bert_jax import cli
 from bert_jax.config_file import load, shipped
 from bert_jax.config_values import flatten, to_dict
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).resolve().parent.parent
 # In the order they are run, in one folder: docs/data.md builds other stores in place of README's.
 PAGES = [

@@ -167,6 +167,7 @@ def test_a_copy_that_was_damaged_later_is_mended(server, cache, store):
     assert same_files(store.path, open_store(URL).path)
 
 
+@pytest.mark.processes
 def test_a_copy_that_was_killed_goes_on(server, cache, store):
     upload(server, store.path)
     server.faults.latency = 0.5
@@ -180,6 +181,7 @@ def test_a_copy_that_was_killed_goes_on(server, cache, store):
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_processes_of_one_machine_copy_once(server, cache, store):
     upload(server, store.path)
     server.faults.latency = 1.5  # the others must have started while one copies
@@ -244,10 +246,12 @@ def test_a_cache_folder_with_files_of_others_is_refused_untouched(server, cache,
     assert theirs.read_text() == (folder / name).read_text() == "years of work"
 
 
+@pytest.mark.processes
 def test_a_disk_that_fills_up_is_one_line(server, cache, store):
     upload(server, store.path)
     limited = (
         f"import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({BLOCK}, {BLOCK}))\n"
+        "sys.dont_write_bytecode = True\n"  # Python would keep a module's cut-off bytecode
         "from bert_jax.cli import main; sys.exit(main(sys.argv[1:]))"
     )
     code, _, err = finished(python("-c", limited, "data", "verify", f"--store={URL}"))
@@ -274,6 +278,7 @@ def test_what_is_wrong_with_a_store_is_one_line(store_url, says, verb, server, c
     assert says in line
 
 
+@pytest.mark.processes
 def test_what_the_client_says_itself_is_not_shown(server, cache):
     server.faults.fail_every, server.faults.fail_status = 1, 401
     code, _, err = finished(python("-m", "bert_jax", "data", "verify", f"--store={URL}"))
@@ -289,6 +294,7 @@ def test_verify_and_inspect_take_a_store_in_a_bucket(server, cache, tmp_path, ca
     assert main(["data", "inspect", f"--store={URL}", "--examples=1"]) == 0
 
 
+@pytest.mark.processes
 def test_without_the_client_it_says_what_to_install(server, cache):
     code = (
         "import sys; sys.modules['gcsfs'] = None; from bert_jax.cli import main; main(sys.argv[1:])"
@@ -436,6 +442,7 @@ def test_a_bucket_that_is_away_does_not_hold_up_the_end(server, monkeypatch, cap
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_a_run_in_a_bucket_is_killed_and_goes_on_to_the_same_bits(server, cache, tmp_path):
     """Store and folder in the bucket, one request in 50 refused, SIGKILL after a save."""
     store = small_store(tmp_path / "store")

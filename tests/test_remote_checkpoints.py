@@ -125,7 +125,11 @@ def lose_meta(server: Emulator) -> None:
     server.delete("bucket", "run/checkpoints/12/meta/metadata")
 
 
-@pytest.mark.parametrize("damage", [flip, empty, lose_arrays, lose_marker, lose_meta])
+@pytest.mark.parametrize(
+    "damage",
+    [flip, *(pytest.param(how, marks=pytest.mark.slow) for how in (empty, lose_arrays)),
+     lose_marker, pytest.param(lose_meta, marks=pytest.mark.slow)],
+)  # fmt: skip
 def test_what_is_damaged_is_set_aside_and_the_one_before_used(damage, server, capsys):
     three_saves()
     damage(server)
@@ -157,8 +161,22 @@ def test_what_a_killed_process_left_is_removed_and_what_was_complete_stays(serve
 # A storage that does not serve.
 
 
-@pytest.mark.parametrize("names", ["12/params", "12/opt/manifest.ocdbt", "12/meta/metadata"])
-@pytest.mark.parametrize("status", [403, 507])
+@pytest.mark.parametrize(
+    ("names", "status"),
+    [
+        ("12/params", 403),
+        ("12/meta/metadata", 507),
+        *(
+            pytest.param(names, status, marks=pytest.mark.slow)
+            for names, status in (
+                ("12/params", 507),
+                ("12/opt/manifest.ocdbt", 403),
+                ("12/opt/manifest.ocdbt", 507),
+                ("12/meta/metadata", 403),
+            )
+        ),
+    ],
+)
 def test_a_storage_that_cannot_be_read_damages_nothing(names, status, server, capsys):
     three_saves()
     server.faults.fail_names, server.faults.fail_status = names, status
@@ -321,6 +339,7 @@ def status_of(folder: str) -> dict:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("status", [403, 507])
+@pytest.mark.processes
 def test_storage_that_refuses_ends_all_processes_and_a_restart_has_the_same_bits(
     status, server, config, reference, tmp_path
 ):
@@ -346,6 +365,7 @@ def test_storage_that_refuses_ends_all_processes_and_a_restart_has_the_same_bits
 
 
 @pytest.mark.nightly
+@pytest.mark.processes
 def test_a_kill_while_saving_then_an_outage_then_damage_end_in_the_same_bits(
     server, config, reference, tmp_path
 ):
@@ -377,6 +397,7 @@ def test_a_kill_while_saving_then_an_outage_then_damage_end_in_the_same_bits(
 
 
 @pytest.mark.nightly
+@pytest.mark.processes
 def test_records_that_are_refused_end_no_run_and_no_secret_is_written(
     server, config, reference, tmp_path, monkeypatch
 ):

@@ -12,6 +12,8 @@ from bert_jax.errors import LostError, UserError
 from bert_jax.job import rendezvous
 from bert_jax.job.rendezvous import Guest, Met, meet, split_address
 
+pytestmark = pytest.mark.processes  # they wait for deadlines
+
 ABOUT = {"jax": "0.10.2", "configuration": "aaaa"}
 
 

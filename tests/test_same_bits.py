@@ -16,6 +16,8 @@ from bert_jax.errors import STOPPED
 from bert_jax.sharding import use_cpu_devices
 from data_pipeline.store import TokenStore
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory) -> TokenStore:

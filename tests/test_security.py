@@ -214,6 +214,7 @@ def holds_a_secret(data: bytes) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_secrets_of_the_environment_go_nowhere(store: TokenStore, tmp_path: Path) -> None:
     run = tmp_path / "run"
     printed, _ = run_with_secrets(
@@ -236,6 +237,7 @@ def test_secrets_of_the_environment_go_nowhere(store: TokenStore, tmp_path: Path
     assert [str(path) for path in files if holds_a_secret(path.read_bytes())] == []
 
 
+@pytest.mark.processes
 def test_words_of_started_processes_hold_no_secret(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("one", "other")]  # two sources, so two workers
     for folder in folders:

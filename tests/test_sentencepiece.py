@@ -92,6 +92,7 @@ def trained(request: pytest.FixtureRequest) -> Trained:
     return Trained(model, Tokenizer(convert(model, "trained")))
 
 
+@pytest.mark.processes
 def test_a_model_trains_to_the_same_bytes_in_every_process() -> None:
     command = [sys.executable, "-c", TRAIN]
     assert len({subprocess.check_output(command, text=True) for _ in range(3)}) == 1

@@ -90,6 +90,8 @@ for _ in range(3):
 """
 
 
+@pytest.mark.slow
+@pytest.mark.processes
 def test_memory_that_was_freed_is_used_again_without_asking_the_kernel():
     def faults(keeps: bool) -> list[int]:
         command = [sys.executable, "-c", FAULTS.format(keeps=keeps)]

@@ -33,6 +33,7 @@ MARK = "--- compiling: "
 COMPLAINT = "nvoluntary full rematerialization"
 
 pytestmark = [
+    pytest.mark.processes,
     pytest.mark.slow,
     needs_libtpu,
 ]

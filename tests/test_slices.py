@@ -32,6 +32,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 CHIPS_PER_HOST = 4
 
 pytestmark = [
+    pytest.mark.processes,
     pytest.mark.slow,
     needs_libtpu,
 ]

@@ -6,6 +6,8 @@ import secrets
 import pytest
 import soak
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.mark.slow
 def test_a_disturbed_run_has_the_bits_of_one_that_was_not(tmp_path, capsys):

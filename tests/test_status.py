@@ -140,6 +140,7 @@ def test_a_stretch_done_again_counts_from_where_it_is(config, tmp_path):
     assert read(run).step == 31
 
 
+@pytest.mark.processes
 def test_the_command_needs_no_jax(config, tmp_path, capsys):
     run = folder_of_a_run(tmp_path / "run", config, 20)
     script = (
@@ -211,6 +212,7 @@ def test_a_life_with_accidents(config, tmp_path):
     assert fields["goodput"]["share"] == pytest.approx(status.goodput.share)
 
 
+@pytest.mark.processes
 def test_a_killed_trainer_is_known_at_once(config, tmp_path):
     """Its last record is new, but the lock went with the process."""
     run = folder_of_a_run(tmp_path / "run", config, 30)

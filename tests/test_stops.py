@@ -31,6 +31,8 @@ from bert_jax.config import Config
 from bert_jax.errors import LOST, STOPPED
 from bert_jax.records import metrics
 
+pytestmark = pytest.mark.processes
+
 STEPS = 16  # evaluated after 8 and 16, saved after every second
 FOREVER = 1000.0  # seconds that a test does not last
 SLOW_STEPS = {"batch": [3, 0.4]}  # so that there is a while left in which to ask

@@ -160,6 +160,7 @@ else:
         pytest.param("another file", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.processes
 def test_a_page_that_was_cut_away_ends_with_a_line(how, tmp_path):
     folder = small_store(tmp_path / "store").path
     command = [sys.executable, "-c", PROCESS, str(folder), how]

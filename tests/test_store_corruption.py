@@ -138,6 +138,7 @@ def test_the_trap_works(unpickled) -> None:
     assert unpickled.exists()
 
 
+@pytest.mark.processes
 def test_in_a_process_of_its_own_it_is_one_line_too(original, tmp_path) -> None:
     path = shutil.copytree(original.path, tmp_path / "store")
     file = path / "train" / "sentence_lengths.npy"
@@ -273,7 +274,9 @@ def _race(path: Path, cache: Path, number: int, start, results) -> None:
     results.put((number, {name: getattr(found, name).tobytes() for name in COLUMNS}))
 
 
+@pytest.mark.slow  # test_plan.py has a race of processes without damage
 @pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.processes
 def test_processes_that_write_one_plan_do_not_collide(
     damaged: bool, original, plans, tmp_path
 ) -> None:

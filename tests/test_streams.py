@@ -108,6 +108,7 @@ def test_a_stream_of_a_notebook_or_a_test_is_left_alone(shout, capsys):
 
 
 @pytest.mark.parametrize(("how", "lines"), [("| head -1", 1), ("> /dev/full", 0), (">&-", 0)])
+@pytest.mark.processes
 def test_help_ends_without_a_traceback(how, lines):
     command = f"set -o pipefail; {sys.executable} -m bert_jax --help {how}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)

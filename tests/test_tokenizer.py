@@ -27,6 +27,7 @@ def ids(tokenizer: Tokenizer, text: str) -> list[int]:
     return tokenizer.encode_batch([text])[0].tolist()
 
 
+@pytest.mark.processes
 def test_a_vocabulary_trains_to_the_same_bytes_in_every_process() -> None:
     # The library's hash order differs from process to process, so one process shows nothing.
     command = [sys.executable, "-c", TRAIN]

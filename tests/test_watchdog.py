@@ -93,6 +93,7 @@ def test_every_activity_but_other_has_a_deadline(deadlines):
 
 
 @pytest.mark.parametrize("activity", ["compile", "data", "step", "save"])
+@pytest.mark.processes
 def test_a_deadline_ends_the_process_and_says_where_it_was(activity, deadlines):
     body = f"""
 watchdog.others = lambda: "host-3 (process 3): 'data' for 9 s after step 4"
@@ -117,6 +118,7 @@ with watch.doing({activity!r}):
     )
 
 
+@pytest.mark.processes
 def test_what_goes_well_is_left_alone(deadlines):
     """Many short pieces, and a long one that makes progress."""
     body = """
@@ -133,6 +135,7 @@ print("done")
     assert (code, out, err) == (0, "done\n", "")
 
 
+@pytest.mark.processes
 def test_the_first_reason_wins_and_all_hear_of_it(deadlines):
     body = """
 ending.before.append(lambda code, line: 1 / 0)
@@ -148,6 +151,7 @@ time.sleep(60)
     assert err == "reason 1\n"  # to have stopped is no error
 
 
+@pytest.mark.processes
 def test_what_was_told_by_another_is_not_told_again(deadlines):
     body = """
 ending.before.append(lambda code, line: print("told"))

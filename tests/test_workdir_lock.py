@@ -70,6 +70,7 @@ def holder(workdir: Path, *how: str) -> Iterator[tuple[subprocess.Popen, int]]:
             os.kill(child, signal.SIGKILL)
 
 
+@pytest.mark.processes
 def test_a_second_trainer_is_told_who_is_at_work(tmp_path: Path) -> None:
     with holder(tmp_path / "run") as (process, _):
         assert is_held(tmp_path / "run")
@@ -89,6 +90,7 @@ def test_a_second_trainer_is_told_who_is_at_work(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.processes
 def test_a_process_that_dies_leaves_no_lock(number: int, tmp_path: Path) -> None:
     with holder(tmp_path) as (process, _):
         process.send_signal(number)
@@ -98,6 +100,7 @@ def test_a_process_that_dies_leaves_no_lock(number: int, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("how", ["exec", "fork"])
+@pytest.mark.processes
 def test_a_child_that_outlives_its_trainer_does_not_hold_the_lock(how: str, tmp_path: Path) -> None:
     with holder(tmp_path, how) as (process, child):
         process.kill()

@@ -10,6 +10,8 @@ from processes import Job, assert_same_bits, newest_step
 from bert_jax.errors import STOPPED
 from bert_jax.records import goodput, metrics
 
+pytestmark = pytest.mark.processes
+
 PROGRAM = (str(Path(__file__).with_name("clock_process.py")),)
 
 
