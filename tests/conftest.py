@@ -59,6 +59,7 @@ def _caches(tmp_path_factory: pytest.TempPathFactory) -> None:
     compile_cache.use()
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With several workers: a file's tests in one of them; those with processes one at a time.
 

@@ -17,7 +17,6 @@ SIDE, TURNS = 4096, 5
 V5E = BY_DEVICE_KIND["TPU v5 lite"]
 
 pytestmark = [
-    pytest.mark.processes,
     pytest.mark.slow,
     needs_libtpu,
 ]

@@ -15,7 +15,6 @@ SLICES = ["v5e:2x2", "v6e:2x2"]
 LENGTH = 512
 
 pytestmark = [
-    pytest.mark.processes,
     pytest.mark.slow,
     needs_libtpu,
 ]

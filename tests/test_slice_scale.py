@@ -33,7 +33,6 @@ MARK = "--- compiling: "
 COMPLAINT = "nvoluntary full rematerialization"
 
 pytestmark = [
-    pytest.mark.processes,
     pytest.mark.slow,
     needs_libtpu,
 ]

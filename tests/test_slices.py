@@ -32,7 +32,6 @@ REFUSED: dict[str, dict[str, Any]] = {
 CHIPS_PER_HOST = 4
 
 pytestmark = [
-    pytest.mark.processes,
     pytest.mark.slow,
     needs_libtpu,
 ]
