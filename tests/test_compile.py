@@ -219,6 +219,7 @@ def compiles_and_fits(name: str) -> None:
 @pytest.mark.slow
 @needs_libtpu
 @pytest.mark.parametrize("name", QUICK)
+@pytest.mark.processes
 def test_a_quick_config_compiles_and_fits_its_slice(name: str) -> None:
     compiles_and_fits(name)
 
@@ -226,12 +227,14 @@ def test_a_quick_config_compiles_and_fits_its_slice(name: str) -> None:
 @pytest.mark.nightly
 @needs_libtpu
 @pytest.mark.parametrize("name", sorted(set(MEANT) - set(QUICK)))
+@pytest.mark.processes
 def test_every_config_compiles_and_fits_its_slice(name: str) -> None:
     compiles_and_fits(name)
 
 
 @pytest.mark.slow
 @needs_libtpu
+@pytest.mark.processes
 def test_a_step_too_large_is_reported_with_what_would_help() -> None:
     done = compile_for("--config=base", "--config.phases[0].batch_size=65536")
     assert done.returncode == 1, done.stderr
@@ -252,6 +255,7 @@ def test_a_step_too_large_is_reported_with_what_would_help() -> None:
         (["--config.data.store=nowhere"], "nowhere"),
     ],
 )
+@pytest.mark.processes
 def test_what_does_not_go_together_with_a_slice_is_one_line(words: list[str], says: str) -> None:
     done = compile_for("--config=base", *words)
     assert done.returncode == 1
