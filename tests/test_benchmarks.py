@@ -52,7 +52,6 @@ def run(
         ("attention_gradient.py", ["--evaluations=0"], "--evaluations=0: at least 1 is needed"),
         ("input.py", ["--rounds=0"], "--rounds=0: at least 1 is needed"),
         ("input.py", ["--estimates=nowhere"], "--estimates=nowhere: No such file or directory"),
-        ("input.py", ["--store=nowhere"], "nowhere"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(
@@ -70,6 +69,14 @@ def test_what_cannot_be_done_is_one_line(
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("error: ")
     assert line in said
+
+
+@pytest.mark.processes
+def test_a_store_that_is_not_there_is_one_line() -> None:
+    done = run("input.py", "--store=nowhere")
+    assert done.returncode == 1
+    (said,) = done.stderr.splitlines()
+    assert said.startswith("error: nowhere")
 
 
 @pytest.mark.parametrize(

@@ -193,6 +193,7 @@ def test_one_checkpoint_newest_best_or_any(run, capsys):
     assert record["rows"] > 8  # all of it by default
 
 
+@pytest.mark.slow
 def test_a_run_with_a_kernel_is_evaluated_on_devices_without_it(run, capsys, monkeypatch):
     def trained_elsewhere(*words) -> dict:
         meta = read_meta(*words)
