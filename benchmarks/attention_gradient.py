@@ -4,9 +4,9 @@
     python benchmarks/attention_gradient.py --store=/path/to/store  # a store that `data build` made
 
 Trains a model like the demo's, with dropout, in three forms: bfloat16 with attention's gradient as
-it was up to version 0.9 (`attend_before` below), bfloat16 as it is, float32. A seed draws the same
-start, the same rows and the same dropout for all three. Each line has the held-out loss after a few
-numbers of steps.
+it was before it was mended (`attend_before` below), bfloat16 as it is, float32. A seed draws the
+same start, the same rows and the same dropout for all three. Each line has the held-out loss after
+a few numbers of steps.
 
 A CPU without bfloat16 instructions computes in float32 and rounds: the numbers are bfloat16's, the
 times are not.
@@ -180,7 +180,7 @@ class Contender:
 
 
 def attend_before(q, k, v, examples, *, rate=0.0, key=None):
-    """Attention as of version 0.9: y rounded in the sum, t of exponentials not yet rounded."""
+    """Attention as it was: y rounded in the sum, t of exponentials that are not yet rounded."""
     return _attend(q * (q.shape[-1] ** -0.5), k, v, examples, key, rate)
 
 

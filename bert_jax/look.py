@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,12 +15,11 @@ from bert_jax import overview, report
 from bert_jax.batches import make_batches
 from bert_jax.config import Config
 from bert_jax.config_values import from_dict
-from bert_jax.errors import StorageError, UserError
+from bert_jax.errors import UserError
 from bert_jax.terminal import console, plain
-from data_pipeline import atomic
 from data_pipeline.baselines import tokens_per_document
 from data_pipeline.batch import Batch
-from data_pipeline.buckets import is_remote, open_path
+from data_pipeline.buckets import is_remote, open_path, write_named
 from data_pipeline.inspect import (
     Lengths,
     ShownExample,
@@ -227,20 +225,10 @@ def batch(
     shown = decode(_first(arrays, few), vocabulary, chosen[:few])
     _print_examples(shown, [overview.head(example, config.data, store) for example in shown])
     if out:
-        _write_batch(out, arrays)
+        data = io.BytesIO()
+        np.savez(data, allow_pickle=False, **arrays)
+        write_named(out, data.getvalue())
         console.print(f"\nwrote {len(chosen)} rows to {out}: {', '.join(arrays)}")
-
-
-def _write_batch(out: str, arrays: Batch) -> None:
-    data = io.BytesIO()
-    np.savez(data, allow_pickle=False, **arrays)
-    try:
-        if is_remote(out):
-            epath.Path(out).write_bytes(data.getvalue())
-        else:
-            atomic.write_bytes(os.path.realpath(out), data.getvalue())
-    except OSError as error:
-        raise StorageError(f"{out}: cannot be written ({error.strerror or error})") from error
 
 
 def is_batch(path: Path) -> bool:

@@ -2,17 +2,14 @@
 
 import html
 import io
-import os
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from etils import epath
 
-from bert_jax.errors import StorageError
 from bert_jax.terminal import plain
-from data_pipeline import atomic
-from data_pipeline.buckets import is_remote
+from data_pipeline.buckets import write_named
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -102,15 +99,8 @@ class Page:
             StorageError: it cannot be written.
         """
         page = _PAGE.format(title=html.escape(self._title), body="\n".join(self._parts))
-        data = page.encode(errors="backslashreplace")  # halves of characters, of names of files
-        try:
-            if is_remote(path):
-                epath.Path(path).write_bytes(data)
-            else:
-                atomic.write_bytes(os.path.realpath(path), data)
-        except OSError as error:
-            reason = error.strerror or error
-            raise StorageError(f"{os.fspath(path)}: cannot be written ({reason})") from error
+        # Halves of characters: of names of files.
+        write_named(path, page.encode(errors="backslashreplace"))
 
 
 def is_page(path: epath.PathLike) -> bool:

@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 from etils import epath
 
 from data_pipeline import atomic
-from data_pipeline.errors import UserError
+from data_pipeline.errors import StorageError, UserError
 
 ATTEMPTS: Final = 4  # of one operation, each with what the client repeats by itself
 _FIRST_PAUSE: Final = 1.0  # seconds before the second attempt; doubles
@@ -219,6 +219,22 @@ def read_range(path: epath.PathLike, start: int, length: int) -> bytes:
     system = fsspec.filesystem(url.partition("://")[0])
     data: bytes = system.cat_file(url, start=start, end=start + length)
     return data
+
+
+def write_named(path: epath.PathLike, data: bytes) -> None:
+    """Writes a file that a user named: through a link, with its old content until it has the new.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    try:
+        if is_remote(path):
+            open_path(path).write_bytes(data)
+        else:
+            atomic.write_bytes(os.path.realpath(path), data)
+    except OSError as error:
+        reason = error.strerror or error
+        raise StorageError(f"{os.fspath(path)}: cannot be written ({reason})") from error
 
 
 def put(path: epath.PathLike, data: bytes) -> None:

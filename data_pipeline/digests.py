@@ -18,6 +18,12 @@ def unwatched(count: int) -> None:
     """The `Progress` that nobody watches."""
 
 
+def file_digest(path: Path) -> str:
+    """sha256 of a file, in hexadecimal digits."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 class FileDigest:
     """Digests of bytes that arrive in pieces of any size."""
 

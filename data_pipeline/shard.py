@@ -23,7 +23,7 @@ import numpy as np
 
 from data_pipeline import atomic, sentences
 from data_pipeline.clean import clean
-from data_pipeline.digests import FileDigest
+from data_pipeline.digests import FileDigest, file_digest
 from data_pipeline.manifest import manifest_digest, token_type
 from data_pipeline.runners import Report
 from data_pipeline.sources import Document, SourceSpec, kind_of, read
@@ -151,9 +151,7 @@ def damage(unit: Unit) -> str:
         for name in _ARRAYS:
             if not (unit.shard / name).is_file():
                 return f"{name} is missing"
-            with (unit.shard / name).open("rb") as stream:
-                digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            if digest != summary["files"][name]["sha256"]:
+            if file_digest(unit.shard / name) != summary["files"][name]["sha256"]:
                 return f"{name} is not as it was written"
     except OSError as error:
         return f"{_SUMMARY}: {error.strerror}"

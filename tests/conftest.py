@@ -49,8 +49,7 @@ def _caches(tmp_path_factory: pytest.TempPathFactory) -> None:
     """
     kept = cache_dir() / "tests"
     cache = tmp_path_factory.mktemp("cache")
-    for name in ("compiled", "numba"):
-        (kept / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+    (kept / "compiled").mkdir(mode=0o700, parents=True, exist_ok=True)
     (cache / "compiled").symlink_to(kept / "compiled")
     os.environ["BERT_JAX_CACHE"] = str(cache)
     os.environ["NUMBA_CACHE_DIR"] = numba.config.CACHE_DIR = str(kept)

@@ -4,11 +4,11 @@ The format is that of coreutils, so `sha256sum -c SHA256SUMS` checks a copy with
 transformers does not look at the file. It shows damage, not who wrote the folder.
 """
 
-import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from data_pipeline.digests import file_digest
 from data_pipeline.errors import UserError
 
 SUMS = "SHA256SUMS"
@@ -17,7 +17,7 @@ _LINE = re.compile(r"([0-9a-f]{64})  ([\w.-]+)")
 
 def render(folder: Path, names: Iterable[str]) -> str:
     """The text of SHA256SUMS for these files of a folder."""
-    return "".join(f"{digest(folder / name)}  {name}\n" for name in sorted(names))
+    return "".join(f"{file_digest(folder / name)}  {name}\n" for name in sorted(names))
 
 
 def read(folder: Path) -> dict[str, str] | None:
@@ -53,17 +53,11 @@ def check(folder: Path, name: str, sums: Mapping[str, str] | None) -> None:
     if name not in sums:
         raise UserError(f"{folder / SUMS}: does not list {name}; {_REMEDY}")
     try:
-        found = digest(folder / name)
+        found = file_digest(folder / name)
     except OSError as error:
         raise UserError(f"{folder / name}: cannot be read ({error.strerror})") from None
     if found != sums[name]:
         raise UserError(f"{folder / name}: not the file that was exported, says {SUMS}; {_REMEDY}")
-
-
-def digest(file: Path) -> str:
-    """sha256, in hexadecimal digits."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 _REMEDY = f"copy or export the folder again; where you changed it on purpose, remove {SUMS}"

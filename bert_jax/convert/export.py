@@ -24,6 +24,7 @@ from bert_jax.convert.tokenizer_files import json_bytes, lowercases, tokenizer_f
 from bert_jax.errors import StorageError
 from bert_jax.records import metrics
 from data_pipeline import atomic
+from data_pipeline.digests import file_digest
 from data_pipeline.errors import UserError
 from data_pipeline.manifest import read_manifest, split_digest
 from data_pipeline.tokenizer import Tokenizer
@@ -174,7 +175,7 @@ def _free(out: Path | str) -> Path:
         if not out.is_dir() or (held and not (held <= _FILES and _ours(out / WEIGHTS))):
             raise UserError(f"{out}: exists and is not an export of bert-jax; give a new folder")
         sums = checksums.read(out) if SUMS in held else None
-        if sums and CARD in held and checksums.digest(out / CARD) != sums.get(CARD):
+        if sums and CARD in held and file_digest(out / CARD) != sums.get(CARD):
             raise UserError(
                 f"{out / CARD}: was edited since it was exported; move it away or give a new folder"
             )
