@@ -51,10 +51,11 @@ def main() -> None:
 def run(options: argparse.Namespace, folder: Path) -> None:
     import turns
 
-    from bert_jax import compile_cache, sharding
-    from data_pipeline.store import open_store
+    from bert_jax.data_pipeline.store.store import open_store
+    from bert_jax.parallel import partition
+    from bert_jax.runtime import compile_cache
 
-    sharding.use_cpu_devices(1)
+    partition.use_cpu_devices(1)
     os.environ["BERT_JAX_CACHE"] = str(folder / "cache")
     compile_cache.use()  # what the forms have in common is compiled once
     store = open_store(options.store or build(folder / "store"))
@@ -77,8 +78,8 @@ def run(options: argparse.Namespace, folder: Path) -> None:
 
 
 def build(path: Path) -> Path:
-    from data_pipeline.build import build_store, train_tokenizer
-    from data_pipeline.sources import parse_source
+    from bert_jax.data_pipeline.build.build import build_store, train_tokenizer
+    from bert_jax.data_pipeline.sources import parse_source
 
     source = parse_source("python")
     tokenizer = train_tokenizer([source], VOCABULARY, lowercase=True)
@@ -90,7 +91,7 @@ class Contender:
     """A form of training, compiled once for all seeds."""
 
     def __init__(self, store: Any, form: str, options: argparse.Namespace):
-        from bert_jax.config_file import load
+        from bert_jax.config.files import load
 
         config = load("demo")
         model = dataclasses.replace(
@@ -119,44 +120,46 @@ class Contender:
     @functools.cached_property
     def start(self) -> Any:
         """From a random key the parameters at the start, the same for all forms."""
-        from bert_jax import heads
+        from bert_jax.objectives import pretraining_model
 
         config = self.config
         model, compute = config.model, dataclasses.replace(config.compute, dtype="float32")
-        return jax.jit(lambda key: heads.init_params(model, compute, config.objectives, key))
+        return jax.jit(
+            lambda key: pretraining_model.init_params(model, compute, config.objectives, key)
+        )
 
     @functools.cached_property
     def compiled(self) -> tuple:
         """(program, its training step, the held-out rows, the evaluation step)."""
-        from bert_jax import sharding
-        from bert_jax.batches import make_batches
-        from bert_jax.evaluate import HeldOut
-        from bert_jax.kernels import attention_xla
-        from bert_jax.objectives import Corpus
-        from bert_jax.step import make_program
+        from bert_jax.objectives.total import Corpus
+        from bert_jax.ops.attention import xla
+        from bert_jax.parallel import partition
+        from bert_jax.training.batches import make_batches
+        from bert_jax.training.evaluate import HeldOut
+        from bert_jax.training.step import make_program
 
         (phase,) = self.config.phases
         program = make_program(
-            self.config, sharding.make_mesh(self.config.mesh), Corpus.of(self.store)
+            self.config, partition.make_mesh(self.config.mesh), Corpus.of(self.store)
         )
         rows = make_batches(self.config, self.store, self.store.train, phase).batch(0)
-        now = attention_xla.attend
-        attention_xla.attend = self.attend or now
+        now = xla.attend
+        xla.attend = self.attend or now
         try:
             train = program.compile_train(rows, phase)
         finally:
-            attention_xla.attend = now
+            xla.attend = now
         held_out = HeldOut(self.config, phase, self.store)
         return program, train, held_out, held_out.compile(program)
 
     def train(self, seed: int, chunk: int) -> list[float]:
         """The held-out loss after every so many steps."""
-        from bert_jax import sharding
-        from bert_jax.batches import make_batches
+        from bert_jax.parallel import partition
+        from bert_jax.training.batches import make_batches
 
         config, (phase,) = dataclasses.replace(self.config, seed=seed), self.config.phases
         losses = []
-        with jax.set_mesh(sharding.make_mesh(config.mesh)):
+        with jax.set_mesh(partition.make_mesh(config.mesh)):
             program, train, held_out, evaluate = self.compiled
             batches = make_batches(config, self.store, self.store.train, phase)
             state = program.init()
@@ -167,7 +170,7 @@ class Contender:
             )
             for step in range(self.steps):
                 batch = batches.batch(step)
-                placed = sharding.global_batch(
+                placed = partition.global_batch(
                     lambda wanted, b=batch: {k: v[wanted] for k, v in b.items()},
                     program.rows,
                     phase.batch_size,
@@ -217,7 +220,7 @@ _attend.defvjp(_forward, _backward)
 
 
 def _drop(x, key, rate):
-    from bert_jax.dropout import keep_mask
+    from bert_jax.ops.dropout import keep_mask
 
     if key is None or rate == 0:
         return x

@@ -25,14 +25,14 @@ import numpy as np
 import plan
 import tokenizers
 
-from data_pipeline import build
-from data_pipeline.batch import Batches
-from data_pipeline.errors import UserError
-from data_pipeline.masking import MODES, MaskingSpec
-from data_pipeline.plan import PlanSpec
-from data_pipeline.sources import SourceSpec, parse_source, read, units
-from data_pipeline.store import TokenStore, open_store
-from data_pipeline.tokenizer import Tokenizer
+from bert_jax.data_pipeline.batch import Batches
+from bert_jax.data_pipeline.build import build
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.masking import MODES, MaskingSpec
+from bert_jax.data_pipeline.plan.plan import PlanSpec
+from bert_jax.data_pipeline.sources import SourceSpec, parse_source, read, units
+from bert_jax.data_pipeline.store.store import TokenStore, open_store
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
 ROUNDS = 7
 BUILD_ROUNDS = 3

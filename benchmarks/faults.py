@@ -160,8 +160,8 @@ def once(fault: Fault, workdir: Path, folder: Path) -> tuple[float, float, int, 
     from corpus import small_store
     from processes import Job, deep_config, newest_step
 
-    from bert_jax.checkpoint.saved import complete_steps
-    from data_pipeline.store import open_store
+    from bert_jax.checkpoint.catalog import complete_steps
+    from bert_jax.data_pipeline.store.store import open_store
 
     store = folder / "store"
     config = deep_config(
@@ -236,9 +236,9 @@ def measure(
     from etils import epath
     from processes import config_file
 
-    from bert_jax.config_file import load
-    from bert_jax.records import metrics
-    from data_pipeline.store import open_store
+    from bert_jax.config.files import load
+    from bert_jax.data_pipeline.store.store import open_store
+    from bert_jax.metrics import records as metrics
 
     store = folder / "costs"
     opened = open_store(store) if store.exists() else small_store(store, documents=120)
@@ -272,13 +272,13 @@ def measure(
 
 def within(given: str, workdir: str, devices: str) -> None:
     """A run as a program of one's own starts it: without `jax.distributed`."""
-    from bert_jax import sharding
-    from bert_jax.config import Config
-    from bert_jax.config_values import from_dict
+    from bert_jax.config.schema import Config
+    from bert_jax.config.serialization import from_dict
+    from bert_jax.parallel import partition
 
     values = runpy.run_path(given)["get_config"]().to_dict()
-    sharding.use_cpu_devices(int(devices))
-    from bert_jax.train import pretrain
+    partition.use_cpu_devices(int(devices))
+    from bert_jax.training.loop import pretrain
 
     pretrain(from_dict(values, Config), workdir)
 

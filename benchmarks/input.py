@@ -29,8 +29,8 @@ from typing import Any
 import turns
 from made_text import generate_store
 
+from bert_jax.data_pipeline.masking import MODES
 from bert_jax.errors import UserError
-from data_pipeline.masking import MODES
 
 POSITIONS = 32_768  # of a batch
 EXAMPLES = 16  # most in a packed row
@@ -132,7 +132,7 @@ class Rates:
 
 
 def run(options: argparse.Namespace, estimates: list[Estimate], folder: Path) -> None:
-    from bert_jax.sharding import use_cpu_devices
+    from bert_jax.parallel.partition import use_cpu_devices
 
     use_cpu_devices(1)
     os.environ["BERT_JAX_CACHE"] = str(folder / "plans")
@@ -168,7 +168,7 @@ def need(tokens: float, rates: Rates) -> str:
 
 
 def print_needs(measured: dict[int, Rates]) -> None:
-    from launch.accelerators import peak_flops
+    from bert_jax.launch.hardware.accelerators import peak_flops
 
     print(f"\n{'at the peak of its chips':<44}{HEAD}{'of its vCPUs':>14}")
     shares = []
@@ -188,8 +188,8 @@ def print_needs(measured: dict[int, Rates]) -> None:
 
 def flops(model: str, length: int, slots: int) -> float:
     """Operations of a training step for one position of a padded row."""
-    from bert_jax.config_file import load
-    from bert_jax.records.metrics import step_flops
+    from bert_jax.config.files import load
+    from bert_jax.metrics.records import step_flops
 
     phase = dataclasses.replace(
         load(model).phases[0], seq_length=length, max_predictions=slots, batch_size=1
@@ -199,7 +199,7 @@ def flops(model: str, length: int, slots: int) -> float:
 
 def measure(path: Path, lengths: list[int], options: argparse.Namespace) -> dict[int, Rates]:
     """By the length of rows. What is compared is measured in turns."""
-    from data_pipeline.store import open_store
+    from bert_jax.data_pipeline.store.store import open_store
 
     store = open_store(path)
     makers = {length: Maker(store, length, options) for length in lengths}
@@ -221,9 +221,9 @@ class Maker:
     def __init__(self, store: Any, length: int, options: argparse.Namespace):
         import jax
 
-        from bert_jax import sharding
-        from bert_jax.batches import make_batches
-        from bert_jax.config_file import load
+        from bert_jax.config.files import load
+        from bert_jax.parallel import partition
+        from bert_jax.training.batches import make_batches
 
         config = load("base")
         phase = dataclasses.replace(
@@ -238,8 +238,8 @@ class Maker:
             data=dataclasses.replace(config.data, masking=options.masking),
             phases=(phase,),
         )
-        mesh = sharding.make_mesh(config.mesh, jax.devices()[:1])
-        self._rows, self._size = sharding.batch_sharding(mesh), phase.batch_size
+        mesh = partition.make_mesh(config.mesh, jax.devices()[:1])
+        self._rows, self._size = partition.batch_sharding(mesh), phase.batch_size
         self._batches = make_batches(config, store, store.train, phase)
         self._count = options.batches
         # Within the first half of epoch 0, where nothing is planned in the background.
@@ -265,12 +265,12 @@ class Maker:
 
     def _read_ahead(self) -> float:
         """As the trainer reads: arrays on the devices, made by a thread beside it."""
-        from bert_jax import sharding
-        from data_pipeline.batch import prefetch
+        from bert_jax.data_pipeline.batch import prefetch
+        from bert_jax.parallel import partition
 
         def make(step: int) -> Any:
             rows = functools.partial(self._batches.batch, step % self._few)
-            return sharding.global_batch(rows, self._rows, self._size)
+            return partition.global_batch(rows, self._rows, self._size)
 
         start = time.perf_counter()
         for _ in prefetch(make, 0, self._count):

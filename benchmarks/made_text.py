@@ -8,8 +8,8 @@ DOCUMENTS = 500
 
 def generate_store(folder: Path, documents: int = DOCUMENTS) -> Path:
     """Builds it below the folder: random words, in sentences and documents of ordinary lengths."""
-    from data_pipeline.build import build_store, train_tokenizer
-    from data_pipeline.sources import parse_source
+    from bert_jax.data_pipeline.build.build import build_store, train_tokenizer
+    from bert_jax.data_pipeline.sources import parse_source
 
     draw = random.Random(0)
     words = ["".join(draw.choices("aeioubdklmnrst", k=draw.randint(2, 9))) for _ in range(3000)]

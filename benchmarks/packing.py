@@ -37,10 +37,10 @@ def main() -> None:
 
 
 def run(options: argparse.Namespace, folder: Path) -> None:
-    from bert_jax.sharding import use_cpu_devices
-    from data_pipeline.build import build_store, train_tokenizer
-    from data_pipeline.sources import parse_source
-    from data_pipeline.store import open_store
+    from bert_jax.data_pipeline.build.build import build_store, train_tokenizer
+    from bert_jax.data_pipeline.sources import parse_source
+    from bert_jax.data_pipeline.store.store import open_store
+    from bert_jax.parallel.partition import use_cpu_devices
 
     use_cpu_devices(DEVICES)
     os.environ["BERT_JAX_CACHE"] = str(folder / "plans")
@@ -72,11 +72,11 @@ class Contender:
     def __init__(self, store, pairing: str, length: int, examples: int):
         import jax
 
-        from bert_jax import sharding
-        from bert_jax.batches import make_batches
-        from bert_jax.config_file import load
-        from bert_jax.objectives import Corpus
-        from bert_jax.step import make_program
+        from bert_jax.config.files import load
+        from bert_jax.objectives.total import Corpus
+        from bert_jax.parallel import partition
+        from bert_jax.training.batches import make_batches
+        from bert_jax.training.step import make_program
 
         config = load("wiki_books_small")
         phase = dataclasses.replace(
@@ -92,7 +92,7 @@ class Contender:
             data=dataclasses.replace(config.data, store=str(store.path), pairing=pairing),
             phases=(phase,),
         )
-        mesh = sharding.make_mesh(config.mesh)
+        mesh = partition.make_mesh(config.mesh)
         batches = make_batches(config, store, store.train, phase)
         made = [batches.batch(step) for step in range(BATCHES)]
         self.real = [int((batch["example_ids"] > 0).sum()) for batch in made]
@@ -102,7 +102,7 @@ class Contender:
             program = make_program(config, mesh, Corpus.of(store))
             rows = program.rows
             self.placed = [
-                sharding.global_batch(lambda lines, b=b: {k: v[lines] for k, v in b.items()},
+                partition.global_batch(lambda lines, b=b: {k: v[lines] for k, v in b.items()},
                                       rows, phase.batch_size)
                 for b in made
             ]  # fmt: skip

@@ -36,9 +36,9 @@ def write_start(config: Any, pad_token_id: int, folder: Path) -> None:
     """Our first parameters and their configuration, as `load_model` reads them."""
     import jax
 
-    from bert_jax.convert.bert_config import to_config_json
-    from bert_jax.convert.names import to_transformers
-    from bert_jax.heads import init_params
+    from bert_jax.convert.hf_config import to_config_json
+    from bert_jax.convert.weights import to_transformers
+    from bert_jax.objectives.pretraining_model import init_params
 
     key = jax.random.key(config.seed)
     params = init_params(config.model, config.compute, config.objectives, key)

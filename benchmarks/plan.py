@@ -19,14 +19,14 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline import build
-from data_pipeline.masking import MaskingSpec
-from data_pipeline.packing import packing_bound
-from data_pipeline.pairing import MODES, PAIRS, Pairing
-from data_pipeline.plan import PlanSpec
-from data_pipeline.plan_cache import Plans
-from data_pipeline.sources import parse_source
-from data_pipeline.store import Split, open_store
+from bert_jax.data_pipeline.build import build
+from bert_jax.data_pipeline.masking import MaskingSpec
+from bert_jax.data_pipeline.pairing import MODES, PAIRS, Pairing
+from bert_jax.data_pipeline.plan.cache import Plans
+from bert_jax.data_pipeline.plan.packing import packing_bound
+from bert_jax.data_pipeline.plan.plan import PlanSpec
+from bert_jax.data_pipeline.sources import parse_source
+from bert_jax.data_pipeline.store.store import Split, open_store
 
 # Most tokens and prediction slots of an example; tokens and examples of a row.
 SHAPES = ((128, 20, 128, 8), (128, 20, 512, 32), (512, 77, 512, 8))

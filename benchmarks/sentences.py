@@ -22,10 +22,10 @@ from pathlib import Path
 
 import sentencex
 
-from data_pipeline import sentences
-from data_pipeline.errors import UserError
-from data_pipeline.shard import cleaned
-from data_pipeline.sources import SourceSpec, parse_source, read, units
+from bert_jax.data_pipeline.build.shard import cleaned
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.sources import SourceSpec, parse_source, read, units
+from bert_jax.data_pipeline.text import sentences
 
 LONG = 100  # words
 _SPAN = re.compile(

@@ -22,10 +22,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bert_jax.config_file import shipped
-from bert_jax.config_values import nearest
+from bert_jax.config.files import shipped
+from bert_jax.config.serialization import nearest
 from bert_jax.errors import UserError
-from launch import slices
+from bert_jax.launch.hardware import slices
 
 ROOT = Path(__file__).resolve().parent.parent
 # Sixteen chips each. Names count cores, but of v5e and v6e chips.

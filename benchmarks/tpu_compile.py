@@ -225,17 +225,18 @@ def compile_apart(job: Job, peer: str | None) -> Job:
 
 def do(job: Job) -> None:
     """A process of its own: compiles one program, prints its figures as a line of JSON."""
-    from bert_jax.aot import analysis, topology
+    from bert_jax.aot import topology
+    from bert_jax.aot.cost import analysis
 
     talk = turns.talk_apart()
     topology.prepare()  # before anything imports JAX
-    from bert_jax import sharding
-    from launch import slices
+    from bert_jax.launch.hardware import slices
+    from bert_jax.parallel import partition
 
     row = Row(**job["row"])
     of = slices.find(row.slice)
     config = config_of(row, of.devices, job)
-    mesh = sharding.make_mesh(config.mesh, topology.devices(of))
+    mesh = partition.make_mesh(config.mesh, topology.devices(of))
     start = time.perf_counter()
     lowered = lower_peer(config, mesh, job) if "generator" in job else lower_ours(config, mesh)
     lowering = time.perf_counter() - start
@@ -264,7 +265,7 @@ def do(job: Job) -> None:
 
 def config_of(row: Row, devices: int, job: Job) -> Any:
     """The shipped config on the row's shapes."""
-    from bert_jax.config_file import load
+    from bert_jax.config.files import load
 
     config = load(row.model)
     layers = job["layers"] or config.model.num_hidden_layers
@@ -286,9 +287,9 @@ def config_of(row: Row, devices: int, job: Job) -> Any:
 
 
 def lower_ours(config: Any, mesh: Any) -> Any:
-    from bert_jax.aot import program
+    from bert_jax.aot import lower
 
-    return program.lower(config, config.phases[0], mesh)
+    return lower.lower(config, config.phases[0], mesh)
 
 
 def lower_peer(config: Any, mesh: Any, job: Job) -> Any:

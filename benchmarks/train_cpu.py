@@ -76,7 +76,7 @@ def use_two_cores() -> None:
 
 def config_of(model: str) -> Any:
     """The shipped config with what all share: float32, dropout, AdamW at a constant rate."""
-    from bert_jax.config_file import load
+    from bert_jax.config.files import load
 
     config = peer_torch.same_recipe(load(MODELS[model]))
     return dataclasses.replace(
@@ -98,10 +98,10 @@ def config_of(model: str) -> Any:
 
 def prepare(model: str, path: Path | None, folder: Path) -> list[Batch]:
     """Writes the batches and the parameters that all contenders begin with."""
-    from bert_jax.batches import make_batches
-    from data_pipeline.build import build_store, train_tokenizer
-    from data_pipeline.sources import parse_source
-    from data_pipeline.store import open_store
+    from bert_jax.data_pipeline.build.build import build_store, train_tokenizer
+    from bert_jax.data_pipeline.sources import parse_source
+    from bert_jax.data_pipeline.store.store import open_store
+    from bert_jax.training.batches import make_batches
 
     os.environ["BERT_JAX_CACHE"] = str(folder / "plans")
     config = config_of(model)
@@ -155,15 +155,15 @@ def contender_step(contender: str, model: str, folder: Path) -> Iterator[Step]:
 def our_step(model: str, folder: Path) -> Iterator[Step]:
     import jax
 
-    from bert_jax import sharding
-    from bert_jax.objectives import Corpus
-    from bert_jax.step import make_program
-    from data_pipeline.store import open_store
+    from bert_jax.data_pipeline.store.store import open_store
+    from bert_jax.objectives.total import Corpus
+    from bert_jax.parallel import partition
+    from bert_jax.training.step import make_program
 
-    sharding.use_cpu_devices(THREADS)
-    sharding.keep_memory()
+    partition.use_cpu_devices(THREADS)
+    partition.keep_memory()
     config = config_of(model)
-    mesh = sharding.make_mesh(config.mesh)
+    mesh = partition.make_mesh(config.mesh)
     rows = config.phases[0].batch_size
     with jax.set_mesh(mesh):
         store = open_store(Path((folder / "store.txt").read_text()), verify=False)
@@ -172,7 +172,7 @@ def our_step(model: str, folder: Path) -> Iterator[Step]:
 
         def step(batch: Batch) -> float:
             nonlocal state
-            placed = sharding.global_batch(
+            placed = partition.global_batch(
                 lambda wanted: {k: v[wanted] for k, v in batch.items()}, program.rows, rows
             )
             state, metrics = program.train(state, placed)
@@ -222,7 +222,7 @@ def torch_step(folder: Path, *, masked_only: bool) -> Step:
 
 def flops_of(contender: str, model: str) -> float:
     """Floating-point operations of the matrix products of a step, padding included."""
-    from bert_jax.records.metrics import step_flops
+    from bert_jax.metrics.records import step_flops
 
     config = config_of(model)
     (phase,), H = config.phases, config.model.hidden_size

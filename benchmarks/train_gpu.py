@@ -177,7 +177,7 @@ def ask_peak(options: argparse.Namespace, environment: dict[str, str]) -> tuple[
 
 def config_of(case: Case, attention_dropout: float, packed: bool) -> Any:
     """The shipped config with what both sides share."""
-    from bert_jax.config_file import load
+    from bert_jax.config.files import load
 
     config = peer_torch.same_recipe(load(case.model))
     return dataclasses.replace(
@@ -269,9 +269,9 @@ def prepare(
     case: Case, attention_dropout: float, packed: bool, path: Path, folder: Path
 ) -> tuple[list[int], float]:
     """Writes what a contender begins with: (real tokens of each batch, operations of a step)."""
-    from bert_jax.batches import make_batches
-    from bert_jax.records.metrics import step_flops
-    from data_pipeline.store import open_store
+    from bert_jax.data_pipeline.store.store import open_store
+    from bert_jax.metrics.records import step_flops
+    from bert_jax.training.batches import make_batches
 
     folder.mkdir()
     os.environ["BERT_JAX_CACHE"] = str(folder.parent / "plans")
@@ -358,18 +358,18 @@ def our_contender(talk: Any, config: Any, batches: list[turns.Batch], path: Path
     import jax
     from etils import epath
 
-    from bert_jax import sharding
-    from bert_jax.objectives import Corpus
-    from bert_jax.profiling import FOLDER, Profiler, Steps
-    from bert_jax.step import make_program
-    from data_pipeline.store import open_store
+    from bert_jax.data_pipeline.store.store import open_store
+    from bert_jax.objectives.total import Corpus
+    from bert_jax.parallel import partition
+    from bert_jax.training.profiling import FOLDER, Profiler, Steps
+    from bert_jax.training.step import make_program
 
-    mesh = sharding.make_mesh(config.mesh, jax.devices()[:1])
+    mesh = partition.make_mesh(config.mesh, jax.devices()[:1])
     (phase,) = config.phases
     with jax.set_mesh(mesh):
         program = make_program(config, mesh, Corpus.of(open_store(path, verify=False)))
         placed = [
-            sharding.global_batch(
+            partition.global_batch(
                 lambda rows, batch=batch: {k: v[rows] for k, v in batch.items()},
                 program.rows,
                 phase.batch_size,

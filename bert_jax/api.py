@@ -15,12 +15,12 @@ import numpy as np
 import tokenizers
 from flax import nnx
 
-from bert_jax.config import ComputeConfig, ModelConfig
-from bert_jax.convert import names
-from bert_jax.convert.folder import read_folder
-from bert_jax.heads import declare
-from data_pipeline.errors import UserError
-from data_pipeline.tokenizer import Tokenizer
+from bert_jax.config.schema import ComputeConfig, ModelConfig
+from bert_jax.convert import weights
+from bert_jax.convert.reader import read_folder
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.objectives.pretraining_model import declare
 
 Pooling = Literal["mean", "cls", "pooled"]
 # Rows are padded to one of these lengths (or to the model's limit), so few shapes are compiled.
@@ -63,7 +63,7 @@ class Model:
         config: ModelConfig,
         params: dict[str, Any],
         tokenizer: Tokenizer,
-        groups: frozenset[names.Group],
+        groups: frozenset[weights.Group],
     ):
         """groups: those parts of `params` that hold trained values."""
         self.config, self.tokenizer = config, tokenizer
@@ -72,7 +72,7 @@ class Model:
         self._encoder = tokenizers.Tokenizer.from_str(tokenizer.json.decode())
         self._encoder.no_padding()
         self._encoder.no_truncation()
-        graph, _ = declare(config, ComputeConfig.plain(), names.objectives(groups))
+        graph, _ = declare(config, ComputeConfig.plain(), weights.objectives(groups))
         self._hidden = jax.jit(partial(_hidden, graph))
         self._vectors = jax.jit(partial(_vectors, graph), static_argnames="pooling")
         self._fills = jax.jit(partial(_fills, graph), static_argnames="top_k")
@@ -145,7 +145,7 @@ class Model:
             for pair in zip(np.asarray(ids), _finite(probabilities), strict=True)
         ][: len(masks)]
 
-    def _need(self, group: names.Group, instead: str) -> None:
+    def _need(self, group: weights.Group, instead: str) -> None:
         if group not in self._groups:
             what = {"pooler": "pooler", "mlm": "masked-language-model head"}[group]
             raise UserError(f"this model was saved without its {what}; {instead}")
@@ -192,8 +192,8 @@ def load(path: Path | str) -> Model:
             kind of BERT that is computed differently; says which and what to do.
     """
     folder = read_folder(Path(path))
-    params = names.from_transformers(folder.tensors, folder.config, require=("encoder",))
-    groups = frozenset(names.present(folder.tensors))
+    params = weights.from_transformers(folder.tensors, folder.config, require=("encoder",))
+    groups = frozenset(weights.present(folder.tensors))
     return Model(folder.config, params, folder.tokenizer, groups)
 
 

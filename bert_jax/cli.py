@@ -7,22 +7,14 @@ from collections.abc import Iterable, Sequence
 
 from absl import flags
 
-from bert_jax.config_values import nearest
-from bert_jax.errors import (
-    DONE,
-    USAGE,
-    StoppedError,
-    UsageError,
-    UserError,
-    code_of,
-    line_of,
-)
-from bert_jax.streams import Outliving, outliving
-from bert_jax.verbs import compile, data, launch, look, train, use
-from bert_jax.verbs.verb import Verb, help_of
+from bert_jax.commands import compile, convert, data, launch, look, pretrain
+from bert_jax.commands.command import Verb, help_of
+from bert_jax.config.serialization import nearest
+from bert_jax.errors import DONE, USAGE, StoppedError, UsageError, UserError, code_of, line_of
+from bert_jax.runtime.streams import Outliving, outliving
 
 VERBS: dict[str, Verb] = (
-    train.VERBS | data.VERBS | look.VERBS | use.VERBS | compile.VERBS | launch.VERBS
+    pretrain.VERBS | data.VERBS | look.VERBS | convert.VERBS | compile.VERBS | launch.VERBS
 )
 
 
@@ -47,7 +39,7 @@ def _guarded(words: list[str]) -> int:
         if code is None:
             raise
         said = "" if isinstance(error, StoppedError) else "error: "
-        from bert_jax.terminal import plain
+        from bert_jax.runtime.console import plain
 
         print(said, plain(line_of(error)), sep="", file=sys.stderr)
         return code
@@ -103,7 +95,7 @@ def define(name: str, rest: Sequence[str]) -> tuple[flags.FlagValues, list[str]]
     """
     values, words = flags.FlagValues(), [_underscored(word) for word in rest]
     if not VERBS[name].starts and any(word.startswith("--config") for word in words):
-        from bert_jax.config_file import resolve
+        from bert_jax.config.files import resolve
 
         words = resolve(words)
     VERBS[name].define(values, words)

@@ -9,14 +9,16 @@ from typing import TypeVar
 import numpy as np
 from etils import epath
 
-from bert_jax import compile_cache, report, sharding
-from bert_jax.config import Config
-from bert_jax.config_file import load
-from bert_jax.terminal import console
-from data_pipeline.build import build_store, train_tokenizer
-from data_pipeline.sources import SourceSpec, guess_kind, parse_source
-from data_pipeline.store import TokenStore
-from data_pipeline.tokenizer import Tokenizer
+from bert_jax.config.files import load
+from bert_jax.config.schema import Config
+from bert_jax.data_pipeline.build.build import build_store, train_tokenizer
+from bert_jax.data_pipeline.sources import SourceSpec, guess_kind, parse_source
+from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.parallel import partition
+from bert_jax.reporting import html
+from bert_jax.runtime import compile_cache
+from bert_jax.runtime.console import console
 
 T = TypeVar("T")
 
@@ -36,7 +38,7 @@ def demo(workdir: Path, *, data: str | None = None, steps: int | None = None) ->
         UserError: the text cannot be used, or the workdir was made from other text.
         StoppedError: interrupted while training; everything is saved.
     """
-    sharding.use_cpu_devices(2)
+    partition.use_cpu_devices(2)
     compile_cache.use()
     workdir.mkdir(parents=True, exist_ok=True)
     config = load("demo")
@@ -88,10 +90,10 @@ def _adapt(config: Config, store: TokenStore, steps: int | None) -> Config:
 
 
 def _pretrain(config: Config, run: Path) -> None:
-    from bert_jax.job import distributed, session
-    from bert_jax.train import pretrain
+    from bert_jax.distributed import job, peers
+    from bert_jax.training.loop import pretrain
 
-    with session.started(config, distributed.lone_place(), {}) as started:
+    with job.started(config, peers.lone_place(), {}) as started:
         pretrain(config, run, job=started)
 
 
@@ -151,13 +153,13 @@ def _masked_sentences(store: TokenStore, seed: int) -> list[tuple[str, str]]:
 
 
 def _report(workdir: Path, store: TokenStore, fills: Sequence[Fill]) -> None:
-    page = report.Page("bert-jax demo")
+    page = html.Page("bert-jax demo")
     (source,) = store.manifest["sources"]
     page.text(
         f"{source['documents']:,} documents, {len(store.train.tokens):,} training tokens and "
         f"{len(store.held_out.tokens):,} held-out tokens of a vocabulary of {store.vocab_size:,}."
     )
-    report.add_training(page, epath.Path(workdir / "run"))
+    html.add_training(page, epath.Path(workdir / "run"))
     page.heading("Masks filled by the exported model")
     page.text("Sentences of the held-out documents, one word hidden from the model.")
     rows = [(fill.masked, fill.truth, fill.guesses) for fill in fills]

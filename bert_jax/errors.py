@@ -2,7 +2,7 @@
 
 import errno
 
-from data_pipeline.errors import StorageError, UserError
+from bert_jax.data_pipeline.errors import StorageError, UserError
 
 DONE = 0
 FAILED = 1  # UserError: bad input, said in one line

@@ -20,7 +20,7 @@ sentence, 79.0 with neither (table 5, quoted from memory); for BERT-base nothing
 
 from ml_collections import ConfigDict
 
-from configs import base
+from bert_jax.configs import base
 
 SLICE = "v5e-16"
 

@@ -7,7 +7,7 @@ The demo fills in the store and the vocabulary size.
 
 from ml_collections import ConfigDict
 
-from configs import tiny
+from bert_jax.configs import tiny
 
 
 def get_config() -> ConfigDict:

@@ -12,7 +12,7 @@ of `wiki_books_large`.
 
 from ml_collections import ConfigDict
 
-from configs import base
+from bert_jax.configs import base
 
 SLICE = "v5e-64"
 

@@ -17,7 +17,8 @@ google-research/bert, whose program reads parameters only. `large_lamb_64k_nvidi
 whose every value is published.
 
 Other than there: activations between layers are bfloat16; what they were there is not known here.
-LAMB is the variant of most implementations (`bert_jax/lamb.py`), which the paper's need not be.
+LAMB is the variant of most implementations (`bert_jax/training/lamb.py`), which the paper's need
+not be.
 And as in `base`: new pairs and masks in every epoch, random second sentences of the same source,
 losses over the whole batch.
 
@@ -28,7 +29,7 @@ tried on either.
 
 from ml_collections import ConfigDict
 
-from configs import base, large
+from bert_jax.configs import base, large
 
 SLICE = "v5e-128"
 

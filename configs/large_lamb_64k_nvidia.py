@@ -22,7 +22,7 @@ tried on either.
 
 from ml_collections import ConfigDict
 
-from configs import large_lamb_64k
+from bert_jax.configs import large_lamb_64k
 
 SLICE = "v5e-128"
 

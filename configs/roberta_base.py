@@ -27,7 +27,7 @@ not tried.
 
 from ml_collections import ConfigDict
 
-from configs import base
+from bert_jax.configs import base
 
 SLICE = "v5e-16"
 

@@ -16,7 +16,7 @@ scaled loss (the clamp on attention scores is for that). Losses are divided by t
 whole batch, there by those of each GPU. A batch is 256 rows of any length, there what fits 4096
 tokens on each GPU, rows of about one length together. First weights are cut at two deviations.
 Slips that are not copied: blocks that are lost (`pairing/blocks.py`) and two rates of the schedule
-(`bert_jax/schedule.py`).
+(`bert_jax/training/schedule.py`).
 
 The README's command is that of the large model; the authors' scripts for the base model
 (`all_slurm/`) have learning rate 2.5e-4. Read, not run: that command divides the gradient by the
@@ -27,7 +27,7 @@ acts and eps weighs about 600 times as much as here. Scripts that switch this of
 
 from ml_collections import ConfigDict
 
-from configs import base
+from bert_jax.configs import base
 
 SLICE = "v5e-16"
 

@@ -8,7 +8,7 @@ schedule, float32.
 
 from ml_collections import ConfigDict
 
-from configs import base
+from bert_jax.configs import base
 
 
 def get_config() -> ConfigDict:

@@ -22,7 +22,7 @@ divided by the counts of the whole batch, there by those of each core, plus 1e-5
 
 from ml_collections import ConfigDict
 
-from configs import base
+from bert_jax.configs import base
 
 SLICE = "v5e-16"
 

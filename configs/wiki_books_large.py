@@ -13,7 +13,7 @@ Other than there: as in `wiki_books_base`, activations in bfloat16 among it.
 
 from ml_collections import ConfigDict
 
-from configs import base, large
+from bert_jax.configs import base, large
 
 SLICE = "v5e-64"
 

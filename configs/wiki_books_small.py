@@ -12,7 +12,7 @@ accuracy 71.7 % (58.8 %); docs/results.md has the curves.
 
 from ml_collections import ConfigDict
 
-from configs import tiny
+from bert_jax.configs import tiny
 
 
 def get_config() -> ConfigDict:

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from data_pipeline.draws import fold
-from data_pipeline.machine_code import compiled
-from data_pipeline.masking import (
+from bert_jax.data_pipeline.masking import (
     ROBERTA,
     TOKEN,
     WHOLE_WORD,
@@ -19,10 +17,12 @@ from data_pipeline.masking import (
     empty_notes,
     mask_example,
 )
-from data_pipeline.plan import Plan, read_only
+from bert_jax.data_pipeline.plan.plan import Plan, read_only
+from bert_jax.data_pipeline.random.draws import fold
+from bert_jax.data_pipeline.random.numba_jit import compiled
 
 if TYPE_CHECKING:
-    from data_pipeline.tokenizer import SpecialIds
+    from bert_jax.data_pipeline.tokenizer.tokenizer import SpecialIds
 
 Batch = dict[str, np.ndarray]
 

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from data_pipeline.assemble import Assembler, Batch
-from data_pipeline.draws import MASKING, ORDER, permute, stream_key
-from data_pipeline.errors import UserError
-from data_pipeline.masking import MaskingSpec
-from data_pipeline.packing import packing_bound
-from data_pipeline.pairing import PAIRS
-from data_pipeline.plan import PlanSpec
-from data_pipeline.plan_cache import Plans
+from bert_jax.data_pipeline.assemble import Assembler, Batch
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.masking import MaskingSpec
+from bert_jax.data_pipeline.pairing import PAIRS
+from bert_jax.data_pipeline.plan.cache import Plans
+from bert_jax.data_pipeline.plan.packing import packing_bound
+from bert_jax.data_pipeline.plan.plan import PlanSpec
+from bert_jax.data_pipeline.random.draws import MASKING, ORDER, permute, stream_key
 
 if TYPE_CHECKING:
-    from data_pipeline.store import Split
-    from data_pipeline.tokenizer import SpecialIds
+    from bert_jax.data_pipeline.store.store import Split
+    from bert_jax.data_pipeline.tokenizer.tokenizer import SpecialIds
 
 T = TypeVar("T")
 _STUCK = 5.0  # seconds after which a batch in the making is not waited for any more

@@ -26,8 +26,8 @@ import numba
 import pytest
 from hypothesis import settings
 
-from bert_jax import compile_cache
-from data_pipeline.cache import cache_dir
+from bert_jax.data_pipeline.storage.cache_dir import cache_dir
+from bert_jax.runtime import compile_cache
 
 # Before any test starts a backend. CPU devices even where an accelerator is present.
 jax.config.update("jax_platforms", "cpu")
@@ -127,7 +127,7 @@ def tokenizer():
     """A small WordPiece tokenizer of many scripts."""
     from exported import TEXTS
 
-    from data_pipeline.tokenizer import Tokenizer
+    from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
     return Tokenizer.train(TEXTS[:7], 400, lowercase=True)
 
@@ -165,8 +165,8 @@ def exported(tokenizer, tmp_path):
     from exported import random_params
     from small import model_config
 
-    from bert_jax.convert.card import Card
     from bert_jax.convert.export import export
+    from bert_jax.convert.model_card import Card
 
     config = dataclasses.replace(model_config(), vocab_size=tokenizer.vocab_size)
     params = random_params(config)

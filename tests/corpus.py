@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_jax.config import Config
-from bert_jax.config_file import load
-from data_pipeline.store import TokenStore
-from data_pipeline.store_writer import StoredDocument, write_store
-from data_pipeline.tokenizer import Tokenizer
+from bert_jax.config.files import load
+from bert_jax.config.schema import Config
+from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.data_pipeline.store.writer import StoredDocument, write_store
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORDS = 95

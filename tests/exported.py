@@ -10,9 +10,9 @@ from goldens import case as cases
 from goldens.case import CASES
 from small import COMPUTE, model_config
 
-from bert_jax import heads
-from bert_jax.config import ModelConfig
-from bert_jax.convert import names
+from bert_jax.config.schema import ModelConfig
+from bert_jax.convert import weights
+from bert_jax.objectives.pretraining_model import init_params
 
 PAIRS = ("mlm", "nsp")
 TEXTS = [
@@ -40,12 +40,12 @@ def large_config() -> ModelConfig:
 
 def random_params(config: ModelConfig, learned: tuple[str, ...] = PAIRS) -> dict:
     """A model whose every tensor, biases and scales too, has values of its own."""
-    shapes = jax.eval_shape(lambda: heads.init_params(config, COMPUTE, learned, jax.random.key(0)))
+    shapes = jax.eval_shape(lambda: init_params(config, COMPUTE, learned, jax.random.key(0)))
     zeros = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), shapes)
-    tensors = names.to_transformers(zeros, config)
+    tensors = weights.to_transformers(zeros, config)
     named = {name: cases.weight(name, tensor.shape) for name, tensor in tensors.items()}
     ours_alone = jax.tree.map(lambda x: x + 0.5, {"sbo": zeros["sbo"]} if "sbo" in zeros else {})
-    return names.from_transformers(named, config) | ours_alone
+    return weights.from_transformers(named, config) | ours_alone
 
 
 def blocks(language: str) -> list[str]:

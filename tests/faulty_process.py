@@ -11,26 +11,27 @@ from typing import NoReturn
 
 import jax
 
-from bert_jax import cli, run
-from bert_jax.checkpoint import snapshot
-from bert_jax.checkpoint.checkpoints import Checkpoints
-from bert_jax.evaluate import HeldOut
-from bert_jax.job.distributed import Peers
-from bert_jax.profiling import Profiler
-from bert_jax.step import Program
-from data_pipeline.batch import Batches
-from data_pipeline.errors import UserError
+from bert_jax import cli
+from bert_jax.checkpoint import orbax_io
+from bert_jax.checkpoint.manager import Checkpoints
+from bert_jax.data_pipeline.batch import Batches
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.distributed.peers import Peers
+from bert_jax.training import setup
+from bert_jax.training.evaluate import HeldOut
+from bert_jax.training.profiling import Profiler
+from bert_jax.training.step import Program
 
 PLACES = {
     "meet JAX": (jax.distributed, "initialize"),
-    "open": (run, "open_store"),
+    "open": (setup, "open_store"),
     "compile": (Program, "compile_train"),
     "data": (Batches, "batch"),
     "step": (Profiler, "run"),
     "evaluate": (HeldOut, "evaluate"),
     "save": (Checkpoints, "save"),
-    "write": (snapshot, "write"),  # of process 0, in a thread
-    "read": (snapshot, "read"),
+    "write": (orbax_io, "write"),  # of process 0, in a thread
+    "read": (orbax_io, "read"),
     "exchange": (Peers, "exchange"),
 }
 

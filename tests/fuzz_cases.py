@@ -11,8 +11,8 @@ from typing import Any
 from absl import flags
 
 from bert_jax import cli
-from bert_jax.config_file import load
-from bert_jax.config_values import flatten, to_dict
+from bert_jax.config.files import load
+from bert_jax.config.serialization import flatten, to_dict
 
 TINY = (
     "--config=tiny", "--config.phases[0].batch_size=8", "--config.phases[0].seq_length=32",

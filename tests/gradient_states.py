@@ -12,8 +12,9 @@ from flax import nnx
 from goldens import case as cases
 from small import COMPUTE, model_config
 
-from bert_jax import heads, objectives
-from bert_jax.config import ComputeConfig, ModelConfig
+from bert_jax.config.schema import ComputeConfig, ModelConfig
+from bert_jax.objectives import total
+from bert_jax.objectives.pretraining_model import Batch, declare, init_params
 
 LEARNED = ("mlm", "nsp")
 # 128 positions are the fewest that the TPU kernel takes.
@@ -36,19 +37,17 @@ def model(rate: float, case: cases.Case = CASE) -> ModelConfig:
 
 def loss_of(config: ModelConfig, compute: ComputeConfig) -> Callable:
     """(parameters, batch, dropout key) -> the loss, as a training step of bert_jax computes it."""
-    graph, _ = heads.declare(config, compute, LEARNED)
-    corpus = objectives.Corpus(("text",), np.zeros(config.vocab_size, np.float32))
+    graph, _ = declare(config, compute, LEARNED)
+    corpus = total.Corpus(("text",), np.zeros(config.vocab_size, np.float32))
 
-    def loss(params: Mapping, batch: heads.Batch, key: jax.Array | None) -> jax.Array:
-        return objectives.all_sums(nnx.merge(graph, params)(batch, key), batch, corpus)[0]
+    def loss(params: Mapping, batch: Batch, key: jax.Array | None) -> jax.Array:
+        return total.all_sums(nnx.merge(graph, params)(batch, key), batch, corpus)[0]
 
     return loss
 
 
 def shapes() -> dict:
-    return jax.eval_shape(
-        lambda: heads.init_params(model(0.0), COMPUTE, LEARNED, jax.random.key(0))
-    )
+    return jax.eval_shape(lambda: init_params(model(0.0), COMPUTE, LEARNED, jax.random.key(0)))
 
 
 def fresh(seed: int) -> dict:

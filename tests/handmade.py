@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bert_jax.config import Objective
+from bert_jax.config.schema import Objective
 
 VOCAB = 60
 LENGTHS = (16, 9, 7, 12, 5, 11)  # of the examples, in turn: three fit into a row of 32

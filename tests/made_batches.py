@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from data_pipeline.batch import Batches
-from data_pipeline.masking import MaskingSpec
-from data_pipeline.plan import PlanSpec
-from data_pipeline.store_writer import StoredDocument, make_split
-from data_pipeline.tokenizer import SpecialIds
+from bert_jax.data_pipeline.batch import Batches
+from bert_jax.data_pipeline.masking import MaskingSpec
+from bert_jax.data_pipeline.plan.plan import PlanSpec
+from bert_jax.data_pipeline.store.writer import StoredDocument, make_split
+from bert_jax.data_pipeline.tokenizer.tokenizer import SpecialIds
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 VOCAB = 5000

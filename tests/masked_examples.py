@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from data_pipeline.assemble import Assembler
-from data_pipeline.plan import Plan
-from data_pipeline.tokenizer import SpecialIds
+from bert_jax.data_pipeline.assemble import Assembler
+from bert_jax.data_pipeline.plan.plan import Plan
+from bert_jax.data_pipeline.tokenizer.tokenizer import SpecialIds
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 

@@ -151,5 +151,6 @@ def _imports(root: Path, file: Path) -> frozenset[str]:
         place = name.replace(".", "/")
         for there in (f"{place}.py", f"{place}/__init__.py", f"tests/{place}.py"):
             if (root / there).is_file():
-                found.add(there)
+                # Some packages lie beside bert_jax and are links in it.
+                found.add(str((root / there).resolve().relative_to(root.resolve())))
     return frozenset(found)

@@ -1,8 +1,8 @@
 """RoBERTa's and SpanBERT's blocks of sentences in plain Python lists, to compare with.
 
 Written from the descriptions of fairseq's break modes "complete" and "complete_doc" and of
-SpanBERT's dataset, with the decisions that `data_pipeline.pairing.blocks` names. It shares no code
-with `data_pipeline`. A block is a list of (document, token) in reading order; one of fairseq's
+SpanBERT's dataset, with the decisions that `data_pipeline/pairing/blocks.py` names. It shares no
+code with `data_pipeline`. A block is a list of (document, token) in reading order; one of fairseq's
 lines is a list of tokens and [SEP].
 """
 

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bert_jax.dropout import fold, keep_mask
+from bert_jax.ops.dropout import fold, keep_mask
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,11 +22,11 @@ from corpus import small_config
 from etils import epath
 from signals import with_signals
 
-from bert_jax.checkpoint.saved import complete_steps, folder_of, read_meta
-from bert_jax.config import Config
-from bert_jax.config_values import to_dict
-from bert_jax.records import metrics
-from data_pipeline.store import TokenStore
+from bert_jax.checkpoint.catalog import complete_steps, folder_of, read_meta
+from bert_jax.config.schema import Config
+from bert_jax.config.serialization import to_dict
+from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.metrics import records as metrics
 
 _EXACT = ("step", "phase", "grad_norm", "learning_rate")  # in records, beside what is measured
 LIMIT = 240.0  # seconds for whatever is waited for; on a busy machine of two cores

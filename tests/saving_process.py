@@ -20,10 +20,10 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bert_jax.checkpoint import checkpoints as checkpoint
-from bert_jax.checkpoint.checkpoints import Checkpoints
-from bert_jax.checkpoint.saved import folder_of
-from bert_jax.config import CheckpointConfig
+from bert_jax.checkpoint import manager as checkpoint
+from bert_jax.checkpoint.catalog import folder_of
+from bert_jax.checkpoint.manager import Checkpoints
+from bert_jax.config.schema import CheckpointConfig
 from bert_jax.errors import StorageError
 
 STEPS = (3, 7, 12)

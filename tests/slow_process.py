@@ -20,12 +20,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import launch.local
-from bert_jax import cli, train
-from bert_jax.checkpoint import snapshot
-from bert_jax.job.preemption import Stops
-from bert_jax.step import Program
-from data_pipeline.batch import Batches
+from bert_jax import cli
+from bert_jax.checkpoint import orbax_io
+from bert_jax.data_pipeline.batch import Batches
+from bert_jax.distributed.preemption import Stops
+from bert_jax.launch.backends import local
+from bert_jax.training import loop
+from bert_jax.training.step import Program
 
 
 def before(owner: Any, name: str, do: Callable[..., None]) -> None:
@@ -58,21 +59,21 @@ def make_slow(asked: dict[str, Any]) -> None:
     if "held_out" in asked:
         before(Batches, "once", held_out)
     if "write" in asked:
-        before(snapshot, "write", lambda *args: slow("write", asked["write"]))
+        before(orbax_io, "write", lambda *args: slow("write", asked["write"]))
     if "compile" in asked:
         before(Program, "compile_train", lambda *args: slow("compile", asked["compile"]))
 
 
 def main() -> int:
-    def stops(self: train._Loop, *args: Any) -> None:
+    def stops(self: loop._Loop, *args: Any) -> None:
         print(f"stops at step {self.done}", flush=True)
 
     def run(command: list[str], *args: Any) -> int:
         assert command[:3] == [sys.executable, "-m", "bert_jax"]
         return original_run([sys.executable, __file__, *command[3:]], *args)
 
-    original_run, launch.local.run = launch.local.run, run
-    before(train._Loop, "_end", stops)
+    original_run, local.run = local.run, run
+    before(loop._Loop, "_end", stops)
     before(Stops, "agree", lambda self, why: print("asked to stop", flush=True))
     asked = json.loads(os.environ.get("SLOW", "{}"))
     host = os.environ.get("BERT_JAX_HOST_NAME")

@@ -2,7 +2,7 @@
 
 from goldens.case import RECIPES, TINY, Case, Recipe
 
-from bert_jax.config import (
+from bert_jax.config.schema import (
     CheckpointConfig,
     ComputeConfig,
     Config,

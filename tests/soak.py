@@ -29,10 +29,10 @@ from corpus import small_store
 from etils import epath
 from processes import Job, assert_same_bits, deep_config
 
-from bert_jax.checkpoint.saved import complete_steps, folder_of, list_quarantined
-from bert_jax.config import Config
+from bert_jax.checkpoint.catalog import complete_steps, folder_of, list_quarantined
+from bert_jax.config.schema import Config
 from bert_jax.errors import DONE, LOST, STOPPED
-from bert_jax.records import metrics
+from bert_jax.metrics import records
 
 KINDS = {"SIGKILL": 6, "SIGTERM": 2, "SIGSTOP": 1, "bit flip": 1}  # how often, of ten
 HANGS = 240.0  # seconds after which what should have ended is taken to hang
@@ -215,7 +215,7 @@ class Soak:
         )
 
     def _records(self) -> list[dict[str, Any]]:
-        return list(metrics.records(epath.Path(self.workdir) / metrics.LOG))
+        return list(records.records(epath.Path(self.workdir) / records.LOG))
 
     def _starts(self) -> list[int]:
         """The steps that attempts went on from."""

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline.digests import entry_of
-from data_pipeline.manifest import FILES, manifest_digest
+from bert_jax.data_pipeline.store.digests import entry_of
+from bert_jax.data_pipeline.store.manifest import FILES, manifest_digest
 
 Corruption = Callable[[Path, np.random.Generator], str]
 ALL = [*FILES, "manifest.json"]

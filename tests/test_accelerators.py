@@ -2,7 +2,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from launch.accelerators import ACCELERATORS, BY_DEVICE_KIND, Accelerator, peak_flops
+from bert_jax.launch.hardware.accelerators import (
+    ACCELERATORS,
+    BY_DEVICE_KIND,
+    Accelerator,
+    peak_flops,
+)
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 from etils import epath
 
-from bert_jax.aot import collectives, page, replica_groups, shape_search, sources
-from bert_jax.aot.analysis import Analysis, analyse, as_dict
-from bert_jax.aot.stack_frames import Frame
+from bert_jax.aot import report_html
+from bert_jax.aot.cost import collectives
+from bert_jax.aot.cost.analysis import Analysis, analyse, as_dict
+from bert_jax.aot.hlo import replica_groups, shape_search, sources
+from bert_jax.aot.hlo.stack_frames import Frame
 from bert_jax.errors import UserError
-from bert_jax.report import Page
-from launch.accelerators import BY_DEVICE_KIND, Accelerator
+from bert_jax.launch.hardware.accelerators import BY_DEVICE_KIND, Accelerator
+from bert_jax.reporting.html import Page
 
 # Round numbers: a cycle is 1 us, a byte of memory 1 ns, of links (both directions) 1 ns, of the
 # network 10 ns.
@@ -278,33 +280,38 @@ def frames(*places: tuple[str, int, str]) -> list[Frame]:
     return [Frame(f"/src/bert_jax/{file}", line, function) for file, line, function in places]
 
 
-LAYER = ("encoder.py", 80, "Layer.__call__")
-FEED_FORWARD = ("encoder.py", 65, "FeedForward.__call__")
-ATTENTION = ("attention.py", 46, "Attention.__call__")
-KERNEL = ("kernels/attention_xla.py", 29, "attend")
-MODEL = ("heads.py", 129, "PretrainingModel.__call__")
+EMBEDDINGS = ("model/encoder.py", 48, "Embeddings.__call__")
+POOLED = ("model/encoder.py", 157, "Encoder.pooled")
+UPDATE = ("training/optimizer.py", 35, "update")
+STEP = ("training/step.py", 97, "make_program.<locals>.train_step")
+PART = ("training/step.py", 161, "make_gradients.<locals>.of_part")
+LAYER = ("model/encoder.py", 80, "Layer.__call__")
+FEED_FORWARD = ("model/encoder.py", 65, "FeedForward.__call__")
+ATTENTION = ("model/attention.py", 46, "Attention.__call__")
+KERNEL = ("ops/attention/xla.py", 29, "attend")
+MODEL = ("objectives/pretraining_model.py", 129, "PretrainingModel.__call__")
 
 
 @pytest.mark.parametrize(
     ("stack", "part", "line"),
     [
-        (frames(("encoder.py", 48, "Embeddings.__call__"), MODEL), "embeddings", "encoder.py:48"),
+        (frames(EMBEDDINGS, MODEL), "embeddings", "model/encoder.py:48"),
         (
-            frames(("layers.py", 44, "Dense.__call__"), FEED_FORWARD, LAYER),
-            "feed-forward", "encoder.py:65 > layers.py:44",
+            frames(("model/layers.py", 44, "Dense.__call__"), FEED_FORWARD, LAYER),
+            "feed-forward", "model/encoder.py:65 > model/layers.py:44",
         ),
-        (frames(KERNEL, ATTENTION, LAYER), "attention", "kernels/attention_xla.py:29"),
+        (frames(KERNEL, ATTENTION, LAYER), "attention", "ops/attention/xla.py:29"),
         (
-            frames(("dropout.py", 75, "dropout"), ATTENTION, LAYER),
-            "attention", "attention.py:46 > dropout.py:75",
+            frames(("ops/dropout.py", 75, "dropout"), ATTENTION, LAYER),
+            "attention", "model/attention.py:46 > ops/dropout.py:75",
         ),
-        (frames(LAYER), "layer loop", "encoder.py:80"),
-        (frames(("encoder.py", 157, "Encoder.pooled"), MODEL), "heads", "encoder.py:157"),
-        (frames(("step.py", 97, "make_program.<locals>.train_step")), "optimizer", "step.py:97"),
-        (frames(("step.py", 161, "make_gradients.<locals>.of_part")), "other", "step.py:161"),
+        (frames(LAYER), "layer loop", "model/encoder.py:80"),
+        (frames(POOLED, MODEL), "heads", "model/encoder.py:157"),
+        (frames(STEP), "optimizer", "training/step.py:97"),
+        (frames(PART), "other", "training/step.py:161"),
         (
-            [Frame("/v/site-packages/optax/base.py", 3), *frames(("optimizer.py", 35, "update"))],
-            "optimizer", "optimizer.py:35",
+            [Frame("/v/site-packages/optax/base.py", 3), *frames(UPDATE)],
+            "optimizer", "training/optimizer.py:35",
         ),
         ([Frame("/usr/lib/python3.11/runpy.py", 9)], "other", "(no source)"),
     ],
@@ -363,9 +370,9 @@ def test_cycles_of_a_real_program_are_those_of_the_model(real: Analysis) -> None
     # Matrix products of the layers and the vocabulary.
     named = {line.source.line for line in real.lines}
     assert {
-        "encoder.py:65 > layers.py:44",
-        "attention.py:37 > layers.py:44",
-        "heads.py:98",
+        "model/encoder.py:65 > model/layers.py:44",
+        "model/attention.py:37 > model/layers.py:44",
+        "objectives/pretraining_model.py:98",
     } <= named
 
 
@@ -427,15 +434,15 @@ def test_an_analysis_is_json(real: Analysis) -> None:
 
 
 def test_a_page_shows_all_of_the_step(real: Analysis, tmp_path: Path) -> None:
-    rows = page.milliseconds(real)
+    rows = report_html.milliseconds(real)
     total = sum(value for row in rows.values() for value in row.values())
     assert total == pytest.approx(1e3 * real.step_seconds)
     whole = Page("tiny on v5e-16")
-    page.add_analysis(whole, real)
+    report_html.add_analysis(whole, real)
     whole.save(epath.Path(tmp_path / "page.html"))
     text = (tmp_path / "page.html").read_text()
     assert text.count("<svg") == 1
-    line = "encoder.py:65 &gt; layers.py:44"
+    line = "model/encoder.py:65 &gt; model/layers.py:44"
     for shown in ("feed-forward", line, "<td>reduce-scatter<", "<td>scatter<"):
         assert shown in text
     assert f"{real.step_seconds * 1e3:.2f} ms" in text

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tpu_compiler import answer_of, needs_libtpu
 
-from bert_jax.aot.analysis import Analysis, analyse
-from launch.accelerators import BY_DEVICE_KIND
+from bert_jax.aot.cost.analysis import Analysis, analyse
+from bert_jax.launch.hardware.accelerators import BY_DEVICE_KIND
 
 SIDE, TURNS = 4096, 5
 V5E = BY_DEVICE_KIND["TPU v5 lite"]

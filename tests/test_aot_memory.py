@@ -6,13 +6,13 @@ import math
 import jax
 import pytest
 
-from bert_jax import sharding
-from bert_jax.aot import program
-from bert_jax.aot.memory import GIB, Held, Memory, Refused
-from bert_jax.aot.remedies import bytes_with, remedies
-from bert_jax.config import Config
-from bert_jax.config_file import load
-from bert_jax.config_values import from_dict, to_dict
+from bert_jax.aot import lower
+from bert_jax.aot.cost.memory import GIB, Held, Memory, Refused
+from bert_jax.aot.memory_advice import bytes_with, remedies
+from bert_jax.config.files import load
+from bert_jax.config.schema import Config
+from bert_jax.config.serialization import from_dict, to_dict
+from bert_jax.parallel import partition
 
 # What libtpu 0.0.42.1 said of a program, and the form that XLA's buffer assignment has.
 REFUSAL = (
@@ -36,19 +36,19 @@ def tiny(**changes: object) -> Config:
 
 
 def held(config: Config) -> Held:
-    mesh = sharding.make_mesh(config.mesh, jax.devices())
-    built = program.build(config, mesh)
-    return Held.of(built, program.batch_of(config, config.phases[0], built))
+    mesh = partition.make_mesh(config.mesh, jax.devices())
+    built = lower.build(config, mesh)
+    return Held.of(built, lower.batch_of(config, config.phases[0], built))
 
 
 @pytest.fixture(scope="module")
 def mesh() -> jax.sharding.Mesh:
-    return sharding.make_mesh(load("tiny").mesh, jax.devices())
+    return partition.make_mesh(load("tiny").mesh, jax.devices())
 
 
 def test_what_goes_into_a_step_is_counted_by_kind(mesh) -> None:
     config = tiny()
-    built = program.build(config, mesh)
+    built = lower.build(config, mesh)
     numbers = sum(math.prod(x.shape) for x in jax.tree.leaves(built.abstract["params"]))
     found = held(config)
     assert found.parameters == 4 * numbers
@@ -74,7 +74,7 @@ SMALL = {"model__num_hidden_layers": 1, "model__hidden_size": 32, "model__vocab_
 def test_kinds_of_a_compiled_step_add_up(mesh) -> None:
     config = tiny(**SMALL)
     found = held(config)
-    compiled = program.lower(config, config.phases[0], mesh).compile()
+    compiled = lower.lower(config, config.phases[0], mesh).compile()
     taken = Memory.of_compiled(found, compiled, 16 * GIB)
     analysis = compiled.memory_analysis()
     assert analysis is not None
@@ -166,7 +166,7 @@ def test_parameters_that_are_split_are_whole_while_a_step_runs(dtype: str, mesh)
     }  # fmt: skip
     config, changed = tiny(**split), tiny(**split, phase__micro_batches=8)
     before, after = (
-        Memory.of_compiled(held(c), program.lower(c, c.phases[0], mesh).compile(), None)
+        Memory.of_compiled(held(c), lower.lower(c, c.phases[0], mesh).compile(), None)
         for c in (config, changed)
     )
     estimate = bytes_with(config, 0, mesh, before, {"phases[0].micro_batches": 8})
@@ -178,12 +178,12 @@ def test_parameters_that_are_split_are_whole_while_a_step_runs(dtype: str, mesh)
 def test_a_remedy_makes_a_step_fit(mesh) -> None:
     """Compiled with it, the step takes no more than the limit."""
     config = tiny(**SMALL)
-    step = program.lower(config, config.phases[0], mesh).compile()
+    step = lower.lower(config, config.phases[0], mesh).compile()
     before = Memory.of_compiled(held(config), step, None)
     limit = before.total - before.temporaries // 3
     remedy = remedies(config, 0, mesh, dataclasses.replace(before, limit=limit, fits=False))[0]
     (parts,) = remedy.changes.values()
     assert remedy.flags == f"--config.phases[0].micro_batches={parts}"
     changed = tiny(**SMALL, phase__micro_batches=parts)
-    after = program.lower(changed, changed.phases[0], mesh).compile()
+    after = lower.lower(changed, changed.phases[0], mesh).compile()
     assert Memory.of_compiled(held(changed), after, None).total <= limit

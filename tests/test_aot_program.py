@@ -10,15 +10,16 @@ import pytest
 from corpus import small_config, small_store, two_phases
 from etils import epath
 
-from bert_jax import run, sharding
-from bert_jax.aot import program
-from bert_jax.batches import empty_batch, make_batches
-from bert_jax.config import Config
-from bert_jax.config_values import from_dict, to_dict
+from bert_jax.aot import lower
+from bert_jax.config.schema import Config
+from bert_jax.config.serialization import from_dict, to_dict
+from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.distributed import job as session
 from bert_jax.errors import UserError
-from bert_jax.job import session
-from bert_jax.step import Program
-from data_pipeline.store import TokenStore
+from bert_jax.parallel import partition
+from bert_jax.training import setup
+from bert_jax.training.batches import empty_batch, make_batches
+from bert_jax.training.step import Program
 
 
 @pytest.fixture(scope="module")
@@ -50,17 +51,17 @@ def test_pretrain_and_compile_lower_the_same_program(store, tmp_path, monkeypatc
     monkeypatch.setattr(Program, "compile_evaluate", lambda *_: None)
     monkeypatch.setattr(Program, "compile_start_phase", lambda _: None)
     with session.within(config) as job:
-        prepared = run.prepare(config, epath.Path(tmp_path), job)
+        prepared = setup.prepare(config, epath.Path(tmp_path), job)
         with jax.set_mesh(prepared.mesh):
             for stage in prepared.stages:
-                run.compile_stage(prepared, stage, 0)
-    mesh = sharding.make_mesh(config.mesh, jax.devices())
+                setup.compile_stage(prepared, stage, 0)
+    mesh = partition.make_mesh(config.mesh, jax.devices())
     assert mesh.size == 8
-    compiled = [program.lower(config, phase, mesh).as_text() for phase in config.phases]
+    compiled = [lower.lower(config, phase, mesh).as_text() for phase in config.phases]
     assert compiled == trained
     assert trained[0] != trained[1]
     textless = with_data(config, store="")
-    lowered = [program.lower(textless, phase, mesh).as_text() for phase in textless.phases]
+    lowered = [lower.lower(textless, phase, mesh).as_text() for phase in textless.phases]
     assert list(map(without_numbers, lowered)) == list(map(without_numbers, trained))
 
 
@@ -98,23 +99,23 @@ def test_a_store_with_another_vocabulary_is_one_line(store) -> None:
     plain = to_dict(config)
     plain["model"]["vocab_size"] = 101
     with pytest.raises(UserError, match=r"config\.model\.vocab_size=101, but ids"):
-        program.corpus_of(from_dict(plain, Config))
+        lower.corpus_of(from_dict(plain, Config))
 
 
 def test_a_batch_that_does_not_divide_is_one_line(store) -> None:
     config = small_config(store)
     phase = dataclasses.replace(config.phases[0], batch_size=12)
-    mesh = sharding.make_mesh(config.mesh, jax.devices())
+    mesh = partition.make_mesh(config.mesh, jax.devices())
     with pytest.raises(UserError, match="batch_size=12 does not divide over 8 devices"):
-        program.lower(dataclasses.replace(config, phases=(phase,)), phase, mesh)
+        lower.lower(dataclasses.replace(config, phases=(phase,)), phase, mesh)
 
 
 def test_no_store_is_needed_or_written(tmp_path: Path, monkeypatch) -> None:
-    from bert_jax.config_file import load
+    from bert_jax.config.files import load
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
     config = load("tiny")
-    mesh = sharding.make_mesh(config.mesh, jax.devices())
-    assert "8" in program.lower(config, config.phases[0], mesh).as_text()
+    mesh = partition.make_mesh(config.mesh, jax.devices())
+    assert "8" in lower.lower(config, config.phases[0], mesh).as_text()
     assert not list(tmp_path.iterdir())

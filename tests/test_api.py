@@ -18,14 +18,15 @@ from goldens import case as cases
 from small import COMPUTE, model_config
 
 import bert_jax
-from bert_jax import cli, heads
+from bert_jax import cli
 from bert_jax.api import Fill, Model
-from bert_jax.convert import names
-from bert_jax.convert.card import Card
+from bert_jax.commands.fill import print_fills
+from bert_jax.convert import weights
 from bert_jax.convert.export import export
-from bert_jax.fill import print_fills
-from data_pipeline.errors import UserError
-from data_pipeline.tokenizer import Tokenizer
+from bert_jax.convert.model_card import Card
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.objectives.pretraining_model import declare, init_params
 
 TEXT = "the quick brown fox jumps over the lazy dog while seven wizards quietly brew a potion"
 WORDS = TEXT.split()
@@ -40,14 +41,12 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture(scope="module")
 def folder(tokenizer, tmp_path_factory) -> Path:
     config = dataclasses.replace(model_config(), vocab_size=tokenizer.vocab_size)
-    shapes = jax.eval_shape(
-        lambda: heads.init_params(config, COMPUTE, ("mlm", "nsp"), jax.random.key(0))
-    )
+    shapes = jax.eval_shape(lambda: init_params(config, COMPUTE, ("mlm", "nsp"), jax.random.key(0)))
     zeros = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), shapes)
-    tensors = names.to_transformers(zeros, config)
+    tensors = weights.to_transformers(zeros, config)
     named = {name: cases.weight(name, tensor.shape) for name, tensor in tensors.items()}
     out = tmp_path_factory.mktemp("model") / "exported"
-    export(names.from_transformers(named, config), config, tokenizer, out, card=Card())
+    export(weights.from_transformers(named, config), config, tokenizer, out, card=Card())
     return out
 
 
@@ -75,8 +74,8 @@ def reference(folder: Path, ids: list[int]) -> tuple[np.ndarray, nnx.Module]:
         model_config(), vocab_size=json.loads((folder / "config.json").read_text())["vocab_size"]
     )
     tensors = safetensors.numpy.load_file(folder / "model.safetensors")
-    params = jax.tree.map(jax.numpy.asarray, names.from_transformers(tensors, config))
-    module = nnx.merge(heads.declare(config, COMPUTE, ("mlm", "nsp"))[0], params)
+    params = jax.tree.map(jax.numpy.asarray, weights.from_transformers(tensors, config))
+    module = nnx.merge(declare(config, COMPUTE, ("mlm", "nsp"))[0], params)
     row = np.array([ids], np.int32)
     positions = np.arange(len(ids), dtype=np.int32)[None]
     zeros = np.zeros_like(row)
@@ -199,7 +198,7 @@ def test_a_model_without_pooler_is_used_as_far_as_it_goes(folder, tokenizer, tmp
     tensors = safetensors.numpy.load_file(folder / "model.safetensors")
     kept = {n: t for n, t in tensors.items() if "pooler" not in n and "seq_relationship" not in n}
     config = dataclasses.replace(model_config(), vocab_size=tokenizer.vocab_size)
-    params = names.from_transformers(kept, config)
+    params = weights.from_transformers(kept, config)
     assert params.keys() == {"encoder", "mlm"}
     card = Card(objectives=("mlm",))
     export(params, config, tokenizer, tmp_path / "out", card=card)

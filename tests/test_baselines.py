@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.baselines import (
+from bert_jax.data_pipeline.analysis.baselines import (
     bigram_loss,
     spread_documents,
     tokens_per_document,
     unigram_loss,
 )
-from data_pipeline.build import build_store
-from data_pipeline.errors import UserError
-from data_pipeline.sources import parse_source
-from data_pipeline.store import TokenStore
-from data_pipeline.store_writer import StoredDocument, make_split, write_store
-from data_pipeline.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.data_pipeline.build.build import build_store
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.sources import parse_source
+from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.data_pipeline.store.writer import StoredDocument, make_split, write_store
+from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 IDS = 12
 TOKENIZER = Tokenizer.from_vocab([*SPECIAL_TOKENS, *"abcdefg"])

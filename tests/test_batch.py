@@ -21,13 +21,13 @@ from made_batches import (
     split_of,
 )
 
-from data_pipeline import draws
-from data_pipeline.assemble import Assembler
-from data_pipeline.batch import Batches
-from data_pipeline.errors import UserError
-from data_pipeline.masking import MaskingSpec
-from data_pipeline.plan import Plan, PlanSpec, make_plan
-from data_pipeline.plan_cache import Plans
+from bert_jax.data_pipeline.assemble import Assembler
+from bert_jax.data_pipeline.batch import Batches
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.masking import MaskingSpec
+from bert_jax.data_pipeline.plan.cache import Plans
+from bert_jax.data_pipeline.plan.plan import Plan, PlanSpec, make_plan
+from bert_jax.data_pipeline.random import draws
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,11 @@ from made_batches import SPECIAL, VOCAB, joined, same, split_of
 from test_pairing import original_pairs
 from test_pairing_modes import original_blocks_of, original_swaps
 
-from data_pipeline.batch import Batches
-from data_pipeline.masking import MODES, MaskingSpec
-from data_pipeline.pairing import MODES as PAIRINGS
-from data_pipeline.pairing import PAIRS
-from data_pipeline.plan import PlanSpec
+from bert_jax.data_pipeline.batch import Batches
+from bert_jax.data_pipeline.masking import MODES, MaskingSpec
+from bert_jax.data_pipeline.pairing import MODES as PAIRINGS
+from bert_jax.data_pipeline.pairing import PAIRS
+from bert_jax.data_pipeline.plan.plan import PlanSpec
 
 SEQ, SLOTS = 128, 20
 STARTS = np.arange(VOCAB) % 3 != 0

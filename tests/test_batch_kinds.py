@@ -17,11 +17,11 @@ from made_batches import (
     split_of,
 )
 
-from data_pipeline.assemble import BatchArrays
-from data_pipeline.batch import Batches
-from data_pipeline.draws import permute
-from data_pipeline.masking import MaskingSpec
-from data_pipeline.plan import make_plan
+from bert_jax.data_pipeline.assemble import BatchArrays
+from bert_jax.data_pipeline.batch import Batches
+from bert_jax.data_pipeline.masking import MaskingSpec
+from bert_jax.data_pipeline.plan.plan import make_plan
+from bert_jax.data_pipeline.random.draws import permute
 
 
 @pytest.fixture(scope="module")

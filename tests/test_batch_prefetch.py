@@ -6,9 +6,9 @@ import time
 import pytest
 from made_batches import batches_of, random_documents
 
-from data_pipeline import assemble
-from data_pipeline.batch import prefetch
-from data_pipeline.errors import UserError
+from bert_jax.data_pipeline import assemble
+from bert_jax.data_pipeline.batch import prefetch
+from bert_jax.data_pipeline.errors import UserError
 
 
 def test_prefetch_keeps_the_order():

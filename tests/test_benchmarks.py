@@ -160,7 +160,7 @@ def test_the_peer_computes_the_same_loss_with_either_head(tmp_path: Path) -> Non
     import torch
     from small import run_config
 
-    from bert_jax.batches import make_batches
+    from bert_jax.training.batches import make_batches
 
     config = run_config()
     store = small_store(tmp_path / "store")

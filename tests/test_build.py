@@ -11,14 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline import build, sentences, working_folder
-from data_pipeline.build import build_store, train_tokenizer
-from data_pipeline.errors import UserError
-from data_pipeline.merge import held_out_count
-from data_pipeline.shard import raw_hash
-from data_pipeline.sources import SourceSpec, find, parse_source, read
-from data_pipeline.store import TokenStore
-from data_pipeline.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.data_pipeline.build import build, working_folder
+from bert_jax.data_pipeline.build.build import build_store, train_tokenizer
+from bert_jax.data_pipeline.build.merge import held_out_count
+from bert_jax.data_pipeline.build.shard import raw_hash
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.sources import SourceSpec, find, parse_source, read
+from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.data_pipeline.text import sentences
+from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 TOKENIZER = Tokenizer.from_vocab([*SPECIAL_TOKENS, ".", *LETTERS, *(f"##{c}" for c in LETTERS)])
@@ -211,10 +212,10 @@ KILL = """
 import os, signal, sys, threading, time
 from multiprocessing import active_children
 from pathlib import Path
-from data_pipeline import build, working_folder
-from data_pipeline.errors import UserError
-from data_pipeline.sources import parse_source
-from data_pipeline.tokenizer import Tokenizer
+from bert_jax.data_pipeline.build import build
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.sources import parse_source
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
 def kill(work):
     while not list((work / "shards").glob("*/summary.json")):

@@ -16,12 +16,12 @@ import pytest
 from full_disk import fill_disk
 
 from bert_jax import cli
-from data_pipeline import build, working_folder
-from data_pipeline.build import build_store
-from data_pipeline.errors import UserError
-from data_pipeline.sources import parse_source
-from data_pipeline.store import TokenStore
-from data_pipeline.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.data_pipeline.build import build, working_folder
+from bert_jax.data_pipeline.build.build import build_store
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.sources import parse_source
+from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 TOKENIZER = Tokenizer.from_vocab([*SPECIAL_TOKENS, ".", *LETTERS, *(f"##{c}" for c in LETTERS)])

@@ -13,10 +13,8 @@ from etils import epath
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_jax import cli, heads
-from bert_jax.batches import make_batches
-from bert_jax.checkpoint.checkpoints import Checkpoints, find_step, load_params
-from bert_jax.checkpoint.saved import (
+from bert_jax import cli
+from bert_jax.checkpoint.catalog import (
     Saved,
     complete_steps,
     list_quarantined,
@@ -24,11 +22,14 @@ from bert_jax.checkpoint.saved import (
     reasons,
     sealed,
 )
-from bert_jax.config import CheckpointConfig
-from bert_jax.config_values import to_dict
+from bert_jax.checkpoint.manager import Checkpoints, find_step, load_params
+from bert_jax.config.schema import CheckpointConfig
+from bert_jax.config.serialization import to_dict
 from bert_jax.errors import StorageError, UserError
-from bert_jax.train import pretrain
-from bert_jax.workdir import claim, describe
+from bert_jax.objectives.pretraining_model import init_params
+from bert_jax.training.batches import make_batches
+from bert_jax.training.loop import pretrain
+from bert_jax.workdir.description import claim, describe
 
 
 def keeping(keep: int = 1, every: int = 0, best: bool = False) -> CheckpointConfig:
@@ -227,7 +228,7 @@ def test_a_run_goes_on_from_the_newest_good_one_and_ends_with_the_same_bits(tmp_
 
 def test_damaged_parameters_are_not_exported(tmp_path, capsys):
     config = small_config(small_store(tmp_path / "store"))
-    params = heads.init_params(config.model, config.compute, config.objectives, jax.random.key(0))
+    params = init_params(config.model, config.compute, config.objectives, jax.random.key(0))
     checkpoints = Checkpoints(tmp_path / "run", keeping(1))
     checkpoints.save({"step": np.int32(3), "params": params}, {"config": to_dict(config)})
     checkpoints.close()

@@ -16,12 +16,12 @@ import pytest
 from etils import epath
 from saving_process import STEPS, keeping, over, place, state_of
 
-from bert_jax.checkpoint import checkpoints as checkpoint
-from bert_jax.checkpoint import fingerprint, restoring, snapshot
-from bert_jax.checkpoint.checkpoints import Checkpoints
-from bert_jax.checkpoint.saved import complete_steps, list_quarantined, read_meta
+from bert_jax.checkpoint import fingerprint, orbax_io, restore
+from bert_jax.checkpoint import manager as checkpoint
+from bert_jax.checkpoint.catalog import complete_steps, list_quarantined, read_meta
+from bert_jax.checkpoint.manager import Checkpoints
+from bert_jax.data_pipeline.storage import atomic
 from bert_jax.errors import StorageError
-from data_pipeline import atomic
 
 PROGRAM = Path(__file__).with_name("saving_process.py")
 ABSTRACT = over(jax.devices()[:1])[1]
@@ -115,7 +115,7 @@ def test_what_a_bucket_holds_of_a_checkpoint_that_was_not_finished_is_removed(
     (folder / "12" / "commit_success.txt").unlink()
     Checkpoints(tmp_path, keeping(9))
     assert names(tmp_path) == ["3", "7"]
-    monkeypatch.setattr(snapshot, "is_remote", lambda path: True)
+    monkeypatch.setattr(orbax_io, "is_remote", lambda path: True)
     checkpoints = Checkpoints(tmp_path, keeping(1))
     seen = []
     unlink = type(epath.Path(folder)).unlink
@@ -195,7 +195,7 @@ def test_a_file_in_place_of_the_folder(tmp_path, capsys, monkeypatch):
 
 def test_a_part_whose_folder_cannot_be_made_ends_the_save(tmp_path, monkeypatch, capfd):
     """At once, without a word of those who would have written into it; the next goes well."""
-    items = restoring.parts(state_of(3))
+    items = restore.parts(state_of(3))
     mkdir, ended = type(epath.Path(tmp_path)).mkdir, []
 
     def refuse(path: epath.Path, **how: object) -> None:
@@ -205,7 +205,7 @@ def test_a_part_whose_folder_cannot_be_made_ends_the_save(tmp_path, monkeypatch,
 
     def write() -> None:
         with pytest.raises(OSError, match="No space left") as failed:
-            snapshot.write(epath.Path(tmp_path / "3"), items, {"about": 3})
+            orbax_io.write(epath.Path(tmp_path / "3"), items, {"about": 3})
         ended.append(failed.type)
 
     with monkeypatch.context() as full:
@@ -216,10 +216,10 @@ def test_a_part_whose_folder_cannot_be_made_ends_the_save(tmp_path, monkeypatch,
         assert not thread.is_alive()
     assert ended == [OSError]
     gc.collect()  # whatever was begun and never ended would complain
-    snapshot.discard(epath.Path(tmp_path / "3"))
+    orbax_io.discard(epath.Path(tmp_path / "3"))
     assert not list(tmp_path.iterdir())
-    snapshot.write(epath.Path(tmp_path / "3"), items, {"about": 3})
-    found = snapshot.read(epath.Path(tmp_path / "3"), items)
+    orbax_io.write(epath.Path(tmp_path / "3"), items, {"about": 3})
+    found = orbax_io.read(epath.Path(tmp_path / "3"), items)
     for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(items), strict=True):
         assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
     assert capfd.readouterr().err == ""
@@ -235,7 +235,7 @@ def test_a_storage_that_loses_a_file_is_no_news_of_orbax(tmp_path, monkeypatch, 
             (path.parent / "_CHECKPOINT_METADATA").unlink()
 
     monkeypatch.setattr(type(epath.Path(tmp_path)), "mkdir", lose)
-    snapshot.write(epath.Path(tmp_path / "3"), restoring.parts(state_of(3)), {"about": 3})
+    orbax_io.write(epath.Path(tmp_path / "3"), restore.parts(state_of(3)), {"about": 3})
     assert [record.getMessage() for record in caplog.records] == []
 
 
@@ -259,7 +259,7 @@ def test_a_checkpoint_that_cannot_be_removed_is_a_warning(tmp_path, monkeypatch,
     def fail(folder: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(snapshot, "remove", fail)
+    monkeypatch.setattr(orbax_io, "remove", fail)
     save(checkpoints, 7)
     checkpoints.close()
     assert complete_steps(tmp_path) == [3, 7]
@@ -269,9 +269,9 @@ def test_a_checkpoint_that_cannot_be_removed_is_a_warning(tmp_path, monkeypatch,
 def test_nothing_is_removed_before_the_new_one_is_on_the_disk(tmp_path, monkeypatch):
     """Every file of it and its name are flushed first."""
     done = []
-    sync, remove = atomic.sync, snapshot.remove
+    sync, remove = atomic.sync, orbax_io.remove
     monkeypatch.setattr(atomic, "sync", lambda path: (done.append(str(path)), sync(path)))
-    monkeypatch.setattr(snapshot, "remove", lambda path: (done.append("removed"), remove(path)))
+    monkeypatch.setattr(orbax_io, "remove", lambda path: (done.append("removed"), remove(path)))
     checkpoints = Checkpoints(tmp_path, keeping(1))
     for step in (3, 7):
         save(checkpoints, step)
@@ -305,7 +305,7 @@ def test_a_checkpoint_says_what_it_holds(tmp_path):
     checkpoints = Checkpoints(tmp_path, keeping(9))
     save(checkpoints, 3)
     checkpoints.close()
-    meta, wanted = read_meta(tmp_path, 3), restoring.parts(state_of(3))
+    meta, wanted = read_meta(tmp_path, 3), restore.parts(state_of(3))
     assert meta["fingerprints"] == fingerprint.fingerprints(wanted)
     assert meta["shapes"]["params/head"] == "bfloat16[16]"
     assert meta["about"] == 3  # the run's description: with the versions that wrote it

@@ -17,16 +17,19 @@ import pytest
 from corpus import small_store, two_phases
 from etils import epath
 
-from bert_jax import cli, run_identity, train, workdir
-from bert_jax.checkpoint.checkpoints import Checkpoints, load_params
-from bert_jax.checkpoint.saved import complete_steps, list_quarantined, read_meta
-from bert_jax.config import CheckpointConfig, Config
+from bert_jax import cli
+from bert_jax.checkpoint.catalog import complete_steps, list_quarantined, read_meta
+from bert_jax.checkpoint.manager import Checkpoints, load_params
+from bert_jax.config.schema import CheckpointConfig, Config
+from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.distributed import job as session
 from bert_jax.errors import StorageError, UserError
-from bert_jax.job import session
-from bert_jax.records import attempts
-from bert_jax.records.metrics import MetricWriter
-from bert_jax.run import Run
-from data_pipeline.store import TokenStore
+from bert_jax.metrics import attempts
+from bert_jax.metrics.records import MetricWriter
+from bert_jax.training import loop
+from bert_jax.training.setup import Run
+from bert_jax.workdir import description as workdir
+from bert_jax.workdir import identity
 
 KEEP = CheckpointConfig(
     every_steps=1, keep=9, keep_every_steps=0, keep_best=False, write_attempts=1
@@ -102,7 +105,7 @@ class Starter:
                 config=self.config, folder=path, store=self.store, program=program, mesh=None,
                 stages=(), description=described, job=job,
             )  # fmt: skip
-            run, known = train._claim(run, writer, adopt)
+            run, known = loop._claim(run, writer, adopt)
             if legacy:
                 run = dataclasses.replace(run, description=described)
                 known.pop("run_id")
@@ -110,9 +113,9 @@ class Starter:
                 path,
                 KEEP,
                 exchange=exchange or job.peers.exchange,
-                tell=functools.partial(train._note_checkpoint, writer, run),
+                tell=functools.partial(loop._note_checkpoint, writer, run),
             )
-            restored, _ = train._begin(run, checkpoints, strict, known)
+            restored, _ = loop._begin(run, checkpoints, strict, known)
             for step in saves:
                 checkpoints.save(state(step, self.config.seed), run.description, phase=0)
             checkpoints.close()
@@ -459,9 +462,9 @@ def test_reasons_are_one_short_line(start, store):
     changed = dataclasses.replace(start.config, model=model, seed=1)
     meta = workdir.describe(changed, store, [40, 20], mesh=mesh, device_kind="cpu")
     meta |= {"step": 3, "run_id": "a" * 16}
-    said = run_identity.foreign(meta, run | {"run_id": "b" * 16})
+    said = identity.foreign(meta, run | {"run_id": "b" * 16})
     assert said == (
         f"of another run: run id {'a' * 16}, not {'b' * 16}, config.seed is 1, not 0, "
         "config.model.hidden_size is 64, not 32, 1 more"
     )
-    assert run_identity.foreign({"step": 3}, run).endswith("it does not record a configuration")
+    assert identity.foreign({"step": 3}, run).endswith("it does not record a configuration")

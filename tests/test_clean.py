@@ -2,10 +2,10 @@
 
 import pytest
 
-from data_pipeline.clean import clean
-from data_pipeline.errors import UserError
-from data_pipeline.sentences import split
-from data_pipeline.sources import KINDS
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.sources import KINDS
+from bert_jax.data_pipeline.text.clean import clean
+from bert_jax.data_pipeline.text.sentences import split
 
 WIKI = [
     ("element", 'Won.<ref name="a/b"></ref> He.', "Won. He."),

@@ -16,18 +16,18 @@ import pytest
 from tpu_compiler import needs_libtpu
 
 from bert_jax import cli
-from bert_jax.aot import report, text, topology
-from bert_jax.aot.analysis import Analysis
-from bert_jax.aot.collectives import Traffic
-from bert_jax.aot.cycles import Line, Operation, Share
-from bert_jax.aot.memory import GIB, Memory
-from bert_jax.aot.remedies import Remedy
-from bert_jax.aot.roofline import Copies, Unestimated
-from bert_jax.aot.sources import Source
-from bert_jax.config_file import load, shipped, slice_of
+from bert_jax.aot import report, report_text, topology
+from bert_jax.aot.cost.analysis import Analysis
+from bert_jax.aot.cost.collectives import Traffic
+from bert_jax.aot.cost.cycles import Line, Operation, Share
+from bert_jax.aot.cost.memory import GIB, Memory
+from bert_jax.aot.cost.roofline import Copies, Unestimated
+from bert_jax.aot.hlo.sources import Source
+from bert_jax.aot.memory_advice import Remedy
+from bert_jax.config.files import load, shipped, slice_of
 from bert_jax.errors import UserError
-from bert_jax.records.metrics import step_flops, strict
-from launch import slices
+from bert_jax.launch.hardware import slices
+from bert_jax.metrics.records import step_flops, strict
 
 ROOT = Path(__file__).resolve().parent.parent
 MEANT = {name: found for name, path in shipped().items() if (found := slice_of(path))}
@@ -89,7 +89,7 @@ def test_every_config_for_a_tpu_says_which() -> None:
 
 def analysis(**changes: Any) -> Analysis:
     """Ten milliseconds of a chip's work, handmade."""
-    source = Source("attention", "forward", "attention.py:31")
+    source = Source("attention", "forward", "model/attention.py:31")
     whole = Analysis(
         cycles=12_000_000,
         compute_seconds=8e-3,
@@ -126,7 +126,7 @@ def made(fits: bool = True, found: Analysis | None = None, config: str = "base")
 
 
 def test_what_is_printed_says_what_it_is_and_what_is_estimated() -> None:
-    said = text.render(made())
+    said = report_text.render(made())
     for part in (
         "base on v5e-16: 16 chips, 4 hosts; mesh data 16",
         "bfloat16, attention auto, all layers laid out, remat none, optimizer split",
@@ -139,7 +139,7 @@ def test_what_is_printed_says_what_it_is_and_what_is_estimated() -> None:
         "12.0 million cycles",
         "sort 0.50 ms",
         "75.0%",
-        "attention.py:31",
+        "model/attention.py:31",
         "all-reduce over data beside computation",
         "3.0 MiB",
         "Whole run: 2.78 hours, 44 chip-hours; estimated",
@@ -148,7 +148,7 @@ def test_what_is_printed_says_what_it_is_and_what_is_estimated() -> None:
 
 
 def test_what_does_not_fit_says_by_how_much_and_what_would_help() -> None:
-    said = text.render(made(fits=False))
+    said = report_text.render(made(fits=False))
     assert "33.00 GiB of 15.75 GiB, DOES NOT FIT" in said
     assert "Too much by 17.25 GiB." in said
     assert "12.00 GiB  --config.phases[0].micro_batches=4" in said
@@ -160,11 +160,11 @@ def test_what_does_not_fit_says_by_how_much_and_what_would_help() -> None:
 def test_without_a_known_network_the_time_is_not_known() -> None:
     found = analysis(exposed_seconds=None, collective_seconds=None)
     assert made(found=found).hours is None
-    assert "Whole run: time not known" in text.render(made(found=found))
+    assert "Whole run: time not known" in report_text.render(made(found=found))
 
 
 def test_some_phases_are_not_the_whole_run() -> None:
-    assert "This phase: " in text.render(made(config="wiki_books_base"))
+    assert "This phase: " in report_text.render(made(config="wiki_books_base"))
 
 
 @pytest.mark.parametrize("fits", [True, False])
@@ -273,7 +273,7 @@ def test_every_kind_of_slice_is_what_libtpu_describes() -> None:
     script = (
         "from bert_jax.aot import topology\n"
         "topology.prepare()\n"
-        "from launch import slices\n"
+        "from bert_jax.launch.hardware import slices\n"
         "for row in slices.GENERATIONS.values():\n"
         "    for shape in (row.shapes[0], *row.shapes[-3:]):\n"
         "        of = slices.Slice(row, shape)\n"

@@ -11,9 +11,9 @@ import pytest
 from corpus import small_config, small_store
 from processes import Job, assert_same_bits, deep_config
 
-from bert_jax import compile_cache
-from data_pipeline.digested_files import DigestedFiles
-from data_pipeline.store import TokenStore
+from bert_jax.data_pipeline.storage.digested_files import DigestedFiles
+from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.runtime import compile_cache
 
 HERE = Path(__file__).parent
 
@@ -95,7 +95,7 @@ def test_two_processes_find_theirs_and_damage_is_compiled_again(store, cache, tm
 
 SMALL = """
 import os, sys
-from bert_jax import compile_cache
+from bert_jax.runtime import compile_cache
 compile_cache.use()
 import jax
 folder = jax.config.jax_compilation_cache_dir

@@ -9,9 +9,10 @@ import pytest
 from ml_collections import ConfigDict
 
 from bert_jax import cli
-from bert_jax.config import Config
-from bert_jax.config_file import load, shipped
-from bert_jax.config_values import completed, flatten, from_dict, to_dict
+from bert_jax.config.files import load
+from bert_jax.config.schema import Config
+from bert_jax.config.serialization import completed, flatten, from_dict, to_dict
+from bert_jax.config.shipped import shipped
 from bert_jax.errors import FAILED, UserError
 
 GOLDENS = Path(__file__).parent / "goldens" / "configs"
@@ -308,7 +309,7 @@ def test_a_wrong_override_is_one_line(
 def test_overrides_reach_the_config() -> None:
     from absl import flags
 
-    from bert_jax.config_file import define_config, read_config, resolve
+    from bert_jax.config.files import define_config, read_config, resolve
 
     words = resolve(["--config=tiny", "--config.phases[0].steps=7", "--config.optimizer.eps=1e-8"])
     values = flags.FlagValues()
@@ -321,7 +322,7 @@ def test_overrides_reach_the_config() -> None:
 
 
 def test_the_name_may_follow_the_flag() -> None:
-    from bert_jax.config_file import resolve
+    from bert_jax.config.files import resolve
 
     assert resolve(["--config", "tiny"]) == resolve(["--config=tiny"])
 

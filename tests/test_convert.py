@@ -22,20 +22,22 @@ from goldens.case import CASES
 from small import COMPUTE, model_config, run_config
 
 import bert_jax
-from bert_jax import cli, fill, heads
-from bert_jax.checkpoint.checkpoints import Checkpoints
-from bert_jax.config import CheckpointConfig
-from bert_jax.config_values import to_dict
-from bert_jax.convert import names
-from bert_jax.convert.bert_config import from_config_json, to_config_json
-from bert_jax.convert.card import Card
+from bert_jax import cli
+from bert_jax.checkpoint.manager import Checkpoints
+from bert_jax.commands import fill
+from bert_jax.config.schema import CheckpointConfig
+from bert_jax.config.serialization import to_dict
+from bert_jax.convert import weights
 from bert_jax.convert.export import export, run_export
+from bert_jax.convert.hf_config import from_config_json, to_config_json
+from bert_jax.convert.model_card import Card
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.storage import atomic
+from bert_jax.data_pipeline.store.writer import StoredDocument, write_store
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import STORAGE, StorageError
-from bert_jax.terminal import console
-from data_pipeline import atomic
-from data_pipeline.errors import UserError
-from data_pipeline.store_writer import StoredDocument, write_store
-from data_pipeline.tokenizer import Tokenizer
+from bert_jax.objectives.pretraining_model import init_params
+from bert_jax.runtime.console import console
 
 
 def leaves(tree: dict) -> dict[tuple[str, ...], np.ndarray]:
@@ -49,7 +51,7 @@ def test_there_and_back_gives_the_same_parameters(learned):
     params = random_params(config, learned)
     noise = np.random.default_rng(0)
     params = jax.tree.map(lambda x: noise.normal(size=x.shape).astype(np.float32), params)
-    back = names.from_transformers(names.to_transformers(params, config), config)
+    back = weights.from_transformers(weights.to_transformers(params, config), config)
     before, after = leaves(params), leaves(back)
     assert before.keys() == after.keys()
     for path, leaf in before.items():
@@ -63,7 +65,7 @@ def test_the_table_covers_every_parameter_once():
     config = model_config()
     params = random_params(config)
     counts = jax.tree.map(lambda x: np.zeros(x.shape, np.int32), params)
-    for slot in names.slots(config):
+    for slot in weights.slots(config):
         leaf = counts
         for key in slot.ours:
             leaf = leaf[key]
@@ -79,7 +81,7 @@ def test_the_table_covers_every_parameter_once():
     ids=["base", "large"],
 )
 def test_as_many_parameters_as_the_original(config, wanted):
-    shapes = jax.eval_shape(lambda: heads.init_params(config, COMPUTE, PAIRS, jax.random.key(0)))
+    shapes = jax.eval_shape(lambda: init_params(config, COMPUTE, PAIRS, jax.random.key(0)))
     # Of the vocabulary's leaves, only the real rows count.
     added = (config.padded_vocab_size - config.vocab_size) * (config.hidden_size + 1)
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) - added == wanted
@@ -87,7 +89,7 @@ def test_as_many_parameters_as_the_original(config, wanted):
 
 def test_older_names_and_other_heads_are_understood():
     config = model_config()
-    tensors = names.to_transformers(random_params(config), config)
+    tensors = weights.to_transformers(random_params(config), config)
     old = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("Norm.bias", "Norm.beta"): t
         for name, t in tensors.items()
@@ -95,39 +97,39 @@ def test_older_names_and_other_heads_are_understood():
     old["bert.embeddings.position_ids"] = np.arange(config.max_position_embeddings)[None]
     old["cls.predictions.decoder.weight"] = old["bert.embeddings.word_embeddings.weight"]
     old["classifier.weight"] = np.zeros((3, config.hidden_size))
-    same = names.to_transformers(names.from_transformers(old, config), config)
+    same = weights.to_transformers(weights.from_transformers(old, config), config)
     assert all((same[name] == tensor).all() for name, tensor in tensors.items())
 
 
 def test_a_bare_encoder_is_read_where_its_heads_are_not_required():
     config = model_config()
-    tensors = names.to_transformers(random_params(config), config)
+    tensors = weights.to_transformers(random_params(config), config)
     bare = {
         name.removeprefix("bert."): tensor
         for name, tensor in tensors.items()
         if name.startswith("bert.") and "pooler" not in name
     }
-    params = names.from_transformers(bare, config, require=("encoder",))
-    assert names.present(bare) == {"encoder"}
-    got = names.to_transformers(params, config)
+    params = weights.from_transformers(bare, config, require=("encoder",))
+    assert weights.present(bare) == {"encoder"}
+    got = weights.to_transformers(params, config)
     name = "bert.encoder.layer.2.attention.self.key.weight"
     np.testing.assert_array_equal(got[name], tensors[name])
     assert not got["cls.predictions.transform.dense.weight"].any()
     with pytest.raises(UserError, match=r"no cls\.predictions\.transform\.dense\.weight"):
-        names.from_transformers(bare, config)
+        weights.from_transformers(bare, config)
 
 
 @pytest.mark.parametrize("change", ["drop", "shape"])
 def test_weights_that_do_not_fit_are_named(change):
     config = model_config()
-    tensors = names.to_transformers(random_params(config), config)
+    tensors = weights.to_transformers(random_params(config), config)
     name = "bert.encoder.layer.1.output.dense.weight"
     tensors[name] = tensors[name][:-1]
     if change == "drop":
         del tensors[name]
     wanted = {"drop": f"no {name}", "shape": rf"{name} has shape \[31, 64\]"}[change]
     with pytest.raises(UserError, match=wanted):
-        names.from_transformers(tensors, config)
+        weights.from_transformers(tensors, config)
 
 
 def test_config_json_there_and_back():
@@ -167,7 +169,7 @@ def test_the_folder_holds_what_is_promised(exported, tokenizer):
         assert file.metadata()["format"] == "pt"
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     assert not [name for name in tensors if "decoder" in name]
-    expected = names.to_transformers(params, config)
+    expected = weights.to_transformers(params, config)
     assert tensors.keys() == expected.keys()
     assert all((tensors[name] == expected[name]).all() for name in tensors)
     count = sum(tensor.size for tensor in tensors.values())
@@ -231,7 +233,7 @@ def test_only_an_export_is_replaced(exported, tokenizer):
 
 def test_a_folder_that_transformers_wrote_is_not_replaced(exported, tokenizer):
     out, config, params = exported
-    tensors = names.to_transformers(params, config)
+    tensors = weights.to_transformers(params, config)
     safetensors.numpy.save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(UserError, match="not an export"):
         export(params, config, tokenizer, out, card=Card())
@@ -440,7 +442,7 @@ def test_a_run_without_pairs_is_exported_without_pooler_and_span_head(tokenizer,
     with safetensors.safe_open(out / "model.safetensors", framework="numpy") as file:
         kept = set(file.keys())
         table = file.get_tensor("bert.embeddings.word_embeddings.weight")
-    assert kept == names.to_transformers(params, model_config()).keys()
+    assert kept == weights.to_transformers(params, model_config()).keys()
     assert not [name for name in kept if "pooler" in name or "seq_relationship" in name]
     assert len(table) == tokenizer.vocab_size
 

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from saving_process import STEPS, keeping, over, state_of
 
-from bert_jax.checkpoint import snapshot
-from bert_jax.checkpoint.checkpoints import Checkpoints
-from bert_jax.checkpoint.saved import health, list_quarantined, list_saved
+from bert_jax.checkpoint import orbax_io
+from bert_jax.checkpoint.catalog import health, list_quarantined, list_saved
+from bert_jax.checkpoint.manager import Checkpoints
+from bert_jax.data_pipeline.storage import remote
 from bert_jax.errors import StorageError, UserError
-from data_pipeline import buckets
 
 KEEP = keeping(9)
 ABSTRACT = over(jax.devices()[:1])[1]
@@ -204,8 +204,8 @@ def test_a_storage_out_of_reach_is_no_damage(error, workdir, monkeypatch):
     def fail(*arguments: object) -> None:
         raise error
 
-    monkeypatch.setattr(snapshot, "read", fail)
-    monkeypatch.setattr(buckets, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(orbax_io, "read", fail)
+    monkeypatch.setattr(remote, "_FIRST_PAUSE", 0.01)
     with pytest.raises(StorageError, match=r"12: cannot be read \(.*nothing was changed"):
         restored(workdir)
     assert shown(workdir) == {}

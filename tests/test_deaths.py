@@ -23,8 +23,8 @@ from processes import (
     newest_step,
 )
 
-from bert_jax.checkpoint.saved import complete_steps, folder_of
-from bert_jax.config import Config
+from bert_jax.checkpoint.catalog import complete_steps, folder_of
+from bert_jax.config.schema import Config
 from bert_jax.errors import DONE, FAILED, LOST, STORAGE
 
 pytestmark = pytest.mark.processes

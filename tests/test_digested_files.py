@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.digested_files import MOST_BYTES, DigestedFiles
+from bert_jax.data_pipeline.storage.digested_files import MOST_BYTES, DigestedFiles
 
 KEY, CONTENT = "jit_step-0123", bytes(range(9))
 

@@ -19,14 +19,14 @@ from corpus import small_store
 from processes import LIMIT, Job, assert_same_bits, config_file, deep_config, newest_step
 from signals import with_signals
 
-from bert_jax.config import Config
-from bert_jax.config_file import load
+from bert_jax.config.files import load
+from bert_jax.config.schema import Config
+from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.distributed import job as jobs
+from bert_jax.distributed import peers
+from bert_jax.distributed.peers import Place, find_place, lone_place
+from bert_jax.distributed.watchdog import Watch
 from bert_jax.errors import LostError, UserError
-from bert_jax.job import distributed
-from bert_jax.job import session as jobs
-from bert_jax.job.distributed import Place, find_place, lone_place
-from bert_jax.job.watchdog import Watch
-from data_pipeline.store import TokenStore
 
 SLURM = {
     "SLURM_JOB_ID": "4711",
@@ -234,7 +234,7 @@ def test_a_cluster_that_never_answers_is_one_line(monkeypatch, tpu_machine):
 
 
 def test_an_exchange_of_one_process_is_its_own_value():
-    assert distributed.alone(Watch()).exchange("a", "text") == ["text"]
+    assert peers.alone(Watch()).exchange("a", "text") == ["text"]
 
 
 @pytest.fixture
@@ -334,9 +334,9 @@ def test_a_process_that_compiles_for_longer_is_waited_for(store, tmp_path):
 @pytest.mark.processes
 def test_jax_is_started_as_a_job_for_one_process_too(tmp_path):
     script = (
-        "import jax; from bert_jax.config_file import load\n"
-        "from bert_jax.job import distributed, session\n"
-        "with session.started(load('tiny'), distributed.find_place(), {}) as started:\n"
+        "import jax; from bert_jax.config.files import load\n"
+        "from bert_jax.distributed import job, peers\n"
+        "with job.started(load('tiny'), peers.find_place(), {}) as started:\n"
         "    assert jax.distributed.is_initialized()\n"
         "    print(jax.process_count(), started.peers.hosts)\n"
     )

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bert_jax import dropout, encoder, heads, sharding
-from bert_jax.config import ComputeConfig, ModelConfig
-from bert_jax.config_file import load
+from bert_jax.config.files import load
+from bert_jax.config.schema import ComputeConfig, ModelConfig
+from bert_jax.model import encoder
+from bert_jax.objectives.pretraining_model import declare, init_params
+from bert_jax.ops import dropout
+from bert_jax.parallel import partition
 
 B, S = 3, 16
 
@@ -30,7 +33,7 @@ def model() -> ModelConfig:
 
 @pytest.fixture(scope="module")
 def params(model: ModelConfig) -> dict:
-    return heads.init_params(model, compute(), ("mlm", "nsp"), jax.random.key(0))
+    return init_params(model, compute(), ("mlm", "nsp"), jax.random.key(0))
 
 
 def compute(**changes: object) -> ComputeConfig:
@@ -56,7 +59,7 @@ def run(
     model: ModelConfig, compute: ComputeConfig, params: dict, batch: dict, key=None
 ) -> tuple[jax.Array, jax.Array]:
     """Logits of masked tokens and of pairs."""
-    graph, _ = heads.declare(model, compute, ("mlm", "nsp"))
+    graph, _ = declare(model, compute, ("mlm", "nsp"))
     logits = nnx.merge(graph, params)(batch, key)
     return logits["mlm"], logits["nsp"]
 
@@ -64,7 +67,7 @@ def run(
 @pytest.mark.parametrize(("name", "count"), [("base", 110_106_428), ("large", 336_226_108)])
 def test_parameter_counts_are_those_of_transformers(name, count):
     model = dataclasses.replace(load(name).model, pad_vocab_to_multiple_of=1)
-    _, abstract = heads.declare(model, load(name).compute, load(name).objectives)
+    _, abstract = declare(model, load(name).compute, load(name).objectives)
     assert sum(int(np.prod(x.shape)) for x in jax.tree.leaves(abstract)) == count
 
 
@@ -176,17 +179,17 @@ def test_dropout_differs_by_key_and_place_and_matches_its_gradient():
 
 
 def test_dropout_masks_do_not_depend_on_the_mesh():
-    mesh = sharding.make_mesh(load("tiny").mesh)
+    mesh = partition.make_mesh(load("tiny").mesh)
     x = np.ones((16, 4, 32), np.float32)
-    split = jax.device_put(x, sharding.batch_sharding(mesh))
+    split = jax.device_put(x, partition.batch_sharding(mesh))
     drop = jax.jit(lambda x: dropout.dropout(x, rate=0.3, key=jnp.uint32(5)))
     np.testing.assert_array_equal(drop(split), drop(x))
 
 
 def test_no_random_bits_of_the_whole_batch_on_one_device(model):
     """In the compiled step every device makes only the mask of its own rows."""
-    mesh = sharding.make_mesh(load("tiny").mesh)
-    x = jax.ShapeDtypeStruct((64, 4, 32), jnp.float32, sharding=sharding.batch_sharding(mesh))
+    mesh = partition.make_mesh(load("tiny").mesh)
+    x = jax.ShapeDtypeStruct((64, 4, 32), jnp.float32, sharding=partition.batch_sharding(mesh))
     drop = jax.jit(lambda x: dropout.dropout(x, rate=0.3, key=jnp.uint32(5)))
     text = drop.lower(x).compile().as_text()
     assert "[8,4,32]" in text

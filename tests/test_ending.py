@@ -22,18 +22,18 @@ from processes import Job, deep_config
 from saving_process import keeping, state_of
 from signals import dispositions
 
-from bert_jax import train
-from bert_jax.checkpoint import snapshot
-from bert_jax.checkpoint.checkpoints import Checkpoints
-from bert_jax.checkpoint.saved import complete_steps
+from bert_jax.checkpoint import orbax_io
+from bert_jax.checkpoint.catalog import complete_steps
+from bert_jax.checkpoint.manager import Checkpoints
+from bert_jax.distributed import job as session
+from bert_jax.distributed.heartbeat import Pulse
+from bert_jax.distributed.peers import Peers, Place, alone
+from bert_jax.distributed.preemption import Stops
+from bert_jax.distributed.rendezvous import Met
+from bert_jax.distributed.watchdog import Ending, Watch
 from bert_jax.errors import NUMBERS
-from bert_jax.job import session
-from bert_jax.job.distributed import Peers, Place, alone
-from bert_jax.job.preemption import Stops
-from bert_jax.job.pulse import Pulse
-from bert_jax.job.rendezvous import Met
-from bert_jax.job.watchdog import Ending, Watch
-from bert_jax.records import metrics
+from bert_jax.metrics import records
+from bert_jax.training import loop
 
 LIMIT = 60.0  # seconds for whatever is waited for
 
@@ -114,7 +114,7 @@ def test_a_job_that_ends_because_of_its_numbers_has_saved_what_it_says(tmp_path)
         assert job.codes() == [NUMBERS, NUMBERS]
         saved = re.search(r"saved as step (\d+)", job.processes[0].said())
         assert saved
-        ends = [r["kind"] for r in metrics.records(epath.Path(tmp_path / "run") / metrics.LOG)]
+        ends = [r["kind"] for r in records.records(epath.Path(tmp_path / "run") / records.LOG)]
         assert ends[-1] == "stopped"  # and no record of a process that was lost after it
         # Gloo's lines and others from C++ are not for users.
         assert not any("[Gloo]" in process.said() for process in job.processes)
@@ -126,7 +126,7 @@ def test_a_job_that_ends_because_of_its_numbers_has_saved_what_it_says(tmp_path)
 def test_a_process_ends_although_whoever_is_to_hear_of_it_hangs():
     program = (
         "import threading\n"
-        "from bert_jax.job import watchdog\n"
+        "from bert_jax.distributed import watchdog\n"
         "watchdog._TELLING = 2.0\n"
         "ending = watchdog.Ending('here')\n"
         "ending.before.append(lambda code, line: threading.Event().wait())\n"
@@ -145,7 +145,7 @@ def test_a_process_that_was_put_to_sleep_does_not_hang():
         f"import sys, time; sys.path.insert(0, {os.path.dirname(__file__)!r})\n"
         "from small import DEADLINES\n"
         "import dataclasses\n"
-        "from bert_jax.job.watchdog import Ending, Watch, Watchdog\n"
+        "from bert_jax.distributed.watchdog import Ending, Watch, Watchdog\n"
         "watch = Watch()\n"
         "deadlines = dataclasses.replace(DEADLINES, step=4.0)\n"
         "Watchdog(watch, deadlines, 'here', Ending('here')).start()\n"
@@ -229,7 +229,7 @@ def test_exchanges_leave_little_in_the_store():
 
 def test_what_is_being_written_when_a_run_fails_has_the_time_of_a_save(tmp_path, monkeypatch):
     """The deadline of saving ends a wait for a storage that hangs; without one it has no end."""
-    watch, doing, write = Watch(), [], snapshot.write
+    watch, doing, write = Watch(), [], orbax_io.write
 
     def writes_slowly(*what: object) -> None:
         end = time.monotonic() + LIMIT / 3
@@ -238,13 +238,13 @@ def test_what_is_being_written_when_a_run_fails_has_the_time_of_a_save(tmp_path,
         doing.append(watch.now()[0])
         write(*what)
 
-    monkeypatch.setattr(snapshot, "write", writes_slowly)
+    monkeypatch.setattr(orbax_io, "write", writes_slowly)
     peers = alone(watch)
     job = session.Job(peers, watch, Stops(peers, LIMIT))
     checkpoints = Checkpoints(tmp_path, keeping(1))
     with contextlib.ExitStack() as run:
         run.enter_context(pytest.raises(RuntimeError, match="the run fails"))
-        run.enter_context(train._closing(checkpoints, job))
+        run.enter_context(loop._closing(checkpoints, job))
         checkpoints.save(jax.tree.map(jnp.asarray, state_of(3)), {})
         raise RuntimeError("the run fails")
     assert doing == ["save"]

@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 from corpus import small_config, small_store, two_phases
 
-import bert_jax.evaluate
-from bert_jax import cli, sharding
-from bert_jax.checkpoint.saved import read_meta
-from bert_jax.config import Config
-from bert_jax.evaluate import HeldOut
-from bert_jax.records.step_report import Totals
-from bert_jax.train import pretrain
-from data_pipeline.store import TokenStore
+from bert_jax import cli
+from bert_jax.checkpoint.catalog import read_meta
+from bert_jax.config.schema import Config
+from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.metrics.step_metrics import Totals
+from bert_jax.parallel import partition
+from bert_jax.training import evaluate as evaluation
+from bert_jax.training.evaluate import HeldOut
+from bert_jax.training.loop import pretrain
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +50,8 @@ def rows_seen(config: Config, store: TokenStore) -> dict[str, np.ndarray]:
         mlm = {**sums, "baseline_loss": 0.0, "baseline_correct": 0.0}
         return {"mlm": mlm, "tokens": {"real": 1.0, "all": 1.0}}
 
-    mesh = sharding.make_mesh(config.mesh, jax.devices()[:1])
-    program = SimpleNamespace(rows=sharding.batch_sharding(mesh), evaluate=evaluate)
+    mesh = partition.make_mesh(config.mesh, jax.devices()[:1])
+    program = SimpleNamespace(rows=partition.batch_sharding(mesh), evaluate=evaluate)
     HeldOut(config, config.phases[0], store).evaluate(program, {})
     rows = {name: np.concatenate([batch[name] for batch in seen]) for name in seen[0]}
     full = rows["example_ids"].any(1)
@@ -86,7 +87,7 @@ def test_other_examples_are_made_without_separators_that_they_cannot_have(store)
     data = dataclasses.replace(config.data, pairing="full_sentences", separators="sentences")
     config = dataclasses.replace(config, data=data)
     for pairing in ("single", "doc_sentences", None):
-        asked = bert_jax.evaluate._asked(config, None, 0, pairing, None)
+        asked = evaluation._asked(config, None, 0, pairing, None)
         wanted = "documents" if pairing == "single" else "sentences"
         assert asked.data.separators == wanted
 
@@ -202,7 +203,7 @@ def test_a_run_with_a_kernel_is_evaluated_on_devices_without_it(run, capsys, mon
         compute = config["compute"] | {"attention": "pallas"}
         return meta | {"config": config | {"model": model, "compute": compute}}
 
-    monkeypatch.setattr(bert_jax.evaluate, "read_meta", trained_elsewhere)
+    monkeypatch.setattr(evaluation, "read_meta", trained_elsewhere)
     code, added, _, err = evaluate(run, capsys)
     assert (code, [r["step"] for r in added]) == (0, [12]), err
 

@@ -9,12 +9,12 @@ from etils import epath
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.record_writer import masked_crc32c
 
-from bert_jax.records.event_log import EventLog, read_lines
-from bert_jax.records.scalar_events import ScalarEvents
+from bert_jax.metrics.jsonl import EventLog, read_lines
+from bert_jax.metrics.tensorboard import ScalarEvents
 
 COUNT = """
 import itertools, sys
-from bert_jax.records.event_log import EventLog
+from bert_jax.metrics.jsonl import EventLog
 log = EventLog(sys.argv[1])
 for number in itertools.count():
     log.append(str(number))
@@ -70,7 +70,7 @@ def test_records_wait_for_a_full_disk(tmp_path, capsys):
 
 
 def test_only_the_newest_records_wait(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("bert_jax.records.event_log._WAITING", 2)
+    monkeypatch.setattr("bert_jax.metrics.jsonl._WAITING", 2)
     path = tmp_path / "file" / "metrics.jsonl"
     path.parent.write_text("in the way")
     log = EventLog(path)
@@ -137,7 +137,7 @@ def test_scalars_stay_readable_where_a_disk_was_full(room, tmp_path):
 import resource, sys
 sys.dont_write_bytecode = True  # Python would keep a module's cut-off bytecode
 from etils import epath
-from bert_jax.records.scalar_events import ScalarEvents
+from bert_jax.metrics.tensorboard import ScalarEvents
 room, folder = int(sys.argv[1]), epath.Path(sys.argv[2])
 _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
 writer = ScalarEvents(folder, 0)

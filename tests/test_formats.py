@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from bert_jax import demo
-from data_pipeline.build import train_tokenizer
-from data_pipeline.errors import UserError
-from data_pipeline.sources import check, find, guess_kind, parse_source, read
+from bert_jax.data_pipeline.build.build import train_tokenizer
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.sources import check, find, guess_kind, parse_source, read
 
 TEXT = b"It was a dark night. Nothing moved.\n"
 ZIP, OTHER = "unpack it", "docs/data.md, Other formats"

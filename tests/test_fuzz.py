@@ -21,10 +21,11 @@ from corpus import small_config, small_store
 from exported import random_params
 from fuzz_cases import KINDS, Case, Places, case
 
-from bert_jax import cli, errors, workdir
-from bert_jax.convert.card import Card
+from bert_jax import cli, errors
 from bert_jax.convert.export import export
-from data_pipeline.tokenizer import Tokenizer
+from bert_jax.convert.model_card import Card
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.workdir import description as workdir
 
 CODES = {
     errors.DONE, errors.FAILED, errors.USAGE, errors.STOPPED, errors.LOST, errors.NUMBERS,
@@ -122,8 +123,9 @@ def run_process(number: int, places: Places, folder: Path) -> tuple[Case, int | 
 @pytest.mark.processes
 def test_a_thousand_processes(places, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    heavy = ["bert_jax.api", "bert_jax.convert.export", "bert_jax.evaluate", "bert_jax.look",
-             "bert_jax.status_text", "bert_jax.train", "data_pipeline.build",
+    heavy = ["bert_jax.api", "bert_jax.convert.export", "bert_jax.training.evaluate",
+             "bert_jax.reporting.dataset", "bert_jax.reporting.status_text",
+             "bert_jax.training.loop", "bert_jax.data_pipeline.build.build",
              "test_fuzz"]  # fmt: skip
     multiprocessing.get_context("forkserver").set_forkserver_preload(heavy)
     counts: collections.Counter = collections.Counter()

@@ -8,8 +8,9 @@ from etils import epath
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_jax.records import goodput, metrics
-from bert_jax.records.attempts import split
+from bert_jax.metrics import goodput
+from bert_jax.metrics import records as metrics
+from bert_jax.metrics.attempts import split
 
 Record = dict[str, Any]
 

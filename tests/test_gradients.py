@@ -23,8 +23,8 @@ from gradient_states import DRAWS, STATES, VOCAB, batches, cosine, loss_of, mode
 from plain_encoder import Plain
 from small import COMPUTE, model_config
 
-from bert_jax.convert import names
-from bert_jax.kernels import attention_pallas, choice
+from bert_jax.convert import weights as names
+from bert_jax.ops.attention import dispatch, pallas
 
 WIDE = {"float64": "float64", "float32": "float32", "bfloat16": "float32"}
 # Times the error of plain autodiff; where that is above HALF, little is left of the gradient.
@@ -152,8 +152,8 @@ def test_bfloat16(name: str, rate: float) -> None:
 def test_bfloat16_in_other_forms(
     name: str, rate: float, changes: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    interpreted = functools.partial(attention_pallas.attend, interpret=True)
-    monkeypatch.setitem(choice._KERNELS, "pallas", interpreted)
+    interpreted = functools.partial(pallas.attend, interpret=True)
+    monkeypatch.setitem(dispatch._KERNELS, "pallas", interpreted)
     assert_as_exact_as_autodiff(name, rate, **changes)
 
 

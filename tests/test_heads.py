@@ -11,8 +11,9 @@ from flax import nnx
 from goldens import case as cases
 from small import COMPUTE, model_config
 
-from bert_jax import heads, objectives
-from bert_jax.config_file import load
+from bert_jax.config.files import load
+from bert_jax.objectives import total as objectives
+from bert_jax.objectives.pretraining_model import declare, init_params
 
 MODEL = dataclasses.replace(model_config(), num_hidden_layers=1)
 LEARNED = ("mlm", "sbo")
@@ -20,7 +21,7 @@ LEARNED = ("mlm", "sbo")
 
 def random_params(learned: tuple[str, ...]) -> dict:
     """No bias is zero, no scale one."""
-    shapes = jax.eval_shape(lambda: heads.init_params(MODEL, COMPUTE, learned, jax.random.key(0)))
+    shapes = jax.eval_shape(lambda: init_params(MODEL, COMPUTE, learned, jax.random.key(0)))
     rng = np.random.default_rng(5)
     return jax.tree.map(lambda x: jnp.asarray(rng.normal(0, 0.3, x.shape), jnp.float32), shapes)
 
@@ -50,7 +51,7 @@ def span_batch() -> dict[str, np.ndarray]:
     ],
 )
 def test_the_objectives_decide_which_parameters_there_are(learned, wanted, pooler):
-    _, abstract = heads.declare(MODEL, COMPUTE, learned)
+    _, abstract = declare(MODEL, COMPUTE, learned)
     params = nnx.to_pure_dict(abstract)
     assert params.keys() == wanted
     assert ("pooler" in params["encoder"]) is pooler
@@ -61,7 +62,7 @@ def test_as_many_parameters_as_published_without_pairs():
     model = dataclasses.replace(load("base").model, pad_vocab_to_multiple_of=1)
     counts = {}
     for learned in (("mlm",), ("mlm", "sbo")):
-        _, abstract = heads.declare(model, COMPUTE, learned)
+        _, abstract = declare(model, COMPUTE, learned)
         counts[learned] = sum(int(np.prod(x.shape)) for x in jax.tree.leaves(abstract))
     assert counts["mlm",] == 109_514_298
     H = 768
@@ -78,7 +79,7 @@ def test_only_biases_and_norms_of_the_span_head_have_names_without_decay():
 
 
 def test_the_span_head_starts_like_the_others():
-    params = heads.init_params(MODEL, COMPUTE, LEARNED, jax.random.key(0))["sbo"]
+    params = init_params(MODEL, COMPUTE, LEARNED, jax.random.key(0))["sbo"]
     for kernel in (params["offset"], params["first"]["dense"]["kernel"]):
         assert np.asarray(kernel).std() == pytest.approx(0.02 * 0.8796, rel=0.05)
     assert not np.asarray(params["bias"]).any()
@@ -102,7 +103,7 @@ def numpy_logits(params: dict, states: np.ndarray, batch: dict, b: int, p: int) 
 
 def test_span_logits_are_the_published_formula():
     params, batch = random_params(LEARNED), span_batch()
-    model = nnx.merge(heads.declare(MODEL, COMPUTE, LEARNED)[0], params)
+    model = nnx.merge(declare(MODEL, COMPUTE, LEARNED)[0], params)
     with jax.default_matmul_precision("highest"):
         states = model.encoder(
             batch["input_ids"], batch["token_type_ids"], batch["example_ids"], batch["position_ids"]
@@ -119,7 +120,7 @@ def test_span_logits_are_the_published_formula():
 def test_the_gradient_of_the_span_loss_is_that_of_the_formula():
     """By differences of the float64 formula, along random directions of each parameter."""
     params, batch = random_params(LEARNED), span_batch()
-    graph, _ = heads.declare(MODEL, COMPUTE, LEARNED)
+    graph, _ = declare(MODEL, COMPUTE, LEARNED)
     corpus = objectives.Corpus(("text",), np.zeros(MODEL.vocab_size, np.float32))
     encoder = nnx.merge(graph, params).encoder
     with jax.default_matmul_precision("highest"):

@@ -2,13 +2,13 @@
 
 import pytest
 
-from bert_jax.aot import hlo, loops
+from bert_jax.aot.hlo import loops, parser
 from bert_jax.errors import UserError
 
 SOURCES = """
 FileNames
-1 "/home/me/bert_jax/bert_jax/encoder.py"
-2 "/home/me/bert_jax/bert_jax/layers.py"
+1 "/home/me/bert_jax/bert_jax/model/encoder.py"
+2 "/home/me/bert_jax/bert_jax/model/layers.py"
 3 "/home/me/bert_jax/venv/lib/python3.11/site-packages/optax/base.py"
 
 FunctionNames
@@ -32,13 +32,13 @@ def cost(cycles: int) -> str:
     return f'backend_config={{"window_config":{{"estimated_cycles":"{cycles}"}}}}'
 
 
-def module(*, entry: str, others: str = "", sources: str = "\n") -> hlo.Module:
+def module(*, entry: str, others: str = "", sources: str = "\n") -> parser.Module:
     """A program of these lines; `others` are whole computations."""
     head = f"HloModule jit_step, is_scheduled=true\n{sources}"
-    return hlo.parse(f"{head}{others}\nENTRY %main (p: f32[2]) -> f32[2] {{\n{entry}\n}}\n")
+    return parser.parse(f"{head}{others}\nENTRY %main (p: f32[2]) -> f32[2] {{\n{entry}\n}}\n")
 
 
-def total(program: hlo.Module) -> int:
+def total(program: parser.Module) -> int:
     runs = loops.executions(program)
     return sum(place.times * (one.cycles or 0) for one, place in runs.instructions())
 
@@ -99,7 +99,7 @@ def test_frames_are_listed_from_inside_out(shift: int) -> None:
         (9, "Dense.__call__"),
         (80, "Layer.__call__"),
     ]
-    assert [frame.within("bert_jax") for frame in stack] == [None, "encoder.py"]
+    assert [frame.within("bert_jax") for frame in stack] == [None, "model/encoder.py"]
 
 
 def test_a_fusion_without_a_source_has_that_of_its_root() -> None:
@@ -117,16 +117,16 @@ def test_a_fusion_without_a_source_has_that_of_its_root() -> None:
 def test_a_source_of_an_older_text_is_read() -> None:
     line = (
         "  ROOT %x = f32[2]{0} add(%a, %b), "
-        'metadata={op_name="f" source_file="/src/bert_jax/heads.py" source_line=98}'
+        'metadata={op_name="f" source_file="/src/bert_jax/model/heads.py" source_line=98}'
     )
     program = module(entry=line)
     (frame,) = program.stack(program.entry.root)
-    assert (frame.within("bert_jax"), frame.line) == ("heads.py", 98)
+    assert (frame.within("bert_jax"), frame.line) == ("model/heads.py", 98)
 
 
 def test_what_is_no_program_is_refused() -> None:
     with pytest.raises(UserError, match="no ENTRY"):
-        hlo.parse("Traceback (most recent call last):\n")
+        parser.parse("Traceback (most recent call last):\n")
 
 
 # A loop as libtpu leaves it: no trip count, state passed through copies, the limit widened into the

@@ -15,24 +15,28 @@ import numpy as np
 import pytest
 from corpus import SPECIAL, small_config, small_store
 
-from bert_jax import cli, evaluate, fill, report, workdir
-from bert_jax.aot import page as aot_page
-from bert_jax.aot.analysis import Analysis
-from bert_jax.aot.collectives import Traffic
-from bert_jax.aot.cycles import Line, Operation, Share
-from bert_jax.aot.memory import Memory
+from bert_jax import cli
+from bert_jax.aot import report_html as aot_page
+from bert_jax.aot.cost.analysis import Analysis
+from bert_jax.aot.cost.collectives import Traffic
+from bert_jax.aot.cost.cycles import Line, Operation, Share
+from bert_jax.aot.cost.memory import Memory
+from bert_jax.aot.cost.roofline import Copies, Unestimated
+from bert_jax.aot.hlo.sources import Source
 from bert_jax.aot.report import PhaseReport, Report
-from bert_jax.aot.roofline import Copies, Unestimated
-from bert_jax.aot.sources import Source
 from bert_jax.api import Fill
-from bert_jax.look import _print_table
-from bert_jax.streams import Outliving
-from bert_jax.terminal import RunDisplay, console, plain, working
-from data_pipeline.inspect import Lengths, ShownExample, ShownToken
-from data_pipeline.store import TokenStore
-from data_pipeline.store_writer import StoredDocument, write_store
-from data_pipeline.tokenizer import Tokenizer
-from launch import slices
+from bert_jax.commands import fill
+from bert_jax.data_pipeline.analysis.inspect import Lengths, ShownExample, ShownToken
+from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.data_pipeline.store.writer import StoredDocument, write_store
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.launch.hardware import slices
+from bert_jax.reporting import html
+from bert_jax.reporting.dataset import _print_table
+from bert_jax.runtime.console import RunDisplay, console, plain, working
+from bert_jax.runtime.streams import Outliving
+from bert_jax.training import evaluate
+from bert_jax.workdir import description as workdir
 
 HOSTILE = (
     "<script>alert(1)</script>%",
@@ -92,7 +96,7 @@ class Structure(HTMLParser):
 
 def every_method(names: tuple[str, ...], folder: Path) -> Path:
     """A page with names wherever a page takes text."""
-    page = report.Page(" ".join(names))
+    page = html.Page(" ".join(names))
     for name in names:
         page.heading(name)
         page.text(name)
@@ -101,12 +105,12 @@ def every_method(names: tuple[str, ...], folder: Path) -> Path:
         page.examples([ShownExample(0, 1, None, None, tuple(tokens))], [name])
     lines = {name: ([1, 2], [1.0, 2.0]) for name in names}
     baselines = dict.fromkeys(names, 1.0)
-    page.figure(report.curves(lines, ylabel="y", baselines=baselines), names[0])
-    page.figure(report.stacked_bar(dict.fromkeys(names, 1.0)), names[1])
+    page.figure(html.curves(lines, ylabel="y", baselines=baselines), names[0])
+    page.figure(html.stacked_bar(dict.fromkeys(names, 1.0)), names[1])
     bars = {name: dict.fromkeys(names[:2], 1.0) for name in names}
-    page.figure(report.stacked_bars(bars, xlabel="x"), names[2])
-    page.figure(report.stacked_bars({"x": dict.fromkeys(names, 1.0)}, xlabel="x"), names[2])
-    page.figure(report.histogram(Lengths(np.array([0, 1, 2])), xlabel="x"), names[3])
+    page.figure(html.stacked_bars(bars, xlabel="x"), names[2])
+    page.figure(html.stacked_bars({"x": dict.fromkeys(names, 1.0)}, xlabel="x"), names[2])
+    page.figure(html.histogram(Lengths(np.array([0, 1, 2])), xlabel="x"), names[3])
     page.save(folder / "methods.html")
     return folder / "methods.html"
 

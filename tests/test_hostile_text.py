@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline import cache, mixing
-from data_pipeline.build import build_store, train_tokenizer
-from data_pipeline.errors import UserError
-from data_pipeline.sources import find, parse_source, read
-from data_pipeline.store import TokenStore, open_store
-from data_pipeline.store_writer import StoredDocument, make_split
-from data_pipeline.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.data_pipeline.build.build import build_store, train_tokenizer
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.plan import mixing
+from bert_jax.data_pipeline.sources import find, parse_source, read
+from bert_jax.data_pipeline.storage import cache_dir
+from bert_jax.data_pipeline.store.store import TokenStore, open_store
+from bert_jax.data_pipeline.store.writer import StoredDocument, make_split
+from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 TOKENIZER = Tokenizer.from_vocab([*SPECIAL_TOKENS, ".", *LETTERS, *(f"##{c}" for c in LETTERS)])
@@ -153,7 +154,7 @@ def test_a_regular_expression_that_never_ends_is_one_line(
         (tmp_path / f"{name}.txt").write_text(f"{'a' * 40}b {name}.\n\nOne.\n\nTwo.\n")
     tokenizer = Tokenizer.load(tmp_path / "tokenizer.json")
     source = parse_source(f"lines:{tmp_path}")
-    monkeypatch.setattr("data_pipeline.build._UNIT_BYTES", 1)
+    monkeypatch.setattr("bert_jax.data_pipeline.build.build._UNIT_BYTES", 1)
     with pytest.raises(UserError, match=r"tokenizer\.json: the tokenizers library gave up on it"):
         build_store([source], tokenizer, tmp_path / "store", workers=workers, progress=False)
 
@@ -178,11 +179,11 @@ def test_a_user_without_a_home_is_told_what_to_name(monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("BERT_JAX_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     with pytest.raises(UserError, match="name a folder as BERT_JAX_CACHE"):
-        cache.cache_dir()
+        cache_dir.cache_dir()
     monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
-    assert cache.cache_dir() == Path("/caches/bert_jax")
+    assert cache_dir.cache_dir() == Path("/caches/bert_jax")
     monkeypatch.setenv("BERT_JAX_CACHE", "/mine")
-    assert cache.cache_dir() == Path("/mine")
+    assert cache_dir.cache_dir() == Path("/mine")
 
 
 @pytest.mark.slow
@@ -190,7 +191,8 @@ def test_a_user_without_a_home_is_told_what_to_name(monkeypatch: pytest.MonkeyPa
 @pytest.mark.processes
 def test_an_unknown_user_without_home_is_told_too() -> None:
     script = (
-        "import os; from data_pipeline.cache import cache_dir; os.setuid(54321); "
+        "import os; from bert_jax.data_pipeline.storage.cache_dir import cache_dir; "
+        "os.setuid(54321); "
         "[os.environ.pop(n, None) for n in ('HOME', 'BERT_JAX_CACHE', 'XDG_CACHE_HOME')]; "
         "cache_dir()"
     )

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bert_jax.records import hosts
-from bert_jax.records.hosts import HostTimes, Stretch, fields, stragglers
+from bert_jax.metrics import stragglers as hosts
+from bert_jax.metrics.stragglers import HostTimes, Stretch, fields, stragglers
 
 
 def host(name: str, *, data: float = 0.01, device: float = 0.9, step: float = 1.0) -> HostTimes:

@@ -15,15 +15,10 @@ from etils import epath
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_jax import cli, errors, look, workdir
-from bert_jax.batches import make_batches
-from bert_jax.config import Config
-from bert_jax.config_values import flatten, to_dict
-from bert_jax.errors import UserError
-from bert_jax.train import pretrain
-from data_pipeline.batch import Batches
-from data_pipeline.build import build_store
-from data_pipeline.inspect import (
+from bert_jax import cli, errors
+from bert_jax.config.schema import Config
+from bert_jax.config.serialization import flatten, to_dict
+from bert_jax.data_pipeline.analysis.inspect import (
     ExampleCounts,
     Lengths,
     Vocabulary,
@@ -31,10 +26,17 @@ from data_pipeline.inspect import (
     count_groups,
     decode,
 )
-from data_pipeline.sources import parse_source
-from data_pipeline.store import TokenStore
-from data_pipeline.store_writer import StoredDocument, write_store
-from data_pipeline.tokenizer import SPECIAL_TOKENS, SpecialIds, Tokenizer
+from bert_jax.data_pipeline.batch import Batches
+from bert_jax.data_pipeline.build.build import build_store
+from bert_jax.data_pipeline.sources import parse_source
+from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.data_pipeline.store.writer import StoredDocument, write_store
+from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, SpecialIds, Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.reporting import dataset
+from bert_jax.training.batches import make_batches
+from bert_jax.training.loop import pretrain
+from bert_jax.workdir import description as workdir
 
 SPECIAL = SpecialIds(0, 1, 2, 3, 4)
 
@@ -359,16 +361,16 @@ def test_a_store_that_moved_is_given_by_flag(seen, store, tmp_path, capsys) -> N
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path) -> None:
     with pytest.raises(UserError, match="no config"):
-        look.open_run(epath.Path(tmp_path))
+        dataset.open_run(epath.Path(tmp_path))
     for text in ("[" * 100_000, '["config", "data"]', '{"config": 1, "data": 2}'):
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(UserError, match="not what a pretraining run writes"):
-            look.open_run(epath.Path(tmp_path))
+            dataset.open_run(epath.Path(tmp_path))
         with pytest.raises(UserError, match="not the folder of a pretraining run"):
             workdir.read(epath.Path(tmp_path))
     (tmp_path / "config.json").write_text('{"config": {}, "data": {"tokenizer": 1, "train": 2}}')
     with pytest.raises(UserError, match="missing key"):
-        look.open_run(epath.Path(tmp_path))
+        dataset.open_run(epath.Path(tmp_path))
 
 
 def test_a_later_phase_is_found_and_counted_from_its_start(store, tmp_path, capsys) -> None:

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from small import run_config
 
-from bert_jax import sharding
-from bert_jax.config import Config, MeshConfig
+from bert_jax.config.schema import Config, MeshConfig
 from bert_jax.errors import UserError
-from bert_jax.kernels import attention_cudnn, attention_pallas, attention_xla, choice
+from bert_jax.ops.attention import cudnn, dispatch, pallas, xla
+from bert_jax.parallel import partition
 
-interpreted = functools.partial(attention_pallas.attend, interpret=True)
+interpreted = functools.partial(pallas.attend, interpret=True)
 
 
 def arrays_of(B: int, S: int, A: int, D: int, *, packed: bool, dtype: str = "float32") -> tuple:
@@ -56,9 +56,7 @@ def both_ways(form: Any, q: Any, k: Any, v: Any, examples: Any, dy: Any) -> list
 )
 def test_the_tpu_kernel_equals_the_plain_form(shape: tuple, packed: bool) -> None:
     arrays = arrays_of(*shape, packed=packed)
-    for e, g in zip(
-        both_ways(attention_xla.attend, *arrays), both_ways(interpreted, *arrays), strict=True
-    ):
+    for e, g in zip(both_ways(xla.attend, *arrays), both_ways(interpreted, *arrays), strict=True):
         np.testing.assert_allclose(g, e, rtol=1e-5, atol=1e-5)
 
 
@@ -66,12 +64,12 @@ def test_in_bfloat16_the_tpu_kernel_is_as_near_to_float32_as_the_plain_form() ->
     """Errors of both, in the norm, are 0.3 to 0.6 % here."""
     arrays = arrays_of(2, 128, 2, 64, packed=True, dtype="bfloat16")
     exact = both_ways(
-        attention_xla.attend,
+        xla.attend,
         *(x.astype(jnp.float32) if x.dtype != jnp.int32 else x for x in arrays),
     )
     for e, p, g in zip(
         exact,
-        both_ways(attention_xla.attend, *arrays),
+        both_ways(xla.attend, *arrays),
         both_ways(interpreted, *arrays),
         strict=True,
     ):
@@ -95,12 +93,12 @@ def test_padding_gives_finite_numbers_and_changes_no_others() -> None:
 def test_every_device_runs_its_own_rows_and_heads(
     axes: tuple, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(choice._KERNELS, "pallas", interpreted)
-    config = MeshConfig(**dict(zip(sharding.MESH_AXES, axes, strict=True)))
-    mesh = sharding.make_mesh(config, jax.devices()[: np.prod(axes)])
+    monkeypatch.setitem(dispatch._KERNELS, "pallas", interpreted)
+    config = MeshConfig(**dict(zip(partition.MESH_AXES, axes, strict=True)))
+    mesh = partition.make_mesh(config, jax.devices()[: np.prod(axes)])
     *qkv, examples, dy = arrays_of(8, 128, 4, 32, packed=True)
-    each = jax.NamedSharding(mesh, sharding.spec("batch", "position", "heads", "head_dim"))
-    attend = functools.partial(choice.attend, "pallas", rate=0.1, key=None)
+    each = jax.NamedSharding(mesh, partition.spec("batch", "position", "heads", "head_dim"))
+    attend = functools.partial(dispatch.attend, "pallas", rate=0.1, key=None)
 
     @functools.partial(jax.jit, out_shardings=each)
     def run(q, k, v, examples, dy):
@@ -110,15 +108,15 @@ def test_every_device_runs_its_own_rows_and_heads(
     split = [jax.device_put(x, each) for x in (*qkv, dy)]
     with jax.set_mesh(mesh):
         compiled = run.lower(
-            *split[:3], jax.device_put(examples, sharding.batch_sharding(mesh)), split[3]
+            *split[:3], jax.device_put(examples, partition.batch_sharding(mesh)), split[3]
         ).compile()
         got = compiled(
-            *split[:3], jax.device_put(examples, sharding.batch_sharding(mesh)), split[3]
+            *split[:3], jax.device_put(examples, partition.batch_sharding(mesh)), split[3]
         )
     assert not re.findall(
         r"all-gather|all-to-all|collective-permute|all-reduce", compiled.as_text()
     )
-    for e, g in zip(both_ways(attention_xla.attend, *qkv, examples, dy), got, strict=True):
+    for e, g in zip(both_ways(xla.attend, *qkv, examples, dy), got, strict=True):
         np.testing.assert_allclose(g, e, rtol=1e-5, atol=1e-5)
 
 
@@ -157,7 +155,7 @@ def config_of(
 
 def resolved(device: Any, config: Config) -> str:
     mesh: Any = SimpleNamespace(devices=np.array([[device, device]]))
-    return choice.resolve(config, mesh).attention
+    return dispatch.resolve(config, mesh).attention
 
 
 @pytest.mark.parametrize(
@@ -233,7 +231,7 @@ def test_the_length_and_dropout_decide_call_by_call(
 ) -> None:
     *qkv, examples, _ = arrays_of(1, length, 1, 8, packed=True)
     attend = functools.partial(
-        choice.attend, form, rate=0.1, key=None if key is None else jnp.uint32(key)
+        dispatch.attend, form, rate=0.1, key=None if key is None else jnp.uint32(key)
     )
     assert ("pallas_call" in str(jax.make_jaxpr(attend)(*qkv, examples))) == kernel
 
@@ -254,7 +252,7 @@ def test_cudnn_lowers_for_cuda_with_the_mask_of_the_examples(
     arrays = arrays_of(2, 128, 4, 64, packed=True, dtype="bfloat16")
 
     def run(q, k, v, examples, dy):
-        y, gradients_of = jax.vjp(lambda *x: attention_cudnn.attend(*x, examples), q, k, v)
+        y, gradients_of = jax.vjp(lambda *x: cudnn.attend(*x, examples), q, k, v)
         return y, *gradients_of(dy)
 
     calls = [f"__cudnn$fmhaScaleBiasSoftmax{way}" for way in ("", "Backward")]

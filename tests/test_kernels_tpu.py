@@ -27,9 +27,9 @@ def compile_step(topology: str, dropout: float = 0.0) -> dict[str, Any]:
     from jax.experimental.topologies import get_topology_desc
     from test_step import CORPUS, small
 
-    from bert_jax import sharding
-    from bert_jax.kernels import choice
-    from bert_jax.step import make_program
+    from bert_jax.ops.attention import dispatch
+    from bert_jax.parallel import partition
+    from bert_jax.training.step import make_program
 
     config = small(
         "mlm",
@@ -42,7 +42,7 @@ def compile_step(topology: str, dropout: float = 0.0) -> dict[str, Any]:
         compute={"attention": "auto", "dtype": "bfloat16"},
     )  # fmt: skip
     devices = get_topology_desc(topology, platform="tpu").devices
-    mesh = sharding.make_mesh(config.mesh, devices)
+    mesh = partition.make_mesh(config.mesh, devices)
     tokens = ("input_ids", "token_type_ids", "example_ids", "position_ids")
     rows = dict.fromkeys(tokens, np.zeros((1, LENGTH), np.int32))
     rows |= dict.fromkeys(("masked_positions", "masked_labels"), np.zeros((1, 77), np.int32))
@@ -51,7 +51,7 @@ def compile_step(topology: str, dropout: float = 0.0) -> dict[str, Any]:
         compiled = make_program(config, mesh, CORPUS).compile_train(rows, config.phases[0])
     text = compiled.as_text()
     return {
-        "form": choice.resolve(config, mesh).attention,
+        "form": dispatch.resolve(config, mesh).attention,
         "kernels": len(re.findall(r'custom_call_target="tpu_custom_call"', text)),
         "scores": len(re.findall(rf"\[[\d,]*{LENGTH},{LENGTH}\]", text)),
         "temporaries": compiled.memory_analysis().temp_size_in_bytes,

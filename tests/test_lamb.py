@@ -14,9 +14,11 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from small import run_config
 
-from bert_jax import heads, lamb, optimizer, sharding
-from bert_jax.config_file import load
-from bert_jax.convert import names
+from bert_jax.config.files import load
+from bert_jax.convert import weights as names
+from bert_jax.objectives.pretraining_model import declare, init_params
+from bert_jax.parallel import partition
+from bert_jax.training import lamb, optimizer
 
 CONFIG = dataclasses.replace(load("base").optimizer, weight_decay=0.1)
 LAYERS, HIDDEN, HEADS, DIM, WIDE, WORDS, PADDING = 3, 4, 2, 2, 5, 6, 2
@@ -240,16 +242,16 @@ def test_the_model_names_what_is_stacked_and_fused():
     """A step over the real parameters is as long as each tensor of transformers' checkpoint."""
     config = run_config()
     model = dataclasses.replace(config.model, pad_vocab_to_multiple_of=1)
-    _, abstract = heads.declare(model, config.compute, config.objectives)
+    _, abstract = declare(model, config.compute, config.objectives)
     shapes = jax.eval_shape(
-        lambda: heads.init_params(model, config.compute, config.objectives, jax.random.key(0))
+        lambda: init_params(model, config.compute, config.objectives, jax.random.key(0))
     )
     rng = np.random.default_rng(0)
     params, raw = (
         jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape), jnp.float32), shapes)
         for _ in range(2)
     )
-    axes = sharding.param_axes(abstract)
+    axes = partition.param_axes(abstract)
     tx = lamb.scale_by_ratio(lamb.VARIANTS["lamb_all"], axes, optimizer.decayed)
     updates, _ = tx.update(raw, tx.init(params), params)
     before, after = (names.to_transformers(tree, model) for tree in (params, updates))

@@ -3,11 +3,11 @@
 import pytest
 
 from bert_jax import errors
-from launch import outcome
+from bert_jax.launch import exit_codes
 
 
 def test_the_launcher_knows_the_codes_of_the_program():
-    assert (outcome.STOPPED, outcome.LOST) == (errors.STOPPED, errors.LOST)
+    assert (exit_codes.STOPPED, exit_codes.LOST) == (errors.STOPPED, errors.LOST)
 
 
 @pytest.mark.parametrize(
@@ -32,12 +32,12 @@ def test_the_launcher_knows_the_codes_of_the_program():
     ],
 )
 def test_the_exit_code_of_a_job(codes, whole):
-    assert outcome.verdict(codes) == whole
+    assert exit_codes.verdict(codes) == whole
 
 
 def test_hosts_are_named_by_how_they_ended_signals_first():
     ends = [("host-0", 43), ("host-1", -9), ("host-2", 43), ("host-3", 137), ("host-4", -40)]
-    assert outcome.describe(ends) == (
+    assert exit_codes.describe(ends) == (
         "host-1 was killed by SIGKILL; host-3 ended with 137 (SIGKILL); "
         "host-4 was killed by signal 40; host-0, host-2 ended with 43"
     )

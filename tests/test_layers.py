@@ -11,9 +11,9 @@ import pytest
 from flax import nnx
 from small import model_config
 
-from bert_jax import dropout
-from bert_jax.kernels import attention_xla
-from bert_jax.layers import Keys, LayerNorm, activation
+from bert_jax.model.layers import Keys, LayerNorm, activation
+from bert_jax.ops import dropout
+from bert_jax.ops.attention import xla
 
 
 def assert_same_gradients(ours: Callable, plain: Callable, *args: jax.Array) -> None:
@@ -43,7 +43,7 @@ def textbook(rate: float, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array
 
 
 def ours(rate: float, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-    return attention_xla.attend(q, k, v, jnp.asarray(EXAMPLES), rate=rate, key=jnp.asarray(KEY))
+    return xla.attend(q, k, v, jnp.asarray(EXAMPLES), rate=rate, key=jnp.asarray(KEY))
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1])

@@ -9,15 +9,16 @@ from goldens import case as cases
 from goldens.case import RECIPES, TINY
 from small import run_config
 
-from bert_jax import objectives, sharding
-from bert_jax.config import Config
-from bert_jax.step import Program, make_program
+from bert_jax.config.schema import Config
+from bert_jax.objectives import total
+from bert_jax.parallel import partition
+from bert_jax.training.step import Program, make_program
 
 
 def program(config: Config) -> tuple[Program, jax.sharding.Mesh]:
-    mesh = sharding.make_mesh(config.mesh, jax.devices()[:1])
+    mesh = partition.make_mesh(config.mesh, jax.devices()[:1])
     unigram = np.zeros(config.model.vocab_size, np.float32)
-    return make_program(config, mesh, objectives.Corpus(("text",), unigram)), mesh
+    return make_program(config, mesh, total.Corpus(("text",), unigram)), mesh
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def test_every_set_of_objectives_trains(pairing, span_boundary):
         before = jax.tree.map(np.asarray, state["params"])
         for _ in range(3):
             state, metrics = run.train(state, batch)
-            scalars = objectives.summarize(jax.tree.map(np.asarray, metrics["sums"]), ("text",))
+            scalars = total.summarize(jax.tree.map(np.asarray, metrics["sums"]), ("text",))
             losses.append(scalars["loss"])
     assert {n.split("/")[0] for n in scalars if "/" in n} == set(config.objectives)
     assert losses == sorted(losses, reverse=True)

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from bert_jax import cli
-from data_pipeline import build
-from data_pipeline.build import build_store
-from data_pipeline.errors import UserError
-from data_pipeline.manifest import manifest_digest
-from data_pipeline.sources import Found, find, parse_source, read
-from data_pipeline.sources.finding import printable
-from data_pipeline.store import TokenStore, open_store
-from data_pipeline.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.data_pipeline.build import build
+from bert_jax.data_pipeline.build.build import build_store
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.sources import Found, find, parse_source, read
+from bert_jax.data_pipeline.sources.finding import printable
+from bert_jax.data_pipeline.store.manifest import manifest_digest
+from bert_jax.data_pipeline.store.store import TokenStore, open_store
+from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 TOKENIZER = Tokenizer.from_vocab([*SPECIAL_TOKENS, ".", *LETTERS, *(f"##{c}" for c in LETTERS)])

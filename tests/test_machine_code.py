@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline import machine_code
-from data_pipeline.digested_files import DigestedFiles, own_folder
-from data_pipeline.machine_code import compiled
+from bert_jax.data_pipeline.random import numba_jit
+from bert_jax.data_pipeline.random.numba_jit import compiled
+from bert_jax.data_pipeline.storage.digested_files import DigestedFiles, own_folder
 
 
 def triple(x):
@@ -22,7 +22,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     """Where machine code is kept in a test."""
     made = own_folder(tmp_path / "numba", "version")
     files = DigestedFiles(made, pytest.fail)
-    monkeypatch.setattr(machine_code, "_files", lambda: files)
+    monkeypatch.setattr(numba_jit, "_files", lambda: files)
     return made
 
 
@@ -59,7 +59,7 @@ def test_damaged_code_is_compiled_again(spoil, folder):
 def test_what_does_not_fit_behind_a_good_digest_is_compiled_again(folder):
     assert hits() == 0
     (file,) = folder.iterdir()
-    machine_code._files().put(file.name, b"no pickle")
+    numba_jit._files().put(file.name, b"no pickle")
     assert (hits(), hits()) == (0, 1)
 
 
@@ -67,15 +67,15 @@ def test_what_does_not_fit_behind_a_good_digest_is_compiled_again(folder):
 def roots(tmp_path, monkeypatch) -> list[Path]:
     """The three places for code, all below `tmp_path`; nothing is chosen yet."""
     places = [tmp_path / "user", tmp_path / "package" / "__pycache__", tmp_path / "cache"]
-    monkeypatch.setattr(machine_code.numba.config, "CACHE_DIR", str(places[0]))
-    monkeypatch.setattr(machine_code, "_PACKAGE", places[1].parent)
+    monkeypatch.setattr(numba_jit.numba.config, "CACHE_DIR", str(places[0]))
+    monkeypatch.setattr(numba_jit, "_PACKAGE", places[1].parent)
     monkeypatch.setenv("BERT_JAX_CACHE", str(places[2]))
-    monkeypatch.setattr(machine_code, "_files", machine_code._files.__wrapped__)
+    monkeypatch.setattr(numba_jit, "_files", numba_jit._files.__wrapped__)
     return places
 
 
 def test_the_first_usable_folder_is_this_users_alone(roots, capfd):
-    assert machine_code._files()
+    assert numba_jit._files()
     (made,) = (roots[0] / "numba").iterdir()
     assert made.stat().st_mode & 0o777 == 0o700
     assert (roots[0] / "numba").stat().st_mode & 0o777 == 0o700
@@ -84,9 +84,9 @@ def test_the_first_usable_folder_is_this_users_alone(roots, capfd):
 
 @pytest.mark.parametrize("mode", [0o770, 0o702])
 def test_a_folder_that_others_can_write_to_is_passed_over_with_a_line(mode, roots, capfd):
-    machine_code._files()
+    numba_jit._files()
     (roots[0] / "numba").chmod(mode)
-    files = machine_code._files()
+    files = numba_jit._files()
     assert files is not None
     assert files._path.parent == roots[1] / "numba"
     (line,) = capfd.readouterr().err.splitlines()
@@ -95,9 +95,9 @@ def test_a_folder_that_others_can_write_to_is_passed_over_with_a_line(mode, root
 
 
 def test_folders_of_another_user_are_not_used(roots, capfd, monkeypatch):
-    machine_code._files()
+    numba_jit._files()
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    assert machine_code._files() is None
+    assert numba_jit._files() is None
     *each, last = capfd.readouterr().err.splitlines()
     assert len(each) == len(roots)
     assert "every start compiles anew" in last
@@ -108,13 +108,14 @@ def test_without_a_writable_folder_code_is_compiled_in_memory(roots, capfd):
     for root in roots:
         root.parent.mkdir(exist_ok=True)
         root.write_text("not a folder")
-    assert machine_code._files() is None
+    assert numba_jit._files() is None
     (line,) = capfd.readouterr().err.splitlines()
     assert all(str(root) in line for root in roots)
 
 
 def test_code_depends_on_its_file_and_on_what_that_imports(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine_code, "_PACKAGE", tmp_path / "package")
+    monkeypatch.setattr(numba_jit, "_PACKAGE", tmp_path / "package")
+    monkeypatch.setattr(numba_jit, "_PREFIX", "package")
     (tmp_path / "package" / "below").mkdir(parents=True)
     loops, draws, other = (
         tmp_path / "package" / name for name in ("loops.py", "below/draws.py", "other.py")
@@ -123,15 +124,15 @@ def test_code_depends_on_its_file_and_on_what_that_imports(tmp_path, monkeypatch
 
     def state(text: str, of: Path) -> bytes:
         of.write_text(text)
-        machine_code._read.cache_clear()
-        return machine_code._digest(loops)
+        numba_jit._read.cache_clear()
+        return numba_jit._digest(loops)
 
     first = state("KEY = 1\n", draws)
     assert state("import package.loops\n", other) == first
     assert state("KEY = 2\n", draws) != first
     assert state("KEY = 1\n", draws) == first
     assert state(loops.read_text() + "X = 1\n", loops) != first
-    machine_code._read.cache_clear()
+    numba_jit._read.cache_clear()
 
 
 def test_closures_are_not_kept(folder):
@@ -146,7 +147,7 @@ def test_closures_are_not_kept(folder):
 
 PROCESS = """
 import sys
-from data_pipeline.draws import permute
+from bert_jax.data_pipeline.random.draws import permute
 import numpy as np
 print(permute(np.uint64(7), np.arange(5), 5).tolist(), permute.stats.cache_hits.total())
 """
@@ -187,7 +188,7 @@ def test_without_a_home_folder_code_is_kept_elsewhere_or_in_memory(monkeypatch):
     for name in ("BERT_JAX_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Path, "home", _no_home)
-    assert machine_code._PACKAGE / "__pycache__" in list(machine_code._roots())
+    assert numba_jit._PACKAGE / "__pycache__" in list(numba_jit._roots())
 
 
 def _no_home() -> Path:

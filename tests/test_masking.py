@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_pipeline import draws
-from data_pipeline.errors import UserError
-from data_pipeline.masking import MaskingSpec, Slots, budget, empty_notes, mask_example
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.masking import MaskingSpec, Slots, budget, empty_notes, mask_example
+from bert_jax.data_pipeline.random import draws
 
 CLS, SEP, MASK, VOCAB = 101, 102, 103, 30522
 SIGMAS = 4.4

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from masked_examples import SPECIAL, make_example, make_rows
 
-from data_pipeline import draws
-from data_pipeline.errors import UserError
-from data_pipeline.masking import MODES, MaskingSpec
-from data_pipeline.masking.spec import cumulative_limits
-from data_pipeline.tokenizer import Tokenizer
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.masking import MODES, MaskingSpec
+from bert_jax.data_pipeline.masking.spec import cumulative_limits
+from bert_jax.data_pipeline.random import draws
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
 VOCAB = 60
 STARTS = np.arange(VOCAB) % 3 != 0  # a third of the ids continue a word

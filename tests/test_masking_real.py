@@ -10,10 +10,10 @@ import original_masks as port
 import pytest
 from masked_examples import make_rows
 
-from data_pipeline import sentences
-from data_pipeline.masking import MODES, MaskingSpec
-from data_pipeline.sources import SourceSpec, read
-from data_pipeline.tokenizer import Tokenizer
+from bert_jax.data_pipeline.masking import MODES, MaskingSpec
+from bert_jax.data_pipeline.sources import SourceSpec, read
+from bert_jax.data_pipeline.text import sentences
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
 SIGMAS = 4.4
 KEY = 17

@@ -15,8 +15,8 @@ from etils import epath
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import masked_crc32c
 
-from bert_jax.records import metrics
-from bert_jax.records.metrics import MetricWriter
+from bert_jax.metrics import records
+from bert_jax.metrics.records import MetricWriter
 
 
 def no_constant(name: str) -> None:
@@ -80,7 +80,7 @@ def test_numbers_that_are_not_finite_are_null_and_nan_when_read(tmp_path):
     train, skipped = written(tmp_path)
     assert [train[name] for name in values] == [None, None, 0.5, 3]
     assert (skipped["grad_norm"], skipped["deep"]) == (None, {"list": [None, 1]})
-    (read,) = metrics.read(epath.Path(tmp_path), "train")
+    (read,) = records.read(epath.Path(tmp_path), "train")
     assert np.isnan(read["loss"])
 
 
@@ -88,7 +88,7 @@ def test_numbers_that_are_not_finite_are_null_and_nan_when_read(tmp_path):
 def test_a_killed_process_loses_no_line_and_the_next_one_starts_on_its_own(tmp_path):
     script = (
         "import os, signal, sys; from etils import epath\n"
-        "from bert_jax.records.metrics import MetricWriter\n"
+        "from bert_jax.metrics.records import MetricWriter\n"
         "writer = MetricWriter(epath.Path(sys.argv[1]))\n"
         "for step in range(50): writer.event('skipped', step, 0)\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
@@ -100,7 +100,7 @@ def test_a_killed_process_loses_no_line_and_the_next_one_starts_on_its_own(tmp_p
     writer = MetricWriter(epath.Path(tmp_path))
     writer.event("start", 7, 0)
     writer.close()
-    there = list(metrics.records(epath.Path(tmp_path / "metrics.jsonl")))
+    there = list(records.records(epath.Path(tmp_path / "metrics.jsonl")))
     assert [(r["kind"], r["step"]) for r in there[49:]] == [("skipped", 49), ("start", 7)]
 
 
@@ -108,9 +108,9 @@ def test_a_killed_process_loses_no_line_and_the_next_one_starts_on_its_own(tmp_p
 def test_a_full_disk_is_one_line_for_each_file_and_what_was_written_stays(tmp_path):
     """A limit on the size of files fails writes as a full disk does; then there is room again."""
     script = (
-        "import resource, sys; from etils import epath; from bert_jax.records import metrics\n"
+        "import resource, sys; from etils import epath; from bert_jax.metrics import records\n"
         "sys.dont_write_bytecode = True\n"  # Python would keep a module's cut-off bytecode
-        "writer = metrics.MetricWriter(epath.Path(sys.argv[1]))\n"
+        "writer = records.MetricWriter(epath.Path(sys.argv[1]))\n"
         "_, most = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
         "def write(first):\n"
         "    for step in range(first, first + 100): writer.write('train', step, 0, {'loss': 0.5})\n"
@@ -121,7 +121,7 @@ def test_a_full_disk_is_one_line_for_each_file_and_what_was_written_stays(tmp_pa
     done = run_process(script, tmp_path)
     assert done.returncode == 0
     assert (done.stdout + done.stderr).count("cannot be written (File too large)") == 2
-    steps = [record["step"] for record in metrics.records(epath.Path(tmp_path / "metrics.jsonl"))]
+    steps = [record["step"] for record in records.records(epath.Path(tmp_path / "metrics.jsonl"))]
     assert steps == list(range(300))
     ((_, _, *curve),) = events(tmp_path)
     assert [event.step for event in curve] == list(range(300))
@@ -148,5 +148,5 @@ def test_figures_of_a_stretch_that_was_lost_are_left_out_from_the_restart_on(tmp
     writer.event("start", 10, 0)
     writer.write("train", 20, 0, {"loss": 2.0})
     writer.close()
-    there = metrics.read(epath.Path(tmp_path), "train")
+    there = records.read(epath.Path(tmp_path), "train")
     assert [(record["step"], record["loss"]) for record in there] == [(10, 1.0), (20, 2.0)]

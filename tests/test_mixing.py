@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from test_pairing import addressed, share, split_of
 from test_plan import equal
 
-from bert_jax.batches import parse_weights
-from data_pipeline import mixing
-from data_pipeline.errors import UserError
-from data_pipeline.plan import PlanSpec, make_plan
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.plan import mixing
+from bert_jax.data_pipeline.plan.plan import PlanSpec, make_plan
+from bert_jax.training.batches import parse_weights
 
 SOURCES = ("books", "wiki")
 MODES = ("nsp", "sop", "full_sentences", "doc_sentences", "single")

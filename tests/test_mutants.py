@@ -59,17 +59,19 @@ def test_a_list_that_cannot_be_read_says_where(text: str, said: str, tmp_path: P
 
 
 def test_the_tests_that_import_a_file_come_first(tmp_path: Path) -> None:
+    (tmp_path / "bert_jax").mkdir()
+    (tmp_path / "bert_jax" / "launch").symlink_to("../launch")
     for name, text in {
         "launch/__init__.py": "",
         "launch/a.py": "",
         "launch/c.py": "",
-        "launch/b.py": "from launch import a",
-        "tests/helper.py": "def f():\n    from launch.a import x",
-        "tests/test_1.py": "import launch",
-        "tests/test_2.py": "import launch.b",
-        "tests/test_3.py": "import helper, launch.b",
-        "tests/test_4.py": "from launch.a import x",
-        "tests/test_mutants.py": "from launch.a import x",
+        "launch/b.py": "from bert_jax.launch import a",
+        "tests/helper.py": "def f():\n    from bert_jax.launch.a import x",
+        "tests/test_1.py": "import bert_jax.launch",
+        "tests/test_2.py": "import bert_jax.launch.b",
+        "tests/test_3.py": "import helper, bert_jax.launch.b",
+        "tests/test_4.py": "from bert_jax.launch.a import x",
+        "tests/test_mutants.py": "from bert_jax.launch.a import x",
     }.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)

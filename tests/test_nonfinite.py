@@ -21,15 +21,18 @@ from small import run_config
 from test_cli import TINY
 from test_step import ALL_AT_ONCE, CORPUS, mesh_of, place, rows_of, small
 
-from bert_jax import cli, errors, nonfinite, report, status, status_text, terminal
-from bert_jax.checkpoint.checkpoints import Checkpoints, load_params
-from bert_jax.config import CheckpointConfig, Config
-from bert_jax.config_values import to_dict
-from bert_jax.nonfinite import Skipped
-from bert_jax.objectives import summarize
-from bert_jax.records import metrics
-from bert_jax.records.step_report import StepReport
-from bert_jax.step import make_program
+from bert_jax import cli, errors
+from bert_jax.checkpoint.manager import Checkpoints, load_params
+from bert_jax.config.schema import CheckpointConfig, Config
+from bert_jax.config.serialization import to_dict
+from bert_jax.metrics import records as metrics
+from bert_jax.metrics.step_metrics import StepReport
+from bert_jax.objectives.total import summarize
+from bert_jax.reporting import html, status, status_text
+from bert_jax.runtime import console
+from bert_jax.training import skip_nonfinite
+from bert_jax.training.skip_nonfinite import Skipped
+from bert_jax.training.step import make_program
 
 LIMIT = 3
 GOOD, BAD = "good", "bad"
@@ -138,7 +141,7 @@ def test_a_skipped_step_changes_no_bit_and_the_limit_holds(changes: dict) -> Non
             assert all(np.isfinite(x).all() for x in jax.tree.leaves(state["params"]))
         before = now
     # The next start counts anew and trains on, from the last good step.
-    again = nonfinite.unlatch(steps.on_devices(states[-1]), LIMIT)
+    again = skip_nonfinite.unlatch(steps.on_devices(states[-1]), LIMIT)
     assert again["nonfinite"]["in_row"].sharding == steps.program.abstract["step"].sharding
     ((last,), _) = steps.run(again, [GOOD])
     assert counts(last) == (0, 8)
@@ -154,7 +157,7 @@ def test_what_follows_a_skipped_step_is_what_it_would_have_been(plain: Steps) ->
 
 def test_a_run_below_its_limit_goes_on_counting(plain: Steps) -> None:
     (state,), _ = plain.run(plain.first, [BAD])
-    assert nonfinite.unlatch(state, LIMIT) is state
+    assert skip_nonfinite.unlatch(state, LIMIT) is state
 
 
 @pytest.mark.parametrize("stop", [2, 3])
@@ -201,8 +204,8 @@ def test_a_gradient_too_large_for_its_norm_is_skipped_though_the_loss_is_finite(
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_loss_or_a_norm_alone_is_enough(bad: float) -> None:
     for loss, norm in ((bad, 1.0), (1.0, bad)):
-        update, after = nonfinite.judge(
-            nonfinite.start(), LIMIT, jax.numpy.float32(loss), jax.numpy.float32(norm)
+        update, after = skip_nonfinite.judge(
+            skip_nonfinite.start(), LIMIT, jax.numpy.float32(loss), jax.numpy.float32(norm)
         )
         assert not update
         assert counts({"nonfinite": after}) == (1, 1)
@@ -264,8 +267,8 @@ def test_a_stretch_of_skipped_steps_only_is_shown_without_a_loss(
     assert not {"loss", "mlm/loss", "mlm/accuracy", "grad_norm"} & set(scalars)
     assert {"learning_rate", "step_seconds", "tokens_per_second", "padding"} <= set(scalars)
     record = strictly(metrics.line("train", 2, 0, scalars))
-    monkeypatch.setattr(terminal, "console", terminal.rich.console.Console(soft_wrap=True))
-    with terminal.RunDisplay(20, 0) as display:
+    monkeypatch.setattr(console, "console", console.rich.console.Console(soft_wrap=True))
+    with console.RunDisplay(20, 0) as display:
         display.train(2, scalars, 60.0)
     assert "step 2/20  no finite loss  " in capsys.readouterr().out
     good = summarize(plain.run(plain.first, [GOOD])[1][0]["sums"], CORPUS.sources)
@@ -273,8 +276,8 @@ def test_a_stretch_of_skipped_steps_only_is_shown_without_a_loss(
     other = {**record, **good, "step": 4}
     lines = [json.dumps(one) for one in (other, record, held_out)]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    page = report.Page("run")
-    report.add_training(page, epath.Path(tmp_path))
+    page = html.Page("run")
+    html.add_training(page, epath.Path(tmp_path))
     folder = tmp_path / "run"
     (folder / "checkpoints").mkdir(parents=True)
     description = {"config": to_dict(run_config()), "data": {"rows_per_epoch": [10]}}

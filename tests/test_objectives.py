@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_jax import objectives
+from bert_jax.objectives import total as objectives
 
 B, P, N, V, SOURCES = 4, 5, 2, 11, ("wiki", "books")
 

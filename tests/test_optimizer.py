@@ -9,9 +9,9 @@ import numpy as np
 import optax
 import pytest
 
-from bert_jax import optimizer
-from bert_jax.config import OptimizerConfig, OptimizerName
-from bert_jax.config_file import load
+from bert_jax.config.files import load
+from bert_jax.config.schema import OptimizerConfig, OptimizerName
+from bert_jax.training import optimizer
 
 CONFIG = load("base").optimizer
 RATE = 0.01

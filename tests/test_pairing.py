@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_pipeline import draws
-from data_pipeline.errors import UserError
-from data_pipeline.plan import PlanSpec, make_plan
-from data_pipeline.store import Split
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.plan.plan import PlanSpec, make_plan
+from bert_jax.data_pipeline.random import draws
+from bert_jax.data_pipeline.store.store import Split
 
 SIGMAS = 4.4
 words = st.integers(0, 2**64 - 1)
@@ -195,7 +195,9 @@ def test_blocks_of_documents_change_nothing(monkeypatch):
     documents = [rng.integers(1, 30, rng.integers(1, 20)).tolist() for _ in range(60)]
     spec = PlanSpec(48)
     whole = pairs_of(make_plan(split_of(documents), spec, 0))
-    monkeypatch.setattr("data_pipeline.pairing.pairs.BLOCK", 15)  # below the largest document
+    monkeypatch.setattr(
+        "bert_jax.data_pipeline.pairing.pairs.BLOCK", 15
+    )  # below the largest document
     assert pairs_of(make_plan(split_of(documents), spec, 0)) == whole
 
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_pairing import addressed, pairs_of, share, split_of
 
-from data_pipeline import draws
-from data_pipeline.errors import UserError
-from data_pipeline.pairing.blocks import dropped
-from data_pipeline.plan import PlanSpec, make_plan
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.pairing.blocks import dropped
+from bert_jax.data_pipeline.plan.plan import PlanSpec, make_plan
+from bert_jax.data_pipeline.random import draws
 
 BLOCK_MODES = ("full_sentences", "doc_sentences", "single")
 
@@ -244,7 +244,7 @@ def test_blocks_of_documents_change_nothing(mode, monkeypatch):
         specs.append(dataclasses.replace(specs[0], separators="sentences"))
     whole = [make_plan(split, spec, 0) for spec in specs]
     for module in ("pairs", "blocks"):
-        monkeypatch.setattr(f"data_pipeline.pairing.{module}.BLOCK", 15)
+        monkeypatch.setattr(f"bert_jax.data_pipeline.pairing.{module}.BLOCK", 15)
     parts = [make_plan(split, spec, 0) for spec in specs]
     for name in ("piece_start", "piece_length", "piece_segment", "example_pieces"):
         for one, other in zip(parts, whole, strict=True):

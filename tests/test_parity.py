@@ -12,11 +12,14 @@ from goldens import case as cases
 from goldens.case import CASES, RECIPES, STEPS
 from small import run_config
 
-from bert_jax import heads, nonfinite, objectives, sharding
-from bert_jax.config import Config
-from bert_jax.convert import names
-from bert_jax.optimizer import make_optimizer
-from bert_jax.step import Program, make_program
+from bert_jax.config.schema import Config
+from bert_jax.convert import weights
+from bert_jax.objectives import total
+from bert_jax.objectives.pretraining_model import declare
+from bert_jax.parallel import partition
+from bert_jax.training import skip_nonfinite
+from bert_jax.training.optimizer import make_optimizer
+from bert_jax.training.step import Program, make_program
 
 TOLERANCE = 1e-5  # times the larger of 1 and the reference's largest magnitude
 # Length of the whole movement of a tensor, relative. optax computes 1 - 0.999**n in float32, which
@@ -34,7 +37,7 @@ def parameters(golden: dict, config: Config) -> dict:
     """Our parameters from the reference's tensor names and shapes."""
     shapes = {n: tuple(map(int, s[1:-1].split(","))) for n, s in _pairs(golden)}
     tensors = {name: cases.weight(name, shape) for name, shape in shapes.items()}
-    return names.from_transformers(tensors, config.model)
+    return weights.from_transformers(tensors, config.model)
 
 
 def _pairs(golden: dict) -> list[tuple[str, str]]:
@@ -42,9 +45,9 @@ def _pairs(golden: dict) -> list[tuple[str, str]]:
 
 
 def program(config: Config) -> tuple[Program, jax.sharding.Mesh]:
-    mesh = sharding.make_mesh(config.mesh, jax.devices()[:1])
+    mesh = partition.make_mesh(config.mesh, jax.devices()[:1])
     unigram = np.zeros(config.model.vocab_size, np.float32)
-    return make_program(config, mesh, objectives.Corpus(("text",), unigram)), mesh
+    return make_program(config, mesh, total.Corpus(("text",), unigram)), mesh
 
 
 def difference(ours: object, reference: np.ndarray) -> float:
@@ -60,7 +63,7 @@ def test_outputs_and_losses(name):
     config = run_config(case)
     params = parameters(golden, config)
     batch = cases.batch(case, 0)
-    graph, _ = heads.declare(config.model, config.compute, config.objectives)
+    graph, _ = declare(config.model, config.compute, config.objectives)
 
     @jax.jit
     def forward(params, batch):
@@ -107,15 +110,15 @@ def test_three_optimizer_steps(name, recipe):
     golden = cases.load(name)
     config = run_config(case, RECIPES[recipe])
     params = jax.tree.map(jax.numpy.asarray, parameters(golden, config))
-    before = names.to_transformers(params, config.model)
+    before = weights.to_transformers(params, config.model)
     run, mesh = program(config)
-    _, abstract = heads.declare(config.model, config.compute, config.objectives)
-    optimizer = make_optimizer(config.optimizer, sharding.param_axes(abstract))
+    _, abstract = declare(config.model, config.compute, config.objectives)
+    optimizer = make_optimizer(config.optimizer, partition.param_axes(abstract))
     state = {
         "step": jax.numpy.int32(0),
         "params": params,
         "opt": jax.jit(optimizer.init)(params),
-        "nonfinite": nonfinite.start(),
+        "nonfinite": skip_nonfinite.start(),
     }
     metrics = []
     with jax.set_mesh(mesh):
@@ -126,7 +129,7 @@ def test_three_optimizer_steps(name, recipe):
     losses, norms = np.array(metrics).T
     assert difference(losses, golden["losses"]) <= TOLERANCE
     np.testing.assert_allclose(norms, golden["grad_norms"], rtol=1e-5)
-    after = names.to_transformers(state["params"], config.model)
+    after = weights.to_transformers(state["params"], config.model)
     wrong = {}
     for tensor, values in after.items():
         # A key's bias adds the same to every score of a row, which softmax does not see: its true

@@ -9,12 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from data_pipeline import plan_cache, plan_files
-from data_pipeline.errors import UserError
-from data_pipeline.packing import packing_bound
-from data_pipeline.plan import Plan, PlanSpec, make_plan, plan_epoch, read_only
-from data_pipeline.plan_cache import Plans
-from data_pipeline.store_writer import StoredDocument, make_split
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.plan import cache as plan_cache
+from bert_jax.data_pipeline.plan import files
+from bert_jax.data_pipeline.plan.cache import Plans
+from bert_jax.data_pipeline.plan.packing import packing_bound
+from bert_jax.data_pipeline.plan.plan import Plan, PlanSpec, make_plan, plan_epoch, read_only
+from bert_jax.data_pipeline.store.writer import StoredDocument, make_split
 
 SPEC = PlanSpec(32, seed=5)
 
@@ -241,9 +242,9 @@ def test_the_first_of_two_publishers_wins(tmp_path):
         put("a", np.arange(3))
 
     folder, columns = tmp_path / "plan", {"a": np.dtype(np.int64)}
-    first = plan_files.keep(folder, columns, fill)
+    first = files.keep(folder, columns, fill)
     inode = (folder / "plan.json").stat().st_ino
-    second = plan_files.keep(folder, columns, fill)
+    second = files.keep(folder, columns, fill)
     assert (folder / "plan.json").stat().st_ino == inode
     assert np.array_equal(first["a"], second["a"])  # the loser's mapped files outlive its folder
     assert list(tmp_path.iterdir()) == [folder]
@@ -256,7 +257,7 @@ def test_a_column_is_the_file_that_numpy_writes(tmp_path):
         for part in np.array_split(values, 7):
             put("a", part)
 
-    plan_files.keep(tmp_path / "plan", {"a": values.dtype}, fill)
+    files.keep(tmp_path / "plan", {"a": values.dtype}, fill)
     np.save(tmp_path / "a.npy", values)
     assert (tmp_path / "plan" / "a.npy").read_bytes() == (tmp_path / "a.npy").read_bytes()
 

@@ -8,14 +8,14 @@ import original_generator as original
 import pytest
 from test_pairing import share
 
-from data_pipeline import draws
-from data_pipeline.build import build_store
-from data_pipeline.masking import MaskingSpec
-from data_pipeline.packing import packing_bound
-from data_pipeline.pairing.blocks import dropped
-from data_pipeline.plan import PlanSpec, make_plan
-from data_pipeline.sources import parse_source
-from data_pipeline.tokenizer import Tokenizer
+from bert_jax.data_pipeline.build.build import build_store
+from bert_jax.data_pipeline.masking import MaskingSpec
+from bert_jax.data_pipeline.pairing.blocks import dropped
+from bert_jax.data_pipeline.plan.packing import packing_bound
+from bert_jax.data_pipeline.plan.plan import PlanSpec, make_plan
+from bert_jax.data_pipeline.random import draws
+from bert_jax.data_pipeline.sources import parse_source
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
 SLOTS = {128: 20, 512: 77}
 BLOCK_MODES = ("full_sentences", "doc_sentences", "single")

@@ -11,12 +11,15 @@ import pytest
 from etils import epath
 from power_loss import NAMES, Names, watched
 
-from bert_jax.checkpoint import snapshot
-from data_pipeline import atomic, buckets, build, plan_files, staging
-from data_pipeline.build import build_store
-from data_pipeline.sources import parse_source
-from data_pipeline.store import open_store
-from data_pipeline.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.checkpoint import orbax_io
+from bert_jax.data_pipeline.build import build
+from bert_jax.data_pipeline.build.build import build_store
+from bert_jax.data_pipeline.plan import files as plan_files
+from bert_jax.data_pipeline.sources import parse_source
+from bert_jax.data_pipeline.storage import atomic, remote
+from bert_jax.data_pipeline.store import staging
+from bert_jax.data_pipeline.store.store import open_store
+from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 ENTRIES = [*SPECIAL_TOKENS, ".", *LETTERS, *(f"##{c}" for c in LETTERS)]
@@ -144,9 +147,9 @@ def test_a_plan_is_right_or_made_again(disk: Path, names: Names) -> None:
 @pytest.mark.parametrize("names", NAMES)
 @pytest.mark.parametrize("cut", range(4))
 def test_a_runs_config_is_the_old_or_the_new_one(disk: Path, names: Names, cut: int) -> None:
-    buckets.put(disk / "config.json", b"old")
+    remote.put(disk / "config.json", b"old")
     with watched(disk, cut_before=cut) as power:
-        buckets.put(disk / "config.json", b"new")
+        remote.put(disk / "config.json", b"new")
     power.lose(names)
     found = (disk / "config.json").read_bytes()
     assert found == b"new" if cut == 3 else found in (b"old", b"new")
@@ -157,13 +160,13 @@ def test_a_checkpoint_that_was_written_stays(disk: Path, names: Names) -> None:
     items = {"params": {"a": np.arange(1000, dtype=np.float32)}}
     folder = epath.Path(disk) / "3"
     with watched(disk) as power:
-        snapshot.write(folder, items, {"about": 3})
+        orbax_io.write(folder, items, {"about": 3})
     power.lose(names)
-    found = snapshot.read(folder, items)
+    found = orbax_io.read(folder, items)
     assert np.array_equal(found["params"]["a"], items["params"]["a"])
     for cut in range(4):
         with watched(disk, cut_before=cut) as power:
-            snapshot.replace_meta(folder, {"about": cut + 4})
+            orbax_io.replace_meta(folder, {"about": cut + 4})
         power.lose(names)
         about = json.loads((folder / "meta/metadata").read_text())["about"]
         assert about in (3, cut + 4)

@@ -14,14 +14,14 @@ import pytest
 from corpus import small_store, two_phases
 from signals import ASKING, dispositions
 
+from bert_jax.distributed import preemption
+from bert_jax.distributed.peers import Peers, Place, alone
+from bert_jax.distributed.preemption import StopRequestedError, Stops
+from bert_jax.distributed.rendezvous import Met
+from bert_jax.distributed.watchdog import Watch
 from bert_jax.errors import LOST, STOPPED, StoppedError
-from bert_jax.job import preemption
-from bert_jax.job.distributed import Peers, Place, alone
-from bert_jax.job.preemption import StopRequestedError, Stops
-from bert_jax.job.rendezvous import Met
-from bert_jax.job.watchdog import Watch
-from bert_jax.profiling import Profiler
-from bert_jax.train import pretrain
+from bert_jax.training.loop import pretrain
+from bert_jax.training.profiling import Profiler
 
 LIMIT = 30.0  # seconds for whatever is waited for
 

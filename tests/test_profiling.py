@@ -11,7 +11,7 @@ import pytest
 from etils import epath
 
 from bert_jax.errors import UsageError, UserError
-from bert_jax.profiling import Profiler, Steps
+from bert_jax.training.profiling import Profiler, Steps
 
 matmul = jax.jit(lambda x: x @ x / 64)
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from bert_jax.distributed.heartbeat import Pulse
+from bert_jax.distributed.peers import Peers, Place
+from bert_jax.distributed.rendezvous import Met
+from bert_jax.distributed.watchdog import Watch
 from bert_jax.errors import LOST, LostError
-from bert_jax.job.distributed import Peers, Place
-from bert_jax.job.pulse import Pulse
-from bert_jax.job.rendezvous import Met
-from bert_jax.job.watchdog import Watch
 
 pytestmark = pytest.mark.processes  # they wait for deadlines
 
@@ -135,7 +135,7 @@ class Members:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch) -> None:
-    monkeypatch.setattr("bert_jax.job.pulse._INTERVAL", 0.1)
+    monkeypatch.setattr("bert_jax.distributed.heartbeat._INTERVAL", 0.1)
 
 
 @pytest.fixture

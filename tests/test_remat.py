@@ -12,7 +12,8 @@ from flax import nnx
 from goldens import case as cases
 from small import COMPUTE, model_config
 
-from bert_jax import heads, objectives
+from bert_jax.objectives import total
+from bert_jax.objectives.pretraining_model import declare, init_params
 
 LEARNED = ("mlm", "nsp")
 LAYERS = 3
@@ -29,7 +30,7 @@ REMATS = ("none", "dots_saveable", "dots_with_no_batch_dims_saveable", "full")
 @functools.cache
 def params() -> dict:
     """Not the initial ones, whose gradients are nearly all cancellation."""
-    shapes = jax.eval_shape(lambda: heads.init_params(MODEL, COMPUTE, LEARNED, jax.random.key(0)))
+    shapes = jax.eval_shape(lambda: init_params(MODEL, COMPUTE, LEARNED, jax.random.key(0)))
     rng = np.random.default_rng(3)
     return jax.tree.map(lambda x: jnp.asarray(rng.normal(0, 0.2, x.shape), jnp.float32), shapes)
 
@@ -37,13 +38,13 @@ def params() -> dict:
 def make_step(remat: str, unroll: int) -> Callable:
     """Parameters -> loss and gradients, with dropout."""
     compute = dataclasses.replace(COMPUTE, remat=remat, unroll_layers=unroll)
-    graph, _ = heads.declare(MODEL, compute, LEARNED)
-    corpus = objectives.Corpus(("text",), np.zeros(MODEL.vocab_size, np.float32))
+    graph, _ = declare(MODEL, compute, LEARNED)
+    corpus = total.Corpus(("text",), np.zeros(MODEL.vocab_size, np.float32))
     batch = cases.batch(cases.TINY, 0)
 
     def loss(params: dict) -> jax.Array:
         outputs = nnx.merge(graph, params)(batch, jnp.uint32(9))
-        return objectives.all_sums(outputs, batch, corpus)[0]
+        return total.all_sums(outputs, batch, corpus)[0]
 
     return jax.value_and_grad(loss)
 

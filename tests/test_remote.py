@@ -18,23 +18,26 @@ from corpus import SPECIAL, WORDS, small_config, small_store
 from etils import epath
 from gcs_emulator import Emulator
 
-from bert_jax import status, workdir
-from bert_jax.checkpoint import checkpoints as checkpoint
-from bert_jax.checkpoint import saved
+from bert_jax.checkpoint import catalog
+from bert_jax.checkpoint import manager as checkpoint
 from bert_jax.cli import main
-from bert_jax.config import Config
-from bert_jax.config_file import load
-from bert_jax.config_values import flatten, to_dict
+from bert_jax.config.files import load
+from bert_jax.config.schema import Config
+from bert_jax.config.serialization import flatten, to_dict
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.storage import remote
+from bert_jax.data_pipeline.store import staging
+from bert_jax.data_pipeline.store.digests import BLOCK
+from bert_jax.data_pipeline.store.manifest import manifest_digest, read_manifest
+from bert_jax.data_pipeline.store.store import TokenStore, open_store
+from bert_jax.data_pipeline.store.writer import StoredDocument, write_store
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import StorageError
-from bert_jax.records import event_log, metrics
-from bert_jax.records.event_log import EventLog, read_lines
-from data_pipeline import buckets, staging
-from data_pipeline.digests import BLOCK
-from data_pipeline.errors import UserError
-from data_pipeline.manifest import manifest_digest, read_manifest
-from data_pipeline.store import TokenStore, open_store
-from data_pipeline.store_writer import StoredDocument, write_store
-from data_pipeline.tokenizer import Tokenizer
+from bert_jax.metrics import jsonl
+from bert_jax.metrics import records as metrics
+from bert_jax.metrics.jsonl import EventLog, read_lines
+from bert_jax.reporting import status
+from bert_jax.workdir import description as workdir
 
 pytestmark = pytest.mark.skipif(
     not importlib.util.find_spec("gcsfs"), reason="needs gcsfs: pip install 'bert-jax[gcs]'"
@@ -42,7 +45,9 @@ pytestmark = pytest.mark.skipif(
 
 URL = "gs://bucket/data/store"
 LIMIT = 240.0  # seconds that anything here may take before the test fails
-OPEN = "import sys; from data_pipeline.store import open_store; open_store(sys.argv[1])"
+OPEN = (
+    "import sys; from bert_jax.data_pipeline.store.store import open_store; open_store(sys.argv[1])"
+)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +88,7 @@ def cache(monkeypatch, tmp_path) -> Path:
 
 @pytest.fixture
 def no_pauses(monkeypatch) -> None:
-    monkeypatch.setattr(buckets, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(remote, "_FIRST_PAUSE", 0.01)
 
 
 def upload(server: Emulator, folder: Path, to: str = "data/store") -> None:
@@ -309,14 +314,14 @@ def test_without_the_client_it_says_what_to_install(server, cache):
 
 
 def test_what_others_write_is_seen_at_once(server):
-    folder = saved.folder_of("gs://bucket/run")
+    folder = catalog.folder_of("gs://bucket/run")
     assert str(folder) == "gs://bucket/run/checkpoints"
     server.write("bucket", "run/checkpoints/1/commit_success.txt", b"x")
-    assert saved.complete_steps("gs://bucket/run") == [1]
+    assert catalog.complete_steps("gs://bucket/run") == [1]
     server.write("bucket", "run/checkpoints/2/commit_success.txt", b"x")
-    assert saved.complete_steps("gs://bucket/run") == [1, 2]
+    assert catalog.complete_steps("gs://bucket/run") == [1, 2]
     server.delete("bucket", "run/checkpoints/1/commit_success.txt")
-    assert saved.complete_steps("gs://bucket/run") == [2]
+    assert catalog.complete_steps("gs://bucket/run") == [2]
 
 
 def test_the_description_of_a_run_is_written_over_a_bad_connection(server, no_pauses):
@@ -338,9 +343,9 @@ def test_a_folder_is_moved_whole_and_never_seems_complete_in_between(server, no_
     source, target = "gs://bucket/run/checkpoints/1", "gs://bucket/run/quarantine/1"
     server.faults.refuse_writes = 403
     with pytest.raises(OSError, match="Forbidden"):
-        buckets.move_folder(source, target, first="commit_success.txt")
+        remote.move_folder(source, target, first="commit_success.txt")
     server.faults.refuse_writes, server.faults.reset_every = 0, 8
-    buckets.move_folder(source, target, first="commit_success.txt")
+    remote.move_folder(source, target, first="commit_success.txt")
     moves = [path for method, path in server.requests if "moveTo" in path]
     assert moves[0].endswith("/1/commit_success.txt/moveTo/o/run/quarantine/1/commit_success.txt")
     assert server.names("bucket") == [f"run/quarantine/1/{name}" for name in names]
@@ -392,8 +397,8 @@ def records(path: str) -> list[str]:
 
 
 def test_records_in_a_bucket_are_read_in_order_over_starts_and_parts(server, monkeypatch):
-    monkeypatch.setattr(event_log, "_PART_BYTES", 40)
-    monkeypatch.setattr(event_log, "_PAUSE", 0.01)
+    monkeypatch.setattr(jsonl, "_PART_BYTES", 40)
+    monkeypatch.setattr(jsonl, "_PAUSE", 0.01)
     lines = [f'{{"step": {step}}}' for step in range(12)]
     for start in (0, 6):
         log = EventLog("gs://bucket/run/metrics.jsonl")
@@ -408,7 +413,7 @@ def test_records_in_a_bucket_are_read_in_order_over_starts_and_parts(server, mon
 
 
 def test_records_wait_for_a_bucket_that_refuses_them(server, monkeypatch, capsys):
-    monkeypatch.setattr(event_log, "_PAUSE", 0.01)
+    monkeypatch.setattr(jsonl, "_PAUSE", 0.01)
     server.faults.refuse_writes = 403
     log = EventLog("gs://bucket/run/metrics.jsonl")
     for step in range(5):
@@ -424,7 +429,7 @@ def test_records_wait_for_a_bucket_that_refuses_them(server, monkeypatch, capsys
 
 
 def test_a_bucket_that_is_away_does_not_hold_up_the_end(server, monkeypatch, capsys):
-    monkeypatch.setattr(event_log, "_CLOSE", 0.2)
+    monkeypatch.setattr(jsonl, "_CLOSE", 0.2)
     server.faults.down = True
     log = EventLog("gs://bucket/run/metrics.jsonl")
     log.append("0")
@@ -461,7 +466,7 @@ def test_a_run_in_a_bucket_is_killed_and_goes_on_to_the_same_bits(server, cache,
     assert code == 0, err
     server.faults.fail_every = 50
     process = python(*command(folder))
-    wait_for(lambda: saved.complete_steps(folder), "a save")
+    wait_for(lambda: catalog.complete_steps(folder), "a save")
     process.kill()
     code, _, err = finished(process)
     assert code == -signal.SIGKILL, err

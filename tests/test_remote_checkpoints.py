@@ -21,14 +21,14 @@ from processes import LIMIT, Job, assert_same_bits, deep_config
 from processes import run as run_job
 from saving_process import STEPS, keeping, over, state_of
 
-from bert_jax.checkpoint import checkpoints as checkpoint
-from bert_jax.checkpoint import saved
-from bert_jax.checkpoint.checkpoints import Checkpoints
-from bert_jax.checkpoint.saved import DamagedError, all_steps, complete_steps, list_quarantined
-from bert_jax.config import Config
+from bert_jax.checkpoint import catalog
+from bert_jax.checkpoint import manager as checkpoint
+from bert_jax.checkpoint.catalog import DamagedError, all_steps, complete_steps, list_quarantined
+from bert_jax.checkpoint.manager import Checkpoints
+from bert_jax.config.schema import Config
+from bert_jax.data_pipeline.storage import remote
 from bert_jax.errors import StorageError
-from bert_jax.records import metrics
-from data_pipeline import buckets
+from bert_jax.metrics import records
 
 pytestmark = pytest.mark.skipif(
     not importlib.util.find_spec("gcsfs"), reason="needs gcsfs: pip install 'bert-jax[gcs]'"
@@ -46,7 +46,7 @@ def server(monkeypatch) -> Iterator[Emulator]:
     from orbax.checkpoint._src.serialization import tensorstore_utils
 
     monkeypatch.setitem(fsspec.config.conf, "gcs", {"token": "anon"})
-    monkeypatch.setattr(buckets, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(remote, "_FIRST_PAUSE", 0.01)
     monkeypatch.setattr(checkpoint, "_sleep", lambda seconds: None)
     once = {"max_retries": 1, "initial_delay": "10ms"}
     for context in ("_BASE_TS_CONTEXT", "_DEFAULT_OCDBT_TS_CONTEXT"):
@@ -204,7 +204,7 @@ def test_what_is_refused_for_a_moment_is_read_all_the_same(server, monkeypatch, 
         waits.append(seconds)
         server.faults.fail_every = 0 if len(waits) == 2 else 1
 
-    monkeypatch.setattr(buckets.time, "sleep", wait)
+    monkeypatch.setattr(remote.time, "sleep", wait)
     assert restored() == 12
     assert quarantined() == []
     assert len(waits) == 2
@@ -215,7 +215,7 @@ def test_a_bucket_that_may_not_be_listed_is_no_empty_folder(server):
     """Or the run would begin anew, over what is there."""
     three_saves()
     server.faults.denied = frozenset({"bucket"})
-    for look in (all_steps, complete_steps, list_quarantined, saved.health, saved.list_saved):
+    for look in (all_steps, complete_steps, list_quarantined, catalog.health, catalog.list_saved):
         with pytest.raises(StorageError, match=r"cannot be read \(no permission\)"):
             look(RUN)
     with pytest.raises(StorageError, match="cannot be read"):
@@ -247,7 +247,7 @@ def test_a_bucket_that_is_full_for_a_while_is_waited_for(server, monkeypatch, ca
     def heal(seconds: float) -> None:
         server.faults = server.faults if seconds < 2 else Faults()
 
-    remove = checkpoint.snapshot.remove
+    remove = checkpoint.orbax_io.remove
     refusing = iter([True])
 
     def refuse(folder: object) -> None:
@@ -255,7 +255,7 @@ def test_a_bucket_that_is_full_for_a_while_is_waited_for(server, monkeypatch, ca
             raise OSError("Forbidden: no deletes")
         remove(folder)
 
-    monkeypatch.setattr(checkpoint.snapshot, "remove", refuse)
+    monkeypatch.setattr(checkpoint.orbax_io, "remove", refuse)
     monkeypatch.setattr(checkpoint, "_sleep", heal)
     save(checkpoints, 7)
     assert capsys.readouterr().out.count("cannot be written (no permission)") == 2
@@ -294,14 +294,14 @@ def test_errors_are_told_apart():
         ValueError("NOT_FOUND: no such key [http_response_code='404']"),
         KeyError("x"),
     ]
-    assert all(buckets.is_away(error) and buckets.may_pass(error) for error in passing)
-    assert all(buckets.is_away(error) for error in lasting)
-    assert not any(buckets.may_pass(error) for error in lasting)
-    assert not any(buckets.is_away(error) for error in damaged)
+    assert all(remote.is_away(error) and remote.may_pass(error) for error in passing)
+    assert all(remote.is_away(error) for error in lasting)
+    assert not any(remote.may_pass(error) for error in lasting)
+    assert not any(remote.is_away(error) for error in damaged)
 
 
 def test_what_a_client_says_of_its_credentials_is_not_said_again():
-    said = buckets.reason(
+    said = remote.reason(
         ValueError(f"Max retries exceeded with url: /info?access_token={SECRET} (Bearer {SECRET})")
     )
     assert said == "Max retries exceeded with url: /info?… (Bearer …)"
@@ -415,7 +415,7 @@ def test_records_that_are_refused_end_no_run_and_no_secret_is_written(
         said = job.said()
     in_lines(said)
     assert "metrics.jsonl: cannot be written (no permission); the run goes on" in said
-    assert list(metrics.records(checkpoint.folder_of(RUN).parent / "metrics.jsonl")) == []
+    assert list(records.records(checkpoint.folder_of(RUN).parent / "metrics.jsonl")) == []
     assert server.tokens[f"Bearer {SECRET}"] == {"tensorstore"}  # gcsfs asks Google for one first
     written = [name.encode() + server.read("bucket", name) for name in server.names("bucket")]
     assert not [data for data in [*written, *lines, said.encode()] if SECRET.encode() in data]

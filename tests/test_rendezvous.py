@@ -8,9 +8,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 import pytest
 
+from bert_jax.distributed import rendezvous
+from bert_jax.distributed.rendezvous import Guest, Met, meet, split_address
 from bert_jax.errors import LostError, UserError
-from bert_jax.job import rendezvous
-from bert_jax.job.rendezvous import Guest, Met, meet, split_address
 
 pytestmark = pytest.mark.processes  # they wait for deadlines
 

@@ -10,11 +10,11 @@ import pytest
 from corpus import small_store
 from processes import Job, assert_same_bits, deep_config, newest_step, records, run
 
-from bert_jax.checkpoint.saved import folder_of
-from bert_jax.config import Config
+from bert_jax.checkpoint.catalog import folder_of
+from bert_jax.config.schema import Config
+from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import STOPPED
-from bert_jax.sharding import use_cpu_devices
-from data_pipeline.store import TokenStore
+from bert_jax.parallel.partition import use_cpu_devices
 
 pytestmark = pytest.mark.processes
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_jax.config import Config, ScheduleName
-from bert_jax.config_file import load
-from bert_jax.schedule import SCHEDULES, bert_polynomial, fairseq_polynomial, make_schedule
+from bert_jax.config.files import load
+from bert_jax.config.schema import Config, ScheduleName
+from bert_jax.training.schedule import SCHEDULES, bert_polynomial, fairseq_polynomial, make_schedule
 
 
 def published(step: int, peak: float, warmup: int, total: int, power: float = 1.0) -> float:

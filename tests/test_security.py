@@ -18,11 +18,11 @@ from store_corruptions import HEADERS, Touch
 from test_project import MODULES, ROOT, SOURCES, imports_of, name_of
 
 from bert_jax import cli, errors
-from bert_jax.config_file import load
-from bert_jax.config_values import flatten, to_dict
-from data_pipeline.errors import UserError
-from data_pipeline.manifest import ARRAYS
-from data_pipeline.store import TokenStore, open_store
+from bert_jax.config.files import load
+from bert_jax.config.serialization import flatten, to_dict
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.store.manifest import ARRAYS
+from bert_jax.data_pipeline.store.store import TokenStore, open_store
 
 SECRETS = {"BERT_JAX_TEST_SECRET": "hunter2-bert-jax", "HF_TOKEN": "hf_0123456789abcdefghij"}
 LIMIT = 300  # seconds; only ever waited out by a broken test
@@ -35,9 +35,9 @@ FORBIDDEN = {
     "zipfile.ZipFile", "shutil.unpack_archive",
 }  # fmt: skip
 # Machine code that numba pickled, from a folder that nobody else can write to.
-UNPICKLES = {"data_pipeline/machine_code.py"}
+UNPICKLES = {"data_pipeline/random/numba_jit.py"}
 # Only a --config file is run: it is a program, and says so.
-RUNS_FILES = {"bert_jax/config_file.py"}
+RUNS_FILES = {"bert_jax/config/files.py"}
 
 
 @pytest.fixture(scope="module")

@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_jax import cli
-from data_pipeline.errors import UserError
-from data_pipeline.sentencepiece_model import convert, train_model
-from data_pipeline.sentences import split
-from data_pipeline.shard import cleaned
-from data_pipeline.sources import parse_source, read
-from data_pipeline.store import open_store
-from data_pipeline.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.data_pipeline.build.shard import cleaned
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.sources import parse_source, read
+from bert_jax.data_pipeline.store.store import open_store
+from bert_jax.data_pipeline.text.sentences import split
+from bert_jax.data_pipeline.tokenizer.sentencepiece_model import convert, train_model
+from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 ALGORITHMS = ("unigram", "bpe")
 SIZES = {"unigram": 200, "bpe": 380}  # about as many pieces as HARD gives
@@ -49,7 +49,7 @@ HARD = [
 WORDS = ("seven", "wizards", "quietly", "brew", "a", "potion", "of", "wild", "berries", "near")
 TRAIN = """
 import random, sys
-from data_pipeline.tokenizer import Tokenizer
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 draw = random.Random(0)
 words = ["".join(draw.choices("abcdefghij", k=draw.randint(1, 6))) for _ in range(300)]
 text = [" ".join(draw.choices(words, k=50)) for _ in range(40)]

@@ -11,10 +11,10 @@ import sentencex
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from data_pipeline import sentences
-from data_pipeline.errors import UserError
-from data_pipeline.sentences import cut, split
-from data_pipeline.sources import parse_source, units
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.sources import parse_source, units
+from bert_jax.data_pipeline.text import sentences
+from bert_jax.data_pipeline.text.sentences import cut, split
 
 # " | " stands where a sentence ends.
 ENGLISH = [

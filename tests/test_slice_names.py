@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from launch import slices
+from bert_jax.launch.hardware import slices
 
 # name -> libtpu's topology, its chip configuration, chips, JAX devices, hosts, axes that wrap.
 # From the documentation of each version and MaxText's accelerator_to_spec_map.py.

@@ -119,11 +119,12 @@ def compile_case(
     slice: str, mesh: dict[str, int] | None = None, shard_optimizer: bool = False
 ) -> dict[str, Any]:
     """A step of two layers of `base`, with dropout, on a slice."""
-    from bert_jax import sharding
-    from bert_jax.aot import analysis, program, topology
-    from bert_jax.aot.memory import Held
-    from bert_jax.config_file import load
-    from launch import slices
+    from bert_jax.aot import lower, topology
+    from bert_jax.aot.cost import analysis
+    from bert_jax.aot.cost.memory import Held
+    from bert_jax.config.files import load
+    from bert_jax.launch.hardware import slices
+    from bert_jax.parallel import partition
 
     of, base = slices.find(slice), load("base")
     model = dataclasses.replace(
@@ -140,10 +141,10 @@ def compile_case(
         mesh=dataclasses.replace(base.mesh, **mesh or {}),
         compute=dataclasses.replace(base.compute, shard_optimizer=shard_optimizer),
     )  # fmt: skip
-    laid = sharding.make_mesh(config.mesh, topology.devices(of))
-    built = program.build(config, laid)
-    held = Held.of(built, program.batch_of(config, phase, built))
-    text = program.lower(config, phase, laid, built).compile().as_text() or ""
+    laid = partition.make_mesh(config.mesh, topology.devices(of))
+    built = lower.build(config, laid)
+    held = Held.of(built, lower.batch_of(config, phase, built))
+    text = lower.lower(config, phase, laid, built).compile().as_text() or ""
     accelerator = of.generation.accelerator
     found = analysis.analyse(text, mesh_shape=dict(laid.shape), accelerator=accelerator)
     return {
@@ -155,7 +156,7 @@ def compile_case(
 
 def global_shapes(text: str, rows: int) -> list[str]:
     """Operations with a dimension that counts rows of the whole batch, or what is in them."""
-    from bert_jax.aot import shape_search
+    from bert_jax.aot.hlo import shape_search
 
     inside = (1, LENGTH, SLOTS, HEADS, HEADS * LENGTH)
     sizes = {rows * n for n in inside}
@@ -171,7 +172,7 @@ def compile_moved() -> dict[str, Any]:
     from jax.sharding import PartitionSpec as P
 
     from bert_jax.aot import topology
-    from launch import slices
+    from bert_jax.launch.hardware import slices
 
     devices = topology.devices(slices.find("v5e-16"))
     types = (AxisType.Auto,) * 3

@@ -41,24 +41,24 @@ def describe(topology: str, mesh: dict[str, int], slices: int = 1) -> dict[str, 
     """The processes of a mesh laid as for training, and the rows that each would make."""
     from jax.experimental.topologies import get_topology_desc
 
-    from bert_jax import sharding
-    from bert_jax.config import MeshConfig
+    from bert_jax.config.schema import MeshConfig
     from bert_jax.errors import UserError
+    from bert_jax.parallel import partition
 
     devices = get_topology_desc(topology, platform="tpu", num_slices=slices).devices
-    config = MeshConfig(**{axis: mesh.get(axis, 1) for axis in sharding.MESH_AXES})
+    config = MeshConfig(**{axis: mesh.get(axis, 1) for axis in partition.MESH_AXES})
     try:
-        laid = sharding.make_mesh(config, devices)
+        laid = partition.make_mesh(config, devices)
     except UserError as error:
         return {"error": str(error)}
-    rows, size = sharding.batch_sharding(laid), ROWS_PER_DEVICE * len(devices)
+    rows, size = partition.batch_sharding(laid), ROWS_PER_DEVICE * len(devices)
     processes = sorted({device.process_index for device in devices})
     return {
         "process": np.vectorize(lambda device: device.process_index)(laid.devices).tolist(),
         "slice": np.vectorize(lambda device: getattr(device, "slice_index", 0))(
             laid.devices
         ).tolist(),
-        "rows": {p: sharding.local_rows(rows, size, process=p).tolist() for p in processes},
+        "rows": {p: partition.local_rows(rows, size, process=p).tolist() for p in processes},
     }
 
 

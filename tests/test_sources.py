@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.errors import UserError
-from data_pipeline.shard import cleaned
-from data_pipeline.sources import Document, SourceSpec, parse_source, read, units
-from data_pipeline.sources.reading import cut
+from bert_jax.data_pipeline.build.shard import cleaned
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.sources import Document, SourceSpec, parse_source, read, units
+from bert_jax.data_pipeline.sources.reading import cut
 
 PLAIN = """\
 <doc id="12" url="https://en.wikipedia.org/wiki?curid=12" title="A &quot;b&quot;">

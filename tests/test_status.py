@@ -16,13 +16,16 @@ from etils import epath
 from flax import nnx
 from jax.extend.core import jaxprs_in_params
 
-from bert_jax import cli, heads, workdir, workdir_lock
-from bert_jax.checkpoint.checkpoints import Checkpoints
-from bert_jax.config import Config
+from bert_jax import cli
+from bert_jax.checkpoint.manager import Checkpoints
+from bert_jax.config.schema import Config
 from bert_jax.errors import UserError
-from bert_jax.records import metrics
-from bert_jax.status import as_json, read
-from bert_jax.status_text import render
+from bert_jax.metrics import records
+from bert_jax.objectives.pretraining_model import declare
+from bert_jax.reporting.status import as_json, read
+from bert_jax.reporting.status_text import render
+from bert_jax.workdir import description as workdir
+from bert_jax.workdir import lock
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +61,7 @@ def folder_of_a_run(path: Path, config: Config, done: int, *, age: float = 0.0) 
             phase = config.phase_at(step - 1)[0]
             held_out = {**SCALARS, "loss": 5.0 if step in (20, 90) else 6.0}
             for kind, scalars in (("train", {**SCALARS, **speed}), ("eval", held_out)):
-                record = json.loads(metrics.line(kind, step, phase, scalars))
+                record = json.loads(records.line(kind, step, phase, scalars))
                 log.write(json.dumps({**record, "time": time.time() - age}) + "\n")
             state = {
                 "step": np.int32(step),
@@ -109,7 +112,7 @@ def test_a_run_at_work(config, tmp_path):
 def test_time_left_weighs_the_phases_to_come(config, tmp_path):
     status = read(folder_of_a_run(tmp_path / "run", config, 60))
     assert (status.phase, status.phase_step) == (0, 60)
-    short, long = (metrics.step_flops(config, phase) for phase in config.phases)
+    short, long = (records.step_flops(config, phase) for phase in config.phases)
     assert long > 1.9 * short
     assert status.seconds_left == pytest.approx(40 * 0.5 * long / short)
 
@@ -136,7 +139,7 @@ def test_a_stretch_done_again_counts_from_where_it_is(config, tmp_path):
     run = folder_of_a_run(tmp_path / "run", config, 30)
     with (run / "metrics.jsonl").open("a") as log:
         for step in (35, 31):
-            log.write(metrics.line("train", step, 0, {**SCALARS, "step_seconds": 0.5}))
+            log.write(records.line("train", step, 0, {**SCALARS, "step_seconds": 0.5}))
     assert read(run).step == 31
 
 
@@ -165,7 +168,7 @@ def test_a_folder_that_is_no_run_is_one_line(tmp_path, capsys):
 
 def add(run: Path, kind: str, step: int, *, age: float = 0.0, **values: object) -> None:
     """A record more, `age` seconds old."""
-    record = json.loads(metrics.line(kind, step, 0, values))
+    record = json.loads(records.line(kind, step, 0, values))
     with (run / "metrics.jsonl").open("a") as log:
         log.write(json.dumps({**record, "time": time.time() - age}) + "\n")
 
@@ -217,7 +220,7 @@ def test_a_killed_trainer_is_known_at_once(config, tmp_path):
     """Its last record is new, but the lock went with the process."""
     run = folder_of_a_run(tmp_path / "run", config, 30)
     script = (
-        f"import time; from bert_jax.workdir_lock import held\n"
+        f"import time; from bert_jax.workdir.lock import held\n"
         f"with held({str(run)!r}): print('held', flush=True); time.sleep(600)"
     )
     trainer = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
@@ -237,7 +240,7 @@ def test_a_killed_trainer_is_known_at_once(config, tmp_path):
 
 def test_a_trainer_that_has_gone_quiet_is_told_from_one_that_is_gone(config, tmp_path):
     run = folder_of_a_run(tmp_path / "run", config, 30, age=7200)
-    with workdir_lock.held(run):
+    with lock.held(run):
         status = read(run)
         assert (status.working, status.late) == (True, True)
         assert "at work, but last record 2 h ago: " in render(status)
@@ -357,8 +360,8 @@ def test_the_operations_of_a_step_are_those_of_its_program(config, pairing, boun
     names |= dict.fromkeys(("masked_positions", "span_left", "span_right", "span_offsets"), p)
     names["cls_positions"] = phase.examples_per_row
     batch = {k: jax.ShapeDtypeStruct((b, n), np.int32) for k, n in names.items()}
-    graph, abstract = heads.declare(config.model, config.compute, config.objectives)
+    graph, abstract = declare(config.model, config.compute, config.objectives)
     traced = jax.make_jaxpr(lambda params, batch: nnx.merge(graph, params)(batch))(
         nnx.to_pure_dict(abstract), batch
     )
-    assert metrics.step_flops(config, phase) == pytest.approx(3 * products(traced.jaxpr), rel=1e-3)
+    assert records.step_flops(config, phase) == pytest.approx(3 * products(traced.jaxpr), rel=1e-3)

@@ -19,13 +19,13 @@ import optax
 import pytest
 from handmade import VOCAB, batch
 
-from bert_jax import sharding
-from bert_jax.aot import shape_search
-from bert_jax.config import Config
-from bert_jax.config_file import load
-from bert_jax.kernels import attention_pallas, choice
-from bert_jax.objectives import Corpus
-from bert_jax.step import Program, make_program
+from bert_jax.aot.hlo import shape_search
+from bert_jax.config.files import load
+from bert_jax.config.schema import Config
+from bert_jax.objectives.total import Corpus
+from bert_jax.ops.attention import dispatch, pallas
+from bert_jax.parallel import partition
+from bert_jax.training.step import Program, make_program
 
 CORPUS = Corpus(("wiki", "books"), np.log(np.arange(1, VOCAB + 1) / 1830).astype(np.float32))
 EXAMPLES = 48
@@ -87,13 +87,13 @@ def rows_of(config: Config) -> dict[str, np.ndarray]:
 
 def mesh_of(config: Config) -> jax.sharding.Mesh:
     """The config's mesh on as many of the eight devices as it names."""
-    sizes = [getattr(config.mesh, axis) for axis in sharding.MESH_AXES]
-    return sharding.make_mesh(config.mesh, jax.devices()[: np.prod(sizes)])
+    sizes = [getattr(config.mesh, axis) for axis in partition.MESH_AXES]
+    return partition.make_mesh(config.mesh, jax.devices()[: np.prod(sizes)])
 
 
 def place(program: Program, arrays: dict[str, np.ndarray]) -> dict[str, jax.Array]:
     size = len(arrays["input_ids"])
-    return sharding.global_batch(
+    return partition.global_batch(
         lambda rows: {name: values[rows] for name, values in arrays.items()}, program.rows, size
     )
 
@@ -279,9 +279,9 @@ def test_the_tpu_kernel_gives_the_same_numbers(
     mesh: dict, phase: dict, compute: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In Pallas' interpreter; with padding and six examples in a row."""
-    interpreted = functools.partial(attention_pallas.attend, interpret=True)
-    monkeypatch.setitem(choice._KERNELS, "pallas", interpreted)
-    monkeypatch.setitem(choice._RUNS, "pallas", lambda device: True)
+    interpreted = functools.partial(pallas.attend, interpret=True)
+    monkeypatch.setitem(dispatch._KERNELS, "pallas", interpreted)
+    monkeypatch.setitem(dispatch._RUNS, "pallas", lambda device: True)
     one = reference_of_kernels()
     changes = {"mesh": mesh, "phase": WIDE | phase, "model": {"num_attention_heads": 4}}
     config = small(compute=compute | {"attention": "pallas"}, **changes)
@@ -393,7 +393,7 @@ def test_a_split_width_of_the_word_table_would_be_gathered(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ) -> None:
     """So the check above that nothing is can fail."""
-    monkeypatch.setitem(sharding.AXES, "table", "fsdp")
+    monkeypatch.setitem(partition.AXES, "table", "fsdp")
     train(small(mesh={"data": 2, "fsdp": 2, "tensor": 2}), steps=0)
     assert "rematerialization" in capfd.readouterr().err
 

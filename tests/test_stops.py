@@ -26,10 +26,10 @@ from processes import (
 )
 from signals import with_signals
 
-from bert_jax.checkpoint.saved import complete_steps, folder_of
-from bert_jax.config import Config
+from bert_jax.checkpoint.catalog import complete_steps, folder_of
+from bert_jax.config.schema import Config
 from bert_jax.errors import LOST, STOPPED
-from bert_jax.records import metrics
+from bert_jax.metrics import records
 
 pytestmark = pytest.mark.processes
 
@@ -61,7 +61,7 @@ def start(disturbed, tmp_path) -> Iterator[Any]:
 
 def events(workdir: Path, kind: str) -> list[dict[str, Any]]:
     """All records of a kind, of one step more than once too."""
-    found = metrics.records(epath.Path(workdir) / metrics.LOG)
+    found = records.records(epath.Path(workdir) / records.LOG)
     return [record for record in found if record["kind"] == kind]
 
 

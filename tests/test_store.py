@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline import buckets
-from data_pipeline.errors import UserError
-from data_pipeline.manifest import manifest_digest, token_type
-from data_pipeline.store import TokenStore, open_store
-from data_pipeline.store_writer import ArrayWriter, StoredDocument, make_split, write_store
-from data_pipeline.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.storage import remote
+from bert_jax.data_pipeline.store.manifest import manifest_digest, token_type
+from bert_jax.data_pipeline.store.store import TokenStore, open_store
+from bert_jax.data_pipeline.store.writer import ArrayWriter, StoredDocument, make_split, write_store
+from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 TRAIN = [StoredDocument([[5, 6, 7], [8]]), StoredDocument([[9, 9]], source=1, language=1)]
 HELD_OUT = [StoredDocument([[6]])]
@@ -95,7 +95,7 @@ def test_no_store(tmp_path: Path) -> None:
 def test_what_no_second_attempt_changes_is_refused_at_once(tmp_path: Path, monkeypatch) -> None:
     """A file for the folder, a folder for the manifest, links in a circle, a name too long."""
     slept: list[float] = []
-    monkeypatch.setattr(buckets.time, "sleep", slept.append)
+    monkeypatch.setattr(remote.time, "sleep", slept.append)
     (tmp_path / "file").write_text("")
     (tmp_path / "folder" / "manifest.json").mkdir(parents=True)
     (tmp_path / "circle").mkdir()

@@ -12,15 +12,15 @@ from corpus import small_config, small_store
 from etils import epath
 
 from bert_jax import cli, errors
-from bert_jax.batches import make_batches
-from bert_jax.checkpoint.saved import complete_steps
+from bert_jax.checkpoint.catalog import complete_steps
+from bert_jax.commands.command import Verb
+from bert_jax.data_pipeline.plan import cache
+from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.errors import StorageError
-from bert_jax.records import metrics
-from bert_jax.terminal import RunDisplay
-from bert_jax.train import pretrain
-from bert_jax.verbs.verb import Verb
-from data_pipeline import plan_cache
-from data_pipeline.store import TokenStore, open_store
+from bert_jax.metrics import records
+from bert_jax.runtime.console import RunDisplay
+from bert_jax.training.batches import make_batches
+from bert_jax.training.loop import pretrain
 
 
 def overwrite(path: Path) -> None:
@@ -83,20 +83,20 @@ def test_a_store_that_changes_while_it_is_opened_is_not(store, monkeypatch):
     def check(*_: object) -> None:
         overwrite(store.path / "train" / "tokens.npy")
 
-    monkeypatch.setattr("data_pipeline.store.check_split", check)
+    monkeypatch.setattr("bert_jax.data_pipeline.store.store.check_split", check)
     with pytest.raises(StorageError, match=r"train/tokens\.npy"):
         open_store(store.path)
 
 
 def test_a_plan_of_a_store_that_changes_meanwhile_is_not_kept(store, tmp_path, monkeypatch):
-    config, made = small_config(store), plan_cache.plan_epoch
+    config, made = small_config(store), cache.plan_epoch
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
 
     def plan(*arguments: object, **names: object) -> None:
         made(*arguments, **names)
         overwrite(store.path / "train" / "sentence_lengths.npy")
 
-    monkeypatch.setattr(plan_cache, "plan_epoch", plan)
+    monkeypatch.setattr(cache, "plan_epoch", plan)
     with pytest.raises(StorageError, match=r"train/sentence_lengths\.npy"):
         make_batches(config, store, store.train, config.phases[0])
     assert list((tmp_path / "cache").iterdir()) == []
@@ -120,7 +120,7 @@ def test_a_run_ends_with_a_line_and_keeps_no_garbage(step, store, tmp_path, monk
     assert line.startswith(f"error: {store.path}: changed while it was in use: train/tokens.npy")
     assert all(saved < step for saved in complete_steps(tmp_path / "run"))
     kinds = {
-        record["kind"] for record in metrics.records(epath.Path(tmp_path / "run/metrics.jsonl"))
+        record["kind"] for record in records.records(epath.Path(tmp_path / "run/metrics.jsonl"))
     }
     assert "finished" not in kinds
     assert "eval" not in kinds or step < 12
@@ -129,9 +129,9 @@ def test_a_run_ends_with_a_line_and_keeps_no_garbage(step, store, tmp_path, monk
 PROCESS = """
 import os, sys, threading
 import numpy as np
-from data_pipeline.draws import permute
-from data_pipeline.store import open_store
-from data_pipeline.watched_files import exit_if_cut
+from bert_jax.data_pipeline.random.draws import permute
+from bert_jax.data_pipeline.store.store import open_store
+from bert_jax.data_pipeline.store.watched_files import exit_if_cut
 folder, how = sys.argv[1:]
 store = open_store(folder)
 exit_if_cut(store.path, store.mapped, 45)

@@ -17,15 +17,15 @@ from corpus import small_store
 from store_corruptions import Touch, corrupt
 
 from bert_jax import cli, errors
-from data_pipeline.build import build_store
-from data_pipeline.errors import UserError
-from data_pipeline.manifest import ARRAYS, SPLITS
-from data_pipeline.plan import COLUMNS, Plan, PlanSpec, make_plan
-from data_pipeline.plan_cache import Plans
-from data_pipeline.plan_files import find
-from data_pipeline.sources import parse_source
-from data_pipeline.store import TokenStore, open_store
-from data_pipeline.tokenizer import Tokenizer
+from bert_jax.data_pipeline.build.build import build_store
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.plan.cache import Plans
+from bert_jax.data_pipeline.plan.files import find
+from bert_jax.data_pipeline.plan.plan import COLUMNS, Plan, PlanSpec, make_plan
+from bert_jax.data_pipeline.sources import parse_source
+from bert_jax.data_pipeline.store.manifest import ARRAYS, SPLITS
+from bert_jax.data_pipeline.store.store import TokenStore, open_store
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
 SPEC = PlanSpec(32, pairing="nsp", negative_pool="corpus")
 

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 import pytest
 import rich.console
 
-from bert_jax import cli, errors, streams
-from bert_jax.streams import Outliving
-from bert_jax.verbs.verb import Verb
+from bert_jax import cli, errors
+from bert_jax.commands.command import Verb
+from bert_jax.runtime import streams
+from bert_jax.runtime.streams import Outliving
 
 FULL = "No space left on device"
 

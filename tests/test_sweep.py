@@ -20,14 +20,14 @@ from tpu_compiler import needs_libtpu
 
 from bert_jax import cli
 from bert_jax.aot import report, sweep, sweep_text, topology
-from bert_jax.aot.analysis import analyse
-from bert_jax.aot.memory import GIB, Memory
-from bert_jax.aot.remedies import Remedy, with_changes
+from bert_jax.aot.cost.analysis import analyse
+from bert_jax.aot.cost.memory import GIB, Memory
+from bert_jax.aot.memory_advice import Remedy, with_changes
 from bert_jax.aot.sweep import Compiler, Sweep
-from bert_jax.config import Config
-from bert_jax.config_file import load
+from bert_jax.config.files import load
+from bert_jax.config.schema import Config
 from bert_jax.errors import UserError
-from launch import slices
+from bert_jax.launch.hardware import slices
 
 LIMIT = 16 * GIB
 CHIPS = 16

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bert_jax import terminal
-from bert_jax.terminal import RunDisplay, clock, held_out, table
+from bert_jax.runtime import console
+from bert_jax.runtime.console import RunDisplay, clock, held_out, table
 
 
 def scalars(*objectives: str) -> dict[str, float]:
@@ -36,7 +36,7 @@ def test_every_objective_stands_beside_its_baseline(objectives, line):
 
 @pytest.mark.parametrize(("phases", "said"), [(1, "step 5/20  loss"), (2, "step 5/20  phase 2/2")])
 def test_a_line_says_the_phase_where_there_are_several(phases, said, capsys, monkeypatch):
-    monkeypatch.setattr(terminal, "console", terminal.rich.console.Console(soft_wrap=True))
+    monkeypatch.setattr(console, "console", console.rich.console.Console(soft_wrap=True))
     with RunDisplay(20, 0, phases) as display:
         display.phase(phases - 1, "5 steps")
         display.train(5, scalars("mlm", "sop"), 3725)

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import tokenizers
 
-from data_pipeline.errors import UserError
-from data_pipeline.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 ENTRIES = [*SPECIAL_TOKENS, "[", "]", "mask", "un", "##aff", "##able", "hello", "e", "cafe"]
 TRAIN = """
 import random
-from data_pipeline.tokenizer import Tokenizer
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 draw = random.Random(0)
 words = ["".join(draw.choices("abcdefghij", k=draw.randint(1, 6))) for _ in range(300)]
 print(Tokenizer.train((" ".join(draw.choices(words, k=50)) for _ in range(40)), 200).digest)

@@ -11,16 +11,16 @@ from goldens import case as cases
 from goldens.case import CASES
 from small import COMPUTE, model_config
 
-from bert_jax import heads
-from bert_jax.convert import names
-from bert_jax.convert.bert_config import to_config_json
-from bert_jax.convert.card import Card
+from bert_jax.convert import weights
 from bert_jax.convert.export import export
-from data_pipeline.build import build_store, train_tokenizer
-from data_pipeline.sentences import split
-from data_pipeline.shard import cleaned
-from data_pipeline.sources import parse_source, read, units
-from data_pipeline.tokenizer import Tokenizer
+from bert_jax.convert.hf_config import to_config_json
+from bert_jax.convert.model_card import Card
+from bert_jax.data_pipeline.build.build import build_store, train_tokenizer
+from bert_jax.data_pipeline.build.shard import cleaned
+from bert_jax.data_pipeline.sources import parse_source, read, units
+from bert_jax.data_pipeline.text.sentences import split
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.objectives.pretraining_model import declare, init_params
 
 pytestmark = [
     pytest.mark.torch,
@@ -49,7 +49,7 @@ def test_every_key_fits_and_the_outputs_are_equal(name, tokenizer, tmp_path):
             token_type_ids=torch.from_numpy(batch["token_type_ids"]).long(),
             attention_mask=torch.from_numpy(batch["example_ids"]).long(),
         )
-    graph, _ = heads.declare(config, COMPUTE, PAIRS)
+    graph, _ = declare(config, COMPUTE, PAIRS)
     ours = nnx.merge(graph, jax.tree.map(jax.numpy.asarray, params))(batch)
     used = batch["masked_weights"] > 0
     rows = np.nonzero(used)[0]
@@ -78,7 +78,7 @@ def test_without_pairs_it_is_a_masked_language_model(tokenizer, tmp_path):
             token_type_ids=torch.from_numpy(batch["token_type_ids"]).long(),
             attention_mask=torch.from_numpy(batch["example_ids"]).long(),
         )
-    graph, _ = heads.declare(config, COMPUTE, ("mlm",))
+    graph, _ = declare(config, COMPUTE, ("mlm",))
     kept = {name: tree for name, tree in params.items() if name != "sbo"}
     model = nnx.merge(graph, jax.tree.map(jax.numpy.asarray, kept))
     ours = np.asarray(model(batch)["mlm"])[..., : config.vocab_size]
@@ -172,9 +172,9 @@ def test_as_many_parameters_with_the_same_names(config):
     with torch.device("meta"):
         theirs = BertForPreTraining(BertConfig(**to_config_json(config, pad_token_id=0)))
     wanted = {name: tuple(p.shape) for name, p in theirs.named_parameters()}
-    shapes = jax.eval_shape(lambda: heads.init_params(config, COMPUTE, PAIRS, jax.random.key(0)))
+    shapes = jax.eval_shape(lambda: init_params(config, COMPUTE, PAIRS, jax.random.key(0)))
     ours = {}
-    for slot in names.slots(config):
+    for slot in weights.slots(config):
         leaf = shapes
         for key in slot.ours:
             leaf = leaf[key]

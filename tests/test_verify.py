@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bert_jax import cli, errors
-from data_pipeline import digests
-from data_pipeline.build import build_store
-from data_pipeline.digests import FileDigest, entry_of
-from data_pipeline.errors import UserError
-from data_pipeline.manifest import ARRAYS, SPLITS, bytes_to_verify, read_manifest
-from data_pipeline.sources import parse_source
-from data_pipeline.store import TokenStore, open_store
-from data_pipeline.tokenizer import Tokenizer
+from bert_jax.data_pipeline.build.build import build_store
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.sources import parse_source
+from bert_jax.data_pipeline.store import digests
+from bert_jax.data_pipeline.store.digests import FileDigest, entry_of
+from bert_jax.data_pipeline.store.manifest import ARRAYS, SPLITS, bytes_to_verify, read_manifest
+from bert_jax.data_pipeline.store.store import TokenStore, open_store
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
 FILES = ("tokenizer.json", *(f"{split}/{array}.npy" for split in SPLITS for array in ARRAYS))
 

@@ -10,9 +10,9 @@ import threading
 import pytest
 from corpus import small_config, small_store
 
-from bert_jax.config import DeadlineConfig
+from bert_jax.config.schema import DeadlineConfig
+from bert_jax.distributed.watchdog import ACTIVITIES, Watch
 from bert_jax.errors import LOST, STOPPED
-from bert_jax.job.watchdog import ACTIVITIES, Watch
 
 LIMIT = 60.0  # seconds
 
@@ -27,8 +27,8 @@ def program(deadlines: DeadlineConfig, body: str, **changes: float) -> tuple[int
     values = dataclasses.asdict(dataclasses.replace(deadlines, **changes))
     start = f"""
 import sys, threading, time
-from bert_jax.config import DeadlineConfig
-from bert_jax.job.watchdog import Ending, Watch, Watchdog
+from bert_jax.config.schema import DeadlineConfig
+from bert_jax.distributed.watchdog import Ending, Watch, Watchdog
 watch, ending = Watch(), Ending("host-7")
 watchdog = Watchdog(watch, DeadlineConfig(**{values}), "host-7", ending)
 watchdog.start()

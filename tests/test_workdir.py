@@ -13,14 +13,17 @@ import pytest
 from corpus import small_config, small_store, two_phases
 from etils import epath
 
-from bert_jax import cli, sharding, train, workdir
-from bert_jax import run as running
-from bert_jax.config import Config
-from bert_jax.config_values import flatten, to_dict
+from bert_jax import cli
+from bert_jax.config.schema import Config
+from bert_jax.config.serialization import flatten, to_dict
+from bert_jax.data_pipeline.storage import remote
+from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import StorageError, UserError
-from bert_jax.versions import versions
-from data_pipeline import buckets
-from data_pipeline.store import TokenStore
+from bert_jax.parallel import partition
+from bert_jax.runtime.versions import versions
+from bert_jax.training import loop
+from bert_jax.training import setup as running
+from bert_jax.workdir import description as workdir
 
 # The rule, key by key: what decides what a step sees or what the parameters mean may not change.
 # A new key must be put on one side.
@@ -238,8 +241,8 @@ def test_a_damaged_config_json_is_one_line(text: str, run, old) -> None:
 def test_a_lost_config_json_does_not_open_the_door(run, old, monkeypatch) -> None:
     """What the checkpoint says of itself holds then."""
     (run / "config.json").unlink()
-    monkeypatch.setattr(workdir.saved, "all_steps", lambda path: [2, 3])
-    monkeypatch.setattr(workdir.saved, "read_meta", lambda path, step: {3: old}[step])
+    monkeypatch.setattr(workdir.catalog, "all_steps", lambda path: [2, 3])
+    monkeypatch.setattr(workdir.catalog, "read_meta", lambda path, step: {3: old}[step])
     with pytest.raises(UserError, match=r"another config\.seed after 3 steps"):
         workdir.claim(run, changed(old, "config.seed", 9), resuming_at=3)
     assert workdir.claim(run, old, resuming_at=3) == []
@@ -252,14 +255,14 @@ def test_what_is_wrong_is_said_before_anything_is_read(store, tmp_path, monkeypa
     mesh = {"slice": 1, "data": 8, "fsdp": 1, "tensor": 1}
     description = workdir.describe(config, store, [40], mesh=mesh, device_kind="cpu")
     workdir.claim(run, description, resuming_at=None)
-    monkeypatch.setattr(workdir.saved, "complete_steps", lambda path: [4])
+    monkeypatch.setattr(workdir.catalog, "complete_steps", lambda path: [4])
     monkeypatch.setattr(running, "open_store", pytest.fail)
-    monkeypatch.setattr(sharding, "make_mesh", pytest.fail)
+    monkeypatch.setattr(partition, "make_mesh", pytest.fail)
     with pytest.raises(UserError, match=r"- config\.seed: 0\n\+ config\.seed: 9$"):
-        train.pretrain(dataclasses.replace(config, seed=9), run)
+        loop.pretrain(dataclasses.replace(config, seed=9), run)
     other = small_store(tmp_path / "other", words="v")
     with pytest.raises(UserError, match="trained with another tokenizer"):
-        train.pretrain(small_config(other), run)
+        loop.pretrain(small_config(other), run)
 
 
 # --- whose folder it is ---------------------------------------------------------------------------
@@ -362,11 +365,11 @@ def test_config_json_is_on_the_disk_before_it_has_its_name(old, tmp_path, monkey
 
 
 def test_a_disk_that_is_full_at_the_first_file_is_one_line(old, tmp_path, monkeypatch):
-    monkeypatch.setattr(buckets, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(remote, "_FIRST_PAUSE", 0.01)
 
     def full(path: Path, data: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(buckets.atomic, "write_bytes", full)
+    monkeypatch.setattr(remote.atomic, "write_bytes", full)
     with pytest.raises(StorageError, match=r"config\.json: cannot be written \(No space left"):
         workdir.begin(epath.Path(tmp_path / "run"), old)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax import workdir_lock
 from bert_jax.errors import UserError
-from bert_jax.workdir_lock import held, is_held
+from bert_jax.workdir import lock
+from bert_jax.workdir.lock import held, is_held
 
 WAIT = 60  # seconds; only ever waited out by a broken test
 
@@ -23,7 +23,7 @@ WAIT = 60  # seconds; only ever waited out by a broken test
 # one of another program ("exec") or a copy of itself ("fork"), and says its number.
 HOLDER = """
 import os, subprocess, sys, time
-from bert_jax.workdir_lock import held
+from bert_jax.workdir.lock import held
 
 with held(sys.argv[1]):
     child = 0
@@ -43,7 +43,7 @@ with held(sys.argv[1]):
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A refusal here need not wait for a process that may be dying."""
-    monkeypatch.setattr(workdir_lock, "_TRIES", 2)
+    monkeypatch.setattr(lock, "_TRIES", 2)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from etils import epath
 from processes import Job, assert_same_bits, newest_step
 
 from bert_jax.errors import STOPPED
-from bert_jax.records import goodput, metrics
+from bert_jax.metrics import goodput, records
 
 pytestmark = pytest.mark.processes
 
@@ -27,5 +27,5 @@ def test_four_processes_with_four_wrong_clocks(disturbed, undisturbed, tmp_path)
     with Job(disturbed, workdir, tmp_path, processes=4, program=PROGRAM) as job:
         assert job.codes() == [0] * 4, job.said()
     assert_same_bits(undisturbed, workdir)
-    account = goodput.account(list(metrics.records(epath.Path(workdir) / metrics.LOG)))
+    account = goodput.account(list(records.records(epath.Path(workdir) / records.LOG)))
     assert goodput.render(account)

@@ -9,16 +9,18 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from bert_jax import sharding
-from bert_jax.aot import analysis, program, remedies, topology
-from bert_jax.aot.analysis import Analysis
-from bert_jax.aot.memory import Held, Memory, Refused
-from bert_jax.aot.remedies import Remedy
-from bert_jax.config import Config, PhaseConfig
-from bert_jax.config_values import to_dict
+from bert_jax.aot import lower, topology
+from bert_jax.aot import memory_advice as remedies
+from bert_jax.aot.cost import analysis
+from bert_jax.aot.cost.analysis import Analysis
+from bert_jax.aot.cost.memory import Held, Memory, Refused
+from bert_jax.aot.memory_advice import Remedy
+from bert_jax.config.schema import Config, PhaseConfig
+from bert_jax.config.serialization import to_dict
 from bert_jax.errors import UserError
-from bert_jax.records.metrics import step_flops
-from launch.slices import Slice
+from bert_jax.launch.hardware.slices import Slice
+from bert_jax.metrics.records import step_flops
+from bert_jax.parallel import partition
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,10 +114,10 @@ def make(
         UserError: the config and the slice do not go together, or libtpu does not compile it for
             any other reason than the memory.
     """
-    mesh = sharding.make_mesh(config.mesh, topology.devices(of))
+    mesh = partition.make_mesh(config.mesh, topology.devices(of))
     chosen = [(index, config.phases[index]) for index in phases]
     for _, phase in chosen:  # all of them before the first compilation
-        sharding.check_divides(mesh, phase.batch_size, phase.micro_batches)
+        partition.check_divides(mesh, phase.batch_size, phase.micro_batches)
     reports = []
     for index, _ in chosen:
         several = f" phase {index + 1} of {len(config.phases)}" if len(config.phases) > 1 else ""
@@ -138,9 +140,9 @@ def phase_report(config: Config, index: int, of: Slice, mesh: Mesh) -> PhaseRepo
         UserError: see `make`.
     """
     phase, accelerator = config.phases[index], of.generation.accelerator
-    built = program.build(config, mesh)
-    held = Held.of(built, program.batch_of(config, phase, built))
-    lowered = program.lower(config, phase, mesh, built)
+    built = lower.build(config, mesh)
+    held = Held.of(built, lower.batch_of(config, phase, built))
+    lowered = lower.lower(config, phase, mesh, built)
     began = time.perf_counter()
     compiled = compile_or_refuse(lowered)
     seconds = time.perf_counter() - began

@@ -13,16 +13,16 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from bert_jax import sharding
 from bert_jax.aot import topology
-from bert_jax.aot.memory import GIB, Memory
-from bert_jax.aot.remedies import Change, bytes_with, with_changes
+from bert_jax.aot.cost.memory import GIB, Memory
+from bert_jax.aot.memory_advice import Change, bytes_with, with_changes
 from bert_jax.aot.report import PhaseReport, phase_report
-from bert_jax.config import Config
-from bert_jax.config_values import flatten, to_dict
+from bert_jax.config.schema import Config
+from bert_jax.config.serialization import flatten, to_dict
 from bert_jax.errors import UserError
-from bert_jax.terminal import clock
-from launch.slices import Slice
+from bert_jax.launch.hardware.slices import Slice
+from bert_jax.parallel import partition
+from bert_jax.runtime.console import clock
 
 _MOST_FSDP = 8
 _MOST_UNROLLED = 6  # layers: more take long to compile
@@ -50,11 +50,11 @@ def compiler(of: Slice) -> Compiler:
     devices = topology.devices(of)
 
     def mesh(config: Config) -> Mesh:
-        return sharding.make_mesh(config.mesh, devices)
+        return partition.make_mesh(config.mesh, devices)
 
     def measure(config: Config, index: int) -> PhaseReport:
         laid, phase = mesh(config), config.phases[index]
-        sharding.check_divides(laid, phase.batch_size, phase.micro_batches)
+        partition.check_divides(laid, phase.batch_size, phase.micro_batches)
         return phase_report(config, index, of, laid)
 
     def needed(config: Config, index: int, memory: Memory, change: Change) -> int | None:

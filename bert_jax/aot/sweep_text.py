@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from bert_jax.aot import topology
-from bert_jax.aot.memory import GIB
+from bert_jax.aot.cost.memory import GIB
 from bert_jax.aot.sweep import Sweep, Tried, flags
-from bert_jax.terminal import clock, table
-from launch.slices import Slice
+from bert_jax.launch.hardware.slices import Slice
+from bert_jax.runtime.console import clock, table
 
 _AS_IT_IS = "(as it is)"
 

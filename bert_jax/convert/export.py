@@ -13,21 +13,22 @@ import safetensors
 import safetensors.numpy
 from etils import epath
 
-from bert_jax.checkpoint import checkpoints as checkpoint
-from bert_jax.config import DataConfig, ModelConfig
-from bert_jax.config_values import flatten, from_dict
-from bert_jax.convert import checksums, names
-from bert_jax.convert.bert_config import to_config_json
-from bert_jax.convert.card import Card, render
+from bert_jax.checkpoint import manager as checkpoint
+from bert_jax.config.schema import DataConfig, ModelConfig
+from bert_jax.config.serialization import flatten, from_dict
+from bert_jax.convert import checksums
+from bert_jax.convert import weights as names
 from bert_jax.convert.checksums import SUMS
+from bert_jax.convert.hf_config import to_config_json
+from bert_jax.convert.model_card import Card, render
 from bert_jax.convert.tokenizer_files import json_bytes, lowercases, tokenizer_files
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.storage import atomic
+from bert_jax.data_pipeline.store.digests import file_digest
+from bert_jax.data_pipeline.store.manifest import read_manifest, split_digest
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import StorageError
-from bert_jax.records import metrics
-from data_pipeline import atomic
-from data_pipeline.digests import file_digest
-from data_pipeline.errors import UserError
-from data_pipeline.manifest import read_manifest, split_digest
-from data_pipeline.tokenizer import Tokenizer
+from bert_jax.metrics import records
 
 WEIGHTS, CARD = "model.safetensors", "README.md"
 _FILES = {
@@ -137,7 +138,7 @@ def _card(workdir: epath.Path, meta: Mapping[str, Any]) -> Card:
     settings = flatten(dict(config))
     settings.pop("data.store")  # a path on the machine that trained
     sources, languages = _text(config["data"]["store"], meta["data"])
-    measured = [r for r in metrics.read(workdir, "eval") if r["step"] <= meta["step"]]
+    measured = [r for r in records.read(workdir, "eval") if r["step"] <= meta["step"]]
     last = dict(measured[-1]) if measured else {}
     taken = last.get("step")
     figures = {k: v for k, v in last.items() if k not in ("kind", "step", "time")}

@@ -11,8 +11,8 @@ from typing import Any
 
 import tokenizers
 
-from data_pipeline.tokenizer import SPECIAL_TOKENS, Tokenizer
-from data_pipeline.wordpiece import LONGEST_WORD, PREFIX
+from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.data_pipeline.tokenizer.wordpiece import LONGEST_WORD, PREFIX
 
 
 def tokenizer_files(tokenizer: Tokenizer, max_positions: int) -> dict[str, bytes]:

@@ -4,15 +4,15 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from data_pipeline.draws import fold
-from data_pipeline.machine_code import compiled
-from data_pipeline.masking.ngrams import choose_ngrams
-from data_pipeline.masking.replace import replace_span, replace_tokens
-from data_pipeline.masking.roberta import choose_positions
-from data_pipeline.masking.spans import choose_spans
-from data_pipeline.masking.spec import ROBERTA, SPAN, TOKEN, WHOLE_WORD
-from data_pipeline.masking.tokens import choose_tokens
-from data_pipeline.masking.words import choose_words
+from bert_jax.data_pipeline.masking.ngrams import choose_ngrams
+from bert_jax.data_pipeline.masking.replace import replace_span, replace_tokens
+from bert_jax.data_pipeline.masking.roberta import choose_positions
+from bert_jax.data_pipeline.masking.spans import choose_spans
+from bert_jax.data_pipeline.masking.spec import ROBERTA, SPAN, TOKEN, WHOLE_WORD
+from bert_jax.data_pipeline.masking.tokens import choose_tokens
+from bert_jax.data_pipeline.masking.words import choose_words
+from bert_jax.data_pipeline.random.draws import fold
+from bert_jax.data_pipeline.random.numba_jit import compiled
 
 SPAN_TARGETS: Final = 15  # tokens of a span that its boundaries predict (--max-pair-targets)
 

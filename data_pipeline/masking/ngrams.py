@@ -7,9 +7,9 @@ One difference: here an n-gram ends with its segment, there it may reach over a 
 shuffle and the lengths are drawn apart (there, from `random` and from `numpy.random`).
 """
 
-from data_pipeline.draws import below, draw
-from data_pipeline.machine_code import compiled
-from data_pipeline.masking.replace import drawn
+from bert_jax.data_pipeline.masking.replace import drawn
+from bert_jax.data_pipeline.random.draws import below, draw
+from bert_jax.data_pipeline.random.numba_jit import compiled
 
 
 @compiled

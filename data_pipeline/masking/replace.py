@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from data_pipeline.draws import below, chance, draw
-from data_pipeline.machine_code import compiled
+from bert_jax.data_pipeline.random.draws import below, chance, draw
+from bert_jax.data_pipeline.random.numba_jit import compiled
 
 
 @compiled

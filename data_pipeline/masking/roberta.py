@@ -12,9 +12,9 @@
 What a chosen token becomes is drawn for each on its own, with the shares of `token`.
 """
 
-from data_pipeline.draws import chance, draw
-from data_pipeline.machine_code import compiled
-from data_pipeline.masking.tokens import choose_tokens
+from bert_jax.data_pipeline.masking.tokens import choose_tokens
+from bert_jax.data_pipeline.random.draws import chance, draw
+from bert_jax.data_pipeline.random.numba_jit import compiled
 
 
 @compiled

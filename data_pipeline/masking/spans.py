@@ -8,9 +8,9 @@ Spans end with their segment; SpanBERT has no others, its examples being one blo
 
 from typing import Final
 
-from data_pipeline.draws import below, draw
-from data_pipeline.machine_code import compiled
-from data_pipeline.masking.replace import drawn
+from bert_jax.data_pipeline.masking.replace import drawn
+from bert_jax.data_pipeline.random.draws import below, draw
+from bert_jax.data_pipeline.random.numba_jit import compiled
 
 # The original draws a length and an anchor until the anchor is not masked yet. After so many in
 # vain (one span in 10**13 at a rate of .15) the anchor is drawn from what is left, which is the

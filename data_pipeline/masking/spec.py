@@ -8,8 +8,8 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
-from data_pipeline.draws import threshold
-from data_pipeline.errors import UserError
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.random.draws import threshold
 
 MODES: Final = ("token", "whole_word", "ngram", "span", "roberta")
 TOKEN, WHOLE_WORD, NGRAM, SPAN, ROBERTA = range(len(MODES))

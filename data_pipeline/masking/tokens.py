@@ -4,8 +4,8 @@ predictions counts the special tokens and rounds halves to even, and a random re
 from the whole vocabulary, special and unused ids included.
 """
 
-from data_pipeline.draws import below, draw
-from data_pipeline.machine_code import compiled
+from bert_jax.data_pipeline.random.draws import below, draw
+from bert_jax.data_pipeline.random.numba_jit import compiled
 
 
 @compiled

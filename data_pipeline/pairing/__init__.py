@@ -5,9 +5,9 @@ from typing import Final, Literal, get_args
 
 import numpy as np
 
-from data_pipeline.pairing.blocks import make_blocks
-from data_pipeline.pairing.pairs import make_pairs
-from data_pipeline.pairing.texts import Examples, Pools, Texts
+from bert_jax.data_pipeline.pairing.blocks import make_blocks
+from bert_jax.data_pipeline.pairing.lengths import Examples, Pools, Texts
+from bert_jax.data_pipeline.pairing.pairs import make_pairs
 
 Pairing = Literal["nsp", "sop", "full_sentences", "doc_sentences", "single"]
 Separators = Literal["documents", "sentences"]

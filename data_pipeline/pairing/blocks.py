@@ -34,9 +34,16 @@ from typing import Final
 
 import numpy as np
 
-from data_pipeline.draws import fold, threshold
-from data_pipeline.machine_code import compiled
-from data_pipeline.pairing.texts import BLOCK, Examples, Texts, address, draw_target, visit_key
+from bert_jax.data_pipeline.pairing.lengths import (
+    BLOCK,
+    Examples,
+    Texts,
+    address,
+    draw_target,
+    visit_key,
+)
+from bert_jax.data_pipeline.random.draws import fold, threshold
+from bert_jax.data_pipeline.random.numba_jit import compiled
 
 SPECIALS: Final = 2  # [CLS] and [SEP] around a block
 

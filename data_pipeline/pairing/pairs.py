@@ -18,9 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from data_pipeline.draws import below, chance, draw, threshold
-from data_pipeline.machine_code import compiled
-from data_pipeline.pairing.texts import (
+from bert_jax.data_pipeline.pairing.lengths import (
     BLOCK,
     Examples,
     Pools,
@@ -29,6 +27,8 @@ from data_pipeline.pairing.texts import (
     draw_target,
     visit_key,
 )
+from bert_jax.data_pipeline.random.draws import below, chance, draw, threshold
+from bert_jax.data_pipeline.random.numba_jit import compiled
 
 TRIES: Final = 10  # create_pretraining_data.py:278
 SPECIALS: Final = 3  # [CLS] and two [SEP]; create_pretraining_data.py:230

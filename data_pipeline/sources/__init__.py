@@ -13,13 +13,13 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Protocol, cast
 
-from data_pipeline.clean import Rule
-from data_pipeline.errors import UserError
-from data_pipeline.sentences import check_language
-from data_pipeline.sources import books, lines, python_docs, reading, wikiextractor
-from data_pipeline.sources.document import Document, SourceSpec
-from data_pipeline.sources.finding import Found
-from data_pipeline.sources.formats import remedy_of_kind
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.sources import books, lines, python_docs, reading, wikiextractor
+from bert_jax.data_pipeline.sources.document import Document, SourceSpec
+from bert_jax.data_pipeline.sources.finding import Found
+from bert_jax.data_pipeline.sources.formats import remedy_of_kind
+from bert_jax.data_pipeline.text.clean import Rule
+from bert_jax.data_pipeline.text.sentences import check_language
 
 __all__ = [
     "KINDS",

@@ -14,13 +14,13 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from data_pipeline.clean import Rule, replace, unwrap
-from data_pipeline.sources import finding
-from data_pipeline.sources.document import Document, SourceSpec
-from data_pipeline.sources.finding import Found
-from data_pipeline.sources.formats import extension
-from data_pipeline.sources.headings import Headings, Layout, Survey
-from data_pipeline.sources.reading import cut, lines
+from bert_jax.data_pipeline.sources import finding
+from bert_jax.data_pipeline.sources.document import Document, SourceSpec
+from bert_jax.data_pipeline.sources.finding import Found
+from bert_jax.data_pipeline.sources.formats import extension
+from bert_jax.data_pipeline.sources.headings import Headings, Layout, Survey
+from bert_jax.data_pipeline.sources.reading import cut, lines
+from bert_jax.data_pipeline.text.clean import Rule, replace, unwrap
 
 MARKUP = True
 CUT_BECAUSE = "no chapter headings, or a chapter of enormous length"

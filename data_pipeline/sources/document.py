@@ -8,7 +8,7 @@ from pathlib import Path
 class SourceSpec:
     """One source of text, as a user names it."""
 
-    kind: str  # a key of data_pipeline.sources.KINDS
+    kind: str  # a key of bert_jax.data_pipeline.sources.KINDS
     path: Path  # file or folder
     name: str  # in the manifest and in metric names
     language: str = "en"  # ISO 639 code, for the sentence splitter

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from data_pipeline.errors import UserError
-from data_pipeline.sources.document import SourceSpec
-from data_pipeline.sources.formats import check_name, extension, format_of_name
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.sources.document import SourceSpec
+from bert_jax.data_pipeline.sources.formats import check_name, extension, format_of_name
 
 HIDDEN: Final = "hidden"
 EMPTY: Final = "empty"

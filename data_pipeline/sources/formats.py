@@ -6,7 +6,7 @@ Where a name says nothing the bytes decide: a zip archive called book.txt is not
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from data_pipeline.errors import UserError
+from bert_jax.data_pipeline.errors import UserError
 
 HEAD: Final = 512  # bytes that are looked at
 COMPRESSED: Final = (".bz2", ".gz", ".xz")  # read as what they hold

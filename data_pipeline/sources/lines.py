@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from itertools import chain, groupby, islice
 from pathlib import Path
 
-from data_pipeline.clean import Rule
-from data_pipeline.sources import finding
-from data_pipeline.sources.document import Document, SourceSpec
-from data_pipeline.sources.finding import Found
-from data_pipeline.sources.formats import extension
-from data_pipeline.sources.reading import cut, lines
+from bert_jax.data_pipeline.sources import finding
+from bert_jax.data_pipeline.sources.document import Document, SourceSpec
+from bert_jax.data_pipeline.sources.finding import Found
+from bert_jax.data_pipeline.sources.formats import extension
+from bert_jax.data_pipeline.sources.reading import cut, lines
+from bert_jax.data_pipeline.text.clean import Rule
 
 RULES: tuple[Rule, ...] = ()
 MARKUP = True

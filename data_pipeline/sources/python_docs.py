@@ -15,11 +15,11 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_pipeline.clean import Rule, replace, unwrap
-from data_pipeline.errors import UserError
-from data_pipeline.sources import finding
-from data_pipeline.sources.document import Document, SourceSpec
-from data_pipeline.sources.finding import Found
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.sources import finding
+from bert_jax.data_pipeline.sources.document import Document, SourceSpec
+from bert_jax.data_pipeline.sources.finding import Found
+from bert_jax.data_pipeline.text.clean import Rule, replace, unwrap
 
 MARKUP = False
 CUT_BECAUSE = CUT_REMEDY = ""

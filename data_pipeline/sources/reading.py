@@ -10,8 +10,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import cast
 
-from data_pipeline.errors import UserError
-from data_pipeline.sources.formats import COMPRESSED, HEAD, check_start
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.sources.formats import COMPRESSED, HEAD, check_start
 
 _OPENERS: dict[str, Callable[..., object]] = dict(
     zip(COMPRESSED, (bz2.open, gzip.open, lzma.open), strict=True)

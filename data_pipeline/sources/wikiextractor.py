@@ -19,12 +19,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.clean import Rule, drop_lines, replace
-from data_pipeline.errors import UserError
-from data_pipeline.sources import finding
-from data_pipeline.sources.document import Document, SourceSpec
-from data_pipeline.sources.finding import Found
-from data_pipeline.sources.reading import lines
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.sources import finding
+from bert_jax.data_pipeline.sources.document import Document, SourceSpec
+from bert_jax.data_pipeline.sources.finding import Found
+from bert_jax.data_pipeline.sources.reading import lines
+from bert_jax.data_pipeline.text.clean import Rule, drop_lines, replace
 
 MARKUP = False
 CUT_BECAUSE = CUT_REMEDY = ""

@@ -1,0 +1,1 @@
+"""What a compiled step costs: cycles, memory, communication."""

@@ -1,0 +1,286 @@
+"""The collectives of a compiled program: what they move, over which axes, and how long at best.
+
+Seconds are a lower bound: the bytes that a ring algorithm makes each device send, over all links of
+the chip to its neighbours at once (ICI), or over its share of the data center's network (DCN) where
+they go between slices. Latency is not in it.
+
+    all-reduce                    2 (n - 1) / n of the array
+    all-gather, reduce-scatter      (n - 1) / n of the whole array
+    all-to-all                      (n - 1) / n of the array
+    collective-permute              the array
+
+(Rabenseifner 2004, "Optimization of Collective Reduction Operations"; Chan et al. 2007, "Collective
+communication: theory, practice, and experience", section 6.)
+"""
+
+import collections
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+from bert_jax.aot.hlo import replica_groups, sources
+from bert_jax.aot.hlo.loops import ASYNCHRONOUS, Executions, Place
+from bert_jax.aot.hlo.parser import Computation, Instruction, Module
+from bert_jax.aot.hlo.replica_groups import Groups
+from bert_jax.launch.hardware.accelerators import Accelerator
+
+KINDS = (
+    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all",
+    "collective-permute", "collective-broadcast",
+)  # fmt: skip
+Network = Literal["ici", "dcn"]
+
+SLICE = "slice"  # the mesh axis between slices
+_TRANSFER = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
+_RENDEZVOUS = re.compile(r'_xla_host_transfer_rendezvous="([^"]*)"')
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """One collective in a place.
+
+    start, done: names of the instructions between which others compute; done is None where the
+        device waits. computation: that both stand in.
+    times: how often it runs in a step.
+    bytes: of the array on a device, whole (before a scatter, after a gather), of one run.
+    sent: bytes that a device sends in one run.
+    devices: of a group.
+    axes: of the mesh. partly: a group is only some of the devices along them.
+    seconds: of one run, None where the accelerator's bandwidth is not known.
+    """
+
+    kind: str
+    start: str
+    done: str | None
+    computation: str
+    times: int
+    bytes: int
+    sent: float
+    devices: int
+    axes: tuple[str, ...]
+    partly: bool
+    network: Network
+    seconds: float | None
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+    """Collectives of one kind over the same axes, all runs of a step together, for a device.
+
+    beside: whether others compute in the meantime. The rest as in `Collective`.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    devices: int
+    partly: bool
+    network: Network
+    beside: bool
+    runs: int
+    bytes: int
+    sent: float
+    seconds: float | None
+
+
+def traffic(every: Sequence[Collective]) -> tuple[Traffic, ...]:
+    """Those that send most first."""
+    alike: dict[tuple, list[Collective]] = collections.defaultdict(list)
+    for one in every:
+        key = (one.kind, one.axes, one.devices, one.partly, one.network, one.done is not None)
+        alike[key].append(one)
+    found = (_traffic(ones) for ones in alike.values())
+    return tuple(sorted(found, key=lambda one: -one.sent))
+
+
+def _traffic(ones: Sequence[Collective]) -> Traffic:
+    one = ones[0]
+    return Traffic(
+        kind=one.kind,
+        axes=one.axes,
+        devices=one.devices,
+        partly=one.partly,
+        network=one.network,
+        beside=one.done is not None,
+        runs=sum(one.times for one in ones),
+        bytes=sum(one.times * one.bytes for one in ones),
+        sent=sum(one.times * one.sent for one in ones),
+        seconds=total_seconds(ones),
+    )
+
+
+def total_seconds(every: Sequence[Collective]) -> float | None:
+    """Of a step, one after the other; None where a bandwidth is not known."""
+    if any(one.seconds is None for one in every):
+        return None
+    return sum(one.times * (one.seconds or 0.0) for one in every)
+
+
+def find(
+    module: Module, runs: Executions, mesh: Mapping[str, int], accelerator: Accelerator
+) -> tuple[Collective, ...]:
+    """All of them, each once: a start and its done are one, and so are the fusions of a chain.
+
+    Args:
+        mesh: sizes of the axes, in the order of the mesh.
+    """
+    found = []
+    for place in runs.places:
+        if place.caller is None or place.caller.opcode not in ASYNCHRONOUS:
+            for raw in _of_place(module, place):
+                found.append(_collective(module, place, raw, mesh, accelerator))
+    return tuple(found)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Raw:
+    """inner: the collective itself and the computation around it, which may be fused."""
+
+    kind: str
+    start: Instruction
+    done: Instruction | None
+    inner: Instruction
+    around: Computation
+
+
+def _of_place(module: Module, place: Place) -> Iterator[_Raw]:
+    here = place.computation
+    chains: dict[str, list[tuple[Instruction, Instruction, Computation]]] = {}
+    for one in here.instructions:
+        base = one.opcode.removesuffix("-start")
+        if base in KINDS:
+            done = _done(here, one) if base != one.opcode else None
+            yield _Raw(base, one, done, one, here)
+        elif one.opcode in ASYNCHRONOUS:
+            ((called,),) = one.called.values()
+            around = module.computations[called]
+            for inner in around.instructions:
+                if inner.opcode in KINDS:
+                    yield _Raw(inner.opcode, one, _done(here, one), inner, around)
+        elif one.opcode == "send" and (transfer := _TRANSFER.search(one.rest)):
+            kind = transfer[1].lower().replace("_", "-")
+            yield _Raw(kind, one, _received(here, one), one, here)
+        elif one.opcode == "fusion":
+            for inner, around in _inside(module, one):
+                key = inner.attribute("channel_id") or inner.name
+                chains.setdefault(key, []).append((one, inner, around))
+    for chain in chains.values():
+        yield from _of_chain(chain)
+
+
+def _of_chain(chain: list[tuple[Instruction, Instruction, Computation]]) -> Iterator[_Raw]:
+    """Fusions with a collective on the same channel.
+
+    Where one of them starts it, the others go on with it beside what they compute, and one ends it.
+    """
+    targets = [{one.target for one in around.instructions} for _, _, around in chain]
+    started = next((i for i, t in enumerate(targets) if "AsyncCollectiveStart" in t), None)
+    ended = next((i for i, t in enumerate(targets) if "AsyncCollectiveDone" in t), None)
+    if started is None:
+        for fusion, inner, around in chain:
+            yield _Raw(_kind(inner, around), fusion, None, inner, around)
+    else:
+        fusion, inner, around = chain[started]
+        done = chain[ended][0] if ended is not None else None
+        yield _Raw(_kind(inner, around), fusion, done, inner, around)
+
+
+def _kind(inner: Instruction, around: Computation) -> str:
+    """An all-reduce of which every device keeps a part is a reduce-scatter."""
+    if inner.opcode == "all-reduce":
+        for one in around.instructions:
+            if one.opcode == "dynamic-slice" and _leads_to(around, one, inner.name):
+                return "reduce-scatter"
+    return inner.opcode
+
+
+def _leads_to(computation: Computation, instruction: Instruction, name: str) -> bool:
+    """Whether its first operand is that one, perhaps through an element of a tuple."""
+    value: Instruction | None = instruction
+    while value is not None and value.name != name:
+        value = next(iter(computation.operands(value)), None)
+    return value is not None
+
+
+def _inside(module: Module, fusion: Instruction) -> Iterator[tuple[Instruction, Computation]]:
+    around = module.fused(fusion)
+    for one in around.instructions if around else ():
+        if one.opcode in KINDS:
+            yield one, around  # type: ignore[misc]
+        elif one.opcode == "fusion":
+            yield from _inside(module, one)
+
+
+def _done(computation: Computation, start: Instruction) -> Instruction | None:
+    """The instruction that waits for what another has started."""
+    names = {start.name}
+    for one in computation.instructions:
+        if names.intersection(one.operands):
+            if one.opcode.endswith("-done"):
+                return one
+            if one.opcode.endswith("-update"):
+                names.add(one.name)
+    return None
+
+
+def _received(computation: Computation, send: Instruction) -> Instruction | None:
+    """Where the answer to what went to other slices is waited for."""
+    meeting = _RENDEZVOUS.search(send.rest)
+    for one in computation.instructions:
+        if one.opcode == "recv" and meeting and meeting[0] in one.rest:
+            return _done(computation, one)
+    return None
+
+
+def _collective(
+    module: Module, place: Place, raw: _Raw, mesh: Mapping[str, int], accelerator: Accelerator
+) -> Collective:
+    inner = raw.inner
+    between = inner.opcode == "send"
+    groups = _groups(inner, mesh)
+    axes = (SLICE,) if between else replica_groups.axes(groups, mesh)
+    n = mesh[SLICE] if between else len(groups[0])
+    given = raw.around.operands(inner)
+    size = given[0].bytes if between else sum(one.bytes for one in given)
+    size *= n if raw.kind == "all-gather" else 1
+    network: Network = "dcn" if SLICE in axes else "ici"
+    sent = _sent(raw.kind, size, n)
+    return Collective(
+        kind=raw.kind,
+        start=raw.start.name,
+        done=raw.done.name if raw.done else None,
+        computation=place.computation.name,
+        times=place.times,
+        bytes=size,
+        sent=sent,
+        devices=n,
+        axes=axes,
+        partly=raw.kind != "collective-permute"
+        and not between
+        and not replica_groups.spans(groups, axes, mesh),
+        network=network,
+        seconds=_seconds(sent, network, accelerator),
+        source=sources.source(module, place.computation, raw.start).line,
+    )
+
+
+def _groups(instruction: Instruction, mesh: Mapping[str, int]) -> Groups:
+    in_slice = math.prod(mesh.values()) // mesh.get(SLICE, 1)
+    return replica_groups.parse(instruction.groups, in_slice)
+
+
+def _sent(kind: str, size: int, n: int) -> float:
+    if kind == "all-reduce":
+        return 2 * (n - 1) / n * size
+    if kind in ("all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all"):
+        return (n - 1) / n * size
+    return float(size)
+
+
+def _seconds(sent: float, network: Network, accelerator: Accelerator) -> float | None:
+    # Links count both directions.
+    links = accelerator.ici_bandwidth and accelerator.ici_bandwidth / 2
+    bandwidth = links if network == "ici" else accelerator.dcn_bandwidth
+    return sent / bandwidth if bandwidth else None

@@ -1,0 +1,101 @@
+"""The cycles that the compiler estimates, by instruction, source line and part of the model."""
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+
+from bert_jax.aot.hlo import sources
+from bert_jax.aot.hlo.loops import Executions
+from bert_jax.aot.hlo.parser import Instruction, Module
+from bert_jax.aot.hlo.sources import Direction, Part, Source
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """An instruction with cycles.
+
+    result: its largest array. cycles: of one run. runs: in a step.
+    """
+
+    computation: str
+    name: str
+    opcode: str
+    op_name: str
+    result: str
+    source: Source
+    cycles: int
+    runs: int
+
+    @property
+    def total(self) -> int:
+        return self.cycles * self.runs
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """All operations of a source line in one direction; total: their cycles in a step."""
+
+    source: Source
+    total: int
+    runs: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """Cycles in a step of a part of the model in one direction."""
+
+    part: Part
+    direction: Direction
+    total: int
+
+
+def operations(module: Module, runs: Executions) -> tuple[Operation, ...]:
+    """All instructions with cycles, the dearest first."""
+    times: collections.Counter[tuple[str, str]] = collections.Counter()
+    for instruction, place in runs.instructions():
+        if instruction.cycles is not None:
+            times[place.computation.name, instruction.name] += place.times
+    found = (_operation(module, *key, n) for key, n in times.items())
+    return tuple(sorted(found, key=lambda one: -one.total))
+
+
+def _operation(module: Module, computation: str, name: str, runs: int) -> Operation:
+    around = module.computations[computation]
+    instruction = around.by_name[name]
+    return Operation(
+        computation=computation,
+        name=name,
+        opcode=instruction.opcode,
+        op_name=module.op_name(instruction),
+        result=_largest(instruction),
+        source=sources.source(module, around, instruction),
+        cycles=instruction.cycles or 0,
+        runs=runs,
+    )
+
+
+def _largest(instruction: Instruction) -> str:
+    return str(max(instruction.shapes, key=lambda shape: shape.bytes, default=""))
+
+
+def lines(every: Sequence[Operation]) -> tuple[Line, ...]:
+    """By source line and direction, the dearest first."""
+    total: collections.Counter[Source] = collections.Counter()
+    runs: collections.Counter[Source] = collections.Counter()
+    for one in every:
+        total[one.source] += one.total
+        runs[one.source] += one.runs
+    return tuple(Line(source, n, runs[source]) for source, n in total.most_common())
+
+
+def shares(every: Sequence[Operation]) -> tuple[Share, ...]:
+    """By part of the model and direction, in the order of a step."""
+    total: collections.Counter[tuple[Part, Direction]] = collections.Counter()
+    for one in every:
+        total[one.source.part, one.source.direction] += one.total
+    return tuple(
+        Share(part, direction, total[part, direction])
+        for part in sources.PARTS
+        for direction in sources.DIRECTIONS
+        if total[part, direction]
+    )

@@ -1,0 +1,189 @@
+"""What the compiler gives no cycles for, and what it takes at the accelerator's peaks.
+
+These are lower bounds: every byte once, at the full bandwidth of HBM, wherever it lies. The figures
+are kept apart from the compiler's, which come from a model of the hardware.
+"""
+
+import collections
+import dataclasses
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from bert_jax.aot.cost import collectives
+from bert_jax.aot.hlo.loops import Executions
+from bert_jax.aot.hlo.parser import Computation, Instruction, Module
+from bert_jax.launch.hardware.accelerators import Accelerator
+
+# No work: names for values, and ends of what is counted at its start.
+_FREE = {
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "domain",
+    "add-dependency", "opt-barrier", "partition-id", "replica-id", "while", "conditional", "call",
+    "async-start", "call-start", "send-done", "recv", "recv-done",
+}  # fmt: skip
+_FREE_TARGETS = {
+    "AllocateBuffer", "ConcatBitcast", "SliceId",
+    "PrepareAsyncCallStart", "PrepareAsyncCallDone", "AssumeGatherIndicesInBound",
+    "AsyncCollectiveStart", "AsyncCollectiveDone",  # see collectives.py
+}  # fmt: skip
+_COPIES = ("copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-slice-start")
+_SMALL = 1024  # elements; one register of the vector unit
+# What a fusion of the compiler's own kind is about.
+_HEARTS = ("sort", "scatter", "gather", "dynamic-update-slice", "dynamic-slice", "convolution")
+_COST = re.compile(r'"cost_estimate":\{([^}]*)\}')
+_COUNT = re.compile(r'"(\w+)":"?(\d+)')
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """An instruction without cycles. All but `runs` are of one run.
+
+    seconds: the longer of both at the peaks. runs: in a step.
+    """
+
+    computation: str
+    name: str
+    kind: str
+    bytes: int
+    flops: int
+    seconds: float
+    runs: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Unestimated:
+    """All bounds of a kind, all runs of a step together."""
+
+    kind: str
+    runs: int
+    bytes: int
+    flops: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Copies:
+    """Copies between HBM and the chip's own memory beside the computation, all runs of a step.
+
+    seconds: at the bandwidth of HBM; in no sum, since the compiler places them so that they end
+    before they are needed.
+    """
+
+    runs: int
+    bytes: int
+    seconds: float
+
+
+def bounds(
+    module: Module,
+    runs: Executions,
+    accelerator: Accelerator,
+    *,
+    but: Collection[tuple[str, str]] = (),
+) -> tuple[Bound, ...]:
+    """Of everything that takes time and has no cycles.
+
+    Args:
+        but: (computation, name) of what is counted elsewhere: fusions that are collectives.
+    """
+    times: collections.Counter[tuple[str, str]] = collections.Counter()
+    for instruction, place in runs.instructions():
+        if _unestimated(instruction) and (place.computation.name, instruction.name) not in but:
+            times[place.computation.name, instruction.name] += place.times
+    return tuple(_bound(module, *key, n, accelerator) for key, n in times.items())
+
+
+def by_kind(every: Sequence[Bound]) -> tuple[Unestimated, ...]:
+    """The slowest kind first."""
+    kinds: Mapping[str, list[Bound]] = collections.defaultdict(list)
+    for one in every:
+        kinds[one.kind].append(one)
+    found = (
+        Unestimated(
+            kind,
+            sum(one.runs for one in ones),
+            sum(one.runs * one.bytes for one in ones),
+            sum(one.runs * one.flops for one in ones),
+            sum(one.runs * one.seconds for one in ones),
+        )
+        for kind, ones in kinds.items()
+    )
+    return tuple(sorted(found, key=lambda one: -one.seconds))
+
+
+def copies(runs: Executions, accelerator: Accelerator) -> Copies:
+    """What is fetched and put away beside the computation."""
+    count = moved = 0
+    for instruction, place in runs.instructions():
+        if instruction.opcode in _COPIES:
+            count += place.times
+            # The result holds the source, the destination and a flag; a slice is the smaller.
+            source, *rest = (shape.bytes for shape in instruction.shapes)
+            moved += place.times * min(source, rest[0] if rest else source)
+    return Copies(count, moved, moved / (accelerator.memory_bandwidth or float("inf")))
+
+
+def _unestimated(instruction: Instruction) -> bool:
+    opcode = instruction.opcode
+    return (
+        instruction.cycles is None
+        and opcode not in _FREE
+        and opcode not in _COPIES
+        and opcode.removesuffix("-start") not in collectives.KINDS
+        and instruction.target not in _FREE_TARGETS
+        and not opcode.endswith(("-done", "-update"))
+    )
+
+
+def _bound(
+    module: Module, computation: str, name: str, runs: int, accelerator: Accelerator
+) -> Bound:
+    around = module.computations[computation]
+    instruction = around.by_name[name]
+    kind, moved = _work(module, around, instruction)
+    flops = 0
+    if cost := _COST.search(instruction.rest):
+        estimate = {name: int(count) for name, count in _COUNT.findall(cost[1])}
+        flops = estimate.get("flops", 0)
+        moved = estimate.get("bytes_accessed", moved) or moved
+    bandwidth = accelerator.memory_bandwidth
+    seconds = moved / bandwidth if bandwidth else 0.0
+    seconds = max(seconds, flops / accelerator.bf16_flops)
+    return Bound(computation, name, kind, moved, flops, seconds, runs)
+
+
+def _work(module: Module, computation: Computation, instruction: Instruction) -> tuple[str, int]:
+    """What it does, and the bytes that it reads and writes at least."""
+    given = computation.operands(instruction)
+    everything = instruction.bytes + sum(one.bytes for one in given)
+    if instruction.opcode == "custom-call":
+        return instruction.target, everything
+    if all(shape.size <= _SMALL for shape in instruction.shapes):
+        return "scalars", instruction.bytes
+    if instruction.opcode == "rng-bit-generator":
+        return instruction.opcode, instruction.bytes
+    inside = module.fused(instruction)
+    if inside is None:
+        return _touched(computation, instruction)
+    here = {one.opcode: one for one in inside.instructions}
+    opcodes = set(_opcodes(module, instruction))
+    heart = next((opcode for opcode in _HEARTS if opcode in opcodes), "fusion")
+    return _touched(inside, here[heart]) if heart in here else (heart, everything)
+
+
+def _opcodes(module: Module, fusion: Instruction) -> Iterator[str]:
+    inside = module.fused(fusion)
+    for one in inside.instructions if inside else ():
+        yield one.opcode
+        yield from _opcodes(module, one)
+
+
+def _touched(computation: Computation, instruction: Instruction) -> tuple[str, int]:
+    """Of an operation on a part of an array: bytes of the part, not of the array."""
+    opcode, given = instruction.opcode, computation.operands(instruction)
+    if opcode in ("gather", "dynamic-slice"):
+        return opcode, 2 * instruction.bytes
+    if opcode == "scatter":  # arrays, indices, updates: the places are read, added to and written
+        return opcode, 3 * given[-1].bytes
+    if opcode == "dynamic-update-slice":
+        return opcode, 2 * given[1].bytes
+    return opcode, instruction.bytes + sum(one.bytes for one in given)

@@ -1,0 +1,241 @@
+"""How often each instruction of a compiled program runs in one call of it.
+
+The entry runs once, the body of a loop as often as the loop turns, the condition once more; of the
+branches of a conditional the one with most estimated cycles. What is inside a fusion is part of the
+fusion and does not count for itself.
+
+libtpu writes no trip counts down, so they are read as XLA itself finds them (`while_loop_analysis`,
+openxla/xla): a counter that starts at a constant, grows by a constant and is compared with one.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+
+from bert_jax.aot.hlo.parser import Computation, Instruction, Module
+
+# What they call runs once, beside the rest or on another core; -update and -done may name it again.
+ASYNCHRONOUS = ("async-start", "call-start")
+_PASSES_ON = {"copy", "bitcast", "reshape", "convert", "copy-done", "opt-barrier"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A computation as it is run from somewhere: the same may be called from several places.
+
+    times: how often it runs in one call of the program.
+    caller, outer: the instruction that runs it, and that one's place; None for the entry.
+    """
+
+    computation: Computation
+    times: int
+    caller: Instruction | None = None
+    outer: "Place | None" = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """trips: how often its body runs; None where the text does not say (it is counted once)."""
+
+    instruction: Instruction
+    trips: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Executions:
+    """Everything that runs by itself, and the loops met on the way."""
+
+    places: tuple[Place, ...]
+    loops: tuple[Loop, ...]
+
+    def instructions(self) -> Iterator[tuple[Instruction, Place]]:
+        for place in self.places:
+            for instruction in place.computation.instructions:
+                yield instruction, place
+
+
+def executions(module: Module) -> Executions:
+    """Every place from the entry down."""
+    loops: list[Loop] = []
+    places = tuple(_below(module, Place(module.entry, 1), loops))
+    return Executions(places, tuple(loops))
+
+
+def cycles(module: Module, place: Place) -> int:
+    """Estimated cycles of all that runs below a place, its own times included."""
+    return sum(
+        inner.times * (instruction.cycles or 0)
+        for inner in _below(module, place, [])
+        for instruction in inner.computation.instructions
+    )
+
+
+def _below(module: Module, place: Place, loops: list[Loop]) -> Iterator[Place]:
+    """The place itself and those that its instructions run."""
+    yield place
+    for one in place.computation.instructions:
+        if one.opcode == "while":
+            trips = trip_count(module, one, place)
+            loops.append(Loop(one, trips))
+            turns = 1 if trips is None else trips
+            runs = [("body", turns), ("condition", turns + 1)]
+        elif one.opcode == "conditional":
+            yield from _dearest(module, one, place, loops)
+            continue
+        elif one.opcode == "call":
+            runs = [("to_apply", 1)]
+        elif one.opcode in ASYNCHRONOUS:
+            runs = [("calls" if "calls" in one.called else "to_apply", 1)]
+        else:
+            continue
+        for attribute, times in runs:
+            inner = module.computations[one.called[attribute][0]]
+            yield from _below(module, Place(inner, place.times * times, one, place), loops)
+
+
+def _dearest(
+    module: Module, conditional: Instruction, place: Place, loops: list[Loop]
+) -> Iterator[Place]:
+    """The branch with most estimated cycles, and what it runs."""
+    names = [
+        name
+        for attribute in ("branch_computations", "true_computation", "false_computation")
+        for name in conditional.called.get(attribute, ())
+    ]
+    branches = [Place(module.computations[name], place.times, conditional, place) for name in names]
+    yield from _below(module, max(branches, key=lambda one: cycles(module, one)), loops)
+
+
+def trip_count(module: Module, loop: Instruction, place: Place) -> int | None:
+    """How often the body of a `while` in this place runs, None where that cannot be read."""
+    if loop.known_trips is not None:
+        return loop.known_trips
+    condition = module.computations[loop.called["condition"][0]]
+    test = condition.root
+    direction = test.attribute("direction")
+    if test.opcode != "compare" or len(sides := condition.operands(test)) != 2:
+        return None
+    inside = Place(condition, 1, loop, place)
+    counters = [_element(condition, side) for side in sides]
+    if (counters[0] is None) == (counters[1] is None):
+        # Both are elements of the loop's state: the limit is the one that never changes.
+        changes = [counter is not None and _constant(module, s, inside) is None
+                   for counter, s in zip(counters, sides, strict=True)]  # fmt: skip
+        counters = [c if changed else None for c, changed in zip(counters, changes, strict=True)]
+        if (counters[0] is None) == (counters[1] is None):
+            return None
+    at = 0 if counters[0] is not None else 1
+    limit = _constant(module, sides[1 - at], inside)
+    start = _initial(module, counters[at] or 0, loop, place)
+    step = _step(module, counters[at] or 0, loop, place)
+    if limit is None or start is None or not step:
+        return None
+    return _turns(start, step, limit, direction if at == 0 else _MIRRORED.get(direction, ""))
+
+
+_MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE"}
+
+
+def _turns(start: int, step: int, limit: int, direction: str) -> int | None:
+    """Turns of `for (i = start; i <direction> limit; i += step)`."""
+    far = limit - start
+    if direction in ("LE", "GE"):
+        far += 1 if direction == "LE" else -1
+    if direction == "NE":
+        return far // step if far % step == 0 and far // step >= 0 else None
+    if direction not in ("LT", "LE", "GT", "GE") or (step > 0) != (direction in ("LT", "LE")):
+        return None
+    return max(0, -(-far // step))
+
+
+def _element(computation: Computation, value: Instruction) -> int | None:
+    """Which element of the loop's state a value in its condition or body is, None for others."""
+    value = _origin(computation, value)
+    if value.opcode != "get-tuple-element":
+        return None
+    (source,) = computation.operands(value)
+    return value.index if source.opcode == "parameter" else None
+
+
+def _origin(computation: Computation, value: Instruction) -> Instruction:
+    """The value that copies, views and conversions of it pass on."""
+    while value.opcode in _PASSES_ON or value.opcode == "copy-start":
+        value = computation.operands(value)[0]
+    return value
+
+
+def _constant(module: Module, value: Instruction, place: Place) -> int | None:
+    """An integer that is the same whenever this place runs, None for other values."""
+    value = _origin(place.computation, value)
+    if value.opcode == "constant":
+        return int(value.arguments) if value.arguments.lstrip("-").isdigit() else None
+    if value.opcode != "get-tuple-element":
+        return None
+    (source,) = place.computation.operands(value)
+    if source.opcode == "tuple":
+        inner = place.computation.operands(source)[value.index]
+        return _constant(module, inner, place)
+    loop, where = (place.caller, place.outer) if source.opcode == "parameter" else (source, place)
+    if loop is None or where is None or loop.opcode != "while":
+        return None
+    body = module.computations[loop.called["body"][0]]
+    (_, after) = _after(body, value.index)
+    if after is None or _element(body, after) != value.index:
+        return None  # the loop changes it
+    return _initial(module, value.index, loop, where)
+
+
+def _initial(module: Module, index: int, loop: Instruction, place: Place) -> int | None:
+    """The constant that an element of a loop's state is before its first turn."""
+    (state,) = place.computation.operands(loop)
+    state = _origin(place.computation, state)
+    if state.opcode != "tuple":
+        return None
+    return _constant(module, place.computation.operands(state)[index], place)
+
+
+def _after(body: Computation, index: int) -> tuple[Instruction, Instruction | None]:
+    """The root of a loop's body, and the instruction that gives an element of the next state."""
+    root = _origin(body, body.root)
+    return root, body.operands(root)[index] if root.opcode == "tuple" else None
+
+
+def _step(module: Module, index: int, loop: Instruction, place: Place) -> int | None:
+    """The constant that one turn adds to an element of the state."""
+    body = module.computations[loop.called["body"][0]]
+    (_, after) = _after(body, index)
+    if after is None:
+        return None
+    after = _origin(body, after)
+    inside = Place(body, 1, loop, place)
+    if after.opcode == "fusion":
+        return _step_of_fusion(module, after, index, inside)
+    if after.opcode not in ("add", "subtract"):
+        return None
+    sign = 1 if after.opcode == "add" else -1
+    left, right = body.operands(after)
+    if _element(body, left) == index:
+        step = _constant(module, right, inside)
+        return None if step is None else sign * step
+    if _element(body, right) == index and sign == 1:
+        return _constant(module, left, inside)
+    return None
+
+
+def _step_of_fusion(module: Module, fusion: Instruction, index: int, body: Place) -> int | None:
+    """As `_step`, where the addition is fused: its constant is inside, or an operand."""
+    fused = module.fused(fusion)
+    if fused is None or fused.root.opcode != "add":
+        return None
+    outside = body.computation.operands(fusion)
+    step, grows = None, False
+    for side in fused.operands(fused.root):
+        value = _origin(fused, side)
+        if value.opcode == "parameter":
+            given = outside[value.index]
+            if _element(body.computation, given) == index:
+                grows = True
+                continue
+            step = _constant(module, given, body)
+        else:
+            step = _constant(module, value, Place(fused, 1))
+    return step if grows else None

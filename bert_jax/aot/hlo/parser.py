@@ -1,0 +1,264 @@
+"""Optimized HLO text, as `jax.stages.Compiled.as_text()` prints it, into computations and sources.
+
+Plain Python: nothing here needs JAX or a device. A large unrolled program has some 27,000
+instructions in its entry and several times as many inside fusions (10-50 MB), so that a line is cut
+only into name, opcode and the rest; what else one wants to know of an instruction is read from the
+rest when it is asked for.
+
+The grammar is that of xla/hlo/parser/hlo_parser.cc and of `HloModule::ToString` (openxla/xla).
+"""
+
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Iterator, Mapping
+
+from bert_jax.aot.hlo import stack_frames
+from bert_jax.aot.hlo.stack_frames import Frame
+from bert_jax.errors import UserError
+
+# Bits of an element. A type that is not here (token, opaque) takes no room.
+_BITS = {
+    "pred": 8,
+    **{f"{kind}{bits}": bits for kind in "su" for bits in (1, 2, 4, 8, 16, 32, 64)},
+    **{"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "c64": 64, "c128": 128},
+}
+_BITS_IN_NAME = re.compile(r"f([48])e\d")  # f8e4m3fn, f4e2m1fn, …
+
+_LINE = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([a-z][a-z0-9\-]*)\(([^)]*)\)(.*)")
+_COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*->.*\{\s*$")
+_ARRAY = re.compile(r"([a-z]\w*)\[([^\]]*)\](?:\{([^}]*)\})?")
+_MEMORY = re.compile(r"S\((\d+)\)")
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_NO_ESTIMATE = 2**63 - 1  # what the compiler writes for work of another core
+_OP_NAME = re.compile(r'metadata=\{[^}]*?op_name="((?:[^"\\]|\\.)*)"')
+_FRAME = re.compile(r"\bstack_frame_id=(\d+)")
+_OLD_SOURCE = re.compile(r'source_file="([^"]*)"(?: source_line=(\d+))?')
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_CALLS = re.compile(
+    r"\b(calls|body|condition|to_apply|true_computation|false_computation)=%?([\w.\-]+)"
+)
+_CALL_LISTS = re.compile(r"\b(branch_computations|called_computations)=\{([^}]*)\}")
+# Lists and iotas end at a comma; a mesh with named axes ends with the axes that are joined.
+_GROUPS = re.compile(
+    r"(?:replica_groups|source_target_pairs)="
+    r"(@?mesh\[[^\]]*\][^{]*\{[^}]*\}|\{\{.*?\}\}|\{\}|\[[^\]]*\](?:<=\[[^\]]*\])?(?:T\([^)]*\))?)"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """One array of a result; a tuple is several.
+
+    dims: sizes as the program's text has them. memory: 0 for HBM, else the number of a space on the
+    chip (1 is VMEM on TPU).
+    """
+
+    dtype: str
+    dims: tuple[int, ...]
+    memory: int = 0
+
+    @property
+    def size(self) -> int:
+        """How many elements."""
+        return math.prod(self.dims)
+
+    @property
+    def bytes(self) -> int:
+        """Room of the elements, without what a tiled layout adds."""
+        named = _BITS_IN_NAME.match(self.dtype)
+        bits = int(named[1]) if named else _BITS.get(self.dtype, 0)
+        return self.size * bits // 8
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.dims))}]"
+
+
+def shapes(text: str) -> tuple[Shape, ...]:
+    """The arrays in the text of a type: `bf16[8,128]{1,0:T(8,128)(2,1)S(1)}`, tuples flattened."""
+    return tuple(
+        Shape(
+            dtype,
+            # A bounded dynamic dimension is "<=8": the room is that of the bound.
+            tuple(int(size.lstrip("<=")) for size in dims.split(",") if size),
+            int(memory[1]) if (memory := _MEMORY.search(layout)) else 0,
+        )
+        for dtype, dims, layout in _ARRAY.findall(text)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """One line of a computation.
+
+    result: the text of its type. arguments: what stands in the parentheses. rest: what follows.
+    """
+
+    name: str
+    result: str
+    opcode: str
+    arguments: str
+    rest: str
+    root: bool = False
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        return shapes(self.result)
+
+    @property
+    def bytes(self) -> int:
+        """Of all arrays of the result."""
+        return sum(shape.bytes for shape in self.shapes)
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Names of the instructions whose results it takes."""
+        return tuple(re.findall(r"%([\w.\-]+)", self.arguments))
+
+    @property
+    def cycles(self) -> int | None:
+        """What the compiler's cost model gives for one execution; None where it says nothing."""
+        found = _CYCLES.search(self.rest)
+        return int(found[1]) if found and int(found[1]) < _NO_ESTIMATE else None
+
+    @property
+    def op_name(self) -> str:
+        """The path of transformations and primitives that it comes from, "" where unknown."""
+        found = _OP_NAME.search(self.rest)
+        return found[1] if found else ""
+
+    @property
+    def index(self) -> int:
+        """Of a `get-tuple-element` or `parameter`."""
+        if self.opcode == "parameter":
+            return int(self.arguments)
+        found = re.search(r"\bindex=(\d+)", self.rest)
+        return int(found[1]) if found else 0
+
+    @property
+    def target(self) -> str:
+        """What a custom call calls, "" otherwise."""
+        return self.attribute("custom_call_target").strip('"')
+
+    @property
+    def called(self) -> Mapping[str, tuple[str, ...]]:
+        """Names of computations by the attribute that names them: calls, body, condition, …"""
+        found = {key: (name,) for key, name in _CALLS.findall(self.rest)}
+        for key, names in _CALL_LISTS.findall(self.rest):
+            found[key] = tuple(name.strip().lstrip("%") for name in names.split(","))
+        return found
+
+    @property
+    def groups(self) -> str:
+        """The text of a collective's groups of devices, or of its pairs of source and target."""
+        found = _GROUPS.search(self.rest)
+        return found[1] if found else ""
+
+    @property
+    def known_trips(self) -> int | None:
+        """Turns of a `while`, where the compiler wrote them down (libtpu 0.0.42 does not)."""
+        found = _TRIPS.search(self.rest)
+        return int(found[1]) if found else None
+
+    def attribute(self, name: str) -> str:
+        """The text of `name=…` up to a comma outside brackets; "" where there is none."""
+        start = re.search(rf"(?:^|[ ,]){re.escape(name)}=", self.rest)
+        if not start:
+            return ""
+        depth, begin = 0, start.end()
+        for at in range(begin, len(self.rest)):
+            character = self.rest[at]
+            depth += (character in "{[(") - (character in "}])")
+            if depth == 0 and character == ",":
+                return self.rest[begin:at]
+        return self.rest[begin:].strip()
+
+
+@dataclasses.dataclass(frozen=True)
+class Computation:
+    name: str
+    instructions: tuple[Instruction, ...]
+
+    @functools.cached_property
+    def by_name(self) -> Mapping[str, Instruction]:
+        return {one.name: one for one in self.instructions}
+
+    @functools.cached_property
+    def root(self) -> Instruction:
+        return next((one for one in self.instructions if one.root), self.instructions[-1])
+
+    @functools.cached_property
+    def parameters(self) -> Mapping[int, Instruction]:
+        return {one.index: one for one in self.instructions if one.opcode == "parameter"}
+
+    def operands(self, instruction: Instruction) -> tuple[Instruction, ...]:
+        return tuple(self.by_name[name] for name in instruction.operands)
+
+
+@dataclasses.dataclass(frozen=True)
+class Module:
+    """A compiled program.
+
+    frames: by number, each with the number of the frame that called it (0: none).
+    """
+
+    computations: Mapping[str, Computation]
+    entry: Computation
+    frames: Mapping[int, tuple[Frame, int]]
+
+    def stack(self, instruction: Instruction) -> tuple[Frame, ...]:
+        """Where it comes from, the innermost frame first; () where the text does not say.
+
+        A fusion without a source of its own has that of the root of what it fuses.
+        """
+        found = _FRAME.search(instruction.rest)
+        if found:
+            return tuple(self._callers(int(found[1])))
+        if old := _OLD_SOURCE.search(instruction.rest):
+            return (Frame(old[1], int(old[2] or 0)),)
+        inside = self.fused(instruction)
+        return self.stack(inside.root) if inside else ()
+
+    def op_name(self, instruction: Instruction) -> str:
+        """As `Instruction.op_name`, for a fusion without one that of the root of what it fuses."""
+        inside = None if instruction.op_name else self.fused(instruction)
+        return self.op_name(inside.root) if inside else instruction.op_name
+
+    def fused(self, instruction: Instruction) -> Computation | None:
+        """What a fusion consists of."""
+        if instruction.opcode != "fusion":
+            return None
+        return self.computations.get(instruction.called.get("calls", ("",))[0])
+
+    def _callers(self, number: int) -> Iterator[Frame]:
+        seen = set()
+        while number in self.frames and number not in seen:
+            seen.add(number)
+            frame, number = self.frames[number]
+            yield frame
+
+
+def parse(text: str) -> Module:
+    """The text of a whole module.
+
+    Raises:
+        UserError: there is no entry computation in it.
+    """
+    computations: dict[str, Computation] = {}
+    entry = name = None
+    lines: list[Instruction] = []
+    for line in text.splitlines():
+        if name is None:
+            if line.endswith("{") and (start := _COMPUTATION.match(line)):
+                name, lines = start[2], []
+                entry = name if start[1] else entry
+        elif line.startswith("}"):
+            computations[name] = Computation(name, tuple(lines))
+            name = None
+        elif cut := _LINE.match(line):
+            root, own, result, opcode, arguments, rest = cut.groups()
+            lines.append(Instruction(own, result, opcode, arguments, rest, root=bool(root)))
+    if entry not in computations:
+        raise UserError("this is no text of a compiled program: there is no ENTRY computation")
+    return Module(computations, computations[entry], stack_frames.read(text))

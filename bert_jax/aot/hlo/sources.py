@@ -1,0 +1,120 @@
+"""Which part of the model an instruction belongs to, and which line of ours it comes from.
+
+Both are read from the stack of source frames that JAX records with every operation. The backward
+pass of an operation has the frames of its forward pass, so it lands on the same line; its name says
+`transpose(`. A fusion of several operations counts as a whole to the one that the compiler names it
+by, mostly its last or its product.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from bert_jax.aot.hlo.parser import Computation, Frame, Instruction, Module
+
+Part = Literal[
+    "embeddings", "attention", "feed-forward", "layer loop", "heads", "optimizer", "other"
+]
+Direction = Literal["forward", "recomputed", "backward", "update"]
+
+PARTS: tuple[Part, ...] = get_args(Part)
+DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
+
+# (a file or folder below bert_jax, what its function's name begins with, the part). The first frame
+# from inside out that one of these fits decides, and of these the first.
+_RULES: tuple[tuple[str, str, Part], ...] = (
+    ("ops/attention", "", "attention"),
+    ("model/attention.py", "", "attention"),
+    ("model/encoder.py", "Embeddings.", "embeddings"),
+    ("model/encoder.py", "FeedForward.", "feed-forward"),
+    ("model/encoder.py", "Encoder.pooled", "heads"),
+    ("model/encoder.py", "", "layer loop"),
+    ("objectives", "", "heads"),
+    ("training/optimizer.py", "", "optimizer"),
+    ("training/lamb.py", "", "optimizer"),
+    ("training/skip_nonfinite.py", "", "optimizer"),
+    ("training/schedule.py", "", "optimizer"),
+    ("training/step.py", "make_program.", "optimizer"),
+)
+
+# Building blocks: a line of these says little without the line that called it.
+_SHARED = ("model/layers.py", "ops/dropout.py")
+
+_PACKAGE = "bert_jax"
+_UNKNOWN = "(no source)"
+
+
+# Names of parameters, for what works on them without a source: conversions that the compiler moved.
+_PARAMETERS: tuple[tuple[str, Part], ...] = (
+    ("['opt']", "optimizer"),
+    ("['embeddings']", "embeddings"),
+    ("['attention']", "attention"),
+    ("['mlp']", "feed-forward"),
+    ("['pooler']", "heads"),
+    ("['mlm']", "heads"),
+    ("['pair']", "heads"),
+    ("['sbo']", "heads"),
+)
+
+_FAR = 8  # steps back from an instruction without a source, to one that has it
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """line: `model/encoder.py:65`, or the name of a parameter, or "(no source)"."""
+
+    part: Part
+    direction: Direction
+    line: str
+
+
+def source(module: Module, computation: Computation, instruction: Instruction) -> Source:
+    """Where an instruction comes from.
+
+    One that the compiler added, such as a copy into another layout, has no source of its own: it
+    has that of the value it works on.
+    """
+    value = instruction
+    for _ in range(_FAR):
+        if stack := module.stack(value):
+            of = part(stack)
+            return Source(of, _direction(module.op_name(value), of), line(stack))
+        operands = computation.operands(value)
+        if not operands:
+            break
+        value = operands[0]
+    name = value.op_name.replace("\\", "") if value.opcode == "parameter" else ""
+    of = next((of for key, of in _PARAMETERS if key in name), "other")
+    return Source(of, _direction("", of), name or _UNKNOWN)
+
+
+def part(stack: Sequence[Frame]) -> Part:
+    """The part of the model, from frames with the innermost first."""
+    for frame in stack:
+        file = frame.within(_PACKAGE)
+        for path, function, name in _RULES:
+            there = file is not None and (file == path or file.startswith(path + "/"))
+            if there and frame.function.startswith(function):
+                return name
+    return "other"
+
+
+def line(stack: Sequence[Frame]) -> str:
+    """The innermost line in our package: `model/encoder.py:65`.
+
+    A building block's line follows the one that uses it: `model/encoder.py:65 >
+    model/layers.py:44`.
+    """
+    ours = [(file, frame) for frame in stack if (file := frame.within(_PACKAGE)) is not None]
+    if not ours:
+        return _UNKNOWN
+    inner, outer = ours[0], next((pair for pair in ours if pair[0] not in _SHARED), ours[0])
+    return " > ".join(f"{file}:{frame.line}" for file, frame in dict.fromkeys((outer, inner)))
+
+
+def _direction(op_name: str, of: Part) -> Direction:
+    if "rematted_computation" in op_name:
+        return "recomputed"
+    if "transpose(" in op_name:
+        return "backward"
+    return "update" if of == "optimizer" else "forward"

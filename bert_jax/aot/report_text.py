@@ -1,0 +1,212 @@
+"""What `bert-jax compile` prints."""
+
+from collections.abc import Iterator
+
+from bert_jax.aot.cost.analysis import Analysis
+from bert_jax.aot.cost.memory import GIB
+from bert_jax.aot.report import PhaseReport, Report
+from bert_jax.launch.hardware.slices import Slice
+from bert_jax.runtime.console import table
+
+_LINES = 12  # of the source's dearest
+_SHOWN_SECONDS = 5e-6  # what rounds to less than a hundredth of a millisecond is not named
+
+
+def render(report: Report) -> str:
+    return "\n".join(_lines(report))
+
+
+def _lines(report: Report) -> Iterator[str]:
+    yield from heading(report)
+    for phase in report.phases:
+        yield from ("", *_phase(phase, report))
+    yield from ("", *whole(report))
+
+
+def heading(report: Report) -> Iterator[str]:
+    """What was compiled for what."""
+    of = report.of
+    mesh = ", ".join(f"{axis} {size}" for axis, size in report.mesh.items() if size > 1)
+    devices = f", {of.devices:,} devices" if of.devices != of.chips else ""
+    yield (
+        f"{report.name} on {of.name}: {_count(of.chips, 'chip')}{devices}, "
+        f"{_count(of.hosts, 'host')}; mesh {mesh or 'of one device'}"
+    )
+    compute = report.config.compute
+    layers = report.config.model.num_hidden_layers
+    at_once = min(compute.unroll_layers or layers, layers)
+    form = "all layers laid out" if at_once == layers else f"{_count(at_once, 'layer')} a turn"
+    yield (
+        f"{compute.dtype}, attention {compute.attention}, {form}, remat {compute.remat}, optimizer "
+        f"{'split' if compute.shard_optimizer else 'whole'}"
+    )
+    yield (
+        f"Compiled by libtpu {report.libtpu}; nothing ran. Memory is what the compiler allots. "
+        "Times are estimates: its cycles,\nand for what it gives none the least that bandwidth "
+        "and peak allow."
+    )
+
+
+def title(phase: PhaseReport, report: Report) -> str:
+    """A phase in a line."""
+    of, shape = report.of, phase.phase
+    several = len(report.config.phases) > 1
+    which = f"Phase {phase.index + 1} of {len(report.config.phases)}: " if several else ""
+    rows = shape.batch_size / shape.micro_batches / of.devices
+    parts = f" in {shape.micro_batches} parts" if shape.micro_batches > 1 else ""
+    return (
+        f"{which}{shape.steps:,} steps of {shape.batch_size:,} rows of {shape.row_tokens} tokens"
+        f"{parts}, {rows:g} on a {_device(of)} at a time; compiled in {phase.compile_seconds:.0f} s"
+    )
+
+
+def _phase(phase: PhaseReport, report: Report) -> Iterator[str]:
+    yield title(phase, report)
+    yield from ("", *_memory(phase, report.of))
+    if phase.analysis:
+        yield from ("", *_time(phase, phase.analysis))
+
+
+def verdict(phase: PhaseReport, of: Slice) -> Iterator[str]:
+    """Whether it fits, and by how much not."""
+    taken = phase.memory
+    limit = f" of {_gib(taken.limit)}" if taken.limit else ""
+    fits = "fits" if taken.fits else "DOES NOT FIT"
+    yield f"Memory of a {_device(of)}: {_gib(taken.total)}{limit}, {fits}"
+    if taken.limit and not taken.fits:
+        yield f"Too much by {_gib(taken.total - taken.limit)}."
+
+
+def _memory(phase: PhaseReport, of: Slice) -> Iterator[str]:
+    taken = phase.memory
+    says, *excess = verdict(phase, of)
+    yield says
+    rows = [(_gib(n), kind) for kind, n in taken.kinds.items() if n or taken.fits]
+    yield _indent(table(("", ""), rows).split("\n", 1)[1])
+    if taken.fits or not taken.limit:
+        return
+    yield from excess
+    if not phase.remedies:
+        yield "No change of micro_batches, remat or mesh helps: take more chips or fewer rows."
+    elif all(remedy.needed > taken.limit for remedy in phase.remedies):
+        (all_of_it,) = phase.remedies
+        yield (
+            f"By estimate even {all_of_it.flags} needs {_gib(all_of_it.needed)}: take more chips "
+            "or a smaller batch."
+        )
+    else:
+        yield "What should make it fit (estimates, not compiled):"
+        rows = [(_gib(remedy.needed), remedy.flags) for remedy in phase.remedies]
+        yield _indent(table(("needs", "with"), rows))
+
+
+def _time(phase: PhaseReport, found: Analysis) -> Iterator[str]:
+    seconds, tokens, share = phase.step_seconds, phase.tokens_per_second, phase.utilization
+    if seconds is None or tokens is None or share is None:
+        yield "Step: not known, for the bandwidth between slices of this generation is not."
+    else:
+        yield (
+            f"Step: {_ms(seconds)}, {tokens:,.0f} tokens/s with padding, "
+            f"{share:.1%} of peak (MFU); all compiler-estimated"
+        )
+    rest = [one for one in found.unestimated if one.seconds > _SHOWN_SECONDS][:3]
+    named = f" ({', '.join(f'{one.kind} {_ms(one.seconds)}' for one in rest)})" if rest else ""
+    rows = [
+        (_ms(found.compute_seconds), f"computing: {found.cycles / 1e6:,.1f} million cycles"),
+        (_ms(found.unestimated_seconds), f"at least, where there are no cycles{named}"),
+    ]
+    if found.exposed_seconds is not None and found.collective_seconds is not None:
+        waiting = f"at least, waiting for collectives, which take {_ms(found.collective_seconds)}"
+        rows.append((_ms(found.exposed_seconds), f"{waiting} in all"))
+    yield _indent(table(("", ""), rows).split("\n", 1)[1])
+    yield from ("", _where(found), "", _dearest(found))
+    if found.collectives:
+        yield from ("", _traffic(found))
+    unknown = [name for name, turns in found.trips.items() if turns is None]
+    if unknown:
+        yield f"\nLoops whose turns are not known count once: {', '.join(unknown)}."
+
+
+def _where(found: Analysis) -> str:
+    """Cycles by part of the model and direction."""
+    parts = list(dict.fromkeys(share.part for share in found.shares))
+    ways = list(dict.fromkeys(share.direction for share in found.shares))
+    cycles = {(share.part, share.direction): share.total for share in found.shares}
+    rows = []
+    for part in parts:
+        each = [cycles.get((part, way), 0) for way in ways]
+        rows.append((*(_share(n, found) for n in (sum(each), *each)), part))
+    return _indent(table(("of cycles", *ways, "where"), rows))
+
+
+def _dearest(found: Analysis) -> str:
+    """The source lines with most cycles."""
+    rows = [
+        (
+            _share(line.total, found),
+            f"{line.total / 1e6:,.2f} M",
+            f"{line.runs:,}",
+            f"{line.source.line} {line.source.direction}",
+        )
+        for line in found.lines[:_LINES]
+    ]
+    return _indent(table(("of cycles", "cycles", "runs", "source line"), rows))
+
+
+def _traffic(found: Analysis) -> str:
+    """Collectives by kind and axes."""
+    rows = [
+        (
+            f"{one.bytes / 2**20:,.1f} MiB",
+            "?" if one.seconds is None else _ms(one.seconds),
+            f"{one.runs:,}",
+            one.network.upper(),
+            f"{one.kind} over {', '.join(one.axes) or 'some devices'}"
+            + (" beside computation" if one.beside else ""),
+        )
+        for one in found.collectives
+    ]
+    return _indent(table(("bytes", "at least", "runs", "network", "collective"), rows))
+
+
+def whole(report: Report) -> Iterator[str]:
+    """Of all phases together."""
+    what = "Whole run" if report.whole else "This phase"
+    if not report.fits:
+        yield f"{what}: not estimated, for it does not fit."
+    elif report.hours is None or report.chip_hours is None:
+        yield f"{what}: time not known."
+    else:
+        yield (
+            f"{what}: {report.hours:,.2f} hours, {report.chip_hours:,.0f} chip-hours; estimated, "
+            "without evaluations, checkpoints and starts"
+        )
+
+
+def _device(of: Slice) -> str:
+    return "chip" if of.devices == of.chips else "core (two a chip)"
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n:,} {what}{'s' if n != 1 else ''}"
+
+
+def _gib(amount: int) -> str:
+    """In GiB; what is little in MiB or KiB."""
+    for size, unit in ((GIB, "GiB"), (2**20, "MiB")):
+        if amount >= 0.1 * size:
+            return f"{amount / size:,.{2 if size == GIB else 1}f} {unit}"
+    return f"{amount / 1024:,.1f} KiB"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:,.2f} ms"
+
+
+def _share(cycles: int, found: Analysis) -> str:
+    """Nothing where there is nothing."""
+    return f"{cycles / max(found.cycles, 1):.1%}" if cycles else ""
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines())

@@ -1,0 +1,149 @@
+"""`bert-jax compile`: what a config will do on a TPU slice, without one."""
+
+import ast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from absl import flags
+
+from bert_jax.commands.command import Verb, check_page, need
+from bert_jax.errors import FAILED, UsageError, UserError
+
+if TYPE_CHECKING:
+    from bert_jax.config.schema import Config
+    from bert_jax.launch.hardware.slices import Slice
+
+
+def _define_compile(values: flags.FlagValues, words: Sequence[str]) -> None:
+    from bert_jax.config.files import define_config
+
+    define_config(values, words)
+    topology = "a TPU slice: v3-32, v4-128, v5e-16, v5p-128, v6e-256, tpu7x-64; several: 2xv5e-256"
+    flags.DEFINE_string(
+        "topology", None, f"{topology} (default: the one the config is meant for)",
+        flag_values=values,
+    )  # fmt: skip
+    flags.DEFINE_string("phase", "all", "of which phase, from 0, or all", flag_values=values)
+    flags.DEFINE_bool("json", False, "as one JSON object", flag_values=values)
+    flags.DEFINE_string("html", None, "a page to write, with plots", flag_values=values)
+    sweep = (
+        "try other batches on a chip, meshes, rematerialization and loops; the fastest that fits"
+    )
+    flags.DEFINE_bool("sweep", False, sweep, flag_values=values)
+    flags.DEFINE_float(
+        "sweep_minutes", 30.0, "after which nothing more is tried", 0.0, flag_values=values
+    )
+    flags.DEFINE_multi_string(
+        "sweep_also", [], "a value more to try, such as mesh.tensor=2 (may be repeated)",
+        flag_values=values,
+    )  # fmt: skip
+
+
+def _run_compile(values: flags.FlagValues, words: Sequence[str]) -> int | None:
+    need(values, "config")
+    from bert_jax.config.files import path_of, read_config
+
+    check_page(values.html)
+    if values.html and values.sweep:
+        raise UsageError("--html shows one way to run a config: sweep first, then compile the best")
+    config = read_config(values)
+    of = _slice(values)
+    phases = _phases(values.phase, config)
+    also = _also(values.sweep_also, config)
+    from bert_jax.aot import topology
+
+    topology.prepare()  # before anything imports JAX
+    if values.sweep:
+        return _sweep(values, config, of, phases, also)
+    from bert_jax.aot import report, report_html, report_text
+    from bert_jax.runtime.console import working
+
+    made = report.make(path_of(values).stem, config, of, phases, working)
+    if values.html:
+        report_html.save(made, values.html)
+    _print(report.as_dict(made) if values.json else report_text.render(made))
+    return None if made.fits else FAILED
+
+
+def _sweep(
+    values: flags.FlagValues,
+    config: "Config",
+    of: "Slice",
+    phases: list[int],
+    also: dict[str, list[Any]],
+) -> int | None:
+    from bert_jax.aot import sweep, sweep_text
+    from bert_jax.config.files import path_of
+    from bert_jax.runtime.console import working
+
+    found = sweep.search(
+        config, phases, of.devices, sweep.compiler(of),
+        also=also, seconds=60 * values.sweep_minutes, working=working,
+    )  # fmt: skip
+    name = path_of(values).stem
+    as_said = sweep_text.as_dict if values.json else sweep_text.render
+    _print(as_said(found, name, of))
+    return None if found.best else FAILED
+
+
+def _print(said: str | dict[str, Any]) -> None:
+    if isinstance(said, dict):
+        import json
+
+        from bert_jax.metrics.records import strict
+
+        said = json.dumps(strict(said), allow_nan=False)
+    print(said)
+
+
+def _also(said: list[str], config: "Config") -> dict[str, list[Any]]:
+    """More values of keys, by key: of "mesh.tensor=2" and the like."""
+    from bert_jax.config.serialization import flatten, nearest, to_dict
+
+    known = flatten(to_dict(config))
+    found: dict[str, list[Any]] = {}
+    for word in said:
+        key, sign, value = word.partition("=")
+        key = key.removeprefix("--").removeprefix("config.")
+        if not sign or not value:
+            raise UserError(f"--sweep_also={word}: give a key and a value, as in mesh.tensor=2")
+        if key not in known:
+            raise UserError(f"--sweep_also={word}: unknown key{nearest(key, known)}")
+        try:
+            found.setdefault(key, []).append(ast.literal_eval(value))
+        except (ValueError, SyntaxError):  # a word
+            found.setdefault(key, []).append(value)
+    return found
+
+
+def _slice(values: flags.FlagValues) -> "Slice":
+    from bert_jax.config.files import path_of, slice_of
+    from bert_jax.launch.hardware import slices
+
+    name = values.topology or slice_of(path_of(values))
+    if not name:
+        raise UsageError("--topology=… is missing: this config is meant for no TPU slice")
+    try:
+        return slices.find(name)
+    except ValueError as error:
+        raise UserError(f"--topology: {error}") from None
+
+
+def _phases(said: str, config: "Config") -> list[int]:
+    """Numbers of phases, from 0."""
+    every = list(range(len(config.phases)))
+    if said == "all":
+        return every
+    if not said.isdecimal() or int(said) not in every:
+        raise UserError(f"--phase={said}: give one from 0 to {every[-1]}, or all")
+    return [int(said)]
+
+
+VERBS = {
+    "compile": Verb(
+        "compile the training step for a TPU slice, without one: memory, time, collectives",
+        "bert-jax compile --config=wiki_books_large --topology=v5e-256",
+        _define_compile,
+        _run_compile,
+    ),
+}

@@ -1,0 +1,1 @@
+"""The settings of a run: their schema, their files, their JSON."""

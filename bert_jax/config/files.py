@@ -1,0 +1,118 @@
+"""`--config`: a shipped name or a path; `--config.x.y=value` overrides, as with ml_collections."""
+
+import runpy
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import flags
+from ml_collections import ConfigDict, config_flags
+
+from bert_jax.config.schema import Config
+from bert_jax.config.serialization import flatten, from_dict, nearest
+from bert_jax.config.shipped import allow_configs_import, shipped
+from bert_jax.errors import UserError
+
+_FLAG = "config"
+
+
+def define_config(
+    values: flags.FlagValues, argv: Sequence[str], default: str | None = None
+) -> None:
+    """Defines `--config` and the overrides that stand in argv; `default`: a shipped name."""
+    given = any(word.startswith(f"--{_FLAG}=") for word in argv)
+    path = None if given or default is None else shipped()[default]
+    allow_configs_import()
+    if path:
+        _check_overrides(path, argv)
+    config_flags.DEFINE_config_file(
+        _FLAG,
+        path and str(path),
+        f"a shipped config ({', '.join(shipped())}) or a path to a .py file; "
+        f"--{_FLAG}.model.hidden_size=512 overrides a value"
+        f"{f' (default {default})' if default else ''}",
+        flag_values=values,
+        sys_argv=list(argv),
+    )
+
+
+def resolve(argv: Sequence[str]) -> list[str]:
+    """argv with a shipped config's name replaced by its path.
+
+    Raises:
+        UserError: neither a shipped name nor a file, or an override of a key that does not exist.
+    """
+    words = list(argv)
+    for i, word in enumerate(words):
+        if word in (f"--{_FLAG}", f"-{_FLAG}") and i + 1 < len(words):
+            words[i : i + 2] = [f"--{_FLAG}={words[i + 1]}", ""]
+    words = [word for word in words if word]
+    for i, word in enumerate(words):
+        if word.startswith(f"--{_FLAG}="):
+            name = word.partition("=")[2]
+            path = shipped().get(name) or Path(name)
+            if not path.is_file():
+                hint = nearest(name, shipped())
+                raise UserError(f"--config={name}: neither a file nor a shipped config{hint}")
+            words[i] = f"--{_FLAG}={path}"
+            _check_overrides(path, words)
+    return words
+
+
+def read_config(values: flags.FlagValues) -> Config:
+    """The parsed flag as a frozen `Config`."""
+    return from_dict(_plain(values[_FLAG].value), Config)
+
+
+def load(name: str) -> Config:
+    """A shipped config by name, without overrides."""
+    return from_dict(_plain(_execute(shipped()[name])), Config)
+
+
+def slice_of(path: Path) -> str | None:
+    """The TPU slice that a config file says it is meant for, its `SLICE`; None where it has none.
+
+    Raises:
+        UserError: the file cannot be run.
+    """
+    allow_configs_import()
+    try:
+        return runpy.run_path(str(path)).get("SLICE")
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"{path}: cannot be read ({reason})") from error
+
+
+def path_of(values: flags.FlagValues) -> Path:
+    """The file of the parsed flag."""
+    return Path(config_flags.get_config_filename(values[_FLAG]))
+
+
+def _execute(path: Path) -> ConfigDict:
+    allow_configs_import()
+    try:
+        return runpy.run_path(str(path))["get_config"]()
+    except Exception as error:  # the file is the user's: anything may go wrong in it
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"{path}: get_config() failed ({reason})") from error
+
+
+def _check_overrides(path: Path, words: Sequence[str]) -> None:
+    known = flatten(_plain(_execute(path)))
+    for word in words:
+        if word.startswith(f"--{_FLAG}."):
+            key = word.removeprefix(f"--{_FLAG}.").partition("=")[0]
+            if key not in known:
+                raise UserError(f"unknown key --{_FLAG}.{key}{nearest(key, known)}")
+
+
+def _plain(value: object) -> dict:
+    """ConfigDicts and tuples as dicts and lists."""
+
+    def plain(item: object) -> object:
+        if isinstance(item, ConfigDict):
+            return {key: plain(item[key]) for key in item}
+        return [plain(i) for i in item] if isinstance(item, tuple | list) else item
+
+    result = plain(value)
+    assert isinstance(result, dict)
+    return result

@@ -1,0 +1,154 @@
+"""The model card: README.md of an exported folder, made of facts only."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bert_jax.config.schema import ModelConfig, Objective
+from bert_jax.convert.hf_config import architecture
+from bert_jax.objectives.pretraining_model import pair_objective
+
+
+@dataclass(frozen=True)
+class Card:
+    """What is known about a run.
+
+    Attributes:
+        step: updates the parameters have seen.
+        objectives: what was learned.
+        settings: every setting of the run by its path, as `serialization.flatten` gives them.
+        sources: `sources` of the token store's manifest; empty where the store was not at hand.
+        languages: language codes of the store.
+        metrics: held-out figures by name, as `metrics.jsonl` holds them; empty without any.
+        metrics_step: the step at which they were taken.
+        command: the command that trained it, where it is known.
+    """
+
+    step: int | None = None
+    objectives: tuple[Objective, ...] = ("mlm", "nsp")
+    settings: Mapping[str, Any] | None = None
+    sources: Sequence[Mapping[str, Any]] = ()
+    languages: Sequence[str] = ()
+    metrics: Mapping[str, float] | None = None
+    metrics_step: int | None = None
+    command: str | None = None
+
+
+def render(card: Card, config: ModelConfig, *, parameters: int, lowercase: bool) -> str:
+    """The text of README.md; `parameters` counts the tied decoder once."""
+    pair = pair_objective(card.objectives)
+    heads = f"{config.num_attention_heads} heads"
+    trained = "" if card.step is None else f", trained for {card.step:,} steps"
+    sections = [
+        _front_matter(card),
+        f"# BERT, {config.num_hidden_layers} layers, {config.hidden_size} wide\n\n"
+        f"A BERT encoder with its {_HEADS[pair]}{trained}, written "
+        "by [bert-jax] `convert export`.\n\n"
+        f"- {parameters:,} parameters: {config.num_hidden_layers} layers, {heads}, hidden size "
+        f"{config.hidden_size}, feed-forward size {config.intermediate_size}\n"
+        f"- {config.vocab_size:,} WordPiece entries, "
+        f"{'lower-cased, accents stripped' if lowercase else 'case kept'}\n"
+        f"- sequences of at most {config.max_position_embeddings} tokens",
+        _use(card.objectives),
+        _data(card.sources),
+        _metrics(card),
+        _training(card),
+        _LICENCE,
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+_HEADS = {
+    None: "masked-language-model head",
+    "nsp": "masked-language-model and next-sentence heads",
+    "sop": "masked-language-model and sentence-order heads",
+}
+_LABELS = {
+    None: "There is no pooler: nothing trained one.",
+    "nsp": "The next-sentence head says 0 where the second text follows the first and 1 where it "
+    "does not.",
+    # transformers calls it next-sentence prediction whatever it learned.
+    "sop": "The head that transformers calls `seq_relationship` says 0 where two texts are in "
+    "order and 1 where they are swapped, or the second comes from elsewhere.",
+}
+
+
+def _use(objectives: Sequence[Objective]) -> str:
+    pair = pair_objective(objectives)
+    name = architecture(pair is not None)
+    lines = [
+        "## Use",
+        "",
+        "```python",
+        f"from transformers import AutoTokenizer, {name}",
+        "",
+        'tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")',
+        f'model = {name}.from_pretrained("path/to/this/folder")',
+        "```",
+        "",
+        f'or in JAX, without transformers: `bert_jax.load("path/to/this/folder")`. {_LABELS[pair]}',
+    ]
+    if "sbo" in objectives:
+        lines.append(
+            "It was trained with the span boundary objective too, whose head is not here: "
+            "transformers has none."
+        )
+    return "\n".join(lines)
+
+
+_LICENCE = """## Licence
+
+Not stated. Whoever publishes this model fills in the `license` field at the top of this file, with
+regard to the licences of the text it was trained on."""
+
+
+def _front_matter(card: Card) -> str:
+    lines = ["---", "library_name: transformers", "pipeline_tag: fill-mask", "tags:", "- bert"]
+    if card.languages:
+        lines += ["language:", *(f"- {language}" for language in card.languages)]
+    lines += ["# license: not stated; fill this in before publishing", "---"]
+    return "\n".join(lines)
+
+
+def _data(sources: Sequence[Mapping[str, Any]]) -> str:
+    if not sources:
+        return (
+            "## Training text\n\nThe token store was not at hand when this folder was written, so "
+            "this card cannot say what is in it. Describe the text here before publishing."
+        )
+    rows = ["| source | kind | documents | sentences | tokens |", "|---|---|---:|---:|---:|"]
+    for source in sources:
+        # A store that was not built from files knows only names.
+        train = source.get("splits", {}).get("train", {})
+        counts = (f"{train[n]:,}" if n in train else "" for n in _COUNTS)
+        rows.append(f"| {source['name']} | {source.get('kind', '')} | {' | '.join(counts)} |")
+    return "## Training text\n\n" + "\n".join(rows)
+
+
+_COUNTS = ("documents", "sentences", "tokens")
+
+
+def _metrics(card: Card) -> str:
+    if not card.metrics:
+        return ""
+    rows = ["| figure | value |", "|---|---:|"]
+    rows += [f"| {name} | {value:.4f} |" for name, value in sorted(card.metrics.items())]
+    return (
+        f"## Held-out figures\n\nOn documents kept out of training, at step "
+        f"{card.metrics_step:,}. Losses are in nats; a `baseline` is what the most frequent answer "
+        "gets, a `source` figure is what knowing only the text's source is worth.\n\n"
+        + "\n".join(rows)
+    )
+
+
+def _training(card: Card) -> str:
+    if not card.settings and not card.command:
+        return ""
+    parts = ["## Training"]
+    if card.command:
+        parts.append(f"```\n{card.command}\n```")
+    if card.settings:
+        lines = "\n".join(f"{key} = {value}" for key, value in card.settings.items())
+        listing = f"```\n{lines}\n```"
+        parts.append(f"<details><summary>Every setting</summary>\n\n{listing}\n\n</details>")
+    return "\n\n".join(parts)

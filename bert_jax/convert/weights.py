@@ -1,0 +1,218 @@
+"""Our parameters and the state dicts of transformers' BERTs: one table, read both ways.
+
+With a pair head it is that of `BertForPreTraining`, without one and its pooler `BertForMaskedLM`'s.
+Ours are stacked over layers [L, ...], query, key and value are one kernel, and kernels are
+[in, out] (`y = x · kernel`). Theirs have one tensor a layer and torch's [out, in]. Rows added to
+the vocabulary for the hardware are cut off on the way out and are zero on the way in. The decoder's
+weight and bias are the word table and `cls.predictions.bias`: `transformers` ties them itself, so
+they are not written, and files that hold them are read without. The span boundary head has no
+counterpart there and is left out.
+"""
+
+import functools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from flax import nnx
+
+from bert_jax.config.schema import ComputeConfig, ModelConfig, Objective
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.objectives.pretraining_model import declare, pair_objective
+
+Group = Literal["encoder", "pooler", "mlm", "pair"]
+_WITH_PAIRS: tuple[Group, ...] = ("encoder", "pooler", "mlm", "pair")
+_WITHOUT: tuple[Group, ...] = ("encoder", "mlm")
+
+# Our path, their name, and the number of input dimensions of a kernel (None where theirs has the
+# same layout). `{layer}` and `{part}` run over layers and over query, key, value.
+_LAYER = "bert.encoder.layer.{layer}"
+_TABLE: tuple[tuple[str, str, int | None], ...] = (
+    ("encoder.embeddings.word", "bert.embeddings.word_embeddings.weight", None),
+    ("encoder.embeddings.position", "bert.embeddings.position_embeddings.weight", None),
+    ("encoder.embeddings.type", "bert.embeddings.token_type_embeddings.weight", None),
+    ("encoder.embeddings.norm.scale", "bert.embeddings.LayerNorm.weight", None),
+    ("encoder.embeddings.norm.bias", "bert.embeddings.LayerNorm.bias", None),
+    ("encoder.layers.attention.qkv.kernel", _LAYER + ".attention.self.{part}.weight", 1),
+    ("encoder.layers.attention.qkv.bias", _LAYER + ".attention.self.{part}.bias", 0),
+    ("encoder.layers.attention.output.kernel", _LAYER + ".attention.output.dense.weight", 2),
+    ("encoder.layers.attention.output.bias", _LAYER + ".attention.output.dense.bias", None),
+    ("encoder.layers.attention.norm.scale", _LAYER + ".attention.output.LayerNorm.weight", None),
+    ("encoder.layers.attention.norm.bias", _LAYER + ".attention.output.LayerNorm.bias", None),
+    ("encoder.layers.mlp.up.kernel", _LAYER + ".intermediate.dense.weight", 1),
+    ("encoder.layers.mlp.up.bias", _LAYER + ".intermediate.dense.bias", None),
+    ("encoder.layers.mlp.down.kernel", _LAYER + ".output.dense.weight", 1),
+    ("encoder.layers.mlp.down.bias", _LAYER + ".output.dense.bias", None),
+    ("encoder.layers.mlp.norm.scale", _LAYER + ".output.LayerNorm.weight", None),
+    ("encoder.layers.mlp.norm.bias", _LAYER + ".output.LayerNorm.bias", None),
+    ("encoder.pooler.kernel", "bert.pooler.dense.weight", 1),
+    ("encoder.pooler.bias", "bert.pooler.dense.bias", None),
+    ("mlm.dense.kernel", "cls.predictions.transform.dense.weight", 1),
+    ("mlm.dense.bias", "cls.predictions.transform.dense.bias", None),
+    ("mlm.norm.scale", "cls.predictions.transform.LayerNorm.weight", None),
+    ("mlm.norm.bias", "cls.predictions.transform.LayerNorm.bias", None),
+    ("mlm.bias", "cls.predictions.bias", None),
+    ("pair.kernel", "cls.seq_relationship.weight", 1),
+    ("pair.bias", "cls.seq_relationship.bias", None),
+)
+_PARTS = ("query", "key", "value")
+_PADDED = ("encoder.embeddings.word", "mlm.bias")  # their first dimension is the vocabulary
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where one of their tensors lies in ours."""
+
+    theirs: str
+    ours: tuple[str, ...]
+    index: tuple[int | slice, ...]  # the part of our leaf
+    inputs: int | None  # leading input dimensions of a kernel; None: same layout
+
+    @property
+    def group(self) -> Group:
+        if self.ours[:2] == ("encoder", "pooler"):
+            return "pooler"
+        return self.ours[0]  # type: ignore[return-value]
+
+    def to_theirs(self, leaf: np.ndarray) -> np.ndarray:
+        """Our whole leaf -> their tensor."""
+        part = np.asarray(leaf)[self.index]
+        if self.inputs is None:
+            return part
+        if self.inputs == 0:
+            return part.reshape(-1)
+        return part.reshape(int(np.prod(part.shape[: self.inputs])), -1).T
+
+    def to_ours(self, tensor: np.ndarray, leaf: np.ndarray) -> None:
+        """Writes their tensor into its part of our leaf."""
+        leaf[self.index] = (tensor.T if self.inputs else tensor).reshape(leaf[self.index].shape)
+
+
+def slots(config: ModelConfig, *, pairs: bool = True) -> Iterator[Slot]:
+    """Every tensor of their state dict once, decoder apart; pairs: with pooler and pair head."""
+    wanted = _WITH_PAIRS if pairs else _WITHOUT
+    for ours, theirs, inputs in _TABLE:
+        for slot in _slots_of(ours, theirs, inputs, config):
+            if slot.group in wanted:
+                yield slot
+
+
+def _slots_of(ours: str, theirs: str, inputs: int | None, config: ModelConfig) -> Iterator[Slot]:
+    """A line of the table, over layers and parts."""
+    path = tuple(ours.split("."))
+    index: tuple[int | slice, ...]
+    if "{layer}" not in theirs:
+        index = (slice(config.vocab_size),) if ours in _PADDED else ()
+        yield Slot(theirs, path, index, inputs)
+        return
+    for layer in range(config.num_hidden_layers):
+        if "{part}" not in theirs:
+            yield Slot(theirs.format(layer=layer), path, (layer,), inputs)
+            continue
+        for i, part in enumerate(_PARTS):
+            # kernel [L, H, 3, A, D], bias [L, 3, A, D]
+            index = (layer, slice(None), i) if inputs else (layer, i)
+            yield Slot(theirs.format(layer=layer, part=part), path, index, inputs)
+
+
+def to_transformers(params: Mapping[str, Any], config: ModelConfig) -> dict[str, np.ndarray]:
+    """Our parameters -> their state dict, C-contiguous float32 arrays, no tied decoder.
+
+    Of `BertForPreTraining` where there is a pair head, of `BertForMaskedLM` where there is not.
+    """
+    result = {}
+    for slot in slots(config, pairs="pair" in params):
+        leaf = _leaf(params, slot)
+        # A copy even where the layout is the same: the caller may write into what it gets.
+        result[slot.theirs] = np.array(slot.to_theirs(leaf), np.float32, order="C")
+    return result
+
+
+def from_transformers(
+    tensors: Mapping[str, np.ndarray],
+    config: ModelConfig,
+    *,
+    require: Sequence[Group] | None = None,
+) -> dict[str, Any]:
+    """Their state dict -> our parameters, a nested dict of float32 numpy arrays.
+
+    The tree is that of `objectives(present(tensors))`: a pooler and a pair head are there where the
+    tensors hold one of them.
+
+    Names of older files are understood: `LayerNorm.gamma` and `.beta`, no `bert.` in front (a bare
+    `BertModel`), `embeddings.position_ids`. Tensors of other heads are left out.
+
+    Args:
+        tensors: name -> array of any float type.
+        require: the groups that must be there, by default all of the tree. Another group that is
+            absent stays at zero.
+
+    Raises:
+        UserError: a tensor of a required group is missing, has another shape than the config says
+            or no floating-point numbers, or holds NaN or infinite ones.
+    """
+    given = {_modern(name): tensor for name, tensor in tensors.items()}
+    here = present(tensors)
+    learned = objectives(here)
+    pairs = pair_objective(learned) is not None
+    needed = here | set((_WITH_PAIRS if pairs else _WITHOUT) if require is None else require)
+    shapes = nnx.to_pure_dict(declare(config, ComputeConfig.plain(), learned)[1])
+    # Zeros that take no memory: a config.json may ask for any size, so nothing is allocated for it
+    # before the weights were seen to have that size.
+    empty = jax.tree.map(lambda x: np.broadcast_to(np.float32(0), x.shape), shapes)
+    used = [slot for slot in slots(config, pairs=pairs) if slot.group in needed]
+    for slot in used:
+        _check_tensor(slot, given, empty)
+    params: dict[str, Any] = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), shapes)
+    for slot in used:
+        tensor = np.asarray(given[slot.theirs]).astype(np.float32)
+        if not np.isfinite(tensor).all():
+            raise UserError(f"{slot.theirs} holds NaN or infinite numbers; export an earlier step")
+        slot.to_ours(tensor, _leaf(params, slot))
+    return params
+
+
+def _leaf(params: Mapping[str, Any], slot: Slot) -> Any:
+    return functools.reduce(lambda tree, key: tree[key], slot.ours, params)
+
+
+def _check_tensor(slot: Slot, given: Mapping[str, Any], empty: Mapping[str, Any]) -> None:
+    """empty: our parameters, whose shapes count."""
+    if slot.theirs not in given:
+        raise UserError(f"the weights have no {slot.theirs}; is this a BERT checkpoint?")
+    tensor, wanted = given[slot.theirs], slot.to_theirs(_leaf(empty, slot)).shape
+    if tuple(tensor.shape) != wanted:
+        raise UserError(
+            f"{slot.theirs} has shape {list(tensor.shape)}, config.json asks for "
+            f"{list(wanted)}; weights and config.json do not belong together"
+        )
+    if not jax.dtypes.issubdtype(tensor.dtype, np.floating):
+        raise UserError(
+            f"{slot.theirs} holds {tensor.dtype} numbers; weights are floating-point, export the "
+            "model again"
+        )
+
+
+def present(tensors: Mapping[str, Any]) -> set[Group]:
+    """The groups of which a state dict holds at least one tensor."""
+    marks: dict[Group, str] = {
+        "encoder": "bert.encoder.", "pooler": "bert.pooler.",
+        "mlm": "cls.predictions.transform.", "pair": "cls.seq_relationship.",
+    }  # fmt: skip
+    names = [_modern(name) for name in tensors]
+    return {g for g, mark in marks.items() if any(name.startswith(mark) for name in names)}
+
+
+def objectives(groups: Collection[Group]) -> tuple[Objective, ...]:
+    """Of the model that has room for these groups; for which labels a pair head was trained (nsp or
+    sop) is not known from its weights and makes no difference to them."""
+    return ("mlm", "nsp") if {"pooler", "pair"} & set(groups) else ("mlm",)
+
+
+def _modern(name: str) -> str:
+    name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
+    name = name.replace("LayerNorm.beta", "LayerNorm.bias")
+    bare = name.startswith(("embeddings.", "encoder.", "pooler."))
+    return f"bert.{name}" if bare else name

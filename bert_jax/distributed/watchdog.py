@@ -1,0 +1,157 @@
+"""What a process is doing, for how long, and its end where that takes too long.
+
+One account serves deadlines, goodput and the lines that say where a process hangs.
+"""
+
+import contextlib
+import dataclasses
+import faulthandler
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+from bert_jax.config.schema import DeadlineConfig
+from bert_jax.errors import LOST, STOPPED
+
+# What a run does with its time; all but "other" have a deadline of that name in the configuration.
+ACTIVITIES = (
+    "start",
+    "compile",
+    "data",
+    "step",
+    "evaluate",
+    "save",
+    "restore",
+    "barrier",
+    "other",
+)
+
+
+_TELLING = 15.0  # seconds that a process that ends has to say so
+_STOPPED = 2.0  # seconds between two looks, after which this process itself stood still
+
+
+class Watch:
+    """Keeps account of one process; safe to read from other threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seconds = dict.fromkeys(ACTIVITIES, 0.0)
+        self._activity, self._since, self._booked = "other", time.monotonic(), time.monotonic()
+        self.step = 0  # updates done, for whoever asks where this process is
+
+    @contextmanager
+    def doing(self, activity: str) -> Iterator[None]:
+        """What is done inside is this activity; one within another counts for the inner alone."""
+        before = self._enter(activity)
+        try:
+            yield
+        finally:
+            self._enter(before)
+
+    def progress(self) -> None:
+        """The activity goes well: its deadline starts anew (a batch of many was evaluated)."""
+        with self._lock:
+            self._since = time.monotonic()
+
+    def now(self) -> tuple[str, float]:
+        """The activity, and for how many seconds."""
+        with self._lock:
+            return self._activity, time.monotonic() - self._since
+
+    def seconds(self) -> dict[str, float]:
+        """Activity -> seconds spent at it so far; they add up to the time since the start."""
+        with self._lock:
+            self._book()
+            return dict(self._seconds)
+
+    def _enter(self, activity: str) -> str:
+        with self._lock:
+            self._book()
+            before, self._activity = self._activity, activity
+            self._since = self._booked
+            return before
+
+    def _book(self) -> None:
+        now = time.monotonic()
+        self._seconds[self._activity] += now - self._booked
+        self._booked = now
+
+
+class Ending:
+    """Ends the process from a thread, with one line and an exit code; whoever comes first.
+
+    The main thread may be anywhere, in a collective that never ends too, so nothing is unwound:
+    what is written was flushed when it was written.
+    """
+
+    def __init__(self, host: str):
+        self._host, self._lock = host, threading.Lock()
+        # What else must hear of it before this process is gone: (code, line).
+        self.before: list[Callable[[int, str], None]] = []
+        self.with_stacks = False  # the others are to say where they are, too
+
+    def end(self, code: int, line: str, *, stacks: bool = False, tell: bool = True) -> NoReturn:
+        """Says the line, with `stacks` where every thread is, tells the others, exits."""
+        self._lock.acquire()  # for good: a second thread with another reason waits for the end
+        # What is said and told below may wait for a thread that hangs, or for a full pipe.
+        timer = threading.Timer(_TELLING, os._exit, (code,))
+        timer.daemon = True
+        timer.start()
+        self.with_stacks = stacks
+        if stacks:
+            print(f"{self._host}: where every thread is:", file=sys.stderr, flush=True)
+            faulthandler.dump_traceback(all_threads=True)
+        prefix = "" if code == STOPPED else "error: "
+        print(f"{prefix}{line}", file=sys.stderr, flush=True)
+        for hear in self.before if tell else ():
+            with contextlib.suppress(Exception):
+                hear(code, line)
+        os._exit(code)
+
+
+class Watchdog:
+    """Ends a process that takes longer at something than its deadline allows."""
+
+    def __init__(self, watch: Watch, deadlines: DeadlineConfig, host: str, ending: Ending):
+        self._watch, self._host, self._ending = watch, host, ending
+        self._over = threading.Event()
+        self._deadlines = {
+            activity: seconds
+            for activity, seconds in dataclasses.asdict(deadlines).items()
+            if activity in ACTIVITIES
+        }
+        # These say themselves who is missing, at their deadline; this is for when they cannot.
+        self._deadlines["start"] += 30.0
+        self._deadlines["barrier"] = max(self._deadlines.values()) + 30.0
+        # What others are doing, for the line: set by whoever knows.
+        self.others: Callable[[], str] = lambda: ""
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="watchdog", daemon=True).start()
+
+    def stop(self) -> None:
+        """The process goes on, with something else."""
+        self._over.set()
+
+    def _run(self) -> None:
+        looked = time.monotonic()
+        while not self._over.wait(0.2):
+            now, before = time.monotonic(), looked
+            looked = now
+            if now - before > _STOPPED:  # Ctrl-Z, a machine asleep: nothing of it was work
+                self._watch.progress()
+            activity, seconds = self._watch.now()
+            if seconds > self._deadlines.get(activity, float("inf")):
+                others = self.others()
+                self._ending.end(
+                    LOST,
+                    f"{self._host} hangs: {seconds:.0f} s at {activity!r} after step "
+                    f"{self._watch.step} (config.deadlines.{activity})"
+                    + (f"; {others}" if others else ""),
+                    stacks=True,
+                )

@@ -1,0 +1,180 @@
+"""The BERT encoder exactly as the original (modeling.py of google-research/bert): post-LayerNorm.
+
+NNX declares the parameters and the forward pass and nothing more: between two steps everything is a
+plain dict of arrays. All layers are one stacked set of parameters under one `lax.scan`, which
+`compute.unroll_layers` may lay out without a loop.
+Sizes: B rows, S positions, H hidden, I intermediate, L layers, V vocabulary, N examples in a row.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.nn.initializers import truncated_normal
+
+from bert_jax.config.schema import ComputeConfig, ModelConfig
+from bert_jax.model.attention import Attention
+from bert_jax.model.layers import Dense, Keys, LayerNorm, activation, param
+from bert_jax.ops.dropout import dropout, fold
+from bert_jax.parallel.partition import constrain_batch
+
+
+class Embeddings(nnx.Module):
+    """dropout(LayerNorm(word + position + type)): modeling.py:385-521."""
+
+    def __init__(self, config: ModelConfig, keys: Keys):
+        self.config = config
+        H, init = config.hidden_size, truncated_normal(config.initializer_range)
+
+        def words(key, shape, dtype=jnp.float32, out_sharding=None):
+            del out_sharding
+            real = jnp.arange(shape[0])[:, None] < config.vocab_size
+            return jnp.where(real, init(key, shape, dtype), 0)  # added rows are zero and stay zero
+
+        positions, types = config.max_position_embeddings, config.type_vocab_size
+        self.word = param(keys, (config.padded_vocab_size, H), ("vocab", "table"), words)
+        self.position = param(keys, (positions, H), ("position", "table"), init)
+        self.type = param(keys, (types, H), ("type", "table"), init)
+        self.norm = LayerNorm(config, keys)
+
+    def __call__(
+        self,
+        ids_BxS: jax.Array,
+        types_BxS: jax.Array,
+        positions_BxS: jax.Array,
+        key: jax.Array | None,
+    ) -> jax.Array:
+        """Three integer arrays [B, S] -> float32 [B, S, H]."""
+        x_BxSxH = lookup(self.word[...], ids_BxS) + lookup(self.type[...], types_BxS)
+        x_BxSxH = x_BxSxH + lookup(self.position[...], positions_BxS)
+        return dropout(self.norm(x_BxSxH), rate=self.config.hidden_dropout_prob, key=key)
+
+
+@jax.custom_vjp
+def lookup(table_VxH: jax.Array, ids_BxS: jax.Array) -> jax.Array:
+    """Rows of a table in float32, [B, S, H]; their gradients too are added up in float32.
+
+    A frequent word has thousands of them in a batch, whose sum bfloat16 would not take.
+    """
+    return table_VxH[ids_BxS].astype(jnp.float32)
+
+
+def _lookup_forward(table_VxH, ids_BxS):
+    return lookup(table_VxH, ids_BxS), (table_VxH, ids_BxS)
+
+
+def _lookup_backward(residuals, gradient_BxSxH):
+    table_VxH, ids_BxS = residuals
+    sums_VxH = jnp.zeros(table_VxH.shape, jnp.float32).at[ids_BxS].add(gradient_BxSxH)
+    return sums_VxH.astype(table_VxH.dtype), np.zeros(ids_BxS.shape, jax.dtypes.float0)
+
+
+lookup.defvjp(_lookup_forward, _lookup_backward)
+
+
+class FeedForward(nnx.Module):
+    """LayerNorm(x + dropout(dense(gelu(dense(x))))): modeling.py:866-880."""
+
+    def __init__(self, config: ModelConfig, keys: Keys):
+        H, I = config.hidden_size, config.intermediate_size  # noqa: E741
+        self.config = config
+        self.up = Dense(config, keys, (H,), (I,), ("embed", "mlp"))
+        self.down = Dense(config, keys, (I,), (H,), ("mlp", "embed"))
+        self.norm = LayerNorm(config, keys)
+
+    def __call__(self, x_BxSxH: jax.Array, key: jax.Array | None) -> jax.Array:
+        """[B, S, H] -> [B, S, H]."""
+        y_BxSxH = self.down(activation(self.config, self.up(x_BxSxH)))
+        return self.norm(x_BxSxH + dropout(y_BxSxH, rate=self.config.hidden_dropout_prob, key=key))
+
+
+class Layer(nnx.Module):
+    """One transformer layer: attention, then the feed-forward network."""
+
+    def __init__(self, config: ModelConfig, compute: ComputeConfig, keys: Keys):
+        self.attention = Attention(config, compute, keys)
+        self.mlp = FeedForward(config, keys)
+
+    def __call__(
+        self, x_BxSxH: jax.Array, examples_BxS: jax.Array, key: jax.Array | None
+    ) -> jax.Array:
+        """[B, S, H] -> [B, S, H]."""
+        x_BxSxH = self.attention(x_BxSxH, examples_BxS, key)
+        return constrain_batch(self.mlp(x_BxSxH, None if key is None else fold(key, 2)))
+
+
+_POLICIES = {
+    "full": jax.checkpoint_policies.nothing_saveable,
+    "dots_saveable": jax.checkpoint_policies.dots_saveable,
+    "dots_with_no_batch_dims_saveable": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
+
+
+def _rematerialized(body: Callable, remat: str, *, looped: bool) -> Callable:
+    """The body of the layer loop, whose backward pass finds stored only what the policy keeps.
+
+    Forward and backward pass of a loop are two loops, between which XLA merges nothing. Where they
+    are straight code instead, it would find the recomputed values equal to the first ones and keep
+    those, so there barriers are needed (`prevent_cse`); inside a loop they would only cost. On a
+    CPU straight code saves no memory even so: XLA puts the recomputation before its time.
+    """
+    if remat == "none":
+        return body
+    return jax.checkpoint(body, policy=_POLICIES[remat], prevent_cse=not looped)
+
+
+class Encoder(nnx.Module):
+    """Token ids to hidden states; `pooled` gives tanh(dense(h[CLS])) (modeling.py:218-232)."""
+
+    def __init__(self, config: ModelConfig, compute: ComputeConfig, keys: Keys, *, pooler: bool):
+        """pooler: whether there is one; only a sentence-pair objective trains it."""
+        self.compute = compute
+        self.num_layers = config.num_hidden_layers
+        self.embeddings = Embeddings(config, keys)
+        # Every leaf of the stack gets a leading [L].
+        self.layers = nnx.vmap(lambda key: Layer(config, compute, Keys(key)))(
+            jax.random.split(keys(), self.num_layers)
+        )
+        if pooler:
+            H = config.hidden_size
+            self.pooler = Dense(config, keys, (H,), (H,), ("embed", "pooled"))
+
+    def __call__(
+        self,
+        ids_BxS: jax.Array,
+        types_BxS: jax.Array,
+        examples_BxS: jax.Array,
+        positions_BxS: jax.Array,
+        key: jax.Array | None = None,
+    ) -> jax.Array:
+        """Hidden states [B, S, H] of the last layer, in the compute type.
+
+        Args:
+            examples_BxS: number of the example each position belongs to, 0 for padding; a position
+                looks only at positions of its own example.
+            key: uint32 dropout key of this step, None in evaluation.
+        """
+        layer_keys = None if key is None else fold(key, jnp.arange(1, self.num_layers + 1))
+        embedding_key = None if key is None else fold(key, 0)
+        x_BxSxH = self.embeddings(ids_BxS, types_BxS, positions_BxS, embedding_key)
+        x_BxSxH = constrain_batch(x_BxSxH.astype(self.compute.dtype))
+
+        def body(x, layer_and_key):
+            layer, layer_key = layer_and_key
+            return layer(x, examples_BxS, layer_key), None
+
+        unroll = min(self.compute.unroll_layers or self.num_layers, self.num_layers)
+        body = _rematerialized(body, self.compute.remat, looped=self._looped(unroll))
+        x_BxSxH, _ = jax.lax.scan(body, x_BxSxH, (self.layers, layer_keys), unroll=unroll)
+        return x_BxSxH
+
+    def _looped(self, unroll: int) -> bool:
+        """Whether every layer is inside a compiled loop: no rest beside it, more than one turn."""
+        return self.num_layers % unroll == 0 and self.num_layers > unroll
+
+    def pooled(self, x_BxSxH: jax.Array, cls_positions_BxN: jax.Array) -> jax.Array:
+        """One vector [B, N, H] per example, from the hidden state of its [CLS]."""
+        cls_BxNxH = jnp.take_along_axis(x_BxSxH, cls_positions_BxN[..., None], axis=1)
+        return jnp.tanh(self.pooler(cls_BxNxH))

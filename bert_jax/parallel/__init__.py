@@ -1,0 +1,1 @@
+"""Devices: the mesh, how arrays are partitioned over it, collectives."""

@@ -1,0 +1,1 @@
+"""Status, reports and views of a dataset."""

@@ -1,0 +1,290 @@
+"""Looking at data: what a store holds, what is made of it, and the very batch a step saw."""
+
+import io
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import rich.text
+from etils import epath
+from rich.table import Table
+
+from bert_jax.config.schema import Config
+from bert_jax.config.serialization import from_dict
+from bert_jax.data_pipeline.analysis.baselines import tokens_per_document
+from bert_jax.data_pipeline.analysis.inspect import (
+    Lengths,
+    ShownExample,
+    Vocabulary,
+    count_examples,
+    count_groups,
+    decode,
+)
+from bert_jax.data_pipeline.batch import Batch
+from bert_jax.data_pipeline.build.workers import byte_bar
+from bert_jax.data_pipeline.pairing.blocks import dropped
+from bert_jax.data_pipeline.storage.remote import is_remote, open_path, write_named
+from bert_jax.data_pipeline.store.manifest import SPLITS, bytes_to_verify, read_manifest
+from bert_jax.data_pipeline.store.staging import stage
+from bert_jax.data_pipeline.store.store import TokenStore, open_store
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.reporting import dataset_tables, html
+from bert_jax.runtime.console import console, plain
+from bert_jax.training.batches import make_batches
+
+MOST_SLOTS = 100_000_000  # places for tokens in the rows that `inspect` counts
+_STYLES = {
+    "special": "dim",
+    "plain": "",
+    "masked": "bold yellow",
+    "random": "bold magenta",
+    "kept": "bold green",
+}
+_COUNTED = {  # what the horizontal axis of a histogram counts
+    "sentences": "tokens of a sentence",
+    "documents": "tokens of a document",
+    "examples": "tokens of an example, special ones too",
+    "predictions": "predictions of an example",
+}
+
+_LENGTHS: Final = "Tokens (of an example: specials too), and predictions of an example"
+
+
+def verify(path: Path | str) -> None:
+    """Reads all of a store and says what was checked; UserError where anything is wrong."""
+    seen, folder = 0, path
+    if is_remote(path):
+        folder = stage(str(path), repair=True)
+    with byte_bar("verify", bytes_to_verify(read_manifest(folder)), 0, True) as update:
+
+        def watch(count: int) -> None:
+            nonlocal seen
+            seen += count
+            update(seen)
+
+        store = open_store(folder, watch=watch)
+        update(bytes_to_verify(store.manifest))
+    files = store.manifest["files"]
+    size = sum(entry["bytes"] for entry in files.values())
+    copied = f", copied to {folder}" if is_remote(path) else ""
+    print(f"{path}: nothing is wrong{copied}")
+    print(f"  {len(files)} files, {size / 1e6:,.1f} MB: size and sha256 of each")
+    for split in (store.train, store.held_out):
+        print(
+            f"  {split.name}: {len(split.tokens):,} ids, all below {store.vocab_size:,}, in "
+            f"{len(split.sentence_lengths):,} sentences of {len(split.document_lengths):,} "
+            "documents; lengths, sources, languages, counts of every id"
+        )
+    print("  tokenizer.json: digest, number of entries, special ids; manifest.json: its own digest")
+
+
+def inspect(
+    path: Path | str,
+    config: Config,
+    *,
+    phase: int,
+    split_name: str,
+    examples: int,
+    page: str | None,
+) -> None:
+    """Prints what a store holds and what the config makes of it; `page`: an HTML file to write.
+
+    Raises:
+        UserError: no such phase or split, a split without text, or as `make_batches`.
+    """
+    if not 0 <= phase < len(config.phases):
+        raise UserError(f"--phase={phase}: the config has phases 0 to {len(config.phases) - 1}")
+    if split_name not in SPLITS:
+        raise UserError(f"--split={split_name}: give one of {', '.join(SPLITS)}")
+    store = open_store(path, verify=False)
+    split = store.train if split_name == "train" else store.held_out
+    shape = config.phases[phase]
+    batches = make_batches(config, store, split, shape)
+    counts = count_examples(store, batches, MOST_SLOTS)
+    vocabulary = Vocabulary(Tokenizer.load(store.tokenizer_path), store.special)
+    shown: list[ShownExample] = []
+    for row in range(shape.batch_size if examples else 0):
+        shown += decode(batches.batch(0, [row]), vocabulary, [row])
+        if len(shown) >= examples:
+            break
+    shown = shown[:examples]
+    heads = [dataset_tables.head(example, config.data, store) for example in shown]
+    lengths = {
+        "sentences": Lengths.of(split.sentence_lengths),
+        "documents": Lengths.of(tokens_per_document(split)),
+        "examples": Lengths(counts.lengths),
+        "predictions": Lengths(counts.predictions),
+    }
+    tables = {
+        f"The {split_name} split": dataset_tables.of_groups(count_groups(store, split)),
+        _LENGTHS: dataset_tables.of_lengths(lengths),
+        f"Rows of epoch 0 of config.phases[{phase}]": dataset_tables.of_rows(
+            counts,
+            batches.rows_per_epoch,
+            batches.fill()[1],
+            dropped(split.sentence_lengths, shape.seq_length),
+            config.data,
+        ),
+    }
+    if counts.labels is not None:
+        labels = dataset_tables.of_labels(counts.labels, config.data, store)
+        tables["Labels of the pairs, and the share of the second"] = labels
+    if len(store.held_out.tokens):
+        tables["Held-out text without a model"] = dataset_tables.of_held_out(store)
+    for title, (header, rows) in tables.items():
+        _print_table(title, header, rows)
+    for name, of in lengths.items():
+        _print_bars(name, of)
+    _print_examples(shown, heads)
+    if page:
+        _write_page(epath.Path(page), f"{path}: {split_name}", tables, lengths, shown, heads)
+
+
+def _print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    table = Table(title=title, title_justify="left", title_style="bold", min_width=len(title))
+    for column, name in enumerate(header):
+        numbers = all(_is_number(row[column]) for row in rows)
+        table.add_column(name, justify="right" if numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(f"{v:,}" if isinstance(v, int) else str(v) for v in row))
+    console.print(table)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) or str(value)[:1].isdigit()
+
+
+def _print_bars(title: str, lengths: Lengths) -> None:
+    console.print(rich.text.Text(f"{title}: {_COUNTED[title]}", "bold"))
+    bins = lengths.bins()
+    # As rich does with the frames of tables, where the terminal has no such characters.
+    block = "#" if console.options.ascii_only else "█"
+    most = max((count for _, _, count in bins), default=1)
+    for low, high, count in bins:
+        name = f"{low:,}" if low == high else f"{low:,}-{high:,}"
+        bar = block * round(40 * count / most)
+        console.print(rich.text.Text(f"{name:>17} {bar:<40} {count:,}"))
+
+
+def _print_examples(examples: Sequence[ShownExample], heads: Sequence[str]) -> None:
+    for example, head in zip(examples, heads, strict=True):
+        text = rich.text.Text()
+        for token in example.tokens:
+            shown = f"{token.text}→{token.original}" if token.original else token.text
+            text.append(" " if token.space else "")
+            text.append(shown, f"{_STYLES[token.kind]} {'underline' if token.edge else ''}".strip())
+        console.print(rich.text.Text(f"\n{plain(head)}", "bold"))
+        console.print(text, soft_wrap=False)
+
+
+def _write_page(
+    file: epath.Path,
+    title: str,
+    tables: Mapping[str, dataset_tables.Rows],
+    lengths: Mapping[str, Lengths],
+    examples: Sequence[ShownExample],
+    heads: Sequence[str],
+) -> None:
+    page = html.Page(title)
+    for name, (header, rows) in tables.items():
+        page.heading(name)
+        page.table(header, rows)
+    page.heading("Histograms")
+    for name, of in lengths.items():
+        if of.total:
+            page.figure(html.histogram(of, xlabel=_COUNTED[name]), name)
+    page.heading("Examples")
+    page.examples(examples, heads)
+    page.save(file)
+    console.print(f"wrote {file}")
+
+
+def batch(
+    workdir: str, step: int, *, store_path: str | None, rows: str | None, out: str | None
+) -> None:
+    """Prints (and writes, as .npz) the batch that a step of a run saw.
+
+    Args:
+        step: counted from 0: the batch seen on the way from `step` updates to `step` + 1.
+        rows: "FIRST:END" or one number; None prints 4 and writes all.
+
+    Raises:
+        UserError: no run there, no such step or rows, or a store that is not the run's.
+    """
+    config, store = open_run(open_path(workdir), store_path)
+    index, local = config.phase_at(step)
+    phase = config.phases[index]
+    chosen = parse_rows(rows, phase.batch_size)
+    arrays = make_batches(config, store, store.train, phase).batch(local, chosen)
+    console.print(f"step {step}: step {local} of config.phases[{index}], {phase.batch_size} rows")
+    vocabulary = Vocabulary(Tokenizer.load(store.tokenizer_path), store.special)
+    few = len(chosen) if rows else min(4, len(chosen))
+    shown = decode(_first(arrays, few), vocabulary, chosen[:few])
+    _print_examples(shown, [dataset_tables.head(example, config.data, store) for example in shown])
+    if out:
+        data = io.BytesIO()
+        np.savez(data, allow_pickle=False, **arrays)
+        write_named(out, data.getvalue())
+        console.print(f"\nwrote {len(chosen)} rows to {out}: {', '.join(arrays)}")
+
+
+def is_batch(path: Path) -> bool:
+    """Whether a file is a batch that was written here, and may be written anew."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return "input_ids" in getattr(arrays, "files", ())
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+        return False
+
+
+def open_run(workdir: epath.Path, store_path: str | None = None) -> tuple[Config, TokenStore]:
+    """A run's configuration, and the store it trains on.
+
+    Args:
+        store_path: where the store lies now, if not where the configuration says.
+
+    Raises:
+        UserError: no run there, or the store is not the one it trained on.
+    """
+    file = workdir / "config.json"
+    try:
+        description = json.loads(file.read_text())
+        if not isinstance(description["data"], dict):
+            raise TypeError
+        config = from_dict(description["config"], Config)
+        data = {name: str(description["data"][name]) for name in ("tokenizer", "train")}
+    except FileNotFoundError:
+        raise UserError(
+            f"{workdir}: no config.json there; give the --workdir of a pretraining run"
+        ) from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise UserError(f"{file}: not what a pretraining run writes") from None
+    store = open_store(store_path or config.data.store)
+    for name, digest in (("tokenizer", store.tokenizer_digest), ("train", store.train.digest)):
+        if data[name] != digest:
+            raise UserError(
+                f"{store.path}: its {name} digest is {digest[:12]}…, the run's {data[name][:12]}…: "
+                "not the store that the run saw; give that one with --store"
+            )
+    return config, store
+
+
+def parse_rows(text: str | None, batch_size: int) -> list[int]:
+    """ "0:4" or "7" as row numbers; None is all of them."""
+    first, colon, end = (text or f"0:{batch_size}").partition(":")
+    try:
+        start = int(first)
+        rows = list(range(start, int(end) if colon else start + 1))
+    except ValueError:
+        rows = []
+    if not rows or rows[0] < 0 or rows[-1] >= batch_size:
+        raise UserError(f"--rows={text}: give FIRST:END between 0 and {batch_size}, such as 0:4")
+    return rows
+
+
+def _first(arrays: Batch, count: int) -> Batch:
+    return {name: array[:count] for name, array in arrays.items()}

@@ -1,0 +1,104 @@
+"""Tables of what a store holds and of what a config makes of it: for the terminal and for pages.
+
+Each is a header and rows; numbers are ints, everything else is text as it will be shown.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bert_jax.config.schema import DataConfig
+from bert_jax.data_pipeline.analysis.baselines import MOST_TOKENS, bigram_loss, unigram_loss
+from bert_jax.data_pipeline.analysis.inspect import ExampleCounts, Group, Lengths, ShownExample
+from bert_jax.data_pipeline.store.store import TokenStore
+
+Rows = tuple[Sequence[str], Sequence[Sequence[object]]]
+
+PAIR_LABELS = {"nsp": ("B follows A", "B is random"), "sop": ("in order", "swapped or random")}
+_SHARES = {"shortest": 0.0, "10%": 0.1, "median": 0.5, "90%": 0.9, "99%": 0.99, "longest": 1.0}
+
+
+def of_groups(groups: Sequence[Group]) -> Rows:
+    """Documents, sentences, tokens and unknown tokens per source and language."""
+    return ("source", "language", "documents", "sentences", "tokens", "[UNK]", "share"), [
+        (
+            *(g.source, g.language, g.documents, g.sentences, g.tokens, g.unknown),
+            _percent(g.unknown, g.tokens, 4),
+        )
+        for g in groups
+    ]
+
+
+def of_lengths(lengths: Mapping[str, Lengths]) -> Rows:
+    """Quantiles and means."""
+    return ("", *_SHARES, "mean"), [
+        (name, *map(of.quantile, _SHARES.values()), f"{of.mean:,.1f}")
+        for name, of in lengths.items()
+    ]
+
+
+def of_rows(
+    counts: ExampleCounts, rows: int, bound: float, left_out: tuple[int, int], data: DataConfig
+) -> Rows:
+    """Fill and masks of the counted rows.
+
+    Args:
+        rows: of the whole epoch.
+        bound: of its fill.
+        left_out: sentences that are too long for its examples, and their tokens.
+    """
+    kept = max(0.0, 1 - data.mask_share - data.random_share)
+    return ("", "found", "expected"), [
+        ("rows", counts.rows, f"of {rows:,}" if counts.rows < rows else "the whole epoch"),
+        ("examples", counts.examples, ""),
+        *(
+            [("sentences left out", left_out[0], f"{left_out[1]:,} tokens, too long for a block")]
+            if data.pairing == "single"
+            else []
+        ),
+        ("fill: tokens / places", _percent(counts.tokens, counts.slots, 2), f"at most {bound:.2%}"),
+        ("predictions", counts.predicted, ""),
+        (
+            "predictions / tokens",
+            _percent(counts.predicted, counts.tokens, 2),
+            f"{data.mask_rate:.2%}, rounded in each example, at most max_predictions",
+        ),
+        ("now [MASK]", _percent(counts.masked, counts.predicted, 2), f"{data.mask_share:.2%}"),
+        ("now any token", _percent(counts.random, counts.predicted, 2), f"{data.random_share:.2%}"),
+        ("as it was", _percent(counts.kept, counts.predicted, 2), f"{kept:.2%}"),
+    ]
+
+
+def of_labels(labels: np.ndarray, data: DataConfig, store: TokenStore) -> Rows:
+    """Balance of the pair labels per source; `labels`: int64 [sources, 2]."""
+    expected = "above 50%: a chunk of one sentence gets a random second"
+    return ("source", *PAIR_LABELS[data.pairing], "share", "expected"), [
+        (name, int(a), int(b), _percent(int(b), int(a + b), 2), expected)
+        for name, (a, b) in zip(store.sources, labels, strict=True)
+    ]
+
+
+def of_held_out(store: TokenStore) -> Rows:
+    """What the held-out tokens cost without a model."""
+    tokens = len(store.train.tokens)
+    return ("", "nats per token", "counted in"), [
+        ("token frequencies (unigram)", f"{unigram_loss(store):.3f}", f"{tokens:,} tokens"),
+        (
+            "left neighbour (bigram)",
+            f"{bigram_loss(store):.3f}",
+            f"{'' if tokens <= MOST_TOKENS else 'at most '}{min(tokens, MOST_TOKENS):,} tokens",
+        ),
+    ]
+
+
+def head(example: ShownExample, data: DataConfig, store: TokenStore) -> str:
+    """The line above a decoded example."""
+    words = [f"row {example.row}", f"example {example.number}", f"{len(example.tokens)} tokens"]
+    words.append(f"{example.predictions} to predict")
+    if example.label is not None and example.source is not None:
+        words += [store.sources[example.source], PAIR_LABELS[data.pairing][example.label]]
+    return ", ".join(words)
+
+
+def _percent(part: int, whole: int, digits: int) -> str:
+    return f"{part / whole:.{digits}%}" if whole else "-"

@@ -1,0 +1,291 @@
+"""Where a run stands, from its folder alone: `bert-jax status`. Loads neither JAX nor Orbax."""
+
+import dataclasses
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from etils import epath
+
+from bert_jax.checkpoint import catalog
+from bert_jax.checkpoint.catalog import Quarantined, health, list_quarantined, list_saved
+from bert_jax.config.schema import Config
+from bert_jax.config.serialization import from_dict
+from bert_jax.data_pipeline.storage.remote import is_storage_error
+from bert_jax.errors import UserError
+from bert_jax.metrics import attempts, goodput
+from bert_jax.metrics import records as metrics
+from bert_jax.metrics.attempts import Attempt
+from bert_jax.metrics.goodput import Goodput
+from bert_jax.metrics.records import is_finite
+from bert_jax.workdir import description as workdir
+from bert_jax.workdir import identity, lock
+
+_AT_LEAST = 60.0  # seconds without a record before a run is taken to be at rest
+
+Record = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointStatus:
+    step: int
+    loss: float | None  # held-out, if it was evaluated when it was saved
+    kept: list[str]  # why; without a reason it goes at the next save
+    bytes: int
+    problem: str  # why a restart would not use it; empty: nothing wrong can be seen
+
+
+@dataclasses.dataclass(frozen=True)
+class AttemptStatus:
+    """One start of the run."""
+
+    first: int  # the step it went on from
+    last: int  # steps done when it ended, as far as is recorded
+    processes: int | None  # None in runs of earlier versions
+    began: float  # seconds since the epoch
+    seconds: float  # until its last record
+    ended: str  # why; "at work" while it goes on
+
+
+@dataclasses.dataclass(frozen=True)
+class HostStatus:
+    """Mean seconds of a step, over the stretch before the last "train" record."""
+
+    host: str
+    own: float  # not waiting for its devices
+    data_wait: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+    """A run by its last record. Times are in seconds, ages at the moment of asking."""
+
+    workdir: str
+    step: int
+    total_steps: int
+    phase: int  # index in config.phases, of the last update
+    phases: int
+    phase_step: int  # updates of that phase
+    phase_steps: int
+    epochs: list[float]  # of each phase, so far
+    finished: bool
+    working: bool  # a process seems to be at it
+    late: bool  # at work, but its last record is older than it should be
+    age: float | None  # of the last record
+    seconds_left: float | None
+    train: Record | None  # the last record of its kind
+    eval: Record | None
+    goodput: Goodput
+    attempts: list[AttemptStatus]
+    skipped: list[int]  # steps from 0 whose updates were left out, by number
+    save_failed: Record | None  # the last of its kind, if nothing was saved since
+    hosts: list[HostStatus]
+    stragglers: list[str]  # a line for each
+    checkpoints: list[CheckpointStatus]
+    quarantined: list[Quarantined]
+    restart_from: int | None  # the step that the next start goes on from; None: from the beginning
+    bytes: int  # of the whole folder
+
+
+def read(folder: epath.PathLike) -> Status:
+    """The status of the run in a folder.
+
+    Raises:
+        UserError: there is no run in the folder, or what says so is damaged.
+    """
+    path = epath.Path(folder)
+    description = workdir.read(path)
+    config = from_dict(description["config"], Config)
+    found = health(path, lambda meta: identity.foreign(meta, description))
+    records = [r for r in metrics.records(path / metrics.LOG) if is_finite(r.get("time"))]
+    tries = attempts.split(records)
+    # The latest written: a stretch that is being repeated after a crash may lie behind others.
+    latest = {record["kind"]: record for record in records}
+    train = latest.get("train")
+    speed = train.get("step_seconds") if train else None
+    speed = speed if is_finite(speed) else None
+
+    good = [step for step, problem in found.items() if not problem]
+    step = max([*good, tries[-1].last if tries else 0], default=0)
+    step = min(step, config.total_steps)
+    phase, local = config.phase_at(max(step - 1, 0))
+    finished = any(one >= config.total_steps for one in good)
+    age = time.time() - max(r["time"] for r in records) if records else None
+    due = max(_AT_LEAST, 3 * config.log_every_steps * (speed or 0.0))
+    recent = age is not None and age < due
+    working = not finished and _at_work(path, tries, recent)
+    return Status(
+        workdir=str(folder),
+        step=step,
+        total_steps=config.total_steps,
+        phase=phase,
+        phases=len(config.phases),
+        phase_step=local + (step > 0),
+        phase_steps=config.phases[phase].steps,
+        epochs=_epochs(path, description, config, step),
+        finished=finished,
+        working=working,
+        late=working and not recent and bool(records),
+        age=age,
+        seconds_left=None if speed is None else metrics.seconds_left(config, step, speed),
+        train=train,
+        eval=latest.get("eval"),
+        goodput=goodput.account(records),
+        attempts=[
+            _attempt(one, "at work" if working else "finished" if finished else "killed")
+            if one is tries[-1]
+            else _attempt(one, "killed")
+            for one in tries
+        ],
+        skipped=sorted({r["step"] for r in records if r["kind"] == "skipped"}),
+        save_failed=_unsaved(latest.get("save_failed"), good),
+        hosts=_hosts(tries, train),
+        stragglers=_texts(train, "hosts/stragglers"),
+        checkpoints=_checkpoints(path, config, found),
+        quarantined=_quarantined(path, records),
+        restart_from=max(good, default=None),
+        bytes=_size(path),
+    )
+
+
+def as_json(status: Status) -> str:
+    """Every field; a number that is not finite is null."""
+    fields = dataclasses.asdict(status)
+    fields["goodput"] |= {"wall": status.goodput.wall, "share": status.goodput.share}
+    return json.dumps(metrics.strict(fields), indent=2, allow_nan=False)
+
+
+def write_page(folder: epath.PathLike, path: epath.PathLike) -> None:
+    """The run's curves beside what trivial predictions give, and where its time went, as HTML.
+
+    The left-neighbour model is counted from the run's token store, and left out where the store
+    cannot be read any more.
+
+    Raises:
+        UserError: there is no run in the folder.
+        StorageError: the file cannot be written.
+    """
+    from bert_jax.reporting import html
+
+    run = epath.Path(folder)
+    config = from_dict(workdir.read(run)["config"], Config)
+    page = html.Page(f"Run {run.name}")
+    html.add_training(page, run, token_baselines=_bigram(config.data.store))
+    html.add_goodput(page, goodput.account(metrics.records(run / metrics.LOG)))
+    page.save(path)
+
+
+def _bigram(store: str) -> dict[str, float]:
+    from bert_jax.data_pipeline.analysis.baselines import bigram_loss
+    from bert_jax.data_pipeline.store.store import open_store
+
+    try:
+        return {"left neighbour (bigram)": bigram_loss(open_store(store, verify=False))}
+    except UserError:
+        return {}
+
+
+def _at_work(path: epath.Path, tries: Sequence[Attempt], recent: bool) -> bool:
+    """By the lock that a trainer holds, where there is one; else by the last record."""
+    if "://" not in str(path) and (path / ".lock").exists():
+        held = lock.is_held(path)
+        if held is not None:
+            return held
+    return recent and bool(tries) and tries[-1].closing is None
+
+
+def _attempt(attempt: Attempt, otherwise: str) -> AttemptStatus:
+    """otherwise: why it ended if it has not said so."""
+    closing, head = attempt.closing, attempt.records[0]
+    ended = otherwise
+    if closing is not None:
+        reason = closing.get("reason")
+        ended = f"{closing['kind']}: {reason}" if isinstance(reason, str) else closing["kind"]
+    processes = head.get("processes")
+    return AttemptStatus(
+        first=attempt.first,
+        last=attempt.last,
+        processes=processes if isinstance(processes, int) else None,
+        began=attempt.begin,
+        seconds=max(0.0, attempt.end - attempt.begin),
+        ended=ended,
+    )
+
+
+def _epochs(path: epath.Path, description: Record, config: Config, step: int) -> list[float]:
+    try:
+        rows = [float(count) for count in description["data"]["rows_per_epoch"]]
+        return [
+            min(max(step - end + phase.steps, 0), phase.steps) * phase.batch_size / count
+            for phase, end, count in zip(config.phases, config.phase_ends, rows, strict=True)
+        ]
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):
+        raise UserError(
+            f"{path / 'config.json'}: damaged, it does not say how many rows an epoch has; "
+            "`bert-jax pretrain` with the run's own flags writes it anew"
+        ) from None
+
+
+def _checkpoints(
+    path: epath.Path, config: Config, found: Mapping[int, str]
+) -> list[CheckpointStatus]:
+    """found: step -> what is wrong with it."""
+    there = {one.step: one for one in list_saved(path) if not found.get(one.step)}
+    why = catalog.reasons(list(there.values()), config.checkpoint, config.phase_ends)
+    return [
+        CheckpointStatus(
+            step=step,
+            loss=there[step].loss if step in there else None,
+            kept=why.get(step, []),
+            bytes=_size(catalog.folder_of(path) / str(step)),
+            problem=problem,
+        )
+        for step, problem in found.items()
+        if problem or step in there  # one of them may have been removed a moment ago
+    ]
+
+
+def _quarantined(path: epath.Path, records: Sequence[Record]) -> list[Quarantined]:
+    """What lies there, with the reason recorded when it was put there if it has none with it."""
+    said = {
+        str(record["step"]): record["reason"]
+        for record in records
+        if record["kind"] == "quarantined" and isinstance(record.get("reason"), str)
+    }
+    return [
+        dataclasses.replace(one, reason=one.reason or said.get(one.folder.partition("-")[0], ""))
+        for one in list_quarantined(path)
+    ]
+
+
+def _unsaved(failed: Record | None, good: Sequence[int]) -> Record | None:
+    return failed if failed and not any(step >= failed["step"] for step in good) else None
+
+
+def _hosts(tries: Sequence[Attempt], train: Record | None) -> list[HostStatus]:
+    if not tries or not train:
+        return []
+    names = _texts(tries[-1].records[0], "hosts")
+    columns = [train.get(f"hosts/{name}") for name in ("own", "data_wait")]
+    own, wait = ([s for s in c if is_finite(s)] if isinstance(c, list) else [] for c in columns)
+    if not len(names) == len(own) == len(wait):
+        return []
+    return [HostStatus(*one) for one in zip(names, own, wait, strict=True)]
+
+
+def _texts(record: Record | None, name: str) -> list[str]:
+    values = record.get(name) if record else None
+    return [v for v in values if isinstance(v, str)] if isinstance(values, list) else []
+
+
+def _size(path: epath.Path) -> int:
+    """Bytes of all files below a folder; what goes away meanwhile does not count."""
+    try:
+        if path.is_dir():
+            return sum(_size(below) for below in path.iterdir())
+        return path.stat().length
+    except Exception as error:
+        if not is_storage_error(error):
+            raise
+        return 0

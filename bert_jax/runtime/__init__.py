@@ -1,0 +1,1 @@
+"""The process: terminal, streams, devices of the CPU, compilation cache, versions."""

@@ -1,0 +1,1 @@
+"""Train and evaluate: the loop, the step, the optimizer."""

@@ -1,0 +1,289 @@
+"""Held-out evaluation: one pass over the held-out rows with one fixed masking.
+
+Which examples and masks there are depends on the store, the length and how pairs and masks are
+made, and on nothing else of a run: runs that differ in seed, batch size, packing, mixing or static
+masks are measured on the same ones. A limit (`config.evaluation.batches`) takes the first of them,
+as many as so many of the run's batches have rows; only runs that agree in that product compare.
+"""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+from etils import epath
+
+from bert_jax.checkpoint.catalog import complete_steps, read_meta
+from bert_jax.checkpoint.manager import find_step, load_params
+from bert_jax.config.schema import Config, DataConfig, MeshConfig, PhaseConfig
+from bert_jax.config.serialization import from_dict, to_dict
+from bert_jax.data_pipeline.analysis.baselines import bigram_loss, unigram_loss
+from bert_jax.data_pipeline.batch import prefetch
+from bert_jax.data_pipeline.pairing import SEPARATED
+from bert_jax.data_pipeline.storage.remote import open_path
+from bert_jax.data_pipeline.store.store import TokenStore, open_store
+from bert_jax.errors import UserError
+from bert_jax.metrics import records as metrics
+from bert_jax.metrics.jsonl import EventLog
+from bert_jax.metrics.step_metrics import Totals
+from bert_jax.objectives import total as objectives
+from bert_jax.parallel import partition
+from bert_jax.runtime.console import NAMES, console, measured, progress, table
+from bert_jax.training.batches import make_batches
+from bert_jax.training.step import Program, make_program
+from bert_jax.workdir.description import check_own
+
+
+def held_out_config(config: Config, phase: PhaseConfig) -> Config:
+    """The run with nothing left in it that other runs on this text could have otherwise.
+
+    Padded rows of one example, as many as a device of the run sees at once in training.
+    """
+    data = dataclasses.replace(
+        config.data, dupe_factor=0, source_weights="", language_smoothing=1.0
+    )
+    rows = phase.batch_size // phase.micro_batches
+    alone = dataclasses.replace(
+        phase, batch_size=rows, micro_batches=1, examples_per_row=1, row_length=0
+    )
+    return dataclasses.replace(config, seed=0, data=data, phases=(alone,))
+
+
+class HeldOut:
+    """The held-out split at the shape of a phase, evaluated as often as asked.
+
+    The pass visits the rows in one fixed random order, the same rows and masks every time, so that
+    its beginning is a fair sample; rows past the end are empty and have no weight.
+    """
+
+    def __init__(self, config: Config, phase: PhaseConfig, store: TokenStore):
+        """At most `config.evaluation.batches` times the phase's batch size rows; 0 = all."""
+        alone = held_out_config(config, phase)
+        self._batch_size = alone.phases[0].batch_size
+        self._batches = make_batches(alone, store, store.held_out, alone.phases[0])
+        # RoBERTa's masks alone cover specials, which the frequencies of the text do not know.
+        predicted = config.data.masking == "roberta"
+        specials = self._batches.specials_per_token() if predicted else (0.0, 0.0)
+        self.corpus = objectives.Corpus.of(store, specials)
+        self._sources = store.sources
+        whole, most = self._batches.rows_per_epoch, config.evaluation.batches * phase.batch_size
+        self.rows = min(whole, most or whole)
+        self.num_batches = -(-self.rows // self._batch_size)
+
+    def compile(self, program: Program) -> jax.stages.Compiled:
+        """The program's evaluation step for these rows."""
+        return program.compile_evaluate(self._batches.once(0, rows=[]), self._batch_size)
+
+    def evaluate(
+        self,
+        program: Program,
+        params: dict,
+        advance: Callable[[float], None] = lambda tokens: None,
+        *,
+        compiled: jax.stages.Compiled | None = None,
+        begin: Callable[[], None] = lambda: None,
+        while_waiting: Callable[[], None] = lambda: None,
+    ) -> dict[str, float]:
+        """Losses, accuracies and baselines.
+
+        Args:
+            advance: is told the tokens of each batch.
+            compiled: the evaluation step, where it was compiled ahead.
+            begin: called before each batch; what it raises ends the evaluation.
+            while_waiting: see `prefetch`.
+        """
+        totals, step = Totals(), compiled or program.evaluate
+
+        def make(index: int) -> dict[str, jax.Array]:
+            rows = functools.partial(self._batches.once, index)
+            return partition.global_batch(rows, program.rows, self._batch_size)
+
+        prepared = prefetch(make, 0, self.num_batches, while_waiting=while_waiting)
+        with closing(prepared) as batches:
+            for _, batch in batches:
+                begin()
+                sums = step(params, batch)
+                totals.add(sums)
+                advance(float(sums["tokens"]["real"]))
+        return objectives.summarize(totals.sums, self._sources)
+
+
+def evaluate_run(
+    workdir: epath.PathLike,
+    step: int | Literal["best", "all"] | None = None,
+    *,
+    store: str | None = None,
+    batches: int = 0,
+    pairing: str | None = None,
+    masking: str | None = None,
+) -> list[dict[str, Any]]:
+    """Evaluates checkpoints of a run, prints a table, appends to `evaluations.jsonl`.
+
+    Args:
+        step: which; the newest by default.
+        store: another token store than the run's, made with the same tokenizer.
+        batches: at most so many batches of the run's size, 0 = all held-out text.
+        pairing, masking: how examples and masks are made, by default as the run does.
+
+    Returns:
+        The records as written.
+
+    Raises:
+        UserError: no such checkpoint, or it is another run's, the store has another tokenizer, or
+            the model has no head for what is asked.
+    """
+    folder = open_path(workdir)
+    steps = complete_steps(folder) if step == "all" else []
+    steps = steps or [find_step(folder, None if step == "all" else step)]
+    metas = {one: read_meta(folder, one) for one in steps}
+    for meta in metas.values():
+        check_own(folder, meta)
+    newest = metas[steps[-1]]
+    config = _asked(from_dict(newest["config"], Config), store, batches, pairing, masking)
+    text = _open(config.data.store, newest["data"], given=store is not None)
+    measures: dict[PhaseConfig, _Measure] = {}
+    phases = {}
+    for one, meta in metas.items():
+        phases[one] = from_dict(meta["config"], Config).phases[meta["phase"]]
+        if phases[one] not in measures:
+            measures[phases[one]] = _Measure(config, phases[one], text)
+    records = []
+    total = sum(measures[phase].held_out.num_batches for phase in phases.values())
+    log = EventLog(folder / metrics.EVALUATIONS)
+    with progress("batches", total) as bar, closing(log):
+        for one, phase in phases.items():
+            scalars = measures[phase].of(load_params(folder, one)[0], bar)
+            about = {
+                "pairing": config.data.pairing,
+                "masking": config.data.masking,
+                "seq_length": phase.seq_length,
+                "rows": measures[phase].held_out.rows,
+                "held_out": text.held_out.digest,
+            }
+            line = metrics.line("evaluate", one, metas[one]["phase"], {**about, **scalars})
+            log.append(line)
+            records.append(json.loads(line))
+    console.print(_table(records, text.sources), markup=False)
+    console.print(
+        f"without a model, any held-out token: by frequency {unigram_loss(text):.3f} nats, "
+        f"by its left neighbour (bigram) {bigram_loss(text):.3f}"
+    )
+    return records
+
+
+def _asked(
+    config: Config, store: str | None, batches: int, pairing: str | None, masking: str | None
+) -> Config:
+    """The run's configuration with what was asked for in place of its own.
+
+    Raises:
+        UserError: pairs that the model has no head for.
+    """
+    if pairing in ("nsp", "sop") and pairing not in config.objectives:
+        raise UserError(
+            f"--pairing={pairing}: the model has no head for it, as the run was trained with "
+            f"pairing={config.data.pairing}; full_sentences, doc_sentences and single, which "
+            "measure masked tokens only, do with any model"
+        )
+    asked = {"store": store, "pairing": pairing, "masking": masking}
+    values = to_dict(config.data) | {name: value for name, value in asked.items() if value}
+    if values["pairing"] not in SEPARATED:
+        values["separators"] = "documents"
+    values["span_boundary"] &= values["masking"] == "span"
+    data = from_dict(values, DataConfig, "config.data")
+    evaluation = dataclasses.replace(config.evaluation, batches=batches)
+    return dataclasses.replace(config, data=data, evaluation=evaluation)
+
+
+def _open(path: str, trained_on: dict[str, Any], *, given: bool) -> TokenStore:
+    if not given and "://" not in path and not Path(path).exists():
+        raise UserError(f"{path}: the store that the run was trained on is gone; give --store=…")
+    store = open_store(path)
+    if store.tokenizer_digest != trained_on["tokenizer"]:
+        raise UserError(
+            f"{path}: made with tokenizer {store.tokenizer_digest[:12]}…, the run was trained with "
+            f"{trained_on['tokenizer'][:12]}…; give a store of that tokenizer"
+        )
+    if store.held_out.digest != trained_on["held_out"]:
+        console.print(
+            f"note: the held-out text of {path} is not the run's; "
+            "some of it may be among what the run was trained on"
+        )
+    return store
+
+
+class _Measure:
+    """Evaluates parameters at the shape of a phase, on as many devices as divide its batch."""
+
+    def __init__(self, config: Config, phase: PhaseConfig, store: TokenStore):
+        self.held_out = HeldOut(config, phase, store)
+        alone = held_out_config(config, phase)
+        rows, devices = alone.phases[0].batch_size, jax.devices()
+        count = max(n for n in range(1, len(devices) + 1) if rows % n == 0)
+        mesh = MeshConfig(slice=1, data=count, fsdp=1, tensor=1)
+        compute = config.compute
+        if compute.attention != "xla":  # a kernel that these devices need not have
+            compute = dataclasses.replace(compute, attention="auto")
+        alone = dataclasses.replace(alone, mesh=mesh, compute=compute)
+        self._mesh = partition.make_mesh(mesh, devices[:count])
+        self._program = make_program(alone, self._mesh, self.held_out.corpus)
+
+    def of(self, params: dict, bar: Any) -> dict[str, float]:
+        """The scalars; the bar goes on by one for each batch."""
+        (task,) = bar.tasks
+        tokens = 0.0
+
+        def advance(more: float) -> None:
+            nonlocal tokens
+            tokens += more
+            seconds = bar.get_time() - start
+            bar.update(task.id, advance=1, rate=f"{tokens / max(seconds, 1e-9):,.0f} tokens/s")
+
+        with jax.set_mesh(self._mesh):
+            wanted = self._program.abstract["params"]
+            placed = jax.tree.map(
+                lambda x, like: jax.device_put(x, like.sharding), _part(params, wanted), wanted
+            )
+            start = bar.get_time()
+            return self.held_out.evaluate(self._program, placed, advance)
+
+
+def _part(params: dict, wanted: dict) -> dict:
+    """Those parameters that `wanted` has: without the heads that are not asked."""
+    return {
+        name: _part(params[name], below) if isinstance(below, dict) else params[name]
+        for name, below in wanted.items()
+    }
+
+
+def _table(records: Sequence[dict[str, Any]], sources: Sequence[str]) -> str:
+    """A line for each record: every objective beside its trivial baselines."""
+    columns: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
+        ("step", lambda r: str(r["step"])),
+        ("phase", lambda r: str(r["phase"] + 1)),
+        ("length", lambda r: str(r["seq_length"])),
+        ("rows", lambda r: f"{r['rows']:,}"),
+    ]
+
+    def number(key: str, form: str) -> Callable[[dict[str, Any]], str]:
+        return lambda r: format(r[key], form) if key in r else "-"
+
+    for name in measured(records[0]):
+        pairs = name in ("nsp", "sop")
+        trivial = "constant" if pairs else "unigram"
+        columns += [
+            (f"{NAMES[name]} loss", number(f"{name}/loss", ".4f")),
+            (trivial, number(f"{name}/baseline_loss", ".4f")),
+            ("accuracy", number(f"{name}/accuracy", ".2%")),
+            (trivial, number(f"{name}/baseline_accuracy", ".2%")),
+        ]
+        for source in sources if pairs else ():
+            columns += [
+                (source, number(f"{name}/{source}/accuracy", ".2%")),
+                ("constant", number(f"{name}/{source}/baseline_accuracy", ".2%")),
+            ]
+    return table([name for name, _ in columns], [[of(r) for _, of in columns] for r in records])

@@ -1,0 +1,108 @@
+"""The learning rate as a function of the step: schedules by name.
+
+A schedule is made of its peak, its warmup, its steps in all and the power of its decay. A new one
+is a function and a line in `SCHEDULES`.
+"""
+
+from typing import Final, Protocol
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bert_jax.config.schema import Config, ScheduleName
+
+
+class MakeSchedule(Protocol):
+    """Makes a function from the updates done so far to the learning rate of the next one."""
+
+    def __call__(
+        self, *, learning_rate: float, warmup_steps: int, total_steps: int, power: float = 1.0
+    ) -> optax.Schedule: ...
+
+
+def bert_polynomial(
+    *, learning_rate: float, warmup_steps: int, total_steps: int, power: float = 1.0
+) -> optax.Schedule:
+    """The original's schedule to the letter (optimization.py:32-54 of google-research/bert).
+
+    rate·(1 - step/total)^power from step 0 to zero at `total_steps`, replaced by rate·step/warmup
+    below `warmup_steps`. So the first update has rate 0, and at the end of the warmup the rate
+    falls from just under the peak to peak·(1 - warmup/total)^power. The original's power is 1; 0.5
+    is NVIDIA's PolyWarmUpScheduler (`schedulers.py` of its PyTorch BERT), which counts updates from
+    one instead of zero; 0 keeps the rate constant.
+
+    The original reads and increments its step counter in no order, so its rate may be one step
+    ahead.
+    """
+
+    def rate(step: jax.typing.ArrayLike) -> jax.Array:
+        t = jnp.asarray(step, jnp.float32)
+        decay = learning_rate * (jnp.maximum(total_steps - t, 0) / total_steps) ** power
+        warmup = learning_rate * t / max(warmup_steps, 1)
+        return jnp.where(t < warmup_steps, warmup, decay)
+
+    return rate
+
+
+def fairseq_polynomial(
+    *, learning_rate: float, warmup_steps: int, total_steps: int, power: float = 1.0
+) -> optax.Schedule:
+    """The schedule of RoBERTa and SpanBERT: the decay begins at the peak, where the warmup ends.
+
+    `optim/lr_scheduler/polynomial_decay_schedule.py` of fairseq at 3d262bb, `step_update`:
+    rate·step/warmup up to and including `warmup_steps`, then
+    rate·(1 - (step - warmup)/(total - warmup))^power, and 0 from `total_steps` on. The step is
+    the number of updates done (`trainer.py` calls `step_update(0)` before the first update and
+    `step_update(n)` after the n-th), so the first update has rate 0.
+
+    Two traits of SpanBERT's older copy of `trainer.py` and `train.py` are not copied: its first
+    update has the rate of its second (nothing sets that of step 0), and the first update of every
+    epoch after the warmup has the peak.
+    """
+
+    def rate(step: jax.typing.ArrayLike) -> jax.Array:
+        t = jnp.asarray(step, jnp.float32)
+        left = jnp.maximum(total_steps - t, 0) / max(total_steps - warmup_steps, 1)
+        decay = jnp.where(t < total_steps, learning_rate * left**power, 0)
+        warmup = learning_rate * t / max(warmup_steps, 1)
+        return jnp.where((t <= warmup_steps) & (warmup_steps > 0), warmup, decay)
+
+    return rate
+
+
+SCHEDULES: Final[dict[ScheduleName, MakeSchedule]] = {
+    "bert": bert_polynomial,
+    "fairseq": fairseq_polynomial,
+}
+
+
+def make_schedule(config: Config) -> optax.Schedule:
+    """Updates done so far in the run -> learning rate of the next one, over all phases.
+
+    One schedule over all steps (`schedule_over="run"`, as in the paper), or one for each phase,
+    counted from its first step, with the phase's own peak and warmup where it gives them.
+    """
+    optimizer = config.optimizer
+    make = SCHEDULES[optimizer.schedule]
+    if optimizer.schedule_over == "run":
+        return make(
+            learning_rate=optimizer.learning_rate,
+            warmup_steps=optimizer.warmup_steps,
+            total_steps=config.total_steps,
+            power=optimizer.decay_power,
+        )
+    rates = [
+        make(
+            learning_rate=(
+                optimizer.learning_rate if phase.learning_rate is None else phase.learning_rate
+            ),
+            warmup_steps=(
+                optimizer.warmup_steps if phase.warmup_steps is None else phase.warmup_steps
+            ),
+            total_steps=phase.steps,
+            power=optimizer.decay_power,
+        )
+        for phase in config.phases
+    ]
+    return optax.join_schedules(rates, config.phase_ends[:-1])

@@ -1,0 +1,196 @@
+"""A run, prepared: its data, its program on the devices, what identifies it."""
+
+import dataclasses
+import functools
+import json
+import math
+import os
+from typing import Any
+
+import jax
+from etils import epath
+
+from bert_jax.config.schema import Config, PhaseConfig
+from bert_jax.data_pipeline.batch import Batches
+from bert_jax.data_pipeline.store.store import TokenStore, open_store
+from bert_jax.data_pipeline.store.watched_files import exit_if_cut
+from bert_jax.distributed.job import Job
+from bert_jax.errors import STORAGE, UserError
+from bert_jax.launch.hardware.accelerators import peak_flops
+from bert_jax.metrics.records import step_flops
+from bert_jax.metrics.step_metrics import StepReport
+from bert_jax.parallel import partition
+from bert_jax.runtime.console import console
+from bert_jax.training.batches import make_batches
+from bert_jax.training.evaluate import HeldOut
+from bert_jax.training.step import Program, make_program
+from bert_jax.workdir import description as workdir
+
+
+def check_vocabulary(config: Config, store: TokenStore) -> None:
+    """Raises UserError where the model and the store do not have the same number of ids."""
+    if config.model.vocab_size != store.vocab_size:
+        raise UserError(
+            f"config.model.vocab_size={config.model.vocab_size}, but ids in {store.path} go up to "
+            f"{store.vocab_size - 1}; pass --config.model.vocab_size={store.vocab_size}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """A phase of a run with its data."""
+
+    index: int
+    phase: PhaseConfig
+    first: int  # updates done when it starts
+    train: Batches
+    held_out: HeldOut
+
+    @property
+    def last(self) -> int:
+        """Updates done when it ends."""
+        return self.first + self.phase.steps
+
+    def __str__(self) -> str:
+        phase, rows = self.phase, self.train.rows_per_epoch
+        epochs = phase.steps * phase.batch_size / rows
+        fill, bound = self.train.fill()
+        possible = f", packed {bound:.2%} at most" if phase.examples_per_row > 1 else ""
+        return (
+            f"{phase.steps:,} steps of {phase.batch_size:,} rows of {phase.row_tokens} tokens "
+            f"({fill:.2%} real{possible}), {rows:,} rows an epoch, {epochs:.1f} epochs"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run in progress."""
+
+    config: Config
+    folder: epath.Path
+    store: TokenStore
+    program: Program
+    mesh: jax.sharding.Mesh
+    stages: tuple[Stage, ...]
+    description: dict[str, Any]
+    job: Job
+
+    def report(self, phase: PhaseConfig) -> StepReport:
+        """An empty report on steps of a phase."""
+        peak = peak_flops(self.mesh.devices.flat[0].device_kind, self.config.compute.dtype)
+        whole = peak * self.mesh.size if peak else None
+        return StepReport(self.store.sources, step_flops(self.config, phase), whole)
+
+    def batch(self, stage: Stage, step: int) -> dict[str, jax.Array]:
+        """What update `step` of the run sees."""
+        rows = functools.partial(stage.train.batch, step - stage.first)
+        return partition.global_batch(rows, self.program.rows, stage.phase.batch_size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Programs:
+    """What the devices do in a phase; compiled before the first step of a run, so that nothing
+    unsaved ever waits for a compiler."""
+
+    train: jax.stages.Compiled
+    evaluate: jax.stages.Compiled
+    start_phase: jax.stages.Compiled | None  # None: nothing left to start
+
+
+def prepare(config: Config, folder: epath.Path, job: Job) -> Run:
+    """Opens the store, plans all phases, checks that all of it fits.
+
+    Raises:
+        UserError: the store, the configuration and the folder do not fit together.
+    """
+    workdir.check_first(folder, config)
+    store = open_store(config.data.store)
+    check_vocabulary(config, store)
+    exit_if_cut(store.path, store.mapped, STORAGE)
+    with job.watch.doing("start"):  # JAX starts its devices here, together with all processes
+        mesh = partition.make_mesh(config.mesh)
+    for phase in config.phases:
+        partition.check_divides(mesh, phase.batch_size, phase.micro_batches)
+    # All phases are planned now: what does not work should not be found out after a week.
+    stages = tuple(
+        Stage(
+            index=index,
+            phase=phase,
+            first=config.phase_ends[index] - phase.steps,
+            train=make_batches(config, store, store.train, phase),
+            held_out=HeldOut(config, phase, store),
+        )
+        for index, phase in enumerate(config.phases)
+    )
+    if mesh.devices.flat[0].platform == "cpu":
+        partition.keep_memory()  # not before: planning takes a lot once
+    stages[0].train.compile_ahead()  # while XLA compiles
+    peers = job.peers
+    devices = f"{mesh.size} devices ({mesh.devices.flat[0].device_kind})"
+    if peers.num_processes > 1:
+        devices += f" in {peers.num_processes} processes"
+    only = f"{stages[0]}; " if len(stages) == 1 else ""
+    console.print(f"{len(store.train.tokens):,} training tokens; {only}{devices}")
+    description = workdir.describe(
+        config,
+        store,
+        [s.train.rows_per_epoch for s in stages],
+        mesh=mesh.shape,
+        device_kind=mesh.devices.flat[0].device_kind,
+    )
+    data = json.dumps(description["data"], sort_keys=True)
+    if len(set(peers.exchange("data", data))) > 1:
+        raise UserError(
+            f"{peers.name(peers.process_id)}: {config.data.store} is not the same store on every "
+            "machine (by digest); give all of them the same one"
+        )
+    program = make_program(config, mesh, stages[0].held_out.corpus)
+    _check_memory(program.abstract, mesh)
+    return Run(
+        config=config,
+        folder=folder,
+        store=store,
+        program=program,
+        mesh=mesh,
+        stages=stages,
+        description=description,
+        job=job,
+    )
+
+
+def _check_memory(state: Any, mesh: jax.sharding.Mesh) -> None:
+    """Raises UserError where not even the state fits: on a CPU nothing would refuse it, and the
+    system would kill some process once it is written to."""
+    of_device = sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for leaf in jax.tree.leaves(state)
+    )
+    here = mesh.local_devices
+    there: int | None
+    if here[0].platform == "cpu":  # they share the machine's
+        needed, there = of_device * len(here), _machine_memory()
+    else:
+        needed, there = of_device, (here[0].memory_stats() or {}).get("bytes_limit")
+    if there and needed > there:
+        raise UserError(
+            f"config.model: parameters and what the optimizer keeps take {needed / 1e9:,.1f} GB "
+            f"where there are {there / 1e9:,.1f} GB; make the model smaller, or split it over more "
+            "devices (config.mesh.fsdp, config.mesh.tensor)"
+        )
+
+
+def _machine_memory() -> int:
+    """Bytes."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def compile_stage(run: Run, stage: Stage, first: int) -> Programs:
+    """Everything of a phase, of which `first` updates of the run are done already."""
+    program, doing = run.program, functools.partial(run.job.watch.doing, "compile")
+    with doing():
+        train = program.compile_train(stage.train.batch(0, rows=[]), stage.phase)
+    with doing():
+        evaluate = stage.held_out.compile(program)
+    with doing():
+        starts = program.compile_start_phase() if stage.first >= max(first, 1) else None
+    return Programs(train, evaluate, starts)

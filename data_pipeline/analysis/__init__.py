@@ -1,0 +1,1 @@
+"""What a token store holds: lengths, examples, baselines."""

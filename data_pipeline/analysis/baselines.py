@@ -1,0 +1,151 @@
+"""What held-out text costs without a model: unigram and left-neighbour bigram cross-entropy.
+
+    unigram   p(w)     = (n(w) + 1) / (T + V)             over all T training tokens
+    bigram    p(w | v) = (n(v, w) + d(v) p(w)) / (n(v) + d(v))
+
+n(v, w): how often w follows v within a sentence of the training text, n(v) its sum over w, d(v)
+the number of different w: Witten and Bell's interpolation (IEEE Trans. Inf. Theory 37(4), 1991,
+method C), which has nothing to tune. The first token of a sentence has no left neighbour: unigram.
+Both are means over all held-out tokens, in nats per token. A masked language model sees both
+sides, so to beat the bigram is no feat; not to beat it says that context is hardly used.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.random.numba_jit import compiled
+
+if TYPE_CHECKING:
+    from bert_jax.data_pipeline.store.store import Split, TokenStore
+
+MOST_TOKENS: Final = 100_000_000  # of the training split that pairs are counted in
+
+
+def unigram_loss(store: "TokenStore") -> float:
+    """Cross-entropy of the held-out tokens under the training frequencies: nats per token.
+
+    Raises:
+        UserError: no held-out text.
+    """
+    _need_text(store)
+    counts = store.held_out.token_counts
+    return float(-(counts * np.log(_unigram(store))).sum() / counts.sum())
+
+
+def bigram_loss(store: "TokenStore", most_tokens: int = MOST_TOKENS) -> float:
+    """Cross-entropy of the held-out tokens given their left neighbours: nats per token.
+
+    Memory: one element of the store's type per token counted, 32 bytes per vocabulary entry. Time:
+    about 0.2 s for 27 million tokens on one core.
+
+    Args:
+        most_tokens: of a larger training split, documents evenly spread over it with at most so
+            many tokens.
+
+    Raises:
+        UserError: no held-out text.
+    """
+    _need_text(store)
+    unigram = _unigram(store)
+    split = store.held_out
+    train = _followers(store.train, store.vocab_size, spread_documents(store.train, most_tokens))
+    held_out = _followers(split, store.vocab_size, np.ones(len(split.document_lengths), bool))
+    total = _bigram_log(*train, *held_out, unigram) + np.log(unigram)[_first_tokens(split)].sum()
+    return float(-total / len(split.tokens))
+
+
+def spread_documents(split: "Split", most_tokens: int) -> np.ndarray:
+    """bool [D]: all documents, or evenly spread ones with at most `most_tokens` tokens."""
+    sizes = tokens_per_document(split)
+    share = min(1.0, most_tokens / max(len(split.tokens), 1))
+    taken = np.diff(np.floor(np.arange(len(sizes) + 1) * share)) > 0
+    taken[taken] = np.cumsum(sizes[taken]) <= most_tokens
+    return taken
+
+
+def tokens_per_document(split: "Split") -> np.ndarray:
+    """int64 [D]."""
+    ends = np.cumsum(split.sentence_lengths, dtype=np.int64)
+    last = np.cumsum(split.document_lengths, dtype=np.int64) - 1
+    return np.diff(ends[last], prepend=0)
+
+
+def _need_text(store: "TokenStore") -> None:
+    if not len(store.held_out.tokens):
+        raise UserError(
+            f"{store.path}: no held-out text; build the store with --held_out_share above 0"
+        )
+
+
+def _unigram(store: "TokenStore") -> np.ndarray:
+    """float64 [V] probabilities, counts plus one, as `Corpus` of the objectives has them."""
+    counts = store.train.token_counts + 1.0
+    return counts / counts.sum()
+
+
+def _first_tokens(split: "Split") -> np.ndarray:
+    """The first token of every sentence: [S]."""
+    lengths = split.sentence_lengths
+    return split.tokens[np.cumsum(lengths, dtype=np.int64) - lengths]
+
+
+def _followers(split: "Split", vocab_size: int, taken: np.ndarray) -> Any:
+    """Every token that has a left neighbour, sorted by that neighbour: (offsets [V + 1], ids)."""
+    of_sentence = np.repeat(taken, split.document_lengths)
+    lengths = np.asarray(split.sentence_lengths)
+    offsets, ids = _group(np.asarray(split.tokens), lengths, of_sentence, vocab_size)
+    return offsets, ids
+
+
+@compiled
+def _group(tokens, lengths, taken, vocab_size):
+    """A counting sort; int64 [V + 1] and as many tokens as there are pairs."""
+    offsets = np.zeros(vocab_size + 1, np.int64)
+    start = np.int64(0)
+    for sentence in range(len(lengths)):
+        end = start + np.int64(lengths[sentence])
+        if taken[sentence]:
+            for k in range(start, end - 1):
+                offsets[np.int64(tokens[k]) + 1] += 1
+        start = end
+    for v in range(vocab_size):
+        offsets[v + 1] += offsets[v]
+    ids = np.empty(offsets[vocab_size], tokens.dtype)
+    free = offsets[:-1].copy()
+    start = np.int64(0)
+    for sentence in range(len(lengths)):
+        end = start + np.int64(lengths[sentence])
+        if taken[sentence]:
+            for k in range(start, end - 1):
+                left = np.int64(tokens[k])
+                ids[free[left]] = tokens[k + 1]
+                free[left] += 1
+        start = end
+    return offsets, ids
+
+
+@compiled
+def _bigram_log(offsets, ids, held_offsets, held_ids, unigram):
+    """Sum of log p(w | v) over all held-out pairs."""
+    seen = np.zeros(len(unigram), np.int64)
+    total = 0.0
+    for v in range(len(unigram)):
+        begin, end = held_offsets[v], held_offsets[v + 1]
+        if begin == end:
+            continue
+        followers = ids[offsets[v] : offsets[v + 1]]
+        different = 0
+        for w in followers:
+            different += seen[w] == 0
+            seen[w] += 1
+        for w in held_ids[begin:end]:
+            if different:
+                p = (seen[w] + different * unigram[w]) / (len(followers) + different)
+            else:
+                p = unigram[w]
+            total += np.log(p)
+        for w in followers:
+            seen[w] = 0
+    return total

@@ -1,0 +1,284 @@
+"""What is in a store and in the batches made from it: counts, lengths, decoded examples."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from bert_jax.data_pipeline.analysis.baselines import tokens_per_document
+
+if TYPE_CHECKING:
+    from bert_jax.data_pipeline.batch import Batches
+    from bert_jax.data_pipeline.store.store import Split, TokenStore
+    from bert_jax.data_pipeline.tokenizer.tokenizer import SpecialIds, Tokenizer
+
+_CHUNK = 1 << 22  # tokens looked at together
+_WORD_START = "▁"  # of SentencePiece
+_INSIDE = "##"  # of WordPiece
+
+Kind = Literal["special", "plain", "masked", "random", "kept"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The documents of one source in one language."""
+
+    source: str
+    language: str
+    documents: int
+    sentences: int
+    tokens: int
+    unknown: int  # tokens that are [UNK]
+
+
+def count_groups(store: "TokenStore", split: "Split") -> list[Group]:
+    """What a split holds of every source and language, in the order of the store's."""
+    languages = len(store.languages)
+    group = split.document_source.astype(np.int64) * languages + split.document_language
+    tokens = tokens_per_document(split)
+    unknown = np.bincount(
+        np.searchsorted(np.cumsum(tokens), _positions(split.tokens, store.special.unk), "right"),
+        minlength=len(tokens),
+    )
+
+    def of(number: int) -> Group:
+        own = group == number
+        return Group(
+            store.sources[number // languages],
+            store.languages[number % languages],
+            int(own.sum()),
+            *(
+                int(of_document[own].sum())
+                for of_document in (split.document_lengths, tokens, unknown)
+            ),
+        )
+
+    return [of(number) for number in np.unique(group).tolist()]
+
+
+def _positions(tokens: np.ndarray, wanted: int) -> np.ndarray:
+    """Where an id stands."""
+    parts = [
+        start + np.flatnonzero(tokens[start : start + _CHUNK] == wanted)
+        for start in range(0, len(tokens), _CHUNK)
+    ]
+    return np.concatenate([*parts, np.empty(0, np.int64)])
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How many things have each length; `counts`: int64 [longest + 1]."""
+
+    counts: np.ndarray
+
+    @classmethod
+    def of(cls, lengths: np.ndarray) -> "Lengths":
+        return cls(np.bincount(lengths))
+
+    @property
+    def total(self) -> int:
+        return int(self.counts.sum())
+
+    @property
+    def mean(self) -> float:
+        return float(self.counts @ np.arange(len(self.counts)) / max(self.total, 1))
+
+    def quantile(self, share: float) -> int:
+        """The smallest length that at least this share of all things do not exceed; 0 if none."""
+        if not self.total:
+            return 0
+        return int(np.searchsorted(np.cumsum(self.counts), max(share * self.total, 1)))
+
+    def bins(self, most: int = 12) -> list[tuple[int, int, int]]:
+        """(shortest, longest, how many), at most `most` in all. Widths double where the longest is
+        far beyond the median, and are equal otherwise."""
+        present = np.flatnonzero(self.counts)
+        if not len(present):
+            return []
+        low, high = int(present[0]), int(present[-1])
+        if high > 8 * max(self.quantile(0.5), 1):
+            first = max(high >> (most - 1), 1)
+            edges = [low, *(e for e in (first << k for k in range(most)) if low < e <= high)]
+        else:
+            edges = list(range(low, high + 1, -(-(high - low + 1) // most)))
+        ends = [*(e - 1 for e in edges[1:]), high]
+        return [(a, b, int(self.counts[a : b + 1].sum())) for a, b in zip(edges, ends, strict=True)]
+
+
+@dataclass
+class ExampleCounts:
+    """What the rows of an epoch hold, added up batch by batch."""
+
+    sources: int
+    mask_id: int
+    rows: int = 0
+    slots: int = 0  # places for tokens in these rows
+    tokens: int = 0  # taken by a token, specials included
+    masked: int = 0  # predictions whose token became [MASK]
+    random: int = 0  # … another token
+    kept: int = 0  # … stayed, or was drawn again
+    lengths: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    predictions: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    labels: np.ndarray | None = None  # int64 [sources, 2] of pairs; None where there are none
+
+    def add(self, batch: Mapping[str, np.ndarray]) -> None:
+        """Rows of nothing but padding do not count."""
+        ids = batch["example_ids"]
+        filled = ids[:, 0] > 0
+        self.rows += int(filled.sum())
+        self.slots += int(filled.sum()) * ids.shape[1]
+        most = int(ids.max(initial=0)) + 1
+        name = np.arange(len(ids))[:, None] * most + ids  # of every example; padding has number 0
+        length = np.bincount(name[ids > 0], minlength=len(ids) * most)
+        self.tokens += int(length.sum())
+        self.lengths = _sum(self.lengths, np.bincount(length[length > 0]))
+        row, slot = np.nonzero(batch["masked_weights"])
+        position, label = (batch[key][row, slot] for key in ("masked_positions", "masked_labels"))
+        predicted = np.bincount(name[row, position], minlength=len(length))
+        self.predictions = _sum(self.predictions, np.bincount(predicted[length > 0]))
+        now = batch["input_ids"][row, position]
+        masked, kept = now == self.mask_id, now == label
+        self.masked += int(masked.sum())
+        self.kept += int((kept & ~masked).sum())
+        self.random += int((~kept & ~masked).sum())
+        if "pair_labels" in batch:
+            there = batch["pair_weights"] > 0
+            both = batch["pair_sources"][there] * 2 + batch["pair_labels"][there]
+            counted = np.bincount(both, minlength=2 * self.sources).reshape(-1, 2)
+            self.labels = counted if self.labels is None else self.labels + counted
+
+    @property
+    def examples(self) -> int:
+        return int(self.lengths.sum())
+
+    @property
+    def predicted(self) -> int:
+        return self.masked + self.random + self.kept
+
+
+def _sum(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Of counts of different lengths."""
+    total = np.zeros(max(len(one), len(other)), np.int64)
+    total[: len(one)] += one
+    total[: len(other)] += other
+    return total
+
+
+def count_examples(store: "TokenStore", batches: "Batches", most_slots: int) -> ExampleCounts:
+    """Epoch 0, or as many of its rows, in their random order, as `most_slots` token places hold."""
+    counts = ExampleCounts(len(store.sources), store.special.mask)
+    for index in range(batches.batches_once):
+        counts.add(batches.once(index))
+        if counts.slots >= most_slots:
+            break
+    return counts
+
+
+@dataclass(frozen=True)
+class ShownToken:
+    """One position of an example, for people."""
+
+    text: str
+    space: bool  # before it
+    kind: Kind
+    original: str = ""  # of a position to predict
+    edge: bool = False  # next to a span of the span boundary objective
+
+
+@dataclass(frozen=True)
+class ShownExample:
+    """One example of a row, for people."""
+
+    row: int
+    number: int  # in the row, from 1
+    label: int | None  # of the pair, if there is one
+    source: int | None
+    tokens: tuple[ShownToken, ...]
+
+    @property
+    def predictions(self) -> int:
+        return sum(token.kind not in ("special", "plain") for token in self.tokens)
+
+
+class Vocabulary:
+    """Ids as people read them; characters that would steer a terminal are replaced.
+
+    Running text joins the pieces of a word; a piece behind a special or predicted token keeps its
+    mark ("##" or "▁"), so that what was joined stays visible.
+    """
+
+    def __init__(self, tokenizer: "Tokenizer", special: "SpecialIds") -> None:
+        entries = [tokenizer.token(i) for i in range(tokenizer.vocab_size)]
+        self._entries = ["".join(c if c.isprintable() else "\ufffd" for c in e) for e in entries]
+        self._sentencepiece = any(entry.startswith(_WORD_START) for entry in entries)
+        self.special = special
+
+    def entry(self, index: int) -> str:
+        """The entry itself, with its mark for a word's start or inside."""
+        return self._entries[index]
+
+    def plain(self, index: int) -> tuple[str, bool]:
+        """(text, whether a space stands before it) in running text."""
+        entry = self._entries[index]
+        if index in self.special:
+            return entry, True
+        if self._sentencepiece:
+            return entry.removeprefix(_WORD_START) or entry, entry.startswith(_WORD_START)
+        return entry.removeprefix(_INSIDE) or entry, not entry.startswith(_INSIDE)
+
+
+def decode(
+    batch: Mapping[str, np.ndarray], vocabulary: Vocabulary, rows: Sequence[int] | None = None
+) -> list[ShownExample]:
+    """The examples of a batch, numbered by its lines (or as `rows` says)."""
+    lines = range(len(batch["input_ids"]))
+    return [
+        example
+        for line, row in zip(lines, lines if rows is None else rows, strict=True)
+        for example in _decode_row({k: v[line] for k, v in batch.items()}, vocabulary, row)
+    ]
+
+
+def _decode_row(
+    line: Mapping[str, np.ndarray], vocabulary: Vocabulary, row: int
+) -> list[ShownExample]:
+    slots = np.flatnonzero(line["masked_weights"])
+    labels = dict(
+        zip(
+            line["masked_positions"][slots].tolist(),
+            line["masked_labels"][slots].tolist(),
+            strict=True,
+        )
+    )
+    edges: set[int] = set()
+    if "span_weights" in line:
+        spans = np.flatnonzero(line["span_weights"])
+        edges = {int(p) for side in ("span_left", "span_right") for p in line[side][spans]}
+
+    def show(position: int, after: Kind) -> ShownToken:
+        index, edge = int(line["input_ids"][position]), position in edges
+        if position in labels:
+            label = labels[position]
+            kind: Kind = "kept" if index == label else "random"
+            if index == vocabulary.special.mask:
+                kind = "masked"
+            return ShownToken(vocabulary.entry(index), True, kind, vocabulary.entry(label), edge)
+        if index in (vocabulary.special.cls, vocabulary.special.sep):
+            return ShownToken(vocabulary.entry(index), True, "special", edge=edge)
+        if after == "plain":
+            return ShownToken(*vocabulary.plain(index), "plain", edge=edge)
+        return ShownToken(vocabulary.entry(index), True, "plain", edge=edge)
+
+    shown = []
+    for number in range(1, int(line["example_ids"].max(initial=0)) + 1):
+        positions = np.flatnonzero(line["example_ids"] == number).tolist()
+        label = source = None
+        if "pair_labels" in line:
+            label = int(line["pair_labels"][number - 1])
+            source = int(line["pair_sources"][number - 1])
+        tokens: list[ShownToken] = []
+        for position in positions:
+            tokens.append(show(position, tokens[-1].kind if tokens else "special"))
+        shown.append(ShownExample(row, number, label, source, tuple(tokens)))
+    return shown

@@ -1,0 +1,1 @@
+"""Build a token store from raw text, in several processes."""

@@ -1,0 +1,207 @@
+"""Shards -> a store: documents are dealt out to the splits, arrays concatenated. Streams."""
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bert_jax.data_pipeline.build.shard import Unit, open_shard
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.sources import SourceSpec, kind_of
+from bert_jax.data_pipeline.sources.finding import printable
+from bert_jax.data_pipeline.store.manifest import ARRAYS, SPLITS, token_type
+from bert_jax.data_pipeline.store.writer import ArrayWriter, write_manifest
+from bert_jax.data_pipeline.text.sentences import splitter
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+
+FEW_DOCUMENTS = 4  # below this a source has a warning
+_SMALLEST_HELD_OUT = 2  # NSP takes its random second sentence from another document
+
+
+class _Run(NamedTuple):
+    """Documents of one shard that follow one another in one split."""
+
+    source: int
+    documents: np.ndarray
+    sentences: np.ndarray
+    tokens: np.ndarray
+
+
+def merge(
+    units: Sequence[Unit],
+    sources: Sequence[SourceSpec],
+    tokenizer: Tokenizer,
+    folder: Path,
+    *,
+    left_out: Sequence[Mapping[str, Any]],
+    held_out_share: float,
+    build_digest: str,
+) -> list[dict[str, Any]]:
+    """Write a whole store folder from finished shards; returns the manifest's source entries.
+
+    Args:
+        left_out: of each source, as `Found.entry` gives it.
+
+    Raises:
+        UserError: a source of which nothing is left.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    kind = token_type(tokenizer.vocab_size)
+    of_source = [[unit for unit in units if unit.source is spec] for spec in sources]
+    limits = [_held_out_limit(own, kind, held_out_share) for own in of_source]
+    entries = [
+        {**_entry(spec, own, kind), "left_out": out}
+        for spec, own, out in zip(sources, of_source, left_out, strict=True)
+    ]
+    languages = sorted({spec.language for spec in sources})
+    files: dict[str, dict[str, Any]] = {}
+
+    def runs(held_out: bool) -> Iterator[_Run]:
+        for source, own in enumerate(of_source):
+            for unit in own:
+                yield from _runs(unit, kind, source, limits[source], held_out)
+
+    for split in SPLITS:
+        held_out = split == "held_out"
+        sizes = [Counter[str]() for _ in sources]
+        for run in runs(held_out):
+            sizes[run.source]["documents"] += len(run.documents)
+            sizes[run.source]["sentences"] += len(run.sentences)
+            sizes[run.source]["tokens"] += len(run.tokens)
+        for entry, size in zip(entries, sizes, strict=True):
+            entry["splits"][split] = {n: size[n] for n in ("documents", "sentences", "tokens")}
+        language_of = [languages.index(spec.language) for spec in sources]
+        written = _write_split(
+            folder / split, runs(held_out), sum(sizes, Counter()), language_of, tokenizer.vocab_size
+        )
+        files |= {f"{split}/{name}": value for name, value in written.items()}
+    _check_yield(entries)
+    write_manifest(
+        folder,
+        tokenizer=tokenizer,
+        sources=entries,
+        languages=languages,
+        held_out_share=held_out_share,
+        build_digest=build_digest,
+        files=files,
+    )
+    return entries
+
+
+def held_out_count(documents: int, share: float) -> int:
+    """Documents held out of so many: a share, at least two, at most half of them."""
+    return min(max(round(share * documents), _SMALLEST_HELD_OUT), documents // 2)
+
+
+def _held_out_limit(units: Sequence[Unit], kind: np.dtype, share: float) -> int:
+    """The highest hash of a held-out document of this source, -1 if there is none.
+
+    Equal texts count once: they have one hash and so stay on one side.
+    """
+    hashes = [open_shard(unit, kind).hashes for unit in units]
+    distinct = np.unique(np.concatenate([*hashes, np.empty(0, np.uint64)]))
+    count = held_out_count(len(distinct), share)
+    return int(distinct[count - 1]) if count else -1
+
+
+def _runs(unit: Unit, kind: np.dtype, source: int, limit: int, held_out: bool) -> Iterator[_Run]:
+    shard = open_shard(unit, kind)
+    kept = shard.documents > 0
+    documents = shard.documents[kept]
+    side = np.array([int(value) <= limit for value in shard.hashes[kept]], bool)
+    sentence_at = np.concatenate([[0], np.cumsum(documents, dtype=np.int64)])
+    token_at = np.concatenate([[0], np.cumsum(shard.sentences, dtype=np.int64)])[sentence_at]
+    for a, b in pairwise([0, *(np.flatnonzero(np.diff(side)) + 1).tolist(), len(documents)]):
+        if a < b and side[a] == held_out:
+            sentences = shard.sentences[sentence_at[a] : sentence_at[b]]
+            yield _Run(source, documents[a:b], sentences, shard.tokens[token_at[a] : token_at[b]])
+
+
+def _write_split(
+    folder: Path,
+    runs: Iterator[_Run],
+    size: Counter[str],
+    language_of: Sequence[int],
+    vocab_size: int,
+) -> dict[str, dict[str, Any]]:
+    lengths = {"tokens": size["tokens"], "sentence_lengths": size["sentences"]}
+    lengths |= dict.fromkeys(ARRAYS.keys() - {*lengths, "token_counts"}, size["documents"])
+    counts = np.zeros(vocab_size, np.int64)
+    with ExitStack() as opened:
+
+        def writer(name: str, dtype: np.dtype, length: int) -> ArrayWriter:
+            return opened.enter_context(ArrayWriter(folder / f"{name}.npy", dtype, length))
+
+        writers = {
+            name: writer(name, np.dtype(ARRAYS[name] or token_type(vocab_size)), length)
+            for name, length in lengths.items()
+        }
+        for run in runs:
+            writers["tokens"].append(run.tokens)
+            writers["sentence_lengths"].append(run.sentences)
+            writers["document_lengths"].append(run.documents)
+            for name, index in (("source", run.source), ("language", language_of[run.source])):
+                writers[f"document_{name}"].append(np.full(len(run.documents), index, np.uint16))
+            counts += np.bincount(run.tokens, minlength=vocab_size)
+        writers["token_counts"] = writer("token_counts", counts.dtype, vocab_size)
+        writers["token_counts"].append(counts)
+        return {f"{name}.npy": writer.close() for name, writer in writers.items()}
+
+
+def _entry(spec: SourceSpec, units: Sequence[Unit], kind: np.dtype) -> dict[str, Any]:
+    """The manifest entry of a source, its splits still empty."""
+    summaries = [open_shard(unit, kind).summary for unit in units]
+    total: Counter[str] = Counter()
+    rules: Counter[str] = Counter()
+    for summary in summaries:
+        total.update({k: v for k, v in summary.items() if isinstance(v, int)})
+        rules.update(summary["rules"])
+    cut_files = [printable(file) for summary in summaries for file in summary["cut_files"]]
+    return {
+        "name": spec.name,
+        "kind": spec.kind,
+        "language": spec.language,
+        "splitter": splitter(),
+        "files": sum(len(unit.files) for unit in units),
+        "bytes": sum(unit.bytes for unit in units),
+        "documents": total["documents"],
+        "characters": total["characters"],
+        "rules": dict(rules),
+        "dropped": {
+            "documents": total["dropped_documents"],
+            "sentences": total["dropped_sentences"],
+        },
+        "warnings": _warnings(spec, total, cut_files),
+        "splits": {},
+    }
+
+
+def _warnings(spec: SourceSpec, total: Counter[str], cut_files: Sequence[str]) -> list[str]:
+    warnings = []
+    if cut_files:
+        warnings.append(
+            f"{len(cut_files)} files with {kind_of(spec).CUT_BECAUSE} (such as {cut_files[0]}): "
+            f"cut into {total['cut_documents']} documents of {spec.document_lines} lines; "
+            f"{kind_of(spec).CUT_REMEDY}, or choose another length with ,lines=N in --source"
+        )
+    kept = total["documents"] - total["dropped_documents"]
+    if kept < FEW_DOCUMENTS:
+        warnings.append(
+            f"only {kept} documents with text: too few to hold any out or to draw random second "
+            "sentences from; next-sentence prediction needs several in each split"
+        )
+    return warnings
+
+
+def _check_yield(entries: Sequence[dict[str, Any]]) -> None:
+    for entry in entries:
+        if not any(split["documents"] for split in entry["splits"].values()):
+            raise UserError(
+                f"source {entry['name']!r}: no text left of {entry['documents']} documents in "
+                f"{entry['files']} files after cleaning; check its kind and path"
+            )

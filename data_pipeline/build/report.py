@@ -1,0 +1,75 @@
+"""What a build says on the terminal: what it reads, what it leaves out, what came of it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.sources import Found, SourceSpec
+from bert_jax.data_pipeline.sources.finding import told
+from bert_jax.data_pipeline.store.manifest import SPLITS
+
+
+def print_found(
+    console: Console, sources: Sequence[SourceSpec], found: Sequence[Found], progress: bool
+) -> None:
+    """What each source reads (where progress is shown) and, always, what it leaves out."""
+    for spec, there in zip(sources, found, strict=True):
+        if progress:
+            count = f"{len(there.files):,} file{'s' * (len(there.files) != 1)}"
+            console.print(escape(f"{spec.name}: {count} read as {spec.kind}"), soft_wrap=True)
+        for line in told(there.entry()):
+            text = escape(f"{spec.name}: left out: {line}")
+            console.print(f"[bold yellow]warning:[/] {text}", soft_wrap=True)
+
+
+def check_found(sources: Sequence[SourceSpec], found: Sequence[Found]) -> None:
+    """UserError for the first source that leaves anything of its folder out."""
+    for spec, there in zip(sources, found, strict=True):
+        if lines := told(there.entry()):
+            raise UserError(
+                f"--strict: source {spec.name!r} leaves out {'; '.join(lines)}; "
+                "move that away, or build without --strict"
+            )
+
+
+def check_dropped(entries: Sequence[Mapping[str, Any]]) -> None:
+    """UserError for the first source (of a manifest) with text that came to nothing."""
+    for entry in entries:
+        lines = [f"{count:,} {what}" for what, count in sorted(entry["dropped"].items()) if count]
+        if lines:
+            raise UserError(
+                f"--strict: {' and '.join(lines)} of source {entry['name']!r} have no text or no "
+                "tokens and are left out; mend them, or build without --strict"
+            )
+
+
+def print_tables(console: Console, entries: Sequence[dict[str, Any]]) -> None:
+    """What was found per source, and how often each cleaning rule fired."""
+    found = Table("", *(entry["name"] for entry in entries), title="Token store")
+    found.add_row("files", *(f"{entry['files']:,}" for entry in entries))
+    found.add_row("MB", *(f"{entry['bytes'] / 1e6:.1f}" for entry in entries))
+    found.add_row("documents found", *(f"{entry['documents']:,}" for entry in entries))
+    found.add_row("… without text", *(f"{entry['dropped']['documents']:,}" for entry in entries))
+    dropped = (f"{entry['dropped']['sentences']:,}" for entry in entries)
+    found.add_row("sentences without tokens", *dropped)
+    for split in SPLITS:
+        for unit in ("documents", "sentences", "tokens"):
+            values = (f"{entry['splits'][split][unit]:,}" for entry in entries)
+            found.add_row(f"{split.replace('_', '-')} {unit}", *values)
+    console.print(found)
+    rules = Table("rule", *(entry["name"] for entry in entries), title="Times a rule fired")
+    for rule in sorted({rule for entry in entries for rule in entry["rules"]}):
+        rules.add_row(rule, *(f"{entry['rules'].get(rule, 0):,}" for entry in entries))
+    if rules.row_count:
+        console.print(rules)
+
+
+def print_warnings(console: Console, entries: Sequence[dict[str, Any]]) -> None:
+    for entry in entries:
+        for warning in entry["warnings"]:
+            text = escape(f"{entry['name']}: {warning}")
+            console.print(f"[bold yellow]warning:[/] {text}", soft_wrap=True)

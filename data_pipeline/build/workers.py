@@ -1,0 +1,142 @@
+"""Run independent jobs over a pool of processes, with a progress bar.
+
+Processes are spawned, not forked: a fork copies whatever threads held at that moment. A program
+that calls this with more than one worker therefore needs `if __name__ == "__main__":`.
+"""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from bert_jax.data_pipeline.errors import UserError
+
+_REFRESH = 0.2  # seconds
+_PARALLELISM = "TOKENIZERS_PARALLELISM"  # one worker is one core: the pool is the parallelism
+
+Job = TypeVar("Job")
+Report = Callable[[int], None]
+_counter: Any = None  # bytes done by all workers together; set in each by `_start`
+
+
+def available_cores() -> int:
+    """Cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def run(
+    work: Callable[[Job, Report], None],
+    jobs: Sequence[Job],
+    *,
+    total_bytes: int,
+    done_bytes: int = 0,
+    workers: int | None = None,
+    title: str = "",
+    progress: bool = True,
+) -> None:
+    """Call `work(job, report)` for every job.
+
+    Args:
+        work: a module-level function (it is pickled); calls `report(bytes)` as it goes.
+        total_bytes: what all reports add up to, together with `done_bytes` from earlier runs.
+        workers: processes; None takes every core, 1 stays in this process.
+        title: stands before the progress bar, which goes to standard error.
+
+    Raises:
+        UserError: a worker process died; or whatever `work` raised first.
+    """
+    workers = min(workers or available_cores(), len(jobs))
+    with byte_bar(title, total_bytes, done_bytes, progress) as update:
+        if workers > 1:
+            _run_pool(work, jobs, workers, lambda done: update(done_bytes + done))
+        else:
+            _run_here(work, jobs, lambda done: update(done_bytes + done))
+
+
+def _run_here(
+    work: Callable[[Job, Report], None], jobs: Sequence[Job], update: Callable[[int], None]
+) -> None:
+    done = 0
+
+    def report(count: int) -> None:
+        nonlocal done
+        done += count
+        update(done)
+
+    before = os.environ.get(_PARALLELISM)
+    os.environ[_PARALLELISM] = "false"
+    try:
+        for job in jobs:
+            work(job, report)
+    finally:
+        if before is None:
+            del os.environ[_PARALLELISM]
+        else:
+            os.environ[_PARALLELISM] = before
+
+
+def _run_pool(
+    work: Callable[[Job, Report], None],
+    jobs: Sequence[Job],
+    workers: int,
+    update: Callable[[int], None],
+) -> None:
+    context = multiprocessing.get_context("spawn")
+    counter = context.Value("q", 0)
+    pool = ProcessPoolExecutor(workers, context, _start, (counter,))
+    try:
+        pending: set[Future[None]] = {pool.submit(_call, work, job) for job in jobs}
+        while pending:
+            finished, pending = wait(pending, _REFRESH, FIRST_EXCEPTION)
+            for future in finished:
+                future.result()
+            update(counter.value)
+    except BrokenProcessPool:
+        raise UserError(
+            "a worker process died (killed, or out of memory); what is finished is kept: run the "
+            "same command again, with fewer --workers if memory ran out"
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _start(counter: Any) -> None:
+    """First thing in a worker."""
+    global _counter
+    _counter = counter
+    os.environ[_PARALLELISM] = "false"
+    # Ctrl-C reaches every process of the terminal; a worker ends without a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _call(work: Callable[[Job, Report], None], job: Job) -> None:
+    work(job, _report)
+
+
+def _report(count: int) -> None:
+    with _counter.get_lock():
+        _counter.value += count
+
+
+@contextmanager
+def byte_bar(title: str, total: int, start: int, shown: bool) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error with speed and time left; yields what sets the bytes done."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), disable=not shown) as bar:
+        task = bar.add_task(title, total=total, completed=start)
+        yield lambda done: bar.update(task, completed=done)

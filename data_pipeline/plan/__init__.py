@@ -1,0 +1,1 @@
+"""Which examples each batch of an epoch holds, computed once and kept."""

@@ -1,0 +1,113 @@
+"""The plans of a phase, kept: in memory and on disk, under a hash of everything they depend on.
+
+So resuming anywhere is a look-up, and a cache that is lost or damaged is planned again.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from bert_jax.data_pipeline.plan.files import LAYOUT, Put, find, keep, remove
+from bert_jax.data_pipeline.plan.plan import COLUMNS, VERSION, Plan, PlanSpec, plan_epoch
+
+if TYPE_CHECKING:
+    from bert_jax.data_pipeline.store.store import Split
+
+KEPT: Final = 8  # epochs at hand, in memory (mapped) and as files; one takes 0.4 bytes a token
+
+
+class Plans:
+    """The plans of all epochs of one phase, cached in `cache_dir`.
+
+    Safe to use from several threads and processes at once. Of the epochs that are used, the last
+    few stay in memory; files of epochs further back are removed, those of epoch 0 apart, which
+    says how many rows every epoch has, and those of fixed plans (dupe_factor), which come again.
+    """
+
+    def __init__(
+        self,
+        split: "Split",
+        spec: PlanSpec,
+        cache_dir: str | os.PathLike[str],
+        *,
+        sources: Sequence[str] = (),
+        languages: Sequence[str] = (),
+    ) -> None:
+        self._split, self._spec = split, spec
+        self._names = {"sources": sources, "languages": languages}
+        self._cache_dir = Path(cache_dir)
+        weighed = tuple(sources) if spec.source_weights else ()  # by name, the split has numbers
+        depends_on = (VERSION, LAYOUT, split.digest, dataclasses.asdict(spec), weighed)
+        digest = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
+        self._name = f"plan-{digest[:32]}"
+        self._lock = threading.Lock()
+        self._plans: dict[int, Future[Plan]] = {}  # the one asked for last is the last
+        self._planner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="plan")
+
+    @property
+    def rows(self) -> int:
+        """Rows of every epoch of the phase: what epoch 0 gives."""
+        return self.epoch(0).rows
+
+    def epoch(self, epoch: int) -> Plan:
+        """The plan of an epoch: from memory, from the cache, or made now."""
+        future, mine = self._claim(self._spec.planned(epoch))
+        if mine:
+            self._fulfil(self._spec.planned(epoch), future)
+        return future.result()
+
+    def prepare(self, epoch: int) -> None:
+        """Have the plan of an epoch made in the background. Should that fail, whoever asks for the
+        plan makes it, and meets the error."""
+        future, mine = self._claim(self._spec.planned(epoch))
+        if mine:
+            self._planner.submit(self._fulfil, self._spec.planned(epoch), future)
+
+    def _claim(self, epoch: int) -> tuple[Future[Plan], bool]:
+        with self._lock:
+            future = self._plans.pop(epoch, None)
+            mine = future is None
+            self._plans[epoch] = future = future or Future()
+            for other in [e for e, plan in self._plans.items() if plan.done()][:-KEPT]:
+                del self._plans[other]
+            return future, mine
+
+    def _fulfil(self, epoch: int, future: Future[Plan]) -> None:
+        try:
+            future.set_result(self._open_or_make(epoch))
+        except BaseException as error:
+            with self._lock:
+                self._plans.pop(epoch, None)  # the next to ask tries again
+            future.set_exception(error)
+
+    def _open_or_make(self, epoch: int) -> Plan:
+        folder = self._folder(epoch)
+        columns = find(folder, COLUMNS)
+        if columns is None:
+            if os.path.lexists(folder):
+                print(f"{folder}: a damaged plan; it is made again", file=sys.stderr, flush=True)
+            columns = keep(folder, COLUMNS, functools.partial(self._fill, epoch))
+        if not self._spec.dupe_factor:
+            self._remove_behind(epoch)
+        return Plan(**columns)
+
+    def _remove_behind(self, epoch: int) -> None:
+        for folder in self._cache_dir.glob(f"{self._name}-*"):
+            number = folder.name.removeprefix(f"{self._name}-")
+            if number.isdecimal() and 0 < int(number) <= epoch - KEPT:
+                remove(folder)
+
+    def _fill(self, epoch: int, put: Put) -> None:
+        plan_epoch(self._split, self._spec, epoch, put, **self._names)
+        self._split.files.check()  # a plan of other lengths must not be kept under this name
+
+    def _folder(self, epoch: int) -> Path:
+        return self._cache_dir / f"{self._name}-{epoch}"

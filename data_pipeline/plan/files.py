@@ -1,0 +1,150 @@
+"""A folder of columns: one-dimensional `.npy` files written piece by piece, with checksums.
+
+Whoever makes a folder writes it under a name of its own and renames it when it is complete, so
+that several processes may race. A file that is mapped stays readable when its folder is removed.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import uuid
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import numpy as np
+
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.storage.atomic import publish
+
+Put = Callable[[str, np.ndarray], None]  # append values to the column of a name
+LAYOUT: Final = 2  # of a folder; 1 did not say under which name it was written
+_MANIFEST: Final = "plan.json"
+_CHUNK: Final = 1 << 20  # bytes read together
+
+
+class _Column:
+    """A `.npy` file of a length known only at the end."""
+
+    def __init__(self, path: Path, dtype: np.dtype) -> None:
+        self._dtype, self._length, self._crc = dtype, 0, 0
+        self._file: BinaryIO = path.open("wb")
+        self._write_header()
+        self._start = self._file.tell()
+
+    def _write_header(self) -> None:
+        # numpy leaves room in a header for any length.
+        header = {"descr": self._dtype.str, "fortran_order": False, "shape": (self._length,)}
+        np.lib.format.write_array_header_1_0(self._file, header)
+
+    def append(self, values: np.ndarray) -> None:
+        data = np.ascontiguousarray(values, self._dtype).view(np.uint8).data
+        self._file.write(data)
+        self._crc = zlib.crc32(data, self._crc)
+        self._length += len(values)
+
+    def finish(self) -> str:
+        """Complete the file; its checksum."""
+        self._file.seek(0)
+        self._write_header()
+        if self._file.tell() != self._start:
+            raise ValueError(f"{self._file.name}: a header of another size for {self._length}")
+        self._file.close()
+        return _checksum(self._dtype, self._length, self._crc)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _checksum(dtype: np.dtype, length: int, crc: int) -> str:
+    return f"{dtype.str} {length} {crc:08x}"
+
+
+def keep(
+    folder: Path, columns: Mapping[str, np.dtype], fill: Callable[[Put], None]
+) -> dict[str, np.ndarray]:
+    """Have `fill` put values into the columns of a folder; the columns, memory-mapped.
+
+    Where another process has finished the same folder before, that one stays. UserError where the
+    folder cannot be written.
+    """
+    making = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}.tmp")
+    files: dict[str, _Column] = {}
+    try:
+        making.mkdir(parents=True)
+        for name, dtype in columns.items():
+            files[name] = _Column(making / f"{name}.npy", np.dtype(dtype))
+        fill(lambda name, values: files[name].append(values))
+        checksums = {name: file.finish() for name, file in files.items()}
+        manifest = {"name": folder.name, "columns": checksums}
+        (making / _MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+        kept: dict[str, np.ndarray] = {name: _map(making, name) for name in columns}
+    except BaseException as error:
+        for file in files.values():
+            file.close()
+        shutil.rmtree(making, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise UserError(
+                f"cannot write a plan to {folder.parent} ({error.strerror}): "
+                "free some space there, or choose another cache folder"
+            ) from error
+        raise
+    _publish(making, folder, columns)
+    return kept
+
+
+def find(folder: Path, columns: Mapping[str, np.dtype]) -> dict[str, np.ndarray] | None:
+    """The columns in a folder, memory-mapped; None where anything of it is not as written, or it
+    was written under another name: a name stands for what the columns were made from."""
+    try:
+        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        if manifest["name"] != folder.name or set(manifest["columns"]) != set(columns):
+            return None
+        found: dict[str, np.ndarray] = {}
+        for name, dtype in columns.items():
+            column = found[name] = _map(folder, name)
+            if column.ndim != 1 or column.dtype != dtype:
+                return None
+            if _checksum_of(folder / f"{name}.npy", column) != manifest["columns"][name]:
+                return None
+    except Exception:  # numpy and json raise anything about bytes that are not theirs
+        return None
+    return found
+
+
+def _map(folder: Path, name: str) -> np.memmap:
+    return np.lib.format.open_memmap(folder / f"{name}.npy", mode="r")
+
+
+def _checksum_of(path: Path, column: np.memmap) -> str:
+    """By reading the file: looking at all of a map would make it part of the process' memory."""
+    crc = 0
+    with path.open("rb") as file:
+        file.seek(column.offset)
+        while data := file.read(_CHUNK):
+            crc = zlib.crc32(data, crc)
+    return _checksum(column.dtype, column.size, crc)
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder (or whatever has its name) at once, as others see it; nothing happens where
+    there is none."""
+    doomed = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}.removed")
+    with contextlib.suppress(OSError):
+        folder.rename(doomed)
+        if doomed.is_dir() and not doomed.is_symlink():
+            shutil.rmtree(doomed, ignore_errors=True)
+        else:
+            doomed.unlink()
+
+
+def _publish(making: Path, folder: Path, columns: Mapping[str, np.dtype]) -> None:
+    """Move a finished folder into place; of several processes the first wins."""
+    with contextlib.suppress(OSError):
+        if os.path.lexists(folder) and find(folder, columns) is None:
+            remove(folder)
+        publish(making, folder)
+        return
+    shutil.rmtree(making, ignore_errors=True)

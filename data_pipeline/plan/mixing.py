@@ -1,0 +1,106 @@
+"""How often an epoch visits each document: weights per source, smoothing per language.
+
+A document of source s and language l is visited w_s · f_l times in expectation: the whole part
+always, the rest with that probability, by a draw per document and epoch. w_s is the source's
+weight. f_l = (p_l**a / sum_k p_k**a) / p_l makes language l a share of all tokens proportional to
+p_l**a, where p_l is its share after the source weights (exponentially smoothed weighting of
+multilingual BERT, a = 0.7: github.com/google-research/bert/blob/master/multilingual.md). The
+expected number of tokens of an epoch does not change with a.
+"""
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.random.draws import chance, draw, fold, threshold
+from bert_jax.data_pipeline.random.numba_jit import compiled
+
+if TYPE_CHECKING:
+    from bert_jax.data_pipeline.store.store import Split
+
+# Of a document in an epoch: its weight, and with its language's factor.
+_MOST_VISITS: Final = 10_000
+_MOST_SMOOTHING: Final = 10  # above it only the largest language would be read
+
+
+def expected_visits(
+    split: "Split",
+    document_tokens: np.ndarray,
+    source_weights: Mapping[str, float],
+    language_smoothing: float,
+    sources: Sequence[str],
+) -> np.ndarray:
+    """Expected visits of each document in an epoch: float64 [D].
+
+    document_tokens: int64 [D]. sources: names of the split's sources, in the order of their
+    indices; a source without a weight has 1. UserError for a weight of a source that does not
+    exist, and where no document is left.
+    """
+    unknown = sorted(set(source_weights) - set(sources))
+    if unknown:
+        close = difflib.get_close_matches(unknown[0], sources, n=1, cutoff=0.5)
+        valid = ", ".join(sources) or "none has a name"
+        hint = f"did you mean {close[0]}?" if close else f"sources of the store: {valid}"
+        raise UserError(f'source_weights: no source is called "{unknown[0]}"; {hint}')
+    names = list(sources) + [""] * (int(split.document_source.max(initial=0)) + 1 - len(sources))
+    weight = np.array([source_weights.get(name, 1.0) for name in names])[split.document_source]
+    if not np.any(weight > 0):
+        raise UserError(
+            f'source_weights leave nothing of the "{split.name}" split: all its sources have '
+            "weight 0; give one of them more"
+        )
+    if language_smoothing == 1.0:
+        return weight
+    tokens = np.bincount(split.document_language, weight * document_tokens)
+    visits = weight * smoothing(tokens, language_smoothing)[split.document_language]
+    if visits.max() > _MOST_VISITS:
+        raise UserError(
+            f"language_smoothing {language_smoothing:g}: the rarest language would be "
+            f"read {visits.max():,.0f} times an epoch, above {_MOST_VISITS:,}; choose one nearer 1"
+        )
+    return visits
+
+
+def smoothing(tokens: np.ndarray, exponent: float) -> np.ndarray:
+    """The factor f_l by which each language's tokens (float64 [L]) are read: float64 [L]."""
+    share = tokens / tokens.sum()
+    there = share > 0
+    powers = np.where(there, share, 1.0) ** exponent * there
+    return np.divide(powers / powers.sum(), share, out=np.ones_like(share), where=there)
+
+
+def check(source_weights: Sequence[tuple[str, float]], language_smoothing: float) -> None:
+    """UserError for a weight or an exponent that cannot be meant."""
+    for name, weight in source_weights:
+        if not (math.isfinite(weight) and weight >= 0):
+            raise UserError(f"source_weights: {name}={weight:g} is not 0 or a positive number")
+        if weight > _MOST_VISITS:
+            raise UserError(f"source_weights: {name}={weight:g} is above {_MOST_VISITS:,}")
+    names = [name for name, _ in source_weights]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f'source_weights: "{name}" has more than one weight; keep one')
+    if not (math.isfinite(language_smoothing) and language_smoothing >= 0):
+        raise UserError(f"language_smoothing {language_smoothing:g} is not 0 or a positive number")
+    if language_smoothing > _MOST_SMOOTHING:
+        raise UserError(f"language_smoothing {language_smoothing:g} is above {_MOST_SMOOTHING}")
+
+
+def draw_visits(expected: np.ndarray, key: np.uint64) -> np.ndarray:
+    """Visits of each document in one epoch: int32 [D], `expected` rounded down or up by chance."""
+    visits = np.floor(expected).astype(np.int32)
+    rest = expected - visits
+    parts, place = np.unique(rest, return_inverse=True)
+    limits = np.array([threshold(part) for part in parts.tolist()], np.uint64)
+    _round_up(key, limits[place], visits)
+    return visits
+
+
+@compiled
+def _round_up(key, limits, visits):
+    for document in range(len(visits)):
+        visits[document] += chance(draw(fold(key, document), 0), limits[document])

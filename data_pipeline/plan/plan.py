@@ -1,0 +1,316 @@
+"""The plan of an epoch: which tokens make which example, and which examples make which row.
+
+A plan is a pure function of (split, PlanSpec, epoch); `plan_cache` keeps it.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+import numpy as np
+
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.pairing import (
+    MODES,
+    PAIRS,
+    SEPARATED,
+    Examples,
+    Pairing,
+    Pools,
+    Separators,
+    Texts,
+    make_examples,
+)
+from bert_jax.data_pipeline.pairing.lengths import document_tokens, read_only
+from bert_jax.data_pipeline.plan import mixing
+from bert_jax.data_pipeline.plan.files import Put
+from bert_jax.data_pipeline.plan.packing import Limits, pack
+from bert_jax.data_pipeline.random.draws import MIXING, PACKING, PAIRING, Purpose, stream_key
+from bert_jax.data_pipeline.random.numba_jit import compiled
+
+if TYPE_CHECKING:
+    from bert_jax.data_pipeline.store.store import Split
+
+__all__ = ["Plan", "PlanSpec", "make_plan", "plan_epoch", "read_only"]
+
+VERSION: Final = 2  # raised whenever the same spec gives another plan
+_PAIR: Final = (5, "a pair: 5 tokens at least ([CLS] A [SEP] B [SEP])")
+_BLOCK: Final = (4, "a block of sentences: 4 tokens at least ([CLS], two tokens, [SEP])")
+# Above this a number would not fit its column.
+_MOST: Final = 2**32 - 1
+
+# The columns of a plan and their types; see `Plan`.
+COLUMNS: Final[dict[str, np.dtype[Any]]] = {
+    "piece_start": np.dtype(np.int64),
+    "piece_length": np.dtype(np.int32),
+    "piece_segment": np.dtype(np.int8),
+    "example_pieces": np.dtype(np.uint32),
+    "example_label": np.dtype(np.int8),
+    "example_source": np.dtype(np.uint16),
+    "row_examples": np.dtype(np.uint32),
+    "row_example": np.dtype(np.uint32),
+}
+
+
+@dataclass(frozen=True)
+class PlanSpec:
+    """Everything a plan depends on besides the split and the epoch.
+
+    seq_length: most tokens of an example, specials included. short_seq_prob: share of documents cut
+    to a random shorter length. separators: where blocks of sentences have a [SEP] besides their
+    last, see `pairing.blocks`. negative_pool: random second halves come from documents of the same
+    source and language ("source"), or of the whole split ("corpus", the paper). dupe_factor: 0 for
+    a new plan every epoch; n for n plans in turn. source_weights, language_smoothing: see `mixing`;
+    a source without a weight has 1.
+
+    Rows hold one example each, or with examples_per_row > 1 as many as fit row_tokens (by default
+    seq_length) and row_predictions slots (by default any number); predictions[n] are the slots of
+    an example of n tokens, 0 <= n <= seq_length.
+    """
+
+    seq_length: int
+    pairing: Pairing = "nsp"
+    separators: Separators = "documents"
+    short_seq_prob: float = 0.1
+    negative_pool: Literal["source", "corpus"] = "source"
+    seed: int = 0
+    phase: int = 0
+    dupe_factor: int = 0
+    source_weights: tuple[tuple[str, float], ...] = ()
+    language_smoothing: float = 1.0
+    row_tokens: int | None = None
+    row_predictions: int | None = None
+    examples_per_row: int = 1
+    predictions: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.pairing not in MODES:
+            modes = ", ".join(MODES)
+            raise UserError(f'pairing "{self.pairing}" is not one of: {modes}')
+        shortest, wanted = _PAIR if self.pairing in PAIRS else _BLOCK
+        if self.seq_length < shortest:
+            raise UserError(f"seq_length {self.seq_length} cannot hold {wanted}")
+        if self.separators not in get_args(Separators):
+            raise UserError(f'separators "{self.separators}" is not one of: documents, sentences')
+        if self.separators == "sentences" and self.pairing not in SEPARATED:
+            raise UserError(
+                f'separators "sentences" has no meaning with pairing "{self.pairing}"; only '
+                f"{' and '.join(SEPARATED)} can have [SEP] after every sentence"
+            )
+        if not 0.0 <= self.short_seq_prob <= 1.0:
+            raise UserError(f"short_seq_prob {self.short_seq_prob} does not lie between 0 and 1")
+        if self.negative_pool not in ("source", "corpus"):
+            raise UserError(f'negative_pool "{self.negative_pool}" is not one of: source, corpus')
+        if self.dupe_factor < 0:
+            raise UserError(f"dupe_factor {self.dupe_factor} is negative; 0 = new pairs always")
+        mixing.check(self.source_weights, self.language_smoothing)
+        if self.examples_per_row < 1:
+            raise UserError(f"examples_per_row is {self.examples_per_row}: at least 1 is needed")
+        if self.row_tokens is not None and self.row_tokens < self.seq_length:
+            raise UserError(
+                f"row_tokens {self.row_tokens} is shorter than an example may be "
+                f"(seq_length {self.seq_length})"
+            )
+        if self.predictions and len(self.predictions) != self.seq_length + 1:
+            raise ValueError(f"predictions of {len(self.predictions)} lengths, not 0..seq_length")
+
+    def planned(self, epoch: int) -> int:
+        """The epoch whose plan (and, by the same rule, whose masks) an epoch uses."""
+        return epoch % self.dupe_factor if self.dupe_factor else epoch
+
+    @property
+    def limits(self) -> Limits:
+        """What a row can hold; without `row_predictions` the slots are no limit."""
+        slots = _MOST if self.row_predictions is None else self.row_predictions
+        return Limits(self.row_tokens or self.seq_length, slots, self.examples_per_row)
+
+    @property
+    def slots(self) -> np.ndarray:
+        """Prediction slots that an example of each length needs: int64 [seq_length + 1]."""
+        return np.array(self.predictions or (0,) * (self.seq_length + 1), np.int64)
+
+    def key(self, epoch: int, purpose: Purpose) -> np.uint64:
+        return stream_key(self.seed, self.phase, self.planned(epoch), purpose)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One epoch. E examples of one or more pieces each, R rows of one or more examples each.
+
+    piece_start: int64 [P], token address. piece_length: int32 [P], tokens, 0 for a [SEP] alone.
+    piece_segment: int8 [P]: bit 0 is the token type; [SEP] is written where the value changes from
+    one piece of an example to its next and after its last. example_pieces: uint32 [E + 1], first
+    piece of each example. example_label: int8 [E], 0 = B follows A (and without pairs).
+    example_source: uint16 [E], of its first token. row_examples: uint32 [R + 1], where each row
+    starts in row_example: uint32 [E], its examples. Arrays are read-only, memory-mapped where they
+    come from the cache.
+    """
+
+    piece_start: np.ndarray
+    piece_length: np.ndarray
+    piece_segment: np.ndarray
+    example_pieces: np.ndarray
+    example_label: np.ndarray
+    example_source: np.ndarray
+    row_examples: np.ndarray
+    row_example: np.ndarray
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, read_only(getattr(self, field.name)))
+
+    @property
+    def rows(self) -> int:
+        return len(self.row_examples) - 1
+
+    @property
+    def examples(self) -> int:
+        return len(self.example_label)
+
+    def lengths(self) -> np.ndarray:
+        """Tokens of each example, specials included: uint32 [E]."""
+        pieces = np.diff(self.example_pieces)
+        return _lengths(pieces, self.piece_length, self.piece_segment)
+
+    def fill(self, row_tokens: int) -> float:
+        """The share of real tokens, special ones included, in rows of so many tokens. What it could
+        be at most: `packing_bound(np.bincount(plan.lengths()), spec.slots, spec.limits)`."""
+        return float(self.lengths().sum(dtype=np.int64) / (self.rows * row_tokens))
+
+
+@compiled
+def _lengths(pieces, piece_length, piece_segment):
+    lengths = np.empty(len(pieces), np.uint32)
+    piece = 0
+    for example in range(len(pieces)):
+        length = np.int64(1)  # [CLS]
+        for k in range(piece, piece + pieces[example]):
+            length += piece_length[k]
+            if k + 1 == piece + pieces[example] or piece_segment[k + 1] != piece_segment[k]:
+                length += 1  # [SEP]
+        lengths[example] = length
+        piece += pieces[example]
+    return lengths
+
+
+def make_plan(
+    split: "Split",
+    spec: PlanSpec,
+    epoch: int,
+    *,
+    sources: Sequence[str] = (),
+    languages: Sequence[str] = (),
+) -> Plan:
+    """The plan of one epoch, in memory.
+
+    `sources` and `languages` name the indices of the split, in errors and in the source weights.
+    UserError where the split is empty, nothing of it is left, or a document has no other document
+    to take a random second half from.
+    """
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in COLUMNS}
+    plan_epoch(
+        split, spec, epoch, lambda name, part: parts[name].append(part),
+        sources=sources, languages=languages,
+    )  # fmt: skip
+    return Plan(
+        **{name: np.concatenate(parts[name]).astype(dtype) for name, dtype in COLUMNS.items()}
+    )
+
+
+def plan_epoch(
+    split: "Split",
+    spec: PlanSpec,
+    epoch: int,
+    put: Put,
+    *,
+    sources: Sequence[str] = (),
+    languages: Sequence[str] = (),
+) -> None:
+    """Append the columns of a plan piece by piece: what is in memory at once is the split's
+    lengths and some bytes per example, not the plan."""
+    if len(split.document_lengths) == 0:
+        raise UserError(f'the "{split.name}" split is empty: build the store from more documents')
+    texts = Texts.of(split.document_lengths, split.sentence_lengths)
+    visits = np.ones(texts.documents, np.int32)
+    visited = None  # the documents that some epoch visits, where not all
+    if any(weight != 1 for _, weight in spec.source_weights) or spec.language_smoothing != 1:
+        expected = mixing.expected_visits(
+            split, document_tokens(texts), dict(spec.source_weights), spec.language_smoothing,
+            sources,
+        )  # fmt: skip
+        visits = mixing.draw_visits(expected, spec.key(epoch, MIXING))
+        visited = expected > 0
+    pools = None
+    if spec.pairing in PAIRS:
+        pools = _pools(split, visited, spec, sources, languages)
+    lengths = []
+    pieces = np.int64(0)
+    put("example_pieces", np.zeros(1, np.uint32))
+    for part in make_examples(
+        spec.pairing, texts, visits, pools,
+        seq_length=spec.seq_length, short_seq_prob=spec.short_seq_prob,
+        key=spec.key(epoch, PAIRING), separators=spec.separators,
+    ):  # fmt: skip
+        put("piece_start", part.piece_start)
+        put("piece_length", part.piece_length)
+        put("piece_segment", part.piece_segment)
+        put("example_pieces", _counted(pieces + np.cumsum(part.pieces)))
+        put("example_label", part.label)
+        put("example_source", split.document_source[part.document])
+        pieces += len(part.piece_start)
+        lengths.append(_part_lengths(part, spec.seq_length))
+    _put_rows(np.concatenate(lengths) if lengths else np.zeros(0), split, spec, epoch, put)
+
+
+def _counted(numbers: np.ndarray) -> np.ndarray:
+    if len(numbers) and numbers[-1] > _MOST:
+        raise UserError(f"an epoch of over {_MOST:,} pieces is too long; split the store")
+    return numbers.astype(np.uint32)
+
+
+def _part_lengths(part: Examples, seq_length: int) -> np.ndarray:
+    narrow = np.uint16 if seq_length < 1 << 16 else np.uint32
+    return _lengths(part.pieces, part.piece_length, part.piece_segment).astype(narrow)
+
+
+def _put_rows(lengths: np.ndarray, split: "Split", spec: PlanSpec, epoch: int, put: Put) -> None:
+    if len(lengths) == 0:
+        raise UserError(
+            f'the "{split.name}" split gives no example with pairing "{spec.pairing}" and '
+            f"seq_length {spec.seq_length}: all its sentences are longer, or no document was drawn"
+        )
+    if spec.examples_per_row == 1:
+        put("row_examples", np.arange(len(lengths) + 1, dtype=np.uint32))
+        put("row_example", np.arange(len(lengths), dtype=np.uint32))
+        return
+    sizes, examples = pack(lengths, spec.slots, spec.limits, spec.key(epoch, PACKING))
+    put("row_examples", np.zeros(1, np.uint32))
+    put("row_examples", np.cumsum(sizes, dtype=np.uint32))
+    put("row_example", examples)
+
+
+def _pools(
+    split: "Split",
+    visited: np.ndarray | None,
+    spec: PlanSpec,
+    sources: Sequence[str],
+    languages: Sequence[str],
+) -> Pools:
+    labels = np.zeros(len(split.document_lengths), np.int64)
+    if spec.negative_pool == "source":
+        language_count = int(split.document_language.max()) + 1
+        labels = split.document_source.astype(np.int64) * language_count + split.document_language
+    pools = Pools.group(labels, visited)
+    lonely = np.flatnonzero(pools.sizes < 2)
+    if len(lonely):
+        document = int(pools.documents[pools.offsets[lonely[0]]])
+        source, language = split.document_source[document], split.document_language[document]
+        source_name = sources[source] if sources else f"number {source}"
+        language_name = languages[language] if languages else f"number {language}"
+        raise UserError(
+            f'source "{source_name}" has a single document in language "{language_name}" in the '
+            f'"{split.name}" split, and pairing "{spec.pairing}" draws random sentences from '
+            "another one: add documents, or set negative_pool to corpus where the split has others"
+        )
+    return pools

@@ -1,0 +1,1 @@
+"""Counter-based random draws and the compiled loops that use them."""

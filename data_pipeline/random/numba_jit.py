@@ -1,0 +1,150 @@
+"""Loops compiled by numba, their machine code kept on this machine.
+
+numba's own cache trusts what it finds: it unpickles an index and runs machine code from any folder
+it is given, and damaged files end the program, with a signal at worst. Here each compiled loop is
+one file behind a digest, in a folder that only this user can write to. A file that is damaged or
+does not fit is compiled again. Where no such folder can be had, every process compiles anew.
+
+    ROOT/numba/VERSION/KEY    sha256 of the rest, then the pickled result of the compiler
+
+ROOT is $NUMBA_CACHE_DIR, or `__pycache__` of this package, or the cache folder, the first usable.
+"""
+
+import ast
+import functools
+import hashlib
+import pickle  # of our own files, after their digest was compared
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import llvmlite
+import numba
+from numba.core import caching
+from numba.core.compiler import CompileResult
+from numba.core.serialize import dumps
+
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.storage.cache_dir import cache_dir
+from bert_jax.data_pipeline.storage.digested_files import DigestedFiles, own_folder
+
+_PACKAGE: Final = Path(__file__).parents[1]
+_PREFIX: Final = __name__.rsplit(".", 2)[0]
+_MOST_BYTES: Final = 2**28
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`numba.njit` that releases the GIL and keeps machine code on disk where it can.
+
+    A function is compiled for every type it is called with, and the literal 0 is one of its own: a
+    count that is handed on begins as np.int64(0), or its callees are compiled twice.
+    """
+    dispatcher = numba.njit(nogil=True)(function)
+    try:
+        sources = _digest(Path(function.__code__.co_filename))
+    except (OSError, SyntaxError):  # imported from an archive; typed in
+        return dispatcher
+    if function.__closure__ is None:  # else what it computes is not in its source alone
+        dispatcher._cache = _Cache(function, sources)
+    return dispatcher
+
+
+class _Cache(caching.NullCache):
+    """What a numba dispatcher asks before it compiles and tells afterwards."""
+
+    def __init__(self, function: Callable[..., Any], sources: bytes) -> None:
+        code = function.__code__
+        name = (function.__module__, function.__qualname__, code.co_firstlineno)
+        self._about = (name, sources, llvmlite.__version__)
+
+    def load_overload(self, sig: Any, target_context: Any) -> CompileResult | None:
+        files = _files()
+        target_context.refresh()
+        data = files and files.get(self._key(sig, target_context.codegen()))
+        if not data:
+            return None
+        try:
+            return CompileResult._rebuild(target_context, *pickle.loads(data))
+        except Exception:  # written by a compiler that only claims to be this one
+            return None
+
+    def save_overload(self, sig: Any, result: CompileResult) -> None:
+        files = _files()
+        if files and not result.lifted and not result.library.has_dynamic_globals:
+            files.put(self._key(sig, result.codegen), dumps(result._reduce()))
+
+    def _key(self, sig: Any, codegen: Any) -> str:
+        about = repr((*self._about, sig, codegen.magic_tuple()))  # with the processor's features
+        return hashlib.sha256(about.encode()).hexdigest()
+
+
+@functools.cache
+def _files() -> DigestedFiles | None:
+    """Where machine code is kept; None in memory only, with a line that says why."""
+    version = f"{sys.implementation.cache_tag}-numba-{numba.__version__}"
+    reasons = []
+    for root in _roots():
+        try:
+            folder = own_folder(root / "numba", version)
+        except OSError as error:
+            reasons.append(f"{root / 'numba'}: {error.strerror or error}")
+            if isinstance(error, PermissionError) and not error.errno:  # others may write to it
+                _warn(root / "numba", str(error.strerror))
+            continue
+        return DigestedFiles(folder, functools.partial(_warn, folder), _MOST_BYTES)
+    _say(f"compiled loops are not kept, every start compiles anew ({'; '.join(reasons)})")
+    return None
+
+
+def _warn(folder: Path, why: str) -> None:
+    _say(f"{folder}: compiled loops are not kept there ({why})")
+
+
+def _roots() -> Iterator[Path]:
+    if numba.config.CACHE_DIR:  # the user's NUMBA_CACHE_DIR comes first
+        yield Path(numba.config.CACHE_DIR)
+    yield _PACKAGE / "__pycache__"
+    try:
+        yield cache_dir()
+    except UserError:  # no home folder
+        return
+
+
+def _say(line: str) -> None:
+    print(f"warning: {line}", file=sys.stderr, flush=True)
+
+
+def _digest(source: Path) -> bytes:
+    """A digest of a file and of all files of this package that it imports, directly or not.
+
+    A compiled function has those it calls inside, and constants of other files; so it is compiled
+    again when one of these files changes, and only then. It is read when the function is defined:
+    later, the files may no longer be those that were imported.
+    """
+    found, left = set(), {source}
+    while left:
+        found |= left
+        left -= {Path(__file__)}  # what this file imports is in no loop
+        left = {path for one in left for path in _read(one)[1]} - found
+    digests = sorted((path.name, _read(path)[0]) for path in found)
+    return hashlib.sha256(repr(digests).encode()).digest()
+
+
+@functools.cache
+def _read(source: Path) -> tuple[bytes, tuple[Path, ...]]:
+    """A file's digest, and the files of this package that it imports at its top."""
+    data = source.read_bytes()
+    imported = []
+    for node in ast.parse(data).body:
+        if isinstance(node, ast.Import):
+            imported += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            imported += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    paths = (
+        _PACKAGE / f"{name.removeprefix(_PREFIX).lstrip('.').replace('.', '/')}{ending}"
+        for name in imported
+        if name.startswith(f"{_PREFIX}.")
+        for ending in (".py", "/__init__.py")
+    )
+    return hashlib.sha256(data).digest(), tuple(path for path in paths if path.is_file())

@@ -1,0 +1,1 @@
+"""Files: atomic writes, digests, buckets, the cache folder."""

@@ -1,0 +1,1 @@
+"""The token store: its files, its manifest, its checks."""

@@ -1,0 +1,130 @@
+"""What no hash sees: whether arrays, manifest and tokenizer of a store agree with each other.
+
+Errors name the file and the first element that is wrong.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.store.digests import Progress, unwatched
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from bert_jax.data_pipeline.store.store import Split
+
+_CHUNK = 1 << 22  # elements looked at together
+_AGAIN = "build the store again"
+
+
+def check_tokenizer(file: Path, manifest: Mapping[str, Any]) -> None:
+    """Raises UserError unless tokenizer.json is the one that the manifest speaks of."""
+    tokenizer = Tokenizer.load(file)
+    said = {key: manifest[key] for key in ("tokenizer_digest", "vocab_size", "special")}
+    found = {
+        "tokenizer_digest": tokenizer.digest,
+        "vocab_size": tokenizer.vocab_size,
+        "special": tokenizer.special._asdict(),
+    }
+    for key, value in found.items():
+        if value != said[key]:
+            raise UserError(
+                f"{file}: its {key} is {value}, the manifest says {said[key]}; {_AGAIN}"
+            )
+
+
+def check_split(
+    folder: Path, split: "Split", manifest: Mapping[str, Any], watch: Progress = unwatched
+) -> None:
+    """Everything about one split's arrays; they are read once.
+
+    Raises:
+        UserError: a length of 0, lengths that do not add up, a source or language that does not
+            exist, an id beyond the vocabulary, other counts than the manifest's or
+            `token_counts`'.
+    """
+    tokens, sentences = len(split.tokens), len(split.sentence_lengths)
+    _check_lengths(folder / "sentence_lengths.npy", split.sentence_lengths, tokens, "tokens")
+    _check_lengths(folder / "document_lengths.npy", split.document_lengths, sentences, "sentences")
+    documents = len(split.document_lengths)
+    sources, languages = len(manifest["sources"]), len(manifest["languages"])
+    _check_index(folder / "document_source.npy", split.document_source, sources, documents)
+    _check_index(folder / "document_language.npy", split.document_language, languages, documents)
+    _check_ids(folder, split, manifest["vocab_size"], watch)
+    _check_sources(folder, split, manifest["sources"])
+
+
+def _check_lengths(file: Path, lengths: np.ndarray, total: int, of_what: str) -> None:
+    if len(lengths) and not lengths.min():
+        raise UserError(
+            f"{file}: element {int(np.argmin(lengths)):,} is 0, but lengths must be >= 1; {_AGAIN}"
+        )
+    found = int(lengths.sum(dtype=np.int64))
+    if found != total:
+        raise UserError(
+            f"{file}: lengths add up to {found:,}, and must add up to {total:,} {of_what}; {_AGAIN}"
+        )
+
+
+def _check_index(file: Path, index: np.ndarray, count: int, documents: int) -> None:
+    if len(index) != documents:
+        raise UserError(
+            f"{file}: {len(index):,} elements, and needs one index below {count} for each of "
+            f"{documents:,} documents; {_AGAIN}"
+        )
+    if documents and int(index.max()) >= count:
+        first = int(np.argmax(index >= count))
+        raise UserError(
+            f"{file}: element {first:,} is {index[first]}, and needs one index below {count} per "
+            f"document; {_AGAIN}"
+        )
+
+
+def _check_ids(folder: Path, split: "Split", vocab_size: int, watch: Progress) -> None:
+    counted = np.zeros(vocab_size, np.int64)
+    for start in range(0, len(split.tokens), _CHUNK):
+        chunk = split.tokens[start : start + _CHUNK]
+        if int(chunk.max()) >= vocab_size:
+            at = start + int(np.argmax(chunk >= vocab_size))
+            raise UserError(
+                f"{folder / 'tokens.npy'}: element {at:,} ({_place(split, at)}): id "
+                f"{split.tokens[at]} lies beyond the vocabulary of {vocab_size}; "
+                "build the store again with its own tokenizer"
+            )
+        counted += np.bincount(chunk, minlength=vocab_size)
+        watch(chunk.nbytes)
+    file, said = folder / "token_counts.npy", split.token_counts
+    if len(said) != vocab_size:
+        raise UserError(f"{file}: {len(said):,} counts, needs {vocab_size}; {_AGAIN}")
+    if not np.array_equal(said, counted):
+        first = int(np.argmax(said != counted))
+        raise UserError(
+            f"{file}: says that id {first} occurs {said[first]:,} times, tokens.npy has it "
+            f"{counted[first]:,} times; {_AGAIN}"
+        )
+
+
+def _place(split: "Split", token: int) -> str:
+    """The sentence and document of a token, counted from 0."""
+    sentence = _range_of(token, split.sentence_lengths)
+    return f"sentence {sentence:,}, document {_range_of(sentence, split.document_lengths):,}"
+
+
+def _range_of(element: int, lengths: np.ndarray) -> int:
+    """In which of consecutive ranges an element lies."""
+    return int(np.searchsorted(np.cumsum(lengths, dtype=np.int64), element, side="right"))
+
+
+def _check_sources(folder: Path, split: "Split", sources: list[Mapping[str, Any]]) -> None:
+    """The documents of each source, where the manifest counts them (`build_store` does)."""
+    found = np.bincount(split.document_source, minlength=len(sources))
+    for source, documents in zip(sources, found.tolist(), strict=True):
+        said = source.get("splits", {}).get(split.name, {}).get("documents", documents)
+        if said != documents:
+            raise UserError(
+                f"{folder / 'document_source.npy'}: {documents:,} documents of source "
+                f"{source['name']!r}, the manifest says {said:,}; {_AGAIN}"
+            )

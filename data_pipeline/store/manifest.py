@@ -1,0 +1,104 @@
+"""The manifest of a token store: what lies in its folder, and how it is known to be the same.
+
+`store` says what the files and the fields are.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.storage.remote import again, is_remote, open_path, saying
+from bert_jax.data_pipeline.store.manifest_schema import check_fields
+
+FORMAT_VERSION = 2
+MANIFEST = "manifest.json"
+TOKENIZER = "tokenizer.json"
+SPLITS = ("train", "held_out")
+# Array name -> element type; tokens depend on the vocabulary, see `token_type`.
+ARRAYS: Mapping[str, Any] = {
+    "tokens": None,
+    "sentence_lengths": np.uint32,
+    "document_lengths": np.uint32,
+    "document_source": np.uint16,
+    "document_language": np.uint16,
+    "token_counts": np.int64,
+}
+FILES = (TOKENIZER, *(f"{split}/{array}.npy" for split in SPLITS for array in ARRAYS))
+
+
+def token_type(vocab_size: int) -> np.dtype:
+    """The element type of tokens.npy: the smallest unsigned one that holds every id."""
+    return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
+
+
+def split_digest(name: str, files: Mapping[str, Mapping[str, Any]]) -> str:
+    """sha256 over the file digests of one split, in the order of `ARRAYS`."""
+    return sha256("".join(f"{a}:{files[f'{name}/{a}.npy']['sha256']}\n" for a in ARRAYS).encode())
+
+
+def bytes_to_verify(manifest: Mapping[str, Any]) -> int:
+    """What `open_store` looks at: every file for its hash, the ids again for what they are."""
+    files = manifest["files"]
+    ids = sum(files[f"{split}/tokens.npy"]["bytes"] for split in SPLITS)
+    return ids + sum(entry["bytes"] for entry in files.values())
+
+
+def read_manifest(path: Path | str) -> dict[str, Any]:
+    """manifest.json of the store at `path`, a local folder or one in a bucket.
+
+    Raises:
+        UserError: there is none, it is not JSON, was changed, or has another format version or
+            other fields; or the bucket cannot be read.
+    """
+    return parse_manifest(manifest_bytes(path), f"{path}/{MANIFEST}")
+
+
+def manifest_bytes(path: Path | str) -> bytes:
+    """manifest.json as it stands; UserError as `read_manifest`."""
+    where = "no such bucket, or " if is_remote(path) else ""
+    try:
+        with saying(path):
+            file = open_path(path) / MANIFEST
+            return again(file.read_bytes)
+    except UserError as error:
+        if not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+            raise
+        raise UserError(
+            f"{path}: not a token store ({where}no {MANIFEST}); make one with `bert-jax data build`"
+        ) from None
+
+
+def parse_manifest(data: bytes, file: str) -> dict[str, Any]:
+    """A manifest from its bytes; UserError, naming `file`, as `read_manifest`."""
+    try:
+        manifest = json.loads(data)
+        version = manifest["format_version"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise UserError(f"{file}: not a token store's manifest; build the store again") from None
+    if version != FORMAT_VERSION:
+        raise UserError(
+            f"{file}: format version {version}, this program reads {FORMAT_VERSION}; "
+            "build the store again"
+        )
+    if manifest.get("digest") != manifest_digest(manifest):
+        raise UserError(
+            f"{file}: was changed after it was written (its digest says so); "
+            "copy it again or rebuild the store"
+        )
+    check_fields(file, manifest, FILES)
+    return manifest
+
+
+def manifest_digest(manifest: Mapping[str, Any]) -> str:
+    """sha256 of a manifest's values: of compact JSON with sorted keys, without "digest"."""
+    rest = {key: value for key, value in manifest.items() if key != "digest"}
+    return sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode())
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

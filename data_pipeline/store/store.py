@@ -1,0 +1,180 @@
+"""The token store: flat arrays in `.npy` files beside the tokenizer that made every id in them.
+
+    store/
+      manifest.json               what is here, where it came from (fields below)
+      tokenizer.json              the very file an exported checkpoint carries
+      train/, held_out/           one split each, the same files in both:
+        tokens.npy                [T] uint16 (uint32 where the vocabulary exceeds 65,536 entries),
+                                  all documents after one another, no special tokens
+        sentence_lengths.npy      [S] uint32, tokens per sentence, >= 1, summing to T
+        document_lengths.npy      [D] uint32, sentences per document, >= 1, summing to S
+        document_source.npy       [D] uint16, index into manifest "sources"
+        document_language.npy     [D] uint16, index into manifest "languages"
+        token_counts.npy          [V] int64, occurrences of every id, summing to T
+
+Sentences of a document lie next to each other, so a run of sentences is one slice of `tokens`.
+
+Fields of `manifest.json` (JSON, UTF-8, keys sorted; no dates, host names or absolute paths, so
+that equal inputs give equal bytes):
+
+    format_version    int, `manifest.FORMAT_VERSION`
+    tokenizer_digest  sha256 of the bytes of tokenizer.json
+    vocab_size        V; every id is below it
+    special           {"pad", "unk", "cls", "sep", "mask": id}
+    sources           list, one object per source: "name"; from `build_store` also "kind",
+                      "language", "splitter" {"name", "version", "rules"} of sentences (absent
+                      from stores made before it was recorded, unused where a source has one
+                      sentence a line), "files", "bytes", "documents" (raw), "characters" (cleaned),
+                      "rules" {cleaning rule: times fired}, "dropped" {what: count}, "warnings"
+                      [text], "splits" {split: {"documents", "sentences", "tokens"}} and, in
+                      newer stores, "left_out" {why files were not read: {"count": int,
+                      "first": [path]}}
+    languages         list of language codes
+    held_out_share    share of each source's documents asked for as held-out
+    build_digest      sha256 over the build's configuration and inputs ("" if made otherwise)
+    files             {relative path: {"bytes": int, "sha256": hex, "blocks": [hex]}} for every
+                      other file; "blocks" says which range is damaged, see `digests`
+    digest            sha256 of this JSON without this field, see `manifest.manifest_digest`
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.storage.remote import is_remote
+from bert_jax.data_pipeline.store.checks import check_split, check_tokenizer
+from bert_jax.data_pipeline.store.digests import Progress, check_contents, check_size, unwatched
+from bert_jax.data_pipeline.store.manifest import (
+    ARRAYS,
+    SPLITS,
+    TOKENIZER,
+    read_manifest,
+    split_digest,
+    token_type,
+)
+from bert_jax.data_pipeline.store.watched_files import WatchedFiles
+from bert_jax.data_pipeline.tokenizer.tokenizer import SpecialIds
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split's arrays; memory-mapped and read-only when they come from a store."""
+
+    name: str  # "train" or "held_out"
+    tokens: np.ndarray  # [T] uint16 or uint32
+    sentence_lengths: np.ndarray  # [S] uint32, tokens per sentence, >= 1
+    document_lengths: np.ndarray  # [D] uint32, sentences per document, >= 1
+    document_source: np.ndarray  # [D] uint16, index into TokenStore.sources
+    document_language: np.ndarray  # [D] uint16, index into TokenStore.languages
+    token_counts: np.ndarray  # [V] int64
+    digest: str  # sha256 over the digests of this split's files
+    files: WatchedFiles = field(default_factory=WatchedFiles)  # the arrays, where they are mapped
+
+
+@dataclass(frozen=True)
+class TokenStore:
+    """An open store."""
+
+    path: Path
+    manifest: Mapping[str, Any]
+    train: Split
+    held_out: Split
+    sources: tuple[str, ...]
+    languages: tuple[str, ...]
+    vocab_size: int
+    special: SpecialIds
+    tokenizer_digest: str
+    files: WatchedFiles  # all but the manifest
+
+    @property
+    def mapped(self) -> list[np.ndarray]:
+        """The arrays that lie in files."""
+        splits = (self.train, self.held_out)
+        return [getattr(split, array) for split in splits for array in ARRAYS]
+
+    @property
+    def tokenizer_path(self) -> Path:
+        """The tokenizer.json that made every id here."""
+        return self.path / TOKENIZER
+
+
+def open_store(path: Path | str, *, verify: bool = True, watch: Progress = unwatched) -> TokenStore:
+    """Open a store, memory-mapped.
+
+    Args:
+        path: the store's folder. One in a bucket (gs://…) is copied to the cache folder first,
+            where it stays; see `staging`.
+        verify: read everything once: size and sha256 of every file, every id below the vocabulary
+            size, lengths >= 1 that add up, sources and languages that exist, counts, tokenizer.
+            Without it only the sizes are compared.
+        watch: told of the bytes looked at while verifying, `bytes_to_verify` in all.
+
+    Raises:
+        UserError: no store there, another format, a file that is missing or was changed, an id
+            beyond the vocabulary; each names the file and the first bad place in it.
+    """
+    if is_remote(path):
+        return _open_staged(str(path), verify, watch)
+    path = Path(path)
+    manifest = read_manifest(path)
+    files: Mapping[str, Mapping[str, Any]] = manifest["files"]
+    watched = WatchedFiles(path, files)  # before they are verified
+    for relative, entry in files.items():
+        check_size(path / relative, entry)
+    if verify:
+        for relative, entry in files.items():
+            check_contents(path / relative, entry, watch)
+        check_tokenizer(path / TOKENIZER, manifest)
+    splits = {name: _open_split(path, name, manifest, watched) for name in SPLITS}
+    if verify:
+        for split in splits.values():
+            check_split(path / split.name, split, manifest, watch)
+    watched.check()
+    return TokenStore(
+        path=path,
+        manifest=manifest,
+        train=splits["train"],
+        held_out=splits["held_out"],
+        sources=tuple(source["name"] for source in manifest["sources"]),
+        languages=tuple(manifest["languages"]),
+        vocab_size=manifest["vocab_size"],
+        special=SpecialIds(**manifest["special"]),
+        tokenizer_digest=manifest["tokenizer_digest"],
+        files=watched,
+    )
+
+
+def _open_staged(url: str, verify: bool, watch: Progress) -> TokenStore:
+    from bert_jax.data_pipeline.store.staging import stage
+
+    try:
+        return open_store(stage(url), verify=verify, watch=watch)
+    except UserError:
+        # The copy was damaged after it was made: what is wrong in it is copied again.
+        return open_store(stage(url, repair=True), verify=verify, watch=watch)
+
+
+def _open_split(path: Path, name: str, manifest: Mapping[str, Any], watched: WatchedFiles) -> Split:
+    arrays = {}
+    for array, kind in ARRAYS.items():
+        file = path / name / f"{array}.npy"
+        wanted = np.dtype(kind or token_type(manifest["vocab_size"]))
+        try:
+            # Not np.load, which would also open archives.
+            arrays[array] = np.lib.format.open_memmap(file, mode="r")
+        except OSError as error:
+            raise UserError(f"{file}: cannot be read ({error.strerror})") from None
+        except Exception as error:  # numpy raises anything about a header that is not one
+            reason = " ".join(str(error).split())
+            raise UserError(f"{file}: not a .npy file ({reason}); copy it again") from None
+        if arrays[array].dtype != wanted or arrays[array].ndim != 1:
+            raise UserError(
+                f"{file}: {arrays[array].dtype} {arrays[array].shape}, needs a row of {wanted}; "
+                "build the store again"
+            )
+    digest = split_digest(name, manifest["files"])
+    return Split(name=name, digest=digest, files=watched.below(name), **arrays)

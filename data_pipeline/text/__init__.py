@@ -1,0 +1,1 @@
+"""Clean raw text and split it into sentences."""

@@ -1,0 +1,148 @@
+"""Paragraphs to sentences, through Wikimedia's `sentencex` (github.com/wikimedia/sentencex).
+
+sentencex keeps a quotation or a parenthesis in one piece, whatever it holds. Sentences in them are
+sentences all the same, so it is shown each line with these marks hidden behind spaces of the same
+length; its boundaries are then moved to where the marks belong. It stays the judge of what ends a
+sentence; a line without such marks reaches it unchanged.
+"""
+
+# ruff: noqa: RUF001  (quotation marks of many languages)
+
+import importlib.metadata
+import re
+from collections.abc import Iterator
+
+import sentencex
+
+from bert_jax.data_pipeline.errors import UserError
+
+_RULES = 2  # raised when the same sentencex gives other sentences
+
+# ISO 639-1, and the codes of larger Wikipedias that have no two-letter code. sentencex has rules
+# for some thirty of these and takes related languages' rules, finally English, for the others; it
+# does so for a misspelt code too, without a word, hence this list.
+_CODES = """
+aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de
+dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id
+ie ig ii ik io is it iu ja jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu
+lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu
+rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq sr ss st su sv sw ta te tg th ti tk tl tn to tr
+ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu arz ast azb bar ceb fil lmo mai min nan
+nds new pms sco scn simple szl vec war wuu yue
+"""
+LANGUAGES = frozenset(_CODES.split())
+
+_OPENING = "([{“„‟‘‚‛«‹「『《〈【〔（［｛〝"
+_CLOSING = ")]}”’»›」』》〉】〕）］｝〞〟"
+MARKS = _OPENING + _CLOSING + "\"'`´＂＇"  # quotation marks and brackets
+_MARKS = re.escape(MARKS)
+_SPACES = r"\t\v\f\r\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+_ENDS = ".!?…。！？"
+# What a space stands for: a mark, but no apostrophe within a word and no brackets of a reference
+# ("so.[12] Then"); and every space that is not one, which sentencex panics at ("A\u00a0.").
+_HIDDEN = re.compile(
+    rf"[{_MARKS}{_SPACES}](?:(?<!['’\[\]])|(?<=['’])(?:(?<!\w.)|(?!\w))"
+    r"|(?<=\[)(?!\d+\])|(?<=\])(?<!\d\]))"
+)
+# Marks before a full stop stand for a word: in '(1.2 m). Then' sentencex would see "m. Then".
+_BEFORE_END = re.compile(rf"[{_MARKS}]+(?=[{_ENDS}])(?<!\d\])")
+# A title or a note between marks, short and without an end of its own, stays whole:
+# "Help! I Need Somebody", (vol. II).
+_TITLE = re.compile(r"""["“(](?!\s)[^"“”()\n]{1,58}\w["”)](?!\w)""")
+_END = re.compile(f"[{_ENDS}]")
+_LETTER = re.compile(r"[\W_]{0,40}([^\W_])")
+
+
+def splitter() -> dict[str, str]:
+    """What splits sentences here, for a store's manifest and a build's digest."""
+    return {
+        "name": "sentencex",
+        "version": importlib.metadata.version("sentencex"),
+        "rules": str(_RULES),
+    }
+
+
+def check_language(language: str) -> None:
+    """Raise UserError for a language code that does not exist, naming the nearest one."""
+    if language not in LANGUAGES:
+        near = language.lower()[:2]
+        near = near if near in LANGUAGES else "en"
+        raise UserError(f"language {language!r} is unknown; use an ISO 639 code such as {near!r}")
+
+
+def split(text: str, language: str) -> list[str]:
+    """Sentences of a text with one paragraph a line, stripped, in order, none empty.
+
+    Raises:
+        UserError: unknown language.
+    """
+    check_language(language)
+    pieces = (piece.strip() for line in cut(text, language) for piece in line)
+    return [piece for piece in pieces if piece]
+
+
+def cut(text: str, language: str) -> Iterator[list[str]]:
+    """Each line of a text in pieces, sentences with the space after them, which make it up again.
+
+    Args:
+        language: one of `LANGUAGES`.
+    """
+    hidden = _hide(text)
+    for line, shown in zip(text.split("\n"), hidden.split("\n"), strict=True):
+        ends = _ends(line, shown, language)
+        yield [line[a:b] for a, b in zip([0, *ends], [*ends, len(line)], strict=True)]
+
+
+def _hide(text: str) -> str:
+    """The text with its quotation marks and brackets hidden, character for character."""
+    text = _TITLE.sub(lambda title: _END.sub("_", title[0]), text)
+    return _HIDDEN.sub(" ", _BEFORE_END.sub(_filled, text))
+
+
+def _filled(marks: re.Match[str]) -> str:
+    before = marks.string[marks.start() - 1 : marks.start()]
+    return (before if before and before in _ENDS else "_") * len(marks[0])
+
+
+def _ends(line: str, shown: str, language: str) -> list[int]:
+    """Where the sentences of a line end but the last, the space after them included."""
+    ends = [0]
+    at = 0
+    for piece in sentencex.segment(language, shown)[:-1]:
+        solid = at + len(piece.rstrip())
+        at += len(piece)
+        # "asyncio.CancelledError" is one word, yet sentencex ends a sentence at its dot.
+        if solid == at and line[at - 1] == "." and line[at].isalpha():
+            continue
+        gap = line[solid:at]
+        if gap.isspace() or not gap:
+            ends.append(at)
+            continue
+        end = solid + _closing(line, solid, at)
+        if not _LETTER.match(line, ends[-1], end):
+            continue
+        letter = _LETTER.match(line, end)
+        # "Come!" he said: what follows a closing mark in lower case belongs to it.
+        if letter and not (end > solid and (letter[1].islower() or letter[1].isdigit())):
+            ends.append(end)
+    return ends[1:]
+
+
+def _closing(line: str, start: int, stop: int) -> int:
+    """How much of line[start:stop], spaces and marks, belongs to the sentence before it.
+
+    Closing marks do and opening ones do not. A mark that stands at a word on one side only is
+    known by that; others by their kind, and a straight quotation mark by the number before it.
+    """
+    for at in range(start, stop):
+        mark = line[at]
+        if mark.isspace():
+            continue
+        spaced = at > start and line[at - 1].isspace()
+        if spaced == line[at + 1 : at + 2].isspace():
+            opens = mark in _OPENING or (mark == '"' and line.count(mark, 0, at) % 2 == 0)
+        else:
+            opens = spaced
+        if opens:
+            return at - start
+    return stop - start

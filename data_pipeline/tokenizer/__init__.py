@@ -1,0 +1,1 @@
+"""WordPiece and SentencePiece vocabularies."""

@@ -1,0 +1,134 @@
+"""Read the protobuf of a SentencePiece `.model`.
+
+The format is `sentencepiece_model.proto` of google/sentencepiece, whose numbers are repeated here.
+The class that its package generated from it cannot be used: it refuses every protobuf older than
+the one it was made with, and JAX, TensorFlow and Orbax have a say in that version too.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from bert_jax.data_pipeline.errors import UserError
+
+
+class Kind(IntEnum):
+    """What a piece is for (SentencePiece.Type)."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One entry of the vocabulary; its id is its place."""
+
+    text: str
+    score: float
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class SentencePieceModel:
+    """What a `.model` says about turning text into ids.
+
+    Attributes:
+        algorithm: "unigram" or "bpe".
+        byte_fallback: an unknown character becomes its UTF-8 bytes, pieces such as <0xE2>.
+        charsmap: the compiled character replacements of the normalizer; empty for none.
+        dummy_prefix: a space is put before the text.
+        collapse_spaces: spaces at both ends go, runs of them become one.
+    """
+
+    algorithm: str
+    pieces: tuple[Piece, ...]
+    byte_fallback: bool
+    charsmap: bytes
+    dummy_prefix: bool
+    collapse_spaces: bool
+
+
+def parse(data: bytes, name: str) -> SentencePieceModel:
+    """The bytes of a `.model`; `name` is for messages.
+
+    Raises:
+        UserError: not a SentencePiece model, or one with settings that cannot be carried over.
+    """
+    trainer, normalizer = b"", b""
+    pieces: list[Piece] = []
+    try:
+        for number, value in _fields(data):
+            if number == 1:
+                pieces.append(_piece(value))
+            elif number == 2:
+                trainer = value
+            elif number == 3:
+                normalizer = value
+        training, normalizing = dict(_fields(trainer)), dict(_fields(normalizer))
+    except (ValueError, IndexError, KeyError, TypeError, AttributeError, struct.error):
+        pieces = []  # some of it was no message of this kind
+    if not pieces:
+        raise UserError(f"{name}: not a SentencePiece model; pass the .model that spm_train wrote")
+    algorithm = {1: "unigram", 2: "bpe"}.get(training.get(3, 1))
+    if algorithm is None:
+        raise UserError(f"{name}: a word or character model; pass a unigram or BPE model")
+    for refused, what in (
+        (training.get(24, 0), "spaces at the end of pieces (treat_whitespace_as_suffix)"),
+        (not normalizing.get(5, 1), "spaces that stay spaces (escape_whitespaces=false)"),
+        (any(piece.kind is Kind.UNUSED for piece in pieces), "pieces that are marked unused"),
+    ):
+        if refused:
+            raise UserError(f"{name}: has {what}, which tokenizers cannot do; train it without")
+    return SentencePieceModel(
+        algorithm,
+        tuple(pieces),
+        byte_fallback=bool(training.get(35, 0)),
+        charsmap=normalizing.get(2, b""),
+        dummy_prefix=bool(normalizing.get(3, 1)),
+        collapse_spaces=bool(normalizing.get(4, 1)),
+    )
+
+
+def _piece(data: bytes) -> Piece:
+    values = dict(_fields(data))
+    (score,) = struct.unpack("<f", values.get(2, bytes(4)))
+    return Piece(values[1].decode("utf-8"), score, Kind(values.get(3, 1)))
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
+    """(field number, value) of a message: an integer, or the bytes of anything else."""
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        wire = key & 7
+        if wire == 0:
+            value, at = _varint(data, at)
+            yield key >> 3, value
+            continue
+        if wire == 2:
+            size, at = _varint(data, at)
+        elif wire in (1, 5):
+            size = 8 if wire == 1 else 4
+        else:
+            raise ValueError(f"wire type {wire} at byte {at}")
+        if at + size > len(data):
+            raise ValueError(f"cut off at byte {len(data)}")
+        yield key >> 3, data[at : at + size]
+        at += size
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """An integer and where it ends: seven bits a byte, the lowest first."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return value, at

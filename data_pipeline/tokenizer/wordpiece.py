@@ -1,0 +1,144 @@
+"""WordPiece: trained, or from the entries of a vocab.txt; both give a tokenizer.json.
+
+Text to ids is google-research/bert `tokenization.py` (BasicTokenizer, then greedy longest match
+first). Words above 100 characters become [UNK], as in the first release and in `transformers`
+(the last commit of that repository has 200).
+"""
+
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TextIO
+
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.tokenizer.json_file import SPECIAL_TOKENS, special_ids, tokenizer_json
+
+PREFIX = "##"
+LONGEST_WORD = 100
+ALPHABET_LIMIT = 1000  # characters kept by `train`, most frequent first
+
+
+def from_entries(entries: Sequence[str], *, lowercase: bool | None, name: str) -> bytes:
+    """The tokenizer.json of a vocabulary, id = index.
+
+    Args:
+        lowercase: whether text is lower-cased and stripped of accents. None asks the vocabulary:
+            cased if any entry has a capital letter.
+        name: for messages.
+
+    Raises:
+        UserError: entries repeated, a special token missing, or `lowercase` against what the
+            entries show.
+    """
+    if not isinstance(lowercase, bool | None):  # from the tokenizer_config.json of others
+        raise UserError(f"{name}: do_lower_case is {lowercase!r}, needs true or false")
+    vocab = {entry: i for i, entry in enumerate(entries)}
+    if len(vocab) != len(entries):
+        entry, count = Counter(entries).most_common(1)[0]
+        first = entries.index(entry)
+        second = entries.index(entry, first + 1)
+        raise UserError(
+            f"{name}: {entry!r} stands on lines {first + 1} and {second + 1}"
+            f"{' and others' if count > 2 else ''}; remove the repeated entries"
+        )
+    special_ids(vocab, name)
+    cased = any(entry != entry.lower() for entry in entries if not entry.startswith("["))
+    if lowercase is None:
+        lowercase = not cased
+    elif lowercase and cased:
+        raise UserError(
+            f"{name}: entries with capital letters, which lower-cased text never matches; "
+            "say that it is cased (--cased, lowercase=False)"
+        )
+    return _convert(vocab, lowercase)
+
+
+def train(texts: Iterable[str], vocab_size: int, *, lowercase: bool) -> bytes:
+    """The tokenizer.json of at most `vocab_size` entries, merged by pair counts.
+
+    The same texts give the same bytes, in every process. `tokenizers` alone does not: it
+    numbers the "##" characters in hash order, and merges of equal count are taken in the
+    order of those numbers. Here the alphabet is counted first and handed over in a fixed
+    order. Texts are read once; a temporary file holds them between the two passes.
+
+    Args:
+        texts: cleaned text, any number of lines each.
+        vocab_size: entries wanted, specials included; fewer if the text gives no more.
+        lowercase: train on lower-cased text without accents, and encode the same way.
+
+    Raises:
+        UserError: no text, or a vocabulary too small for the alphabet.
+    """
+    with tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n") as spool:
+        alphabet = _spool(texts, spool, _normalizer(lowercase))
+        if not alphabet:
+            raise UserError("no text to train a vocabulary on; check the sources")
+        smallest = len(SPECIAL_TOKENS) + 2 * len(alphabet)
+        if vocab_size < smallest:
+            raise UserError(
+                f"vocabulary of {vocab_size} entries: this text needs at least {smallest} "
+                "(every character, inside and at the start of words); ask for more"
+            )
+        entries = _merge(spool, vocab_size, alphabet)
+    return _convert({entry: i for i, entry in enumerate(entries)}, lowercase)
+
+
+def _convert(vocab: Mapping[str, int], lowercase: bool) -> bytes:
+    model = models.WordPiece(
+        dict(vocab),
+        unk_token="[UNK]",
+        max_input_chars_per_word=LONGEST_WORD,
+        continuing_subword_prefix=PREFIX,
+    )
+    encoder = tokenizers.Tokenizer(model)
+    encoder.normalizer = _normalizer(lowercase)
+    encoder.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    encoder.decoder = decoders.WordPiece(prefix=PREFIX)
+    return tokenizer_json(encoder)
+
+
+def _normalizer(lowercase: bool) -> normalizers.Normalizer:
+    # strip_accents=None follows lowercase, as the original BasicTokenizer does.
+    return normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lowercase
+    )
+
+
+def _spool(texts: Iterable[str], spool: TextIO, normalizer: normalizers.Normalizer) -> list[str]:
+    """Write normalized text to `spool`; returns its alphabet, most frequent first."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        normalized = normalizer.normalize_str(text)
+        counts.update(normalized)
+        spool.write(normalized + "\n")
+    ranked = sorted((c for c in counts if not c.isspace()), key=lambda c: (-counts[c], c))
+    return ranked[:ALPHABET_LIMIT]
+
+
+def _merge(spool: TextIO, vocab_size: int, alphabet: Sequence[str]) -> list[str]:
+    """Entries: specials, characters, "##" characters, merges in the order they were found."""
+    characters = sorted(alphabet)
+    entries = [*SPECIAL_TOKENS, *characters, *(PREFIX + c for c in characters)]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        # As special tokens they are numbered in this order, before anything in hash order.
+        special_tokens=entries,
+        initial_alphabet=characters,
+        limit_alphabet=len(characters),
+        continuing_subword_prefix=PREFIX,
+        show_progress=False,
+    )
+    encoder = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    encoder.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    spool.seek(0)
+    encoder.train_from_iterator(_lines(spool), trainer)
+    vocab = encoder.get_vocab(with_added_tokens=True)
+    return sorted(vocab, key=vocab.__getitem__)
+
+
+def _lines(spool: TextIO) -> Iterator[str]:
+    for line in spool:
+        yield line.rstrip("\n")

@@ -1,0 +1,1 @@
+"""TPU and GPU types and slices."""

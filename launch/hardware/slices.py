@@ -1,0 +1,208 @@
+"""The TPU slices there are, by the names people order them by: v3-32, v5e-16, 2xv5e-256.
+
+libtpu takes any shape of any size, real or not (v6e:32x32); what is not in this table is refused.
+"""
+
+import difflib
+import functools
+import itertools
+import math
+import re
+from dataclasses import dataclass
+
+from bert_jax.launch.hardware.accelerators import BY_DEVICE_KIND, Accelerator
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A version of the TPU.
+
+    device_kind: of its JAX devices. platform: how libtpu calls it.
+    cores, devices: of a chip, as names of slices count them and as JAX has them.
+    shapes: chips along each axis of every slice, from small to large.
+    torus: an axis wraps around where it has so many chips or more, in a slice of all such axes (3D)
+        or alone (2D).
+    eight: a slice of eight chips is one host, where others have four chips a host.
+    """
+
+    name: str
+    device_kind: str
+    platform: str
+    cores: int
+    devices: int
+    shapes: tuple[tuple[int, ...], ...]
+    torus: int
+    eight: bool = False
+
+    @property
+    def accelerator(self) -> Accelerator:
+        return BY_DEVICE_KIND[self.device_kind]
+
+
+def _cubes(most: int) -> tuple[tuple[int, ...], ...]:
+    """The shapes of slices in three dimensions, of up to `most` cubes of 4x4x4 chips.
+
+    So many cubes are put together as nearly to a cube as they go; where a side would be longer than
+    64 of them there is no such slice.
+    """
+    shapes: list[tuple[int, ...]] = [(2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4)]
+    for count in range(1, most + 1):
+        boxes = (
+            (a, b, count // (a * b))
+            for a, b in itertools.combinations_with_replacement(range(1, count + 1), 2)
+            if count % (a * b) == 0 and count // (a * b) >= b
+        )
+        box = min(boxes, key=lambda sides: (sum(sides), sides[-1]))
+        if box[-1] <= 64:
+            shapes.append(tuple(4 * side for side in box))
+    return tuple(shapes)
+
+
+# Cloud TPU documentation, the page of each version, and the table with which MaxText compiles ahead
+# of time (accelerator_to_spec_map.py). v2, v3, v4 and v5p count cores in their names, two a chip,
+# v5e and v6e chips; TPU7x is sold by chips, and named by cores as in MaxText and XPK.
+_SQUARES = ((2, 2), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
+_LITE = ((1, 1), (2, 2), (2, 4), *_SQUARES[1:])
+GENERATIONS = {
+    row.name: row
+    for row in (
+        Generation("v2", "TPU v2", "v2", 2, 2, _SQUARES, torus=16),
+        Generation("v3", "TPU v3", "v3", 2, 2, (*_SQUARES, (16, 32), (32, 32)), torus=32),
+        Generation("v4", "TPU v4", "v4", 2, 1, _cubes(64), torus=4),
+        Generation("v5e", "TPU v5 lite", "v5e", 1, 1, _LITE, torus=16, eight=True),
+        Generation("v5p", "TPU v5", "v5", 2, 1, _cubes(96), torus=4),
+        Generation("v6e", "TPU v6 lite", "v6e", 1, 1, _LITE, torus=16, eight=True),
+        Generation("tpu7x", "TPU7x", "tpu7x", 2, 2, _cubes(144), torus=4),
+    )
+}
+ALIASES = {"v5litepod": "v5e", "v5lite": "v5e", "v7x": "tpu7x"}
+_MOST_SLICES = 256
+
+
+@dataclass(frozen=True)
+class Slice:
+    """So many equal slices, each with chips along every axis, joined by the network."""
+
+    generation: Generation
+    shape: tuple[int, ...]
+    count: int = 1
+
+    @property
+    def name(self) -> str:
+        times = f"{self.count}x" if self.count > 1 else ""
+        return f"{times}{self.generation.name}-{self.slice_chips * self.generation.cores}"
+
+    @property
+    def slice_chips(self) -> int:
+        """Chips of one slice."""
+        return math.prod(self.shape)
+
+    @property
+    def chips(self) -> int:
+        """Chips of all slices."""
+        return self.count * self.slice_chips
+
+    @property
+    def devices(self) -> int:
+        """JAX devices of all slices."""
+        return self.chips * self.generation.devices
+
+    @property
+    def host_bounds(self) -> tuple[int, int, int]:
+        """Chips along each axis of one host."""
+        alone = self.slice_chips == 1 or (self.generation.eight and self.slice_chips == 8)
+        x, y, *z = self.shape if alone else (2, 2)
+        return x, y, z[0] if z else 1
+
+    @property
+    def hosts(self) -> int:
+        """Hosts of all slices."""
+        return self.chips // math.prod(self.host_bounds)
+
+    @property
+    def topology(self) -> str:
+        """How libtpu names the shape of one slice."""
+        return f"{self.generation.platform}:{'x'.join(map(str, self.shape))}"
+
+    @property
+    def chip_config(self) -> str:
+        """libtpu's name for how the cores of a chip make up devices."""
+        joined = self.generation.cores > self.generation.devices
+        return "megacore" if joined else "default"
+
+    @property
+    def wrap(self) -> tuple[bool, bool, bool]:
+        """Along which axes the links close to a ring."""
+        long = [side >= self.generation.torus for side in self.shape]
+        if len(long) == 3:
+            long = [all(long)] * 3
+        x, y, *z = long
+        return x, y, bool(z and z[0])
+
+
+@functools.cache
+def names() -> tuple[str, ...]:
+    """Every single slice there is."""
+    return tuple(
+        Slice(generation, shape).name
+        for generation in GENERATIONS.values()
+        for shape in generation.shapes
+    )
+
+
+def find(name: str) -> Slice:
+    """The slices of a name like v5e-16, v5litepod-16 or 2xv5e-256.
+
+    Raises:
+        ValueError: there are none of this name; one line with the nearest that there are.
+    """
+    words = re.fullmatch(r"(?:(\d+)x)?(?:tpu[ -]?)?([a-z]*\d+[a-z]*)[-:]([\dx]+)", _plain(name))
+    generation = _generation(words[2]) if words else None
+    if words is None or generation is None:
+        raise ValueError(_unknown(name, words[2] if words else _plain(name)))
+    count, size = int(words[1] or 1), words[3]
+    if not 1 <= count <= _MOST_SLICES:
+        raise ValueError(f"{name}: give 1 to {_MOST_SLICES} slices, as in 2x{generation.name}-…")
+    known = [Slice(generation, shape, count) for shape in generation.shapes]
+    by_size = {found.slice_chips * generation.cores: found for found in known}
+    if size.isdecimal() and int(size) in by_size:
+        return by_size[int(size)]
+    raise ValueError(f"there is no {name}{_nearest(known, size)}")
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower()
+
+
+def _generation(word: str) -> Generation | None:
+    found = ALIASES.get(word, word)
+    return GENERATIONS.get(found) or GENERATIONS.get(f"tpu{found}")
+
+
+def _unknown(name: str, word: str) -> str:
+    near = difflib.get_close_matches(word, [*GENERATIONS, *ALIASES], n=1, cutoff=0.5)
+    example = f"{ALIASES.get(near[0], near[0])}-64" if near else "v5e-16"
+    return (
+        f'"{name}" is no TPU slice: there are {", ".join(GENERATIONS)}, each with its size behind '
+        f"a dash, such as {example} or, of several, 2xv5e-256"
+    )
+
+
+def _nearest(known: list[Slice], size: str) -> str:
+    """What to take instead of a size or a shape that is not there."""
+    sides = [int(side) for side in size.split("x") if side]
+    if "x" in size:
+        same = [found for found in known if sorted(found.shape) == sorted(sides)]
+        if same:
+            return f"; {size} chips are {same[0].name}"
+    cores = known[0].generation.cores if "x" in size else 1
+    wanted = math.prod(sides) * cores
+    smaller = [found for found in known if _size(found) < wanted][-1:]
+    larger = [found for found in known if _size(found) >= wanted][:1]
+    both = " and ".join(f"{f.name} ({f.topology.partition(':')[2]})" for f in smaller + larger)
+    counted = " (its name counts cores, two a chip)" if known[0].generation.cores == 2 else ""
+    return f"; nearest: {both}{counted}"
+
+
+def _size(found: Slice) -> int:
+    return found.slice_chips * found.generation.cores
