@@ -26,7 +26,8 @@ from bert_jax.data_pipeline.plan.cache import Plans
 from bert_jax.data_pipeline.plan.packing import packing_bound
 from bert_jax.data_pipeline.plan.plan import PlanSpec
 from bert_jax.data_pipeline.sources import parse_source
-from bert_jax.data_pipeline.store.store import Split, open_store
+from bert_jax.data_pipeline.store.split import Split
+from bert_jax.data_pipeline.store.store import open_store
 
 # Most tokens and prediction slots of an example; tokens and examples of a row.
 SHAPES = ((128, 20, 128, 8), (128, 20, 512, 32), (512, 77, 512, 8))

@@ -1,4 +1,4 @@
-"""`bert-jax VERB`: finds the verb, reads its flags, turns errors into one line and an exit code."""
+"""`bert-jax COMMAND`: finds the command, turns errors into one line and an exit code."""
 
 import itertools
 import signal
@@ -7,19 +7,32 @@ from collections.abc import Iterable, Sequence
 
 from absl import flags
 
-from bert_jax.commands import compile, convert, data, launch, look, pretrain
-from bert_jax.commands.command import Verb, help_of
+from bert_jax.commands import (
+    compile,
+    convert,
+    data,
+    demo,
+    evaluate,
+    fill,
+    launch,
+    pretrain,
+    status,
+)
+from bert_jax.commands.command import Command, define, help_of, parse
 from bert_jax.config.serialization import nearest
 from bert_jax.errors import DONE, USAGE, StoppedError, UsageError, UserError, code_of, line_of
 from bert_jax.runtime.streams import Outliving, outliving
 
-VERBS: dict[str, Verb] = (
-    pretrain.VERBS | data.VERBS | look.VERBS | convert.VERBS | compile.VERBS | launch.VERBS
-)
+# In the order of `bert-jax --help`.
+COMMANDS: dict[str, Command] = {
+    name: command
+    for module in (demo, data, pretrain, evaluate, status, convert, fill, compile, launch)
+    for name, command in module.COMMANDS.items()
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one verb; returns the exit code."""
+    """Runs one command; returns the exit code."""
     with outliving():
         return _guarded(list(sys.argv[1:] if argv is None else argv))
 
@@ -32,7 +45,7 @@ def _guarded(words: list[str]) -> int:
         print(f"usage: {error}; see `bert-jax --help`", file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on", file=sys.stderr)
+        print("interrupted; run the same command again to resume", file=sys.stderr)
         return 128 + signal.SIGINT
     except Exception as error:
         code = code_of(error)
@@ -47,23 +60,22 @@ def _guarded(words: list[str]) -> int:
 
 def _run(words: list[str]) -> int:
     if not words or words[0] in ("--help", "-h", "help"):
-        print(_overview(VERBS))
+        print(_overview(COMMANDS))
         return DONE if words else USAGE
-    group = [verb for verb in VERBS if verb.startswith(f"{words[0]} ")]
+    group = [name for name in COMMANDS if name.startswith(f"{words[0]} ")]
     if group and (len(words) == 1 or words[1] in ("--help", "-h", "help")):
         print(_overview(group))
         return DONE if len(words) > 1 else USAGE
     name = find(words)
-    verb, rest = VERBS[name], words[len(name.split()) :]
-    # Behind the flags of a verb that starts others stands their command line, which is theirs.
-    own = list(itertools.takewhile(lambda w: w.startswith("-"), rest)) if verb.starts else rest
+    command, rest = COMMANDS[name], words[len(name.split()) :]
+    # Behind the flags of a command that starts others stands their command line, which is theirs.
+    own = list(itertools.takewhile(lambda w: w.startswith("-"), rest)) if command.starts else rest
     if "--help" in own or "-h" in own:
-        values, _ = define(name, own)
-        print(_help(name, verb, values))
+        print(_help(name, command, define(command, own)[0]))
         return DONE
-    values, arguments = read(name, rest)
-    code = verb.run(values, arguments) or DONE
-    if not verb.is_run:
+    values, arguments = parse(name, command, rest)
+    code = command.run(values, arguments) or DONE
+    if not command.is_run:
         _check_output()
     return code
 
@@ -78,66 +90,33 @@ def _check_output() -> None:
 
 
 def find(words: Sequence[str]) -> str:
-    """The verb that a command line begins with; raises UsageError where there is none."""
-    name = next((v for v in VERBS if list(words[: len(v.split())]) == v.split()), None)
+    """The command that a command line begins with; raises UsageError where there is none."""
+    name = next((c for c in COMMANDS if list(words[: len(c.split())]) == c.split()), None)
     if name is None:
-        in_group = any(verb.startswith(f"{words[0]} ") for verb in VERBS)
+        in_group = any(command.startswith(f"{words[0]} ") for command in COMMANDS)
         said = " ".join(words[:2] if in_group else words[:1])
-        raise UsageError(f"there is no verb {said!r}{nearest(said, VERBS)}")
+        raise UsageError(f"unknown command {said!r}{nearest(said, COMMANDS)}")
     return name
 
 
-def define(name: str, rest: Sequence[str]) -> tuple[flags.FlagValues, list[str]]:
-    """A verb's flags, not yet read, and the words behind it with its config found.
-
-    Raises:
-        UserError: there is no such config.
-    """
-    values, words = flags.FlagValues(), [_underscored(word) for word in rest]
-    if not VERBS[name].starts and any(word.startswith("--config") for word in words):
-        from bert_jax.config.files import resolve
-
-        words = resolve(words)
-    VERBS[name].define(values, words)
-    return values, words
-
-
-def _underscored(word: str) -> str:
-    """A flag as it is defined, where its name was written with hyphens: --strict-restore."""
-    flag, sign, value = word.partition("=")
-    if not flag.startswith("--") or flag.startswith("--config"):
-        return word
-    return "--" + flag[2:].replace("-", "_") + sign + value
-
-
-def read(name: str, rest: Sequence[str]) -> tuple[flags.FlagValues, list[str]]:
-    """A verb's flags as the words behind it give them, and what follows the flags.
-
-    Raises:
-        UsageError: a flag that does not exist, a value that does not fit, a word too many.
-        UserError: there is no such config.
-    """
-    values, words = define(name, rest)
-    try:
-        arguments = values([name, *words])[1:]
-    except (flags.Error, ValueError, TypeError) as error:
-        raise UsageError(" ".join(str(error).split())) from None
-    if arguments and not VERBS[name].words:
-        raise UsageError(f"{name} takes only --flag=value, not {arguments[0]!r}")
-    return values, arguments
-
-
 def _overview(names: Iterable[str]) -> str:
-    lines = ["bert-jax VERB [--flag=value ...]", ""]
-    lines += [f"  {name:<18}{VERBS[name].says}" for name in names]
-    return "\n".join([*lines, "", "bert-jax VERB --help shows a verb's flags and an example."])
+    lines = ["bert-jax COMMAND [--flag=value ...]", ""]
+    lines += [f"  {name:<18}{COMMANDS[name].summary}" for name in names]
+    return "\n".join(
+        [*lines, "", "bert-jax COMMAND --help shows the flags of a command and an example."]
+    )
 
 
-def _help(name: str, verb: Verb, values: flags.FlagValues) -> str:
-    lines = [f"bert-jax {name} [--flag=value ...]{verb.words}", "", f"  {verb.says}", ""]
+def _help(name: str, command: Command, values: flags.FlagValues) -> str:
+    lines = [
+        f"bert-jax {name} [--flag=value ...]{command.arguments}",
+        "",
+        f"  {command.summary}",
+        "",
+    ]
     for flag in values:
         default = values[flag].default
         # The default config is a path here: `define_config` names it in the help.
         shown = "" if default in (None, []) or flag == "config" else f" (default {default})"
         lines.append(f"  --{flag:<16}{help_of(values, flag)}{shown}")
-    return "\n".join([*lines, "", "Example:", f"  {verb.example}"])
+    return "\n".join([*lines, "", "Example:", f"  {command.example}"])

@@ -19,7 +19,7 @@ from bert_jax.data_pipeline.plan.plan import PlanSpec
 from bert_jax.data_pipeline.random.draws import MASKING, ORDER, permute, stream_key
 
 if TYPE_CHECKING:
-    from bert_jax.data_pipeline.store.store import Split
+    from bert_jax.data_pipeline.store.split import Split
     from bert_jax.data_pipeline.tokenizer.tokenizer import SpecialIds
 
 T = TypeVar("T")

@@ -117,9 +117,9 @@ def _extracted(rng: random.Random, places: Places, folder: Path, alone: bool) ->
 
 def _words(rng: random.Random, places: Places, folder: Path, alone: bool) -> list[str]:
     """A verb with some of its flags, their values at random, and words that nobody asked for."""
-    verb = rng.choice([verb for verb in cli.VERBS if alone or verb != "demo"])
+    verb = rng.choice([verb for verb in cli.COMMANDS if alone or verb != "demo"])
     values = flags.FlagValues()
-    cli.VERBS[verb].define(values, [])
+    cli.COMMANDS[verb].define(values, [])
     # One waits for other processes; devices are set up once in a process, as `demo` does.
     left_out = {"coordinator", "grace"} | (set() if alone else {"cpu_devices"})
     names = sorted(set(values) - left_out)

@@ -28,8 +28,9 @@ from bert_jax.config.serialization import to_dict
 from bert_jax.errors import StorageError, UserError
 from bert_jax.objectives.pretraining_model import init_params
 from bert_jax.training.batches import make_batches
+from bert_jax.training.claim import claim
 from bert_jax.training.loop import pretrain
-from bert_jax.workdir.description import claim, describe
+from bert_jax.workdir.description import describe
 
 
 def keeping(keep: int = 1, every: int = 0, best: bool = False) -> CheckpointConfig:

@@ -71,7 +71,7 @@ def build(say, tmp_path: Path, source: str, *more: str) -> tuple[int, str, str]:
 def test_help_names_every_verb_and_an_example(say):
     code, out, _ = say("--help")
     assert code == 0
-    for verb in cli.VERBS:
+    for verb in cli.COMMANDS:
         assert verb in out
         code, text, _ = say(*verb.split(), "--help")
         assert code == 0
@@ -84,7 +84,7 @@ def test_help_names_every_verb_and_an_example(say):
 def test_the_first_word_of_a_verb_lists_those_that_begin_with_it(group, say):
     code, out, _ = say(group, "--help")
     assert code == 0
-    mine = [verb for verb in cli.VERBS if verb.startswith(group)]
+    mine = [verb for verb in cli.COMMANDS if verb.startswith(group)]
     assert [line.split("  ")[1] for line in out.splitlines() if line.startswith("  ")] == mine
     assert say(group)[:2] == (errors.USAGE, out)
 
@@ -290,8 +290,8 @@ def test_what_the_machine_lacks_is_one_line(error, code, line, say, monkeypatch)
     def fail(*_):
         raise error
 
-    broken = dataclasses.replace(cli.VERBS["data verify"], run=fail)
-    monkeypatch.setitem(cli.VERBS, "data verify", broken)
+    broken = dataclasses.replace(cli.COMMANDS["data verify"], run=fail)
+    monkeypatch.setitem(cli.COMMANDS, "data verify", broken)
     assert say("data", "verify", "--store=x")[0] == code
     _, _, err = say("data", "verify", "--store=x")
     assert err.startswith(line)

@@ -25,8 +25,8 @@ from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.distributed import job as jobs
 from bert_jax.distributed import peers
 from bert_jax.distributed.peers import Place, find_place, lone_place
-from bert_jax.distributed.watchdog import Watch
 from bert_jax.errors import LostError, UserError
+from bert_jax.runtime.activity import Watch
 
 SLURM = {
     "SLURM_JOB_ID": "4711",

@@ -30,9 +30,10 @@ from bert_jax.distributed.heartbeat import Pulse
 from bert_jax.distributed.peers import Peers, Place, alone
 from bert_jax.distributed.preemption import Stops
 from bert_jax.distributed.rendezvous import Met
-from bert_jax.distributed.watchdog import Ending, Watch
+from bert_jax.distributed.watchdog import Ending
 from bert_jax.errors import NUMBERS
 from bert_jax.metrics import records
+from bert_jax.runtime.activity import Watch
 from bert_jax.training import loop
 
 LIMIT = 60.0  # seconds for whatever is waited for

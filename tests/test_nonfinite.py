@@ -26,12 +26,11 @@ from bert_jax.checkpoint.manager import Checkpoints, load_params
 from bert_jax.config.schema import CheckpointConfig, Config
 from bert_jax.config.serialization import to_dict
 from bert_jax.metrics import records as metrics
-from bert_jax.metrics.step_metrics import StepReport
+from bert_jax.metrics.step_metrics import Skipped, StepReport
 from bert_jax.objectives.total import summarize
 from bert_jax.reporting import html, status, status_text
 from bert_jax.runtime import console
 from bert_jax.training import skip_nonfinite
-from bert_jax.training.skip_nonfinite import Skipped
 from bert_jax.training.step import make_program
 
 LIMIT = 3

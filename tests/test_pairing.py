@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.plan.plan import PlanSpec, make_plan
 from bert_jax.data_pipeline.random import draws
-from bert_jax.data_pipeline.store.store import Split
+from bert_jax.data_pipeline.store.split import Split
 
 SIGMAS = 4.4
 words = st.integers(0, 2**64 - 1)

@@ -18,8 +18,8 @@ from bert_jax.distributed import preemption
 from bert_jax.distributed.peers import Peers, Place, alone
 from bert_jax.distributed.preemption import StopRequestedError, Stops
 from bert_jax.distributed.rendezvous import Met
-from bert_jax.distributed.watchdog import Watch
 from bert_jax.errors import LOST, STOPPED, StoppedError
+from bert_jax.runtime.activity import Watch
 from bert_jax.training.loop import pretrain
 from bert_jax.training.profiling import Profiler
 

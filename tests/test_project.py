@@ -13,6 +13,21 @@ PACKAGES = ("bert_jax", "configs", "data_pipeline", "launch")
 SOURCES = sorted(
     path for folder in (*PACKAGES, "tests", "benchmarks") for path in (ROOT / folder).rglob("*.py")
 )
+# From the lowest to the highest: a file imports from its own folder and from those before it.
+ROOMS = (
+    "data_pipeline/errors", "launch/exit_codes", "bert_jax/errors",
+    "data_pipeline/storage", "data_pipeline/random", "data_pipeline/tokenizer",
+    "data_pipeline/store", "data_pipeline/text", "data_pipeline/sources", "data_pipeline/build",
+    "data_pipeline/pairing", "data_pipeline/masking", "data_pipeline/plan", "data_pipeline",
+    "data_pipeline/analysis",
+    "launch/hardware", "launch", "launch/backends", "configs",
+    "bert_jax/config", "bert_jax/runtime", "bert_jax/parallel", "bert_jax/ops",
+    "bert_jax/ops/attention", "bert_jax/model", "bert_jax/objectives", "bert_jax/metrics",
+    "bert_jax/workdir", "bert_jax/checkpoint", "bert_jax/distributed", "bert_jax/training",
+    "bert_jax/reporting", "bert_jax/convert", "bert_jax/aot/hlo", "bert_jax/aot/cost",
+    "bert_jax/aot", "bert_jax/api", "bert_jax/demo", "bert_jax/commands", "bert_jax/cli",
+    "bert_jax",
+)  # fmt: skip
 MODULES = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in PACKAGES]
 
 
@@ -38,17 +53,49 @@ def test_a_file_has_at_most_500_lines_and_a_telling_name(path: Path) -> None:
     assert path.stem not in {"utils", "util", "helpers", "misc", "common"}, "name what it does"
 
 
+def room_of(path: Path) -> str:
+    name = str(path.relative_to(ROOT).with_suffix(""))
+    return name if name in ROOMS else str(Path(name).parent)
+
+
+def files_imported_by(path: Path) -> Iterator[Path]:
+    """The product's files that a file imports; a package's names stand for the whole package."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bert_jax"):
+            package = ROOT.joinpath(*node.module.split("."))
+            for name in (alias.name for alias in node.names):
+                file = (package / f"{name}.py", package / name / "__init__.py")
+                module = (package.with_suffix(".py"), package / "__init__.py")
+                yield next(one for one in (*file, *module) if one.exists()).resolve()
+
+
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_imports_follow_the_layers(path: Path) -> None:
-    package = path.relative_to(ROOT).parts[0]
-    names = set(imports_of(path))
-    roots = {name.split(".")[0] for name in names}
-    if package != "bert_jax":
-        ours = {name for name in names if name.split(".")[0] == "bert_jax"}
-        assert all(f"{name}.".startswith(f"bert_jax.{package}.") for name in ours), sorted(ours)
+def test_imports_lead_from_higher_rooms_to_lower(path: Path) -> None:
+    rank = ROOMS.index(room_of(path))
+    for imported in files_imported_by(path):
+        other = ROOMS.index(room_of(imported))
+        assert other <= rank, f"{name_of(path)} imports {name_of(imported)}, which is above it"
+
+
+def test_no_files_import_one_another() -> None:
+    left = {path: set(files_imported_by(path)) - {path} for path in MODULES}
+    while free := [path for path, imported in left.items() if not imported & left.keys()]:
+        for path in free:
+            del left[path]
+    assert not left, f"a circle of imports among {sorted(map(name_of, left))}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_libraries_are_imported_where_they_may_be(path: Path) -> None:
+    roots = {name.split(".")[0] for name in imports_of(path)}
+    if path.relative_to(ROOT).parts[0] != "bert_jax":
         assert not roots & {"jax", "flax", "optax"}, name_of(path)
     if name_of(path) != "bert_jax/checkpoint/orbax_io.py":
         assert "orbax" not in roots, f"{name_of(path)} imports orbax, which orbax_io.py wraps"
+
+
+def test_the_top_of_bert_jax_has_at_most_six_modules() -> None:
+    assert len(list((ROOT / "bert_jax").glob("*.py"))) <= 6
 
 
 def test_setup_lists_every_package() -> None:

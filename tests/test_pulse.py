@@ -12,8 +12,8 @@ import pytest
 from bert_jax.distributed.heartbeat import Pulse
 from bert_jax.distributed.peers import Peers, Place
 from bert_jax.distributed.rendezvous import Met
-from bert_jax.distributed.watchdog import Watch
 from bert_jax.errors import LOST, LostError
+from bert_jax.runtime.activity import Watch
 
 pytestmark = pytest.mark.processes  # they wait for deadlines
 

@@ -176,7 +176,7 @@ def test_every_named_file_exists(page: Path) -> None:
 def known_flags() -> set[str]:
     """Flags of every verb, keys of the configs, and what the benchmarks parse."""
     known = {"help", *FOREIGN_FLAGS}
-    for verb in cli.VERBS.values():
+    for verb in cli.COMMANDS.values():
         values = flags.FlagValues()
         verb.define(values, [])
         known |= set(values)

@@ -37,6 +37,7 @@ from bert_jax.metrics import jsonl
 from bert_jax.metrics import records as metrics
 from bert_jax.metrics.jsonl import EventLog, read_lines
 from bert_jax.reporting import status
+from bert_jax.training import claim
 from bert_jax.workdir import description as workdir
 
 pytestmark = pytest.mark.skipif(
@@ -326,11 +327,11 @@ def test_what_others_write_is_seen_at_once(server):
 
 def test_the_description_of_a_run_is_written_over_a_bad_connection(server, no_pauses):
     folder = epath.Path("gs://bucket/run")
-    workdir.check_free(folder)
+    claim.check_free(folder)
     server.faults.fail_every, server.faults.fail_status = 3, 507  # the client alone gives up
     description = {"config": {"phases": []}, "data": {}}
     for _ in range(2):  # two requests each
-        workdir.claim(folder, description, resuming_at=None)
+        claim.claim(folder, description, resuming_at=None)
     server.faults.fail_every = 0
     assert server.names("bucket", "run") == ["run/config.json"]
     assert workdir.read(folder) == description
@@ -359,7 +360,7 @@ def test_a_bucket_that_takes_nothing_ends_a_run_in_one_line(server, no_pauses, s
         status
     ]
     with pytest.raises(error, match=rf"config\.json: cannot be written \({says}"):
-        workdir.claim(epath.Path("gs://bucket/run"), {}, resuming_at=None)
+        claim.claim(epath.Path("gs://bucket/run"), {}, resuming_at=None)
 
 
 @pytest.mark.parametrize(
@@ -372,7 +373,7 @@ def test_a_bucket_that_takes_nothing_ends_a_run_in_one_line(server, no_pauses, s
 def test_a_workdir_that_cannot_be_is_one_line(where, says, server):
     server.faults.denied = frozenset({"secret"})
     with pytest.raises(UserError) as error:
-        workdir.check_free(where)
+        claim.check_free(where)
     (line,) = str(error.value).splitlines()
     assert says in line
 
@@ -385,11 +386,11 @@ def test_a_bucket_of_others_is_refused_before_anything_in_it_changes(server):
         server.write("bucket", f"run/checkpoints/{name}", b"theirs")
     before = server.names("bucket")
     with pytest.raises(UserError, match=r"run: holds checkpoints, and no config\.json of a"):
-        workdir.check_free("gs://bucket/run")
+        claim.check_free("gs://bucket/run")
     assert server.names("bucket") == before
     server.write("bucket", "empty/", b"")  # as the console makes a folder
-    workdir.check_free("gs://bucket/empty")
-    workdir.check_free("gs://bucket/absent")
+    claim.check_free("gs://bucket/empty")
+    claim.check_free("gs://bucket/absent")
 
 
 def records(path: str) -> list[str]:

@@ -167,7 +167,7 @@ def test_headers_that_are_programs_are_among_the_damage() -> None:
 def test_no_flag_takes_a_secret() -> None:
     """The words of a command line can be read by everybody on its machine."""
     secret = re.compile(r"token$|password|passwd|secret|api_?key|credential")
-    for name, verb in cli.VERBS.items():
+    for name, verb in cli.COMMANDS.items():
         values = flags.FlagValues()
         verb.define(values, [])
         assert not [flag for flag in values if secret.search(flag)], name

@@ -24,7 +24,7 @@ from bert_jax.metrics import records
 from bert_jax.objectives.pretraining_model import declare
 from bert_jax.reporting.status import as_json, read
 from bert_jax.reporting.status_text import render
-from bert_jax.workdir import description as workdir
+from bert_jax.training import claim
 from bert_jax.workdir import lock
 
 
@@ -53,7 +53,7 @@ def folder_of_a_run(path: Path, config: Config, done: int, *, age: float = 0.0) 
         "config": json.loads(json.dumps(dataclasses.asdict(config))),
         "data": {"tokenizer": "t", "train": "a", "held_out": "h", "rows_per_epoch": [80, 50]},
     }
-    workdir.claim(epath.Path(path), description, resuming_at=None)
+    claim.claim(epath.Path(path), description, resuming_at=None)
     speed = {"step_seconds": 0.5, "tokens_per_second": 1000.0}
     checkpoints = Checkpoints(path, config.checkpoint, config.phase_ends)
     with (path / "metrics.jsonl").open("w") as log:

@@ -13,7 +13,7 @@ from etils import epath
 
 from bert_jax import cli, errors
 from bert_jax.checkpoint.catalog import complete_steps
-from bert_jax.commands.command import Verb
+from bert_jax.commands.command import Command
 from bert_jax.data_pipeline.plan import cache
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.errors import StorageError
@@ -113,8 +113,10 @@ def test_a_run_ends_with_a_line_and_keeps_no_garbage(step, store, tmp_path, monk
 
     monkeypatch.setattr(RunDisplay, "advance", advanced)
     config = small_config(store)
-    verb = Verb("", "", lambda *_: None, lambda *_: pretrain(config, tmp_path / "run"), is_run=True)
-    monkeypatch.setitem(cli.VERBS, "train", verb)
+    verb = Command(
+        "", "", lambda *_: None, lambda *_: pretrain(config, tmp_path / "run"), is_run=True
+    )
+    monkeypatch.setitem(cli.COMMANDS, "train", verb)
     assert cli.main(["train"]) == errors.STORAGE
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: {store.path}: changed while it was in use: train/tokens.npy")

@@ -11,7 +11,7 @@ import pytest
 import rich.console
 
 from bert_jax import cli, errors
-from bert_jax.commands.command import Verb
+from bert_jax.commands.command import Command
 from bert_jax.runtime import streams
 from bert_jax.runtime.streams import Outliving
 
@@ -80,14 +80,14 @@ def test_characters_that_the_terminal_does_not_know_are_escaped(pipe):
 def shout(monkeypatch) -> None:
     """A verb that prints, and one like it that is a run."""
     for name, is_run in (("shout", False), ("train", True)):
-        verb = Verb(
+        verb = Command(
             "",
             "",
             lambda values, words: None,
             lambda values, words: print("x" * 10_000),
             is_run=is_run,
         )
-        monkeypatch.setitem(cli.VERBS, name, verb)
+        monkeypatch.setitem(cli.COMMANDS, name, verb)
 
 
 def test_a_result_that_is_not_complete_is_an_error_and_a_log_is_not(

@@ -11,8 +11,8 @@ import pytest
 from corpus import small_config, small_store
 
 from bert_jax.config.schema import DeadlineConfig
-from bert_jax.distributed.watchdog import ACTIVITIES, Watch
 from bert_jax.errors import LOST, STOPPED
+from bert_jax.runtime.activity import ACTIVITIES, Watch
 
 LIMIT = 60.0  # seconds
 

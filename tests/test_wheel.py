@@ -25,7 +25,7 @@ def wheel(tmp_path_factory) -> Path:
     sources = folder / "sources"
     subprocess.run(["git", "clone", "--quiet", ROOT, sources], check=True)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
-    subprocess.run([*command, "--no-build-isolation", f"-w={folder}", sources], check=True)
+    subprocess.run([*command, "--no-build-isolation", "-w", folder, sources], check=True)
     (made,) = folder.glob("*.whl")
     return made
 

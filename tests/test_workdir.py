@@ -21,7 +21,7 @@ from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import StorageError, UserError
 from bert_jax.parallel import partition
 from bert_jax.runtime.versions import versions
-from bert_jax.training import loop
+from bert_jax.training import claim, loop
 from bert_jax.training import setup as running
 from bert_jax.workdir import description as workdir
 
@@ -84,7 +84,7 @@ def old(config: Config, store: TokenStore) -> dict[str, Any]:
 
 @pytest.fixture
 def run(old: dict[str, Any], tmp_path: Path) -> epath.Path:
-    workdir.claim(epath.Path(tmp_path), old, resuming_at=None)
+    claim.claim(epath.Path(tmp_path), old, resuming_at=None)
     return epath.Path(tmp_path)
 
 
@@ -104,7 +104,7 @@ def refused(run: epath.Path, new: dict[str, Any], step: int) -> list[str]:
     """The lines of the refusal, which changes nothing."""
     before = (run / "config.json").read_text()
     with pytest.raises(UserError) as error:
-        workdir.claim(run, new, resuming_at=step)
+        claim.claim(run, new, resuming_at=step)
     assert (run / "config.json").read_text() == before
     first, *diff = str(error.value).splitlines()
     assert first.startswith(f"{run}: ")
@@ -135,11 +135,11 @@ def test_what_may_change_is_said(key: str, run, old) -> None:
     new = changed(old, f"config.{key}")
     before, after = (flatten(d)[f"config.{key}"] for d in (old, new))
     bits = BITS if key.startswith(("mesh.", "compute.")) else ""
-    assert workdir.claim(run, new, resuming_at=8) == [
+    assert claim.claim(run, new, resuming_at=8) == [
         f"goes on with config.{key}={after} (was {before}){bits}"
     ]
     assert json.loads((run / "config.json").read_text()) == new
-    assert workdir.claim(run, new, resuming_at=8) == []
+    assert claim.claim(run, new, resuming_at=8) == []
 
 
 @pytest.mark.parametrize("name", [*MAY_IN_A_PHASE, *MAY_NOT_IN_A_PHASE])
@@ -150,10 +150,10 @@ def test_a_phase_may_change_until_it_begins_and_not_after_it_ends(name: str, run
     assert f"+ config.phases[0].{name}: {value}" in diff
     later = changed(old, f"config.phases[1].{name}", value)
     if name in MAY_IN_A_PHASE:
-        (said,) = workdir.claim(run, later, resuming_at=7)
+        (said,) = claim.claim(run, later, resuming_at=7)
     else:
         assert f"another config.phases[1].{name} after 7" in refused(run, later, 7)[0]
-        (said,) = workdir.claim(run, later, resuming_at=6)
+        (said,) = claim.claim(run, later, resuming_at=6)
     assert said.startswith(f"goes on with config.phases[1].{name}={value} (was ")
     assert said.endswith(BITS) == (name == "micro_batches")
 
@@ -163,8 +163,8 @@ def test_phases_come_and_go_only_after_the_present(run, old) -> None:
     del fewer["config"]["phases"][1], fewer["data"]["rows_per_epoch"][1]
     assert "another config.phases[1] after 7 steps" in refused(run, fewer, 7)[0]
     assert refused(run, fewer, 7)[1:] == ["- config.phases[1]: 6 steps"]
-    assert workdir.claim(run, fewer, resuming_at=6) == ["goes on without config.phases[1]"]
-    assert workdir.claim(run, old, resuming_at=6) == ["goes on with a new config.phases[1]"]
+    assert claim.claim(run, fewer, resuming_at=6) == ["goes on without config.phases[1]"]
+    assert claim.claim(run, old, resuming_at=6) == ["goes on with a new config.phases[1]"]
 
 
 def test_fewer_steps_than_are_done_are_refused(run, old) -> None:
@@ -195,20 +195,20 @@ def test_other_versions_and_devices_go_on_and_are_said(run, old) -> None:
     }  # fmt: skip
     new = changed(changed(old, "versions.jax", "99.1"), "versions.python", "3.99.0")
     new = changed(new, "devices.mesh.data", 4)
-    assert workdir.claim(run, new, resuming_at=3) == [
+    assert claim.claim(run, new, resuming_at=3) == [
         f"goes on with jax 99.1 (was {versions()['jax']}){BITS}",
         f"goes on with python 3.99.0 (was {versions()['python']}){BITS}",
         "goes on with cpu devices of mesh slice=1 data=4 fsdp=1 tensor=1 "
         f"(was cpu devices of mesh slice=1 data=8 fsdp=1 tensor=1){BITS}",
     ]
-    assert workdir.claim(run, new, resuming_at=3) == []
+    assert claim.claim(run, new, resuming_at=3) == []
 
 
 def test_a_run_of_before_versions_were_kept_goes_on(run, old) -> None:
     kept = {key: value for key, value in old.items() if key in ("config", "data")}
     del kept["config"]["deadlines"]  # a setting that was not there yet either
     (run / "config.json").write_text(json.dumps(kept))
-    assert workdir.claim(run, described_again := copy.deepcopy(old), resuming_at=3) == []
+    assert claim.claim(run, described_again := copy.deepcopy(old), resuming_at=3) == []
     assert json.loads((run / "config.json").read_text()) == described_again
 
 
@@ -221,7 +221,7 @@ def test_a_run_that_lacks_newer_settings_takes_their_defaults(run, old) -> None:
     _, *diff = refused(run, changed(old, "config.data.separators", "sentences"), 3)
     assert diff == ["- config.data.separators: documents", "+ config.data.separators: sentences"]
     new = changed(old, "config.optimizer.schedule", "fairseq")
-    assert workdir.claim(run, new, resuming_at=3) == [
+    assert claim.claim(run, new, resuming_at=3) == [
         "goes on with config.optimizer.schedule=fairseq (was bert)",
         "takes config.data.separators=documents: a setting newer than the run",
         "takes config.optimizer.weight_decay_on=weights: a setting newer than the run",
@@ -234,18 +234,18 @@ def test_a_run_that_lacks_newer_settings_takes_their_defaults(run, old) -> None:
 def test_a_damaged_config_json_is_one_line(text: str, run, old) -> None:
     (run / "config.json").write_text(text)
     with pytest.raises(UserError, match=r"not .* a pretraining run") as error:
-        workdir.claim(run, old, resuming_at=3)
+        claim.claim(run, old, resuming_at=3)
     assert "\n" not in str(error.value)
 
 
 def test_a_lost_config_json_does_not_open_the_door(run, old, monkeypatch) -> None:
     """What the checkpoint says of itself holds then."""
     (run / "config.json").unlink()
-    monkeypatch.setattr(workdir.catalog, "all_steps", lambda path: [2, 3])
-    monkeypatch.setattr(workdir.catalog, "read_meta", lambda path, step: {3: old}[step])
+    monkeypatch.setattr(claim.catalog, "all_steps", lambda path: [2, 3])
+    monkeypatch.setattr(claim.catalog, "read_meta", lambda path, step: {3: old}[step])
     with pytest.raises(UserError, match=r"another config\.seed after 3 steps"):
-        workdir.claim(run, changed(old, "config.seed", 9), resuming_at=3)
-    assert workdir.claim(run, old, resuming_at=3) == []
+        claim.claim(run, changed(old, "config.seed", 9), resuming_at=3)
+    assert claim.claim(run, old, resuming_at=3) == []
 
 
 def test_what_is_wrong_is_said_before_anything_is_read(store, tmp_path, monkeypatch):
@@ -254,8 +254,8 @@ def test_what_is_wrong_is_said_before_anything_is_read(store, tmp_path, monkeypa
     run = epath.Path(tmp_path / "run")
     mesh = {"slice": 1, "data": 8, "fsdp": 1, "tensor": 1}
     description = workdir.describe(config, store, [40], mesh=mesh, device_kind="cpu")
-    workdir.claim(run, description, resuming_at=None)
-    monkeypatch.setattr(workdir.catalog, "complete_steps", lambda path: [4])
+    claim.claim(run, description, resuming_at=None)
+    monkeypatch.setattr(claim.catalog, "complete_steps", lambda path: [4])
     monkeypatch.setattr(running, "open_store", pytest.fail)
     monkeypatch.setattr(partition, "make_mesh", pytest.fail)
     with pytest.raises(UserError, match=r"- config\.seed: 0\n\+ config\.seed: 9$"):
@@ -317,17 +317,17 @@ def test_an_empty_folder_is_free_and_so_is_what_a_death_before_the_mark_leaves(n
     if name:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
-    workdir.check_free(tmp_path)
-    workdir.check_free(tmp_path / "absent")
+    claim.check_free(tmp_path)
+    claim.check_free(tmp_path / "absent")
 
 
 def test_the_mark_is_the_first_thing_in_a_workdir(old, tmp_path):
     """Before the folder of checkpoints is tidied and anything is logged."""
-    run, adopted = workdir.begin(epath.Path(tmp_path / "run"), old)
+    run, adopted = claim.begin(epath.Path(tmp_path / "run"), old)
     assert list(everything(tmp_path / "run")) == ["config.json"]
     assert workdir.read(tmp_path / "run") == run
     assert adopted == []
-    workdir.check_free(tmp_path / "run")
+    claim.check_free(tmp_path / "run")
 
 
 def test_a_workdir_whose_name_is_no_text_is_refused_at_once(tmp_path, capsys):
@@ -343,7 +343,7 @@ def test_a_workdir_whose_name_is_no_text_is_refused_at_once(tmp_path, capsys):
 def test_a_pipe_in_place_of_config_json_keeps_nobody_waiting(tmp_path):
     os.mkfifo(tmp_path / "config.json")
     with pytest.raises(UserError, match=r"config\.json is not of a pretraining run"):
-        workdir.check_free(tmp_path)
+        claim.check_free(tmp_path)
 
 
 def test_the_tokenizer_is_kept_byte_for_byte(tmp_path):
@@ -360,7 +360,7 @@ def test_config_json_is_on_the_disk_before_it_has_its_name(old, tmp_path, monkey
     sync, replace = os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda handle: (done.append("sync"), sync(handle)))
     monkeypatch.setattr(os, "replace", lambda a, b: (done.append(Path(b).name), replace(a, b)))
-    workdir.begin(epath.Path(tmp_path / "run"), old)
+    claim.begin(epath.Path(tmp_path / "run"), old)
     assert done == ["sync", "config.json", "sync"]
 
 
@@ -372,4 +372,4 @@ def test_a_disk_that_is_full_at_the_first_file_is_one_line(old, tmp_path, monkey
 
     monkeypatch.setattr(remote.atomic, "write_bytes", full)
     with pytest.raises(StorageError, match=r"config\.json: cannot be written \(No space left"):
-        workdir.begin(epath.Path(tmp_path / "run"), old)
+        claim.begin(epath.Path(tmp_path / "run"), old)

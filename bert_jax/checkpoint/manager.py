@@ -37,14 +37,12 @@ from bert_jax.checkpoint.catalog import (
     reasons,
     sealed,
 )
-from bert_jax.checkpoint.restore import Exchange, Judge, Tell, alone, parts
+from bert_jax.checkpoint.restore import Exchange, Judge, Tell, alone, check_own, parts
 from bert_jax.config.schema import CheckpointConfig, ComputeConfig, DataConfig, ModelConfig
 from bert_jax.config.serialization import from_dict
 from bert_jax.errors import StorageError, UserError
 from bert_jax.objectives.pretraining_model import init_params
 from bert_jax.runtime.console import console
-from bert_jax.training.step import State
-from bert_jax.workdir.description import check_own
 
 
 class Checkpoints:
@@ -88,7 +86,7 @@ class Checkpoints:
         """The newest step there is, good or not, or being written; None if there is none."""
         return max(self._steps, default=None)
 
-    def prepare(self, abstract: State) -> None:
+    def prepare(self, abstract: dict[str, Any]) -> None:
         """Compiles what saving and restoring need, so that neither waits for a compiler later.
 
         abstract: the state as ShapeDtypeStructs with shardings.
@@ -101,7 +99,7 @@ class Checkpoints:
 
     def save(
         self,
-        state: State,
+        state: dict[str, Any],
         meta: Mapping[str, Any],
         *,
         phase: int = 0,
@@ -158,8 +156,8 @@ class Checkpoints:
         self._saved[step] = Saved(step, evaluation["loss"])
 
     def restore_newest(
-        self, abstract: State, *, strict: bool = False, foreign: Judge = lambda meta: ""
-    ) -> tuple[State, dict[str, Any]] | None:
+        self, abstract: dict[str, Any], *, strict: bool = False, foreign: Judge = lambda meta: ""
+    ) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """The newest state that is what was saved, bit for bit, and its `meta`.
 
         Those that are not, and those of other runs, are moved to quarantine; see

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from etils import epath
 
-from bert_jax.checkpoint import orbax_io
+from bert_jax.checkpoint import catalog, orbax_io
 from bert_jax.checkpoint.catalog import (
     MARKER,
     DamagedError,
@@ -28,9 +28,16 @@ from bert_jax.checkpoint.catalog import (
     read_meta,
 )
 from bert_jax.checkpoint.fingerprint import described, named
-from bert_jax.data_pipeline.storage.remote import is_remote, move_folder, put
+from bert_jax.data_pipeline.storage.remote import (
+    is_remote,
+    move_folder,
+    open_path,
+    put,
+)
 from bert_jax.errors import StorageError, UserError
 from bert_jax.runtime.console import console
+from bert_jax.workdir import identity
+from bert_jax.workdir.description import is_marked, read
 
 # (name, text) -> the texts of all processes, by their number; waits for all of them.
 Exchange = Callable[[str, str], list[str]]
@@ -269,3 +276,16 @@ def _quarantine(
         ) from error
     console.print(f"warning: {checkpoint}: {kind}{reason}; moved to {to}", markup=False)
     tell("quarantined", step, {"reason": reason, "folder": str(to)})
+
+
+def check_own(workdir: epath.PathLike, meta: Mapping[str, Any]) -> None:
+    """Raises UserError where a checkpoint in a run's folder is another run's."""
+    folder = open_path(workdir)
+    if not is_marked(folder):
+        return
+    why = identity.foreign(meta, read(folder))
+    if why:
+        raise UserError(
+            f"{catalog.folder_of(workdir) / str(meta['step'])}: {why}; give the --step of another "
+            "checkpoint. `bert-jax pretrain` sets it aside, or takes it with --adopt"
+        )

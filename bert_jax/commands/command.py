@@ -1,4 +1,4 @@
-"""What a verb of the command line is."""
+"""A command of `bert-jax`, and reading its flags."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -10,17 +10,63 @@ from bert_jax.errors import UsageError, UserError
 
 
 @dataclasses.dataclass(frozen=True)
-class Verb:
-    """One thing the program does."""
+class Command:
+    """One thing that a user types behind `bert-jax`."""
 
-    says: str
+    summary: str
     example: str
     define: Callable[[flags.FlagValues, Sequence[str]], None]
-    # Flags, words after the flags -> exit code, where it is not 0 and no error says it.
+    # (flags, arguments) -> exit code, None for 0; errors have their own.
     run: Callable[[flags.FlagValues, Sequence[str]], int | None]
-    words: str = ""  # what may follow the flags
-    starts: bool = False  # what follows the flags is the command line of another verb
+    arguments: str = ""  # what may follow the flags
+    starts: bool = False  # what follows the flags is the command line of another command
     is_run: bool = False  # its output is a log: where that cannot be written, it still succeeds
+
+
+def define(command: Command, words: Sequence[str]) -> tuple[flags.FlagValues, list[str]]:
+    """A command's flags, not yet parsed, and its words with the path of its config.
+
+    Raises:
+        UserError: there is no such config.
+    """
+    values, words = flags.FlagValues(), [_underscored(word) for word in words]
+    if not command.starts and any(word.startswith("--config") for word in words):
+        from bert_jax.config.files import resolve
+
+        words = resolve(words)
+    command.define(values, words)
+    return values, words
+
+
+def parse(name: str, command: Command, words: Sequence[str]) -> tuple[flags.FlagValues, list[str]]:
+    """A command's flags as the words behind its name give them, and what follows the flags.
+
+    Raises:
+        UsageError: a flag that does not exist, a value that does not fit, a word too many.
+        UserError: there is no such config.
+    """
+    values, words = define(command, words)
+    try:
+        arguments = values([name, *words])[1:]
+    except (flags.Error, ValueError, TypeError) as error:
+        raise UsageError(" ".join(str(error).split())) from None
+    if arguments and not command.arguments:
+        raise UsageError(f"{name} takes only --flag=value, not {arguments[0]!r}")
+    return values, arguments
+
+
+def _underscored(word: str) -> str:
+    """A flag as it is defined, where its name was written with hyphens: --strict-restore."""
+    flag, sign, value = word.partition("=")
+    if not flag.startswith("--") or flag.startswith("--config"):
+        return word
+    return "--" + flag[2:].replace("-", "_") + sign + value
+
+
+def define_cpu_devices(values: flags.FlagValues) -> None:
+    """The flag of commands that compute."""
+    devices = "number of devices that a CPU acts as"
+    flags.DEFINE_integer("cpu_devices", None, devices, 1, flag_values=values)
 
 
 def need(values: flags.FlagValues, *names: str) -> None:
@@ -39,8 +85,8 @@ def check_out(path: str | None, may_replace: Callable[[Path], bool], kind: str) 
     """Raises UserError where a file of this name cannot be written: before the work, not after.
 
     Args:
-        may_replace: whether a file that is there is one of those that the verb writes, and may be
-            written anew. An empty file always may.
+        may_replace: whether an existing file is one of those that the command writes, and may be
+            replaced. An empty file always may.
         kind: what it writes, for the message.
     """
     if not path or "://" in path:

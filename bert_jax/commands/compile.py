@@ -1,4 +1,4 @@
-"""`bert-jax compile`: what a config will do on a TPU slice, without one."""
+"""`bert-jax compile`: memory, time and collectives of a config on a TPU slice, without a TPU."""
 
 import ast
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from bert_jax.commands.command import Verb, check_page, need
+from bert_jax.commands.command import Command, check_page, need
 from bert_jax.errors import FAILED, UsageError, UserError
 
 if TYPE_CHECKING:
@@ -20,21 +20,17 @@ def _define_compile(values: flags.FlagValues, words: Sequence[str]) -> None:
     define_config(values, words)
     topology = "a TPU slice: v3-32, v4-128, v5e-16, v5p-128, v6e-256, tpu7x-64; several: 2xv5e-256"
     flags.DEFINE_string(
-        "topology", None, f"{topology} (default: the one the config is meant for)",
+        "topology", None, f"{topology} (default: the one the config names)",
         flag_values=values,
     )  # fmt: skip
-    flags.DEFINE_string("phase", "all", "of which phase, from 0, or all", flag_values=values)
-    flags.DEFINE_bool("json", False, "as one JSON object", flag_values=values)
-    flags.DEFINE_string("html", None, "a page to write, with plots", flag_values=values)
-    sweep = (
-        "try other batches on a chip, meshes, rematerialization and loops; the fastest that fits"
-    )
+    flags.DEFINE_string("phase", "all", "phase of the config, from 0, or all", flag_values=values)
+    flags.DEFINE_bool("json", False, "print one JSON object", flag_values=values)
+    flags.DEFINE_string("html", None, "HTML page to write, with plots", flag_values=values)
+    sweep = "search batch sizes, meshes, rematerialization and loops for the fastest that fits"
     flags.DEFINE_bool("sweep", False, sweep, flag_values=values)
-    flags.DEFINE_float(
-        "sweep_minutes", 30.0, "after which nothing more is tried", 0.0, flag_values=values
-    )
+    flags.DEFINE_float("sweep_minutes", 30.0, "time limit of the search", 0.0, flag_values=values)
     flags.DEFINE_multi_string(
-        "sweep_also", [], "a value more to try, such as mesh.tensor=2 (may be repeated)",
+        "sweep_also", [], "another value to search, such as mesh.tensor=2 (may be repeated)",
         flag_values=values,
     )  # fmt: skip
 
@@ -122,7 +118,7 @@ def _slice(values: flags.FlagValues) -> "Slice":
 
     name = values.topology or slice_of(path_of(values))
     if not name:
-        raise UsageError("--topology=… is missing: this config is meant for no TPU slice")
+        raise UsageError("--topology=… is missing: this config names no TPU slice")
     try:
         return slices.find(name)
     except ValueError as error:
@@ -139,9 +135,9 @@ def _phases(said: str, config: "Config") -> list[int]:
     return [int(said)]
 
 
-VERBS = {
-    "compile": Verb(
-        "compile the training step for a TPU slice, without one: memory, time, collectives",
+COMMANDS = {
+    "compile": Command(
+        "compile the training step for a TPU slice without having one: memory, time, collectives",
         "bert-jax compile --config=wiki_books_large --topology=v5e-256",
         _define_compile,
         _run_compile,

@@ -1,4 +1,4 @@
-"""`bert-jax data`: from text to a token store."""
+"""`bert-jax data`: from text to a token store, and what one holds."""
 
 import json
 from collections.abc import Sequence
@@ -6,8 +6,8 @@ from pathlib import Path
 
 from absl import flags
 
-from bert_jax.commands.command import Verb, check_out, need
-from bert_jax.errors import UserError
+from bert_jax.commands.command import Command, check_out, check_page, need
+from bert_jax.errors import UsageError, UserError
 
 ALGORITHMS = ("wordpiece", "unigram", "bpe")
 KINDS = "a tokenizer.json, a vocab.txt or a SentencePiece .model"
@@ -23,10 +23,10 @@ def _define_source(values: flags.FlagValues) -> None:
 
 def _define_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
     _define_source(values)
-    flags.DEFINE_string("out", None, "the tokenizer.json to write", flag_values=values)
+    flags.DEFINE_string("out", None, "tokenizer.json to write", flag_values=values)
     model = "wordpiece, or SentencePiece's unigram or bpe"
     flags.DEFINE_enum("model", "wordpiece", ALGORITHMS, model, flag_values=values)
-    size = "entries, special tokens included"
+    size = "number of entries, special tokens included"
     flags.DEFINE_integer("vocab_size", 30522, size, 100, flag_values=values)
     flags.DEFINE_bool("cased", False, "keep case", flag_values=values)
 
@@ -62,11 +62,11 @@ def _is_tokenizer(file: Path) -> bool:
 def _define_build(values: flags.FlagValues, words: Sequence[str]) -> None:
     _define_source(values)
     flags.DEFINE_string("tokenizer", None, KINDS, flag_values=values)
-    flags.DEFINE_bool("cased", False, "the vocab.txt keeps case and accents", flag_values=values)
+    flags.DEFINE_bool("cased", False, "vocab.txt is cased", flag_values=values)
     flags.DEFINE_string("out", None, "folder of the new token store", flag_values=values)
-    share = "share of each source's documents kept apart for evaluation"
+    share = "share of the documents of each source that is held out for evaluation"
     flags.DEFINE_float("held_out_share", 0.01, share, 0, 0.5, flag_values=values)
-    strict = "an error instead of leaving files, documents or sentences out"
+    strict = "fail instead of leaving out files, documents or sentences"
     flags.DEFINE_bool("strict", False, strict, flag_values=values)
     flags.DEFINE_integer("workers", None, "processes (default: all cores)", 1, flag_values=values)
 
@@ -87,18 +87,98 @@ def _run_build(values: flags.FlagValues, words: Sequence[str]) -> None:
     )
 
 
-VERBS = {
-    "data tokenizer": Verb(
+def _define_store(values: flags.FlagValues, text: str = "folder of a token store") -> None:
+    flags.DEFINE_string("store", None, text, flag_values=values)
+
+
+def _define_verify(values: flags.FlagValues, words: Sequence[str]) -> None:
+    _define_store(values)
+
+
+def _run_verify(values: flags.FlagValues, words: Sequence[str]) -> None:
+    need(values, "store")
+    from bert_jax.reporting.dataset import verify
+
+    verify(values.store)
+
+
+def _define_inspect(values: flags.FlagValues, words: Sequence[str]) -> None:
+    from bert_jax.config.files import define_config
+
+    _define_store(values)
+    define_config(values, words, default="base")
+    flags.DEFINE_integer("phase", 0, "phase of the config, from 0", 0, flag_values=values)
+    flags.DEFINE_enum("split", "train", ["train", "held_out"], "split to show", flag_values=values)
+    flags.DEFINE_integer("examples", 5, "number of decoded examples", 0, flag_values=values)
+    flags.DEFINE_string("html", None, "HTML page to write, with plots", flag_values=values)
+
+
+def _run_inspect(values: flags.FlagValues, words: Sequence[str]) -> None:
+    need(values, "store")
+    check_page(values.html)
+    from bert_jax.config.files import read_config
+    from bert_jax.reporting.dataset import inspect
+
+    inspect(
+        values.store,
+        read_config(values),
+        phase=values.phase,
+        split_name=values.split,
+        examples=values.examples,
+        page=values.html,
+    )
+
+
+def _define_batch(values: flags.FlagValues, words: Sequence[str]) -> None:
+    flags.DEFINE_string("workdir", None, "folder of a pretraining run", flag_values=values)
+    flags.DEFINE_integer("step", None, "step, from 0", 0, flag_values=values)
+    _define_store(values, "path of the run's token store (default: as in the run's config)")
+    rows = "FIRST:END or one row (default: shows 4, writes all)"
+    flags.DEFINE_string("rows", None, rows, flag_values=values)
+    flags.DEFINE_string("out", None, ".npz file to write", flag_values=values)
+
+
+def _run_batch(values: flags.FlagValues, words: Sequence[str]) -> None:
+    need(values, "workdir")
+    if values.step is None:
+        raise UsageError("--step=… is missing (step, from 0)")
+    from bert_jax.reporting.dataset import batch, is_batch
+
+    check_out(values.out, is_batch, "batch")
+
+    batch(values.workdir, values.step, store_path=values.store, rows=values.rows, out=values.out)
+
+
+COMMANDS = {
+    "data tokenizer": Command(
         "train a vocabulary: WordPiece, or SentencePiece unigram or BPE",
         "bert-jax data tokenizer --source=books:/data/books --out=tokenizer.json",
         _define_tokenizer,
         _run_tokenizer,
     ),
-    "data build": Verb(
-        "make a token store from text",
+    "data build": Command(
+        "build a token store from text",
         "bert-jax data build --source=wikiextractor:/data/wiki --source=books:/data/books "
         "--tokenizer=vocab.txt --out=store",
         _define_build,
         _run_build,
+    ),
+    "data verify": Command(
+        "check every byte and every id of a token store",
+        "bert-jax data verify --store=store",
+        _define_verify,
+        _run_verify,
+    ),
+    "data inspect": Command(
+        "show what a token store holds and the examples made from it",
+        "bert-jax data inspect --store=store --config=base --html=store.html",
+        _define_inspect,
+        _run_inspect,
+    ),
+    "data batch": Command(
+        "show the batch that a step of a run trained on",
+        "bert-jax data batch --workdir=run --step=100 --out=batch.npz",
+        _define_batch,
+        _run_batch,
     ),
 }

@@ -1,10 +1,28 @@
-"""`bert-jax fill`: what a model puts in the masks of texts, as a table."""
+"""`bert-jax fill`: predict the masked tokens of texts."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bert_jax.api import Fill, load
-from bert_jax.runtime.console import console
+from absl import flags
+
+from bert_jax.commands.command import Command, need
+from bert_jax.errors import UsageError
+
+if TYPE_CHECKING:
+    from bert_jax.api import Fill
+
+
+def _define_fill(values: flags.FlagValues, words: Sequence[str]) -> None:
+    flags.DEFINE_string("model", None, "an exported folder", flag_values=values)
+    flags.DEFINE_integer("top_k", 5, "number of predictions for each mask", 1, flag_values=values)
+
+
+def _run_fill(values: flags.FlagValues, words: Sequence[str]) -> None:
+    need(values, "model")
+    if not words:
+        raise UsageError('give at least one text with a mask, like "Paris is in [MASK]."')
+    print_fills(values.model, words, values.top_k)
 
 
 def print_fills(model: Path | str, texts: Sequence[str], top_k: int) -> None:
@@ -13,13 +31,16 @@ def print_fills(model: Path | str, texts: Sequence[str], top_k: int) -> None:
     Raises:
         UserError: the folder cannot be loaded, or a text has no [MASK].
     """
+    from bert_jax.api import load
+    from bert_jax.runtime.console import console
+
     loaded = load(model)
     for text in texts:
         console.print(text)
         console.print(table(loaded.fill_mask(text, top_k)))
 
 
-def table(fills: Sequence[Sequence[Fill]]) -> str:
+def table(fills: Sequence[Sequence["Fill"]]) -> str:
     """A line for each fill of the one mask, or for each mask of several: any number can be read."""
     shown = [[f"{fill.probability:6.1%}  {fill.token}" for fill in mask] for mask in fills]
     if len(shown) == 1:
@@ -30,3 +51,14 @@ def table(fills: Sequence[Sequence[Fill]]) -> str:
         cells = "  ".join(fill.ljust(width) for fill, width in zip(mask, widths, strict=True))
         lines.append(f"  mask {number:<{len(str(len(shown)))}}  {cells}".rstrip())
     return "\n".join(lines)
+
+
+COMMANDS = {
+    "fill": Command(
+        "predict the masked tokens of texts",
+        'bert-jax fill --model=exported "Paris is the [MASK] of France."',
+        _define_fill,
+        _run_fill,
+        arguments=" TEXT...",
+    ),
+}

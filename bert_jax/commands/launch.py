@@ -1,4 +1,4 @@
-"""`bert-jax launch BACKEND run`: jobs of several processes; the one backend is this machine."""
+"""`bert-jax launch BACKEND run`: jobs of several processes; the only backend is this machine."""
 
 import sys
 import typing
@@ -6,24 +6,26 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from bert_jax.commands.command import Verb, need
+from bert_jax.commands import pretrain
+from bert_jax.commands.command import Command, need, parse
+from bert_jax.config.serialization import nearest
 from bert_jax.errors import UsageError, UserError
 
 if typing.TYPE_CHECKING:
     from bert_jax.config.schema import Config
 
-_JOBS = ("pretrain",)  # verbs of which several processes do one work
+_JOBS = pretrain.COMMANDS  # what several processes can do together
 _PLACE = ("coordinator", "num_processes", "process_id")  # flags that the launcher gives
 
 
 def _define_local_run(values: flags.FlagValues, words: Sequence[str]) -> None:
-    values.set_gnu_getopt(False)  # what follows the first word is the verb's
-    flags.DEFINE_integer("processes", None, "how many processes", 1, flag_values=values)
-    preemptions = "start again so often after the run was stopped and saved itself (exit code 42)"
+    values.set_gnu_getopt(False)  # what follows the first word is the command's
+    flags.DEFINE_integer("processes", None, "number of processes", 1, flag_values=values)
+    preemptions = "limit on restarts after preemption (exit code 42)"
     flags.DEFINE_integer("max_preemptions", 100, preemptions, 0, flag_values=values)
-    failures = "and so often, in all, after a process was killed, lost another or hung (43)"
+    failures = "limit on restarts after a process failed, lost its peers or hung (43)"
     flags.DEFINE_integer("max_failures", 3, failures, 0, flag_values=values)
-    grace = "seconds for saving when asked to stop (default: config.deadlines.grace)"
+    grace = "seconds for saving after a signal (default: config.deadlines.grace)"
     flags.DEFINE_float("grace", None, grace, 0.0, flag_values=values)
 
 
@@ -46,37 +48,35 @@ def _run_local_run(values: flags.FlagValues, words: Sequence[str]) -> int:
 
 
 def _check(words: Sequence[str]) -> "Config":
-    """Reads the command as each process will: what it would say is said once. Its configuration.
+    """Parses the command as each process will, so that an error is printed once. Its config.
 
     Raises:
-        UsageError, UserError: of the verb, or it is none that several processes can work at.
+        UsageError, UserError: of the command, or it is not one that several processes can run.
     """
+    names = ", ".join(_JOBS)
     if not words:
-        raise UsageError(f"launch local run needs a verb behind its flags, such as {_JOBS[0]}")
-    from bert_jax.cli import find, read
-
-    name = find(words)
+        raise UsageError(f"launch local run needs a command behind its flags, such as {names}")
+    name, rest = words[0], words[1:]
     if name not in _JOBS:
-        raise UsageError(f"launch local run starts {', '.join(_JOBS)}; {name} is for one process")
-    rest = words[len(name.split()) :]
+        raise UsageError(f"launch local run starts {names}, not {name!r}{nearest(name, _JOBS)}")
     for flag in _PLACE:
         if any(word.lstrip("-").partition("=")[0] == flag for word in rest if word[:1] == "-"):
             raise UsageError(f"--{flag} is given by launch local run to each process; leave it out")
-    values, _ = read(name, rest)
+    values, _ = parse(name, _JOBS[name], rest)
     need(values, "config", "workdir")
     from bert_jax.config.files import read_config
 
     return read_config(values)
 
 
-VERBS = {
-    "launch local run": Verb(
-        "start several processes on this machine as one job, and again when they are stopped",
+COMMANDS = {
+    "launch local run": Command(
+        "run a job of several processes on this machine and restart it after preemption",
         "bert-jax launch local run --processes=2 pretrain --config=tiny --config.data.store=store "
         "--workdir=run",
         _define_local_run,
         _run_local_run,
-        words=" VERB [--flag=value ...]",
+        arguments=" COMMAND [--flag=value ...]",
         starts=True,
         is_run=True,
     ),

@@ -1,28 +1,11 @@
-"""`bert-jax demo`, `pretrain`, `evaluate` and `status`: runs."""
+"""`bert-jax pretrain`: train a model."""
 
 import os
-import typing
 from collections.abc import Sequence
-from pathlib import Path
 
 from absl import flags
 
-from bert_jax.commands.command import Verb, check_page, need
-from bert_jax.errors import UsageError
-
-
-def _define_demo(values: flags.FlagValues, words: Sequence[str]) -> None:
-    flags.DEFINE_string("workdir", "demo_run", "folder for everything", flag_values=values)
-    data = "your text, a file or folder (default: the documentation every Python carries)"
-    flags.DEFINE_string("data", None, data, flag_values=values)
-    steps = "training steps (default: a few minutes' worth)"
-    flags.DEFINE_integer("steps", None, steps, 1, flag_values=values)
-
-
-def _run_demo(values: flags.FlagValues, words: Sequence[str]) -> None:
-    from bert_jax.demo import demo
-
-    demo(Path(values.workdir), data=values.data, steps=values.steps)
+from bert_jax.commands.command import Command, define_cpu_devices, need
 
 
 def _define_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -30,25 +13,22 @@ def _define_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
 
     define_config(values, words)
     flags.DEFINE_string("workdir", None, "folder of the run", flag_values=values)
-    _define_devices(values)
-    of_first = "HOST:PORT of process 0, with the next two (default: found where a cluster says so)"
+    define_cpu_devices(values)
+    of_first = "HOST:PORT of process 0; the next two ports are used too (default: from the cluster)"
     flags.DEFINE_string("coordinator", None, of_first, flag_values=values)
-    flags.DEFINE_integer("num_processes", None, "of the job", 1, flag_values=values)
-    flags.DEFINE_integer("process_id", None, "of this process, from 0", 0, flag_values=values)
+    flags.DEFINE_integer(
+        "num_processes", None, "number of processes of the job", 1, flag_values=values
+    )
+    flags.DEFINE_integer("process_id", None, "index of this process, from 0", 0, flag_values=values)
     strict = (
-        "stop at a checkpoint that is damaged or of another run (default: it is moved away, an "
-        "older one is used)"
+        "fail on a checkpoint that is damaged or belongs to another run (default: move it to "
+        "quarantine/ and restore an older one)"
     )
     flags.DEFINE_bool("strict_restore", False, strict, flag_values=values)
-    adopt = "take checkpoints of another run that are in the workdir into this run, on purpose"
+    adopt = "use the checkpoints in the workdir although they belong to another run"
     flags.DEFINE_bool("adopt", False, adopt, flag_values=values)
-    traced = "FIRST:END, steps to trace for TensorBoard and Perfetto"
+    traced = "FIRST:END, steps to profile for TensorBoard and Perfetto"
     flags.DEFINE_string("profile", None, traced, flag_values=values)
-
-
-def _define_devices(values: flags.FlagValues) -> None:
-    devices = "on a CPU: act as so many devices"
-    flags.DEFINE_integer("cpu_devices", None, devices, 1, flag_values=values)
 
 
 def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -89,92 +69,12 @@ def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
         )
 
 
-def _define_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
-    from bert_jax.config.schema import DataConfig
-
-    flags.DEFINE_string("workdir", None, "folder of a pretraining run", flag_values=values)
-    flags.DEFINE_integer("step", None, "checkpoint (default: the newest)", 0, flag_values=values)
-    flags.DEFINE_bool("all", False, "all checkpoints", flag_values=values)
-    best = "the one with the lowest held-out loss in its last phase"
-    flags.DEFINE_bool("best", False, best, flag_values=values)
-    store = "another store made with the run's tokenizer (default: the run's)"
-    flags.DEFINE_string("store", None, store, flag_values=values)
-    batches = "at most so many batches of the run's size (default: all held-out text)"
-    flags.DEFINE_integer("batches", 0, batches, 0, flag_values=values)
-    hints = typing.get_type_hints(DataConfig)
-    for name, what in (("pairing", "how examples are made"), ("masking", "how masks are drawn")):
-        choices = list(typing.get_args(hints[name]))
-        says = f"{what}: {', '.join(choices)} (default: the run's)"
-        flags.DEFINE_enum(name, None, choices, says, flag_values=values)
-    _define_devices(values)
-
-
-def _run_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
-    need(values, "workdir")
-    which = [name for name in ("step", "all", "best") if values[name].value not in (None, False)]
-    if len(which) > 1:
-        raise UsageError(f"--{which[0]} and --{which[1]} together: give one of them")
-    from bert_jax.parallel.partition import use_cpu_devices
-    from bert_jax.runtime import compile_cache
-    from bert_jax.training.evaluate import evaluate_run
-
-    if values.cpu_devices:
-        use_cpu_devices(values.cpu_devices)
-    compile_cache.use()
-    evaluate_run(
-        values.workdir,
-        "all" if values.all else "best" if values.best else values.step,
-        store=values.store,
-        batches=values.batches,
-        pairing=values.pairing,
-        masking=values.masking,
-    )
-
-
-def _define_status(values: flags.FlagValues, words: Sequence[str]) -> None:
-    flags.DEFINE_string("workdir", None, "folder of a pretraining run", flag_values=values)
-    flags.DEFINE_bool("json", False, "as one JSON object", flag_values=values)
-    page = "also write a page with the curves to this file"
-    flags.DEFINE_string("html", None, page, flag_values=values)
-
-
-def _run_status(values: flags.FlagValues, words: Sequence[str]) -> None:
-    need(values, "workdir")
-    check_page(values.html)
-    from bert_jax.reporting import status, status_text
-    from bert_jax.runtime.console import plain
-
-    found = status.read(values.workdir)
-    print(status.as_json(found) if values.json else plain(status_text.render(found)))
-    if values.html:
-        status.write_page(values.workdir, values.html)
-
-
-VERBS = {
-    "demo": Verb(
-        "the whole way on this machine: text, tokenizer, store, pretraining, export, report",
-        "bert-jax demo --data=/path/to/text",
-        _define_demo,
-        _run_demo,
-        is_run=True,
-    ),
-    "pretrain": Verb(
-        "train a model; run again, it goes on from its newest checkpoint",
+COMMANDS = {
+    "pretrain": Command(
+        "train a model, or resume from its newest checkpoint",
         "bert-jax pretrain --config=wiki_books_small --config.data.store=store --workdir=run",
         _define_pretrain,
         _run_pretrain,
         is_run=True,
-    ),
-    "evaluate": Verb(
-        "measure checkpoints of a run on its held-out text",
-        "bert-jax evaluate --workdir=run --all",
-        _define_evaluate,
-        _run_evaluate,
-    ),
-    "status": Verb(
-        "say where a run stands",
-        "bert-jax status --workdir=run",
-        _define_status,
-        _run_status,
     ),
 }

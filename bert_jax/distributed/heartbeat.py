@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable
 
 from bert_jax.distributed.peers import Peers
-from bert_jax.distributed.watchdog import Ending, Watch
+from bert_jax.distributed.watchdog import Ending
 from bert_jax.errors import LOST
+from bert_jax.runtime.activity import Watch
 
 _INTERVAL = 1.0  # seconds between beats
 _NEWS = 30.0  # seconds in which it is known here that another process is gone; far less as a rule

@@ -15,9 +15,10 @@ from bert_jax.distributed import peers as distributed
 from bert_jax.distributed.heartbeat import Pulse
 from bert_jax.distributed.peers import Peers, Place
 from bert_jax.distributed.preemption import Stops
-from bert_jax.distributed.watchdog import Ending, Watch, Watchdog
+from bert_jax.distributed.watchdog import Ending, Watchdog
 from bert_jax.errors import DONE, FAILED, LOST, STOPPED, StoppedError, code_of
 from bert_jax.runtime import console, streams
+from bert_jax.runtime.activity import Watch
 
 # What JAX's error says where processes could not talk to one another.
 _CONNECTION = re.compile("Gloo|DEADLINE_EXCEEDED|UNAVAILABLE")

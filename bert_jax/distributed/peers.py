@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from bert_jax.distributed.rendezvous import Guest, Met, meet, split_address
-from bert_jax.distributed.watchdog import Watch
 from bert_jax.errors import LostError, UserError
+from bert_jax.runtime.activity import Watch
 
 # JAX's own heartbeats abort a process without a word; ours (heartbeat.py) say who is gone.
 _NEVER = 10**7  # seconds

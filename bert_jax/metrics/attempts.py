@@ -9,8 +9,8 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
-from bert_jax.distributed.watchdog import ACTIVITIES
 from bert_jax.metrics.records import is_finite
+from bert_jax.runtime.activity import ACTIVITIES
 
 Record = dict[str, Any]
 

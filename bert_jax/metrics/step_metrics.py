@@ -1,5 +1,6 @@
 """From the sums that steps leave on the devices to the scalars of a stretch of steps."""
 
+import dataclasses
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,6 @@ import jax
 import numpy as np
 
 from bert_jax.objectives.total import summarize
-from bert_jax.training.skip_nonfinite import Skipped
 
 
 class Totals:
@@ -21,6 +21,37 @@ class Totals:
     def add(self, tree: Any) -> None:
         tree = jax.tree.map(lambda x: np.asarray(x, np.float64), tree)
         self.sums = tree if self.sums is None else jax.tree.map(np.add, self.sums, tree)
+
+
+@dataclasses.dataclass(frozen=True)
+class Skipped:
+    """A step whose update was skipped."""
+
+    step: int  # from 0, as `bert-jax data batch --step` counts them
+    in_row: int  # skipped in a row, this one included; the limit from there on
+
+    def __str__(self) -> str:
+        return (
+            f"step {self.step} skipped: its loss or gradient is not finite ({self.in_row} in a row)"
+        )
+
+    def stop(self, folder: object, saved: int) -> str:
+        """Why a run ends, where this is the first step at the limit; one line.
+
+        Args:
+            folder: the workdir. saved: the step of the checkpoint in it that holds this state.
+        """
+        good = self.step - self.in_row + 1
+        steps = f"step {good}" if good == self.step else f"steps {good} to {self.step}"
+        return (
+            f"{steps}: loss or gradient not finite, config.optimizer.max_nonfinite_steps="
+            f"{self.in_row}; the updates were skipped, the parameters are those of step {good}, "
+            f"saved as step {saved} in {folder}. `bert-jax data batch --workdir={folder} "
+            f"--step={good}` rebuilds what that step saw; lower "
+            "--config.optimizer.learning_rate or look at the batch before the run goes on; where "
+            "it then ends the same way, an update before was too large: remove the newest folders "
+            f"of {folder}/checkpoints, and it goes on from an older one"
+        )
 
 
 class StepReport:

@@ -24,8 +24,8 @@ from bert_jax.data_pipeline.analysis.inspect import (
     decode,
 )
 from bert_jax.data_pipeline.batch import Batch
-from bert_jax.data_pipeline.build.workers import byte_bar
 from bert_jax.data_pipeline.pairing.blocks import dropped
+from bert_jax.data_pipeline.storage.progress import byte_bar
 from bert_jax.data_pipeline.storage.remote import is_remote, open_path, write_named
 from bert_jax.data_pipeline.store.manifest import SPLITS, bytes_to_verify, read_manifest
 from bert_jax.data_pipeline.store.staging import stage

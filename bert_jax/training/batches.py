@@ -7,7 +7,8 @@ from bert_jax.data_pipeline.masking import MaskingSpec
 from bert_jax.data_pipeline.pairing import PAIRS
 from bert_jax.data_pipeline.plan.plan import PlanSpec
 from bert_jax.data_pipeline.storage.cache_dir import cache_dir
-from bert_jax.data_pipeline.store.store import Split, TokenStore
+from bert_jax.data_pipeline.store.split import Split
+from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 

@@ -19,6 +19,7 @@ from etils import epath
 
 from bert_jax.checkpoint.catalog import complete_steps, read_meta
 from bert_jax.checkpoint.manager import find_step, load_params
+from bert_jax.checkpoint.restore import check_own
 from bert_jax.config.schema import Config, DataConfig, MeshConfig, PhaseConfig
 from bert_jax.config.serialization import from_dict, to_dict
 from bert_jax.data_pipeline.analysis.baselines import bigram_loss, unigram_loss
@@ -35,7 +36,6 @@ from bert_jax.parallel import partition
 from bert_jax.runtime.console import NAMES, console, measured, progress, table
 from bert_jax.training.batches import make_batches
 from bert_jax.training.step import Program, make_program
-from bert_jax.workdir.description import check_own
 
 
 def held_out_config(config: Config, phase: PhaseConfig) -> Config:

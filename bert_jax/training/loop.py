@@ -25,12 +25,12 @@ from bert_jax.errors import NUMBERS, STOPPED, NumbersError, StoppedError, UserEr
 from bert_jax.metrics import goodput, stragglers
 from bert_jax.metrics import records as metrics
 from bert_jax.metrics.records import Event, MetricWriter, seconds_left
+from bert_jax.metrics.step_metrics import Skipped
 from bert_jax.runtime.console import RunDisplay, console
 from bert_jax.runtime.versions import versions
-from bert_jax.training import skip_nonfinite
+from bert_jax.training import claim, skip_nonfinite
 from bert_jax.training.profiling import Profiler, Steps
 from bert_jax.training.setup import Programs, Run, Stage, compile_stage, prepare
-from bert_jax.training.skip_nonfinite import Skipped
 from bert_jax.training.step import State
 from bert_jax.workdir import description, identity, lock
 
@@ -138,7 +138,7 @@ def _claim(run: Run, writer: MetricWriter, adopt: bool) -> tuple[Run, dict[str, 
     """
     said = ""
     if run.job.peers.is_first:
-        known, adopted = description.begin(run.folder, run.description, adopt=adopt)
+        known, adopted = claim.begin(run.folder, run.description, adopt=adopt)
         said = json.dumps(known)
         for one in adopted:
             step, why = one["step"], one["why"]
@@ -167,7 +167,7 @@ def _begin(
     if found and not identity.is_adopted(found[1], known):
         identity.check(run.folder, found[1], run.description, found[1]["step"])
     if job.peers.is_first:
-        for change in description.claim(run.folder, run.description, resuming_at=step):
+        for change in claim.claim(run.folder, run.description, resuming_at=step):
             console.print(change, markup=False)
         description.keep_tokenizer(run.folder, run.store)
     if found is None:

@@ -21,6 +21,7 @@ from bert_jax.metrics.records import step_flops
 from bert_jax.metrics.step_metrics import StepReport
 from bert_jax.parallel import partition
 from bert_jax.runtime.console import console
+from bert_jax.training import claim
 from bert_jax.training.batches import make_batches
 from bert_jax.training.evaluate import HeldOut
 from bert_jax.training.step import Program, make_program
@@ -103,7 +104,7 @@ def prepare(config: Config, folder: epath.Path, job: Job) -> Run:
     Raises:
         UserError: the store, the configuration and the folder do not fit together.
     """
-    workdir.check_first(folder, config)
+    claim.check_first(folder, config)
     store = open_store(config.data.store)
     check_vocabulary(config, store)
     exit_if_cut(store.path, store.mapped, STORAGE)

@@ -8,44 +8,12 @@ and the parameters stay those of the last good step. (`optax.apply_if_finite` ap
 after its limit, and the next finite gradient then hides it.)
 """
 
-import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 Counts = dict[str, jax.Array]  # int32 scalars: in_row, skipped until now; total, skipped in the run
-
-
-@dataclasses.dataclass(frozen=True)
-class Skipped:
-    """A step whose update was skipped."""
-
-    step: int  # from 0, as `bert-jax data batch --step` counts them
-    in_row: int  # skipped in a row, this one included; the limit from there on
-
-    def __str__(self) -> str:
-        return (
-            f"step {self.step} skipped: its loss or gradient is not finite ({self.in_row} in a row)"
-        )
-
-    def stop(self, folder: object, saved: int) -> str:
-        """Why a run ends, where this is the first step at the limit; one line.
-
-        Args:
-            folder: the workdir. saved: the step of the checkpoint in it that holds this state.
-        """
-        good = self.step - self.in_row + 1
-        steps = f"step {good}" if good == self.step else f"steps {good} to {self.step}"
-        return (
-            f"{steps}: loss or gradient not finite, config.optimizer.max_nonfinite_steps="
-            f"{self.in_row}; the updates were skipped, the parameters are those of step {good}, "
-            f"saved as step {saved} in {folder}. `bert-jax data batch --workdir={folder} "
-            f"--step={good}` rebuilds what that step saw; lower "
-            "--config.optimizer.learning_rate or look at the batch before the run goes on; where "
-            "it then ends the same way, an update before was too large: remove the newest folders "
-            f"of {folder}/checkpoints, and it goes on from an older one"
-        )
 
 
 def start() -> Counts:

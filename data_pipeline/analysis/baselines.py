@@ -18,7 +18,8 @@ from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
 if TYPE_CHECKING:
-    from bert_jax.data_pipeline.store.store import Split, TokenStore
+    from bert_jax.data_pipeline.store.split import Split
+    from bert_jax.data_pipeline.store.store import TokenStore
 
 MOST_TOKENS: Final = 100_000_000  # of the training split that pairs are counted in
 

@@ -10,7 +10,8 @@ from bert_jax.data_pipeline.analysis.baselines import tokens_per_document
 
 if TYPE_CHECKING:
     from bert_jax.data_pipeline.batch import Batches
-    from bert_jax.data_pipeline.store.store import Split, TokenStore
+    from bert_jax.data_pipeline.store.split import Split
+    from bert_jax.data_pipeline.store.store import TokenStore
     from bert_jax.data_pipeline.tokenizer.tokenizer import SpecialIds, Tokenizer
 
 _CHUNK = 1 << 22  # tokens looked at together

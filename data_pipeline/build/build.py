@@ -36,10 +36,11 @@ from bert_jax.data_pipeline.build.report import (
     print_warnings,
 )
 from bert_jax.data_pipeline.build.shard import PART, Unit, build_shard, cleaned, damage, raw_hash
-from bert_jax.data_pipeline.build.workers import byte_bar, run
+from bert_jax.data_pipeline.build.workers import run
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import Found, SourceSpec, check, find, read
 from bert_jax.data_pipeline.storage import atomic
+from bert_jax.data_pipeline.storage.progress import byte_bar
 from bert_jax.data_pipeline.store.manifest import MANIFEST, TOKENIZER, read_manifest
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.text.sentences import check_language, splitter

@@ -7,16 +7,13 @@ that calls this with more than one worker therefore needs `if __name__ == "__mai
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
 from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.storage.progress import byte_bar
 
 _REFRESH = 0.2  # seconds
 _PARALLELISM = "TOKENIZERS_PARALLELISM"  # one worker is one core: the pool is the parallelism
@@ -125,18 +122,3 @@ def _call(work: Callable[[Job, Report], None], job: Job) -> None:
 def _report(count: int) -> None:
     with _counter.get_lock():
         _counter.value += count
-
-
-@contextmanager
-def byte_bar(title: str, total: int, start: int, shown: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error with speed and time left; yields what sets the bytes done."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), disable=not shown) as bar:
-        task = bar.add_task(title, total=total, completed=start)
-        yield lambda done: bar.update(task, completed=done)

@@ -19,7 +19,7 @@ from bert_jax.data_pipeline.plan.files import LAYOUT, Put, find, keep, remove
 from bert_jax.data_pipeline.plan.plan import COLUMNS, VERSION, Plan, PlanSpec, plan_epoch
 
 if TYPE_CHECKING:
-    from bert_jax.data_pipeline.store.store import Split
+    from bert_jax.data_pipeline.store.split import Split
 
 KEPT: Final = 8  # epochs at hand, in memory (mapped) and as files; one takes 0.4 bytes a token
 

@@ -20,7 +20,7 @@ from bert_jax.data_pipeline.random.draws import chance, draw, fold, threshold
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
 if TYPE_CHECKING:
-    from bert_jax.data_pipeline.store.store import Split
+    from bert_jax.data_pipeline.store.split import Split
 
 # Of a document in an epoch: its weight, and with its language's factor.
 _MOST_VISITS: Final = 10_000

@@ -30,7 +30,7 @@ from bert_jax.data_pipeline.random.draws import MIXING, PACKING, PAIRING, Purpos
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
 if TYPE_CHECKING:
-    from bert_jax.data_pipeline.store.store import Split
+    from bert_jax.data_pipeline.store.split import Split
 
 __all__ = ["Plan", "PlanSpec", "make_plan", "plan_epoch", "read_only"]
 

@@ -14,7 +14,7 @@ from bert_jax.data_pipeline.store.digests import Progress, unwatched
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from bert_jax.data_pipeline.store.store import Split
+    from bert_jax.data_pipeline.store.split import Split
 
 _CHUNK = 1 << 22  # elements looked at together
 _AGAIN = "build the store again"

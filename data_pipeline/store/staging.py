@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bert_jax.data_pipeline.build.workers import byte_bar
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage import atomic
 from bert_jax.data_pipeline.storage.cache_dir import cache_dir
+from bert_jax.data_pipeline.storage.progress import byte_bar
 from bert_jax.data_pipeline.storage.remote import again, read_range, saying
 from bert_jax.data_pipeline.store.digests import BLOCK, block_digest, check_contents
 from bert_jax.data_pipeline.store.manifest import (

@@ -38,7 +38,7 @@ that equal inputs give equal bytes):
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,23 +56,9 @@ from bert_jax.data_pipeline.store.manifest import (
     split_digest,
     token_type,
 )
+from bert_jax.data_pipeline.store.split import Split
 from bert_jax.data_pipeline.store.watched_files import WatchedFiles
 from bert_jax.data_pipeline.tokenizer.tokenizer import SpecialIds
-
-
-@dataclass(frozen=True)
-class Split:
-    """One split's arrays; memory-mapped and read-only when they come from a store."""
-
-    name: str  # "train" or "held_out"
-    tokens: np.ndarray  # [T] uint16 or uint32
-    sentence_lengths: np.ndarray  # [S] uint32, tokens per sentence, >= 1
-    document_lengths: np.ndarray  # [D] uint32, sentences per document, >= 1
-    document_source: np.ndarray  # [D] uint16, index into TokenStore.sources
-    document_language: np.ndarray  # [D] uint16, index into TokenStore.languages
-    token_counts: np.ndarray  # [V] int64
-    digest: str  # sha256 over the digests of this split's files
-    files: WatchedFiles = field(default_factory=WatchedFiles)  # the arrays, where they are mapped
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from bert_jax.data_pipeline.store.manifest import (
     split_digest,
     token_type,
 )
-from bert_jax.data_pipeline.store.store import Split, TokenStore, open_store
+from bert_jax.data_pipeline.store.split import Split
+from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.store.watched_files import WatchedFiles
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 

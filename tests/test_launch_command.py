@@ -12,11 +12,14 @@ from bert_jax import cli, errors
         ("--processes=0 pretrain", "usage: flag --processes=0: 0 is not a positive integer"),
         (
             "--processes=2",
-            "usage: launch local run needs a verb behind its flags, such as pretrain",
+            "usage: launch local run needs a command behind its flags, such as pretrain",
         ),
-        ("--processes=2 pretrian", "usage: there is no verb 'pretrian'; did you mean pretrain?"),
-        ("--processes=2 status", "usage: launch local run starts pretrain; status is for one"),
-        ("--processes=2 data build", "usage: launch local run starts pretrain; data build is for"),
+        (
+            "--processes=2 pretrian",
+            "usage: launch local run starts pretrain, not 'pretrian'; did you mean pretrain?",
+        ),
+        ("--processes=2 status", "usage: launch local run starts pretrain, not 'status'"),
+        ("--processes=2 data build", "usage: launch local run starts pretrain, not 'data'"),
         (
             "--processes=2 pretrain --config=tiny --coordinator=here:1 --workdir=run",
             "usage: --coordinator is given by launch local run to each process; leave it out",
@@ -31,7 +34,7 @@ from bert_jax import cli, errors
     ],
 )
 def test_a_command_that_cannot_be_started_is_one_line(capsys, words, line):
-    """Also what is wrong with the verb's own flags is said once, not by each process."""
+    """Also what is wrong with the command's own flags is said once, not by each process."""
     assert cli.main(["launch", "local", "run", *words.split()]) == errors.USAGE
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)

@@ -1,0 +1,33 @@
+"""`bert-jax demo`: every step from text to a model, on this machine."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import flags
+
+from bert_jax.commands.command import Command
+
+
+def _define_demo(values: flags.FlagValues, words: Sequence[str]) -> None:
+    flags.DEFINE_string("workdir", "demo_run", "folder for all results", flag_values=values)
+    data = "your text, a file or a folder (default: the documentation of Python)"
+    flags.DEFINE_string("data", None, data, flag_values=values)
+    steps = "training steps (default: enough for a few minutes)"
+    flags.DEFINE_integer("steps", None, steps, 1, flag_values=values)
+
+
+def _run_demo(values: flags.FlagValues, words: Sequence[str]) -> None:
+    from bert_jax.demo import demo
+
+    demo(Path(values.workdir), data=values.data, steps=values.steps)
+
+
+COMMANDS = {
+    "demo": Command(
+        "run every step on this machine: text, tokenizer, store, pretraining, export, report",
+        "bert-jax demo --data=/path/to/text",
+        _define_demo,
+        _run_demo,
+        is_run=True,
+    ),
+}

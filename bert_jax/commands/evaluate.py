@@ -1,0 +1,63 @@
+"""`bert-jax evaluate`: measure checkpoints of a run."""
+
+import typing
+from collections.abc import Sequence
+
+from absl import flags
+
+from bert_jax.commands.command import Command, define_cpu_devices, need
+from bert_jax.errors import UsageError
+
+
+def _define_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
+    from bert_jax.config.schema import DataConfig
+
+    flags.DEFINE_string("workdir", None, "folder of a pretraining run", flag_values=values)
+    flags.DEFINE_integer(
+        "step", None, "step of the checkpoint (default: the newest)", 0, flag_values=values
+    )
+    flags.DEFINE_bool("all", False, "evaluate all checkpoints", flag_values=values)
+    best = "evaluate the checkpoint with the lowest held-out loss in its last phase"
+    flags.DEFINE_bool("best", False, best, flag_values=values)
+    store = "another token store with the same tokenizer (default: the run's)"
+    flags.DEFINE_string("store", None, store, flag_values=values)
+    batches = "limit on the number of batches (default: all held-out text)"
+    flags.DEFINE_integer("batches", 0, batches, 0, flag_values=values)
+    hints = typing.get_type_hints(DataConfig)
+    for name, what in (("pairing", "how examples are made"), ("masking", "how masks are drawn")):
+        choices = list(typing.get_args(hints[name]))
+        says = f"{what}: {', '.join(choices)} (default: the run's)"
+        flags.DEFINE_enum(name, None, choices, says, flag_values=values)
+    define_cpu_devices(values)
+
+
+def _run_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
+    need(values, "workdir")
+    which = [name for name in ("step", "all", "best") if values[name].value not in (None, False)]
+    if len(which) > 1:
+        raise UsageError(f"--{which[0]} and --{which[1]} together: give one of them")
+    from bert_jax.parallel.partition import use_cpu_devices
+    from bert_jax.runtime import compile_cache
+    from bert_jax.training.evaluate import evaluate_run
+
+    if values.cpu_devices:
+        use_cpu_devices(values.cpu_devices)
+    compile_cache.use()
+    evaluate_run(
+        values.workdir,
+        "all" if values.all else "best" if values.best else values.step,
+        store=values.store,
+        batches=values.batches,
+        pairing=values.pairing,
+        masking=values.masking,
+    )
+
+
+COMMANDS = {
+    "evaluate": Command(
+        "evaluate checkpoints of a run on held-out text",
+        "bert-jax evaluate --workdir=run --all",
+        _define_evaluate,
+        _run_evaluate,
+    ),
+}

@@ -1,0 +1,22 @@
+"""Progress over bytes, on standard error."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+
+@contextmanager
+def byte_bar(title: str, total: int, start: int, shown: bool) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error with speed and time left; yields what sets the bytes done."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), disable=not shown) as bar:
+        task = bar.add_task(title, total=total, completed=start)
+        yield lambda done: bar.update(task, completed=done)
