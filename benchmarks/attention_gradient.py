@@ -52,10 +52,9 @@ def run(options: argparse.Namespace, folder: Path) -> None:
     import turns
 
     from bert_jax.data_pipeline.store.store import open_store
-    from bert_jax.parallel import partition
-    from bert_jax.runtime import compile_cache
+    from bert_jax.runtime import compile_cache, cpu
 
-    partition.use_cpu_devices(1)
+    cpu.use_cpu_devices(1)
     os.environ["BERT_JAX_CACHE"] = str(folder / "cache")
     compile_cache.use()  # what the forms have in common is compiled once
     store = open_store(options.store or build(folder / "store"))
@@ -133,15 +132,13 @@ class Contender:
         """(program, its training step, the held-out rows, the evaluation step)."""
         from bert_jax.objectives.total import Corpus
         from bert_jax.ops.attention import xla
-        from bert_jax.parallel import partition
+        from bert_jax.parallel.mesh import make_mesh
         from bert_jax.training.batches import make_batches
         from bert_jax.training.evaluate import HeldOut
         from bert_jax.training.step import make_program
 
         (phase,) = self.config.phases
-        program = make_program(
-            self.config, partition.make_mesh(self.config.mesh), Corpus.of(self.store)
-        )
+        program = make_program(self.config, make_mesh(self.config.mesh), Corpus.of(self.store))
         rows = make_batches(self.config, self.store, self.store.train, phase).batch(0)
         now = xla.attend
         xla.attend = self.attend or now
@@ -154,12 +151,13 @@ class Contender:
 
     def train(self, seed: int, chunk: int) -> list[float]:
         """The held-out loss after every so many steps."""
-        from bert_jax.parallel import partition
+        from bert_jax.parallel import global_batch
+        from bert_jax.parallel.mesh import make_mesh
         from bert_jax.training.batches import make_batches
 
         config, (phase,) = dataclasses.replace(self.config, seed=seed), self.config.phases
         losses = []
-        with jax.set_mesh(partition.make_mesh(config.mesh)):
+        with jax.set_mesh(make_mesh(config.mesh)):
             program, train, held_out, evaluate = self.compiled
             batches = make_batches(config, self.store, self.store.train, phase)
             state = program.init()
@@ -170,7 +168,7 @@ class Contender:
             )
             for step in range(self.steps):
                 batch = batches.batch(step)
-                placed = partition.global_batch(
+                placed = global_batch.global_batch(
                     lambda wanted, b=batch: {k: v[wanted] for k, v in b.items()},
                     program.rows,
                     phase.batch_size,

@@ -274,10 +274,10 @@ def within(given: str, workdir: str, devices: str) -> None:
     """A run as a program of one's own starts it: without `jax.distributed`."""
     from bert_jax.config.schema import Config
     from bert_jax.config.serialization import from_dict
-    from bert_jax.parallel import partition
+    from bert_jax.runtime import cpu
 
     values = runpy.run_path(given)["get_config"]().to_dict()
-    partition.use_cpu_devices(int(devices))
+    cpu.use_cpu_devices(int(devices))
     from bert_jax.training.loop import pretrain
 
     pretrain(from_dict(values, Config), workdir)

@@ -132,7 +132,7 @@ class Rates:
 
 
 def run(options: argparse.Namespace, estimates: list[Estimate], folder: Path) -> None:
-    from bert_jax.parallel.partition import use_cpu_devices
+    from bert_jax.runtime.cpu import use_cpu_devices
 
     use_cpu_devices(1)
     os.environ["BERT_JAX_CACHE"] = str(folder / "plans")
@@ -189,7 +189,7 @@ def print_needs(measured: dict[int, Rates]) -> None:
 def flops(model: str, length: int, slots: int) -> float:
     """Operations of a training step for one position of a padded row."""
     from bert_jax.config.files import load
-    from bert_jax.metrics.records import step_flops
+    from bert_jax.metrics.flops import step_flops
 
     phase = dataclasses.replace(
         load(model).phases[0], seq_length=length, max_predictions=slots, batch_size=1
@@ -222,7 +222,8 @@ class Maker:
         import jax
 
         from bert_jax.config.files import load
-        from bert_jax.parallel import partition
+        from bert_jax.parallel import global_batch
+        from bert_jax.parallel.mesh import make_mesh
         from bert_jax.training.batches import make_batches
 
         config = load("base")
@@ -238,8 +239,8 @@ class Maker:
             data=dataclasses.replace(config.data, masking=options.masking),
             phases=(phase,),
         )
-        mesh = partition.make_mesh(config.mesh, jax.devices()[:1])
-        self._rows, self._size = partition.batch_sharding(mesh), phase.batch_size
+        mesh = make_mesh(config.mesh, jax.devices()[:1])
+        self._rows, self._size = global_batch.batch_sharding(mesh), phase.batch_size
         self._batches = make_batches(config, store, store.train, phase)
         self._count = options.batches
         # Within the first half of epoch 0, where nothing is planned in the background.
@@ -266,11 +267,11 @@ class Maker:
     def _read_ahead(self) -> float:
         """As the trainer reads: arrays on the devices, made by a thread beside it."""
         from bert_jax.data_pipeline.batch import prefetch
-        from bert_jax.parallel import partition
+        from bert_jax.parallel import global_batch
 
         def make(step: int) -> Any:
             rows = functools.partial(self._batches.batch, step % self._few)
-            return partition.global_batch(rows, self._rows, self._size)
+            return global_batch.global_batch(rows, self._rows, self._size)
 
         start = time.perf_counter()
         for _ in prefetch(make, 0, self._count):

@@ -40,7 +40,7 @@ def run(options: argparse.Namespace, folder: Path) -> None:
     from bert_jax.data_pipeline.build.build import build_store, train_tokenizer
     from bert_jax.data_pipeline.sources import parse_source
     from bert_jax.data_pipeline.store.store import open_store
-    from bert_jax.parallel.partition import use_cpu_devices
+    from bert_jax.runtime.cpu import use_cpu_devices
 
     use_cpu_devices(DEVICES)
     os.environ["BERT_JAX_CACHE"] = str(folder / "plans")
@@ -74,7 +74,8 @@ class Contender:
 
         from bert_jax.config.files import load
         from bert_jax.objectives.total import Corpus
-        from bert_jax.parallel import partition
+        from bert_jax.parallel import global_batch
+        from bert_jax.parallel.mesh import make_mesh
         from bert_jax.training.batches import make_batches
         from bert_jax.training.step import make_program
 
@@ -92,7 +93,7 @@ class Contender:
             data=dataclasses.replace(config.data, store=str(store.path), pairing=pairing),
             phases=(phase,),
         )
-        mesh = partition.make_mesh(config.mesh)
+        mesh = make_mesh(config.mesh)
         batches = make_batches(config, store, store.train, phase)
         made = [batches.batch(step) for step in range(BATCHES)]
         self.real = [int((batch["example_ids"] > 0).sum()) for batch in made]
@@ -102,7 +103,7 @@ class Contender:
             program = make_program(config, mesh, Corpus.of(store))
             rows = program.rows
             self.placed = [
-                partition.global_batch(lambda lines, b=b: {k: v[lines] for k, v in b.items()},
+                global_batch.global_batch(lambda lines, b=b: {k: v[lines] for k, v in b.items()},
                                       rows, phase.batch_size)
                 for b in made
             ]  # fmt: skip

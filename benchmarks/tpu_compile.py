@@ -231,12 +231,12 @@ def do(job: Job) -> None:
     talk = turns.talk_apart()
     topology.prepare()  # before anything imports JAX
     from bert_jax.launch.hardware import slices
-    from bert_jax.parallel import partition
+    from bert_jax.parallel.mesh import make_mesh
 
     row = Row(**job["row"])
     of = slices.find(row.slice)
     config = config_of(row, of.devices, job)
-    mesh = partition.make_mesh(config.mesh, topology.devices(of))
+    mesh = make_mesh(config.mesh, topology.devices(of))
     start = time.perf_counter()
     lowered = lower_peer(config, mesh, job) if "generator" in job else lower_ours(config, mesh)
     lowering = time.perf_counter() - start

@@ -157,13 +157,15 @@ def our_step(model: str, folder: Path) -> Iterator[Step]:
 
     from bert_jax.data_pipeline.store.store import open_store
     from bert_jax.objectives.total import Corpus
-    from bert_jax.parallel import partition
+    from bert_jax.parallel import global_batch
+    from bert_jax.parallel.mesh import make_mesh
+    from bert_jax.runtime import cpu
     from bert_jax.training.step import make_program
 
-    partition.use_cpu_devices(THREADS)
-    partition.keep_memory()
+    cpu.use_cpu_devices(THREADS)
+    cpu.keep_memory()
     config = config_of(model)
-    mesh = partition.make_mesh(config.mesh)
+    mesh = make_mesh(config.mesh)
     rows = config.phases[0].batch_size
     with jax.set_mesh(mesh):
         store = open_store(Path((folder / "store.txt").read_text()), verify=False)
@@ -172,7 +174,7 @@ def our_step(model: str, folder: Path) -> Iterator[Step]:
 
         def step(batch: Batch) -> float:
             nonlocal state
-            placed = partition.global_batch(
+            placed = global_batch.global_batch(
                 lambda wanted: {k: v[wanted] for k, v in batch.items()}, program.rows, rows
             )
             state, metrics = program.train(state, placed)
@@ -222,7 +224,7 @@ def torch_step(folder: Path, *, masked_only: bool) -> Step:
 
 def flops_of(contender: str, model: str) -> float:
     """Floating-point operations of the matrix products of a step, padding included."""
-    from bert_jax.metrics.records import step_flops
+    from bert_jax.metrics.flops import step_flops
 
     config = config_of(model)
     (phase,), H = config.phases, config.model.hidden_size

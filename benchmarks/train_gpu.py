@@ -270,7 +270,7 @@ def prepare(
 ) -> tuple[list[int], float]:
     """Writes what a contender begins with: (real tokens of each batch, operations of a step)."""
     from bert_jax.data_pipeline.store.store import open_store
-    from bert_jax.metrics.records import step_flops
+    from bert_jax.metrics.flops import step_flops
     from bert_jax.training.batches import make_batches
 
     folder.mkdir()
@@ -360,16 +360,17 @@ def our_contender(talk: Any, config: Any, batches: list[turns.Batch], path: Path
 
     from bert_jax.data_pipeline.store.store import open_store
     from bert_jax.objectives.total import Corpus
-    from bert_jax.parallel import partition
+    from bert_jax.parallel import global_batch
+    from bert_jax.parallel.mesh import make_mesh
     from bert_jax.training.profiling import FOLDER, Profiler, Steps
     from bert_jax.training.step import make_program
 
-    mesh = partition.make_mesh(config.mesh, jax.devices()[:1])
+    mesh = make_mesh(config.mesh, jax.devices()[:1])
     (phase,) = config.phases
     with jax.set_mesh(mesh):
         program = make_program(config, mesh, Corpus.of(open_store(path, verify=False)))
         placed = [
-            partition.global_batch(
+            global_batch.global_batch(
                 lambda rows, batch=batch: {k: v[rows] for k, v in batch.items()},
                 program.rows,
                 phase.batch_size,

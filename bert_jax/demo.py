@@ -15,9 +15,8 @@ from bert_jax.data_pipeline.build.build import build_store, train_tokenizer
 from bert_jax.data_pipeline.sources import SourceSpec, guess_kind, parse_source
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.parallel import partition
 from bert_jax.reporting import html
-from bert_jax.runtime import compile_cache
+from bert_jax.runtime import compile_cache, cpu
 from bert_jax.runtime.console import console
 
 T = TypeVar("T")
@@ -38,7 +37,7 @@ def demo(workdir: Path, *, data: str | None = None, steps: int | None = None) ->
         UserError: the text cannot be used, or the workdir was made from other text.
         StoppedError: interrupted while training; everything is saved.
     """
-    partition.use_cpu_devices(2)
+    cpu.use_cpu_devices(2)
     compile_cache.use()
     workdir.mkdir(parents=True, exist_ok=True)
     config = load("demo")

@@ -13,7 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bert_jax.ops.dropout import fold, keep_mask
+from bert_jax.ops.dropout import keep_mask
+from bert_jax.ops.hashing import fold_key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Plain:
         x = self._drop(self._norm(of["norm"], x), key, 0, self.hidden_dropout).astype(self.dtype)
         layers = params["encoder"]["layers"]
         count = layers["mlp"]["up"]["kernel"].shape[0]
-        keys = None if key is None else fold(key, jnp.arange(1, count + 1))
+        keys = None if key is None else fold_key(key, jnp.arange(1, count + 1))
 
         def body(x: jax.Array, layer_and_key: tuple) -> tuple[jax.Array, None]:
             return self._layer(layer_and_key[0], x, batch["example_ids"], layer_and_key[1]), None
@@ -56,7 +57,7 @@ class Plain:
         y = self._dense(mlp["down"], self._gelu(self._dense(mlp["up"], x)))
         return self._norm(
             mlp["norm"],
-            x + self._drop(y, None if key is None else fold(key, 2), None, self.hidden_dropout),
+            x + self._drop(y, None if key is None else fold_key(key, 2), None, self.hidden_dropout),
         )
 
     def _attention(self, params: Mapping, x: jax.Array, examples: jax.Array, key: Any) -> jax.Array:
@@ -92,7 +93,7 @@ class Plain:
         """word: which of the keys made of this one; None for the key itself."""
         if key is None or rate == 0:
             return x
-        key = key if word is None else fold(key, word)
+        key = key if word is None else fold_key(key, word)
         scaled = x.astype(self.wide) / (1 - rate)
         return jnp.where(keep_mask(key, x.shape, rate), scaled, 0).astype(x.dtype)
 

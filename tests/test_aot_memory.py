@@ -12,7 +12,7 @@ from bert_jax.aot.memory_advice import bytes_with, remedies
 from bert_jax.config.files import load
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict, to_dict
-from bert_jax.parallel import partition
+from bert_jax.parallel.mesh import make_mesh
 
 # What libtpu 0.0.42.1 said of a program, and the form that XLA's buffer assignment has.
 REFUSAL = (
@@ -36,14 +36,14 @@ def tiny(**changes: object) -> Config:
 
 
 def held(config: Config) -> Held:
-    mesh = partition.make_mesh(config.mesh, jax.devices())
+    mesh = make_mesh(config.mesh, jax.devices())
     built = lower.build(config, mesh)
     return Held.of(built, lower.batch_of(config, config.phases[0], built))
 
 
 @pytest.fixture(scope="module")
 def mesh() -> jax.sharding.Mesh:
-    return partition.make_mesh(load("tiny").mesh, jax.devices())
+    return make_mesh(load("tiny").mesh, jax.devices())
 
 
 def test_what_goes_into_a_step_is_counted_by_kind(mesh) -> None:

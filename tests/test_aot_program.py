@@ -16,7 +16,7 @@ from bert_jax.config.serialization import from_dict, to_dict
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.distributed import job as session
 from bert_jax.errors import UserError
-from bert_jax.parallel import partition
+from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training import setup
 from bert_jax.training.batches import empty_batch, make_batches
 from bert_jax.training.step import Program
@@ -55,7 +55,7 @@ def test_pretrain_and_compile_lower_the_same_program(store, tmp_path, monkeypatc
         with jax.set_mesh(prepared.mesh):
             for stage in prepared.stages:
                 setup.compile_stage(prepared, stage, 0)
-    mesh = partition.make_mesh(config.mesh, jax.devices())
+    mesh = make_mesh(config.mesh, jax.devices())
     assert mesh.size == 8
     compiled = [lower.lower(config, phase, mesh).as_text() for phase in config.phases]
     assert compiled == trained
@@ -105,7 +105,7 @@ def test_a_store_with_another_vocabulary_is_one_line(store) -> None:
 def test_a_batch_that_does_not_divide_is_one_line(store) -> None:
     config = small_config(store)
     phase = dataclasses.replace(config.phases[0], batch_size=12)
-    mesh = partition.make_mesh(config.mesh, jax.devices())
+    mesh = make_mesh(config.mesh, jax.devices())
     with pytest.raises(UserError, match="batch_size=12 does not divide over 8 devices"):
         lower.lower(dataclasses.replace(config, phases=(phase,)), phase, mesh)
 
@@ -116,6 +116,6 @@ def test_no_store_is_needed_or_written(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
     config = load("tiny")
-    mesh = partition.make_mesh(config.mesh, jax.devices())
+    mesh = make_mesh(config.mesh, jax.devices())
     assert "8" in lower.lower(config, config.phases[0], mesh).as_text()
     assert not list(tmp_path.iterdir())

@@ -25,7 +25,7 @@ from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.distributed import job as session
 from bert_jax.errors import StorageError, UserError
 from bert_jax.metrics import attempts
-from bert_jax.metrics.records import MetricWriter
+from bert_jax.metrics.writer import MetricWriter
 from bert_jax.training import loop
 from bert_jax.training.setup import Run
 from bert_jax.workdir import description as workdir

@@ -27,7 +27,8 @@ from bert_jax.aot.memory_advice import Remedy
 from bert_jax.config.files import load, shipped, slice_of
 from bert_jax.errors import UserError
 from bert_jax.launch.hardware import slices
-from bert_jax.metrics.records import step_flops, strict
+from bert_jax.metrics.flops import step_flops
+from bert_jax.metrics.records import strict
 
 ROOT = Path(__file__).resolve().parent.parent
 MEANT = {name: found for name, path in shipped().items() if (found := slice_of(path))}

@@ -10,10 +10,10 @@ from flax import nnx
 
 from bert_jax.config.files import load
 from bert_jax.config.schema import ComputeConfig, ModelConfig
-from bert_jax.model import encoder
 from bert_jax.objectives.pretraining_model import declare, init_params
-from bert_jax.ops import dropout
-from bert_jax.parallel import partition
+from bert_jax.ops import dropout, embedding_lookup, hashing
+from bert_jax.parallel import global_batch
+from bert_jax.parallel.mesh import make_mesh
 
 B, S = 3, 16
 
@@ -138,7 +138,7 @@ def test_the_gradients_of_a_frequent_word_add_up_though_its_table_is_bfloat16():
     """One by one in bfloat16, 4,096 ones are 256."""
     ids = jnp.zeros((4, 1024), jnp.int32)
     table = jnp.ones((2, 8), jnp.bfloat16)
-    found = jax.grad(lambda t: encoder.lookup(t, ids).sum())(table)
+    found = jax.grad(lambda t: embedding_lookup.lookup(t, ids).sum())(table)
     np.testing.assert_array_equal(np.asarray(found, np.float32), [[4096] * 8, [0] * 8])
 
 
@@ -166,30 +166,30 @@ def test_dropout_keeps_the_scale_in_bfloat16():
 def test_dropout_differs_by_key_and_place_and_matches_its_gradient():
     x = jnp.ones((4, 8, 64))
     masks = [
-        np.asarray(dropout.dropout(x, rate=0.5, key=dropout.fold(9, word))) for word in range(8)
+        np.asarray(dropout.dropout(x, rate=0.5, key=hashing.fold_key(9, word))) for word in range(8)
     ]
     for i, mask in enumerate(masks):
         for other in masks[:i]:
             assert 0.4 < (mask == other).mean() < 0.6
         assert 0.4 < (mask[0] == mask[1]).mean() < 0.6
-    key = dropout.fold(9, 0)
+    key = hashing.fold_key(9, 0)
     gradient = jax.grad(lambda x: dropout.dropout(x, rate=0.5, key=key).sum())(x)
     np.testing.assert_array_equal(gradient, masks[0])
     np.testing.assert_array_equal(dropout.dropout(x, rate=0.5, key=None), x)
 
 
 def test_dropout_masks_do_not_depend_on_the_mesh():
-    mesh = partition.make_mesh(load("tiny").mesh)
+    mesh = make_mesh(load("tiny").mesh)
     x = np.ones((16, 4, 32), np.float32)
-    split = jax.device_put(x, partition.batch_sharding(mesh))
+    split = jax.device_put(x, global_batch.batch_sharding(mesh))
     drop = jax.jit(lambda x: dropout.dropout(x, rate=0.3, key=jnp.uint32(5)))
     np.testing.assert_array_equal(drop(split), drop(x))
 
 
 def test_no_random_bits_of_the_whole_batch_on_one_device(model):
     """In the compiled step every device makes only the mask of its own rows."""
-    mesh = partition.make_mesh(load("tiny").mesh)
-    x = jax.ShapeDtypeStruct((64, 4, 32), jnp.float32, sharding=partition.batch_sharding(mesh))
+    mesh = make_mesh(load("tiny").mesh)
+    x = jax.ShapeDtypeStruct((64, 4, 32), jnp.float32, sharding=global_batch.batch_sharding(mesh))
     drop = jax.jit(lambda x: dropout.dropout(x, rate=0.3, key=jnp.uint32(5)))
     text = drop.lower(x).compile().as_text()
     assert "[8,4,32]" in text

@@ -15,7 +15,8 @@ from bert_jax.checkpoint.catalog import read_meta
 from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.metrics.step_metrics import Totals
-from bert_jax.parallel import partition
+from bert_jax.parallel import global_batch
+from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training import evaluate as evaluation
 from bert_jax.training.evaluate import HeldOut
 from bert_jax.training.loop import pretrain
@@ -50,8 +51,8 @@ def rows_seen(config: Config, store: TokenStore) -> dict[str, np.ndarray]:
         mlm = {**sums, "baseline_loss": 0.0, "baseline_correct": 0.0}
         return {"mlm": mlm, "tokens": {"real": 1.0, "all": 1.0}}
 
-    mesh = partition.make_mesh(config.mesh, jax.devices()[:1])
-    program = SimpleNamespace(rows=partition.batch_sharding(mesh), evaluate=evaluate)
+    mesh = make_mesh(config.mesh, jax.devices()[:1])
+    program = SimpleNamespace(rows=global_batch.batch_sharding(mesh), evaluate=evaluate)
     HeldOut(config, config.phases[0], store).evaluate(program, {})
     rows = {name: np.concatenate([batch[name] for batch in seen]) for name in seen[0]}
     full = rows["example_ids"].any(1)

@@ -18,7 +18,8 @@ from small import run_config
 from bert_jax.config.schema import Config, MeshConfig
 from bert_jax.errors import UserError
 from bert_jax.ops.attention import cudnn, dispatch, pallas, xla
-from bert_jax.parallel import partition
+from bert_jax.parallel import global_batch, partition
+from bert_jax.parallel.mesh import MESH_AXES, make_mesh
 
 interpreted = functools.partial(pallas.attend, interpret=True)
 
@@ -94,8 +95,8 @@ def test_every_device_runs_its_own_rows_and_heads(
     axes: tuple, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(dispatch._KERNELS, "pallas", interpreted)
-    config = MeshConfig(**dict(zip(partition.MESH_AXES, axes, strict=True)))
-    mesh = partition.make_mesh(config, jax.devices()[: np.prod(axes)])
+    config = MeshConfig(**dict(zip(MESH_AXES, axes, strict=True)))
+    mesh = make_mesh(config, jax.devices()[: np.prod(axes)])
     *qkv, examples, dy = arrays_of(8, 128, 4, 32, packed=True)
     each = jax.NamedSharding(mesh, partition.spec("batch", "position", "heads", "head_dim"))
     attend = functools.partial(dispatch.attend, "pallas", rate=0.1, key=None)
@@ -108,10 +109,10 @@ def test_every_device_runs_its_own_rows_and_heads(
     split = [jax.device_put(x, each) for x in (*qkv, dy)]
     with jax.set_mesh(mesh):
         compiled = run.lower(
-            *split[:3], jax.device_put(examples, partition.batch_sharding(mesh)), split[3]
+            *split[:3], jax.device_put(examples, global_batch.batch_sharding(mesh)), split[3]
         ).compile()
         got = compiled(
-            *split[:3], jax.device_put(examples, partition.batch_sharding(mesh)), split[3]
+            *split[:3], jax.device_put(examples, global_batch.batch_sharding(mesh)), split[3]
         )
     assert not re.findall(
         r"all-gather|all-to-all|collective-permute|all-reduce", compiled.as_text()

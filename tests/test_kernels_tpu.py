@@ -28,7 +28,7 @@ def compile_step(topology: str, dropout: float = 0.0) -> dict[str, Any]:
     from test_step import CORPUS, small
 
     from bert_jax.ops.attention import dispatch
-    from bert_jax.parallel import partition
+    from bert_jax.parallel.mesh import make_mesh
     from bert_jax.training.step import make_program
 
     config = small(
@@ -42,7 +42,7 @@ def compile_step(topology: str, dropout: float = 0.0) -> dict[str, Any]:
         compute={"attention": "auto", "dtype": "bfloat16"},
     )  # fmt: skip
     devices = get_topology_desc(topology, platform="tpu").devices
-    mesh = partition.make_mesh(config.mesh, devices)
+    mesh = make_mesh(config.mesh, devices)
     tokens = ("input_ids", "token_type_ids", "example_ids", "position_ids")
     rows = dict.fromkeys(tokens, np.zeros((1, LENGTH), np.int32))
     rows |= dict.fromkeys(("masked_positions", "masked_labels"), np.zeros((1, 77), np.int32))

@@ -16,7 +16,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import masked_crc32c
 
 from bert_jax.metrics import records
-from bert_jax.metrics.records import MetricWriter
+from bert_jax.metrics.writer import MetricWriter
 
 
 def no_constant(name: str) -> None:

@@ -17,6 +17,7 @@ from bert_jax.convert import weights
 from bert_jax.objectives import total
 from bert_jax.objectives.pretraining_model import declare
 from bert_jax.parallel import partition
+from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training import skip_nonfinite
 from bert_jax.training.optimizer import make_optimizer
 from bert_jax.training.step import Program, make_program
@@ -45,7 +46,7 @@ def _pairs(golden: dict) -> list[tuple[str, str]]:
 
 
 def program(config: Config) -> tuple[Program, jax.sharding.Mesh]:
-    mesh = partition.make_mesh(config.mesh, jax.devices()[:1])
+    mesh = make_mesh(config.mesh, jax.devices()[:1])
     unigram = np.zeros(config.model.vocab_size, np.float32)
     return make_program(config, mesh, total.Corpus(("text",), unigram)), mesh
 

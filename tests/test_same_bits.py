@@ -14,7 +14,7 @@ from bert_jax.checkpoint.catalog import folder_of
 from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import STOPPED
-from bert_jax.parallel.partition import use_cpu_devices
+from bert_jax.runtime.cpu import use_cpu_devices
 
 pytestmark = pytest.mark.processes
 

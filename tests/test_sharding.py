@@ -17,7 +17,8 @@ from bert_jax.config.schema import Config
 from bert_jax.config.shipped import shipped
 from bert_jax.errors import UserError
 from bert_jax.objectives.total import Corpus
-from bert_jax.parallel import partition
+from bert_jax.parallel import global_batch, partition
+from bert_jax.parallel.mesh import MESH_AXES, make_mesh
 from bert_jax.training.step import Program, compiler_options, make_program
 
 GOLDENS = Path(__file__).parent / "goldens" / "shardings"
@@ -26,8 +27,8 @@ SIZES = {"slice": 2, "data": 8, "fsdp": 4, "tensor": 2}  # of the mesh of the go
 
 
 def abstract_mesh(**sizes: int) -> AbstractMesh:
-    shape = tuple(sizes.get(axis, 1) for axis in partition.MESH_AXES)
-    return AbstractMesh(shape, partition.MESH_AXES, axis_types=(AxisType.Auto,) * len(shape))
+    shape = tuple(sizes.get(axis, 1) for axis in MESH_AXES)
+    return AbstractMesh(shape, MESH_AXES, axis_types=(AxisType.Auto,) * len(shape))
 
 
 def program_on(config: Config, **sizes: int) -> Program:
@@ -118,19 +119,19 @@ def test_all_mesh_axes_of_the_table_exist():
         for value in partition.AXES.values()
         for axis in (value if isinstance(value, tuple) else [value])
     }
-    assert used - {None} <= set(partition.MESH_AXES)
+    assert used - {None} <= set(MESH_AXES)
 
 
 def test_a_global_batch_asks_for_local_rows_and_puts_each_in_place():
-    mesh = partition.make_mesh(load("tiny").mesh)
-    rows = partition.batch_sharding(mesh)
+    mesh = make_mesh(load("tiny").mesh)
+    rows = global_batch.batch_sharding(mesh)
     asked = []
 
     def make(wanted: np.ndarray) -> dict[str, np.ndarray]:
         asked.append(wanted)
         return {"x": np.stack([wanted * 10, wanted * 10 + 1], axis=1)}
 
-    batch = partition.global_batch(make, rows, 16)
+    batch = global_batch.global_batch(make, rows, 16)
     np.testing.assert_array_equal(asked, [np.arange(16)])
     np.testing.assert_array_equal(batch["x"][:, 1], np.arange(16) * 10 + 1)
     for shard in batch["x"].addressable_shards:
@@ -156,8 +157,8 @@ class _Rows:
 
 
 def test_the_rows_of_a_process_need_not_be_one_block():
-    np.testing.assert_array_equal(partition.local_rows(_Rows(), 16), [0, 1, 12, 13])
-    np.testing.assert_array_equal(partition.local_rows(_Rows(), 16, process=1), [4, 5, 8, 9])
+    np.testing.assert_array_equal(global_batch.local_rows(_Rows(), 16), [0, 1, 12, 13])
+    np.testing.assert_array_equal(global_batch.local_rows(_Rows(), 16, process=1), [4, 5, 8, 9])
 
 
 @pytest.mark.parametrize(
@@ -193,9 +194,9 @@ def test_an_axis_that_does_not_divide_is_one_line(name: str, mesh: dict, message
 
 def test_a_batch_that_does_not_divide_into_micro_batches_is_one_line() -> None:
     mesh = abstract_mesh(data=4, fsdp=2, tensor=2)
-    partition.check_divides(mesh, 64, 4)
+    global_batch.check_divides(mesh, 64, 4)
     with pytest.raises(UserError) as error:
-        partition.check_divides(mesh, 48, 4)
+        global_batch.check_divides(mesh, 48, 4)
     assert str(error.value) == (
         "batch_size=48 does not divide over 8 devices in micro_batches=4; nearest that does: 64"
     )
@@ -222,9 +223,9 @@ def test_without_data_parallelism_moments_stay() -> None:
 
 
 def test_micro_batches_take_an_equal_share_of_every_device() -> None:
-    rows = partition.batch_sharding(partition.make_mesh(load("tiny").mesh))
-    batch = partition.global_batch(lambda wanted: {"x": wanted}, rows, 32)
-    split = jax.jit(lambda b: partition.micro_batches(b, 2, rows))(batch)["x"]
+    rows = global_batch.batch_sharding(make_mesh(load("tiny").mesh))
+    batch = global_batch.global_batch(lambda wanted: {"x": wanted}, rows, 32)
+    split = jax.jit(lambda b: global_batch.micro_batches(b, 2, rows))(batch)["x"]
     np.testing.assert_array_equal(split, [np.arange(0, 32, 2), np.arange(1, 32, 2)])
     for shard in split.addressable_shards:
         (whole,) = (s for s in batch["x"].addressable_shards if s.device == shard.device)

@@ -124,7 +124,7 @@ def compile_case(
     from bert_jax.aot.cost.memory import Held
     from bert_jax.config.files import load
     from bert_jax.launch.hardware import slices
-    from bert_jax.parallel import partition
+    from bert_jax.parallel.mesh import make_mesh
 
     of, base = slices.find(slice), load("base")
     model = dataclasses.replace(
@@ -141,7 +141,7 @@ def compile_case(
         mesh=dataclasses.replace(base.mesh, **mesh or {}),
         compute=dataclasses.replace(base.compute, shard_optimizer=shard_optimizer),
     )  # fmt: skip
-    laid = partition.make_mesh(config.mesh, topology.devices(of))
+    laid = make_mesh(config.mesh, topology.devices(of))
     built = lower.build(config, laid)
     held = Held.of(built, lower.batch_of(config, phase, built))
     text = lower.lower(config, phase, laid, built).compile().as_text() or ""

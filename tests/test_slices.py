@@ -43,22 +43,23 @@ def describe(topology: str, mesh: dict[str, int], slices: int = 1) -> dict[str, 
 
     from bert_jax.config.schema import MeshConfig
     from bert_jax.errors import UserError
-    from bert_jax.parallel import partition
+    from bert_jax.parallel import global_batch
+    from bert_jax.parallel.mesh import MESH_AXES, make_mesh
 
     devices = get_topology_desc(topology, platform="tpu", num_slices=slices).devices
-    config = MeshConfig(**{axis: mesh.get(axis, 1) for axis in partition.MESH_AXES})
+    config = MeshConfig(**{axis: mesh.get(axis, 1) for axis in MESH_AXES})
     try:
-        laid = partition.make_mesh(config, devices)
+        laid = make_mesh(config, devices)
     except UserError as error:
         return {"error": str(error)}
-    rows, size = partition.batch_sharding(laid), ROWS_PER_DEVICE * len(devices)
+    rows, size = global_batch.batch_sharding(laid), ROWS_PER_DEVICE * len(devices)
     processes = sorted({device.process_index for device in devices})
     return {
         "process": np.vectorize(lambda device: device.process_index)(laid.devices).tolist(),
         "slice": np.vectorize(lambda device: getattr(device, "slice_index", 0))(
             laid.devices
         ).tolist(),
-        "rows": {p: partition.local_rows(rows, size, process=p).tolist() for p in processes},
+        "rows": {p: global_batch.local_rows(rows, size, process=p).tolist() for p in processes},
     }
 
 

@@ -20,7 +20,7 @@ from bert_jax import cli
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config.schema import Config
 from bert_jax.errors import UserError
-from bert_jax.metrics import records
+from bert_jax.metrics import flops, records
 from bert_jax.objectives.pretraining_model import declare
 from bert_jax.reporting.status import as_json, read
 from bert_jax.reporting.status_text import render
@@ -112,7 +112,7 @@ def test_a_run_at_work(config, tmp_path):
 def test_time_left_weighs_the_phases_to_come(config, tmp_path):
     status = read(folder_of_a_run(tmp_path / "run", config, 60))
     assert (status.phase, status.phase_step) == (0, 60)
-    short, long = (records.step_flops(config, phase) for phase in config.phases)
+    short, long = (flops.step_flops(config, phase) for phase in config.phases)
     assert long > 1.9 * short
     assert status.seconds_left == pytest.approx(40 * 0.5 * long / short)
 
@@ -364,4 +364,4 @@ def test_the_operations_of_a_step_are_those_of_its_program(config, pairing, boun
     traced = jax.make_jaxpr(lambda params, batch: nnx.merge(graph, params)(batch))(
         nnx.to_pure_dict(abstract), batch
     )
-    assert records.step_flops(config, phase) == pytest.approx(3 * products(traced.jaxpr), rel=1e-3)
+    assert flops.step_flops(config, phase) == pytest.approx(3 * products(traced.jaxpr), rel=1e-3)

@@ -24,7 +24,8 @@ from bert_jax.config.files import load
 from bert_jax.config.schema import Config
 from bert_jax.objectives.total import Corpus
 from bert_jax.ops.attention import dispatch, pallas
-from bert_jax.parallel import partition
+from bert_jax.parallel import global_batch, partition
+from bert_jax.parallel.mesh import MESH_AXES, make_mesh
 from bert_jax.training.step import Program, make_program
 
 CORPUS = Corpus(("wiki", "books"), np.log(np.arange(1, VOCAB + 1) / 1830).astype(np.float32))
@@ -87,13 +88,13 @@ def rows_of(config: Config) -> dict[str, np.ndarray]:
 
 def mesh_of(config: Config) -> jax.sharding.Mesh:
     """The config's mesh on as many of the eight devices as it names."""
-    sizes = [getattr(config.mesh, axis) for axis in partition.MESH_AXES]
-    return partition.make_mesh(config.mesh, jax.devices()[: np.prod(sizes)])
+    sizes = [getattr(config.mesh, axis) for axis in MESH_AXES]
+    return make_mesh(config.mesh, jax.devices()[: np.prod(sizes)])
 
 
 def place(program: Program, arrays: dict[str, np.ndarray]) -> dict[str, jax.Array]:
     size = len(arrays["input_ids"])
-    return partition.global_batch(
+    return global_batch.global_batch(
         lambda rows: {name: values[rows] for name, values in arrays.items()}, program.rows, size
     )
 

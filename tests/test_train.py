@@ -19,7 +19,8 @@ from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import StoppedError, UserError
 from bert_jax.metrics import records as metrics
 from bert_jax.objectives.total import Corpus
-from bert_jax.parallel import partition
+from bert_jax.parallel import global_batch
+from bert_jax.parallel.mesh import make_mesh
 from bert_jax.reporting import status
 from bert_jax.training.batches import make_batches
 from bert_jax.training.loop import pretrain
@@ -46,14 +47,14 @@ def parameters(workdir: Path, step: int | None = None) -> list[tuple[str, np.nda
 
 def steps_on(config: Config, store: TokenStore, devices: int, steps: int) -> tuple[list, int]:
     """Losses of the first steps on a number of devices, and how often the step compiled."""
-    mesh = partition.make_mesh(config.mesh, jax.devices()[:devices])
+    mesh = make_mesh(config.mesh, jax.devices()[:devices])
     batches = make_batches(config, store, store.train, config.phases[0])
     losses = []
     with jax.set_mesh(mesh):
         program = make_program(config, mesh, Corpus.of(store))
         state = program.init()
         for step in range(steps):
-            batch = partition.global_batch(
+            batch = global_batch.global_batch(
                 lambda rows, s=step: batches.batch(s, rows), program.rows, 8
             )
             state, result = program.train(state, batch)
@@ -180,7 +181,7 @@ def test_a_batch_that_does_not_divide_is_refused(store, tmp_path):
 def test_a_mesh_that_does_not_fit_is_refused(mesh, store):
     config = small_config(store)
     with pytest.raises(UserError, match="does not fit 8 devices"):
-        partition.make_mesh(dataclasses.replace(config.mesh, **mesh))
+        make_mesh(dataclasses.replace(config.mesh, **mesh))
 
 
 def test_added_vocabulary_rows_stay_zero(store, tmp_path):

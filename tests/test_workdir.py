@@ -19,7 +19,6 @@ from bert_jax.config.serialization import flatten, to_dict
 from bert_jax.data_pipeline.storage import remote
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import StorageError, UserError
-from bert_jax.parallel import partition
 from bert_jax.runtime.versions import versions
 from bert_jax.training import claim, loop
 from bert_jax.training import setup as running
@@ -257,7 +256,7 @@ def test_what_is_wrong_is_said_before_anything_is_read(store, tmp_path, monkeypa
     claim.claim(run, description, resuming_at=None)
     monkeypatch.setattr(claim.catalog, "complete_steps", lambda path: [4])
     monkeypatch.setattr(running, "open_store", pytest.fail)
-    monkeypatch.setattr(partition, "make_mesh", pytest.fail)
+    monkeypatch.setattr(running, "make_mesh", pytest.fail)
     with pytest.raises(UserError, match=r"- config\.seed: 0\n\+ config\.seed: 9$"):
         loop.pretrain(dataclasses.replace(config, seed=9), run)
     other = small_store(tmp_path / "other", words="v")

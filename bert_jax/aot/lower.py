@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.data_pipeline.store.store import open_store
 from bert_jax.objectives.total import Corpus
-from bert_jax.parallel import partition
+from bert_jax.parallel import global_batch
 from bert_jax.training.batches import empty_batch
 from bert_jax.training.setup import check_vocabulary
 from bert_jax.training.step import Program, make_program
@@ -58,7 +58,7 @@ def lower(
     Raises:
         UserError: see `build`; or the phase's batch does not divide over the mesh.
     """
-    partition.check_divides(mesh, phase.batch_size, phase.micro_batches)
+    global_batch.check_divides(mesh, phase.batch_size, phase.micro_batches)
     program = program or build(config, mesh)
     with jax.set_mesh(mesh):
         return program.lower_train(empty_batch(config, phase), phase)

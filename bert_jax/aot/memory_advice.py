@@ -23,6 +23,7 @@ from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict, to_dict
 from bert_jax.errors import UserError
 from bert_jax.parallel import partition
+from bert_jax.parallel.mesh import make_mesh
 
 Change = Mapping[str, object]  # key of a config -> its new value
 
@@ -99,7 +100,7 @@ def bytes_with(
     """Bytes of a device with a change; None where the mesh cannot be laid so."""
     changed = with_changes(config, change)
     try:
-        laid = partition.make_mesh(changed.mesh, list(mesh.devices.flat))
+        laid = make_mesh(changed.mesh, list(mesh.devices.flat))
         other = lower.build(changed, laid)
     except UserError:
         return None

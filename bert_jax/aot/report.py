@@ -19,8 +19,9 @@ from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.config.serialization import to_dict
 from bert_jax.errors import UserError
 from bert_jax.launch.hardware.slices import Slice
-from bert_jax.metrics.records import step_flops
-from bert_jax.parallel import partition
+from bert_jax.metrics.flops import step_flops
+from bert_jax.parallel import global_batch
+from bert_jax.parallel.mesh import make_mesh
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,10 +115,10 @@ def make(
         UserError: the config and the slice do not go together, or libtpu does not compile it for
             any other reason than the memory.
     """
-    mesh = partition.make_mesh(config.mesh, topology.devices(of))
+    mesh = make_mesh(config.mesh, topology.devices(of))
     chosen = [(index, config.phases[index]) for index in phases]
     for _, phase in chosen:  # all of them before the first compilation
-        partition.check_divides(mesh, phase.batch_size, phase.micro_batches)
+        global_batch.check_divides(mesh, phase.batch_size, phase.micro_batches)
     reports = []
     for index, _ in chosen:
         several = f" phase {index + 1} of {len(config.phases)}" if len(config.phases) > 1 else ""

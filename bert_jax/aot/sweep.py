@@ -21,7 +21,8 @@ from bert_jax.config.schema import Config
 from bert_jax.config.serialization import flatten, to_dict
 from bert_jax.errors import UserError
 from bert_jax.launch.hardware.slices import Slice
-from bert_jax.parallel import partition
+from bert_jax.parallel import global_batch
+from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime.console import clock
 
 _MOST_FSDP = 8
@@ -50,11 +51,11 @@ def compiler(of: Slice) -> Compiler:
     devices = topology.devices(of)
 
     def mesh(config: Config) -> Mesh:
-        return partition.make_mesh(config.mesh, devices)
+        return make_mesh(config.mesh, devices)
 
     def measure(config: Config, index: int) -> PhaseReport:
         laid, phase = mesh(config), config.phases[index]
-        partition.check_divides(laid, phase.batch_size, phase.micro_batches)
+        global_batch.check_divides(laid, phase.batch_size, phase.micro_batches)
         return phase_report(config, index, of, laid)
 
     def needed(config: Config, index: int, memory: Memory, change: Change) -> int | None:

@@ -36,8 +36,8 @@ def _run_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
     which = [name for name in ("step", "all", "best") if values[name].value not in (None, False)]
     if len(which) > 1:
         raise UsageError(f"--{which[0]} and --{which[1]} together: give one of them")
-    from bert_jax.parallel.partition import use_cpu_devices
     from bert_jax.runtime import compile_cache
+    from bert_jax.runtime.cpu import use_cpu_devices
     from bert_jax.training.evaluate import evaluate_run
 
     if values.cpu_devices:

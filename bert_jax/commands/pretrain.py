@@ -37,8 +37,7 @@ def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
 
     config = read_config(values)
     from bert_jax.distributed import job, peers
-    from bert_jax.parallel import partition
-    from bert_jax.runtime import compile_cache
+    from bert_jax.runtime import compile_cache, cpu
     from bert_jax.runtime.versions import versions
     from bert_jax.training.loop import pretrain
     from bert_jax.training.profiling import Steps
@@ -50,7 +49,7 @@ def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
         values.process_id,
         timeout=config.deadlines.start,
     )
-    partition.use_cpu_devices(values.cpu_devices, processes=place.num_processes)
+    cpu.use_cpu_devices(values.cpu_devices, processes=place.num_processes)
     about = versions() | {
         "configuration": description.digest(config),
         "--cpu_devices": str(values.cpu_devices),

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from etils import epath
 
-from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.data_pipeline.storage.remote import reason
 from bert_jax.errors import UserError
-from bert_jax.metrics.jsonl import EventLog, read_lines
+from bert_jax.metrics.jsonl import read_lines
 
 if TYPE_CHECKING:
-    from bert_jax.metrics.tensorboard import ScalarEvents
+    pass
 
 LOG = "metrics.jsonl"  # of training
 EVALUATIONS = "evaluations.jsonl"  # of `bert-jax evaluate`
@@ -35,58 +34,6 @@ Event = Literal[
     "lost",
     "finished",
 ]
-
-
-class MetricWriter:
-    """Appends records to `metrics.jsonl`, and what was measured to TensorBoard event files.
-
-    Nothing here ends a run: what cannot be written is said once. One process writes, the first.
-    """
-
-    def __init__(self, workdir: epath.Path):
-        import jax
-
-        self._active = jax.process_index() == 0
-        self._lines = EventLog(workdir / LOG)
-        self._folder = workdir / "tensorboard"
-        self._curves: ScalarEvents | None = None  # one file for each start, from the first scalar
-        self._first_step = 0
-
-    def write(self, kind: Measured, step: int, phase: int, scalars: Mapping[str, Any]) -> None:
-        """step: how many updates the parameters have seen, the last in `config.phases[phase]`.
-
-        Values that are no numbers (names, lists) are for the file alone.
-        """
-        self._record(kind, step, phase, scalars)
-        if self._active:
-            numbers = {
-                f"{kind}/{name}": float(value)
-                for name, value in scalars.items()
-                if _is_number(value)
-            }
-            if self._curves is None:
-                from bert_jax.metrics.tensorboard import ScalarEvents
-
-                self._curves = ScalarEvents(self._folder, self._first_step)
-            self._curves.write(step, numbers)
-
-    def event(self, kind: Event, step: int, phase: int, **values: Any) -> None:
-        """Writes that something happened; `step` and `phase` as in `write`, unless `Event` says so.
-
-        values: numbers, text, and lists and dicts of these.
-        """
-        if kind == "start":
-            self._first_step = step
-        self._record(kind, step, phase, values)
-
-    def close(self) -> None:
-        self._lines.close()
-        if self._curves is not None:
-            self._curves.close()
-
-    def _record(self, kind: str, step: int, phase: int, values: Mapping[str, Any]) -> None:
-        if self._active:
-            self._lines.append(line(kind, step, phase, values))
 
 
 def line(kind: str, step: int, phase: int, values: Mapping[str, Any]) -> str:
@@ -148,46 +95,3 @@ def is_finite(value: Any) -> TypeGuard[float]:
         return math.isfinite(value)
     except OverflowError:  # whole numbers have no limit
         return False
-
-
-def _is_number(value: Any) -> bool:
-    return hasattr(value, "__float__") and not isinstance(value, bool)
-
-
-_SBO_POSITION = 200  # width of the relative position embeddings of the span boundary head
-
-
-def step_flops(config: Config, phase: PhaseConfig) -> float:
-    """Floating-point operations of one training step, matrix products only, padding included.
-
-    Forward plus backward is three times the forward pass; a product of [m, k] and [k, n] is 2mkn.
-    Splitting a batch into micro-batches changes nothing, and what rematerialization computes again
-    is not counted.
-    """
-    model = config.model
-    H, I, V = model.hidden_size, model.intermediate_size, model.vocab_size  # noqa: E741
-    tokens = phase.batch_size * phase.row_tokens
-    slots = phase.batch_size * phase.row_predictions
-    layer = 2 * tokens * (4 * H * H + 2 * H * I) + 4 * tokens * phase.row_tokens * H
-    heads = {
-        "mlm": 2 * slots * (H * H + H * V),
-        "sbo": 2 * slots * ((2 * H + _SBO_POSITION) * H + H * H + H * V),
-    }
-    pairs = 2 * phase.batch_size * phase.examples_per_row * (H * H + 2 * H)
-    head = sum(heads.get(objective, pairs) for objective in config.objectives)
-    return 3.0 * (model.num_hidden_layers * layer + head)
-
-
-def seconds_left(config: Config, step: int, step_seconds: float) -> float:
-    """What the run still takes after `step` updates, the last of which took `step_seconds`.
-
-    Phases to come are taken to run at the same number of operations a second.
-    """
-    if step >= config.total_steps:
-        return 0.0
-    now, _ = config.phase_at(max(step - 1, 0))
-    unit = step_flops(config, config.phases[now])
-    index, local = config.phase_at(step)
-    work = -local * step_flops(config, config.phases[index])
-    work += sum(p.steps * step_flops(config, p) for p in config.phases[index:])
-    return step_seconds * work / unit

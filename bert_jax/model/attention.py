@@ -4,13 +4,14 @@ Sizes: B rows, S positions, H hidden, A heads, D head dimension. Lines are of go
 """
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.config.schema import ComputeConfig, ModelConfig
 from bert_jax.model.layers import Dense, Keys, LayerNorm
 from bert_jax.ops.attention import dispatch
-from bert_jax.ops.dropout import dropout, fold
+from bert_jax.ops.dropout import dropout
+from bert_jax.ops.hashing import fold_key
+from bert_jax.ops.split_qkv import split_qkv
 
 
 class Attention(nnx.Module):
@@ -34,8 +35,9 @@ class Attention(nnx.Module):
             examples_BxS: number of the example each position belongs to, 0 for padding.
             key: uint32 dropout key of this layer, None in evaluation.
         """
-        probability_key, hidden_key = (None, None) if key is None else (fold(key, 0), fold(key, 1))
-        q_BxSxAxD, k_BxSxAxD, v_BxSxAxD = _biased_parts(
+        keys = (None, None) if key is None else (fold_key(key, 0), fold_key(key, 1))
+        probability_key, hidden_key = keys
+        q_BxSxAxD, k_BxSxAxD, v_BxSxAxD = split_qkv(
             self.qkv.product(x_BxSxH), self.qkv.bias[...].astype(x_BxSxH.dtype)
         )
         y_BxSxAxD = dispatch.attend(
@@ -49,26 +51,3 @@ class Attention(nnx.Module):
         )
         y_BxSxH = dropout(self.output(y_BxSxAxD), rate=self.hidden_rate, key=hidden_key)
         return self.norm(x_BxSxH + y_BxSxH)
-
-
-@jax.custom_vjp
-def _biased_parts(qkv_BxSx3xAxD: jax.Array, bias_3xAxD: jax.Array) -> tuple[jax.Array, ...]:
-    """Queries, keys and values [B, S, A, D] from the product and its bias.
-
-    Their gradients are summed for the bias one by one, before they are stacked: so each sum is the
-    end of the product that makes the gradient. After, it would be a pass of its own over all three.
-    """
-    return tuple(jnp.unstack(qkv_BxSx3xAxD + bias_3xAxD[None, None], axis=2))
-
-
-def _parts_forward(
-    qkv_BxSx3xAxD: jax.Array, bias_3xAxD: jax.Array
-) -> tuple[tuple[jax.Array, ...], None]:
-    return _biased_parts(qkv_BxSx3xAxD, bias_3xAxD), None
-
-
-def _parts_backward(_: None, parts_BxSxAxD: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    return jnp.stack(parts_BxSxAxD, axis=2), jnp.stack([d.sum((0, 1)) for d in parts_BxSxAxD])
-
-
-_biased_parts.defvjp(_parts_forward, _parts_backward)

@@ -10,14 +10,15 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jax.nn.initializers import truncated_normal
 
 from bert_jax.config.schema import ComputeConfig, ModelConfig
 from bert_jax.model.attention import Attention
 from bert_jax.model.layers import Dense, Keys, LayerNorm, activation, param
-from bert_jax.ops.dropout import dropout, fold
+from bert_jax.ops.dropout import dropout
+from bert_jax.ops.embedding_lookup import lookup
+from bert_jax.ops.hashing import fold_key
 from bert_jax.parallel.partition import constrain_batch
 
 
@@ -52,28 +53,6 @@ class Embeddings(nnx.Module):
         return dropout(self.norm(x_BxSxH), rate=self.config.hidden_dropout_prob, key=key)
 
 
-@jax.custom_vjp
-def lookup(table_VxH: jax.Array, ids_BxS: jax.Array) -> jax.Array:
-    """Rows of a table in float32, [B, S, H]; their gradients too are added up in float32.
-
-    A frequent word has thousands of them in a batch, whose sum bfloat16 would not take.
-    """
-    return table_VxH[ids_BxS].astype(jnp.float32)
-
-
-def _lookup_forward(table_VxH, ids_BxS):
-    return lookup(table_VxH, ids_BxS), (table_VxH, ids_BxS)
-
-
-def _lookup_backward(residuals, gradient_BxSxH):
-    table_VxH, ids_BxS = residuals
-    sums_VxH = jnp.zeros(table_VxH.shape, jnp.float32).at[ids_BxS].add(gradient_BxSxH)
-    return sums_VxH.astype(table_VxH.dtype), np.zeros(ids_BxS.shape, jax.dtypes.float0)
-
-
-lookup.defvjp(_lookup_forward, _lookup_backward)
-
-
 class FeedForward(nnx.Module):
     """LayerNorm(x + dropout(dense(gelu(dense(x))))): modeling.py:866-880."""
 
@@ -102,7 +81,7 @@ class Layer(nnx.Module):
     ) -> jax.Array:
         """[B, S, H] -> [B, S, H]."""
         x_BxSxH = self.attention(x_BxSxH, examples_BxS, key)
-        return constrain_batch(self.mlp(x_BxSxH, None if key is None else fold(key, 2)))
+        return constrain_batch(self.mlp(x_BxSxH, None if key is None else fold_key(key, 2)))
 
 
 _POLICIES = {
@@ -156,8 +135,8 @@ class Encoder(nnx.Module):
                 looks only at positions of its own example.
             key: uint32 dropout key of this step, None in evaluation.
         """
-        layer_keys = None if key is None else fold(key, jnp.arange(1, self.num_layers + 1))
-        embedding_key = None if key is None else fold(key, 0)
+        layer_keys = None if key is None else fold_key(key, jnp.arange(1, self.num_layers + 1))
+        embedding_key = None if key is None else fold_key(key, 0)
         x_BxSxH = self.embeddings(ids_BxS, types_BxS, positions_BxS, embedding_key)
         x_BxSxH = constrain_batch(x_BxSxH.astype(self.compute.dtype))
 

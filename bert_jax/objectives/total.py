@@ -16,6 +16,7 @@ import numpy as np
 from bert_jax.config.schema import Objective
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.objectives.pretraining_model import Batch
+from bert_jax.ops.cross_entropy import log_loss
 
 Sums = dict[str, dict[str, jax.Array]]  # objective -> name -> a sum over the global batch
 
@@ -36,45 +37,6 @@ class Corpus:
         return cls(store.sources, np.log(counts / counts.sum()).astype(np.float32))
 
 
-def _log_loss(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """-log p(label) and whether no logit is higher than the label's, over the last dimension."""
-    loss, of_label, top = _cross_entropy(logits, labels)
-    return loss, of_label >= top
-
-
-@jax.custom_vjp
-def _cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, ...]:
-    """-log p(label), the label's logit and the highest, of which only the first has a gradient.
-
-    Nothing of the size of the logits is kept but they: the gradient is made of them again, where it
-    is used. The label is found by comparing, not by a gather, which the partitioner cannot split
-    over a vocabulary that lies split, and whose gradient would be a scatter into as many zeros.
-    """
-    return _cross_entropy_forward(logits, labels)[0]
-
-
-def _cross_entropy_forward(logits, labels):
-    top = logits.max(-1)
-    of_label = jnp.sum(jnp.where(_is_label(logits, labels), logits, 0), axis=-1)
-    total = jnp.log(jnp.sum(jnp.exp(logits - top[..., None]), axis=-1)) + top
-    return (total - of_label, of_label, top), (logits, labels, total)
-
-
-def _cross_entropy_backward(residuals, gradients):
-    logits, labels, total = residuals
-    probabilities = jnp.exp(logits - total[..., None])
-    gradient = (probabilities - _is_label(logits, labels)) * gradients[0][..., None]
-    return gradient, np.zeros(labels.shape, jax.dtypes.float0)
-
-
-_cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
-
-
-def _is_label(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    ids = jax.lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1)
-    return ids == labels[..., None]
-
-
 def token_sums(
     logits_BxPxV: jax.Array, labels_BxP: jax.Array, weights_BxP: jax.Array, corpus: Corpus
 ) -> dict[str, jax.Array]:
@@ -83,7 +45,7 @@ def token_sums(
     The baseline's loss is the cross-entropy of the training frequencies on the labels seen; its
     accuracy is that of always saying the most frequent token.
     """
-    loss_BxP, correct_BxP = _log_loss(logits_BxPxV, labels_BxP)
+    loss_BxP, correct_BxP = log_loss(logits_BxPxV, labels_BxP)
     unigram_BxP = -jnp.asarray(corpus.log_unigram)[labels_BxP]
     return {
         "loss": jnp.sum(loss_BxP * weights_BxP),
@@ -96,7 +58,7 @@ def token_sums(
 
 def pair_sums(logits_BxNx2: jax.Array, batch: Batch, num_sources: int) -> dict[str, jax.Array]:
     """Sums over examples: loss (nats), correct, count; per source correct [C], labels [C, 2]."""
-    loss_BxN, correct_BxN = _log_loss(logits_BxNx2, batch["pair_labels"])
+    loss_BxN, correct_BxN = log_loss(logits_BxNx2, batch["pair_labels"])
     weights_BxN = batch["pair_weights"]
     source_BxNxC = jax.nn.one_hot(batch["pair_sources"], num_sources) * weights_BxN[..., None]
     label_BxNx2 = jax.nn.one_hot(batch["pair_labels"], 2)

@@ -12,28 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.ops.hashing import hash32
 from bert_jax.parallel.collectives import rows_before
 
 # Odd constants with well-mixed bits, from the golden ratio and from splitmix.
 _ROW = np.uint32(0x9E3779B9)
 _COLUMN = np.uint32(0x85EBCA77)
-
-
-def mix(x: jax.Array) -> jax.Array:
-    """A 32-bit finalizer of low bias: every input bit flips every output bit about half the time.
-
-    Constants of "lowbias32" (C. Wellons, hash-prospector).
-    """
-    x = x ^ (x >> 16)
-    x = x * np.uint32(0x7FEB352D)
-    x = x ^ (x >> 15)
-    x = x * np.uint32(0x846CA68B)
-    return x ^ (x >> 16)
-
-
-def fold(key: jax.Array | int, word: jax.Array | int) -> jax.Array:
-    """A new key from a key and a number (a step, a layer, a place in the layer)."""
-    return mix(mix(jnp.asarray(key, jnp.uint32) + _ROW) ^ (jnp.asarray(word, jnp.uint32) * _COLUMN))
 
 
 def keep_mask(key: jax.Array, shape: tuple[int, ...], rate: float) -> jax.Array:
@@ -48,7 +32,7 @@ def keep_mask(key: jax.Array, shape: tuple[int, ...], rate: float) -> jax.Array:
         if axis == 0:  # the batch, of which this device may have a part
             row = row + jnp.asarray(rows_before(size), jnp.uint32)
     column = jax.lax.broadcasted_iota(jnp.uint32, shape, len(shape) - 1)
-    bits = mix(mix(row * _ROW + key) + column * _COLUMN)
+    bits = hash32(hash32(row * _ROW + key) + column * _COLUMN)
     return bits >= np.uint32(min(round(rate * 2**32), 2**32 - 1))
 
 

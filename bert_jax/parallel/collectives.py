@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh
 from jax.sharding import PartitionSpec as P
 
-from bert_jax.parallel.partition import AXES, MESH_AXES
+from bert_jax.parallel.mesh import MESH_AXES
+from bert_jax.parallel.partition import AXES
 
 
 def can(mesh: Mesh | AbstractMesh) -> bool:

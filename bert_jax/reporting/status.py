@@ -14,7 +14,7 @@ from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict
 from bert_jax.data_pipeline.storage.remote import is_storage_error
 from bert_jax.errors import UserError
-from bert_jax.metrics import attempts, goodput
+from bert_jax.metrics import attempts, flops, goodput
 from bert_jax.metrics import records as metrics
 from bert_jax.metrics.attempts import Attempt
 from bert_jax.metrics.goodput import Goodput
@@ -128,7 +128,7 @@ def read(folder: epath.PathLike) -> Status:
         working=working,
         late=working and not recent and bool(records),
         age=age,
-        seconds_left=None if speed is None else metrics.seconds_left(config, step, speed),
+        seconds_left=None if speed is None else flops.seconds_left(config, step, speed),
         train=train,
         eval=latest.get("eval"),
         goodput=goodput.account(records),

@@ -32,7 +32,8 @@ from bert_jax.metrics import records as metrics
 from bert_jax.metrics.jsonl import EventLog
 from bert_jax.metrics.step_metrics import Totals
 from bert_jax.objectives import total as objectives
-from bert_jax.parallel import partition
+from bert_jax.parallel import global_batch
+from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime.console import NAMES, console, measured, progress, table
 from bert_jax.training.batches import make_batches
 from bert_jax.training.step import Program, make_program
@@ -100,7 +101,7 @@ class HeldOut:
 
         def make(index: int) -> dict[str, jax.Array]:
             rows = functools.partial(self._batches.once, index)
-            return partition.global_batch(rows, program.rows, self._batch_size)
+            return global_batch.global_batch(rows, program.rows, self._batch_size)
 
         prepared = prefetch(make, 0, self.num_batches, while_waiting=while_waiting)
         with closing(prepared) as batches:
@@ -229,7 +230,7 @@ class _Measure:
         if compute.attention != "xla":  # a kernel that these devices need not have
             compute = dataclasses.replace(compute, attention="auto")
         alone = dataclasses.replace(alone, mesh=mesh, compute=compute)
-        self._mesh = partition.make_mesh(mesh, devices[:count])
+        self._mesh = make_mesh(mesh, devices[:count])
         self._program = make_program(alone, self._mesh, self.held_out.corpus)
 
     def of(self, params: dict, bar: Any) -> dict[str, float]:

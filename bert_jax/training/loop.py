@@ -24,8 +24,10 @@ from bert_jax.distributed.preemption import StopRequestedError
 from bert_jax.errors import NUMBERS, STOPPED, NumbersError, StoppedError, UserError
 from bert_jax.metrics import goodput, stragglers
 from bert_jax.metrics import records as metrics
-from bert_jax.metrics.records import Event, MetricWriter, seconds_left
+from bert_jax.metrics.flops import seconds_left
+from bert_jax.metrics.records import Event
 from bert_jax.metrics.step_metrics import Skipped
+from bert_jax.metrics.writer import MetricWriter
 from bert_jax.runtime.console import RunDisplay, console
 from bert_jax.runtime.versions import versions
 from bert_jax.training import claim, skip_nonfinite

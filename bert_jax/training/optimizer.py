@@ -13,7 +13,7 @@ import numpy as np
 import optax
 
 from bert_jax.config.schema import OptimizerConfig
-from bert_jax.ops.dropout import fold, mix
+from bert_jax.ops.hashing import fold_key, hash32
 from bert_jax.training import lamb
 
 
@@ -67,7 +67,7 @@ def keep_moments_in(dtype: str, adam: optax.GradientTransformation) -> optax.Gra
         wide = state._replace(mu=cast(state.mu, "float32"), nu=cast(state.nu, "float32"))
         updates, after = adam.update(gradients, wide, params)
         leaves, structure = jax.tree.flatten(after.nu)
-        nu = [_round_at_random(x, fold(fold(step, i), 0)) for i, x in enumerate(leaves)]
+        nu = [_round_at_random(x, fold_key(fold_key(step, i), 0)) for i, x in enumerate(leaves)]
         nu = jax.tree.unflatten(structure, nu)
         return updates, after._replace(mu=cast(after.mu, dtype), nu=nu)
 
@@ -82,7 +82,7 @@ def _round_at_random(x: jax.Array, key: jax.Array) -> jax.Array:
     index = jnp.zeros(x.shape, jnp.uint32)
     for axis, size in enumerate(x.shape):
         index = index * np.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
-    below = mix(index ^ key) >> 16  # bfloat16 is the upper half of float32
+    below = hash32(index ^ key) >> 16  # bfloat16 is the upper half of float32
     bits = jax.lax.bitcast_convert_type(x, jnp.uint32) + below
     cut = jax.lax.bitcast_convert_type(bits & np.uint32(0xFFFF0000), jnp.float32)
     return cut.astype(jnp.bfloat16)

@@ -17,9 +17,11 @@ from bert_jax.data_pipeline.store.watched_files import exit_if_cut
 from bert_jax.distributed.job import Job
 from bert_jax.errors import STORAGE, UserError
 from bert_jax.launch.hardware.accelerators import peak_flops
-from bert_jax.metrics.records import step_flops
+from bert_jax.metrics.flops import step_flops
 from bert_jax.metrics.step_metrics import StepReport
-from bert_jax.parallel import partition
+from bert_jax.parallel import global_batch
+from bert_jax.parallel.mesh import make_mesh
+from bert_jax.runtime import cpu
 from bert_jax.runtime.console import console
 from bert_jax.training import claim
 from bert_jax.training.batches import make_batches
@@ -85,7 +87,7 @@ class Run:
     def batch(self, stage: Stage, step: int) -> dict[str, jax.Array]:
         """What update `step` of the run sees."""
         rows = functools.partial(stage.train.batch, step - stage.first)
-        return partition.global_batch(rows, self.program.rows, stage.phase.batch_size)
+        return global_batch.global_batch(rows, self.program.rows, stage.phase.batch_size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,9 +111,9 @@ def prepare(config: Config, folder: epath.Path, job: Job) -> Run:
     check_vocabulary(config, store)
     exit_if_cut(store.path, store.mapped, STORAGE)
     with job.watch.doing("start"):  # JAX starts its devices here, together with all processes
-        mesh = partition.make_mesh(config.mesh)
+        mesh = make_mesh(config.mesh)
     for phase in config.phases:
-        partition.check_divides(mesh, phase.batch_size, phase.micro_batches)
+        global_batch.check_divides(mesh, phase.batch_size, phase.micro_batches)
     # All phases are planned now: what does not work should not be found out after a week.
     stages = tuple(
         Stage(
@@ -124,7 +126,7 @@ def prepare(config: Config, folder: epath.Path, job: Job) -> Run:
         for index, phase in enumerate(config.phases)
     )
     if mesh.devices.flat[0].platform == "cpu":
-        partition.keep_memory()  # not before: planning takes a lot once
+        cpu.keep_memory()  # not before: planning takes a lot once
     stages[0].train.compile_ahead()  # while XLA compiles
     peers = job.peers
     devices = f"{mesh.size} devices ({mesh.devices.flat[0].device_kind})"

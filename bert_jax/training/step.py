@@ -17,8 +17,8 @@ from bert_jax.launch.hardware.accelerators import BY_DEVICE_KIND
 from bert_jax.objectives import total as objectives
 from bert_jax.objectives.pretraining_model import Batch, declare, init_params
 from bert_jax.ops.attention import dispatch
-from bert_jax.ops.dropout import fold
-from bert_jax.parallel import collectives, partition
+from bert_jax.ops.hashing import fold_key
+from bert_jax.parallel import collectives, global_batch, partition
 from bert_jax.training import skip_nonfinite
 from bert_jax.training.optimizer import decayed, make_optimizer, start_phase
 from bert_jax.training.schedule import make_schedule
@@ -97,13 +97,13 @@ def make_program(config: Config, mesh: Mesh, corpus: objectives.Corpus) -> Progr
 
     abstract = jax.eval_shape(init)
     specs = state_specs(config, mesh, axes, abstract)
-    shardings, rows = partition.on_mesh(mesh, specs), partition.batch_sharding(mesh)
+    shardings, rows = partition.on_mesh(mesh, specs), global_batch.batch_sharding(mesh)
     apart = sent_by_layer(config, axes, abstract, specs["params"])
     laid, kept = partition.param_specs(axes), specs["params"]
     gradients_of = make_gradients(graph, corpus, rows, laid, kept, apart, compute.dtype)
 
     def train_step(state: State, batch: Batch, micro_batches: int = 1) -> tuple[State, dict]:
-        params, key = state["params"], fold(config.seed, state["step"])
+        params, key = state["params"], fold_key(config.seed, state["step"])
         counts = objectives.denominators(batch)
         (loss, sums), gradients = gradients_of(params, batch, key, counts, micro_batches)
         rate, norm = schedule(state["step"]), optax.tree.norm(gradients)
@@ -234,7 +234,10 @@ def make_gradients(
         """In parts, one after the other, each with its own dropout."""
         split = rows.spec
         if parts > 1:
-            batch, key = partition.micro_batches(batch, parts, rows), fold(key, jnp.arange(parts))
+            batch, key = (
+                global_batch.micro_batches(batch, parts, rows),
+                fold_key(key, jnp.arange(parts)),
+            )
             split = P(None, *split)
         if by_device:
             ins, outs = (kept, split, P(), P()), (P(), kept)

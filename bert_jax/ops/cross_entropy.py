@@ -1,0 +1,44 @@
+"""Cross-entropy over the vocabulary, with its gradient."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def log_loss(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """-log p(label) and whether no logit is higher than the label's, over the last dimension."""
+    loss, of_label, top = cross_entropy(logits, labels)
+    return loss, of_label >= top
+
+
+@jax.custom_vjp
+def cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, ...]:
+    """-log p(label), the label's logit and the highest, of which only the first has a gradient.
+
+    Nothing of the size of the logits is kept but they: the gradient is made of them again, where it
+    is used. The label is found by comparing, not by a gather, which the partitioner cannot split
+    over a vocabulary that lies split, and whose gradient would be a scatter into as many zeros.
+    """
+    return _forward(logits, labels)[0]
+
+
+def _forward(logits, labels):
+    top = logits.max(-1)
+    of_label = jnp.sum(jnp.where(_is_label(logits, labels), logits, 0), axis=-1)
+    total = jnp.log(jnp.sum(jnp.exp(logits - top[..., None]), axis=-1)) + top
+    return (total - of_label, of_label, top), (logits, labels, total)
+
+
+def _backward(residuals, gradients):
+    logits, labels, total = residuals
+    probabilities = jnp.exp(logits - total[..., None])
+    gradient = (probabilities - _is_label(logits, labels)) * gradients[0][..., None]
+    return gradient, np.zeros(labels.shape, jax.dtypes.float0)
+
+
+cross_entropy.defvjp(_forward, _backward)
+
+
+def _is_label(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    ids = jax.lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1)
+    return ids == labels[..., None]

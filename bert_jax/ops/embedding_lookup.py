@@ -1,0 +1,27 @@
+"""Rows of an embedding table, their gradients summed in float32."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+@jax.custom_vjp
+def lookup(table_VxH: jax.Array, ids_BxS: jax.Array) -> jax.Array:
+    """Rows of a table in float32, [B, S, H]; their gradients too are added up in float32.
+
+    A frequent word has thousands of them in a batch, whose sum bfloat16 would not take.
+    """
+    return table_VxH[ids_BxS].astype(jnp.float32)
+
+
+def _forward(table_VxH, ids_BxS):
+    return lookup(table_VxH, ids_BxS), (table_VxH, ids_BxS)
+
+
+def _backward(residuals, gradient_BxSxH):
+    table_VxH, ids_BxS = residuals
+    sums_VxH = jnp.zeros(table_VxH.shape, jnp.float32).at[ids_BxS].add(gradient_BxSxH)
+    return sums_VxH.astype(table_VxH.dtype), np.zeros(ids_BxS.shape, jax.dtypes.float0)
+
+
+lookup.defvjp(_forward, _backward)

@@ -1,0 +1,28 @@
+"""Hashes of 32 bits: counter-based random numbers on the device."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+# Odd constants with well-mixed bits, from the golden ratio and from splitmix.
+_ROW = np.uint32(0x9E3779B9)
+_COLUMN = np.uint32(0x85EBCA77)
+
+
+def hash32(x: jax.Array) -> jax.Array:
+    """A 32-bit finalizer of low bias: every input bit flips every output bit about half the time.
+
+    Constants of "lowbias32" (C. Wellons, hash-prospector).
+    """
+    x = x ^ (x >> 16)
+    x = x * np.uint32(0x7FEB352D)
+    x = x ^ (x >> 15)
+    x = x * np.uint32(0x846CA68B)
+    return x ^ (x >> 16)
+
+
+def fold_key(key: jax.Array | int, word: jax.Array | int) -> jax.Array:
+    """A new key from a key and a number (a step, a layer, a place in the layer)."""
+    return hash32(
+        hash32(jnp.asarray(key, jnp.uint32) + _ROW) ^ (jnp.asarray(word, jnp.uint32) * _COLUMN)
+    )
