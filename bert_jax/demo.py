@@ -15,7 +15,7 @@ from bert_jax.data_pipeline.build.build import build_store, train_tokenizer
 from bert_jax.data_pipeline.sources import SourceSpec, guess_kind, parse_source
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.reporting import html
+from bert_jax.reporting import html, run_page
 from bert_jax.runtime import compile_cache, cpu
 from bert_jax.runtime.console import console
 
@@ -89,10 +89,10 @@ def _adapt(config: Config, store: TokenStore, steps: int | None) -> Config:
 
 
 def _pretrain(config: Config, run: Path) -> None:
-    from bert_jax.distributed import job, peers
+    from bert_jax.distributed import cluster, job
     from bert_jax.training.loop import pretrain
 
-    with job.started(config, peers.lone_place(), {}) as started:
+    with job.started(config, cluster.lone_place(), {}) as started:
         pretrain(config, run, job=started)
 
 
@@ -158,7 +158,7 @@ def _report(workdir: Path, store: TokenStore, fills: Sequence[Fill]) -> None:
         f"{source['documents']:,} documents, {len(store.train.tokens):,} training tokens and "
         f"{len(store.held_out.tokens):,} held-out tokens of a vocabulary of {store.vocab_size:,}."
     )
-    html.add_training(page, epath.Path(workdir / "run"))
+    run_page.add_training(page, epath.Path(workdir / "run"))
     page.heading("Masks filled by the exported model")
     page.text("Sentences of the held-out documents, one word hidden from the model.")
     rows = [(fill.masked, fill.truth, fill.guesses) for fill in fills]

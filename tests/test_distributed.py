@@ -24,7 +24,7 @@ from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.distributed import job as jobs
 from bert_jax.distributed import peers
-from bert_jax.distributed.peers import Place, find_place, lone_place
+from bert_jax.distributed.cluster import Place, find_place, lone_place
 from bert_jax.errors import LostError, UserError
 from bert_jax.runtime.activity import Watch
 

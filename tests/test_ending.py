@@ -26,8 +26,9 @@ from bert_jax.checkpoint import orbax_io
 from bert_jax.checkpoint.catalog import complete_steps
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.distributed import job as session
+from bert_jax.distributed.cluster import Place
 from bert_jax.distributed.heartbeat import Pulse
-from bert_jax.distributed.peers import Peers, Place, alone
+from bert_jax.distributed.peers import Peers, alone
 from bert_jax.distributed.preemption import Stops
 from bert_jax.distributed.rendezvous import Met
 from bert_jax.distributed.watchdog import Ending

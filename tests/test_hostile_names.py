@@ -31,11 +31,12 @@ from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.store.writer import StoredDocument, write_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.launch.hardware import slices
-from bert_jax.reporting import html
+from bert_jax.reporting import html, plots
 from bert_jax.reporting.dataset import _print_table
-from bert_jax.runtime.console import RunDisplay, console, plain, working
+from bert_jax.runtime.console import console, plain, working
 from bert_jax.runtime.streams import Outliving
 from bert_jax.training import evaluate
+from bert_jax.training.progress import RunDisplay
 from bert_jax.workdir import description as workdir
 
 HOSTILE = (
@@ -105,12 +106,12 @@ def every_method(names: tuple[str, ...], folder: Path) -> Path:
         page.examples([ShownExample(0, 1, None, None, tuple(tokens))], [name])
     lines = {name: ([1, 2], [1.0, 2.0]) for name in names}
     baselines = dict.fromkeys(names, 1.0)
-    page.figure(html.curves(lines, ylabel="y", baselines=baselines), names[0])
-    page.figure(html.stacked_bar(dict.fromkeys(names, 1.0)), names[1])
+    page.figure(plots.curves(lines, ylabel="y", baselines=baselines), names[0])
+    page.figure(plots.stacked_bar(dict.fromkeys(names, 1.0)), names[1])
     bars = {name: dict.fromkeys(names[:2], 1.0) for name in names}
-    page.figure(html.stacked_bars(bars, xlabel="x"), names[2])
-    page.figure(html.stacked_bars({"x": dict.fromkeys(names, 1.0)}, xlabel="x"), names[2])
-    page.figure(html.histogram(Lengths(np.array([0, 1, 2])), xlabel="x"), names[3])
+    page.figure(plots.stacked_bars(bars, xlabel="x"), names[2])
+    page.figure(plots.stacked_bars({"x": dict.fromkeys(names, 1.0)}, xlabel="x"), names[2])
+    page.figure(plots.histogram(Lengths(np.array([0, 1, 2])), xlabel="x"), names[3])
     page.save(folder / "methods.html")
     return folder / "methods.html"
 

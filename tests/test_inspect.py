@@ -33,7 +33,7 @@ from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.store.writer import StoredDocument, write_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, SpecialIds, Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.reporting import dataset
+from bert_jax.reporting import batch_view
 from bert_jax.training.batches import make_batches
 from bert_jax.training.loop import pretrain
 from bert_jax.workdir import description as workdir
@@ -361,16 +361,16 @@ def test_a_store_that_moved_is_given_by_flag(seen, store, tmp_path, capsys) -> N
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path) -> None:
     with pytest.raises(UserError, match="no config"):
-        dataset.open_run(epath.Path(tmp_path))
+        batch_view.open_run(epath.Path(tmp_path))
     for text in ("[" * 100_000, '["config", "data"]', '{"config": 1, "data": 2}'):
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(UserError, match="not what a pretraining run writes"):
-            dataset.open_run(epath.Path(tmp_path))
+            batch_view.open_run(epath.Path(tmp_path))
         with pytest.raises(UserError, match="not the folder of a pretraining run"):
             workdir.read(epath.Path(tmp_path))
     (tmp_path / "config.json").write_text('{"config": {}, "data": {"tokenizer": 1, "train": 2}}')
     with pytest.raises(UserError, match="missing key"):
-        dataset.open_run(epath.Path(tmp_path))
+        batch_view.open_run(epath.Path(tmp_path))
 
 
 def test_a_later_phase_is_found_and_counted_from_its_start(store, tmp_path, capsys) -> None:

@@ -28,9 +28,9 @@ from bert_jax.config.serialization import to_dict
 from bert_jax.metrics import records as metrics
 from bert_jax.metrics.step_metrics import Skipped, StepReport
 from bert_jax.objectives.total import summarize
-from bert_jax.reporting import html, status, status_text
+from bert_jax.reporting import html, run_page, status, status_text
 from bert_jax.runtime import console
-from bert_jax.training import skip_nonfinite
+from bert_jax.training import progress, skip_nonfinite
 from bert_jax.training.step import make_program
 
 LIMIT = 3
@@ -267,7 +267,7 @@ def test_a_stretch_of_skipped_steps_only_is_shown_without_a_loss(
     assert {"learning_rate", "step_seconds", "tokens_per_second", "padding"} <= set(scalars)
     record = strictly(metrics.line("train", 2, 0, scalars))
     monkeypatch.setattr(console, "console", console.rich.console.Console(soft_wrap=True))
-    with console.RunDisplay(20, 0) as display:
+    with progress.RunDisplay(20, 0) as display:
         display.train(2, scalars, 60.0)
     assert "step 2/20  no finite loss  " in capsys.readouterr().out
     good = summarize(plain.run(plain.first, [GOOD])[1][0]["sums"], CORPUS.sources)
@@ -276,7 +276,7 @@ def test_a_stretch_of_skipped_steps_only_is_shown_without_a_loss(
     lines = [json.dumps(one) for one in (other, record, held_out)]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     page = html.Page("run")
-    html.add_training(page, epath.Path(tmp_path))
+    run_page.add_training(page, epath.Path(tmp_path))
     folder = tmp_path / "run"
     (folder / "checkpoints").mkdir(parents=True)
     description = {"config": to_dict(run_config()), "data": {"rows_per_epoch": [10]}}

@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax.config.files import load
 from bert_jax.config.schema import OptimizerConfig, OptimizerName
-from bert_jax.training import optimizer
+from bert_jax.training import adam, optimizer
 
 CONFIG = load("base").optimizer
 RATE = 0.01
@@ -134,7 +134,7 @@ def test_no_clipping_where_the_norm_is_zero():
     for clip, share in ((0.0, 1.0), (1.0, 1 / norm)):
         tx = optimizer.make_optimizer(dataclasses.replace(CONFIG, clip_norm=clip), axes())
         _, state = tx.update(grads, tx.init(values), values)
-        (moments,) = (s for s in state if isinstance(s, optimizer.Moments))
+        (moments,) = (s for s in state if isinstance(s, adam.Moments))
         for mu, g in zip(jax.tree.leaves(moments.mu), jax.tree.leaves(grads), strict=True):
             np.testing.assert_allclose(mu, 0.1 * share * g, rtol=1e-5)
 
@@ -241,5 +241,5 @@ def test_a_second_moment_in_bfloat16_falls_as_it_should():
 def test_rounding_at_random_leaves_what_is_not_finite():
     x = jnp.array([jnp.inf, -jnp.inf, jnp.nan, 0.0, 1.0], jnp.float32)
     for key in range(20):
-        got = np.asarray(optimizer._round_at_random(x, jnp.uint32(key)), np.float32)
+        got = np.asarray(adam._round_at_random(x, jnp.uint32(key)), np.float32)
         np.testing.assert_array_equal(got, np.asarray(x))

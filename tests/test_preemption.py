@@ -15,7 +15,8 @@ from corpus import small_store, two_phases
 from signals import ASKING, dispositions
 
 from bert_jax.distributed import preemption
-from bert_jax.distributed.peers import Peers, Place, alone
+from bert_jax.distributed.cluster import Place
+from bert_jax.distributed.peers import Peers, alone
 from bert_jax.distributed.preemption import StopRequestedError, Stops
 from bert_jax.distributed.rendezvous import Met
 from bert_jax.errors import LOST, STOPPED, StoppedError

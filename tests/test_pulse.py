@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from bert_jax.distributed.cluster import Place
 from bert_jax.distributed.heartbeat import Pulse
-from bert_jax.distributed.peers import Peers, Place
+from bert_jax.distributed.peers import Peers
 from bert_jax.distributed.rendezvous import Met
 from bert_jax.errors import LOST, LostError
 from bert_jax.runtime.activity import Watch

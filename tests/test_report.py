@@ -7,13 +7,13 @@ import pytest
 from etils import epath
 
 from bert_jax.data_pipeline.analysis.inspect import Lengths, ShownExample, ShownToken
-from bert_jax.reporting import html
+from bert_jax.reporting import html, plots, run_page
 
 
 def test_a_page_escapes_text_and_loads_nothing(tmp_path):
     page = html.Page("a < b")
     page.table(("name", "value"), [("<b>", 1234567), ("half", 0.123456), ("share", "12.5%")])
-    page.figure(html.curves({"x": ([1, 2], [3.0, 4.0])}, ylabel="y"), "line")
+    page.figure(plots.curves({"x": ([1, 2], [3.0, 4.0])}, ylabel="y"), "line")
     page.save(epath.Path(tmp_path / "page.html"))
     text = (tmp_path / "page.html").read_text()
     assert "a &lt; b" in text
@@ -38,7 +38,7 @@ def test_a_run_shows_objectives_beside_baselines(tmp_path):
     records = [{"kind": kind, "step": 7, "time": 0, **shared} for kind in ("train", "eval")]
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n")
     page = html.Page("run")
-    html.add_training(page, epath.Path(tmp_path))
+    run_page.add_training(page, epath.Path(tmp_path))
     page.save(epath.Path(tmp_path / "page.html"))
     text = (tmp_path / "page.html").read_text()
     for value in ("25.0%", "50.0%", "62.5%", "75.0%", "87.5%", "0.25", "0.5", "After 7 steps"):
@@ -59,7 +59,7 @@ def test_a_run_shows_the_objectives_it_has_and_the_baselines_given(tmp_path):
     records = [{"kind": kind, "step": 7, "time": 0, **shared} for kind in ("train", "eval")]
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n")
     page = html.Page("run")
-    html.add_training(page, epath.Path(tmp_path), token_baselines={"bigram": 0.4})
+    run_page.add_training(page, epath.Path(tmp_path), token_baselines={"bigram": 0.4})
     page.save(epath.Path(tmp_path / "page.html"))
     text = (tmp_path / "page.html").read_text()
     for value in ("Sentence order (SOP)", "Span boundary (SBO)", "my/books", "75.0%", "87.5%"):
@@ -87,11 +87,11 @@ def test_examples_are_escaped_and_coloured(tmp_path):
 
 @pytest.mark.parametrize("counts", [[0, 1], [0, 5, 0, 2], [0] * 100_000 + [1]])
 def test_a_histogram_is_drawn_whatever_the_lengths(counts):
-    assert "<svg" in html.histogram(Lengths(np.array([0, 1, *counts])), xlabel="tokens")
+    assert "<svg" in plots.histogram(Lengths(np.array([0, 1, *counts])), xlabel="tokens")
 
 
 def test_a_run_without_metrics_says_so(tmp_path):
     page = html.Page("run")
-    html.add_training(page, epath.Path(tmp_path))
+    run_page.add_training(page, epath.Path(tmp_path))
     page.save(epath.Path(tmp_path / "page.html"))
     assert "No metrics yet." in (tmp_path / "page.html").read_text()

@@ -18,9 +18,9 @@ from bert_jax.data_pipeline.plan import cache
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.errors import StorageError
 from bert_jax.metrics import records
-from bert_jax.runtime.console import RunDisplay
 from bert_jax.training.batches import make_batches
 from bert_jax.training.loop import pretrain
+from bert_jax.training.progress import RunDisplay
 
 
 def overwrite(path: Path) -> None:

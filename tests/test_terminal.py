@@ -3,7 +3,8 @@
 import pytest
 
 from bert_jax.runtime import console
-from bert_jax.runtime.console import RunDisplay, clock, held_out, table
+from bert_jax.runtime.console import clock, table
+from bert_jax.training.progress import RunDisplay, held_out
 
 
 def scalars(*objectives: str) -> dict[str, float]:

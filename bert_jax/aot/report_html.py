@@ -4,7 +4,8 @@ from bert_jax.aot import report_text
 from bert_jax.aot.cost.analysis import Analysis
 from bert_jax.aot.cost.memory import GIB
 from bert_jax.aot.report import PhaseReport, Report
-from bert_jax.reporting.html import Page, stacked_bar, stacked_bars
+from bert_jax.reporting.html import Page
+from bert_jax.reporting.plots import stacked_bar, stacked_bars
 
 _DEAREST = 20  # lines, and operations, named
 

@@ -142,7 +142,7 @@ def _run_batch(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "workdir")
     if values.step is None:
         raise UsageError("--step=… is missing (step, from 0)")
-    from bert_jax.reporting.dataset import batch, is_batch
+    from bert_jax.reporting.batch_view import batch, is_batch
 
     check_out(values.out, is_batch, "batch")
 

@@ -36,14 +36,14 @@ def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.config.files import read_config
 
     config = read_config(values)
-    from bert_jax.distributed import job, peers
+    from bert_jax.distributed import cluster, job
     from bert_jax.runtime import compile_cache, cpu
     from bert_jax.runtime.versions import versions
     from bert_jax.training.loop import pretrain
     from bert_jax.training.profiling import Steps
     from bert_jax.workdir import description
 
-    place = peers.find_place(
+    place = cluster.find_place(
         values.coordinator,
         values.num_processes,
         values.process_id,

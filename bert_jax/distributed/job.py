@@ -12,8 +12,9 @@ from typing import NoReturn
 
 from bert_jax.config.schema import Config
 from bert_jax.distributed import peers as distributed
+from bert_jax.distributed.cluster import Place
 from bert_jax.distributed.heartbeat import Pulse
-from bert_jax.distributed.peers import Peers, Place
+from bert_jax.distributed.peers import Peers
 from bert_jax.distributed.preemption import Stops
 from bert_jax.distributed.watchdog import Ending, Watchdog
 from bert_jax.errors import DONE, FAILED, LOST, STOPPED, StoppedError, code_of

@@ -166,13 +166,13 @@ def write_page(folder: epath.PathLike, path: epath.PathLike) -> None:
         UserError: there is no run in the folder.
         StorageError: the file cannot be written.
     """
-    from bert_jax.reporting import html
+    from bert_jax.reporting import html, run_page
 
     run = epath.Path(folder)
     config = from_dict(workdir.read(run)["config"], Config)
     page = html.Page(f"Run {run.name}")
-    html.add_training(page, run, token_baselines=_bigram(config.data.store))
-    html.add_goodput(page, goodput.account(metrics.records(run / metrics.LOG)))
+    run_page.add_training(page, run, token_baselines=_bigram(config.data.store))
+    run_page.add_goodput(page, goodput.account(metrics.records(run / metrics.LOG)))
     page.save(path)
 
 

@@ -4,8 +4,10 @@ import time
 from collections.abc import Callable, Iterator
 
 from bert_jax.metrics import goodput
+from bert_jax.objectives import names
 from bert_jax.reporting.status import Record, Status
 from bert_jax.runtime import console
+from bert_jax.training import progress
 
 _MOST = 5  # attempts and skipped steps that are listed
 
@@ -51,7 +53,7 @@ def _figures(status: Status) -> Iterator[str]:
     if status.train:
         yield _or_damaged("training", status.train, now, _training)
     if status.eval:
-        yield _or_damaged("held-out", status.eval, now, console.held_out)
+        yield _or_damaged("held-out", status.eval, now, progress.held_out)
 
 
 def _or_damaged(what: str, record: Record, now: float, figures: Callable[[Record], str]) -> str:
@@ -64,7 +66,7 @@ def _or_damaged(what: str, record: Record, now: float, figures: Callable[[Record
 
 def _training(record: Record) -> str:
     losses = ", ".join(
-        f"{console.NAMES[name]} {record[f'{name}/loss']:.3f}" for name in console.measured(record)
+        f"{names.NAMES[name]} {record[f'{name}/loss']:.3f}" for name in names.measured(record)
     )
     loss = f"loss {record['loss']:.3f} ({losses})" if losses else "no finite loss"
     return (

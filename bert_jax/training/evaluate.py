@@ -32,9 +32,10 @@ from bert_jax.metrics import records as metrics
 from bert_jax.metrics.jsonl import EventLog
 from bert_jax.metrics.step_metrics import Totals
 from bert_jax.objectives import total as objectives
+from bert_jax.objectives.names import NAMES, measured
 from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import make_mesh
-from bert_jax.runtime.console import NAMES, console, measured, progress, table
+from bert_jax.runtime.console import console, progress, table
 from bert_jax.training.batches import make_batches
 from bert_jax.training.step import Program, make_program
 

@@ -28,10 +28,11 @@ from bert_jax.metrics.flops import seconds_left
 from bert_jax.metrics.records import Event
 from bert_jax.metrics.step_metrics import Skipped
 from bert_jax.metrics.writer import MetricWriter
-from bert_jax.runtime.console import RunDisplay, console
+from bert_jax.runtime.console import console
 from bert_jax.runtime.versions import versions
 from bert_jax.training import claim, skip_nonfinite
 from bert_jax.training.profiling import Profiler, Steps
+from bert_jax.training.progress import RunDisplay
 from bert_jax.training.setup import Programs, Run, Stage, compile_stage, prepare
 from bert_jax.training.step import State
 from bert_jax.workdir import description, identity, lock

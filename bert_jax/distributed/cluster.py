@@ -1,0 +1,124 @@
+"""Which process of how many this is: flags, environment or cluster."""
+
+import dataclasses
+import os
+import socket
+import threading
+
+from bert_jax.distributed.rendezvous import split_address
+from bert_jax.errors import LostError, UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Which process of how many this is, and where process 0 is to be found."""
+
+    coordinator: str  # "host:port"
+    num_processes: int
+    process_id: int
+    local_device_ids: tuple[int, ...] | None = None  # None: all of this machine
+    found_by: str = "flags"  # or the kind of cluster, or "alone"
+
+
+# How JAX calls a cluster -> how people do, and where its answers come from.
+_CLUSTERS = {
+    "ompi": "Open MPI (OMPI_COMM_WORLD_*, OMPI_MCA_orte_hnp_uri)",
+    "slurm": "SLURM (SLURM_JOB_ID, _STEP_NODELIST, _NTASKS, _PROCID, _LOCALID)",
+    "gketpu": "GKE with TPUs (TPU_WORKER_ID, TPU_WORKER_HOSTNAMES, MEGASCALE_*)",
+    "gcetpu": "a Cloud TPU VM (its metadata server, MEGASCALE_*)",
+    "k8s": "Kubernetes (its Job, its pod)",
+}
+_FLAGS = "give --coordinator, --num_processes and --process_id to go without"
+
+
+def find_place(
+    coordinator: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+    *,
+    timeout: float = 300.0,
+) -> Place:
+    """From flags, or from the environment: a TPU VM, GKE, SLURM, …; else this process is alone.
+
+    Args:
+        timeout: seconds for a cluster to answer who this process is.
+
+    Raises:
+        UserError: flags or what the cluster says are missing or make no sense.
+        LostError: the cluster does not answer.
+    """
+    given = {
+        "--coordinator": coordinator,
+        "--num_processes": num_processes,
+        "--process_id": process_id,
+    }
+    missing = [name for name, value in given.items() if value is None]
+    if len(missing) == len(given):
+        return _detect(timeout)
+    if coordinator is None or num_processes is None or process_id is None:
+        raise UserError(
+            f"{' and '.join(n for n in given if n not in missing)} without {' and '.join(missing)};"
+            " give all three, or none where the cluster is detected (TPU VM, GKE, SLURM)"
+        )
+    split_address(coordinator)
+    if not 0 <= process_id < num_processes:
+        raise UserError(
+            f"--process_id={process_id} is none of --num_processes={num_processes}: "
+            f"give one from 0 to {num_processes - 1}"
+        )
+    return Place(coordinator, num_processes, process_id)
+
+
+def lone_place() -> Place:
+    """Of a process without others."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return Place(f"127.0.0.1:{free.getsockname()[1]}", 1, 0, found_by="alone")
+
+
+def _detect(timeout: float) -> Place:
+    """Asks JAX, in a thread: a server of metadata or of names may never answer."""
+    looked_at: list[str] = []
+    answer: list[Place | Exception] = []
+
+    def ask() -> None:
+        try:
+            answer.append(_ask_jax(looked_at, timeout))
+        except Exception as error:  # whatever the cluster's libraries raise
+            answer.append(error)
+
+    asking = threading.Thread(target=ask, name="detection", daemon=True)
+    asking.start()
+    asking.join(timeout)
+    found = answer[0] if answer else TimeoutError(f"no answer in {timeout:.0f} s")
+    if isinstance(found, Place):
+        return found
+    kind = looked_at[-1] if looked_at else ""
+    lacks = f"{found.args[0]} is not set" if isinstance(found, KeyError) else str(found)
+    line = (
+        f"this looks like {_CLUSTERS.get(kind, kind)}, but {' '.join(lacks.split())[:300]} "
+        f"({type(found).__name__}); {_FLAGS}"
+    )
+    raise (LostError if isinstance(found, OSError) else UserError)(line)
+
+
+def _ask_jax(looked_at: list[str], timeout: float) -> Place:
+    """What `jax.distributed.initialize()` would find; `looked_at` says which cluster it is at."""
+    from jax._src.clusters import ClusterEnv  # no public name
+
+    for kind in ClusterEnv._cluster_types:
+        if kind.opt_in_only_method:
+            continue
+        looked_at.append(kind.name)
+        if kind.is_env_present():
+            break
+    else:
+        return lone_place()
+    named = os.environ.get("JAX_COORDINATOR_ADDRESS")
+    patience = int(timeout) + 60  # for a name to be known: the caller does not wait that long
+    address, count, process, devices = ClusterEnv.auto_detect_unset_distributed_params(
+        named, None, None, None, kind.name, patience
+    )
+    if not (address and count and process is not None and 0 <= process < count):
+        raise ValueError(f"it calls this process {process} of {count}, coordinator {address}")
+    split_address(address)
+    return Place(address, count, process, tuple(devices) if devices else None, found_by=kind.name)

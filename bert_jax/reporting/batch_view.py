@@ -1,0 +1,112 @@
+"""`bert-jax data batch`: the batch that a step of a run trained on."""
+
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+from etils import epath
+
+from bert_jax.config.schema import Config
+from bert_jax.config.serialization import from_dict
+from bert_jax.data_pipeline.analysis.inspect import (
+    Vocabulary,
+    decode,
+)
+from bert_jax.data_pipeline.batch import Batch
+from bert_jax.data_pipeline.storage.remote import open_path, write_named
+from bert_jax.data_pipeline.store.store import TokenStore, open_store
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.reporting import dataset_tables
+from bert_jax.reporting.dataset import _print_examples
+from bert_jax.runtime.console import console
+from bert_jax.training.batches import make_batches
+
+
+def batch(
+    workdir: str, step: int, *, store_path: str | None, rows: str | None, out: str | None
+) -> None:
+    """Prints (and writes, as .npz) the batch that a step of a run saw.
+
+    Args:
+        step: counted from 0: the batch seen on the way from `step` updates to `step` + 1.
+        rows: "FIRST:END" or one number; None prints 4 and writes all.
+
+    Raises:
+        UserError: no run there, no such step or rows, or a store that is not the run's.
+    """
+    config, store = open_run(open_path(workdir), store_path)
+    index, local = config.phase_at(step)
+    phase = config.phases[index]
+    chosen = parse_rows(rows, phase.batch_size)
+    arrays = make_batches(config, store, store.train, phase).batch(local, chosen)
+    console.print(f"step {step}: step {local} of config.phases[{index}], {phase.batch_size} rows")
+    vocabulary = Vocabulary(Tokenizer.load(store.tokenizer_path), store.special)
+    few = len(chosen) if rows else min(4, len(chosen))
+    shown = decode(_first(arrays, few), vocabulary, chosen[:few])
+    _print_examples(shown, [dataset_tables.head(example, config.data, store) for example in shown])
+    if out:
+        data = io.BytesIO()
+        np.savez(data, allow_pickle=False, **arrays)
+        write_named(out, data.getvalue())
+        console.print(f"\nwrote {len(chosen)} rows to {out}: {', '.join(arrays)}")
+
+
+def is_batch(path: Path) -> bool:
+    """Whether a file is a batch that was written here, and may be written anew."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return "input_ids" in getattr(arrays, "files", ())
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+        return False
+
+
+def open_run(workdir: epath.Path, store_path: str | None = None) -> tuple[Config, TokenStore]:
+    """A run's configuration, and the store it trains on.
+
+    Args:
+        store_path: where the store lies now, if not where the configuration says.
+
+    Raises:
+        UserError: no run there, or the store is not the one it trained on.
+    """
+    file = workdir / "config.json"
+    try:
+        description = json.loads(file.read_text())
+        if not isinstance(description["data"], dict):
+            raise TypeError
+        config = from_dict(description["config"], Config)
+        data = {name: str(description["data"][name]) for name in ("tokenizer", "train")}
+    except FileNotFoundError:
+        raise UserError(
+            f"{workdir}: no config.json there; give the --workdir of a pretraining run"
+        ) from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise UserError(f"{file}: not what a pretraining run writes") from None
+    store = open_store(store_path or config.data.store)
+    for name, digest in (("tokenizer", store.tokenizer_digest), ("train", store.train.digest)):
+        if data[name] != digest:
+            raise UserError(
+                f"{store.path}: its {name} digest is {digest[:12]}…, the run's {data[name][:12]}…: "
+                "not the store that the run saw; give that one with --store"
+            )
+    return config, store
+
+
+def parse_rows(text: str | None, batch_size: int) -> list[int]:
+    """ "0:4" or "7" as row numbers; None is all of them."""
+    first, colon, end = (text or f"0:{batch_size}").partition(":")
+    try:
+        start = int(first)
+        rows = list(range(start, int(end) if colon else start + 1))
+    except ValueError:
+        rows = []
+    if not rows or rows[0] < 0 or rows[-1] >= batch_size:
+        raise UserError(f"--rows={text}: give FIRST:END between 0 and {batch_size}, such as 0:4")
+    return rows
+
+
+def _first(arrays: Batch, count: int) -> Batch:
+    return {name: array[:count] for name, array in arrays.items()}

@@ -1,0 +1,113 @@
+"""The page of a run: its curves, sources and goodput."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from etils import epath
+
+from bert_jax.reporting.plots import curves, stacked_bar
+
+if TYPE_CHECKING:
+    from bert_jax.metrics.goodput import Goodput
+from bert_jax.reporting.html import Page
+
+# Names of the objectives' metrics, and what people call them; a run has some of them.
+_OBJECTIVES = {
+    "mlm": "Masked tokens (MLM)",
+    "nsp": "Next sentence (NSP)",
+    "sop": "Sentence order (SOP)",
+    "sbo": "Span boundary (SBO)",
+}
+
+
+def add_training(
+    page: Page, workdir: epath.Path, *, token_baselines: Mapping[str, float] | None = None
+) -> None:
+    """Curves and final figures of a run, each objective beside its trivial baselines.
+
+    Args:
+        token_baselines: more lines for the plot of the masked tokens' loss, such as
+            `bert_jax.data_pipeline.analysis.baselines.bigram_loss`, in nats.
+    """
+    from bert_jax.metrics import records as metrics
+
+    train, held_out = metrics.read(workdir, "train"), metrics.read(workdir, "eval")
+    if not train or not held_out:
+        page.text("No metrics yet.")
+        return
+    last = held_out[-1]
+    there = {name: title for name, title in _OBJECTIVES.items() if f"{name}/loss" in last}
+    page.heading("Held-out text")
+    page.text(
+        f"After {last['step']:,} steps, on documents the model never saw. A baseline says what is "
+        "to be had without reading: token frequencies for masked tokens, the more frequent label "
+        "for sentence pairs, and that label for each source apart."
+    )
+    alone = {name: last.get(f"{name}/source_accuracy") for name in there}
+    page.table(
+        ("objective", "loss (nats)", "baseline", "accuracy", "baseline ", "source alone"),
+        [
+            (title, *_pair(last, name), "" if alone[name] is None else f"{alone[name]:.1%}")
+            for name, title in there.items()
+        ],
+    )
+    for name in ("nsp", "sop"):
+        _add_sources(page, last, name)
+    page.heading("Curves")
+    for name, title in there.items():
+        for what, unit in (("loss", "loss (nats)"), ("accuracy", "accuracy")):
+            key = f"{name}/{what}"
+            lines = {"training": _line(train, key), "held-out": _line(held_out, key)}
+            baselines = {"baseline": last[f"{name}/baseline_{what}"]}
+            if key == "mlm/loss":
+                baselines |= token_baselines or {}
+            page.figure(curves(lines, ylabel=unit, baselines=baselines), f"{title}: {what}")
+    page.heading("Throughput")
+    page.figure(
+        curves({"training": _line(train, "tokens_per_second")}, ylabel="real tokens/s"),
+        "Real tokens (padding not counted) a second",
+    )
+
+
+def add_goodput(page: Page, found: "Goodput") -> None:
+    """Where the time of a run went: a bar and a table; nothing where no time is recorded."""
+    from bert_jax.metrics import goodput
+
+    if not found.wall:
+        return
+    page.heading("Where the time went")
+    page.text(f"Goodput: {found.share:.1%} of the time went into steps that count.")
+    parts = {goodput.CAUSES[cause]: spent for cause, spent in found.seconds.items() if spent > 0}
+    page.figure(stacked_bar(parts), "Shares of the time since the first start")
+    page.table(*goodput.table(found))
+
+
+def _add_sources(page: Page, record: Mapping[str, float], name: str) -> None:
+    """Accuracy of a pair objective for each source apart, if the record has it."""
+    first, last = f"{name}/", "/baseline_accuracy"
+    sources = sorted(
+        key.removeprefix(first).removesuffix(last)
+        for key in record
+        if key.startswith(first) and key.endswith(last) and len(key) > len(first + last)
+    )
+    if sources:
+        page.table(
+            ("source", f"{name.upper()} accuracy", "more frequent label"),
+            [
+                (s, *(f"{record[f'{name}/{s}{key}']:.1%}" for key in ("/accuracy", last)))
+                for s in sources
+            ],
+        )
+
+
+def _pair(record: Mapping[str, float], name: str) -> tuple[float | str, ...]:
+    loss, accuracy = (
+        (record[f"{name}/{key}"], record[f"{name}/baseline_{key}"]) for key in ("loss", "accuracy")
+    )
+    return (*loss, *(f"{share:.1%}" for share in accuracy))
+
+
+def _line(records: Sequence[Mapping[str, float]], key: str) -> tuple[list[float], list[float]]:
+    """Steps and values of the records that have it: a loss that is not finite is left out."""
+    there = [r for r in records if key in r]
+    return [r["step"] for r in there], [r[key] for r in there]

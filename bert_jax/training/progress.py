@@ -1,0 +1,82 @@
+"""The terminal's view of a run: progress bar, losses, time left."""
+
+from collections.abc import Mapping
+from types import TracebackType
+
+import rich.console
+import rich.progress
+import rich.text
+
+from bert_jax.objectives.names import NAMES, measured
+from bert_jax.runtime.console import clock, console
+
+
+class RunDisplay:
+    """A progress bar over the whole run on a terminal; elsewhere one line per report."""
+
+    def __init__(self, total_steps: int, first_step: int, phases: int = 1):
+        """phases: of the run; where there are several, the one at work is shown."""
+        self._total, self._phases, self._phase = total_steps, phases, ""
+        self._bar = rich.progress.Progress(
+            rich.progress.TextColumn("[bold]{task.completed}/{task.total}{task.fields[phase]}"),
+            rich.progress.BarColumn(bar_width=None),
+            rich.progress.TextColumn("{task.fields[numbers]}"),
+            rich.progress.TimeElapsedColumn(),
+            rich.progress.TextColumn("{task.fields[left]}"),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task(
+            "train", total=total_steps, completed=first_step, numbers="", phase="", left=""
+        )
+
+    def __enter__(self) -> "RunDisplay":
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def phase(self, index: int, says: object) -> None:
+        """A phase begins, or goes on."""
+        if self._phases > 1:
+            self._phase = f"  phase {index + 1}/{self._phases}"
+            console.print(f"phase {index + 1} of {self._phases}: {says}")
+        self._bar.update(self._task, phase=self._phase, numbers="", left="")
+
+    def advance(self, step: int) -> None:
+        self._bar.update(self._task, completed=step)
+
+    def train(self, step: int, scalars: Mapping[str, float], seconds_left: float) -> None:
+        """Shows the numbers of the last stretch of steps."""
+        losses = [f"{name} {scalars[f'{name}/loss']:.3f}" for name in measured(scalars)]
+        parts = [f"loss {scalars['loss']:.3f}", *losses] if losses else ["no finite loss"]
+        numbers = "  ".join([*parts, f"{scalars['tokens_per_second']:,.0f} tokens/s"])
+        left = f"{clock(seconds_left)} left"
+        self._bar.update(self._task, completed=step, numbers=numbers, left=left)
+        if not console.is_terminal:
+            console.print(f"step {step}/{self._total}{self._phase}  {numbers}  {left}")
+
+    def evaluation(self, step: int, scalars: Mapping[str, float]) -> None:
+        """One line: held-out loss and accuracy beside what trivial predictions give."""
+        console.print(f"step {step}{self._phase}  held-out: {held_out(scalars)}")
+
+
+def held_out(scalars: Mapping[str, float]) -> str:
+    """Losses and accuracies, in brackets what is to be had without reading."""
+    parts = []
+    for name in measured(scalars):
+        names = ("loss", "accuracy", "baseline_loss", "baseline_accuracy")
+        loss, right, trivial_loss, trivial = (scalars[f"{name}/{what}"] for what in names)
+        source = scalars.get(f"{name}/source_accuracy")
+        word, alone = ("unigram ", "") if source is None else ("", f", source alone {source:.1%}")
+        parts.append(
+            f"{NAMES[name]} loss {loss:.3f} ({word}{trivial_loss:.3f}), "
+            f"accuracy {right:.1%} ({trivial:.1%}{alone})"
+        )
+    return "; ".join(parts) or "no finite loss"
