@@ -135,10 +135,12 @@ class Contender:
         from bert_jax.parallel.mesh import make_mesh
         from bert_jax.training.batches import make_batches
         from bert_jax.training.evaluate import HeldOut
-        from bert_jax.training.step import make_program
+        from bert_jax.training.step import make_step_functions
 
         (phase,) = self.config.phases
-        program = make_program(self.config, make_mesh(self.config.mesh), Corpus.of(self.store))
+        program = make_step_functions(
+            self.config, make_mesh(self.config.mesh), Corpus.of(self.store)
+        )
         rows = make_batches(self.config, self.store, self.store.train, phase).batch(0)
         now = xla.attend
         xla.attend = self.attend or now

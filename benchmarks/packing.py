@@ -77,7 +77,7 @@ class Contender:
         from bert_jax.parallel import global_batch
         from bert_jax.parallel.mesh import make_mesh
         from bert_jax.training.batches import make_batches
-        from bert_jax.training.step import make_program
+        from bert_jax.training.step import make_step_functions
 
         config = load("wiki_books_small")
         phase = dataclasses.replace(
@@ -100,7 +100,7 @@ class Contender:
         self.fill = sum(self.real) / (BATCHES * TOKENS)
         self.done = 0
         with jax.set_mesh(mesh):
-            program = make_program(config, mesh, Corpus.of(store))
+            program = make_step_functions(config, mesh, Corpus.of(store))
             rows = program.rows
             self.placed = [
                 global_batch.global_batch(lambda lines, b=b: {k: v[lines] for k, v in b.items()},

@@ -160,7 +160,7 @@ def our_step(model: str, folder: Path) -> Iterator[Step]:
     from bert_jax.parallel import global_batch
     from bert_jax.parallel.mesh import make_mesh
     from bert_jax.runtime import cpu
-    from bert_jax.training.step import make_program
+    from bert_jax.training.step import make_step_functions
 
     cpu.use_cpu_devices(THREADS)
     cpu.keep_memory()
@@ -169,7 +169,7 @@ def our_step(model: str, folder: Path) -> Iterator[Step]:
     rows = config.phases[0].batch_size
     with jax.set_mesh(mesh):
         store = open_store(Path((folder / "store.txt").read_text()), verify=False)
-        program = make_program(config, mesh, Corpus.of(store))
+        program = make_step_functions(config, mesh, Corpus.of(store))
         state = program.init()
 
         def step(batch: Batch) -> float:

@@ -363,12 +363,12 @@ def our_contender(talk: Any, config: Any, batches: list[turns.Batch], path: Path
     from bert_jax.parallel import global_batch
     from bert_jax.parallel.mesh import make_mesh
     from bert_jax.training.profiling import FOLDER, Profiler, Steps
-    from bert_jax.training.step import make_program
+    from bert_jax.training.step import make_step_functions
 
     mesh = make_mesh(config.mesh, jax.devices()[:1])
     (phase,) = config.phases
     with jax.set_mesh(mesh):
-        program = make_program(config, mesh, Corpus.of(open_store(path, verify=False)))
+        program = make_step_functions(config, mesh, Corpus.of(open_store(path, verify=False)))
         placed = [
             global_batch.global_batch(
                 lambda rows, batch=batch: {k: v[rows] for k, v in batch.items()},

@@ -20,12 +20,12 @@ from bert_jax.distributed.peers import Peers
 from bert_jax.training import setup
 from bert_jax.training.evaluate import HeldOut
 from bert_jax.training.profiling import Profiler
-from bert_jax.training.step import Program
+from bert_jax.training.step import StepFunctions
 
 PLACES = {
     "meet JAX": (jax.distributed, "initialize"),
     "open": (setup, "open_store"),
-    "compile": (Program, "compile_train"),
+    "compile": (StepFunctions, "compile_train"),
     "data": (Batches, "batch"),
     "step": (Profiler, "run"),
     "evaluate": (HeldOut, "evaluate"),

@@ -14,7 +14,8 @@ from small import COMPUTE, model_config
 
 from bert_jax.config.schema import ComputeConfig, ModelConfig
 from bert_jax.objectives import total
-from bert_jax.objectives.pretraining_model import Batch, declare, init_params
+from bert_jax.objectives.pretraining_model import declare, init_params
+from bert_jax.parallel.global_batch import Batch
 
 LEARNED = ("mlm", "nsp")
 # 128 positions are the fewest that the TPU kernel takes.

@@ -26,7 +26,7 @@ from bert_jax.data_pipeline.batch import Batches
 from bert_jax.distributed.preemption import Stops
 from bert_jax.launch.backends import local
 from bert_jax.training import loop
-from bert_jax.training.step import Program
+from bert_jax.training.step import StepFunctions
 
 
 def before(owner: Any, name: str, do: Callable[..., None]) -> None:
@@ -61,7 +61,7 @@ def make_slow(asked: dict[str, Any]) -> None:
     if "write" in asked:
         before(orbax_io, "write", lambda *args: slow("write", asked["write"]))
     if "compile" in asked:
-        before(Program, "compile_train", lambda *args: slow("compile", asked["compile"]))
+        before(StepFunctions, "compile_train", lambda *args: slow("compile", asked["compile"]))
 
 
 def main() -> int:

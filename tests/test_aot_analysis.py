@@ -283,8 +283,8 @@ def frames(*places: tuple[str, int, str]) -> list[Frame]:
 EMBEDDINGS = ("model/encoder.py", 48, "Embeddings.__call__")
 POOLED = ("model/encoder.py", 157, "Encoder.pooled")
 UPDATE = ("training/optimizer.py", 35, "update")
-STEP = ("training/step.py", 97, "make_program.<locals>.train_step")
-PART = ("training/step.py", 161, "make_gradients.<locals>.of_part")
+STEP = ("training/step.py", 97, "_make_train_step.<locals>.train_step")
+PART = ("training/gradients.py", 161, "partitioned_gradients.<locals>.grad_fn")
 LAYER = ("model/encoder.py", 80, "Layer.__call__")
 FEED_FORWARD = ("model/encoder.py", 65, "FeedForward.__call__")
 ATTENTION = ("model/attention.py", 46, "Attention.__call__")
@@ -308,7 +308,7 @@ MODEL = ("objectives/pretraining_model.py", 129, "PretrainingModel.__call__")
         (frames(LAYER), "layer loop", "model/encoder.py:80"),
         (frames(POOLED, MODEL), "heads", "model/encoder.py:157"),
         (frames(STEP), "optimizer", "training/step.py:97"),
-        (frames(PART), "other", "training/step.py:161"),
+        (frames(PART), "other", "training/gradients.py:161"),
         (
             [Frame("/v/site-packages/optax/base.py", 3), *frames(UPDATE)],
             "optimizer", "training/optimizer.py:35",

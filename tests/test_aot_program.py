@@ -19,7 +19,7 @@ from bert_jax.errors import UserError
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training import setup
 from bert_jax.training.batches import empty_batch, make_batches
-from bert_jax.training.step import Program
+from bert_jax.training.step import StepFunctions
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +44,12 @@ def test_pretrain_and_compile_lower_the_same_program(store, tmp_path, monkeypatc
     config = dataclasses.replace(config, phases=(first, second))
     trained = []
 
-    def note(self: Program, *args: object) -> None:
+    def note(self: StepFunctions, *args: object) -> None:
         trained.append(self.lower_train(*args).as_text())
 
-    monkeypatch.setattr(Program, "compile_train", note)
-    monkeypatch.setattr(Program, "compile_evaluate", lambda *_: None)
-    monkeypatch.setattr(Program, "compile_start_phase", lambda _: None)
+    monkeypatch.setattr(StepFunctions, "compile_train", note)
+    monkeypatch.setattr(StepFunctions, "compile_evaluate", lambda *_: None)
+    monkeypatch.setattr(StepFunctions, "compile_start_phase", lambda _: None)
     with session.within(config) as job:
         prepared = setup.prepare(config, epath.Path(tmp_path), job)
         with jax.set_mesh(prepared.mesh):

@@ -17,7 +17,7 @@ from bert_jax.aot.hlo import parser, sources
 from bert_jax.aot.hlo.sources import Source
 from bert_jax.model import encoder
 from bert_jax.objectives.pretraining_model import word_logits
-from bert_jax.training.step import make_program
+from bert_jax.training.step import make_step_functions
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def found() -> Counter[Source]:
     jax.config.update("jax_compilation_cache_include_metadata_in_key", True)
     try:
         with jax.set_mesh(mesh):
-            program = make_program(config, mesh, CORPUS)
+            program = make_step_functions(config, mesh, CORPUS)
             compiled = program.compile_train(rows_of(config), config.phases[0])
     finally:
         jax.config.update("jax_compilation_cache_include_metadata_in_key", False)

@@ -335,8 +335,8 @@ def test_a_process_that_compiles_for_longer_is_waited_for(store, tmp_path):
 def test_jax_is_started_as_a_job_for_one_process_too(tmp_path):
     script = (
         "import jax; from bert_jax.config.files import load\n"
-        "from bert_jax.distributed import job, peers\n"
-        "with job.started(load('tiny'), peers.find_place(), {}) as started:\n"
+        "from bert_jax.distributed import cluster, job\n"
+        "with job.started(load('tiny'), cluster.find_place(), {}) as started:\n"
         "    assert jax.distributed.is_initialized()\n"
         "    print(jax.process_count(), started.peers.hosts)\n"
     )

@@ -29,7 +29,7 @@ def compile_step(topology: str, dropout: float = 0.0) -> dict[str, Any]:
 
     from bert_jax.ops.attention import dispatch
     from bert_jax.parallel.mesh import make_mesh
-    from bert_jax.training.step import make_program
+    from bert_jax.training.step import make_step_functions
 
     config = small(
         "mlm",
@@ -48,7 +48,7 @@ def compile_step(topology: str, dropout: float = 0.0) -> dict[str, Any]:
     rows |= dict.fromkeys(("masked_positions", "masked_labels"), np.zeros((1, 77), np.int32))
     rows |= {"masked_weights": np.zeros((1, 77), np.float32)}
     with jax.set_mesh(mesh):
-        compiled = make_program(config, mesh, CORPUS).compile_train(rows, config.phases[0])
+        compiled = make_step_functions(config, mesh, CORPUS).compile_train(rows, config.phases[0])
     text = compiled.as_text()
     return {
         "form": dispatch.resolve(config, mesh).attention,

@@ -165,7 +165,7 @@ def unclipped(name: str, axes: dict) -> optax.GradientTransformation:
 
 def theirs() -> optax.GradientTransformation:
     """optax.lamb as a direction (its learning rate has the other sign) with the same decay."""
-    return optax.lamb(-1.0, eps=1e-6, weight_decay=0.1, mask=optimizer.decayed)
+    return optax.lamb(-1.0, eps=1e-6, weight_decay=0.1, mask=optimizer.weight_decay_mask)
 
 
 def test_lamb_all_on_separate_tensors_is_optax():
@@ -197,7 +197,7 @@ def test_optax_on_stacked_tensors_is_not_lamb():
 def test_a_step_is_as_long_as_the_matrix(seed: int, scale: float) -> None:
     """Without bounds ‖ratio·u‖ = ‖p‖ for every matrix of every layer, and 1·u where p is zero."""
     params = float32(stacked(seed, scale))
-    tx = lamb.scale_by_ratio(lamb.VARIANTS["lamb_all"], AXES, optimizer.decayed)
+    tx = lamb.scale_by_ratio(lamb.VARIANTS["lamb_all"], AXES, optimizer.weight_decay_mask)
     raw = float32(stacked(seed + 1))
     raw["layers"]["up"]["bias"] = jnp.ones_like(raw["layers"]["up"]["bias"])
     updates, _ = tx.update(raw, tx.init(params), params)
@@ -214,7 +214,7 @@ def test_a_zero_update_stays_zero():
     params = float32(stacked(0))
     nothing = jax.tree.map(jnp.zeros_like, params)
     for variant in lamb.VARIANTS.values():
-        tx = lamb.scale_by_ratio(variant, AXES, optimizer.decayed)
+        tx = lamb.scale_by_ratio(variant, AXES, optimizer.weight_decay_mask)
         updates, _ = tx.update(nothing, tx.init(params), params)
         for leaf in jax.tree.leaves(updates):
             np.testing.assert_array_equal(leaf, 0)
@@ -252,7 +252,7 @@ def test_the_model_names_what_is_stacked_and_fused():
         for _ in range(2)
     )
     axes = partition.param_axes(abstract)
-    tx = lamb.scale_by_ratio(lamb.VARIANTS["lamb_all"], axes, optimizer.decayed)
+    tx = lamb.scale_by_ratio(lamb.VARIANTS["lamb_all"], axes, optimizer.weight_decay_mask)
     updates, _ = tx.update(raw, tx.init(params), params)
     before, after = (names.to_transformers(tree, model) for tree in (params, updates))
     for tensor, values in before.items():

@@ -12,13 +12,13 @@ from small import run_config
 from bert_jax.config.schema import Config
 from bert_jax.objectives import total
 from bert_jax.parallel.mesh import make_mesh
-from bert_jax.training.step import Program, make_program
+from bert_jax.training.step import StepFunctions, make_step_functions
 
 
-def program(config: Config) -> tuple[Program, jax.sharding.Mesh]:
+def program(config: Config) -> tuple[StepFunctions, jax.sharding.Mesh]:
     mesh = make_mesh(config.mesh, jax.devices()[:1])
     unigram = np.zeros(config.model.vocab_size, np.float32)
-    return make_program(config, mesh, total.Corpus(("text",), unigram)), mesh
+    return make_step_functions(config, mesh, total.Corpus(("text",), unigram)), mesh
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from bert_jax.objectives.total import summarize
 from bert_jax.reporting import html, run_page, status, status_text
 from bert_jax.runtime import console
 from bert_jax.training import progress, skip_nonfinite
-from bert_jax.training.step import make_program
+from bert_jax.training.step import make_step_functions
 
 LIMIT = 3
 GOOD, BAD = "good", "bad"
@@ -49,7 +49,7 @@ class Steps:
         spoilt["masked_weights"][5, 0] = np.inf
         mesh = mesh_of(self.config)
         with jax.set_mesh(mesh):
-            self.program = make_program(self.config, mesh, CORPUS)
+            self.program = make_step_functions(self.config, mesh, CORPUS)
             self._step = self.program.compile_train(arrays, self.config.phases[0])
             self.first = jax.tree.map(np.asarray, self.program.init())
         self._batches = {
@@ -140,7 +140,7 @@ def test_a_skipped_step_changes_no_bit_and_the_limit_holds(changes: dict) -> Non
             assert all(np.isfinite(x).all() for x in jax.tree.leaves(state["params"]))
         before = now
     # The next start counts anew and trains on, from the last good step.
-    again = skip_nonfinite.unlatch(steps.on_devices(states[-1]), LIMIT)
+    again = skip_nonfinite.reset_if_latched(steps.on_devices(states[-1]), LIMIT)
     assert again["nonfinite"]["in_row"].sharding == steps.program.abstract["step"].sharding
     ((last,), _) = steps.run(again, [GOOD])
     assert counts(last) == (0, 8)
@@ -156,7 +156,7 @@ def test_what_follows_a_skipped_step_is_what_it_would_have_been(plain: Steps) ->
 
 def test_a_run_below_its_limit_goes_on_counting(plain: Steps) -> None:
     (state,), _ = plain.run(plain.first, [BAD])
-    assert skip_nonfinite.unlatch(state, LIMIT) is state
+    assert skip_nonfinite.reset_if_latched(state, LIMIT) is state
 
 
 @pytest.mark.parametrize("stop", [2, 3])
@@ -203,7 +203,7 @@ def test_a_gradient_too_large_for_its_norm_is_skipped_though_the_loss_is_finite(
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_loss_or_a_norm_alone_is_enough(bad: float) -> None:
     for loss, norm in ((bad, 1.0), (1.0, bad)):
-        update, after = skip_nonfinite.judge(
+        update, after = skip_nonfinite.should_update(
             skip_nonfinite.start(), LIMIT, jax.numpy.float32(loss), jax.numpy.float32(norm)
         )
         assert not update

@@ -121,7 +121,7 @@ def test_the_two_optimizers_differ():
 
 
 def test_decay_leaves_biases_and_norms_alone():
-    assert optimizer.decayed(params()) == {
+    assert optimizer.weight_decay_mask(params()) == {
         "dense": {"kernel": True, "bias": False},
         "norm": {"scale": False, "bias": False},
     }

@@ -20,7 +20,7 @@ from bert_jax.parallel import partition
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training import skip_nonfinite
 from bert_jax.training.optimizer import make_optimizer
-from bert_jax.training.step import Program, make_program
+from bert_jax.training.step import StepFunctions, make_step_functions
 
 TOLERANCE = 1e-5  # times the larger of 1 and the reference's largest magnitude
 # Length of the whole movement of a tensor, relative. optax computes 1 - 0.999**n in float32, which
@@ -45,10 +45,10 @@ def _pairs(golden: dict) -> list[tuple[str, str]]:
     return list(zip(golden["names"].tolist(), golden["shapes"].tolist(), strict=True))
 
 
-def program(config: Config) -> tuple[Program, jax.sharding.Mesh]:
+def program(config: Config) -> tuple[StepFunctions, jax.sharding.Mesh]:
     mesh = make_mesh(config.mesh, jax.devices()[:1])
     unigram = np.zeros(config.model.vocab_size, np.float32)
-    return make_program(config, mesh, total.Corpus(("text",), unigram)), mesh
+    return make_step_functions(config, mesh, total.Corpus(("text",), unigram)), mesh
 
 
 def difference(ours: object, reference: np.ndarray) -> float:

@@ -19,7 +19,7 @@ from bert_jax.errors import UserError
 from bert_jax.objectives.total import Corpus
 from bert_jax.parallel import global_batch, partition
 from bert_jax.parallel.mesh import MESH_AXES, make_mesh
-from bert_jax.training.step import Program, compiler_options, make_program
+from bert_jax.training.step import StepFunctions, compiler_options, make_step_functions
 
 GOLDENS = Path(__file__).parent / "goldens" / "shardings"
 REGENERATE = "python tests/test_sharding.py"
@@ -31,10 +31,10 @@ def abstract_mesh(**sizes: int) -> AbstractMesh:
     return AbstractMesh(shape, MESH_AXES, axis_types=(AxisType.Auto,) * len(shape))
 
 
-def program_on(config: Config, **sizes: int) -> Program:
+def program_on(config: Config, **sizes: int) -> StepFunctions:
     """The program of a config on a mesh that no device stands behind."""
     config = changed(config, "compute", attention="xla")  # "auto" asks the devices
-    return make_program(config, abstract_mesh(**sizes), Corpus((), np.zeros(1, np.float32)))
+    return make_step_functions(config, abstract_mesh(**sizes), Corpus((), np.zeros(1, np.float32)))
 
 
 def changed(config: Config, group: str, **values: object) -> Config:
@@ -43,7 +43,7 @@ def changed(config: Config, group: str, **values: object) -> Config:
     )
 
 
-def described(program: Program) -> dict[str, str]:
+def described(program: StepFunctions) -> dict[str, str]:
     """Each array of the state: its shape, with the mesh axes that split a dimension behind it."""
 
     def leaf(x: jax.ShapeDtypeStruct) -> str:

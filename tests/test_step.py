@@ -26,7 +26,7 @@ from bert_jax.objectives.total import Corpus
 from bert_jax.ops.attention import dispatch, pallas
 from bert_jax.parallel import global_batch, partition
 from bert_jax.parallel.mesh import MESH_AXES, make_mesh
-from bert_jax.training.step import Program, make_program
+from bert_jax.training.step import StepFunctions, make_step_functions
 
 CORPUS = Corpus(("wiki", "books"), np.log(np.arange(1, VOCAB + 1) / 1830).astype(np.float32))
 EXAMPLES = 48
@@ -92,7 +92,7 @@ def mesh_of(config: Config) -> jax.sharding.Mesh:
     return make_mesh(config.mesh, jax.devices()[: np.prod(sizes)])
 
 
-def place(program: Program, arrays: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+def place(program: StepFunctions, arrays: dict[str, np.ndarray]) -> dict[str, jax.Array]:
     size = len(arrays["input_ids"])
     return global_batch.global_batch(
         lambda rows: {name: values[rows] for name, values in arrays.items()}, program.rows, size
@@ -103,7 +103,7 @@ def train(config: Config, before: Any = None, steps: int = STEPS) -> Trained:
     """The first steps of a phase, compiled as a run compiles them; from `before` if given."""
     arrays, mesh = rows_of(config), mesh_of(config)
     with jax.set_mesh(mesh):
-        program = make_program(config, mesh, CORPUS)
+        program = make_step_functions(config, mesh, CORPUS)
         step = program.compile_train(arrays, config.phases[0])
         if before is None:
             before = jax.tree.map(np.asarray, program.init())
@@ -198,7 +198,7 @@ def test_evaluation_leaves_rows_where_they_are() -> None:
     config = small(mesh={"data": 8}, model=table, compute=split)
     arrays, mesh = rows_of(config), mesh_of(config)
     with jax.set_mesh(mesh):
-        program = make_program(config, mesh, CORPUS)
+        program = make_step_functions(config, mesh, CORPUS)
         text = program.compile_evaluate(arrays, EXAMPLES).as_text()
     assert program.abstract["params"]["encoder"]["embeddings"]["word"].sharding.spec[1] == "data"
     assert " all-gather(" in text
@@ -350,7 +350,7 @@ def equal_rows(config: Config) -> dict[str, np.ndarray]:
 @pytest.mark.slow
 def test_initial_parameters_are_the_same_on_every_mesh() -> None:
     config = small(mesh={"data": 2, "fsdp": 2, "tensor": 2})
-    state = make_program(config, mesh_of(config), CORPUS).init()
+    state = make_step_functions(config, mesh_of(config), CORPUS).init()
     assert len(state["params"]["encoder"]["embeddings"]["word"].sharding.device_set) == 8
     jax.tree.map(np.testing.assert_array_equal, state, reference().before)
 
@@ -360,7 +360,7 @@ def test_a_phase_compiles_once() -> None:
     config = small(mesh={"data": 4}, compute={"shard_optimizer": True})
     mesh = mesh_of(config)
     with jax.set_mesh(mesh):
-        program = make_program(config, mesh, CORPUS)
+        program = make_step_functions(config, mesh, CORPUS)
         state, placed = program.init(), place(program, rows_of(config))
         for parts in (1, 2):
             for _ in range(3):
@@ -376,7 +376,7 @@ def test_a_later_phase_starts_as_configured() -> None:
         optimizer={"phase_moments": "reset", "phase_count": "carry"},
     )
     mesh = mesh_of(config)
-    program = make_program(config, mesh, CORPUS)
+    program = make_step_functions(config, mesh, CORPUS)
     state = jax.tree.map(
         lambda a: jax.device_put(np.ones(a.shape, a.dtype), a.sharding), program.abstract
     )

@@ -24,7 +24,7 @@ from bert_jax.parallel.mesh import make_mesh
 from bert_jax.reporting import status
 from bert_jax.training.batches import make_batches
 from bert_jax.training.loop import pretrain
-from bert_jax.training.step import Program, make_program
+from bert_jax.training.step import StepFunctions, make_step_functions
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def steps_on(config: Config, store: TokenStore, devices: int, steps: int) -> tup
     batches = make_batches(config, store, store.train, config.phases[0])
     losses = []
     with jax.set_mesh(mesh):
-        program = make_program(config, mesh, Corpus.of(store))
+        program = make_step_functions(config, mesh, Corpus.of(store))
         state = program.init()
         for step in range(steps):
             batch = global_batch.global_batch(
@@ -241,7 +241,7 @@ class Parts:
 @pytest.fixture(scope="module")
 def parts(phases_config, tmp_path_factory) -> Parts:
     run = Parts(tmp_path_factory.mktemp("parts"))
-    compile_of, batch_of = Program.compile_train, Batches.batch
+    compile_of, batch_of = StepFunctions.compile_train, Batches.batch
 
     def compile_train(self, rows, phase):
         run.compiled.append(rows["input_ids"].shape[1:])
@@ -253,7 +253,7 @@ def parts(phases_config, tmp_path_factory) -> Parts:
         return batch_of(self, step, rows)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Program, "compile_train", compile_train)
+        patch.setattr(StepFunctions, "compile_train", compile_train)
         patch.setattr(Batches, "batch", batch)
         for stop in run.stops:
             with pytest.raises(StoppedError, match=f"step {stop} "):

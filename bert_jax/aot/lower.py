@@ -12,7 +12,7 @@ from bert_jax.objectives.total import Corpus
 from bert_jax.parallel import global_batch
 from bert_jax.training.batches import empty_batch
 from bert_jax.training.setup import check_vocabulary
-from bert_jax.training.step import Program, make_program
+from bert_jax.training.step import StepFunctions, make_step_functions
 
 _SOURCES = ("wiki", "books")  # of a store that there is not
 
@@ -34,7 +34,7 @@ def corpus_of(config: Config) -> Corpus:
     return Corpus(_SOURCES, np.log(counts / counts.sum()).astype(np.float32))
 
 
-def build(config: Config, mesh: Mesh, corpus: Corpus | None = None) -> Program:
+def build(config: Config, mesh: Mesh, corpus: Corpus | None = None) -> StepFunctions:
     """What the devices of a mesh run; nothing is compiled.
 
     Args:
@@ -44,11 +44,11 @@ def build(config: Config, mesh: Mesh, corpus: Corpus | None = None) -> Program:
         UserError: an array of the model does not divide over the mesh, or the config's store cannot
             be used.
     """
-    return make_program(config, mesh, corpus or corpus_of(config))
+    return make_step_functions(config, mesh, corpus or corpus_of(config))
 
 
 def lower(
-    config: Config, phase: PhaseConfig, mesh: Mesh, program: Program | None = None
+    config: Config, phase: PhaseConfig, mesh: Mesh, program: StepFunctions | None = None
 ) -> jax.stages.Lowered:
     """The step that trains in a phase, to be compiled for the mesh's devices.
 
@@ -64,6 +64,6 @@ def lower(
         return program.lower_train(empty_batch(config, phase), phase)
 
 
-def batch_of(config: Config, phase: PhaseConfig, program: Program) -> dict[str, Any]:
+def batch_of(config: Config, phase: PhaseConfig, program: StepFunctions) -> dict[str, Any]:
     """The batch that the step takes, as ShapeDtypeStructs with shardings."""
     return program.abstract_batch(empty_batch(config, phase), phase.batch_size)

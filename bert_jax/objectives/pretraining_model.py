@@ -4,7 +4,7 @@ Sizes: B rows, S positions, H hidden, P prediction slots, N examples in a row, V
 O offset size. Lines are of google-research/bert where no other file is named.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +14,7 @@ from jax.nn.initializers import truncated_normal, zeros
 from bert_jax.config.schema import ComputeConfig, ModelConfig, Objective
 from bert_jax.model.encoder import Encoder
 from bert_jax.model.layers import Axes, Dense, Keys, LayerNorm, activation, param
-
-Batch = Mapping[str, jax.Array]  # as data_pipeline/batch.py makes it
+from bert_jax.parallel.global_batch import Batch
 
 # The published values (`--max-pair-targets 15`, `--pair-positional-embedding-size 200`).
 SPAN_TARGETS = 15  # first tokens of a span that its boundary predicts

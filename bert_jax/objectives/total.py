@@ -15,8 +15,8 @@ import numpy as np
 
 from bert_jax.config.schema import Objective
 from bert_jax.data_pipeline.store.store import TokenStore
-from bert_jax.objectives.pretraining_model import Batch
 from bert_jax.ops.cross_entropy import log_loss
+from bert_jax.parallel.global_batch import Batch
 
 Sums = dict[str, dict[str, jax.Array]]  # objective -> name -> a sum over the global batch
 

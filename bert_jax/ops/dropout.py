@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.ops.hashing import hash32
-from bert_jax.parallel.collectives import rows_before
+from bert_jax.parallel.collectives import global_row_offset
 
 # Odd constants with well-mixed bits, from the golden ratio and from splitmix.
 _ROW = np.uint32(0x9E3779B9)
@@ -30,7 +30,7 @@ def keep_mask(key: jax.Array, shape: tuple[int, ...], rate: float) -> jax.Array:
     for axis, size in enumerate(shape[:-1]):
         row = row * np.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, row.shape, axis)
         if axis == 0:  # the batch, of which this device may have a part
-            row = row + jnp.asarray(rows_before(size), jnp.uint32)
+            row = row + jnp.asarray(global_row_offset(size), jnp.uint32)
     column = jax.lax.broadcasted_iota(jnp.uint32, shape, len(shape) - 1)
     bits = hash32(hash32(row * _ROW + key) + column * _COLUMN)
     return bits >= np.uint32(min(round(rate * 2**32), 2**32 - 1))

@@ -12,6 +12,8 @@ from bert_jax.errors import UserError
 from bert_jax.parallel.mesh import axis_size
 from bert_jax.parallel.partition import AXES, spec
 
+Batch = Mapping[str, jax.Array]  # as data_pipeline/batch.py makes it
+
 
 def batch_sharding(mesh: Mesh | AbstractMesh) -> NamedSharding:
     """Rows split over the data axes, everything else whole."""

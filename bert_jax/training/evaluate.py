@@ -37,7 +37,7 @@ from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime.console import console, progress, table
 from bert_jax.training.batches import make_batches
-from bert_jax.training.step import Program, make_program
+from bert_jax.training.step import StepFunctions, make_step_functions
 
 
 def held_out_config(config: Config, phase: PhaseConfig) -> Config:
@@ -76,13 +76,13 @@ class HeldOut:
         self.rows = min(whole, most or whole)
         self.num_batches = -(-self.rows // self._batch_size)
 
-    def compile(self, program: Program) -> jax.stages.Compiled:
+    def compile(self, program: StepFunctions) -> jax.stages.Compiled:
         """The program's evaluation step for these rows."""
         return program.compile_evaluate(self._batches.once(0, rows=[]), self._batch_size)
 
     def evaluate(
         self,
-        program: Program,
+        program: StepFunctions,
         params: dict,
         advance: Callable[[float], None] = lambda tokens: None,
         *,
@@ -232,7 +232,7 @@ class _Measure:
             compute = dataclasses.replace(compute, attention="auto")
         alone = dataclasses.replace(alone, mesh=mesh, compute=compute)
         self._mesh = make_mesh(mesh, devices[:count])
-        self._program = make_program(alone, self._mesh, self.held_out.corpus)
+        self._program = make_step_functions(alone, self._mesh, self.held_out.corpus)
 
     def of(self, params: dict, bar: Any) -> dict[str, float]:
         """The scalars; the bar goes on by one for each batch."""

@@ -176,7 +176,7 @@ def _begin(
     if found is None:
         return run.program.init(), False
     state, meta = found
-    state = skip_nonfinite.unlatch(state, run.config.optimizer.max_nonfinite_steps)
+    state = skip_nonfinite.reset_if_latched(state, run.config.optimizer.max_nonfinite_steps)
     return state, meta["evaluation"] is None
 
 

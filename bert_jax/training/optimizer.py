@@ -16,7 +16,7 @@ from bert_jax.training import lamb
 from bert_jax.training.adam import Moments, keep_moments_in, scale_by_bert_adam
 
 
-def decayed(params: Any) -> Any:
+def weight_decay_mask(params: Any) -> Any:
     """True for weights, which BERT decays: all but biases and LayerNorm (optimization.py:65)."""
 
     def leaf(path: tuple, _: Any) -> bool:
@@ -49,12 +49,12 @@ def make_optimizer(config: OptimizerConfig, axes: Any) -> optax.GradientTransfor
     corrected = variant.bias_correction if variant else config.name == "adamw"
     adam = optax.scale_by_adam if corrected else scale_by_bert_adam
     everything = functools.partial(jax.tree.map, lambda _: True)  # as a mask: one state for both
-    on = decayed if config.weight_decay_on == "weights" else everything
+    on = weight_decay_mask if config.weight_decay_on == "weights" else everything
     chain = optax.chain(
         optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity(),
         keep_moments_in(config.moment_dtype, adam(config.b1, config.b2, config.eps)),
         optax.add_decayed_weights(config.weight_decay, mask=on),
-        lamb.scale_by_ratio(variant, axes, decayed) if variant else optax.identity(),
+        lamb.scale_by_ratio(variant, axes, weight_decay_mask) if variant else optax.identity(),
     )
     return optax.with_extra_args_support(chain)
 

@@ -26,7 +26,7 @@ from bert_jax.runtime.console import console
 from bert_jax.training import claim
 from bert_jax.training.batches import make_batches
 from bert_jax.training.evaluate import HeldOut
-from bert_jax.training.step import Program, make_program
+from bert_jax.training.step import StepFunctions, make_step_functions
 from bert_jax.workdir import description as workdir
 
 
@@ -72,7 +72,7 @@ class Run:
     config: Config
     folder: epath.Path
     store: TokenStore
-    program: Program
+    program: StepFunctions
     mesh: jax.sharding.Mesh
     stages: tuple[Stage, ...]
     description: dict[str, Any]
@@ -147,7 +147,7 @@ def prepare(config: Config, folder: epath.Path, job: Job) -> Run:
             f"{peers.name(peers.process_id)}: {config.data.store} is not the same store on every "
             "machine (by digest); give all of them the same one"
         )
-    program = make_program(config, mesh, stages[0].held_out.corpus)
+    program = make_step_functions(config, mesh, stages[0].held_out.corpus)
     _check_memory(program.abstract, mesh)
     return Run(
         config=config,

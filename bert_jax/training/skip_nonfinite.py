@@ -21,7 +21,7 @@ def start() -> Counts:
     return {"in_row": jnp.zeros((), jnp.int32), "total": jnp.zeros((), jnp.int32)}
 
 
-def judge(
+def should_update(
     counts: Counts, limit: int, loss: jax.Array, grad_norm: jax.Array
 ) -> tuple[jax.Array, Counts]:
     """Whether to update (a bool scalar), and the counts after the step.
@@ -37,7 +37,7 @@ def judge(
     return update, {"in_row": in_row, "total": counts["total"] + ~update}
 
 
-def unlatch(state: dict[str, Any], limit: int) -> dict[str, Any]:
+def reset_if_latched(state: dict[str, Any], limit: int) -> dict[str, Any]:
     """The state a run goes on with: one that was stopped at the limit counts anew, else as it was.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from bert_jax.training.step import Program
+from bert_jax.training.step import StepFunctions
 
 GIB = 2**30
 
@@ -21,7 +21,7 @@ class Held:
     batch: int
 
     @classmethod
-    def of(cls, program: Program, batch: Any) -> "Held":
+    def of(cls, program: StepFunctions, batch: Any) -> "Held":
         state = program.abstract
         return cls(_bytes(state["params"]), _bytes(state["opt"]), _bytes(batch))
 

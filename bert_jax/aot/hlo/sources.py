@@ -31,14 +31,19 @@ _RULES: tuple[tuple[str, str, Part], ...] = (
     ("model/encoder.py", "", "layer loop"),
     ("objectives", "", "heads"),
     ("training/optimizer.py", "", "optimizer"),
+    ("training/adam.py", "", "optimizer"),
     ("training/lamb.py", "", "optimizer"),
     ("training/skip_nonfinite.py", "", "optimizer"),
     ("training/schedule.py", "", "optimizer"),
-    ("training/step.py", "make_program.", "optimizer"),
+    ("training/step.py", "_make_train_step.", "optimizer"),
 )
 
 # Building blocks: a line of these says little without the line that called it.
-_SHARED = ("model/layers.py", "ops/dropout.py")
+_SHARED = (
+    "model/layers.py",
+    *(f"ops/{name}.py" for name in ("cross_entropy", "dropout", "embedding_lookup", "gelu")),
+    *(f"ops/{name}.py" for name in ("layer_norm", "split_qkv")),
+)
 
 _PACKAGE = "bert_jax"
 _UNKNOWN = "(no source)"

@@ -1,0 +1,132 @@
+"""Gradients over a global batch: two engines with one signature.
+
+`data_parallel_gradients`, where only data axes split anything, is written for one device
+(`jax.shard_map`): what a device computed is summed over the others once, after the last
+micro-batch. `partitioned_gradients` leaves every collective to XLA's partitioner.
+
+Both cast matrices to the compute dtype before they are gathered, and their gradients before they
+are summed, which halves what is sent in bfloat16; all else is float32.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bert_jax.ops.hashing import fold_key
+from bert_jax.parallel import partition
+from bert_jax.parallel.collectives import all_gather, is_pure_data_parallel, reduce_scatter
+from bert_jax.parallel.global_batch import Batch, micro_batches
+from bert_jax.training.optimizer import weight_decay_mask
+from bert_jax.training.state_sharding import ParamSpecs
+
+# (params in the compute dtype, batch, key, denominators) -> (loss, sums)
+LossFn = Callable[[Any, Batch, jax.Array, Any], tuple[jax.Array, Any]]
+# (params, batch, key, denominators, number of micro-batches) -> ((loss, sums), float32 gradients)
+GradientsFn = Callable[[Any, Batch, jax.Array, Any, int], tuple[tuple, Any]]
+
+
+def make_gradients(
+    loss_fn: LossFn, rows: NamedSharding, specs: ParamSpecs, dtype: str
+) -> GradientsFn:
+    """The engine for a mesh.
+
+    Args:
+        rows: how the rows of a batch are split over the mesh.
+        dtype: the compute dtype.
+    """
+    pure = is_pure_data_parallel(rows.mesh)
+    engine = data_parallel_gradients if pure else partitioned_gradients
+    return engine(loss_fn, rows, specs, dtype)
+
+
+def data_parallel_gradients(
+    loss_fn: LossFn, rows: NamedSharding, specs: ParamSpecs, dtype: str
+) -> GradientsFn:
+    """all-gather the parameters, differentiate on each device, reduce-scatter the gradients."""
+    grad_fn = jax.value_and_grad(loss_fn, has_aux=True)
+    storage, per_layer = specs.storage, specs.per_layer
+
+    def on_device(params: Any, batch: Batch, key: jax.Array, counts: Any) -> tuple:
+        computed = jax.tree.map(all_gather, cast_matrices(params, dtype), storage, per_layer)
+        losses, gradients = _accumulate(grad_fn, computed, batch, key, counts)
+        gradients = jax.tree.map(lambda g, p: g.astype(p.dtype), gradients, computed)
+        gradients = jax.tree.map(reduce_scatter, gradients, storage, per_layer)
+        return jax.tree.map(lambda x: reduce_scatter(x, P()), losses), gradients
+
+    def gradients_of(params: Any, batch: Batch, key: jax.Array, counts: Any, parts: int) -> tuple:
+        batch, key = _split(batch, key, parts, rows)
+        split = P(None, *rows.spec) if parts > 1 else rows.spec
+        ins, outs = (storage, split, P(), P()), (P(), storage)
+        run = jax.shard_map(
+            on_device, mesh=rows.mesh, in_specs=ins, out_specs=outs, check_vma=False
+        )
+        return _in_float32(*run(params, batch, key, counts))
+
+    return gradients_of
+
+
+def partitioned_gradients(
+    loss_fn: LossFn, rows: NamedSharding, specs: ParamSpecs, dtype: str
+) -> GradientsFn:
+    """Constrain the parameters as they are computed with, differentiate, constrain as stored."""
+    compute, storage = (partition.on_mesh(rows.mesh, s) for s in (specs.compute, specs.storage))
+    constrain = jax.lax.with_sharding_constraint
+
+    def grad_fn(params: Any, batch: Batch, key: jax.Array, counts: Any) -> tuple:
+        losses, gradients = jax.value_and_grad(loss_fn, has_aux=True)(params, batch, key, counts)
+        # First as the parameters are split: how gradients are stored must not reach back into the
+        # products.
+        return losses, constrain(constrain(gradients, compute), storage)
+
+    def gradients_of(params: Any, batch: Batch, key: jax.Array, counts: Any, parts: int) -> tuple:
+        batch, key = _split(batch, key, parts, rows)
+        computed = constrain(cast_matrices(params, dtype), compute)
+        zeros_as = lambda zeros: constrain(zeros, storage)  # noqa: E731
+        return _in_float32(*_accumulate(grad_fn, computed, batch, key, counts, zeros_as))
+
+    return gradients_of
+
+
+def _accumulate(
+    grad_fn: Callable[..., tuple],
+    params: Any,
+    batch: Batch,
+    key: jax.Array,
+    counts: Any,
+    place: Callable[[Any], Any] = lambda zeros: zeros,
+) -> tuple:
+    """Losses and gradients of a batch, or their sums over micro-batches, one for each key."""
+    if not key.ndim:
+        return grad_fn(params, batch, key, counts)
+
+    def add(total: Any, batch_and_key: tuple) -> tuple:
+        losses, gradients = grad_fn(params, *batch_and_key, counts)
+        return jax.tree.map(lambda t, g: t + g.astype(t.dtype), total, gradients), losses
+
+    zeros = place(jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params))
+    scanned: tuple = jax.lax.scan(add, zeros, (batch, key))
+    gradients, losses = scanned
+    return jax.tree.map(lambda x: x.sum(0), losses), gradients
+
+
+def _split(
+    batch: Batch, key: jax.Array, parts: int, rows: NamedSharding
+) -> tuple[Batch, jax.Array]:
+    """Micro-batches and a key for the dropout of each; one part: as they were."""
+    if parts == 1:
+        return batch, key
+    return micro_batches(batch, parts, rows), fold_key(key, jnp.arange(parts))
+
+
+def _in_float32(losses: Any, gradients: Any) -> tuple:
+    return losses, jax.tree.map(lambda g: g.astype(jnp.float32), gradients)
+
+
+def cast_matrices(params: Any, dtype: str) -> Any:
+    """Parameters as the model multiplies them: matrices in the compute dtype, the rest float32."""
+    mask = weight_decay_mask(params)
+    return jax.tree.map(lambda p, matrix: p.astype(dtype) if matrix else p, params, mask)

@@ -1,0 +1,87 @@
+"""How the state of training is split over the mesh: while it is computed with, and stored."""
+
+import dataclasses
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import PartitionSpec as P
+
+from bert_jax.config.schema import Config
+from bert_jax.parallel import partition
+from bert_jax.training.optimizer import weight_decay_mask
+
+# step: int32 scalar, steps done; params, opt: dicts of arrays; nonfinite: `skip_nonfinite.Counts`
+State = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class ParamSpecs:
+    """Trees like the parameters'."""
+
+    compute: Any  # PartitionSpecs while the model runs
+    storage: Any  # PartitionSpecs between steps, of the gradients and moments too (ZeRO-1)
+    per_layer: Any  # bools: gathered and reduced one layer at a time
+
+
+def param_specs(
+    config: Config, mesh: Mesh | AbstractMesh, axes: Any, abstract: State
+) -> ParamSpecs:
+    """The specs of the parameters.
+
+    Args:
+        axes: logical names of the dimensions of each parameter.
+        abstract: the state as ShapeDtypeStructs.
+    """
+    storage = _storage_specs(config, mesh, axes, abstract)
+    per_layer = _per_layer(config, axes, abstract, storage)
+    return ParamSpecs(partition.param_specs(axes), storage, per_layer)
+
+
+def state_specs(specs: ParamSpecs, abstract: State) -> dict:
+    """The PartitionSpec of every array of the state, in a dict like the state's.
+
+    In the optimizer's state a dict like the parameters' holds something for each of them (moments);
+    the rest (counts) is replicated.
+    """
+    of_path = dict(jax.tree_util.tree_leaves_with_path(specs.storage))
+
+    def leaf(path: tuple, _: Any) -> P:
+        tails = (path[start:] for start in range(len(path)))
+        return next((of_path[tail] for tail in tails if tail in of_path), P())
+
+    return {
+        "step": P(),
+        "params": specs.storage,
+        "opt": jax.tree_util.tree_map_with_path(leaf, abstract["opt"]),
+        "nonfinite": jax.tree.map(lambda _: P(), abstract["nonfinite"]),
+    }
+
+
+def _storage_specs(config: Config, mesh: Mesh | AbstractMesh, axes: Any, abstract: State) -> Any:
+    specs = partition.param_specs(axes)
+    if not config.compute.shard_optimizer:
+        return specs
+
+    def leaf(x: jax.ShapeDtypeStruct, names: tuple[str, ...], split: P) -> P:
+        # Each layer is split, where it can be, rather than the stack: it may be sent by itself.
+        stacked = int(names[0] == "layers")
+        over = partition.over_data(mesh, P(*split[stacked:]), x.shape[stacked:])
+        layer_split = P(*split[:stacked], *over)
+        return layer_split if "data" in over else partition.over_data(mesh, split, x.shape)
+
+    return jax.tree.map(leaf, abstract["params"], axes, specs)
+
+
+def _per_layer(config: Config, axes: Any, abstract: State, storage: Any) -> Any:
+    """True for stacked matrices, where no loop over the layers is left to stack them.
+
+    Then a layer's gradient is sent while those of the layers below are computed.
+    """
+    layers = config.model.num_hidden_layers
+    unrolled = (config.compute.unroll_layers or layers) >= layers
+
+    def leaf(matrix: bool, names: tuple[str, ...], split: P) -> bool:
+        return unrolled and matrix and names[0] == "layers" and split[0] != "data"
+
+    return jax.tree.map(leaf, weight_decay_mask(abstract["params"]), axes, storage)
