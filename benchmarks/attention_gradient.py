@@ -133,7 +133,7 @@ class Contender:
         from bert_jax.objectives.total import Corpus
         from bert_jax.ops.attention import xla
         from bert_jax.parallel.mesh import make_mesh
-        from bert_jax.training.batches import make_batches
+        from bert_jax.training.batches import phase_batches
         from bert_jax.training.evaluate import HeldOut
         from bert_jax.training.step import make_step_functions
 
@@ -141,7 +141,7 @@ class Contender:
         program = make_step_functions(
             self.config, make_mesh(self.config.mesh), Corpus.of(self.store)
         )
-        rows = make_batches(self.config, self.store, self.store.train, phase).batch(0)
+        rows = phase_batches(self.config, self.store, self.store.train, phase).batch(0)
         now = xla.attend
         xla.attend = self.attend or now
         try:
@@ -155,13 +155,13 @@ class Contender:
         """The held-out loss after every so many steps."""
         from bert_jax.parallel import global_batch
         from bert_jax.parallel.mesh import make_mesh
-        from bert_jax.training.batches import make_batches
+        from bert_jax.training.batches import phase_batches
 
         config, (phase,) = dataclasses.replace(self.config, seed=seed), self.config.phases
         losses = []
         with jax.set_mesh(make_mesh(config.mesh)):
             program, train, held_out, evaluate = self.compiled
-            batches = make_batches(config, self.store, self.store.train, phase)
+            batches = phase_batches(config, self.store, self.store.train, phase)
             state = program.init()
             state["params"] = jax.tree.map(
                 lambda new, old: jax.device_put(new, old.sharding),

@@ -224,7 +224,7 @@ class Maker:
         from bert_jax.config.files import load
         from bert_jax.parallel import global_batch
         from bert_jax.parallel.mesh import make_mesh
-        from bert_jax.training.batches import make_batches
+        from bert_jax.training.batches import phase_batches
 
         config = load("base")
         phase = dataclasses.replace(
@@ -241,7 +241,7 @@ class Maker:
         )
         mesh = make_mesh(config.mesh, jax.devices()[:1])
         self._rows, self._size = global_batch.batch_sharding(mesh), phase.batch_size
-        self._batches = make_batches(config, store, store.train, phase)
+        self._batches = phase_batches(config, store, store.train, phase)
         self._count = options.batches
         # Within the first half of epoch 0, where nothing is planned in the background.
         self._few = max(1, self._batches.batches_once // 2)

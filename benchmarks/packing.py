@@ -76,7 +76,7 @@ class Contender:
         from bert_jax.objectives.total import Corpus
         from bert_jax.parallel import global_batch
         from bert_jax.parallel.mesh import make_mesh
-        from bert_jax.training.batches import make_batches
+        from bert_jax.training.batches import phase_batches
         from bert_jax.training.step import make_step_functions
 
         config = load("wiki_books_small")
@@ -94,7 +94,7 @@ class Contender:
             phases=(phase,),
         )
         mesh = make_mesh(config.mesh)
-        batches = make_batches(config, store, store.train, phase)
+        batches = phase_batches(config, store, store.train, phase)
         made = [batches.batch(step) for step in range(BATCHES)]
         self.real = [int((batch["example_ids"] > 0).sum()) for batch in made]
         self.fill = sum(self.real) / (BATCHES * TOKENS)

@@ -101,7 +101,7 @@ def prepare(model: str, path: Path | None, folder: Path) -> list[Batch]:
     from bert_jax.data_pipeline.build.build import build_store, train_tokenizer
     from bert_jax.data_pipeline.sources import parse_source
     from bert_jax.data_pipeline.store.store import open_store
-    from bert_jax.training.batches import make_batches
+    from bert_jax.training.batches import phase_batches
 
     os.environ["BERT_JAX_CACHE"] = str(folder / "plans")
     config = config_of(model)
@@ -110,7 +110,7 @@ def prepare(model: str, path: Path | None, folder: Path) -> list[Batch]:
         build_store([source], train_tokenizer([source], VOCABULARY), path, progress=False)
     store = open_store(path)
     (folder / "store.txt").write_text(str(path.resolve()))
-    batches = make_batches(config, store, store.train, config.phases[0])
+    batches = phase_batches(config, store, store.train, config.phases[0])
     made = [batches.batch(step) for step in range(BATCHES)]
     turns.write_batches(folder / "batches.npz", made)
     peer_torch.write_start(config, store.special.pad, folder)

@@ -271,13 +271,13 @@ def prepare(
     """Writes what a contender begins with: (real tokens of each batch, operations of a step)."""
     from bert_jax.data_pipeline.store.store import open_store
     from bert_jax.metrics.flops import step_flops
-    from bert_jax.training.batches import make_batches
+    from bert_jax.training.batches import phase_batches
 
     folder.mkdir()
     os.environ["BERT_JAX_CACHE"] = str(folder.parent / "plans")
     config = config_of(case, attention_dropout, packed)
     store = open_store(path, verify=False)
-    batches = make_batches(config, store, store.train, config.phases[0])
+    batches = phase_batches(config, store, store.train, config.phases[0])
     made = [batches.batch(step) for step in range(BATCHES)]
     turns.write_batches(folder / "batches.npz", made)
     real = [int((batch["example_ids"] > 0).sum()) for batch in made]

@@ -92,7 +92,7 @@ def _pretrain(config: Config, run: Path) -> None:
     from bert_jax.distributed import cluster, job
     from bert_jax.training.loop import pretrain
 
-    with job.started(config, cluster.lone_place(), {}) as started:
+    with job.distributed_job(config, cluster.single_process(), {}) as started:
         pretrain(config, run, job=started)
 
 

@@ -14,11 +14,11 @@ from bert_jax.data_pipeline.masking import (
     Rule,
     Slots,
     budget,
-    empty_notes,
+    empty_scratch,
     mask_example,
 )
 from bert_jax.data_pipeline.plan.plan import Plan, read_only
-from bert_jax.data_pipeline.random.draws import fold
+from bert_jax.data_pipeline.random.counter_rng import fold_key
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
 if TYPE_CHECKING:
@@ -196,19 +196,19 @@ def _lay_out(tokens, plan, first, stop, at, frame, ids, types, places):
 
 
 @compiled
-def _find_opens(notes, count, ids, rule):
-    """Fill `notes.opens` for the tokens of an example that has just been laid out."""
+def _find_opens(scratch, count, ids, rule):
+    """Fill `scratch.opens` for the tokens of an example that has just been laid out."""
     segments = rule.mode != WHOLE_WORD
     before = np.int64(-1)
     for k in range(count):
-        position = notes.places[k]
+        position = scratch.places[k]
         opens = np.uint8(rule.word_starts[ids[position]])
         if segments and position != before + 1:
             opens = np.uint8(2)
-        notes.opens[k] = opens
+        scratch.opens[k] = opens
         before = position
     if count:
-        notes.opens[0] = 2 if segments else 1
+        scratch.opens[0] = 2 if segments else 1
 
 
 @compiled
@@ -218,7 +218,7 @@ def _fill(tokens, plan, rows, lines, key, frame, rule, out):
     Fewer than asked for means that the next row does not fit the shape of the batch.
     """
     row_tokens, predictions = out.input_ids.shape[1], out.masked_positions.shape[1]
-    notes = empty_notes(row_tokens)
+    scratch = empty_scratch(row_tokens)
     for done in range(len(rows)):
         if done % _AHEAD == 0:
             _touch(tokens, plan, rows[done : done + _AHEAD])
@@ -237,16 +237,18 @@ def _fill(tokens, plan, rows, lines, key, frame, rule, out):
             length = _length(plan, first, stop)
             if at + length > row_tokens or number == frame.examples_per_row:
                 return done
-            count = _lay_out(tokens, plan, first, stop, at, frame, ids, types, notes.places)
+            count = _lay_out(tokens, plan, first, stop, at, frame, ids, types, scratch.places)
             if rule.mode == ROBERTA:  # the specials may be masked too
                 count = length
-                _count_up(notes.places[:count], at)
+                _count_up(scratch.places[:count], at)
             elif rule.mode != TOKEN:
-                _find_opens(notes, count, ids, rule)
+                _find_opens(scratch, count, ids, rule)
             wanted = np.int64(budget(rule, length, count))
             if slot + min(wanted, count) > predictions:
                 return done
-            slot = mask_example(fold(key, example), rule, notes, count, wanted, ids, slots, slot)
+            slot = mask_example(
+                fold_key(key, example), rule, scratch, count, wanted, ids, slots, slot
+            )
             _count_up(out.position_ids[line, at : at + length], 0)
             if out.cls_positions.shape[1]:
                 out.cls_positions[line, number] = at

@@ -16,7 +16,7 @@ from bert_jax.data_pipeline.pairing import PAIRS
 from bert_jax.data_pipeline.plan.cache import Plans
 from bert_jax.data_pipeline.plan.packing import packing_bound
 from bert_jax.data_pipeline.plan.plan import PlanSpec
-from bert_jax.data_pipeline.random.draws import MASKING, ORDER, permute, stream_key
+from bert_jax.data_pipeline.random.counter_rng import MASKING, ORDER, permute, stream_key
 
 if TYPE_CHECKING:
     from bert_jax.data_pipeline.store.split import Split
@@ -137,7 +137,7 @@ class Batches:
                 self._plans.prepare(epoch + 1)
         return out.by_name()
 
-    def once(self, index: int, rows: Sequence[int] | np.ndarray | None = None) -> Batch:
+    def evaluation_batch(self, index: int, rows: Sequence[int] | np.ndarray | None = None) -> Batch:
         """Batch `index` of one pass over epoch 0: one fixed random order, always masked alike.
 
         Rows past the end are padding with all weights zero, so that every row counts exactly once.

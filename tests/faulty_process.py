@@ -13,10 +13,10 @@ import jax
 
 from bert_jax import cli
 from bert_jax.checkpoint import orbax_io
-from bert_jax.checkpoint.manager import Checkpoints
+from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.data_pipeline.batch import Batches
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.distributed.peers import Peers
+from bert_jax.distributed.peers import ProcessGroup
 from bert_jax.training import setup
 from bert_jax.training.evaluate import HeldOut
 from bert_jax.training.profiling import Profiler
@@ -29,10 +29,10 @@ PLACES = {
     "data": (Batches, "batch"),
     "step": (Profiler, "run"),
     "evaluate": (HeldOut, "evaluate"),
-    "save": (Checkpoints, "save"),
+    "save": (RunCheckpoints, "save"),
     "write": (orbax_io, "write"),  # of process 0, in a thread
     "read": (orbax_io, "read"),
-    "exchange": (Peers, "exchange"),
+    "exchange": (ProcessGroup, "exchange"),
 }
 
 

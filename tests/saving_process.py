@@ -22,7 +22,7 @@ from jax.sharding import PartitionSpec as P
 
 from bert_jax.checkpoint import manager as checkpoint
 from bert_jax.checkpoint.catalog import folder_of
-from bert_jax.checkpoint.manager import Checkpoints
+from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.config.schema import CheckpointConfig
 from bert_jax.errors import StorageError
 
@@ -126,7 +126,7 @@ def main() -> None:
         how["exchange"] = _exchange(client, asked.processes, asked.id)
     devices = jax.devices()
     placed, abstract = over(devices if asked.what == "save" else devices[::-1])
-    checkpoints = Checkpoints(asked.workdir, keeping(2, asked.attempts), **how)
+    checkpoints = RunCheckpoints(asked.workdir, keeping(2, asked.attempts), **how)
     checkpoints.prepare(abstract)
     if asked.what == "restore":
         found = checkpoints.restore_newest(abstract)

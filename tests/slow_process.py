@@ -23,7 +23,7 @@ from typing import Any
 from bert_jax import cli
 from bert_jax.checkpoint import orbax_io
 from bert_jax.data_pipeline.batch import Batches
-from bert_jax.distributed.preemption import Stops
+from bert_jax.distributed.preemption import PreemptionHandler
 from bert_jax.launch.backends import local
 from bert_jax.training import loop
 from bert_jax.training.step import StepFunctions
@@ -74,7 +74,7 @@ def main() -> int:
 
     original_run, local.run = local.run, run
     before(loop._Loop, "_end", stops)
-    before(Stops, "agree", lambda self, why: print("asked to stop", flush=True))
+    before(PreemptionHandler, "agree", lambda self, why: print("asked to stop", flush=True))
     asked = json.loads(os.environ.get("SLOW", "{}"))
     host = os.environ.get("BERT_JAX_HOST_NAME")
     if asked.pop("host", host) == host:

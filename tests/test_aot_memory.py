@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from bert_jax.aot import lower
-from bert_jax.aot.cost.memory import GIB, Held, Memory, Refused
+from bert_jax.aot.cost.memory import GIB, CompileOOM, Memory, ResidentBytes
 from bert_jax.aot.memory_advice import bytes_with, remedies
 from bert_jax.config.files import load
 from bert_jax.config.schema import Config
@@ -35,10 +35,10 @@ def tiny(**changes: object) -> Config:
     return from_dict(plain, Config)
 
 
-def held(config: Config) -> Held:
+def held(config: Config) -> ResidentBytes:
     mesh = make_mesh(config.mesh, jax.devices())
     built = lower.build(config, mesh)
-    return Held.of(built, lower.batch_of(config, config.phases[0], built))
+    return ResidentBytes.of(built, lower.batch_of(config, config.phases[0], built))
 
 
 @pytest.fixture(scope="module")
@@ -95,9 +95,9 @@ def test_kinds_of_a_compiled_step_add_up(mesh) -> None:
     ("message", "needed", "limit"), [(REFUSAL, 40.23, 15.75), (OLDER, 31.46, 15.75)]
 )
 def test_what_the_compiler_refuses_is_read(message: str, needed: float, limit: float) -> None:
-    refused = Refused.read(message)
-    assert refused == Refused(round(needed * GIB), round(limit * GIB))
-    found = Held(parameters=GIB, optimizer=2 * GIB, batch=1000)
+    refused = CompileOOM.read(message)
+    assert refused == CompileOOM(round(needed * GIB), round(limit * GIB))
+    found = ResidentBytes(parameters=GIB, optimizer=2 * GIB, batch=1000)
     taken = Memory.of_refused(found, refused)
     assert not taken.fits
     assert taken.total == refused.needed
@@ -106,8 +106,8 @@ def test_what_the_compiler_refuses_is_read(message: str, needed: float, limit: f
 
 
 def test_other_errors_of_the_compiler_are_not_about_memory() -> None:
-    assert Refused.read("INTERNAL: Mosaic failed to compile TPU kernel") is None
-    assert Refused.read("RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem.") is None
+    assert CompileOOM.read("INTERNAL: Mosaic failed to compile TPU kernel") is None
+    assert CompileOOM.read("RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem.") is None
 
 
 def memory_of(config: Config, activations: int, limit: int) -> Memory:

@@ -18,7 +18,7 @@ from bert_jax.distributed import job as session
 from bert_jax.errors import UserError
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training import setup
-from bert_jax.training.batches import empty_batch, make_batches
+from bert_jax.training.batches import empty_batch, phase_batches
 from bert_jax.training.step import StepFunctions
 
 
@@ -50,11 +50,11 @@ def test_pretrain_and_compile_lower_the_same_program(store, tmp_path, monkeypatc
     monkeypatch.setattr(StepFunctions, "compile_train", note)
     monkeypatch.setattr(StepFunctions, "compile_evaluate", lambda *_: None)
     monkeypatch.setattr(StepFunctions, "compile_start_phase", lambda _: None)
-    with session.within(config) as job:
+    with session.in_process_job(config) as job:
         prepared = setup.prepare(config, epath.Path(tmp_path), job)
         with jax.set_mesh(prepared.mesh):
             for stage in prepared.stages:
-                setup.compile_stage(prepared, stage, 0)
+                setup.compile_phase(prepared, stage, 0)
     mesh = make_mesh(config.mesh, jax.devices())
     assert mesh.size == 8
     compiled = [lower.lower(config, phase, mesh).as_text() for phase in config.phases]
@@ -87,7 +87,7 @@ def test_a_batch_without_text_is_like_one_with(
     if packed:
         phase = dataclasses.replace(phase, examples_per_row=3, row_length=80)
     config = dataclasses.replace(config, phases=(phase,))
-    made = make_batches(config, store, store.train, phase).batch(0, rows=[])
+    made = phase_batches(config, store, store.train, phase).batch(0, rows=[])
     empty = empty_batch(config, phase)
     assert {name: (a.shape, a.dtype) for name, a in empty.items()} == {
         name: (a.shape, a.dtype) for name, a in made.items()

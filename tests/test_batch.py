@@ -27,7 +27,7 @@ from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.masking import MaskingSpec
 from bert_jax.data_pipeline.plan.cache import Plans
 from bert_jax.data_pipeline.plan.plan import Plan, PlanSpec, make_plan
-from bert_jax.data_pipeline.random import draws
+from bert_jax.data_pipeline.random import counter_rng
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +42,8 @@ def batches(documents, tmp_path_factory):
 
 def original_rows(documents, spec, epoch, vocab_size=VOCAB):
     """Every example of an epoch as the original would make it, in the order of the plan."""
-    pairing = original.stream_key(spec.seed, spec.phase, epoch, draws.PAIRING)
-    masking = original.stream_key(spec.seed, spec.phase, epoch, draws.MASKING)
+    pairing = original.stream_key(spec.seed, spec.phase, epoch, counter_rng.PAIRING)
+    masking = original.stream_key(spec.seed, spec.phase, epoch, counter_rng.MASKING)
     rows = []
     for index in range(len(documents)):
         rng = original.PairDraws(original.fold(pairing, index))
@@ -77,8 +77,8 @@ def original_rows(documents, spec, epoch, vocab_size=VOCAB):
 
 
 def permuted(rows, epoch, spec=SPEC):
-    key = np.uint64(original.stream_key(spec.seed, spec.phase, epoch, draws.ORDER))
-    return [rows[i] for i in draws.permute(key, np.arange(len(rows)), len(rows))]
+    key = np.uint64(original.stream_key(spec.seed, spec.phase, epoch, counter_rng.ORDER))
+    return [rows[i] for i in counter_rng.permute(key, np.arange(len(rows)), len(rows))]
 
 
 def padding_row(spec=SPEC):
@@ -99,7 +99,7 @@ def test_one_pass_equals_the_original(tmp_path, vocab_size):
     documents = random_documents(20, seed=1, vocab_size=vocab_size)
     batches = batches_of(documents, tmp_path, vocab_size=vocab_size)
     rows = permuted(original_rows(documents, SPEC, 0, vocab_size), 0)
-    made = joined([batches.once(index) for index in range(batches.batches_once)])
+    made = joined([batches.evaluation_batch(index) for index in range(batches.batches_once)])
     rows += [padding_row()] * (batches.batches_once * BATCH - len(rows))
     assert_rows(made, rows)
 
@@ -135,8 +135,8 @@ def test_shapes_and_types(batches):
 def test_any_rows_in_any_order(batches, step, rows):
     whole = batches.batch(step)
     same(batches.batch(step, rows), {name: values[rows] for name, values in whole.items()})
-    once = batches.once(step % batches.batches_once)
-    part = batches.once(step % batches.batches_once, np.array(rows, np.int32))
+    once = batches.evaluation_batch(step % batches.batches_once)
+    part = batches.evaluation_batch(step % batches.batches_once, np.array(rows, np.int32))
     same(part, {name: values[rows] for name, values in once.items()})
 
 
@@ -183,7 +183,7 @@ def test_the_next_epoch_is_prepared_in_the_second_half_of_one(documents, tmp_pat
     prepared = []
     monkeypatch.setattr(Plans, "prepare", lambda self, epoch: prepared.append(epoch))
     batches = batches_of(documents, tmp_path)
-    batches.once(batches.batches_once - 1)
+    batches.evaluation_batch(batches.batches_once - 1)
     batches.batch(0)
     assert prepared == []
     batches.batch(batches.rows_per_epoch // BATCH - 1)
@@ -239,7 +239,7 @@ def test_many_epochs_in_one_batch(tmp_path):
 
 
 def test_once_covers_every_row_exactly_once(batches):
-    made = joined([batches.once(index) for index in range(batches.batches_once)])
+    made = joined([batches.evaluation_batch(index) for index in range(batches.batches_once)])
     real = made["pair_weights"][:, 0] > 0
     assert real.sum() == batches.rows_per_epoch
     assert real[: batches.rows_per_epoch].all()
@@ -247,7 +247,7 @@ def test_once_covers_every_row_exactly_once(batches):
     assert made["masked_weights"][~real].sum() == 0
     assert len(made["input_ids"]) - batches.rows_per_epoch < BATCH
     same(
-        batches.once(batches.batches_once + 5, [0]),
+        batches.evaluation_batch(batches.batches_once + 5, [0]),
         {n: np.array([v]) for n, v in padding_row().items()},
     )
 

@@ -41,7 +41,7 @@ EXTREMES = {
 
 def all_examples(batches):
     """Every example of an epoch: {name: values}, positions counted from its [CLS]."""
-    made = joined([batches.once(index) for index in range(batches.batches_once)])
+    made = joined([batches.evaluation_batch(index) for index in range(batches.batches_once)])
     for line, numbers in enumerate(made["example_ids"]):
         row = {name: values[line] for name, values in made.items()}
         used = row["masked_weights"] > 0

@@ -21,7 +21,7 @@ from bert_jax.data_pipeline.assemble import BatchArrays
 from bert_jax.data_pipeline.batch import Batches
 from bert_jax.data_pipeline.masking import MaskingSpec
 from bert_jax.data_pipeline.plan.plan import make_plan
-from bert_jax.data_pipeline.random.draws import permute
+from bert_jax.data_pipeline.random.counter_rng import permute
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_rows_have_a_separator_after_every_sentence(documents, tmp_path):
     batches = Batches(split_of(documents), spec, unmasked, BATCH, SPECIAL, VOCAB, tmp_path)
     plan = make_plan(split_of(documents), spec, 0)
     order = np.argsort(permute(batches._order(0), np.arange(plan.rows), plan.rows))
-    made = joined([batches.once(index) for index in range(batches.batches_once)])
+    made = joined([batches.evaluation_batch(index) for index in range(batches.batches_once)])
     assert not made["masked_weights"].any()
     stream = []
     for line in order.tolist():
@@ -79,7 +79,7 @@ def test_packed_rows_hold_robertas_masks(documents, tmp_path):
         predictions=tuple(masking.predictions(40).tolist()),
     )  # fmt: skip
     batches = Batches(split_of(documents), spec, masking, BATCH, SPECIAL, VOCAB, tmp_path)
-    made = joined([batches.once(index) for index in range(batches.batches_once)])
+    made = joined([batches.evaluation_batch(index) for index in range(batches.batches_once)])
     used = made["masked_weights"].sum(axis=1)
     assert 0 < used.max() <= 18
     labels = made["masked_labels"][made["masked_weights"] > 0]
@@ -92,7 +92,7 @@ def test_packed_rows_hold_robertas_masks(documents, tmp_path):
 def test_packed_rows_have_the_shape_of_the_plan(documents, tmp_path):
     batches, spec = packed_batches(documents, tmp_path)
     plan = make_plan(split_of(documents), spec, 0)
-    made = joined([batches.once(index) for index in range(batches.batches_once)])
+    made = joined([batches.evaluation_batch(index) for index in range(batches.batches_once)])
     assert made["input_ids"].shape[1] == 120
     assert made["masked_labels"].shape[1] == 18
     assert made["cls_positions"].shape[1] == 3
@@ -108,7 +108,7 @@ def test_pair_arrays_come_with_a_pair_objective(documents, tmp_path, pairing):
     expected = set(BatchArrays._fields) - SPAN_ARRAYS
     if pairing not in ("nsp", "sop"):
         expected -= PAIR_ARRAYS
-    for batch in (batches.batch(3), batches.once(batches.batches_once - 1)):
+    for batch in (batches.batch(3), batches.evaluation_batch(batches.batches_once - 1)):
         assert batch.keys() == expected
         numbers = batch["example_ids"].max(axis=1)
         assert numbers.max() == 3
@@ -126,7 +126,7 @@ def test_span_arrays_come_with_span_boundaries(documents, tmp_path):
         whole = Batches(
             split, SPEC, spec, BATCH, SPECIAL, VOCAB, tmp_path, word_starts=STARTS, **change
         )
-        return whole.batch(2) | {"last": whole.once(whole.batches_once - 1)}
+        return whole.batch(2) | {"last": whole.evaluation_batch(whole.batches_once - 1)}
 
     without, with_spans = made(), made(span_boundary=True)
     last, padded = without.pop("last"), with_spans.pop("last")

@@ -160,13 +160,13 @@ def test_the_peer_computes_the_same_loss_with_either_head(tmp_path: Path) -> Non
     import torch
     from small import run_config
 
-    from bert_jax.training.batches import make_batches
+    from bert_jax.training.batches import phase_batches
 
     config = run_config()
     store = small_store(tmp_path / "store")
     model = dataclasses.replace(config.model, vocab_size=store.vocab_size)
     config = peer_torch.same_recipe(dataclasses.replace(config, model=model))
-    batch = make_batches(config, store, store.train, config.phases[0]).batch(0)
+    batch = phase_batches(config, store, store.train, config.phases[0]).batch(0)
     peer_torch.write_start(config, store.special.pad, tmp_path)
     model = peer_torch.load_model(tmp_path)
     tensors = {name: torch.from_numpy(values) for name, values in batch.items()}

@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 
 from bert_jax import cli
 from bert_jax.checkpoint.catalog import (
-    Saved,
+    CheckpointInfo,
     complete_steps,
     list_quarantined,
     read_meta,
     reasons,
-    sealed,
+    with_digest,
 )
-from bert_jax.checkpoint.manager import Checkpoints, find_step, load_params
+from bert_jax.checkpoint.manager import RunCheckpoints, find_step, load_params
 from bert_jax.config.schema import CheckpointConfig
 from bert_jax.config.serialization import to_dict
 from bert_jax.errors import StorageError, UserError
 from bert_jax.objectives.pretraining_model import init_params
-from bert_jax.training.batches import make_batches
+from bert_jax.training.batches import phase_batches
 from bert_jax.training.claim import claim
 from bert_jax.training.loop import pretrain
 from bert_jax.workdir.description import describe
@@ -41,7 +41,7 @@ def keeping(keep: int = 1, every: int = 0, best: bool = False) -> CheckpointConf
 
 def save(workdir, config, steps, *, losses=None, phase_ends=(), description=None) -> list[int]:
     """Saves a tiny state at each step; the steps that are left."""
-    checkpoints = Checkpoints(workdir, config, phase_ends)
+    checkpoints = RunCheckpoints(workdir, config, phase_ends)
     for step in steps:
         state = {
             "step": np.int32(step),
@@ -91,7 +91,7 @@ def test_what_was_kept_stays_kept_after_a_restart(tmp_path):
 def test_reasons_against_their_definition(losses, keep, every, best, lengths):
     ends = np.cumsum(lengths).tolist()
     ends[-1] = max(ends[-1], 60)
-    saved = [Saved(step, loss) for step, loss in losses.items()]
+    saved = [CheckpointInfo(step, loss) for step, loss in losses.items()]
     why = reasons(saved, keeping(keep, every, best), ends)
     assert list(why) == sorted(losses)
     newest = sorted(losses)[-keep:]
@@ -164,7 +164,7 @@ def test_without_an_evaluation_there_is_no_best(tmp_path):
 def test_another_format_is_refused(tmp_path):
     store = small_store(tmp_path / "store")
     config = small_config(store)
-    rows = make_batches(config, store, store.train, config.phases[0]).rows_per_epoch
+    rows = phase_batches(config, store, store.train, config.phases[0]).rows_per_epoch
     described = describe(config, store, [rows], mesh={"data": 8}, device_kind="cpu")
     save(tmp_path / "run", keeping(), [1], description=described)
     claim(epath.Path(tmp_path / "run"), described, resuming_at=None)
@@ -191,7 +191,7 @@ def copy_as_another_runs(workdir: Path, step: int, to: int) -> None:
     shutil.copytree(folder / f"{step}", folder / f"{to}")
     meta = read_meta(workdir, step)
     config = {**meta["config"], "seed": 9}
-    meta = sealed({**meta, "step": to, "run_id": "f" * 16, "config": config})
+    meta = with_digest({**meta, "step": to, "run_id": "f" * 16, "config": config})
     (folder / f"{to}" / "meta" / "metadata").write_text(json.dumps(meta))
 
 
@@ -230,7 +230,7 @@ def test_a_run_goes_on_from_the_newest_good_one_and_ends_with_the_same_bits(tmp_
 def test_damaged_parameters_are_not_exported(tmp_path, capsys):
     config = small_config(small_store(tmp_path / "store"))
     params = init_params(config.model, config.compute, config.objectives, jax.random.key(0))
-    checkpoints = Checkpoints(tmp_path / "run", keeping(1))
+    checkpoints = RunCheckpoints(tmp_path / "run", keeping(1))
     checkpoints.save({"step": np.int32(3), "params": params}, {"config": to_dict(config)})
     checkpoints.close()
     damage(tmp_path / "run", 3)

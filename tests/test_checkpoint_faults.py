@@ -19,7 +19,7 @@ from saving_process import STEPS, keeping, over, place, state_of
 from bert_jax.checkpoint import fingerprint, orbax_io, restore
 from bert_jax.checkpoint import manager as checkpoint
 from bert_jax.checkpoint.catalog import complete_steps, list_quarantined, read_meta
-from bert_jax.checkpoint.manager import Checkpoints
+from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.data_pipeline.storage import atomic
 from bert_jax.errors import StorageError
 
@@ -48,7 +48,7 @@ def ended(process: subprocess.Popen) -> tuple[int, list[str], str]:
 
 def restored(workdir: Path) -> int:
     """The step that is used, all its bits as saved."""
-    found = Checkpoints(workdir, keeping(2)).restore_newest(ABSTRACT)
+    found = RunCheckpoints(workdir, keeping(2)).restore_newest(ABSTRACT)
     assert found is not None
     step = found[1]["step"]
     for x, y in zip(jax.tree.leaves(found[0]), jax.tree.leaves(state_of(step)), strict=True):
@@ -56,7 +56,7 @@ def restored(workdir: Path) -> int:
     return step
 
 
-def save(checkpoints: Checkpoints, step: int) -> None:
+def save(checkpoints: RunCheckpoints, step: int) -> None:
     checkpoints.save(jax.tree.map(jnp.asarray, state_of(step)), {"about": step})
 
 
@@ -91,13 +91,13 @@ def test_a_kill_at_any_moment_of_saving_leaves_the_old_or_the_new(tmp_path):
 
 
 def test_what_earlier_processes_left_is_removed_and_nothing_else(tmp_path):
-    checkpoints = Checkpoints(tmp_path, keeping(9))
+    checkpoints = RunCheckpoints(tmp_path, keeping(9))
     save(checkpoints, 3)
     checkpoints.close()
     folder = tmp_path / "checkpoints"
     for name in ("7.orbax-checkpoint-tmp", "5.removed", "mine", "mine.removed"):
         (folder / name / "below").mkdir(parents=True)
-    Checkpoints(tmp_path, keeping(9))
+    RunCheckpoints(tmp_path, keeping(9))
     assert names(tmp_path) == ["3", "mine", "mine.removed"]
 
 
@@ -105,7 +105,7 @@ def test_what_a_bucket_holds_of_a_checkpoint_that_was_not_finished_is_removed(
     tmp_path, monkeypatch
 ):
     """Where nothing can be renamed a file beside it says so, when writing and when removing."""
-    checkpoints = Checkpoints(tmp_path, keeping(9))
+    checkpoints = RunCheckpoints(tmp_path, keeping(9))
     for step in STEPS:
         save(checkpoints, step)
     checkpoints.close()
@@ -113,10 +113,10 @@ def test_what_a_bucket_holds_of_a_checkpoint_that_was_not_finished_is_removed(
     for step in STEPS[1:]:
         (folder / f"{step}.unfinished").write_text("")
     (folder / "12" / "commit_success.txt").unlink()
-    Checkpoints(tmp_path, keeping(9))
+    RunCheckpoints(tmp_path, keeping(9))
     assert names(tmp_path) == ["3", "7"]
     monkeypatch.setattr(orbax_io, "is_remote", lambda path: True)
-    checkpoints = Checkpoints(tmp_path, keeping(1))
+    checkpoints = RunCheckpoints(tmp_path, keeping(1))
     seen = []
     unlink = type(epath.Path(folder)).unlink
 
@@ -171,7 +171,7 @@ def test_a_disk_that_is_full_for_a_while_is_waited_for(tmp_path):
 def test_a_file_in_place_of_the_folder(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(checkpoint, "_sleep", lambda seconds: None)
     told = []
-    checkpoints = Checkpoints(
+    checkpoints = RunCheckpoints(
         tmp_path, keeping(9, attempts=3), tell=lambda *event: told.append(event)
     )
     save(checkpoints, 3)
@@ -187,7 +187,7 @@ def test_a_file_in_place_of_the_folder(tmp_path, capsys, monkeypatch):
     assert details["reason"]
     assert capsys.readouterr().out.count("warning: ") == 2
     with pytest.raises(StorageError, match="a file where the folder of checkpoints should be"):
-        Checkpoints(tmp_path, keeping(9))
+        RunCheckpoints(tmp_path, keeping(9))
     (tmp_path / "checkpoints").unlink()
     (tmp_path / "away").rename(tmp_path / "checkpoints")
     assert restored(tmp_path) == 3
@@ -241,7 +241,7 @@ def test_a_storage_that_loses_a_file_is_no_news_of_orbax(tmp_path, monkeypatch, 
 
 def test_the_first_that_cannot_be_written_says_that_nothing_is_saved(tmp_path, monkeypatch):
     monkeypatch.setattr(atomic, "sync", lambda path: (_ for _ in ()).throw(OSError(5, "broken")))
-    checkpoints = Checkpoints(tmp_path, keeping(1))
+    checkpoints = RunCheckpoints(tmp_path, keeping(1))
     save(checkpoints, 3)
     assert checkpoints._thread is not None
     checkpoints._thread.join()
@@ -252,7 +252,7 @@ def test_the_first_that_cannot_be_written_says_that_nothing_is_saved(tmp_path, m
 
 
 def test_a_checkpoint_that_cannot_be_removed_is_a_warning(tmp_path, monkeypatch, capsys):
-    checkpoints = Checkpoints(tmp_path, keeping(1))
+    checkpoints = RunCheckpoints(tmp_path, keeping(1))
     save(checkpoints, 3)
     checkpoints.wait()
 
@@ -272,7 +272,7 @@ def test_nothing_is_removed_before_the_new_one_is_on_the_disk(tmp_path, monkeypa
     sync, remove = atomic.sync, orbax_io.remove
     monkeypatch.setattr(atomic, "sync", lambda path: (done.append(str(path)), sync(path)))
     monkeypatch.setattr(orbax_io, "remove", lambda path: (done.append("removed"), remove(path)))
-    checkpoints = Checkpoints(tmp_path, keeping(1))
+    checkpoints = RunCheckpoints(tmp_path, keeping(1))
     for step in (3, 7):
         save(checkpoints, step)
     checkpoints.close()
@@ -292,7 +292,7 @@ def test_training_goes_on_while_it_is_written(devices, tmp_path):
     step = jax.jit(
         lambda s: jax.tree.map(lambda x: x if x.dtype == bool else x * 0, s), donate_argnums=0
     )
-    checkpoints = Checkpoints(tmp_path, keeping(9))
+    checkpoints = RunCheckpoints(tmp_path, keeping(9))
     checkpoints.prepare(abstract)
     state = place(state_of(3), placed)
     checkpoints.save(state, {})
@@ -302,7 +302,7 @@ def test_training_goes_on_while_it_is_written(devices, tmp_path):
 
 
 def test_a_checkpoint_says_what_it_holds(tmp_path):
-    checkpoints = Checkpoints(tmp_path, keeping(9))
+    checkpoints = RunCheckpoints(tmp_path, keeping(9))
     save(checkpoints, 3)
     checkpoints.close()
     meta, wanted = read_meta(tmp_path, 3), restore.parts(state_of(3))

@@ -19,7 +19,7 @@ from etils import epath
 
 from bert_jax import cli
 from bert_jax.checkpoint.catalog import complete_steps, list_quarantined, read_meta
-from bert_jax.checkpoint.manager import Checkpoints, load_params
+from bert_jax.checkpoint.manager import RunCheckpoints, load_params
 from bert_jax.config.schema import CheckpointConfig, Config
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.distributed import job as session
@@ -27,7 +27,7 @@ from bert_jax.errors import StorageError, UserError
 from bert_jax.metrics import attempts
 from bert_jax.metrics.writer import MetricWriter
 from bert_jax.training import loop
-from bert_jax.training.setup import Run
+from bert_jax.training.setup import RunContext
 from bert_jax.workdir import description as workdir
 from bert_jax.workdir import identity
 
@@ -96,12 +96,12 @@ class Starter:
         )
         path = epath.Path(folder)
         with (
-            session.within(self.config) as job,
+            session.in_process_job(self.config) as job,
             closing(MetricWriter(path)) as writer,
             jax.set_mesh(jax.make_mesh((1,), ("data",), devices=jax.devices()[:1])),
         ):
             program = SimpleNamespace(abstract=ABSTRACT, init=lambda: state(0))
-            run = Run(
+            run = RunContext(
                 config=self.config, folder=path, store=self.store, program=program, mesh=None,
                 stages=(), description=described, job=job,
             )  # fmt: skip
@@ -109,10 +109,10 @@ class Starter:
             if legacy:
                 run = dataclasses.replace(run, description=described)
                 known.pop("run_id")
-            checkpoints = Checkpoints(
+            checkpoints = RunCheckpoints(
                 path,
                 KEEP,
-                exchange=exchange or job.peers.exchange,
+                exchange=exchange or job.peers.all_gather_text,
                 tell=functools.partial(loop._note_checkpoint, writer, run),
             )
             restored, _ = loop._begin(run, checkpoints, strict, known)

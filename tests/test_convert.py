@@ -23,7 +23,7 @@ from small import COMPUTE, model_config, run_config
 
 import bert_jax
 from bert_jax import cli
-from bert_jax.checkpoint.manager import Checkpoints
+from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.commands import fill
 from bert_jax.config.schema import CheckpointConfig
 from bert_jax.config.serialization import to_dict
@@ -378,7 +378,7 @@ def make_run(tokenizer: Tokenizer, tmp_path: Path, **data: object) -> tuple[epat
         "config": to_dict(config),
         "data": {"tokenizer": tokenizer.digest, "train": store.train.digest},
     }
-    checkpoints = Checkpoints(
+    checkpoints = RunCheckpoints(
         workdir,
         CheckpointConfig(
             every_steps=1, keep=2, keep_every_steps=0, keep_best=False, write_attempts=1

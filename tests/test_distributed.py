@@ -24,9 +24,9 @@ from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.distributed import job as jobs
 from bert_jax.distributed import peers
-from bert_jax.distributed.cluster import Place, find_place, lone_place
+from bert_jax.distributed.cluster import ProcessTopology, find_topology, single_process
 from bert_jax.errors import LostError, UserError
-from bert_jax.runtime.activity import Watch
+from bert_jax.runtime.activity import ActivityClock
 
 SLURM = {
     "SLURM_JOB_ID": "4711",
@@ -108,7 +108,7 @@ def free_port() -> int:
 
 
 def test_flags():
-    assert find_place("10.0.0.1:80", 4, 3) == Place("10.0.0.1:80", 4, 3, None, "flags")
+    assert find_topology("10.0.0.1:80", 4, 3) == ProcessTopology("10.0.0.1:80", 4, 3, None, "flags")
 
 
 @pytest.mark.parametrize(
@@ -123,20 +123,20 @@ def test_flags():
 )
 def test_flags_that_make_no_sense_are_one_line(flags, line):
     with pytest.raises(UserError, match=line) as raised:
-        find_place(*flags)
+        find_topology(*flags)
     assert "\n" not in str(raised.value)
 
 
 def test_flags_win_over_a_cluster(environment):
     environment(SLURM)
-    assert find_place("h:1", 3, 2).num_processes == 3
+    assert find_topology("h:1", 3, 2).num_processes == 3
 
 
 def test_alone_where_nothing_is_found():
-    place = find_place()
+    place = find_topology()
     assert (place.num_processes, place.process_id, place.found_by) == (1, 0, "alone")
     assert place.coordinator.startswith("127.0.0.1:")
-    assert lone_place().local_device_ids is None
+    assert single_process().local_device_ids is None
 
 
 @pytest.mark.parametrize(
@@ -151,33 +151,33 @@ def test_alone_where_nothing_is_found():
 def test_slurm(environment, nodes, host):
     environment(SLURM | {"SLURM_STEP_NODELIST": nodes})
     port = 4711 % 2**12 + 65535 - 2**12 + 1
-    assert find_place() == Place(f"{host}:{port}", 2, 1, (1,), "slurm")
+    assert find_topology() == ProcessTopology(f"{host}:{port}", 2, 1, (1,), "slurm")
 
 
 def test_open_mpi(environment):
     environment(OPEN_MPI)
-    assert find_place() == Place(
+    assert find_topology() == ProcessTopology(
         f"10.96.0.1:{1531576320 // 2**12 % 2**12 + 61440}", 4, 3, (1,), "ompi"
     )
 
 
 def test_a_port_of_ones_own(environment):
     environment(SLURM | {"JAX_COORDINATOR_PORT": "1234"})
-    assert find_place().coordinator == "localhost:1234"
+    assert find_topology().coordinator == "localhost:1234"
     environment({"JAX_COORDINATOR_ADDRESS": "127.0.0.3:80"})
-    assert find_place().coordinator == "127.0.0.3:80"
+    assert find_topology().coordinator == "127.0.0.3:80"
 
 
 def test_gke(environment, tpu_machine, metadata):
     """On one slice the rest of what a slice is asked for comes from the metadata server."""
     environment(GKE)
     metadata["tpu-env"] = ""
-    assert find_place() == Place("127.0.0.1:8482", 2, 1, None, "gketpu")
+    assert find_topology() == ProcessTopology("127.0.0.1:8482", 2, 1, None, "gketpu")
 
 
 def test_gke_of_several_slices(environment, tpu_machine):
     environment(GKE | SLICES)
-    assert find_place() == Place("127.0.0.9:8482", 6, 5, None, "gketpu")
+    assert find_topology() == ProcessTopology("127.0.0.9:8482", 6, 5, None, "gketpu")
 
 
 @pytest.mark.parametrize("workers", ["127.0.0.1,127.0.0.2", "a:0:127.0.0.1,b:1:127.0.0.2"])
@@ -187,7 +187,7 @@ def test_cloud_tpu_vm(tpu_machine, metadata, workers):
         "worker-network-endpoints": workers,
         "tpu-env": "ACCELERATOR_TYPE: 'v5e-8'\nMEGASCALE_NUM_SLICES: '2'\nMEGASCALE_SLICE_ID: '1'",
     }
-    assert find_place() == Place("127.0.0.1:8482", 4, 3, None, "gcetpu")
+    assert find_topology() == ProcessTopology("127.0.0.1:8482", 4, 3, None, "gcetpu")
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_what_a_cluster_lacks_is_one_line(environment, monkeypatch, values, with
     for name, value in without.items():
         environment({name: value}) if value is not None else monkeypatch.delenv(name)
     with pytest.raises(UserError, match=f"this looks like {line}|but {line}") as raised:
-        find_place()
+        find_topology()
     assert str(raised.value).endswith(
         "give --coordinator, --num_processes and --process_id to go without"
     )
@@ -215,14 +215,14 @@ def test_gke_without_a_number_is_one_line(environment, monkeypatch, tpu_machine)
     environment(GKE | SLICES)
     monkeypatch.delenv("TPU_WORKER_ID")
     with pytest.raises(UserError, match=r"GKE with TPUs \(TPU_WORKER_ID.*'None'"):
-        find_place()
+        find_topology()
 
 
 def test_a_metadata_server_that_is_not_there_is_one_line(monkeypatch, tpu_machine, free_port):
     """Another attempt may find it: the code says so."""
     monkeypatch.setenv("GCE_METADATA_IP", f"127.0.0.1:{free_port}")
     with pytest.raises(LostError, match=r"a Cloud TPU VM \(its metadata server") as raised:
-        find_place()
+        find_topology()
     assert "\n" not in str(raised.value)
 
 
@@ -230,11 +230,11 @@ def test_a_cluster_that_never_answers_is_one_line(monkeypatch, tpu_machine):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("GCE_METADATA_IP", f"127.0.0.1:{silent.getsockname()[1]}")
         with pytest.raises(LostError, match=r"Cloud TPU VM.*but no answer in 1 s"):
-            find_place(timeout=1)
+            find_topology(timeout=1)
 
 
 def test_an_exchange_of_one_process_is_its_own_value():
-    assert peers.alone(Watch()).exchange("a", "text") == ["text"]
+    assert peers.single_process_group(ActivityClock()).all_gather_text("a", "text") == ["text"]
 
 
 @pytest.fixture
@@ -352,6 +352,6 @@ def test_jax_is_started_as_a_job_for_one_process_too(tmp_path):
 
 def test_a_run_inside_another_program_starts_nothing():
     before = jax.distributed.is_initialized()
-    with jobs.within(load("tiny")) as one:
+    with jobs.in_process_job(load("tiny")) as one:
         assert (one.peers.num_processes, one.peers.is_first) == (1, True)
     assert jax.distributed.is_initialized() == before

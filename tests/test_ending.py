@@ -24,17 +24,17 @@ from signals import dispositions
 
 from bert_jax.checkpoint import orbax_io
 from bert_jax.checkpoint.catalog import complete_steps
-from bert_jax.checkpoint.manager import Checkpoints
+from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.distributed import job as session
-from bert_jax.distributed.cluster import Place
-from bert_jax.distributed.heartbeat import Pulse
-from bert_jax.distributed.peers import Peers, alone
-from bert_jax.distributed.preemption import Stops
-from bert_jax.distributed.rendezvous import Met
-from bert_jax.distributed.watchdog import Ending
+from bert_jax.distributed.cluster import ProcessTopology
+from bert_jax.distributed.heartbeat import Heartbeat
+from bert_jax.distributed.peers import ProcessGroup, single_process_group
+from bert_jax.distributed.preemption import PreemptionHandler
+from bert_jax.distributed.rendezvous import Roster
+from bert_jax.distributed.watchdog import ProcessExit
 from bert_jax.errors import NUMBERS
 from bert_jax.metrics import records
-from bert_jax.runtime.activity import Watch
+from bert_jax.runtime.activity import ActivityClock
 from bert_jax.training import loop
 
 LIMIT = 60.0  # seconds for whatever is waited for
@@ -74,10 +74,12 @@ class Store:
             self.texts = {k: t for k, t in self.texts.items() if not f"{k}/".startswith(f"{key}/")}
 
 
-def peers_of(store: Store, count: int) -> list[Peers]:
-    met = Met(tuple(f"host-{process}" for process in range(count)), {})
+def peers_of(store: Store, count: int) -> list[ProcessGroup]:
+    met = Roster(tuple(f"host-{process}" for process in range(count)), {})
     return [
-        Peers(Place("here:1", count, process), met, Watch(), store, barrier=LIMIT)
+        ProcessGroup(
+            ProcessTopology("here:1", count, process), met, ActivityClock(), store, barrier=LIMIT
+        )
         for process in range(count)
     ]
 
@@ -130,9 +132,9 @@ def test_a_process_ends_although_whoever_is_to_hear_of_it_hangs():
         "import threading\n"
         "from bert_jax.distributed import watchdog\n"
         "watchdog._TELLING = 2.0\n"
-        "ending = watchdog.Ending('here')\n"
-        "ending.before.append(lambda code, line: threading.Event().wait())\n"
-        "ending.end(43, 'the line')\n"
+        "process_exit = watchdog.ProcessExit('here')\n"
+        "process_exit.before.append(lambda code, line: threading.Event().wait())\n"
+        "process_exit.end(43, 'the line')\n"
     )
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, timeout=LIMIT, text=True
@@ -147,11 +149,12 @@ def test_a_process_that_was_put_to_sleep_does_not_hang():
         f"import sys, time; sys.path.insert(0, {os.path.dirname(__file__)!r})\n"
         "from small import DEADLINES\n"
         "import dataclasses\n"
-        "from bert_jax.distributed.watchdog import Ending, Watch, Watchdog\n"
-        "watch = Watch()\n"
+        "from bert_jax.distributed.watchdog import ProcessExit, Watchdog\n"
+        "from bert_jax.runtime.activity import ActivityClock\n"
+        "clock = ActivityClock()\n"
         "deadlines = dataclasses.replace(DEADLINES, step=4.0)\n"
-        "Watchdog(watch, deadlines, 'here', Ending('here')).start()\n"
-        "with watch.doing('step'):\n"
+        "Watchdog(clock, deadlines, 'here', ProcessExit('here')).start()\n"
+        "with clock.activity('step'):\n"
         "    print('begun', flush=True)\n"
         "    sys.stdin.readline()\n"
     )
@@ -174,13 +177,13 @@ def test_a_process_that_was_put_to_sleep_does_not_hang():
 def test_a_ctrl_c_that_another_process_told_of_first_is_no_second_one():
     """A terminal, or the launcher, gives all processes the same Ctrl-C."""
     ended, said, heard = [], [], []
-    ending = Ending("here")
+    ending = ProcessExit("here")
     ending.end = lambda code, line, **_: ended.append(code)
-    stops = Stops(peers_of(Store(), 2)[1], LIMIT, ending)
-    stops.begin()
-    stops.why = "SIGINT to host-0 (process 0)"  # as its pulse heard of it
-    stops.request = heard.append
-    with dispositions(lambda number: signal.SIG_DFL), stops.listening(said.append):
+    handler = PreemptionHandler(peers_of(Store(), 2)[1], LIMIT, ending)
+    handler.begin()
+    handler.why = "SIGINT to host-0 (process 0)"  # as its heartbeat heard of it
+    handler.request = heard.append
+    with dispositions(lambda number: signal.SIG_DFL), handler.listening(said.append):
         os.kill(os.getpid(), signal.SIGINT)
         until(lambda: heard, "request")
         assert (ended, len(said)) == ([], 1)
@@ -194,16 +197,16 @@ def test_beats_go_on_while_processes_agree_on_where_to_stop():
     store = Store()
     first, _ = peers_of(store, 2)
     agreeing, done = threading.Event(), threading.Event()
-    pulse = Pulse(first, Watch(), Ending("here"), peer_timeout=10 * LIMIT)
+    heartbeat = Heartbeat(first, ActivityClock(), ProcessExit("here"), peer_timeout=10 * LIMIT)
 
     def agree(notice: str) -> None:
         agreeing.set()
         done.wait(LIMIT)
 
-    pulse.on_stop = agree
-    pulse.start()
+    heartbeat.on_stop = agree
+    heartbeat.start()
     with contextlib.ExitStack() as stack:
-        stack.callback(pulse.stop)
+        stack.callback(heartbeat.stop)
         stack.callback(done.set)
         store.key_value_set("bert_jax/stop", "asked")
         assert agreeing.wait(LIMIT)
@@ -221,8 +224,11 @@ def test_exchanges_leave_little_in_the_store():
     everyone = peers_of(store, 3)
     with ThreadPoolExecutor(3) as pool:
 
-        def work(peers: Peers) -> list[list[str]]:
-            return [peers.exchange("times", f"{peers.process_id} at {turn}") for turn in range(50)]
+        def work(peers: ProcessGroup) -> list[list[str]]:
+            return [
+                peers.all_gather_text("times", f"{peers.process_id} at {turn}")
+                for turn in range(50)
+            ]
 
         said = list(pool.map(work, everyone))
     assert said == [[[f"{p} at {turn}" for p in range(3)] for turn in range(50)]] * 3
@@ -231,19 +237,19 @@ def test_exchanges_leave_little_in_the_store():
 
 def test_what_is_being_written_when_a_run_fails_has_the_time_of_a_save(tmp_path, monkeypatch):
     """The deadline of saving ends a wait for a storage that hangs; without one it has no end."""
-    watch, doing, write = Watch(), [], orbax_io.write
+    clock, doing, write = ActivityClock(), [], orbax_io.write
 
     def writes_slowly(*what: object) -> None:
         end = time.monotonic() + LIMIT / 3
-        while watch.now()[0] != "save" and time.monotonic() < end:
+        while clock.now()[0] != "save" and time.monotonic() < end:
             time.sleep(0.01)
-        doing.append(watch.now()[0])
+        doing.append(clock.now()[0])
         write(*what)
 
     monkeypatch.setattr(orbax_io, "write", writes_slowly)
-    peers = alone(watch)
-    job = session.Job(peers, watch, Stops(peers, LIMIT))
-    checkpoints = Checkpoints(tmp_path, keeping(1))
+    peers = single_process_group(clock)
+    job = session.Job(peers, clock, PreemptionHandler(peers, LIMIT))
+    checkpoints = RunCheckpoints(tmp_path, keeping(1))
     with contextlib.ExitStack() as run:
         run.enter_context(pytest.raises(RuntimeError, match="the run fails"))
         run.enter_context(loop._closing(checkpoints, job))

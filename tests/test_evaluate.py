@@ -14,7 +14,7 @@ from bert_jax import cli
 from bert_jax.checkpoint.catalog import read_meta
 from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.store.store import TokenStore
-from bert_jax.metrics.step_metrics import Totals
+from bert_jax.metrics.step_metrics import SumAccumulator
 from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training import evaluate as evaluation
@@ -140,7 +140,7 @@ def test_a_limit_takes_the_same_rows_for_the_same_number(store):
 
 def test_sums_over_many_batches_stay_exact():
     """In float32 2**24 + 1 would be 2**24."""
-    totals = Totals()
+    totals = SumAccumulator()
     for count in (2**24, 1, 1):
         totals.add({"mlm": {"count": np.float32(count)}})
     assert totals.sums["mlm"]["count"] == 2**24 + 2

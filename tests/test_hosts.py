@@ -3,7 +3,7 @@
 import pytest
 
 from bert_jax.metrics import stragglers as hosts
-from bert_jax.metrics.stragglers import HostTimes, Stretch, fields, stragglers
+from bert_jax.metrics.stragglers import HostTimes, StepTimer, fields, stragglers
 
 
 def host(name: str, *, data: float = 0.01, device: float = 0.9, step: float = 1.0) -> HostTimes:
@@ -11,7 +11,7 @@ def host(name: str, *, data: float = 0.01, device: float = 0.9, step: float = 1.
 
 
 def test_a_stretch_gives_means_of_its_steps_and_begins_anew():
-    stretch = Stretch("host-1")
+    stretch = StepTimer("host-1")
     for data, device in ((0.1, 0.5), (0.3, 0.7)):
         stretch.add(data=data, device=device)
     times = stretch.take(1.0)

@@ -34,7 +34,7 @@ from bert_jax.data_pipeline.store.writer import StoredDocument, write_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, SpecialIds, Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.reporting import batch_view
-from bert_jax.training.batches import make_batches
+from bert_jax.training.batches import phase_batches
 from bert_jax.training.loop import pretrain
 from bert_jax.workdir import description as workdir
 
@@ -156,7 +156,7 @@ def test_sentencepiece_entries_are_joined_at_their_mark() -> None:
 
 def test_an_epoch_counts_every_row_once(store: TokenStore) -> None:
     config = small_config(store)
-    batches = make_batches(config, store, store.train, config.phases[0])
+    batches = phase_batches(config, store, store.train, config.phases[0])
     counts = count_examples(store, batches, 1 << 30)
     assert counts.rows == counts.examples == batches.rows_per_epoch
     assert counts.slots == batches.rows_per_epoch * 32
@@ -387,7 +387,7 @@ def test_a_later_phase_is_found_and_counted_from_its_start(store, tmp_path, caps
     out = tmp_path / "batch.npz"
     assert cli.main(["data", "batch", f"--workdir={tmp_path}", "--step=14", f"--out={out}"]) == 0
     assert "step 14: step 2 of config.phases[1], 4 rows" in capsys.readouterr().out
-    expected = make_batches(config, store, store.train, second).batch(2)
+    expected = phase_batches(config, store, store.train, second).batch(2)
     assert np.array_equal(np.load(out)["input_ids"], expected["input_ids"])
 
 

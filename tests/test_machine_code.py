@@ -118,7 +118,7 @@ def test_code_depends_on_its_file_and_on_what_that_imports(tmp_path, monkeypatch
     monkeypatch.setattr(numba_jit, "_PREFIX", "package")
     (tmp_path / "package" / "below").mkdir(parents=True)
     loops, draws, other = (
-        tmp_path / "package" / name for name in ("loops.py", "below/draws.py", "other.py")
+        tmp_path / "package" / name for name in ("loops.py", "below/counter_rng.py", "other.py")
     )
     loops.write_text("from package.below import draws\nimport package.loops, os\n")
 
@@ -147,7 +147,7 @@ def test_closures_are_not_kept(folder):
 
 PROCESS = """
 import sys
-from bert_jax.data_pipeline.random.draws import permute
+from bert_jax.data_pipeline.random.counter_rng import permute
 import numpy as np
 print(permute(np.uint64(7), np.arange(5), 5).tolist(), permute.stats.cache_hits.total())
 """

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.masking import MaskingSpec, Slots, budget, empty_notes, mask_example
-from bert_jax.data_pipeline.random import draws
+from bert_jax.data_pipeline.masking import MaskingSpec, Slots, budget, empty_scratch, mask_example
+from bert_jax.data_pipeline.random import counter_rng
 
 CLS, SEP, MASK, VOCAB = 101, 102, 103, 30522
 SIGMAS = 4.4
@@ -20,7 +20,7 @@ def masked(ids, spec, key, vocab_size=VOCAB):
     """(masked ids, positions, labels) of one example that stands alone."""
     ids = np.array(ids, np.int32)
     places = np.flatnonzero((ids != CLS) & (ids != SEP)).astype(np.int32)
-    rule, notes = spec.rule(MASK, vocab_size, len(ids)), empty_notes(len(ids))
+    rule, notes = spec.rule(MASK, vocab_size, len(ids)), empty_scratch(len(ids))
     notes.places[: len(places)] = places
     wanted = min(budget(rule, len(ids), len(places)), len(places))
     positions, labels = np.full(wanted, -1, np.int32), np.full(wanted, -1, np.int32)
@@ -64,9 +64,9 @@ def test_every_example_has_a_prediction():
 
 def test_default_limits_are_the_originals():
     rule = MaskingSpec(20).rule(MASK, VOCAB, 128)
-    assert rule.mask_limit == draws.threshold(0.8)
-    assert rule.keep_limit == draws.threshold(0.5)
-    assert rule.random_limit == draws.threshold(0.9)
+    assert rule.mask_limit == counter_rng.threshold(0.8)
+    assert rule.keep_limit == counter_rng.threshold(0.5)
+    assert rule.random_limit == counter_rng.threshold(0.9)
 
 
 @pytest.mark.parametrize(

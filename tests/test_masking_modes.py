@@ -14,7 +14,7 @@ from masked_examples import SPECIAL, make_example, make_rows
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.masking import MODES, MaskingSpec
 from bert_jax.data_pipeline.masking.spec import cumulative_limits
-from bert_jax.data_pipeline.random import draws
+from bert_jax.data_pipeline.random import counter_rng
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
 VOCAB = 60
@@ -361,7 +361,7 @@ def test_unigram_random_ids_come_as_often_as_in_the_text():
 def test_limits_are_exact():
     limits = cumulative_limits([0, 1, 0, 2, 0])
     assert limits.tolist() == [0, -(-(2**63) // 3), -(-(2**63) // 3), 2**63, 2**63]
-    assert cumulative_limits([5]).tolist() == [draws.threshold(1.0)]
+    assert cumulative_limits([5]).tolist() == [counter_rng.threshold(1.0)]
 
 
 @pytest.mark.parametrize(

@@ -22,11 +22,11 @@ from test_cli import TINY
 from test_step import ALL_AT_ONCE, CORPUS, mesh_of, place, rows_of, small
 
 from bert_jax import cli, errors
-from bert_jax.checkpoint.manager import Checkpoints, load_params
+from bert_jax.checkpoint.manager import RunCheckpoints, load_params
 from bert_jax.config.schema import CheckpointConfig, Config
 from bert_jax.config.serialization import to_dict
 from bert_jax.metrics import records as metrics
-from bert_jax.metrics.step_metrics import Skipped, StepReport
+from bert_jax.metrics.step_metrics import SkippedStep, StepMetrics
 from bert_jax.objectives.total import summarize
 from bert_jax.reporting import html, run_page, status, status_text
 from bert_jax.runtime import console
@@ -169,10 +169,10 @@ def test_going_on_from_a_checkpoint_gives_the_same_bits(
     keep = CheckpointConfig(
         every_steps=1, keep=1, keep_every_steps=0, keep_best=False, write_attempts=1
     )
-    checkpoints = Checkpoints(tmp_path, keep)
+    checkpoints = RunCheckpoints(tmp_path, keep)
     checkpoints.save(plain.on_devices(states[stop - 1]), {})
     checkpoints.close()
-    checkpoints = Checkpoints(tmp_path, keep)
+    checkpoints = RunCheckpoints(tmp_path, keep)
     restored, _ = checkpoints.restore_newest(plain.program.abstract)
     checkpoints.close()
     resumed, _ = plain.run(restored, kinds[stop:])
@@ -218,9 +218,9 @@ def test_a_rate_that_throws_the_parameters_away_ends_at_the_limit() -> None:
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(states[-1]["params"]))
 
 
-def report_of(said: Sequence[Any], first: int = 0) -> tuple[StepReport, list[list[Skipped]]]:
+def report_of(said: Sequence[Any], first: int = 0) -> tuple[StepMetrics, list[list[SkippedStep]]]:
     """A report that was told of some steps, and what it found after each."""
-    made = StepReport(CORPUS.sources, flops=1.0, peak=None)
+    made = StepMetrics(CORPUS.sources, flops=1.0, peak=None)
     found = []
     for step, one in enumerate(said, first):
         made.add(one, step)
@@ -236,8 +236,8 @@ def strictly(text: str) -> Any:
 def test_a_report_leaves_skipped_steps_out_and_names_them_one_step_late(plain: Steps) -> None:
     _, said = plain.run(plain.first, [GOOD, BAD, GOOD, BAD])
     made, found = report_of(said, first=40)
-    assert found == [[], [], [Skipped(41, 1)], []]
-    assert made.skipped(wait=True) == [Skipped(43, 1)]
+    assert found == [[], [], [SkippedStep(41, 1)], []]
+    assert made.skipped(wait=True) == [SkippedStep(43, 1)]
     assert made.skipped(wait=True) == []
     with made.paused():
         scalars = made.take()
@@ -292,7 +292,7 @@ def test_a_figure_that_is_not_finite_is_null_in_a_record() -> None:
 
 
 def test_the_line_of_the_end_says_what_to_do() -> None:
-    line = Skipped(14, 10).stop("run", 16)
+    line = SkippedStep(14, 10).stop("run", 16)
     for said in (
         "steps 5 to 14", "max_nonfinite_steps=10", "parameters are those of step 5",
         "saved as step 16 in run", "bert-jax data batch --workdir=run --step=5",
@@ -300,7 +300,7 @@ def test_the_line_of_the_end_says_what_to_do() -> None:
     ):  # fmt: skip
         assert said in line
     assert "\n" not in line
-    assert Skipped(7, 1).stop("run", 8).startswith("step 7: ")
+    assert SkippedStep(7, 1).stop("run", 8).startswith("step 7: ")
 
 
 @pytest.mark.slow

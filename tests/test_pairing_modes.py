@@ -13,7 +13,7 @@ from test_pairing import addressed, pairs_of, share, split_of
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.pairing.blocks import dropped
 from bert_jax.data_pipeline.plan.plan import PlanSpec, make_plan
-from bert_jax.data_pipeline.random import draws
+from bert_jax.data_pipeline.random import counter_rng
 
 BLOCK_MODES = ("full_sentences", "doc_sentences", "single")
 
@@ -36,7 +36,7 @@ EXTREMES = [
 
 
 def key_of(spec, epoch):
-    return original.stream_key(spec.seed, spec.phase, epoch, draws.PAIRING)
+    return original.stream_key(spec.seed, spec.phase, epoch, counter_rng.PAIRING)
 
 
 def original_swaps(documents, spec, epoch):

@@ -13,7 +13,7 @@ from bert_jax.data_pipeline.masking import MaskingSpec
 from bert_jax.data_pipeline.pairing.blocks import dropped
 from bert_jax.data_pipeline.plan.packing import packing_bound
 from bert_jax.data_pipeline.plan.plan import PlanSpec, make_plan
-from bert_jax.data_pipeline.random import draws
+from bert_jax.data_pipeline.random import counter_rng
 from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
@@ -101,7 +101,7 @@ def pairs_of_documents(split, spec, epoch):
 def test_a_tenth_of_the_documents_are_cut_short(split):
     documents, epochs, cut = len(split.document_lengths), 20, 0
     for epoch in range(epochs):
-        key = original.stream_key(0, 0, epoch, draws.PAIRING)
+        key = original.stream_key(0, 0, epoch, counter_rng.PAIRING)
         rngs = [original.PairDraws(original.fold(key, d)) for d in range(documents)]
         is_short = np.array([rng.random() < 0.1 for rng in rngs])
         cut += is_short.sum()

@@ -15,12 +15,12 @@ from corpus import small_store, two_phases
 from signals import ASKING, dispositions
 
 from bert_jax.distributed import preemption
-from bert_jax.distributed.cluster import Place
-from bert_jax.distributed.peers import Peers, alone
-from bert_jax.distributed.preemption import StopRequestedError, Stops
-from bert_jax.distributed.rendezvous import Met
+from bert_jax.distributed.cluster import ProcessTopology
+from bert_jax.distributed.peers import ProcessGroup, single_process_group
+from bert_jax.distributed.preemption import PreemptionHandler, StopRequestedError
+from bert_jax.distributed.rendezvous import Roster
 from bert_jax.errors import LOST, STOPPED, StoppedError
-from bert_jax.runtime.activity import Watch
+from bert_jax.runtime.activity import ActivityClock
 from bert_jax.training.loop import pretrain
 from bert_jax.training.profiling import Profiler
 
@@ -57,7 +57,7 @@ class _EndError(Exception):
     """A process would be gone here."""
 
 
-class _Ending:
+class _Exit:
     """Notes how the process would end, and ends the thread that it is told by."""
 
     def __init__(self) -> None:
@@ -70,53 +70,59 @@ class _Ending:
         raise _EndError
 
 
-def processes(count: int, grace: float = LIMIT) -> list[Stops]:
+def processes(count: int, grace: float = LIMIT) -> list[PreemptionHandler]:
     """So many processes that share a store."""
     store, hosts = _Store(), tuple(f"host-{i}" for i in range(count))
     return [
-        Stops(
-            Peers(Place("", count, i), Met(hosts, {}), Watch(), store, barrier=LIMIT),
+        PreemptionHandler(
+            ProcessGroup(
+                ProcessTopology("", count, i),
+                Roster(hosts, {}),
+                ActivityClock(),
+                store,
+                barrier=LIMIT,
+            ),
             grace,
-            _Ending(),  # type: ignore[arg-type]
+            _Exit(),  # type: ignore[arg-type]
         )
         for i in range(count)
     ]
 
 
-def pieces(stops: Stops) -> int:
+def pieces(handler: PreemptionHandler) -> int:
     """Works until it must not begin another piece; how many it did."""
     for done in range(100):
         try:
-            stops.begin()
+            handler.begin()
         except StopRequestedError:
             return done
-    pytest.fail("nothing stops this process")
+    pytest.fail("nothing handler this process")
 
 
 @pytest.mark.parametrize("begun", [(3, 3), (3, 4), (1, 5, 2)])
 def test_all_stop_where_the_one_that_is_furthest_is(begun):
     everyone = processes(len(begun))
-    for stops, count in zip(everyone, begun, strict=True):
+    for handler, count in zip(everyone, begun, strict=True):
         for _ in range(count):
-            stops.begin()
+            handler.begin()
     everyone[1].request("SIGTERM to host-1")
     with ThreadPoolExecutor(len(begun)) as pool:
-        list(pool.map(lambda stops: stops.agree("SIGTERM to host-1"), everyone))
+        list(pool.map(lambda handler: handler.agree("SIGTERM to host-1"), everyone))
         left = list(pool.map(pieces, everyone))
     assert [count + more for count, more in zip(begun, left, strict=True)] == [max(begun)] * len(
         begun
     )
-    for stops in everyone:
+    for handler in everyone:
         with pytest.raises(StopRequestedError):
-            stops.check()
-        assert stops.why == "SIGTERM to host-1"
+            handler.check()
+        assert handler.why == "SIGTERM to host-1"
 
 
 def test_nobody_begins_a_piece_while_they_agree():
     """Else the one that said three could have begun a fourth."""
     first, second = processes(2)
-    for stops in (first, second):
-        stops.begin()
+    for handler in (first, second):
+        handler.begin()
     with ThreadPoolExecutor(3) as pool:
         agreeing = pool.submit(first.agree, "a notice")
         until(lambda: first.why, "agreement begun")
@@ -130,11 +136,11 @@ def test_nobody_begins_a_piece_while_they_agree():
 
 
 def test_before_the_first_piece_a_process_leaves_at_once():
-    (stops,) = processes(1)
+    (handler,) = processes(1)
     with pytest.raises(_EndError):
-        stops.request("SIGTERM to host-0")
+        handler.request("SIGTERM to host-0")
     line = "SIGTERM to host-0: stopped before the first step, nothing is lost"
-    assert stops._ending.ends == [(STOPPED, line)]
+    assert handler._process_exit.ends == [(STOPPED, line)]
 
 
 def test_the_grace_period_ends_who_did_not_save():
@@ -142,34 +148,34 @@ def test_the_grace_period_ends_who_did_not_save():
     first.begin()
     first.request("SIGTERM to host-0")
     first.agree("SIGTERM to host-0")  # and the other one never answers
-    until(lambda: first._ending.ends, "end")
-    ((code, line),) = first._ending.ends
+    until(lambda: first._process_exit.ends, "end")
+    ((code, line),) = first._process_exit.ends
     assert code == LOST
     assert line.startswith("host-0 (process 0): asked to stop (SIGTERM to host-0), but not saved")
     assert "config.deadlines.grace" in line
-    assert not second._ending.ends
+    assert not second._process_exit.ends
 
 
 def test_asking_again_changes_nothing():
-    (stops,) = processes(1)
-    stops.begin()
+    (handler,) = processes(1)
+    handler.begin()
     for why in ("SIGTERM", "a notice"):
-        stops.request(why)
-    assert stops.why == "SIGTERM"
-    assert pieces(stops) == 0
+        handler.request(why)
+    assert handler.why == "SIGTERM"
+    assert pieces(handler) == 0
 
 
 # Signals, to the process of the tests itself
 
 
 @pytest.fixture
-def listening() -> Iterator[Stops]:
+def listening() -> Iterator[PreemptionHandler]:
     """A run inside another program: no process is ended."""
-    stops = Stops(alone(Watch()), LIMIT)
-    stops.begin()
+    handler = PreemptionHandler(single_process_group(ActivityClock()), LIMIT)
+    handler.begin()
     with dispositions(lambda number: _untouched):
-        with stops.listening(lambda line: None):
-            yield stops
+        with handler.listening(lambda line: None):
+            yield handler
         assert [signal.getsignal(number) for number in ASKING] == [_untouched] * len(ASKING)
 
 
@@ -192,20 +198,20 @@ def test_the_first_signal_interrupts_nothing(number, listening):
 
 @pytest.mark.parametrize("ignored", [[signal.SIGHUP], [signal.SIGINT, signal.SIGHUP]])
 def test_a_signal_that_was_ignored_stays_ignored(ignored):
-    """nohup, a shell's background job: a line says so, and another signal stops the run."""
-    stops, lines = Stops(alone(Watch()), LIMIT), []
-    stops.begin()
+    """nohup, a shell's background job: a line says so, and another signal handler the run."""
+    handler, lines = PreemptionHandler(single_process_group(ActivityClock()), LIMIT), []
+    handler.begin()
     with dispositions(lambda number: signal.SIG_IGN if number in ignored else _untouched):
-        with stops.listening(lines.append):
+        with handler.listening(lines.append):
             for number in ignored:
                 os.kill(os.getpid(), number)
                 assert signal.getsignal(number) == signal.SIG_IGN
             os.kill(os.getpid(), signal.SIGTERM)
-            until(lambda: stops.why, "request")
+            until(lambda: handler.why, "request")
         assert all(signal.getsignal(number) == signal.SIG_IGN for number in ignored)
     names = ", ".join(number.name for number in ignored)
     assert lines[0] == f"{names}: ignored since the start, and by this run"
-    assert stops.why.startswith("SIGTERM")
+    assert handler.why.startswith("SIGTERM")
     assert len(lines) == 2
 
 
@@ -271,21 +277,21 @@ def machine(monkeypatch) -> Iterator[Callable]:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # the server is this machine's own
     servers, runs = [], []
 
-    def machine(says: dict[str, str], status: int = 200) -> Stops:
+    def machine(says: dict[str, str], status: int = 200) -> PreemptionHandler:
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), notices(says, status))
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         servers.append((server, thread))
         monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_port}")
-        stops = Stops(alone(Watch()), LIMIT)
-        stops.begin()
-        stops.watch_machine()
-        runs.append(stops)
-        return stops
+        handler = PreemptionHandler(single_process_group(ActivityClock()), LIMIT)
+        handler.begin()
+        handler.watch_machine()
+        runs.append(handler)
+        return handler
 
     yield machine
-    for stops in runs:
-        stops.request("the test is over")
+    for handler in runs:
+        handler.request("the test is over")
     for server, thread in servers:
         server.shutdown()
         server.server_close()
@@ -301,23 +307,23 @@ WELL = {"maintenance-event": "NONE", "preempted": "FALSE"}
 )
 def test_a_notice_is_a_request(name, said, machine):
     says = dict(WELL)
-    stops = machine(says)
-    stops.begin()
+    handler = machine(says)
+    handler.begin()
     says[name] = said
-    until(lambda: stops.why, "request")
-    assert stops.why == f"{name} {said} of {stops.peers.name(0)}"
+    until(lambda: handler.why, "request")
+    assert handler.why == f"{name} {said} of {handler.peers.name(0)}"
 
 
 @pytest.mark.parametrize(("says", "status"), [(WELL, 200), (WELL, 503), ({}, 200)])
 def test_no_notice_no_request(says, status, machine):
     """All is well, or the server fails, or it is none: the run goes on, and goes on asking."""
     says = dict(says)
-    stops = machine(says, status)
+    handler = machine(says, status)
     time.sleep(0.2)  # nothing is to happen, ten times
-    assert not stops.why
+    assert not handler.why
     if status == 200:
         says["preempted"] = "TRUE"
-        until(lambda: stops.why, "request")
+        until(lambda: handler.why, "request")
 
 
 # Compilation

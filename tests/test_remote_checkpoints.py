@@ -24,7 +24,7 @@ from saving_process import STEPS, keeping, over, state_of
 from bert_jax.checkpoint import catalog
 from bert_jax.checkpoint import manager as checkpoint
 from bert_jax.checkpoint.catalog import DamagedError, all_steps, complete_steps, list_quarantined
-from bert_jax.checkpoint.manager import Checkpoints
+from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.storage import remote
 from bert_jax.errors import StorageError
@@ -57,20 +57,20 @@ def server(monkeypatch) -> Iterator[Emulator]:
         yield emulator
 
 
-def save(checkpoints: Checkpoints, step: int) -> None:
+def save(checkpoints: RunCheckpoints, step: int) -> None:
     checkpoints.save(jax.tree.map(jnp.asarray, state_of(step)), {"about": step})
     checkpoints.wait()
 
 
 def three_saves(count: int = 9) -> None:
-    checkpoints = Checkpoints(RUN, keeping(count))
+    checkpoints = RunCheckpoints(RUN, keeping(count))
     for step in STEPS:
         save(checkpoints, step)
 
 
 def restored(*, strict: bool = False) -> int:
     """The step that is used, all its bits as saved."""
-    found = Checkpoints(RUN, keeping(9)).restore_newest(ABSTRACT, strict=strict)
+    found = RunCheckpoints(RUN, keeping(9)).restore_newest(ABSTRACT, strict=strict)
     assert found is not None
     step = found[1]["step"]
     for x, y in zip(jax.tree.leaves(found[0]), jax.tree.leaves(state_of(step)), strict=True):
@@ -144,7 +144,7 @@ def test_what_is_damaged_is_set_aside_and_the_one_before_used(damage, server, ca
     assert f"moved to {RUN}/quarantine/12" in out
     assert not objects(server, "checkpoints/12")
     assert restored() == 7
-    save(Checkpoints(RUN, keeping(9)), 12)  # the name is free again
+    save(RunCheckpoints(RUN, keeping(9)), 12)  # the name is free again
     assert restored() == 12
 
 
@@ -153,7 +153,7 @@ def test_what_a_killed_process_left_is_removed_and_what_was_complete_stays(serve
     server.delete("bucket", "run/checkpoints/12/commit_success.txt")
     for step in (7, 12):
         server.write("bucket", f"run/checkpoints/{step}.unfinished", b"")
-    Checkpoints(RUN, keeping(9))
+    RunCheckpoints(RUN, keeping(9))
     assert all_steps(RUN) == complete_steps(RUN) == [3, 7]
     assert not objects(server, "unfinished")
 
@@ -215,18 +215,24 @@ def test_a_bucket_that_may_not_be_listed_is_no_empty_folder(server):
     """Or the run would begin anew, over what is there."""
     three_saves()
     server.faults.denied = frozenset({"bucket"})
-    for look in (all_steps, complete_steps, list_quarantined, catalog.health, catalog.list_saved):
+    for look in (
+        all_steps,
+        complete_steps,
+        list_quarantined,
+        catalog.health,
+        catalog.list_checkpoints,
+    ):
         with pytest.raises(StorageError, match=r"cannot be read \(no permission\)"):
             look(RUN)
     with pytest.raises(StorageError, match="cannot be read"):
-        Checkpoints(RUN, keeping(9))
+        RunCheckpoints(RUN, keeping(9))
     server.faults.denied = frozenset()
     assert restored() == 12
 
 
 @pytest.mark.parametrize("status", [403, 507])
 def test_a_bucket_that_takes_nothing_ends_the_run_and_loses_nothing(status, server, capsys):
-    checkpoints = Checkpoints(RUN, keeping(9, attempts=3))
+    checkpoints = RunCheckpoints(RUN, keeping(9, attempts=3))
     save(checkpoints, 3)
     server.faults.refuse_writes = status
     with pytest.raises(StorageError, match=r"7: cannot be written after 3 .*up to step 3"):
@@ -234,13 +240,13 @@ def test_a_bucket_that_takes_nothing_ends_the_run_and_loses_nothing(status, serv
     assert capsys.readouterr().out.count("warning: ") == 2
     assert restored() == 3
     server.faults.refuse_writes = 0
-    save(Checkpoints(RUN, keeping(9)), 7)
+    save(RunCheckpoints(RUN, keeping(9)), 7)
     assert restored() == 7
 
 
 def test_a_bucket_that_is_full_for_a_while_is_waited_for(server, monkeypatch, capsys):
     """Full after some objects of the checkpoint, which cannot be removed either at first."""
-    checkpoints = Checkpoints(RUN, keeping(9, attempts=3))
+    checkpoints = RunCheckpoints(RUN, keeping(9, attempts=3))
     save(checkpoints, 3)
     server.faults.refuse_names = "7/commit_success.txt"
 
@@ -294,10 +300,10 @@ def test_errors_are_told_apart():
         ValueError("NOT_FOUND: no such key [http_response_code='404']"),
         KeyError("x"),
     ]
-    assert all(remote.is_away(error) and remote.may_pass(error) for error in passing)
-    assert all(remote.is_away(error) for error in lasting)
-    assert not any(remote.may_pass(error) for error in lasting)
-    assert not any(remote.is_away(error) for error in damaged)
+    assert all(remote.is_unreachable(error) and remote.is_retryable(error) for error in passing)
+    assert all(remote.is_unreachable(error) for error in lasting)
+    assert not any(remote.is_retryable(error) for error in lasting)
+    assert not any(remote.is_unreachable(error) for error in damaged)
 
 
 def test_what_a_client_says_of_its_credentials_is_not_said_again():

@@ -9,7 +9,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 import pytest
 
 from bert_jax.distributed import rendezvous
-from bert_jax.distributed.rendezvous import Guest, Met, meet, split_address
+from bert_jax.distributed.rendezvous import Registration, Roster, split_address
+from bert_jax.distributed.rendezvous import rendezvous as meet
 from bert_jax.errors import LostError, UserError
 
 pytestmark = pytest.mark.processes  # they wait for deadlines
@@ -26,13 +27,13 @@ def address() -> str:
 @pytest.fixture
 def start(address):
     """Starts a process; its result is a future."""
-    started: list[Future[Met]] = []
+    started: list[Future[Roster]] = []
     with ThreadPoolExecutor(8) as pool:
 
         def start(
             process: int, count: int, timeout: float = 20.0, about: Mapping[str, str] = ABOUT
-        ) -> Future[Met]:
-            guest = Guest(process, count, f"host-{process}", about)
+        ) -> Future[Roster]:
+            guest = Registration(process, count, f"host-{process}", about)
             say = lambda line: None  # noqa: E731
             started.append(pool.submit(meet, address, guest, timeout=timeout, say=say))
             return started[-1]
@@ -77,7 +78,9 @@ def test_the_port_is_free_again_once_all_have_met(start, address):
 
 
 def test_one_process_meets_nobody():
-    assert meet("127.0.0.1:1", Guest(0, 1, "here", ABOUT), timeout=0.1) == Met(("here",), {})
+    assert meet("127.0.0.1:1", Registration(0, 1, "here", ABOUT), timeout=0.1) == Roster(
+        ("here",), {}
+    )
 
 
 def test_who_is_missing_and_who_is_there_is_said_by_name(start):
@@ -90,7 +93,7 @@ def test_who_is_missing_and_who_is_there_is_said_by_name(start):
 def test_a_process_that_went_away_is_missing_again(start, address):
     first = start(0, 3, timeout=3)
     with connected(address) as gone:
-        gone.sendall(Guest(1, 3, "host-1", ABOUT).line())
+        gone.sendall(Registration(1, 3, "host-1", ABOUT).line())
     with pytest.raises(LostError, match="missing: process 1, 2"):
         first.result()
 
@@ -113,7 +116,7 @@ def test_who_cannot_reach_process_0_says_so_before_the_deadline(address, monkeyp
     """Else a mistyped address is ten minutes of silence."""
     monkeypatch.setattr(rendezvous, "_BETWEEN", 0.1)
     said: list[str] = []
-    guest = Guest(1, 2, "host-1", ABOUT)
+    guest = Registration(1, 2, "host-1", ABOUT)
     with pytest.raises(LostError):
         meet(address, guest, timeout=2, say=said.append)
     assert f"process 1 (host-1): nobody answers at {address} yet" in said
@@ -147,7 +150,7 @@ def test_strangers_on_the_port_do_no_harm(start, address, said):
 
 
 def test_a_taken_port_is_one_line(address):
-    guest = Guest(0, 2, "host-0", ABOUT)
+    guest = Registration(0, 2, "host-0", ABOUT)
     with (
         socket.create_server(split_address(address)),
         pytest.raises(UserError, match=rf"cannot listen on {address} \([^(]*\);.*a free port"),
@@ -166,6 +169,6 @@ def test_a_coordinator_may_be_ipv6():
 
 
 def test_a_guest_says_one_line():
-    line = Guest(1, 2, "host\n1", ABOUT).line()
+    line = Registration(1, 2, "host\n1", ABOUT).line()
     assert line.count(b"\n") == 1
     assert json.loads(line)["host"] == "host\n1"

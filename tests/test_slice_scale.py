@@ -121,7 +121,7 @@ def compile_case(
     """A step of two layers of `base`, with dropout, on a slice."""
     from bert_jax.aot import lower, topology
     from bert_jax.aot.cost import analysis
-    from bert_jax.aot.cost.memory import Held
+    from bert_jax.aot.cost.memory import ResidentBytes
     from bert_jax.config.files import load
     from bert_jax.launch.hardware import slices
     from bert_jax.parallel.mesh import make_mesh
@@ -143,7 +143,7 @@ def compile_case(
     )  # fmt: skip
     laid = make_mesh(config.mesh, topology.devices(of))
     built = lower.build(config, laid)
-    held = Held.of(built, lower.batch_of(config, phase, built))
+    held = ResidentBytes.of(built, lower.batch_of(config, phase, built))
     text = lower.lower(config, phase, laid, built).compile().as_text() or ""
     accelerator = of.generation.accelerator
     found = analysis.analyse(text, mesh_shape=dict(laid.shape), accelerator=accelerator)

@@ -17,7 +17,7 @@ from flax import nnx
 from jax.extend.core import jaxprs_in_params
 
 from bert_jax import cli
-from bert_jax.checkpoint.manager import Checkpoints
+from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.config.schema import Config
 from bert_jax.errors import UserError
 from bert_jax.metrics import flops, records
@@ -55,7 +55,7 @@ def folder_of_a_run(path: Path, config: Config, done: int, *, age: float = 0.0) 
     }
     claim.claim(epath.Path(path), description, resuming_at=None)
     speed = {"step_seconds": 0.5, "tokens_per_second": 1000.0}
-    checkpoints = Checkpoints(path, config.checkpoint, config.phase_ends)
+    checkpoints = RunCheckpoints(path, config.checkpoint, config.phase_ends)
     with (path / "metrics.jsonl").open("w") as log:
         for step in range(10, done + 1, 10):
             phase = config.phase_at(step - 1)[0]
@@ -240,7 +240,7 @@ def test_a_killed_trainer_is_known_at_once(config, tmp_path):
 
 def test_a_trainer_that_has_gone_quiet_is_told_from_one_that_is_gone(config, tmp_path):
     run = folder_of_a_run(tmp_path / "run", config, 30, age=7200)
-    with lock.held(run):
+    with lock.lock(run):
         status = read(run)
         assert (status.working, status.late) == (True, True)
         assert "at work, but last record 2 h ago: " in render(status)

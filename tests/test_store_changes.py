@@ -18,7 +18,7 @@ from bert_jax.data_pipeline.plan import cache
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.errors import StorageError
 from bert_jax.metrics import records
-from bert_jax.training.batches import make_batches
+from bert_jax.training.batches import phase_batches
 from bert_jax.training.loop import pretrain
 from bert_jax.training.progress import RunDisplay
 
@@ -58,9 +58,9 @@ def store(tmp_path) -> TokenStore:
 @pytest.mark.parametrize(("change", "says"), CHANGES.values(), ids=CHANGES)
 def test_no_batch_is_made_of_a_store_that_changed(change, says, store):
     config = small_config(store)
-    batches = make_batches(config, store, store.train, config.phases[0])
+    batches = phase_batches(config, store, store.train, config.phases[0])
     before = batches.batch(0)
-    held_out = make_batches(config, store, store.held_out, config.phases[0])
+    held_out = phase_batches(config, store, store.held_out, config.phases[0])
     change(store.path / "train" / "tokens.npy")
     for make in (batches.batch, batches.once):
         with pytest.raises(StorageError, match=says) as error:
@@ -98,7 +98,7 @@ def test_a_plan_of_a_store_that_changes_meanwhile_is_not_kept(store, tmp_path, m
 
     monkeypatch.setattr(cache, "plan_epoch", plan)
     with pytest.raises(StorageError, match=r"train/sentence_lengths\.npy"):
-        make_batches(config, store, store.train, config.phases[0])
+        phase_batches(config, store, store.train, config.phases[0])
     assert list((tmp_path / "cache").iterdir()) == []
 
 
@@ -131,7 +131,7 @@ def test_a_run_ends_with_a_line_and_keeps_no_garbage(step, store, tmp_path, monk
 PROCESS = """
 import os, sys, threading
 import numpy as np
-from bert_jax.data_pipeline.random.draws import permute
+from bert_jax.data_pipeline.random.counter_rng import permute
 from bert_jax.data_pipeline.store.store import open_store
 from bert_jax.data_pipeline.store.watched_files import exit_if_cut
 folder, how = sys.argv[1:]

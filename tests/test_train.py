@@ -22,7 +22,7 @@ from bert_jax.objectives.total import Corpus
 from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.reporting import status
-from bert_jax.training.batches import make_batches
+from bert_jax.training.batches import phase_batches
 from bert_jax.training.loop import pretrain
 from bert_jax.training.step import StepFunctions, make_step_functions
 
@@ -48,7 +48,7 @@ def parameters(workdir: Path, step: int | None = None) -> list[tuple[str, np.nda
 def steps_on(config: Config, store: TokenStore, devices: int, steps: int) -> tuple[list, int]:
     """Losses of the first steps on a number of devices, and how often the step compiled."""
     mesh = make_mesh(config.mesh, jax.devices()[:devices])
-    batches = make_batches(config, store, store.train, config.phases[0])
+    batches = phase_batches(config, store, store.train, config.phases[0])
     losses = []
     with jax.set_mesh(mesh):
         program = make_step_functions(config, mesh, Corpus.of(store))
@@ -283,7 +283,7 @@ def test_equal_phases_see_different_batches(store, phases_config):
     phases = (phases_config.phases[1], dataclasses.replace(phases_config.phases[1]))
     config = dataclasses.replace(phases_config, phases=phases)
     first, second = (
-        make_batches(config, store, store.train, phase).batch(0)["input_ids"] for phase in phases
+        phase_batches(config, store, store.train, phase).batch(0)["input_ids"] for phase in phases
     )
     assert not np.array_equal(first, second)
 
@@ -294,7 +294,7 @@ def test_records_say_their_phase(whole, store, phases_config):
     assert [(r["step"], r["phase"]) for r in held_out] == [(6, 0), (12, 1)]
     rows = json.loads((whole / "config.json").read_text())["data"]["rows_per_epoch"]
     assert rows == [
-        make_batches(phases_config, store, store.train, phase).rows_per_epoch
+        phase_batches(phases_config, store, store.train, phase).rows_per_epoch
         for phase in phases_config.phases
     ]
     assert rows[0] > rows[1]

@@ -12,7 +12,7 @@ from corpus import small_config, small_store
 
 from bert_jax.config.schema import DeadlineConfig
 from bert_jax.errors import LOST, STOPPED
-from bert_jax.runtime.activity import ACTIVITIES, Watch
+from bert_jax.runtime.activity import ACTIVITIES, ActivityClock
 
 LIMIT = 60.0  # seconds
 
@@ -28,9 +28,10 @@ def program(deadlines: DeadlineConfig, body: str, **changes: float) -> tuple[int
     start = f"""
 import sys, threading, time
 from bert_jax.config.schema import DeadlineConfig
-from bert_jax.distributed.watchdog import Ending, Watch, Watchdog
-watch, ending = Watch(), Ending("host-7")
-watchdog = Watchdog(watch, DeadlineConfig(**{values}), "host-7", ending)
+from bert_jax.distributed.watchdog import ProcessExit, Watchdog
+from bert_jax.runtime.activity import ActivityClock
+clock, process_exit = ActivityClock(), ProcessExit("host-7")
+watchdog = Watchdog(clock, DeadlineConfig(**{values}), "host-7", process_exit)
 watchdog.start()
 """
     done = subprocess.run(
@@ -49,39 +50,39 @@ watchdog.start()
 def test_the_account_is_exclusive_and_complete(monkeypatch):
     clock = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    watch = Watch()
+    clock = ActivityClock()
     clock[0] += 1
-    with watch.doing("step"):
+    with clock.activity("step"):
         clock[0] += 2
-        with watch.doing("barrier"):
+        with clock.activity("barrier"):
             clock[0] += 4
-            assert watch.now() == ("barrier", 4.0)
-        assert watch.now() == ("step", 0.0)  # its deadline starts anew
+            assert clock.now() == ("barrier", 4.0)
+        assert clock.now() == ("step", 0.0)  # its deadline starts anew
         clock[0] += 8
     clock[0] += 16
-    seconds = watch.seconds()
+    seconds = clock.seconds()
     assert {k: v for k, v in seconds.items() if v} == {"other": 17, "step": 10, "barrier": 4}
     assert sum(seconds.values()) == clock[0] - 100
     assert tuple(seconds) == ACTIVITIES
 
 
 def test_what_is_left_by_an_error_is_left():
-    watch = Watch()
-    with pytest.raises(ValueError, match="no"), watch.doing("data"):
+    clock = ActivityClock()
+    with pytest.raises(ValueError, match="no"), clock.activity("data"):
         raise ValueError("no")
-    assert watch.now()[0] == "other"
+    assert clock.now()[0] == "other"
 
 
 def test_progress_starts_the_deadline_anew(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    watch = Watch()
-    with watch.doing("evaluate"):
+    clock = ActivityClock()
+    with clock.activity("evaluate"):
         clock[0] += 5
-        watch.progress()
+        clock.progress()
         clock[0] += 1
-        assert watch.now() == ("evaluate", 1.0)
-    assert watch.seconds()["evaluate"] == 6.0
+        assert clock.now() == ("evaluate", 1.0)
+    assert clock.seconds()["evaluate"] == 6.0
 
 
 def test_every_activity_but_other_has_a_deadline(deadlines):
@@ -102,8 +103,8 @@ def reads_for_ever():
 def sleeps_elsewhere():
     threading.Event().wait()
 threading.Thread(target=sleeps_elsewhere, daemon=True).start()
-watch.step = 5
-with watch.doing({activity!r}):
+clock.step = 5
+with clock.activity({activity!r}):
     reads_for_ever()
 """
     code, _, err = program(deadlines, body, **{activity: 0.5})
@@ -123,12 +124,12 @@ def test_what_goes_well_is_left_alone(deadlines):
     """Many short pieces, and a long one that makes progress."""
     body = """
 for _ in range(8):
-    with watch.doing("step"):
+    with clock.activity("step"):
         time.sleep(0.3)
-with watch.doing("evaluate"):
+with clock.activity("evaluate"):
     for _ in range(8):
         time.sleep(0.3)
-        watch.progress()
+        clock.progress()
 print("done")
 """
     code, out, err = program(deadlines, body, step=2.0, evaluate=2.0)
@@ -138,10 +139,10 @@ print("done")
 @pytest.mark.processes
 def test_the_first_reason_wins_and_all_hear_of_it(deadlines):
     body = """
-ending.before.append(lambda code, line: 1 / 0)
-ending.before.append(lambda code, line: (print(code, line, flush=True), time.sleep(0.5)))
+process_exit.before.append(lambda code, line: 1 / 0)
+process_exit.before.append(lambda code, line: (print(code, line, flush=True), time.sleep(0.5)))
 for number in (1, 2, 3):
-    threading.Thread(target=ending.end, args=(42, f"reason {number}")).start()
+    threading.Thread(target=process_exit.end, args=(42, f"reason {number}")).start()
     time.sleep(0.1)
 time.sleep(60)
 """
@@ -154,25 +155,25 @@ time.sleep(60)
 @pytest.mark.processes
 def test_what_was_told_by_another_is_not_told_again(deadlines):
     body = """
-ending.before.append(lambda code, line: print("told"))
-ending.end(44, "host-1 (process 1): no numbers", tell=False)
+process_exit.before.append(lambda code, line: print("told"))
+process_exit.end(44, "host-1 (process 1): no numbers", tell=False)
 """
     code, out, err = program(deadlines, body)
     assert (code, out, err) == (44, "", "error: host-1 (process 1): no numbers\n")
 
 
 def test_the_account_may_be_read_while_it_is_kept():
-    watch, over = Watch(), threading.Event()
+    clock, over = ActivityClock(), threading.Event()
 
     def work() -> None:
         while not over.is_set():
-            with watch.doing("step"), watch.doing("data"):
+            with clock.activity("step"), clock.activity("data"):
                 pass
 
     worker = threading.Thread(target=work)
     worker.start()
     try:
-        sums = [sum(watch.seconds().values()) for _ in range(2000)]
+        sums = [sum(clock.seconds().values()) for _ in range(2000)]
     finally:
         over.set()
         worker.join()

@@ -15,7 +15,8 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.workdir import lock
-from bert_jax.workdir.lock import held, is_held
+from bert_jax.workdir.lock import is_locked
+from bert_jax.workdir.lock import lock as held
 
 WAIT = 60  # seconds; only ever waited out by a broken test
 
@@ -73,7 +74,7 @@ def holder(workdir: Path, *how: str) -> Iterator[tuple[subprocess.Popen, int]]:
 @pytest.mark.processes
 def test_a_second_trainer_is_told_who_is_at_work(tmp_path: Path) -> None:
     with holder(tmp_path / "run") as (process, _):
-        assert is_held(tmp_path / "run")
+        assert is_locked(tmp_path / "run")
         with pytest.raises(UserError) as error, held(tmp_path / "run"):
             pytest.fail("two hold one lock")
         message = str(error.value)
@@ -82,9 +83,9 @@ def test_a_second_trainer_is_told_who_is_at_work(tmp_path: Path) -> None:
         assert f"(process {process.pid} on host-a since 2" in message
         process.communicate("end\n", timeout=WAIT)
         assert process.returncode == 0
-    assert is_held(tmp_path / "run") is False
+    assert is_locked(tmp_path / "run") is False
     with held(tmp_path / "run"):
-        assert is_held(tmp_path / "run")
+        assert is_locked(tmp_path / "run")
         about = json.loads((tmp_path / "run" / ".lock").read_text())
         assert about["pid"] == os.getpid()
 
@@ -96,7 +97,7 @@ def test_a_process_that_dies_leaves_no_lock(number: int, tmp_path: Path) -> None
         process.send_signal(number)
         assert process.wait(WAIT) == -number
         with held(tmp_path):
-            assert is_held(tmp_path)
+            assert is_locked(tmp_path)
 
 
 @pytest.mark.parametrize("how", ["exec", "fork"])
@@ -106,7 +107,7 @@ def test_a_child_that_outlives_its_trainer_does_not_hold_the_lock(how: str, tmp_
         process.kill()
         process.wait(WAIT)
         os.kill(child, 0)  # it lives
-        assert is_held(tmp_path) is False
+        assert is_locked(tmp_path) is False
         with held(tmp_path):
             pass
 
@@ -115,21 +116,21 @@ def test_a_child_that_ends_does_not_unlock(tmp_path: Path) -> None:
     with held(tmp_path):
         child = os.posix_spawn("/bin/true", ["true"], {})
         os.waitpid(child, 0)
-        assert is_held(tmp_path)
-    assert not is_held(tmp_path)
+        assert is_locked(tmp_path)
+    assert not is_locked(tmp_path)
 
 
 def test_a_workdir_that_is_not_there_is_not_held(tmp_path: Path) -> None:
-    assert is_held(tmp_path / "none") is False
+    assert is_locked(tmp_path / "none") is False
     (tmp_path / "file").write_text("")
-    assert is_held(tmp_path / "file") is False
+    assert is_locked(tmp_path / "file") is False
     with held(tmp_path / "new" / "run"):
-        assert is_held(tmp_path / "new" / "run")
+        assert is_locked(tmp_path / "new" / "run")
 
 
 def test_a_bucket_is_not_locked() -> None:
     with held("gs://bucket/run"):
-        assert is_held("gs://bucket/run") is None
+        assert is_locked("gs://bucket/run") is None
 
 
 def test_where_locks_do_not_work_a_run_goes_on(tmp_path: Path, monkeypatch) -> None:
@@ -140,7 +141,7 @@ def test_where_locks_do_not_work_a_run_goes_on(tmp_path: Path, monkeypatch) -> N
     with monkeypatch.context() as patch:
         patch.setattr(fcntl, "flock", refuse)
         with held(tmp_path):
-            assert is_held(tmp_path) is None
+            assert is_locked(tmp_path) is None
     (tmp_path / "file").write_text("")
     with held(tmp_path / "file"):  # cannot be a folder: what writes there will say so
         pass
@@ -149,7 +150,7 @@ def test_where_locks_do_not_work_a_run_goes_on(tmp_path: Path, monkeypatch) -> N
 
 def test_an_old_or_foreign_text_in_the_file_is_no_harm(tmp_path: Path) -> None:
     (tmp_path / ".lock").write_bytes(b"\xff[" * 9000)
-    assert is_held(tmp_path) is False
+    assert is_locked(tmp_path) is False
     with held(tmp_path):
         assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
         (tmp_path / ".lock").write_bytes(b"[]")

@@ -18,7 +18,7 @@ from typing import Any
 from jax.sharding import Mesh
 
 from bert_jax.aot import lower
-from bert_jax.aot.cost.memory import Held, Memory
+from bert_jax.aot.cost.memory import Memory, ResidentBytes
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict, to_dict
 from bert_jax.errors import UserError
@@ -104,7 +104,7 @@ def bytes_with(
         other = lower.build(changed, laid)
     except UserError:
         return None
-    held = Held.of(other, lower.batch_of(changed, changed.phases[index], other))
+    held = ResidentBytes.of(other, lower.batch_of(changed, changed.phases[index], other))
     gradients = _gradient_copies(changed, index) * _whole(changed, index, laid)
     gradients_now = _gradient_copies(config, index) * _whole(config, index, mesh)
     activations = max(0, memory.temporaries - gradients_now)
@@ -125,7 +125,7 @@ def _whole(config: Config, index: int, mesh: Mesh) -> int:
     """Bytes of a device's parameters while a step runs, in float32."""
     whole = with_changes(config, {"compute.shard_optimizer": False})
     built = lower.build(whole, mesh)
-    return Held.of(built, lower.batch_of(whole, whole.phases[index], built)).parameters
+    return ResidentBytes.of(built, lower.batch_of(whole, whole.phases[index], built)).parameters
 
 
 def _gradient_copies(config: Config, index: int) -> int:

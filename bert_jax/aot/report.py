@@ -13,7 +13,7 @@ from bert_jax.aot import lower, topology
 from bert_jax.aot import memory_advice as remedies
 from bert_jax.aot.cost import analysis
 from bert_jax.aot.cost.analysis import Analysis
-from bert_jax.aot.cost.memory import Held, Memory, Refused
+from bert_jax.aot.cost.memory import CompileOOM, Memory, ResidentBytes
 from bert_jax.aot.memory_advice import Remedy
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.config.serialization import to_dict
@@ -142,13 +142,13 @@ def phase_report(config: Config, index: int, of: Slice, mesh: Mesh) -> PhaseRepo
     """
     phase, accelerator = config.phases[index], of.generation.accelerator
     built = lower.build(config, mesh)
-    held = Held.of(built, lower.batch_of(config, phase, built))
+    held = ResidentBytes.of(built, lower.batch_of(config, phase, built))
     lowered = lower.lower(config, phase, mesh, built)
     began = time.perf_counter()
     compiled = compile_or_refuse(lowered)
     seconds = time.perf_counter() - began
     found = None
-    if isinstance(compiled, Refused):
+    if isinstance(compiled, CompileOOM):
         taken = Memory.of_refused(held, compiled)
     else:
         taken = Memory.of_compiled(held, compiled, accelerator.usable_bytes)
@@ -168,7 +168,7 @@ def phase_report(config: Config, index: int, of: Slice, mesh: Mesh) -> PhaseRepo
     )
 
 
-def compile_or_refuse(lowered: jax.stages.Lowered) -> jax.stages.Compiled | Refused:
+def compile_or_refuse(lowered: jax.stages.Lowered) -> jax.stages.Compiled | CompileOOM:
     """The compiled program, or what the compiler says of a program too large for the memory.
 
     Raises:
@@ -177,7 +177,7 @@ def compile_or_refuse(lowered: jax.stages.Lowered) -> jax.stages.Compiled | Refu
     try:
         return lowered.compile()
     except jax.errors.JaxRuntimeError as error:
-        refused = Refused.read(str(error))
+        refused = CompileOOM.read(str(error))
         if refused is None:
             reason = " ".join(str(error).split())[:500]
             raise UserError(

@@ -13,7 +13,7 @@ _DEAREST = 20  # lines, and operations, named
 def save(report: Report, path: str) -> None:
     """One page, the phases one after the other."""
     page = Page(f"{report.name} on {report.of.name}")
-    for line in (*report_text.heading(report), *report_text.whole(report)):
+    for line in (*report_text.heading(report), *report_text.render_all(report)):
         page.text(line)
     for phase in report.phases:
         page.heading(report_text.title(phase, report))

@@ -20,7 +20,7 @@ def _lines(report: Report) -> Iterator[str]:
     yield from heading(report)
     for phase in report.phases:
         yield from ("", *_phase(phase, report))
-    yield from ("", *whole(report))
+    yield from ("", *render_all(report))
 
 
 def heading(report: Report) -> Iterator[str]:
@@ -119,7 +119,7 @@ def _time(phase: PhaseReport, found: Analysis) -> Iterator[str]:
         waiting = f"at least, waiting for collectives, which take {_ms(found.collective_seconds)}"
         rows.append((_ms(found.exposed_seconds), f"{waiting} in all"))
     yield _indent(table(("", ""), rows).split("\n", 1)[1])
-    yield from ("", _where(found), "", _dearest(found))
+    yield from ("", _where(found), "", _hottest(found))
     if found.collectives:
         yield from ("", _traffic(found))
     unknown = [name for name, turns in found.trips.items() if turns is None]
@@ -139,7 +139,7 @@ def _where(found: Analysis) -> str:
     return _indent(table(("of cycles", *ways, "where"), rows))
 
 
-def _dearest(found: Analysis) -> str:
+def _hottest(found: Analysis) -> str:
     """The source lines with most cycles."""
     rows = [
         (
@@ -169,7 +169,7 @@ def _traffic(found: Analysis) -> str:
     return _indent(table(("bytes", "at least", "runs", "network", "collective"), rows))
 
 
-def whole(report: Report) -> Iterator[str]:
+def render_all(report: Report) -> Iterator[str]:
     """Of all phases together."""
     what = "Whole run" if report.whole else "This phase"
     if not report.fits:

@@ -65,7 +65,7 @@ def compiler(of: Slice) -> Compiler:
 
 
 @dataclasses.dataclass(frozen=True)
-class Tried:
+class Trial:
     """One way to run the config.
 
     changes: of the config, by key. phases: what was compiled, up to the first that does not fit.
@@ -103,22 +103,22 @@ class Tried:
 class Sweep:
     """tried: in the order of the search. left: what the time was over for."""
 
-    tried: tuple[Tried, ...]
+    tried: tuple[Trial, ...]
     left: tuple[Change, ...]
     seconds: float
 
     @property
-    def ranked(self) -> tuple[Tried, ...]:
+    def ranked(self) -> tuple[Trial, ...]:
         """Those that fit, the fastest first."""
         fitting = (one for one in self.tried if one.tokens_per_second)
         return tuple(sorted(fitting, key=lambda one: -(one.tokens_per_second or 0)))
 
     @property
-    def best(self) -> Tried | None:
+    def best(self) -> Trial | None:
         return next(iter(self.ranked), None)
 
     @property
-    def refused(self) -> tuple[Tried, ...]:
+    def refused(self) -> tuple[Trial, ...]:
         return tuple(one for one in self.tried if one.refusal)
 
 
@@ -202,8 +202,8 @@ class _Search:
         self._compiler, self._also = compiler, also
         self._seconds, self._working = seconds, working
         self._now, self._began = now, now()
-        self._tried: dict[Config, Tried] = {}
-        self._refused: dict[str, Tried] = {}  # what is no config, by its flags
+        self._tried: dict[Config, Trial] = {}
+        self._refused: dict[str, Trial] = {}  # what is no config, by its flags
         self._left: dict[Config, Change] = {}
         self._compiled = 0
         self._of_phase: dict[tuple[Config, int], PhaseReport] = {}
@@ -236,8 +236,8 @@ class _Search:
             yield from knob
 
     def _turn(
-        self, config: Config, best: Tried, knob: Sequence[Change], later: int
-    ) -> tuple[Config, Tried]:
+        self, config: Config, best: Trial, knob: Sequence[Change], later: int
+    ) -> tuple[Config, Trial]:
         """The best of a knob's values, and of the one that it has.
 
         Args:
@@ -249,7 +249,7 @@ class _Search:
                 other = with_changes(config, change)
             except UserError as error:
                 changes = {**best.changes, **change}
-                self._refused[flags(changes)] = Tried(changes, refusal=str(error))
+                self._refused[flags(changes)] = Trial(changes, refusal=str(error))
                 continue
             one = self._try(other, config, best, change, len(knob) - i + later)
             if not one or not one.tokens_per_second:
@@ -261,8 +261,8 @@ class _Search:
         return found, result
 
     def _try(
-        self, other: Config, config: Config, best: Tried, change: Change, ahead: int
-    ) -> Tried | None:
+        self, other: Config, config: Config, best: Trial, change: Change, ahead: int
+    ) -> Trial | None:
         """What comes of a config, unless the time is over; it is the best so far with a change."""
         if other in self._tried:
             return self._tried[other]
@@ -274,14 +274,14 @@ class _Search:
             total = self._estimated(config, phase, change)
             if total is not None and phase.memory.limit and total > phase.memory.limit:
                 says = f"not compiled: {total / GIB:,.2f} GiB of {phase.memory.limit / GIB:,.2f}"
-                self._tried[other] = Tried(changes, refusal=f"{says} by estimate")
+                self._tried[other] = Trial(changes, refusal=f"{says} by estimate")
                 return self._tried[other]
         return self._compile(other, changes, ahead)
 
     def _estimated(self, config: Config, phase: PhaseReport, change: Change) -> int | None:
         return self._compiler.needed(config, phase.index, phase.memory, change)
 
-    def _compile(self, config: Config, changes: Change, ahead: int) -> Tried:
+    def _compile(self, config: Config, changes: Change, ahead: int) -> Trial:
         reports: list[PhaseReport] = []
         refusal = None
         what = flags(changes) or "the config as it is"
@@ -298,7 +298,7 @@ class _Search:
                     limit = f" of {memory.limit / GIB:,.2f}" if memory.limit else ""
                     refusal = f"does not fit: {memory.total / GIB:,.2f} GiB{limit}"
                     break
-        self._tried[config] = Tried(changes, tuple(reports), refusal)
+        self._tried[config] = Trial(changes, tuple(reports), refusal)
         return self._tried[config]
 
     def _measure(self, config: Config, index: int) -> PhaseReport:

@@ -5,7 +5,7 @@ from typing import Any
 
 from bert_jax.aot import topology
 from bert_jax.aot.cost.memory import GIB
-from bert_jax.aot.sweep import Sweep, Tried, flags
+from bert_jax.aot.sweep import Sweep, Trial, flags
 from bert_jax.launch.hardware.slices import Slice
 from bert_jax.runtime.console import clock, table
 
@@ -35,7 +35,7 @@ def _lines(sweep: Sweep, name: str, of: Slice) -> Iterator[str]:
     yield f"\n{_verdict(sweep)}"
 
 
-def _row(one: Tried) -> tuple[str, ...]:
+def _row(one: Trial) -> tuple[str, ...]:
     return (
         f"{one.tokens_per_second or 0:,.0f}",
         f"{(one.seconds or 0) / 3600:,.2f}",
@@ -67,7 +67,7 @@ def as_dict(sweep: Sweep, name: str, of: Slice) -> dict[str, Any]:
     }
 
 
-def _tried(one: Tried) -> dict[str, Any]:
+def _tried(one: Trial) -> dict[str, Any]:
     return {
         "changes": dict(one.changes),
         "refusal": one.refusal,

@@ -25,13 +25,13 @@ from etils import epath
 from bert_jax.config.schema import CheckpointConfig
 from bert_jax.data_pipeline.storage.remote import (
     absolute,
-    again,
-    is_away,
     is_remote,
+    is_retryable,
     is_special,
     is_storage_error,
-    may_pass,
+    is_unreachable,
     reason,
+    retry,
 )
 from bert_jax.errors import StorageError
 
@@ -45,7 +45,7 @@ Result = TypeVar("Result")
 
 
 @dataclasses.dataclass(frozen=True)
-class Saved:
+class CheckpointInfo:
     """A checkpoint: updates done, and the held-out loss if it was evaluated when it was saved."""
 
     step: int
@@ -81,30 +81,30 @@ def all_steps(workdir: epath.PathLike) -> list[int]:
 
     Raises StorageError where it cannot be listed, as all that look for checkpoints.
     """
-    names = listed(folder_of(workdir))
+    names = names_in(folder_of(workdir))
     return sorted(int(name) for name in names if name.isdecimal() and str(int(name)) == name)
 
 
 def complete_steps(workdir: epath.PathLike) -> list[int]:
     """The steps of all checkpoints that were written to their end, ascending."""
     folder = folder_of(workdir)
-    return [step for step in all_steps(workdir) if MARKER in listed(folder / str(step))]
+    return [step for step in all_steps(workdir) if MARKER in names_in(folder / str(step))]
 
 
-def listed(folder: epath.Path) -> list[str]:
+def names_in(folder: epath.Path) -> list[str]:
     """The names in a folder, none where there is no such folder.
 
     StorageError where it cannot be listed: in a bucket `is_dir` would say that there is none.
     """
     try:
-        return patiently(folder, lambda: sorted(path.name for path in folder.iterdir()))
+        return retry_read(folder, lambda: sorted(path.name for path in folder.iterdir()))
     except DamagedError as error:
         if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
             return []
         raise
 
 
-def sealed(meta: Mapping[str, Any]) -> dict[str, Any]:
+def with_digest(meta: Mapping[str, Any]) -> dict[str, Any]:
     """`meta` with the digest of its content, so that it cannot change unseen."""
     meta = json.loads(json.dumps(meta))
     return {**meta, "digest": _digest(meta)}
@@ -119,10 +119,10 @@ def read_meta(workdir: epath.PathLike, step: int) -> dict[str, Any]:
         StorageError: the storage does not serve it.
     """
     folder = folder_of(workdir) / str(step)
-    return patiently(folder, lambda: _read_meta(folder, step))
+    return retry_read(folder, lambda: _read_meta(folder, step))
 
 
-def patiently(folder: epath.Path, read: Callable[[], Result], what: str = "") -> Result:
+def retry_read(folder: epath.Path, read: Callable[[], Result], what: str = "") -> Result:
     """What `read` gives; again and again, with a line each time, while the storage is out of reach.
 
     Nothing is wrong with a checkpoint that may not be read, or not now.
@@ -137,25 +137,25 @@ def patiently(folder: epath.Path, read: Callable[[], Result], what: str = "") ->
 
     def passes(error: BaseException) -> bool:
         away = _away(error)
-        return away is not None and may_pass(away)
+        return away is not None and is_retryable(away)
 
     def say(why: str) -> None:
         line = " ".join(_NOISE.sub("", why).split())
         print(f"warning: {folder}: cannot be read ({line})", file=sys.stderr, flush=True)
 
     try:
-        return again(read, passes, say)
+        return retry(read, passes, say)
     except Exception as error:  # of any library that reads from storage
-        away, said = _away(error), in_a_line(error)
+        away, said = _away(error), one_line(error)
         if away is not None:
-            why = in_a_line(away)
+            why = one_line(away)
             raise StorageError(f"{folder}: cannot be read ({why}); nothing was changed") from error
         raise DamagedError(folder, f"{what} ({said})" if what else said) from error
 
 
 def _away(error: BaseException) -> BaseException | None:
     """The error of a storage that did not serve, of those that led to this one."""
-    return next((one for one in _chain(error) if is_away(one)), None)
+    return next((one for one in _chain(error) if is_unreachable(one)), None)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -164,7 +164,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def in_a_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     """What an error says, on one line that can still be read."""
     if is_storage_error(error) and not isinstance(error, FileNotFoundError):
         said = reason(error)
@@ -243,31 +243,31 @@ def health(
 def list_quarantined(workdir: epath.PathLike) -> list[Quarantined]:
     """What was moved out of the way, by name."""
     folder = quarantine_of(workdir)
-    names = listed(folder)
+    names = names_in(folder)
 
     def said(name: str) -> str:
         file = folder / f"{name}.txt"
         there = file.name in names and not is_special(file)
-        return patiently(file, lambda: file.read_text().strip()) if there else ""
+        return retry_read(file, lambda: file.read_text().strip()) if there else ""
 
     return [Quarantined(name, said(name)) for name in names if not name.endswith(".txt")]
 
 
-def saved_of(meta: dict[str, Any]) -> Saved:
+def info_of(meta: dict[str, Any]) -> CheckpointInfo:
     evaluation = meta["evaluation"]
-    return Saved(meta["step"], evaluation["loss"] if evaluation else None)
+    return CheckpointInfo(meta["step"], evaluation["loss"] if evaluation else None)
 
 
-def list_saved(workdir: epath.PathLike) -> list[Saved]:
+def list_checkpoints(workdir: epath.PathLike) -> list[CheckpointInfo]:
     """All checkpoints that nothing seems to be wrong with (see `health`), by step."""
     saved = []
     for step in all_steps(workdir):
         with suppress(DamagedError):
-            saved.append(saved_of(read_meta(workdir, step)))
+            saved.append(info_of(read_meta(workdir, step)))
     return saved
 
 
-def best_by_phase(saved: Iterable[Saved], phase_ends: Sequence[int]) -> dict[int, int]:
+def best_by_phase(saved: Iterable[CheckpointInfo], phase_ends: Sequence[int]) -> dict[int, int]:
     """Phase -> the step with the lowest held-out loss of its checkpoints, the later of equals.
 
     Losses of phases are not compared: another length is another task.
@@ -283,7 +283,7 @@ def best_by_phase(saved: Iterable[Saved], phase_ends: Sequence[int]) -> dict[int
 
 
 def reasons(
-    saved: Sequence[Saved], config: CheckpointConfig, phase_ends: Sequence[int]
+    saved: Sequence[CheckpointInfo], config: CheckpointConfig, phase_ends: Sequence[int]
 ) -> dict[int, list[str]]:
     """Step -> why its checkpoint is kept; without a reason it is removed at the next save."""
     steps = sorted(one.step for one in saved)

@@ -26,16 +26,16 @@ from jax.sharding import PartitionSpec as P
 from bert_jax.checkpoint import fingerprint, orbax_io, restore
 from bert_jax.checkpoint.catalog import (
     FORMAT_VERSION,
+    CheckpointInfo,
     DamagedError,
-    Saved,
     best_by_phase,
     complete_steps,
     folder_of,
-    in_a_line,
-    list_saved,
+    list_checkpoints,
+    one_line,
     read_meta,
     reasons,
-    sealed,
+    with_digest,
 )
 from bert_jax.checkpoint.restore import Exchange, Judge, Tell, alone, check_own, parts
 from bert_jax.config.schema import CheckpointConfig, ComputeConfig, DataConfig, ModelConfig
@@ -45,7 +45,7 @@ from bert_jax.objectives.pretraining_model import init_params
 from bert_jax.runtime.console import console
 
 
-class Checkpoints:
+class RunCheckpoints:
     """Saves in the background, keeps what the configuration asks for, restores the newest good one.
 
     Every process of a run has one and calls the same methods in the same order.
@@ -75,7 +75,7 @@ class Checkpoints:
         self._writes = jax.process_index() == 0
         self._steps, self._quarantined = restore.find(workdir, exchange)
         # Only what process 0 knows to be complete.
-        known = list_saved(workdir) if self._writes else []
+        known = list_checkpoints(workdir) if self._writes else []
         self._saved = {one.step: one for one in known}
         self._thread: threading.Thread | None = None
         self._failure: StorageError | None = None
@@ -134,8 +134,8 @@ class Checkpoints:
         copies = jax.tree.map(self._copy, items)
         self._steps.append(step)
         if self._writes:
-            saved = Saved(step, evaluation["loss"] if evaluation else None)
-            arguments = (saved, copies, sealed({**meta, **about}))
+            saved = CheckpointInfo(step, evaluation["loss"] if evaluation else None)
+            arguments = (saved, copies, with_digest({**meta, **about}))
             self._thread = threading.Thread(target=self._write, args=arguments, name="checkpoint")
             self._thread.start()
 
@@ -148,12 +148,12 @@ class Checkpoints:
             return
         try:
             meta = {**read_meta(self._workdir, step), "evaluation": dict(evaluation)}
-            orbax_io.replace_meta(self._folder / str(step), sealed(meta))
+            orbax_io.replace_meta(self._folder / str(step), with_digest(meta))
         except Exception as error:  # whatever the storage raises
-            said = f"warning: step {step} stays without its evaluation ({in_a_line(error)})"
+            said = f"warning: step {step} stays without its evaluation ({one_line(error)})"
             console.print(said, markup=False)
             return
-        self._saved[step] = Saved(step, evaluation["loss"])
+        self._saved[step] = CheckpointInfo(step, evaluation["loss"])
 
     def restore_newest(
         self, abstract: dict[str, Any], *, strict: bool = False, foreign: Judge = lambda meta: ""
@@ -235,7 +235,9 @@ class Checkpoints:
                 whole[shard.index] = np.asarray(shard.data)
         return whole
 
-    def _write(self, saved: Saved, items: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
+    def _write(
+        self, saved: CheckpointInfo, items: Mapping[str, Any], meta: Mapping[str, Any]
+    ) -> None:
         """In a thread: writes, again and again if need be, then removes what need not be kept."""
         folder, attempts = self._folder / str(saved.step), self._config.write_attempts
         for attempt in range(1, attempts + 1):
@@ -243,7 +245,7 @@ class Checkpoints:
                 orbax_io.write(folder, items, meta)
                 break
             except Exception as error:  # whatever the storage raises
-                reason = in_a_line(error)
+                reason = one_line(error)
             orbax_io.discard(folder)
             if attempt == attempts:
                 self._give_up(folder, saved.step, reason)
@@ -276,7 +278,7 @@ class Checkpoints:
             try:
                 orbax_io.remove(folder)
             except Exception as error:  # one too many does no harm
-                said = f"warning: {folder}: cannot be removed ({in_a_line(error)})"
+                said = f"warning: {folder}: cannot be removed ({one_line(error)})"
                 console.print(said, markup=False)
 
 
@@ -313,7 +315,7 @@ def find_step(workdir: epath.PathLike, step: int | Literal["best"] | None = None
     if step == "best":
         phases = read_meta(workdir, steps[-1])["config"]["phases"]
         ends = [sum(p["steps"] for p in phases[: i + 1]) for i in range(len(phases))]
-        best = best_by_phase(list_saved(workdir), ends)
+        best = best_by_phase(list_checkpoints(workdir), ends)
         if not best:
             raise UserError(
                 f"{workdir}: no checkpoint was evaluated when it was saved; give a step "

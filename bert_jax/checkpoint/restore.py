@@ -20,12 +20,12 @@ from bert_jax.checkpoint.catalog import (
     DamagedError,
     all_steps,
     folder_of,
-    in_a_line,
     list_quarantined,
-    listed,
-    patiently,
+    names_in,
+    one_line,
     quarantine_of,
     read_meta,
+    retry_read,
 )
 from bert_jax.checkpoint.fingerprint import described, named
 from bert_jax.data_pipeline.storage.remote import (
@@ -78,7 +78,7 @@ def _look(workdir: epath.PathLike) -> tuple[list[int], list[str]]:
     try:
         orbax_io.tidy(folder)
     except Exception as error:  # it does no harm
-        console.print(f"warning: {folder}: cannot be tidied ({in_a_line(error)})", markup=False)
+        console.print(f"warning: {folder}: cannot be tidied ({one_line(error)})", markup=False)
     if not is_remote(folder) and folder.is_file():
         raise StorageError(
             f"{folder}: a file where the folder of checkpoints should be; put the folder back, or "
@@ -222,7 +222,7 @@ def read_verified(
 
 def _read(folder: epath.Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
     # Orbax and TensorStore have many errors, and promise none.
-    return patiently(folder, lambda: orbax_io.read(folder, wanted), "its arrays cannot be read")
+    return retry_read(folder, lambda: orbax_io.read(folder, wanted), "its arrays cannot be read")
 
 
 def _check_shapes(
@@ -262,7 +262,7 @@ def _quarantine(
 ) -> None:
     """Moves a checkpoint out of the way, the reason first, and says so."""
     checkpoint, folder, number = folder_of(workdir) / str(step), quarantine_of(workdir), 1
-    there, to = listed(folder), folder / str(step)
+    there, to = names_in(folder), folder / str(step)
     while to.name in there:
         number += 1
         to = folder / f"{step}-{number}"
@@ -271,7 +271,7 @@ def _quarantine(
         move_folder(checkpoint, to, first=MARKER)
     except Exception as error:
         raise StorageError(
-            f"{checkpoint}: {kind}{reason}; it cannot be moved to {folder} ({in_a_line(error)}); "
+            f"{checkpoint}: {kind}{reason}; it cannot be moved to {folder} ({one_line(error)}); "
             "move or remove it"
         ) from error
     console.print(f"warning: {checkpoint}: {kind}{reason}; moved to {to}", markup=False)

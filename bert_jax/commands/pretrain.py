@@ -43,7 +43,7 @@ def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.training.profiling import Steps
     from bert_jax.workdir import description
 
-    place = cluster.find_place(
+    place = cluster.find_topology(
         values.coordinator,
         values.num_processes,
         values.process_id,
@@ -56,7 +56,7 @@ def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
         **{name: os.environ.get(name, "") for name in ("XLA_FLAGS", "PJRT_NPROC")},
     }
     profile = Steps.parse(values.profile) if values.profile else None
-    with job.started(config, place, about) as started:
+    with job.distributed_job(config, place, about) as started:
         compile_cache.use()
         pretrain(
             config,

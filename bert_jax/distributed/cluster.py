@@ -10,7 +10,7 @@ from bert_jax.errors import LostError, UserError
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class ProcessTopology:
     """Which process of how many this is, and where process 0 is to be found."""
 
     coordinator: str  # "host:port"
@@ -31,13 +31,13 @@ _CLUSTERS = {
 _FLAGS = "give --coordinator, --num_processes and --process_id to go without"
 
 
-def find_place(
+def find_topology(
     coordinator: str | None = None,
     num_processes: int | None = None,
     process_id: int | None = None,
     *,
     timeout: float = 300.0,
-) -> Place:
+) -> ProcessTopology:
     """From flags, or from the environment: a TPU VM, GKE, SLURM, …; else this process is alone.
 
     Args:
@@ -66,19 +66,19 @@ def find_place(
             f"--process_id={process_id} is none of --num_processes={num_processes}: "
             f"give one from 0 to {num_processes - 1}"
         )
-    return Place(coordinator, num_processes, process_id)
+    return ProcessTopology(coordinator, num_processes, process_id)
 
 
-def lone_place() -> Place:
+def single_process() -> ProcessTopology:
     """Of a process without others."""
     with socket.create_server(("127.0.0.1", 0)) as free:
-        return Place(f"127.0.0.1:{free.getsockname()[1]}", 1, 0, found_by="alone")
+        return ProcessTopology(f"127.0.0.1:{free.getsockname()[1]}", 1, 0, found_by="alone")
 
 
-def _detect(timeout: float) -> Place:
+def _detect(timeout: float) -> ProcessTopology:
     """Asks JAX, in a thread: a server of metadata or of names may never answer."""
     looked_at: list[str] = []
-    answer: list[Place | Exception] = []
+    answer: list[ProcessTopology | Exception] = []
 
     def ask() -> None:
         try:
@@ -90,7 +90,7 @@ def _detect(timeout: float) -> Place:
     asking.start()
     asking.join(timeout)
     found = answer[0] if answer else TimeoutError(f"no answer in {timeout:.0f} s")
-    if isinstance(found, Place):
+    if isinstance(found, ProcessTopology):
         return found
     kind = looked_at[-1] if looked_at else ""
     lacks = f"{found.args[0]} is not set" if isinstance(found, KeyError) else str(found)
@@ -101,7 +101,7 @@ def _detect(timeout: float) -> Place:
     raise (LostError if isinstance(found, OSError) else UserError)(line)
 
 
-def _ask_jax(looked_at: list[str], timeout: float) -> Place:
+def _ask_jax(looked_at: list[str], timeout: float) -> ProcessTopology:
     """What `jax.distributed.initialize()` would find; `looked_at` says which cluster it is at."""
     from jax._src.clusters import ClusterEnv  # no public name
 
@@ -112,7 +112,7 @@ def _ask_jax(looked_at: list[str], timeout: float) -> Place:
         if kind.is_env_present():
             break
     else:
-        return lone_place()
+        return single_process()
     named = os.environ.get("JAX_COORDINATOR_ADDRESS")
     patience = int(timeout) + 60  # for a name to be known: the caller does not wait that long
     address, count, process, devices = ClusterEnv.auto_detect_unset_distributed_params(
@@ -121,4 +121,6 @@ def _ask_jax(looked_at: list[str], timeout: float) -> Place:
     if not (address and count and process is not None and 0 <= process < count):
         raise ValueError(f"it calls this process {process} of {count}, coordinator {address}")
     split_address(address)
-    return Place(address, count, process, tuple(devices) if devices else None, found_by=kind.name)
+    return ProcessTopology(
+        address, count, process, tuple(devices) if devices else None, found_by=kind.name
+    )

@@ -14,10 +14,10 @@ import threading
 import time
 from collections.abc import Callable
 
-from bert_jax.distributed.peers import Peers
-from bert_jax.distributed.watchdog import Ending
+from bert_jax.distributed.peers import ProcessGroup
+from bert_jax.distributed.watchdog import ProcessExit
 from bert_jax.errors import LOST
-from bert_jax.runtime.activity import Watch
+from bert_jax.runtime.activity import ActivityClock
 
 _INTERVAL = 1.0  # seconds between beats
 _NEWS = 30.0  # seconds in which it is known here that another process is gone; far less as a rule
@@ -40,22 +40,29 @@ class _Beat:
         return f"{activity!r} for {seconds:.0f} s after step {step}"
 
 
-class Pulse:
+class Heartbeat:
     """The thread that talks to the other processes."""
 
-    def __init__(self, peers: Peers, watch: Watch, ending: Ending, *, peer_timeout: float):
+    def __init__(
+        self,
+        peers: ProcessGroup,
+        clock: ActivityClock,
+        process_exit: ProcessExit,
+        *,
+        peer_timeout: float,
+    ):
         """peer_timeout: seconds of silence after which another process is taken to be gone."""
-        self._peers, self._watch, self._ending = peers, watch, ending
+        self._peers, self._clock, self._process_exit = peers, clock, process_exit
         self._timeout = peer_timeout
         now = time.monotonic()
         self._beats = [_Beat(changed=now) for _ in range(peers.num_processes)]
         self._answered = now  # when the store last did
         self._over = threading.Event()
         self.on_stop: Callable[[str], None] = lambda notice: None  # somebody asked to stop
-        ending.before.append(self._tell)
+        process_exit.before.append(self._tell)
 
     def start(self) -> None:
-        threading.Thread(target=self._talk, name="pulse", daemon=True).start()
+        threading.Thread(target=self._talk, name="heartbeat", daemon=True).start()
         threading.Thread(target=self._judge, name="judge", daemon=True).start()
         threading.Thread(target=self._listen, name="connections", daemon=True).start()
 
@@ -85,7 +92,7 @@ class Pulse:
             reader = threading.Thread(target=self._read_beats_if_possible, daemon=True)
             reader.start()
             reader.join(2.0)
-        mine = self._watch.now()[0]
+        mine = self._clock.now()[0]
         away = [
             f"{self._peers.name(p)}: {beat.describe()}"
             for p, beat in enumerate(self._beats)
@@ -98,9 +105,9 @@ class Pulse:
         peers, count, told = self._peers, 0, False
         while not self._over.is_set():
             count += 1
-            activity, seconds = self._watch.now()
+            activity, seconds = self._clock.now()
             try:
-                beat = json.dumps([count, activity, round(seconds, 1), self._watch.step])
+                beat = json.dumps([count, activity, round(seconds, 1), self._clock.step])
                 peers.put(f"beats/{peers.process_id}", beat)
                 verdict, notice = peers.get("verdict"), peers.get("stop")
                 if peers.is_first:
@@ -138,7 +145,7 @@ class Pulse:
                 # This process itself was stopped. If the others have given it up, it ends before it
                 # writes anything more: they may be at work again, without it.
                 if self._look(0.0):
-                    self._ending.end(LOST, self._late(now - before))
+                    self._process_exit.end(LOST, self._late(now - before))
                 self._answered += now - before
                 for beat in self._beats:
                     beat.changed += now - before
@@ -181,7 +188,7 @@ class Pulse:
     def _lost(self, process: int, how: str) -> None:
         beat = self._beats[process]
         last = f"; before that {beat.describe()}" if beat.text else ""
-        self._ending.end(
+        self._process_exit.end(
             LOST,
             f"{self._peers.name(process)} is lost: {how}{last}; "
             "the same command goes on from the newest checkpoint",
@@ -194,11 +201,11 @@ class Pulse:
             with contextlib.suppress(Exception):  # process 0 may be gone itself
                 self._peers.put(f"gone/{self._peers.process_id}", "")
             line = f"{self._peers.name(process)}: {line}"
-            self._ending.end(code, line, stacks=stacks, tell=False)
+            self._process_exit.end(code, line, stacks=stacks, tell=False)
 
     def _tell(self, code: int, line: str) -> None:
         """Tells the others that this process ends; process 0 stays until they know."""
-        said = json.dumps([code, line, self._peers.process_id, self._ending.with_stacks])
+        said = json.dumps([code, line, self._peers.process_id, self._process_exit.with_stacks])
         teller = threading.Thread(target=self._peers.put, args=("verdict", said), daemon=True)
         teller.start()
         teller.join(2.0)

@@ -19,23 +19,31 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from bert_jax.distributed.cluster import Place
-from bert_jax.distributed.rendezvous import Guest, Met, meet
+from bert_jax.distributed.cluster import ProcessTopology
+from bert_jax.distributed.rendezvous import Registration, Roster, rendezvous
 from bert_jax.errors import LostError
-from bert_jax.runtime.activity import Watch
+from bert_jax.runtime.activity import ActivityClock
 
 # JAX's own heartbeats abort a process without a word; ours (heartbeat.py) say who is gone.
 _NEVER = 10**7  # seconds
 
 
-class Peers:
+class ProcessGroup:
     """This process and the others, through JAX's key-value store."""
 
-    def __init__(self, place: Place, met: Met, watch: Watch, client: Any, *, barrier: float):
+    def __init__(
+        self,
+        place: ProcessTopology,
+        met: Roster,
+        clock: ActivityClock,
+        client: Any,
+        *,
+        barrier: float,
+    ):
         """client: of JAX's store, None for a process without others; barrier: seconds."""
         self.process_id, self.num_processes = place.process_id, place.num_processes
         self.hosts, self.place, self.connections = met.hosts, place, met.connections
-        self._watch, self._client, self._barrier = watch, client, barrier
+        self._clock, self._client, self._barrier = clock, client, barrier
         self._counts: dict[str, itertools.count] = defaultdict(itertools.count)
 
     @property
@@ -49,7 +57,9 @@ class Peers:
             return self.hosts[0]
         return f"{self.hosts[process]} (process {process})"
 
-    def exchange(self, name: str, text: str = "", *, timeout: float | None = None) -> list[str]:
+    def all_gather_text(
+        self, name: str, text: str = "", *, timeout: float | None = None
+    ) -> list[str]:
         """A barrier with values: what each process says, by process; all of them call it.
 
         Raises:
@@ -61,7 +71,7 @@ class Peers:
         number = next(self._counts[name])
         folder = f"exchange/{name}/{number}"
         deadline = time.monotonic() + timeout
-        with self._watch.doing("barrier"):
+        with self._clock.activity("barrier"):
             self.put(f"{folder}/{self.process_id}", text)
             try:
                 if not self.is_first:
@@ -116,21 +126,21 @@ def host_name() -> str:
     return os.environ.get("BERT_JAX_HOST_NAME") or socket.gethostname()
 
 
-def alone(watch: Watch) -> Peers:
+def single_process_group(clock: ActivityClock) -> ProcessGroup:
     """A process without others, JAX started or not."""
-    met = Met((host_name(),), {})
-    return Peers(Place("", 1, 0, found_by="alone"), met, watch, None, barrier=0.0)
+    met = Roster((host_name(),), {})
+    return ProcessGroup(ProcessTopology("", 1, 0, found_by="alone"), met, clock, None, barrier=0.0)
 
 
-def start(
-    place: Place,
+def connect(
+    place: ProcessTopology,
     about: Mapping[str, str],
-    watch: Watch,
+    clock: ActivityClock,
     *,
     timeout: float,
     barrier: float,
     lost: Callable[[str], object] = print,
-) -> Peers:
+) -> ProcessGroup:
     """Meets the other processes and starts JAX among them; before the first array is made.
 
     Args:
@@ -147,11 +157,11 @@ def start(
 
     started = xla_bridge.backends_are_initialized() or distributed.global_state.client is not None
     if place.found_by == "alone" and started:
-        return alone(watch)  # inside a program that has used JAX already
-    me = Guest(place.process_id, place.num_processes, host_name(), about)
+        return single_process_group(clock)  # inside a program that has used JAX already
+    me = Registration(place.process_id, place.num_processes, host_name(), about)
     bind = os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", place.coordinator)
     say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
-    met = meet(place.coordinator, me, bind=bind, timeout=timeout, say=say)
+    met = rendezvous(place.coordinator, me, bind=bind, timeout=timeout, say=say)
     if place.num_processes > 1:
         _park_aborts()
     jax.config.update("jax_enable_preemption_service", False)  # preemption.py takes its place
@@ -167,11 +177,11 @@ def start(
             heartbeat_timeout_seconds=_NEVER,
         )
     client = distributed.global_state.client
-    return Peers(place, met, watch, client, barrier=barrier)
+    return ProcessGroup(place, met, clock, client, barrier=barrier)
 
 
 @contextlib.contextmanager
-def _watching(met: Met, lost: Callable[[str], object]) -> Iterator[None]:
+def _watching(met: Roster, lost: Callable[[str], object]) -> Iterator[None]:
     """Looks at the connections until heartbeat.py does."""
     over, of = threading.Event(), {c: process for process, c in met.connections.items()}
 

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from bert_jax.distributed.peers import Peers
-from bert_jax.distributed.watchdog import Ending
+from bert_jax.distributed.peers import ProcessGroup
+from bert_jax.distributed.watchdog import ProcessExit
 from bert_jax.errors import LOST, STOPPED
 
 # What Compute Engine says of itself: metadata path -> what it says while all is well.
@@ -34,13 +34,16 @@ class StopRequestedError(Exception):
     """Raised out of a wait, at the place that all processes agreed to stop at."""
 
 
-class Stops:
+class PreemptionHandler:
     """Requests to stop, and the place where all processes do."""
 
-    def __init__(self, peers: Peers, grace: float, ending: Ending | None = None):
-        """grace: seconds from a request to having saved. ending: ends the process when nothing has
-        been done yet that could be lost, and when the grace period is over; None: nobody does."""
-        self.peers, self._grace, self._ending = peers, grace, ending
+    def __init__(self, peers: ProcessGroup, grace: float, process_exit: ProcessExit | None = None):
+        """Args:
+        grace: seconds from a request to having saved.
+        process_exit: ends the process when no step was done yet, and when the grace period is
+            over; None: nothing ends it.
+        """
+        self.peers, self._grace, self._process_exit = peers, grace, process_exit
         self._lock = threading.Lock()
         self._begun = 0  # pieces of work
         self._agreed: int | None = None  # pieces to do in all
@@ -71,20 +74,24 @@ class Stops:
             if self.why:
                 return
             self.why = why
-            if self._ending and not self._begun:
-                self._ending.end(STOPPED, f"{why}: stopped before the first step, nothing is lost")
+            if self._process_exit and not self._begun:
+                self._process_exit.end(
+                    STOPPED, f"{why}: stopped before the first step, nothing is lost"
+                )
         if self.peers.num_processes == 1:
             self.agree(why)
         else:
-            self.peers.put("stop", why)  # read by the pulse of every process, this one's too
+            self.peers.put("stop", why)  # read by the heartbeat of every process, this one's too
 
     def agree(self, why: str) -> None:
         """Finds the place to stop at; called in every process once the request is known."""
         threading.Thread(target=self._end_in_time, name="grace", daemon=True).start()
         with self._lock:  # no piece begins meanwhile
             self.why = why
-            if self._ending and not self._begun:
-                self._ending.end(STOPPED, f"{why}: stopped before the first step, nothing is lost")
+            if self._process_exit and not self._begun:
+                self._process_exit.end(
+                    STOPPED, f"{why}: stopped before the first step, nothing is lost"
+                )
             if self.peers.num_processes == 1:
                 self._agreed = self._begun
                 return
@@ -99,8 +106,8 @@ class Stops:
 
     def _end_in_time(self) -> None:
         time.sleep(self._grace)
-        if self._ending:
-            self._ending.end(
+        if self._process_exit:
+            self._process_exit.end(
                 LOST,
                 f"{self.peers.name(self.peers.process_id)}: asked to stop ({self.why}), but not "
                 f"saved within {self._grace:.0f} s (config.deadlines.grace); the same command goes "
@@ -137,14 +144,14 @@ class Stops:
                 for number in numbers:
                     if number == signal.SIGINT and next(heard):
                         twice.set()
-                        if self._ending:
-                            self._ending.end(128 + number, _AT_ONCE)
+                        if self._process_exit:
+                            self._process_exit.end(128 + number, _AT_ONCE)
                     elif number in asking:
                         self._note(signal.Signals(number), say)
 
         def interrupt(number: int, frame: Any) -> None:
             again = number == signal.SIGINT and (next(handled) or twice.is_set())
-            if again and not self._ending:  # which ends it otherwise
+            if again and not self._process_exit:  # which ends it otherwise
                 raise KeyboardInterrupt
 
         old = {number: signal.signal(number, interrupt) for number in asking}
@@ -163,7 +170,7 @@ class Stops:
 
     def _note(self, number: signal.Signals, say: Callable[[str], None]) -> None:
         how = "again" if number == signal.SIGINT else "twice"
-        say(f"{number.name}: saves and stops (Ctrl-C {how}: at once, unsaved)")
+        say(f"{number.name}: saves and preemption (Ctrl-C {how}: at once, unsaved)")
         self.request(f"{number.name} to {self.peers.name(self.peers.process_id)}")
 
     def watch_machine(self) -> None:

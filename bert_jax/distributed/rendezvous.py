@@ -24,7 +24,7 @@ _LONGEST = 65536  # bytes of a line
 
 
 @dataclasses.dataclass(frozen=True)
-class Guest:
+class Registration:
     """What a process says of itself."""
 
     process: int
@@ -50,21 +50,21 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Met:
+class Roster:
     """hosts: of each process. connections: of process 0 to all others, of those to process 0."""
 
     hosts: tuple[str, ...]
     connections: Mapping[int, socket.socket]
 
 
-def meet(
+def rendezvous(
     address: str,
-    me: Guest,
+    me: Registration,
     *,
     bind: str | None = None,
     timeout: float,
     say: Callable[[str], None] = print,
-) -> Met:
+) -> Roster:
     """Waits for all processes.
 
     Args:
@@ -78,16 +78,16 @@ def meet(
         UserError: the port is taken, or processes differ in what must be equal.
     """
     if me.num_processes == 1:
-        return Met((me.host,), {})
+        return Roster((me.host,), {})
     if me.process == 0:
         return _receive(bind or address, me, timeout, say)
     return _visit(address, me, timeout, say)
 
 
-def _receive(address: str, me: Guest, timeout: float, say: Callable[[str], None]) -> Met:
+def _receive(address: str, me: Registration, timeout: float, say: Callable[[str], None]) -> Roster:
     """Process 0: collects the others."""
     deadline, told = time.monotonic() + timeout, time.monotonic()
-    guests: dict[int, Guest] = {0: me}
+    guests: dict[int, Registration] = {0: me}
     open_to: dict[socket.socket, bytes] = {}  # connection -> what it has said so far
     of: dict[socket.socket, int] = {}  # connection -> its process
     with contextlib.ExitStack() as stack:
@@ -123,7 +123,7 @@ def _receive(address: str, me: Guest, timeout: float, say: Callable[[str], None]
             raise UserError(verdict)
         for connection in of:
             del open_to[connection]
-    return Met(hosts, {process: connection for connection, process in of.items()})
+    return Roster(hosts, {process: connection for connection, process in of.items()})
 
 
 def _listen(address: str) -> socket.socket:
@@ -150,13 +150,13 @@ def _family(host: str, port: int) -> socket.AddressFamily:
 def _admit(
     said: bytes,
     connection: socket.socket,
-    guests: dict[int, Guest],
+    guests: dict[int, Registration],
     of: dict[socket.socket, int],
-    me: Guest,
+    me: Registration,
 ) -> None:
     """Takes note of a process; what is not one of ours is left waiting and not counted."""
     try:
-        guest = Guest(**json.loads(said))
+        guest = Registration(**json.loads(said))
     except (ValueError, TypeError):
         return
     if not isinstance(guest.process, int) or guest.process < 0:
@@ -175,7 +175,7 @@ def _admit(
         connection.sendall(json.dumps({"error": answer, "hosts": []}).encode() + b"\n")
 
 
-def _missing(guests: Mapping[int, Guest], me: Guest) -> str:
+def _missing(guests: Mapping[int, Registration], me: Registration) -> str:
     missing = [str(p) for p in range(me.num_processes) if p not in guests]
     there = ", ".join(f"{guests[p].host} (process {p})" for p in sorted(guests))
     return (
@@ -184,7 +184,7 @@ def _missing(guests: Mapping[int, Guest], me: Guest) -> str:
     )
 
 
-def _differences(guests: Mapping[int, Guest]) -> str:
+def _differences(guests: Mapping[int, Registration]) -> str:
     """What differs between processes, "" where nothing does; names the fewest."""
     for key in guests[0].about:
         by_value: dict[str, list[int]] = {}
@@ -203,7 +203,7 @@ def _differences(guests: Mapping[int, Guest]) -> str:
 _START = "config.deadlines.start"
 
 
-def _visit(address: str, me: Guest, timeout: float, say: Callable[[str], None]) -> Met:
+def _visit(address: str, me: Registration, timeout: float, say: Callable[[str], None]) -> Roster:
     """Another process: reports to process 0, again and again until it is there."""
     where, deadline = split_address(address), time.monotonic() + timeout
     reached, told = False, time.monotonic()
@@ -222,7 +222,7 @@ def _visit(address: str, me: Guest, timeout: float, say: Callable[[str], None]) 
                 if answer["error"]:
                     raise UserError(answer["error"])
                 stack.pop_all()  # it stays open
-                return Met(tuple(answer["hosts"]), {0: connection})
+                return Roster(tuple(answer["hosts"]), {0: connection})
         time.sleep(_RETRY)
     why = (
         "process 0 answers, but not all processes came"

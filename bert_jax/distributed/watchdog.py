@@ -15,13 +15,13 @@ from typing import NoReturn
 
 from bert_jax.config.schema import DeadlineConfig
 from bert_jax.errors import LOST, STOPPED
-from bert_jax.runtime.activity import ACTIVITIES, Watch
+from bert_jax.runtime.activity import ACTIVITIES, ActivityClock
 
 _TELLING = 15.0  # seconds that a process that ends has to say so
 _STOPPED = 2.0  # seconds between two looks, after which this process itself stood still
 
 
-class Ending:
+class ProcessExit:
     """Ends the process from a thread, with one line and an exit code; whoever comes first.
 
     The main thread may be anywhere, in a collective that never ends too, so nothing is unwound:
@@ -56,8 +56,10 @@ class Ending:
 class Watchdog:
     """Ends a process that takes longer at something than its deadline allows."""
 
-    def __init__(self, watch: Watch, deadlines: DeadlineConfig, host: str, ending: Ending):
-        self._watch, self._host, self._ending = watch, host, ending
+    def __init__(
+        self, clock: ActivityClock, deadlines: DeadlineConfig, host: str, process_exit: ProcessExit
+    ):
+        self._clock, self._host, self._process_exit = clock, host, process_exit
         self._over = threading.Event()
         self._deadlines = {
             activity: seconds
@@ -83,14 +85,14 @@ class Watchdog:
             now, before = time.monotonic(), looked
             looked = now
             if now - before > _STOPPED:  # Ctrl-Z, a machine asleep: nothing of it was work
-                self._watch.progress()
-            activity, seconds = self._watch.now()
+                self._clock.progress()
+            activity, seconds = self._clock.now()
             if seconds > self._deadlines.get(activity, float("inf")):
                 others = self.others()
-                self._ending.end(
+                self._process_exit.end(
                     LOST,
                     f"{self._host} hangs: {seconds:.0f} s at {activity!r} after step "
-                    f"{self._watch.step} (config.deadlines.{activity})"
+                    f"{self._clock.step} (config.deadlines.{activity})"
                     + (f"; {others}" if others else ""),
                     stacks=True,
                 )

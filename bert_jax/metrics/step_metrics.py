@@ -12,7 +12,7 @@ import numpy as np
 from bert_jax.objectives.total import summarize
 
 
-class Totals:
+class SumAccumulator:
     """Adds up trees of numbers from the devices, in float64: long sums stay exact counts."""
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Totals:
 
 
 @dataclasses.dataclass(frozen=True)
-class Skipped:
+class SkippedStep:
     """A step whose update was skipped."""
 
     step: int  # from 0, as `bert-jax data batch --step` counts them
@@ -54,7 +54,7 @@ class Skipped:
         )
 
 
-class StepReport:
+class StepMetrics:
     """Turns the metrics of a stretch of steps into scalars, and finds the steps that were skipped.
 
     A step's metrics are fetched when the next one has been dispatched, so that the device never
@@ -65,11 +65,11 @@ class StepReport:
         """flops: of one step; peak: of all devices in a second, None where it is not known."""
         self._sources, self._flops, self._peak = sources, flops, peak
         self._pending: tuple[int, dict[str, Any]] | None = None
-        self._skipped: list[Skipped] = []
+        self._skipped: list[SkippedStep] = []
         self._start()
 
     def _start(self) -> None:
-        self._losses, self._tokens = Totals(), Totals()
+        self._losses, self._tokens = SumAccumulator(), SumAccumulator()
         self._steps = self._left_out = 0
         self._latest: dict[str, float] = {}
         self._clock = time.perf_counter()
@@ -80,7 +80,7 @@ class StepReport:
         self._pending = step, metrics
         self._steps += 1
 
-    def skipped(self, *, wait: bool = False) -> list[Skipped]:
+    def skipped(self, *, wait: bool = False) -> list[SkippedStep]:
         """The skipped steps found since the last call, in order.
 
         Args:
@@ -101,7 +101,7 @@ class StepReport:
         self._latest["learning_rate"] = float(metrics["learning_rate"])
         if metrics["skipped"]:
             self._left_out += 1
-            self._skipped.append(Skipped(step, int(metrics["in_row"])))
+            self._skipped.append(SkippedStep(step, int(metrics["in_row"])))
         else:
             self._losses.add(sums)
             self._latest["grad_norm"] = float(metrics["grad_norm"])

@@ -40,7 +40,7 @@ class HostTimes:
         return cls(str(host), float(step), float(data), float(device))
 
 
-class Stretch:
+class StepTimer:
     """What a process adds up between two logs."""
 
     def __init__(self, host: str):

@@ -22,7 +22,7 @@ from bert_jax.errors import UserError
 from bert_jax.reporting import dataset_tables
 from bert_jax.reporting.dataset import _print_examples
 from bert_jax.runtime.console import console
-from bert_jax.training.batches import make_batches
+from bert_jax.training.batches import phase_batches
 
 
 def batch(
@@ -41,7 +41,7 @@ def batch(
     index, local = config.phase_at(step)
     phase = config.phases[index]
     chosen = parse_rows(rows, phase.batch_size)
-    arrays = make_batches(config, store, store.train, phase).batch(local, chosen)
+    arrays = phase_batches(config, store, store.train, phase).batch(local, chosen)
     console.print(f"step {step}: step {local} of config.phases[{index}], {phase.batch_size} rows")
     vocabulary = Vocabulary(Tokenizer.load(store.tokenizer_path), store.special)
     few = len(chosen) if rows else min(4, len(chosen))

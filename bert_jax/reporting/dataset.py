@@ -28,7 +28,7 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.reporting import dataset_tables, html, plots
 from bert_jax.runtime.console import console, plain
-from bert_jax.training.batches import make_batches
+from bert_jax.training.batches import phase_batches
 
 MOST_SLOTS = 100_000_000  # places for tokens in the rows that `inspect` counts
 _STYLES = {
@@ -88,7 +88,7 @@ def inspect(
     """Prints what a store holds and what the config makes of it; `page`: an HTML file to write.
 
     Raises:
-        UserError: no such phase or split, a split without text, or as `make_batches`.
+        UserError: no such phase or split, a split without text, or as `phase_batches`.
     """
     if not 0 <= phase < len(config.phases):
         raise UserError(f"--phase={phase}: the config has phases 0 to {len(config.phases) - 1}")
@@ -97,7 +97,7 @@ def inspect(
     store = open_store(path, verify=False)
     split = store.train if split_name == "train" else store.held_out
     shape = config.phases[phase]
-    batches = make_batches(config, store, split, shape)
+    batches = phase_batches(config, store, split, shape)
     counts = count_examples(store, batches, MOST_SLOTS)
     vocabulary = Vocabulary(Tokenizer.load(store.tokenizer_path), store.special)
     shown: list[ShownExample] = []

@@ -9,7 +9,7 @@ from typing import Any
 from etils import epath
 
 from bert_jax.checkpoint import catalog
-from bert_jax.checkpoint.catalog import Quarantined, health, list_quarantined, list_saved
+from bert_jax.checkpoint.catalog import Quarantined, health, list_checkpoints, list_quarantined
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict
 from bert_jax.data_pipeline.storage.remote import is_storage_error
@@ -189,7 +189,7 @@ def _bigram(store: str) -> dict[str, float]:
 def _at_work(path: epath.Path, tries: Sequence[Attempt], recent: bool) -> bool:
     """By the lock that a trainer holds, where there is one; else by the last record."""
     if "://" not in str(path) and (path / ".lock").exists():
-        held = lock.is_held(path)
+        held = lock.is_locked(path)
         if held is not None:
             return held
     return recent and bool(tries) and tries[-1].closing is None
@@ -231,7 +231,7 @@ def _checkpoints(
     path: epath.Path, config: Config, found: Mapping[int, str]
 ) -> list[CheckpointStatus]:
     """found: step -> what is wrong with it."""
-    there = {one.step: one for one in list_saved(path) if not found.get(one.step)}
+    there = {one.step: one for one in list_checkpoints(path) if not found.get(one.step)}
     why = catalog.reasons(list(there.values()), config.checkpoint, config.phase_ends)
     return [
         CheckpointStatus(

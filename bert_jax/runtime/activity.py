@@ -19,7 +19,7 @@ ACTIVITIES = (
 )
 
 
-class Watch:
+class ActivityClock:
     """Keeps account of one process; safe to read from other threads."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Watch:
         self.step = 0  # updates done, for whoever asks where this process is
 
     @contextmanager
-    def doing(self, activity: str) -> Iterator[None]:
+    def activity(self, activity: str) -> Iterator[None]:
         """What is done inside is this activity; one within another counts for the inner alone."""
         before = self._enter(activity)
         try:

@@ -13,7 +13,7 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 
 
-def make_batches(config: Config, store: TokenStore, split: Split, phase: PhaseConfig) -> Batches:
+def phase_batches(config: Config, store: TokenStore, split: Split, phase: PhaseConfig) -> Batches:
     """The batches of a phase over a split of the store.
 
     Held-out text is read as it is, every document once: only training text is mixed, so that

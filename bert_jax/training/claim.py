@@ -15,7 +15,7 @@ from bert_jax.data_pipeline.storage.remote import (
     check_bucket,
     is_remote,
     open_path,
-    saying,
+    storage_errors,
 )
 from bert_jax.data_pipeline.store.manifest import SPLITS, read_manifest, split_digest
 from bert_jax.errors import UserError
@@ -41,7 +41,7 @@ def check_free(workdir: epath.PathLike) -> None:
     """
     check_name(os.fspath(workdir))
     folder = open_path(workdir)
-    with saying(folder, "cannot be the folder of a run"):
+    with storage_errors(folder, "cannot be the folder of a run"):
         if is_remote(folder):
             check_bucket(folder)
         if folder.exists() and not folder.is_dir():
@@ -50,7 +50,7 @@ def check_free(workdir: epath.PathLike) -> None:
             _check_is_run(folder)
             return
         # A bucket may hold an object of the folder's own name.
-        names = set(catalog.listed(folder)) - ({folder.name} if is_remote(folder) else set())
+        names = set(catalog.names_in(folder)) - ({folder.name} if is_remote(folder) else set())
     held = sorted(name for name in names if not _NO_CONTENT.fullmatch(name))
     if held and _first_meta(folder) is None:
         more = ", …" if len(held) > 3 else ""

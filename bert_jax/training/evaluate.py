@@ -30,13 +30,13 @@ from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.errors import UserError
 from bert_jax.metrics import records as metrics
 from bert_jax.metrics.jsonl import EventLog
-from bert_jax.metrics.step_metrics import Totals
+from bert_jax.metrics.step_metrics import SumAccumulator
 from bert_jax.objectives import total as objectives
 from bert_jax.objectives.names import NAMES, measured
 from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime.console import console, progress, table
-from bert_jax.training.batches import make_batches
+from bert_jax.training.batches import phase_batches
 from bert_jax.training.step import StepFunctions, make_step_functions
 
 
@@ -66,7 +66,7 @@ class HeldOut:
         """At most `config.evaluation.batches` times the phase's batch size rows; 0 = all."""
         alone = held_out_config(config, phase)
         self._batch_size = alone.phases[0].batch_size
-        self._batches = make_batches(alone, store, store.held_out, alone.phases[0])
+        self._batches = phase_batches(alone, store, store.held_out, alone.phases[0])
         # RoBERTa's masks alone cover specials, which the frequencies of the text do not know.
         predicted = config.data.masking == "roberta"
         specials = self._batches.specials_per_token() if predicted else (0.0, 0.0)
@@ -78,7 +78,9 @@ class HeldOut:
 
     def compile(self, program: StepFunctions) -> jax.stages.Compiled:
         """The program's evaluation step for these rows."""
-        return program.compile_evaluate(self._batches.once(0, rows=[]), self._batch_size)
+        return program.compile_evaluate(
+            self._batches.evaluation_batch(0, rows=[]), self._batch_size
+        )
 
     def evaluate(
         self,
@@ -98,10 +100,10 @@ class HeldOut:
             begin: called before each batch; what it raises ends the evaluation.
             while_waiting: see `prefetch`.
         """
-        totals, step = Totals(), compiled or program.evaluate
+        totals, step = SumAccumulator(), compiled or program.evaluate
 
         def make(index: int) -> dict[str, jax.Array]:
-            rows = functools.partial(self._batches.once, index)
+            rows = functools.partial(self._batches.evaluation_batch, index)
             return global_batch.global_batch(rows, program.rows, self._batch_size)
 
         prepared = prefetch(make, 0, self.num_batches, while_waiting=while_waiting)

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import jax
 from etils import epath
 
-from bert_jax.checkpoint.manager import Checkpoints
+from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.batch import prefetch
 from bert_jax.distributed import job as session
@@ -26,14 +26,14 @@ from bert_jax.metrics import goodput, stragglers
 from bert_jax.metrics import records as metrics
 from bert_jax.metrics.flops import seconds_left
 from bert_jax.metrics.records import Event
-from bert_jax.metrics.step_metrics import Skipped
+from bert_jax.metrics.step_metrics import SkippedStep
 from bert_jax.metrics.writer import MetricWriter
 from bert_jax.runtime.console import console
 from bert_jax.runtime.versions import versions
 from bert_jax.training import claim, skip_nonfinite
 from bert_jax.training.profiling import Profiler, Steps
 from bert_jax.training.progress import RunDisplay
-from bert_jax.training.setup import Programs, Run, Stage, compile_stage, prepare
+from bert_jax.training.setup import CompiledPhase, RunContext, RunPhase, compile_phase, prepare
 from bert_jax.training.step import State
 from bert_jax.workdir import description, identity, lock
 
@@ -67,25 +67,25 @@ def pretrain(
             changed while it was in use.
     """
     with contextlib.ExitStack() as stack:
-        job = job or stack.enter_context(session.within(config))
+        job = job or stack.enter_context(session.in_process_job(config))
         if profile:
             profile.check(config.total_steps)
         run = prepare(config, epath.Path(folder), job)
         if job.peers.is_first:
-            stack.enter_context(lock.held(run.folder))
+            stack.enter_context(lock.lock(run.folder))
         writer = stack.enter_context(closing(MetricWriter(run.folder)))
         run, known = _claim(run, writer, adopt)
-        checkpoints = Checkpoints(
+        checkpoints = RunCheckpoints(
             run.folder,
             config.checkpoint,
             config.phase_ends,
-            exchange=job.peers.exchange,
+            exchange=job.peers.all_gather_text,
             tell=functools.partial(_note_checkpoint, writer, run),
         )
         stack.enter_context(_closing(checkpoints, job))
         stack.enter_context(jax.set_mesh(run.mesh))
         state, unevaluated = _begin(run, checkpoints, strict_restore, known)
-        first = job.watch.step = int(state["step"])
+        first = job.clock.step = int(state["step"])
         left = [s for s in run.stages if s.last > first or (s.last == first and unevaluated)]
         if first:
             says = "goes on from" if left else "finished already, at"
@@ -100,12 +100,12 @@ def pretrain(
                 hosts=list(job.peers.hosts),
                 devices=run.mesh.size,
                 versions=versions(),
-                seconds=job.watch.seconds(),
+                seconds=job.clock.seconds(),
             )
             console.print("compiling")
-        compiled = [compile_stage(run, stage, first) for stage in left]
+        compiled = [compile_phase(run, stage, first) for stage in left]
         # On CPUs the first sum over all processes waits for the slowest for 30 s, no longer.
-        job.peers.exchange("compiled")
+        job.peers.all_gather_text("compiled")
         display = stack.enter_context(RunDisplay(config.total_steps, first, len(run.stages)))
         profiler = Profiler(run.folder, profile if job.peers.is_first else None)
         for stage, programs in zip(left, compiled, strict=True):
@@ -124,17 +124,17 @@ def pretrain(
                 state = loop.train(state)
             finally:
                 profiler.close(loop.done)
-        with job.watch.doing("save"):
+        with job.clock.activity("save"):
             checkpoints.wait()
         if left:
             run.store.files.check()
-            seconds = job.watch.seconds()
+            seconds = job.clock.seconds()
             writer.event("finished", config.total_steps, left[-1].index, seconds=seconds)
             if job.peers.is_first:
                 _report_time(run)
 
 
-def _claim(run: Run, writer: MetricWriter, adopt: bool) -> tuple[Run, dict[str, Any]]:
+def _claim(run: RunContext, writer: MetricWriter, adopt: bool) -> tuple[RunContext, dict[str, Any]]:
     """The run with its id, and what tells its checkpoints from others, see `workdir.begin`.
 
     The workdir is the run's from here on; before, nothing in it was changed.
@@ -148,22 +148,22 @@ def _claim(run: Run, writer: MetricWriter, adopt: bool) -> tuple[Run, dict[str, 
             console.print(f"adopts the checkpoint of step {step}, {why}", markup=False)
             about = {"run_id": one["run_id"], "reason": why}
             _note_checkpoint(writer, run, "adopted", step, about)
-    known = json.loads(run.job.peers.exchange("run", said)[0])
+    known = json.loads(run.job.peers.all_gather_text("run", said)[0])
     own = {name: value for name, value in known.items() if name in ("run_id", "adopted")}
     return dataclasses.replace(run, description=run.description | own), known
 
 
 def _begin(
-    run: Run, checkpoints: Checkpoints, strict: bool, known: dict[str, Any]
+    run: RunContext, checkpoints: RunCheckpoints, strict: bool, known: dict[str, Any]
 ) -> tuple[State, bool]:
     """The state to go on from, and whether the evaluation of it, which was stopped, is left to do.
 
     known: what tells the run's checkpoints, see `workdir.begin`.
     """
     job, abstract = run.job, run.program.abstract
-    with job.watch.doing("compile"):
+    with job.clock.activity("compile"):
         checkpoints.prepare(abstract)
-    with job.watch.doing("restore"):
+    with job.clock.activity("restore"):
         foreign = functools.partial(identity.foreign, run=known)
         found = checkpoints.restore_newest(abstract, strict=strict, foreign=foreign)
     step = found[1]["step"] if found else None
@@ -181,7 +181,7 @@ def _begin(
 
 
 def _note_checkpoint(
-    writer: MetricWriter, run: Run, kind: Event, step: int, details: dict[str, Any]
+    writer: MetricWriter, run: RunContext, kind: Event, step: int, details: dict[str, Any]
 ) -> None:
     """What happened to a checkpoint."""
     phase, _ = run.config.phase_at(min(max(step, 1), run.config.total_steps) - 1)
@@ -189,12 +189,12 @@ def _note_checkpoint(
 
 
 @contextlib.contextmanager
-def _closing(checkpoints: Checkpoints, job: Job) -> Iterator[None]:
+def _closing(checkpoints: RunCheckpoints, job: Job) -> Iterator[None]:
     """Whatever ends the run, what is still being written has the time of a save, and no more."""
     try:
         yield
     finally:
-        with job.watch.doing("save"):
+        with job.clock.activity("save"):
             checkpoints.close()
 
 
@@ -203,9 +203,9 @@ def _noting_end(writer: MetricWriter, job: Job) -> Iterator[None]:
     """The last record of a process that has none of its own when it is ended."""
 
     def note(code: int, line: str) -> None:
-        seconds = job.watch.seconds()
+        seconds = job.clock.seconds()
         kind: Event = "stopped" if code == STOPPED else "lost"
-        writer.event(kind, job.watch.step, 0, code=code, reason=line, seconds=seconds)
+        writer.event(kind, job.clock.step, 0, code=code, reason=line, seconds=seconds)
 
     job.before_end.append(note)
     with contextlib.ExitStack() as stack:
@@ -219,7 +219,7 @@ def _noting_end(writer: MetricWriter, job: Job) -> Iterator[None]:
             raise
 
 
-def _report_time(run: Run) -> None:
+def _report_time(run: RunContext) -> None:
     """Says where the time of the run went."""
     try:
         records = list(metrics.records(run.folder / metrics.LOG))
@@ -233,10 +233,10 @@ def _report_time(run: Run) -> None:
 class _Loop:
     """What is left of a phase."""
 
-    run: Run
-    stage: Stage
-    programs: Programs
-    checkpoints: Checkpoints
+    run: RunContext
+    stage: RunPhase
+    programs: CompiledPhase
+    checkpoints: RunCheckpoints
     writer: MetricWriter
     display: RunDisplay
     profiler: Profiler
@@ -247,14 +247,14 @@ class _Loop:
 
     def __post_init__(self) -> None:
         job = self.run.job
-        self.config, self.peers, self.watch, self.stops = (
+        self.config, self.peers, self.clock, self.preemption = (
             self.run.config,
             job.peers,
-            job.watch,
-            job.stops,
+            job.clock,
+            job.preemption,
         )
         self.report = self.run.report(self.stage.phase)
-        self.stretch = stragglers.Stretch(job.peers.hosts[job.peers.process_id])
+        self.stretch = stragglers.StepTimer(job.peers.hosts[job.peers.process_id])
 
     def train(self, state: State) -> State:
         """From the state at the start, or wherever the phase was left, to that at its end."""
@@ -265,26 +265,26 @@ class _Loop:
             state = self.programs.start_phase(state)
         self.display.phase(stage.index, stage)
         make = functools.partial(self.run.batch, stage)
-        prepared = prefetch(make, first, stage.last, while_waiting=self.stops.check)
+        prepared = prefetch(make, first, stage.last, while_waiting=self.preemption.check)
         try:
             # Stopped in the evaluation after this step: it is done now, and noted where it was not.
             if self.evaluation_left and self._due(self.config.evaluation.every_steps):
                 evaluated = self._evaluate(state)
-                with self.watch.doing("save"):
+                with self.clock.activity("save"):
                     self.checkpoints.note_evaluation(first, evaluated)
             with closing(prepared) as batches:
                 while self.done < stage.last:
                     began = time.perf_counter()
-                    with self.watch.doing("data"):
+                    with self.clock.activity("data"):
                         step, batch = next(batches)
                     waited = time.perf_counter() - began
-                    self.stops.begin()
-                    with self.watch.doing("step"):
+                    self.preemption.begin()
+                    with self.clock.activity("step"):
                         state, numbers = self.profiler.run(step, self.programs.train, state, batch)
                         began = time.perf_counter()
                         self.report.add(numbers, step)
                         self.stretch.add(data=waited, device=time.perf_counter() - began)
-                        self.done = self.watch.step = step + 1
+                        self.done = self.clock.step = step + 1
                         self._check_numbers(state)
                     self._after_step(state)
                     if self.done == self.stop_after != self.config.total_steps:
@@ -313,7 +313,7 @@ class _Loop:
             self._end(state, NUMBERS, line)
             raise NumbersError(line)
 
-    def _note_skipped(self, told: list[Skipped]) -> None:
+    def _note_skipped(self, told: list[SkippedStep]) -> None:
         for skipped in told:
             in_row = skipped.in_row
             self.writer.event("skipped", skipped.step, self.stage.index, in_row=in_row)
@@ -338,7 +338,9 @@ class _Loop:
         self.checkpoints.check()
         scalars = self.report.take()
         mine = self.stretch.take(scalars["step_seconds"]).text()
-        times = [stragglers.HostTimes.parse(text) for text in self.peers.exchange("times", mine)]
+        times = [
+            stragglers.HostTimes.parse(text) for text in self.peers.all_gather_text("times", mine)
+        ]
         found = stragglers.fields(times)
         self.writer.write("train", self.done, self.stage.index, scalars | found)
         self._note_time()
@@ -348,19 +350,19 @@ class _Loop:
             console.print(line, markup=False)
 
     def _note_time(self) -> None:
-        seconds = self.watch.seconds()
+        seconds = self.clock.seconds()
         self.writer.event("goodput", self.done, self.stage.index, seconds=seconds)
 
     def _evaluate(self, state: State) -> dict[str, float]:
         """Held-out figures; raises StopRequestedError where all agreed to stop in between."""
-        with self.watch.doing("evaluate"):
+        with self.clock.activity("evaluate"):
             evaluated = self.stage.held_out.evaluate(
                 self.run.program,
                 state["params"],
-                lambda tokens: self.watch.progress(),
+                lambda tokens: self.clock.progress(),
                 compiled=self.programs.evaluate,
-                begin=self.stops.begin,
-                while_waiting=self.stops.check,
+                begin=self.preemption.begin,
+                while_waiting=self.preemption.check,
             )
         self.run.store.files.check()
         self.writer.write("eval", self.done, self.stage.index, evaluated)
@@ -370,7 +372,7 @@ class _Loop:
 
     def _save(self, state: State) -> None:
         self.run.store.files.check()  # what was trained on garbage is not kept
-        with self.watch.doing("save"):
+        with self.clock.activity("save"):
             self.checkpoints.save(
                 state, self.run.description, phase=self.stage.index, evaluation=self.evaluated
             )
@@ -378,16 +380,16 @@ class _Loop:
     def _stop(self, state: State) -> NoReturn:
         """Saves and ends the run here."""
         self._note_skipped(self.report.skipped(wait=True))
-        self._end(state, STOPPED, self.stops.why)
+        self._end(state, STOPPED, self.preemption.why)
         raise StoppedError(f"saved step {self.done} in {self.run.folder}; the same command goes on")
 
     def _end(self, state: State, code: int, reason: str) -> None:
         """Saves before the run's end, waits until it is written, and notes why it ends."""
         self._save(state)
-        with self.watch.doing("save"):
+        with self.clock.activity("save"):
             self.checkpoints.wait()
-        self.peers.exchange("saved")  # whoever ends now with an error ends process 0 as well
-        seconds = self.watch.seconds()
+        self.peers.all_gather_text("saved")  # whoever ends now with an error ends process 0 as well
+        seconds = self.clock.seconds()
         self.writer.event(
             "stopped", self.done, self.stage.index, reason=reason, code=code, seconds=seconds
         )

@@ -18,13 +18,13 @@ from bert_jax.distributed.job import Job
 from bert_jax.errors import STORAGE, UserError
 from bert_jax.launch.hardware.accelerators import peak_flops
 from bert_jax.metrics.flops import step_flops
-from bert_jax.metrics.step_metrics import StepReport
+from bert_jax.metrics.step_metrics import StepMetrics
 from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime import cpu
 from bert_jax.runtime.console import console
 from bert_jax.training import claim
-from bert_jax.training.batches import make_batches
+from bert_jax.training.batches import phase_batches
 from bert_jax.training.evaluate import HeldOut
 from bert_jax.training.step import StepFunctions, make_step_functions
 from bert_jax.workdir import description as workdir
@@ -40,7 +40,7 @@ def check_vocabulary(config: Config, store: TokenStore) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Stage:
+class RunPhase:
     """A phase of a run with its data."""
 
     index: int
@@ -66,7 +66,7 @@ class Stage:
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class RunContext:
     """A run in progress."""
 
     config: Config
@@ -74,24 +74,24 @@ class Run:
     store: TokenStore
     program: StepFunctions
     mesh: jax.sharding.Mesh
-    stages: tuple[Stage, ...]
+    stages: tuple[RunPhase, ...]
     description: dict[str, Any]
     job: Job
 
-    def report(self, phase: PhaseConfig) -> StepReport:
+    def report(self, phase: PhaseConfig) -> StepMetrics:
         """An empty report on steps of a phase."""
         peak = peak_flops(self.mesh.devices.flat[0].device_kind, self.config.compute.dtype)
         whole = peak * self.mesh.size if peak else None
-        return StepReport(self.store.sources, step_flops(self.config, phase), whole)
+        return StepMetrics(self.store.sources, step_flops(self.config, phase), whole)
 
-    def batch(self, stage: Stage, step: int) -> dict[str, jax.Array]:
+    def batch(self, stage: RunPhase, step: int) -> dict[str, jax.Array]:
         """What update `step` of the run sees."""
         rows = functools.partial(stage.train.batch, step - stage.first)
         return global_batch.global_batch(rows, self.program.rows, stage.phase.batch_size)
 
 
 @dataclasses.dataclass(frozen=True)
-class Programs:
+class CompiledPhase:
     """What the devices do in a phase; compiled before the first step of a run, so that nothing
     unsaved ever waits for a compiler."""
 
@@ -100,7 +100,7 @@ class Programs:
     start_phase: jax.stages.Compiled | None  # None: nothing left to start
 
 
-def prepare(config: Config, folder: epath.Path, job: Job) -> Run:
+def prepare(config: Config, folder: epath.Path, job: Job) -> RunContext:
     """Opens the store, plans all phases, checks that all of it fits.
 
     Raises:
@@ -110,17 +110,17 @@ def prepare(config: Config, folder: epath.Path, job: Job) -> Run:
     store = open_store(config.data.store)
     check_vocabulary(config, store)
     exit_if_cut(store.path, store.mapped, STORAGE)
-    with job.watch.doing("start"):  # JAX starts its devices here, together with all processes
+    with job.clock.activity("start"):  # JAX starts its devices here, together with all processes
         mesh = make_mesh(config.mesh)
     for phase in config.phases:
         global_batch.check_divides(mesh, phase.batch_size, phase.micro_batches)
     # All phases are planned now: what does not work should not be found out after a week.
     stages = tuple(
-        Stage(
+        RunPhase(
             index=index,
             phase=phase,
             first=config.phase_ends[index] - phase.steps,
-            train=make_batches(config, store, store.train, phase),
+            train=phase_batches(config, store, store.train, phase),
             held_out=HeldOut(config, phase, store),
         )
         for index, phase in enumerate(config.phases)
@@ -142,14 +142,14 @@ def prepare(config: Config, folder: epath.Path, job: Job) -> Run:
         device_kind=mesh.devices.flat[0].device_kind,
     )
     data = json.dumps(description["data"], sort_keys=True)
-    if len(set(peers.exchange("data", data))) > 1:
+    if len(set(peers.all_gather_text("data", data))) > 1:
         raise UserError(
             f"{peers.name(peers.process_id)}: {config.data.store} is not the same store on every "
             "machine (by digest); give all of them the same one"
         )
     program = make_step_functions(config, mesh, stages[0].held_out.corpus)
     _check_memory(program.abstract, mesh)
-    return Run(
+    return RunContext(
         config=config,
         folder=folder,
         store=store,
@@ -187,13 +187,13 @@ def _machine_memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def compile_stage(run: Run, stage: Stage, first: int) -> Programs:
+def compile_phase(run: RunContext, stage: RunPhase, first: int) -> CompiledPhase:
     """Everything of a phase, of which `first` updates of the run are done already."""
-    program, doing = run.program, functools.partial(run.job.watch.doing, "compile")
+    program, doing = run.program, functools.partial(run.job.clock.activity, "compile")
     with doing():
         train = program.compile_train(stage.train.batch(0, rows=[]), stage.phase)
     with doing():
         evaluate = stage.held_out.compile(program)
     with doing():
         starts = program.compile_start_phase() if stage.first >= max(first, 1) else None
-    return Programs(train, evaluate, starts)
+    return CompiledPhase(train, evaluate, starts)

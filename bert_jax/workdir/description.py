@@ -19,12 +19,12 @@ from etils import epath
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import to_dict
 from bert_jax.data_pipeline.storage.remote import (
-    again,
     is_special,
     is_transient,
     open_path,
     put,
-    saying,
+    retry,
+    storage_errors,
 )
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import StorageError, UserError
@@ -72,9 +72,9 @@ def read(workdir: epath.PathLike) -> dict[str, Any]:
         UserError: the folder is not one of a run.
     """
     path = open_path(workdir) / "config.json"
-    with saying(path):
+    with storage_errors(path):
         try:
-            data = b"" if is_special(path) else again(path.read_bytes)
+            data = b"" if is_special(path) else retry(path.read_bytes)
             description: dict[str, Any] = json.loads(data)
             if is_description(description):
                 return description
@@ -113,8 +113,8 @@ def keep_tokenizer(workdir: epath.Path, store: TokenStore) -> None:
 
 def is_marked(workdir: epath.Path) -> bool:
     """Whether a folder has a config.json."""
-    with saying(workdir):
-        return again((workdir / "config.json").exists)
+    with storage_errors(workdir):
+        return retry((workdir / "config.json").exists)
 
 
 def write_description(workdir: epath.Path, description: Mapping[str, Any]) -> None:
@@ -129,8 +129,8 @@ def _write(path: epath.Path, data: bytes) -> None:
         StorageError: the disk or the bucket does not take it, now.
     """
     try:
-        with saying(path, "cannot be written"):
-            again(lambda: put(path, data))
+        with storage_errors(path, "cannot be written"):
+            retry(lambda: put(path, data))
     except UserError as error:
         if error.__cause__ and is_transient(error.__cause__):
             raise StorageError(str(error)) from error

@@ -21,7 +21,7 @@ from etils import epath
 from bert_jax.errors import UserError
 
 _NAME: Final = ".lock"
-_TRIES: Final = 20  # `is_held` of another process locks for an instant, a dying one for longer
+_TRIES: Final = 20  # `is_locked` of another process locks for an instant, a dying one for longer
 _PAUSE: Final = 0.1  # seconds between them
 _TAKEN: Final = (errno.EWOULDBLOCK, errno.EACCES)
 _MOST: Final = 4096  # bytes read of the file
@@ -41,7 +41,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 @contextlib.contextmanager
-def held(workdir: epath.PathLike) -> Iterator[None]:
+def lock(workdir: epath.PathLike) -> Iterator[None]:
     """Holds the workdir's lock; the folder is made. Of several processes of a run, the first only.
 
     Raises:
@@ -60,7 +60,7 @@ def held(workdir: epath.PathLike) -> Iterator[None]:
             os.close(descriptor)
 
 
-def is_held(workdir: epath.PathLike) -> bool | None:
+def is_locked(workdir: epath.PathLike) -> bool | None:
     """Whether a trainer is at work there; None where that cannot be told (remote, no locks)."""
     folder = _local(workdir)
     if folder is None:

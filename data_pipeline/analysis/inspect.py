@@ -170,7 +170,7 @@ def count_examples(store: "TokenStore", batches: "Batches", most_slots: int) -> 
     """Epoch 0, or as many of its rows, in their random order, as `most_slots` token places hold."""
     counts = ExampleCounts(len(store.sources), store.special.mask)
     for index in range(batches.batches_once):
-        counts.add(batches.once(index))
+        counts.add(batches.evaluation_batch(index))
         if counts.slots >= most_slots:
             break
     return counts

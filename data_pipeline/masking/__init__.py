@@ -7,10 +7,19 @@ depends on how far another got: 0 chooses, 1 replaces, 2 gives the lengths of n-
 RoBERTa's number of predictions.
 """
 
-from bert_jax.data_pipeline.masking.apply import Notes, Slots, budget, empty_notes, mask_example
+from bert_jax.data_pipeline.masking.apply import Scratch, Slots, budget, empty_scratch, mask_example
 from bert_jax.data_pipeline.masking.spec import MODES, ROBERTA, TOKEN, WHOLE_WORD, MaskingSpec, Rule
 
 __all__ = [
-    "MODES", "ROBERTA", "TOKEN", "WHOLE_WORD", "MaskingSpec", "Notes", "Rule", "Slots", "budget",
-    "empty_notes", "mask_example",
+    "MODES",
+    "ROBERTA",
+    "TOKEN",
+    "WHOLE_WORD",
+    "MaskingSpec",
+    "Rule",
+    "Scratch",
+    "Slots",
+    "budget",
+    "empty_scratch",
+    "mask_example",
 ]  # fmt: skip

@@ -11,13 +11,13 @@ from bert_jax.data_pipeline.masking.spans import choose_spans
 from bert_jax.data_pipeline.masking.spec import ROBERTA, SPAN, TOKEN, WHOLE_WORD
 from bert_jax.data_pipeline.masking.tokens import choose_tokens
 from bert_jax.data_pipeline.masking.words import choose_words
-from bert_jax.data_pipeline.random.draws import fold
+from bert_jax.data_pipeline.random.counter_rng import fold_key
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
 SPAN_TARGETS: Final = 15  # tokens of a span that its boundaries predict (--max-pair-targets)
 
 
-class Notes(NamedTuple):
+class Scratch(NamedTuple):
     """Scratch memory for the tokens of one example that may be masked: all but the specials, in
     mode `roberta` all.
 
@@ -47,9 +47,9 @@ class Slots(NamedTuple):
 
 
 @compiled
-def empty_notes(size):
+def empty_scratch(size):
     """Notes for examples of at most `size` tokens."""
-    return Notes(
+    return Scratch(
         np.empty(size, np.int32), np.empty(size, np.uint8), np.zeros(size, np.uint8),
         np.empty(size + 1, np.int32), np.empty(size, np.int32), np.empty(size, np.int32),
     )  # fmt: skip
@@ -63,86 +63,86 @@ def budget(rule, length, count):
 
 
 @compiled
-def mask_example(key, rule, notes, count, wanted, ids, slots, slot):
-    """Mask `wanted` of the tokens in `notes`, fewer where whole words or `count` allow no more, or
-    where RoBERTa's number is rounded down.
+def mask_example(key, rule, scratch, count, wanted, ids, slots, slot):
+    """Mask `wanted` of the tokens in `scratch`, fewer where whole words or `count` allow no more
+    or RoBERTa's number is rounded down.
 
-    key: uint64, this example's. count: tokens in `notes`. ids: int32, the row, changed in place.
+    key: uint64, this example's. count: tokens in `scratch`. ids: int32, the row, changed in place.
     slots: filled from index `slot` on, in the order of positions. Returns the next free slot.
     """
-    choose, replace = fold(key, 0), fold(key, 1)
+    choose, replace = fold_key(key, 0), fold_key(key, 1)
     if rule.mode == SPAN:
-        choose_spans(choose, count, notes.opens, wanted, rule.length_limits, notes.marked)
-        stop = _emit(notes, wanted, ids, slots, slot)
-        _replace_spans(replace, rule, notes, count, ids, slots, slot, stop)
+        choose_spans(choose, count, scratch.opens, wanted, rule.length_limits, scratch.marked)
+        stop = _emit(scratch, wanted, ids, slots, slot)
+        _replace_spans(replace, rule, scratch, count, ids, slots, slot, stop)
         return stop
     taken = min(wanted, count)
     if rule.mode == TOKEN:
-        choose_tokens(choose, count, taken, notes.order, notes.marked, notes.chosen)
+        choose_tokens(choose, count, taken, scratch.order, scratch.marked, scratch.chosen)
     elif rule.mode == ROBERTA:
         taken = choose_positions(
-            choose, fold(key, 3), count, taken, rule.fewer_limits[count], notes.order,
-            notes.marked, notes.chosen,
+            choose, fold_key(key, 3), count, taken, rule.fewer_limits[count], scratch.order,
+            scratch.marked, scratch.chosen,
         )  # fmt: skip
     else:
-        words = _find_words(notes, count)
+        words = _find_words(scratch, count)
         if rule.mode == WHOLE_WORD:
             taken = choose_words(
-                choose, notes.words, words, wanted, notes.order, notes.marked, notes.chosen
+                choose, scratch.words, words, wanted, scratch.order, scratch.marked, scratch.chosen
             )
         else:
             taken = choose_ngrams(
-                choose, fold(key, 2), notes.words, words, notes.opens, wanted,
-                rule.length_limits, notes.order, notes.marked, notes.chosen,
+                choose, fold_key(key, 2), scratch.words, words, scratch.opens, wanted,
+                rule.length_limits, scratch.order, scratch.marked, scratch.chosen,
             )  # fmt: skip
-    stop = _emit(notes, taken, ids, slots, slot)
-    replace_tokens(replace, ids, notes.places, notes.chosen, taken, rule)
+    stop = _emit(scratch, taken, ids, slots, slot)
+    replace_tokens(replace, ids, scratch.places, scratch.chosen, taken, rule)
     return stop
 
 
 @compiled
-def _find_words(notes, count):
-    """Fill `notes.words` from `notes.opens`; the number of words. The first token begins one."""
+def _find_words(scratch, count):
+    """Fill `scratch.words` from `scratch.opens`; the number of words."""
     words = 0
     for k in range(count):
-        notes.words[words] = k
-        words += notes.opens[k] != 0
-    notes.words[words] = count
+        scratch.words[words] = k
+        words += scratch.opens[k] != 0
+    scratch.words[words] = count
     return words
 
 
 @compiled
-def _emit(notes, taken, ids, slots, slot):
-    """Write the marked tokens into slots and unmark them; `notes.order` says which they were."""
+def _emit(scratch, taken, ids, slots, slot):
+    """Write the marked tokens into slots and unmark them; `scratch.order` says which they were."""
     at = k = np.int64(0)
     while at < taken:
-        position = notes.places[k]
-        notes.order[at] = k
+        position = scratch.places[k]
+        scratch.order[at] = k
         slots.positions[slot + at] = position
         slots.labels[slot + at] = ids[position]
         slots.weights[slot + at] = 1.0
-        at += notes.marked[k]
-        notes.marked[k] = 0
+        at += scratch.marked[k]
+        scratch.marked[k] = 0
         k += 1
     return slot + taken
 
 
 @compiled
-def _replace_spans(key, rule, notes, count, ids, slots, slot, stop):
+def _replace_spans(key, rule, scratch, count, ids, slots, slot, stop):
     """Replace what was masked, a draw for each run of neighbours, and note its boundaries."""
     n = np.int64(0)
     first = slot
     while first < stop:
-        start = notes.order[first - slot]
+        start = scratch.order[first - slot]
         last = first
-        while last + 1 < stop and notes.order[last + 1 - slot] == start + last + 1 - first:
-            if notes.opens[notes.order[last + 1 - slot]] == 2:
+        while last + 1 < stop and scratch.order[last + 1 - slot] == start + last + 1 - first:
+            if scratch.opens[scratch.order[last + 1 - slot]] == 2:
                 break
             last += 1
         n = replace_span(key, n, ids, slots.positions, first, last + 1, rule)
         if len(slots.span_left):
             after = start + last + 1 - first
-            inside = notes.opens[start] != 2 and after < count and notes.opens[after] != 2
+            inside = scratch.opens[start] != 2 and after < count and scratch.opens[after] != 2
             for k in range(first, last + 1):
                 used = inside and k - first < SPAN_TARGETS
                 slots.span_left[k] = slots.positions[first] - 1 if used else 0

@@ -8,7 +8,7 @@ shuffle and the lengths are drawn apart (there, from `random` and from `numpy.ra
 """
 
 from bert_jax.data_pipeline.masking.replace import drawn
-from bert_jax.data_pipeline.random.draws import below, draw
+from bert_jax.data_pipeline.random.counter_rng import below, draw
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bert_jax.data_pipeline.random.draws import below, chance, draw
+from bert_jax.data_pipeline.random.counter_rng import below, chance, draw
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
 

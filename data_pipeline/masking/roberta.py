@@ -13,7 +13,7 @@ What a chosen token becomes is drawn for each on its own, with the shares of `to
 """
 
 from bert_jax.data_pipeline.masking.tokens import choose_tokens
-from bert_jax.data_pipeline.random.draws import chance, draw
+from bert_jax.data_pipeline.random.counter_rng import chance, draw
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
 

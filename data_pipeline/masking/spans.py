@@ -9,7 +9,7 @@ Spans end with their segment; SpanBERT has no others, its examples being one blo
 from typing import Final
 
 from bert_jax.data_pipeline.masking.replace import drawn
-from bert_jax.data_pipeline.random.draws import below, draw
+from bert_jax.data_pipeline.random.counter_rng import below, draw
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
 # The original draws a length and an anchor until the anchor is not masked yet. After so many in

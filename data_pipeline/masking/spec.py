@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.random.draws import threshold
+from bert_jax.data_pipeline.random.counter_rng import threshold
 
 MODES: Final = ("token", "whole_word", "ngram", "span", "roberta")
 TOKEN, WHOLE_WORD, NGRAM, SPAN, ROBERTA = range(len(MODES))

@@ -4,7 +4,7 @@ predictions counts the special tokens and rounds halves to even, and a random re
 from the whole vocabulary, special and unused ids included.
 """
 
-from bert_jax.data_pipeline.random.draws import below, draw
+from bert_jax.data_pipeline.random.counter_rng import below, draw
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
 

@@ -6,7 +6,7 @@ A trait of the original kept for equality: a piece that begins no word joins the
 it even where a [SEP] stands between them (a sentence cut in the middle of a word).
 """
 
-from bert_jax.data_pipeline.random.draws import below, draw
+from bert_jax.data_pipeline.random.counter_rng import below, draw
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
 

@@ -42,7 +42,7 @@ from bert_jax.data_pipeline.pairing.lengths import (
     draw_target,
     visit_key,
 )
-from bert_jax.data_pipeline.random.draws import fold, threshold
+from bert_jax.data_pipeline.random.counter_rng import fold_key, threshold
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
 SPECIALS: Final = 2  # [CLS] and [SEP] around a block
@@ -81,7 +81,7 @@ def _blocks(
             if used == 0:
                 document_of_block = document
                 if cross:
-                    target = draw_target(fold(key, number), most, limit)[0]
+                    target = draw_target(fold_key(key, number), most, limit)[0]
                     number += 1
             if size > most and drop:
                 start += size
@@ -96,7 +96,7 @@ def _blocks(
                 start += most
                 begin, used, length = at, used - most, length - most
                 if cross:
-                    target = draw_target(fold(key, number), most, limit)[0]
+                    target = draw_target(fold_key(key, number), most, limit)[0]
                     number += 1
         if length > 0:
             starts[at], lengths[at] = start, length
@@ -139,7 +139,7 @@ def _sentence_blocks(
                 if used == 0:
                     document_of_block = document
                     if cross:
-                        target = draw_target(fold(key, number), most, limit)[0]
+                        target = draw_target(fold_key(key, number), most, limit)[0]
                         number += 1
                 taken = min(size, most)
                 starts[at], lengths[at] = start, taken

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from bert_jax.data_pipeline.random.draws import below, chance, draw, fold
+from bert_jax.data_pipeline.random.counter_rng import below, chance, draw, fold_key
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
 BLOCK: Final = 1 << 18  # sentences handled at once: about 25 MB of scratch memory
@@ -114,8 +114,8 @@ def document_tokens(texts):
 @compiled
 def visit_key(key, document, turn):
     """The key of a document's draws at its first (turn 0), second, … visit of the epoch."""
-    own = fold(key, document)
-    return own if turn == 0 else fold(own, turn)
+    own = fold_key(key, document)
+    return own if turn == 0 else fold_key(own, turn)
 
 
 @compiled

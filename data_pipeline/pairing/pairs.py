@@ -27,7 +27,7 @@ from bert_jax.data_pipeline.pairing.lengths import (
     draw_target,
     visit_key,
 )
-from bert_jax.data_pipeline.random.draws import below, chance, draw, threshold
+from bert_jax.data_pipeline.random.counter_rng import below, chance, draw, threshold
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
 TRIES: Final = 10  # create_pretraining_data.py:278

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.random.draws import chance, draw, fold, threshold
+from bert_jax.data_pipeline.random.counter_rng import chance, draw, fold_key, threshold
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
 if TYPE_CHECKING:
@@ -103,4 +103,4 @@ def draw_visits(expected: np.ndarray, key: np.uint64) -> np.ndarray:
 @compiled
 def _round_up(key, limits, visits):
     for document in range(len(visits)):
-        visits[document] += chance(draw(fold(key, document), 0), limits[document])
+        visits[document] += chance(draw(fold_key(key, document), 0), limits[document])

@@ -31,7 +31,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.random.draws import below, draw, fold
+from bert_jax.data_pipeline.random.counter_rng import below, draw, fold_key
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
 _PARTS: Final = 64  # thresholds of the bound: row / 2, row / 3, …
@@ -137,7 +137,7 @@ def _by_length(lengths, counts, key):
         order[free[lengths[example]]] = example
         free[lengths[example]] += 1
     for length in range(len(counts)):
-        own, begin, size = fold(key, length), starts[length], counts[length]
+        own, begin, size = fold_key(key, length), starts[length], counts[length]
         for k in range(size - 1):
             other = begin + k + below(draw(own, k), size - k)
             order[begin + k], order[other] = order[other], order[begin + k]

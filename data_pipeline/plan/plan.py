@@ -26,7 +26,7 @@ from bert_jax.data_pipeline.pairing.lengths import document_tokens, read_only
 from bert_jax.data_pipeline.plan import mixing
 from bert_jax.data_pipeline.plan.files import Put
 from bert_jax.data_pipeline.plan.packing import Limits, pack
-from bert_jax.data_pipeline.random.draws import MIXING, PACKING, PAIRING, Purpose, stream_key
+from bert_jax.data_pipeline.random.counter_rng import MIXING, PACKING, PAIRING, Purpose, stream_key
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
 if TYPE_CHECKING:

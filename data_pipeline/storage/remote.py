@@ -132,7 +132,7 @@ def is_transient(error: BaseException) -> bool:
     return not str(error).startswith("Forbidden") and is_storage_error(error)
 
 
-def is_away(error: BaseException) -> bool:
+def is_unreachable(error: BaseException) -> bool:
     """Whether a storage could not be read, now or by us: nothing is known of what it holds.
 
     What is not there, and what cannot be understood, is no such error.
@@ -147,8 +147,8 @@ def is_away(error: BaseException) -> bool:
     return bool(said.startswith("Forbidden") or _PASSES.search(said) or _REFUSES.search(said))
 
 
-def may_pass(error: BaseException) -> bool:
-    """Whether what `is_away` may be there the next time."""
+def is_retryable(error: BaseException) -> bool:
+    """Whether what `is_unreachable` may be there the next time."""
     said = str(error)
     if _PASSES.search(said):
         return True
@@ -178,7 +178,7 @@ def reason(error: BaseException) -> str:
     return text[:200] or type(error).__name__
 
 
-def again(
+def retry(
     call: Callable[[], Result],
     passes: Callable[[BaseException], bool] = is_transient,
     say: Callable[[str], None] = lambda line: None,
@@ -208,7 +208,7 @@ def check_bucket(path: epath.PathLike) -> None:
     import fsspec
 
     system = fsspec.filesystem(protocol)
-    again(lambda: system.ls(rest.partition("/")[0], detail=False, max_results=1))
+    retry(lambda: system.ls(rest.partition("/")[0], detail=False, max_results=1))
 
 
 def read_range(path: epath.PathLike, start: int, length: int) -> bytes:
@@ -265,7 +265,7 @@ def move_folder(source: epath.PathLike, target: epath.PathLike, *, first: str) -
 
     system = fsspec.filesystem(os.fspath(start).partition("://")[0])
     top = os.fspath(start).partition("://")[2].rstrip("/") + "/"
-    names = [name.removeprefix(top) for name in again(lambda: system.find(os.fspath(start)))]
+    names = [name.removeprefix(top) for name in retry(lambda: system.find(os.fspath(start)))]
 
     def move(name: str) -> None:
         try:
@@ -275,11 +275,11 @@ def move_folder(source: epath.PathLike, target: epath.PathLike, *, first: str) -
                 raise
 
     for name in sorted(names, key=lambda name: (name != first, name)):
-        again(functools.partial(move, name))
+        retry(functools.partial(move, name))
 
 
 @contextmanager
-def saying(path: epath.PathLike, what: str = "cannot be read") -> Iterator[None]:
+def storage_errors(path: epath.PathLike, what: str = "cannot be read") -> Iterator[None]:
     """Turns what a bucket refuses into a UserError: the path, what cannot be done, and why."""
     try:
         yield

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.storage.remote import again, is_remote, open_path, saying
+from bert_jax.data_pipeline.storage.remote import is_remote, open_path, retry, storage_errors
 from bert_jax.data_pipeline.store.manifest_schema import check_fields
 
 FORMAT_VERSION = 2
@@ -62,9 +62,9 @@ def manifest_bytes(path: Path | str) -> bytes:
     """manifest.json as it stands; UserError as `read_manifest`."""
     where = "no such bucket, or " if is_remote(path) else ""
     try:
-        with saying(path):
+        with storage_errors(path):
             file = open_path(path) / MANIFEST
-            return again(file.read_bytes)
+            return retry(file.read_bytes)
     except UserError as error:
         if not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
             raise

@@ -22,7 +22,7 @@ from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage import atomic
 from bert_jax.data_pipeline.storage.cache_dir import cache_dir
 from bert_jax.data_pipeline.storage.progress import byte_bar
-from bert_jax.data_pipeline.storage.remote import again, read_range, saying
+from bert_jax.data_pipeline.storage.remote import read_range, retry, storage_errors
 from bert_jax.data_pipeline.store.digests import BLOCK, block_digest, check_contents
 from bert_jax.data_pipeline.store.manifest import (
     ARRAYS,
@@ -108,7 +108,7 @@ def _copy(url: str, folder: Path, files: Mapping[str, Mapping[str, Any]]) -> Non
 
         def fetch(block: _Block) -> None:
             nonlocal done
-            data = again(lambda: _read(url, block))
+            data = retry(lambda: _read(url, block))
             with _writing(folder), (folder / block.name).open("r+b") as stream:
                 stream.seek(block.start)
                 stream.write(data)
@@ -121,7 +121,7 @@ def _copy(url: str, folder: Path, files: Mapping[str, Mapping[str, Any]]) -> Non
             jobs = [pool.submit(fetch, block) for block in blocks]
             finished, _ = wait(jobs, return_when=FIRST_EXCEPTION)
             for job in finished:
-                with saying(url):
+                with storage_errors(url):
                     _result(job)
         finally:
             pool.shutdown(cancel_futures=True)

@@ -13,7 +13,7 @@ GIB = 2**30
 
 
 @dataclasses.dataclass(frozen=True)
-class Held:
+class ResidentBytes:
     """Bytes of a device's shards of what goes into a step, without padding."""
 
     parameters: int
@@ -21,7 +21,7 @@ class Held:
     batch: int
 
     @classmethod
-    def of(cls, program: StepFunctions, batch: Any) -> "Held":
+    def of(cls, program: StepFunctions, batch: Any) -> "ResidentBytes":
         state = program.abstract
         return cls(_bytes(state["params"]), _bytes(state["opt"]), _bytes(batch))
 
@@ -61,7 +61,9 @@ class Memory:
         }
 
     @classmethod
-    def of_compiled(cls, held: Held, compiled: jax.stages.Compiled, limit: int | None) -> "Memory":
+    def of_compiled(
+        cls, held: ResidentBytes, compiled: jax.stages.Compiled, limit: int | None
+    ) -> "Memory":
         found = compiled.memory_analysis()
         assert found is not None  # every backend that we compile for has it
         inputs = held.parameters + held.optimizer + held.batch
@@ -78,7 +80,7 @@ class Memory:
         )
 
     @classmethod
-    def of_refused(cls, held: Held, refused: "Refused") -> "Memory":
+    def of_refused(cls, held: ResidentBytes, refused: "CompileOOM") -> "Memory":
         rest = refused.needed - held.parameters - held.optimizer - held.batch
         return cls(
             held.parameters,
@@ -92,14 +94,14 @@ class Memory:
 
 
 @dataclasses.dataclass(frozen=True)
-class Refused:
+class CompileOOM:
     """A program too large for the memory, as the compiler says; bytes of one device."""
 
     needed: int
     limit: int
 
     @classmethod
-    def read(cls, message: str) -> "Refused | None":
+    def read(cls, message: str) -> "CompileOOM | None":
         """What a compiler's error says; None where it is about something else.
 
         libtpu rounds to a hundredth of a GiB.

@@ -3,7 +3,7 @@
 import jax
 
 
-def suits(length: int, head_dim: int) -> bool:
+def supports(length: int, head_dim: int) -> bool:
     """Whether cuDNN can compute rows of so many positions and heads of such a size."""
     return length % 2 == 0 and head_dim % 8 == 0 and head_dim <= 128
 
@@ -17,7 +17,7 @@ def attend(
     all heads.
 
     Raises:
-        RuntimeError: there is no cuDNN. NotImplementedError: `suits` says no.
+        RuntimeError: there is no cuDNN. NotImplementedError: `supports` says no.
     """
     allowed_Bx1xSxS = (examples_BxS[:, :, None] == examples_BxS[:, None, :])[:, None]
     return jax.nn.dot_product_attention(

@@ -25,7 +25,7 @@ def _has_cudnn(device: jax.Device) -> bool:
 
 
 _KERNELS = {"pallas": pallas.attend, "cudnn": cudnn.attend}
-_SUITS = {"pallas": pallas.suits, "cudnn": cudnn.suits}
+_SUITS = {"pallas": pallas.supports, "cudnn": cudnn.supports}
 _RUNS = {"pallas": lambda device: device.platform == "tpu", "cudnn": _has_cudnn}
 _DEVICES = {"pallas": "TPUs", "cudnn": "NVIDIA GPUs (Ampere or later)"}
 _SHAPES = {
@@ -87,7 +87,7 @@ def attend(
     """
     S, D = q_BxSxAxD.shape[1], q_BxSxAxD.shape[3]
     if form == "auto":
-        form = "pallas" if S >= _LONG and pallas.suits(S, D) else "xla"
+        form = "pallas" if S >= _LONG and pallas.supports(S, D) else "xla"
     arrays = (q_BxSxAxD, k_BxSxAxD, v_BxSxAxD, examples_BxS)
     if form == "xla" or (key is not None and rate > 0):
         return xla.attend(*arrays, rate=rate, key=key)

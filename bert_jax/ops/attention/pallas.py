@@ -26,7 +26,7 @@ _NN = (((1,), (0,)), ((), ()))
 _NT = (((1,), (1,)), ((), ()))
 
 
-def suits(length: int, head_dim: int) -> bool:
+def supports(length: int, head_dim: int) -> bool:
     """Whether the kernel can compute rows of so many positions and heads of such a size."""
     return length % LANES == 0 and length <= LONGEST and head_dim % 8 == 0
 
@@ -45,10 +45,10 @@ def attend(
         interpret: run on any device, slowly: for tests.
 
     Raises:
-        ValueError: `suits` says no.
+        ValueError: `supports` says no.
     """
     B, S, A, D = q_BxSxAxD.shape
-    if not suits(S, D):
+    if not supports(S, D):
         raise ValueError(f"no kernel for {S} positions and a head dimension of {D}")
     q, k, v = (x.reshape(B, S, A * D) for x in (q_BxSxAxD, k_BxSxAxD, v_BxSxAxD))
     return _attend(q, k, v, examples_BxS, D, interpret).reshape(B, S, A, D)

@@ -30,7 +30,7 @@ PACKING: Final = 5
 
 
 @compiled
-def mix(x: np.uint64) -> np.uint64:
+def hash64(x: np.uint64) -> np.uint64:
     """The finalizer of splitmix64, a bijection of 64 bits."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -40,13 +40,13 @@ def mix(x: np.uint64) -> np.uint64:
 @compiled
 def draw(key: np.uint64, n: int) -> np.uint64:
     """Draw number `n` (from 0) of `key`: 64 random bits."""
-    return mix(key + (np.uint64(n) + _ONE) * GOLDEN)
+    return hash64(key + (np.uint64(n) + _ONE) * GOLDEN)
 
 
 @compiled
-def fold(key: np.uint64, word: int) -> np.uint64:
+def fold_key(key: np.uint64, word: int) -> np.uint64:
     """A new key from a key and a number, such as that of a document."""
-    return mix(mix(key + GOLDEN) ^ (np.uint64(word) + GOLDEN))
+    return hash64(hash64(key + GOLDEN) ^ (np.uint64(word) + GOLDEN))
 
 
 @compiled
@@ -82,7 +82,7 @@ def stream_key(seed: int, phase: int, epoch: int, purpose: Purpose) -> np.uint64
     """The key of everything drawn for one purpose in one epoch of a phase."""
     key = np.uint64(0)
     for word in (seed, phase, epoch, purpose):
-        key = np.uint64(fold(key, np.uint64(word % 2**64)))
+        key = np.uint64(fold_key(key, np.uint64(word % 2**64)))
     return key
 
 

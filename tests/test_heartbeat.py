@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from bert_jax.distributed.cluster import Place
-from bert_jax.distributed.heartbeat import Pulse
-from bert_jax.distributed.peers import Peers
-from bert_jax.distributed.rendezvous import Met
+from bert_jax.distributed.cluster import ProcessTopology
+from bert_jax.distributed.heartbeat import Heartbeat
+from bert_jax.distributed.peers import ProcessGroup
+from bert_jax.distributed.rendezvous import Roster
 from bert_jax.errors import LOST, LostError
-from bert_jax.runtime.activity import Watch
+from bert_jax.runtime.activity import ActivityClock
 
 pytestmark = pytest.mark.processes  # they wait for deadlines
 
@@ -22,7 +22,7 @@ LIMIT = 60.0  # seconds
 
 
 class Store:
-    """What `Peers` uses of JAX's client."""
+    """What `ProcessGroup` uses of JAX's client."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
@@ -90,30 +90,30 @@ class Members:
     def __init__(self, count: int):
         self.store = Store()
         self.count = count
-        self.pulses: dict[int, Pulse] = {}
+        self.pulses: dict[int, Heartbeat] = {}
         self.endings = [Ending() for _ in range(count)]
-        self.watches = [Watch() for _ in range(count)]
+        self.watches = [ActivityClock() for _ in range(count)]
         pairs = {process: socket.socketpair() for process in range(1, count)}
         self.ends = {process: pair[1] for process, pair in pairs.items()}  # of the others
         first = {process: pair[0] for process, pair in pairs.items()}
         self.connections = [first, *({0: end} for end in self.ends.values())]
 
-    def peers(self, process: int, barrier: float = LIMIT) -> Peers:
+    def peers(self, process: int, barrier: float = LIMIT) -> ProcessGroup:
         hosts = tuple(f"host-{index}" for index in range(self.count))
-        place = Place("127.0.0.1:1", self.count, process)
-        met = Met(hosts, self.connections[process])
-        return Peers(place, met, self.watches[process], self.store, barrier=barrier)
+        place = ProcessTopology("127.0.0.1:1", self.count, process)
+        met = Roster(hosts, self.connections[process])
+        return ProcessGroup(place, met, self.watches[process], self.store, barrier=barrier)
 
-    def start(self, process: int, peer_timeout: float = LIMIT) -> Pulse:
-        pulse = Pulse(
+    def start(self, process: int, peer_timeout: float = LIMIT) -> Heartbeat:
+        heartbeat = Heartbeat(
             self.peers(process),
             self.watches[process],
             self.endings[process],
             peer_timeout=peer_timeout,
         )
-        self.pulses[process] = pulse
-        pulse.start()
-        return pulse
+        self.pulses[process] = heartbeat
+        heartbeat.start()
+        return heartbeat
 
     def say(self, process: int, count: int = 1, activity: str = "data") -> None:
         """A beat, by hand."""
@@ -121,8 +121,8 @@ class Members:
         self.store.texts[f"bert_jax/beats/{process}"] = beat
 
     def close(self) -> None:
-        for pulse in self.pulses.values():
-            pulse.stop()
+        for heartbeat in self.pulses.values():
+            heartbeat.stop()
         for connection in self.connections[0].values():
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)  # all that listen see it
@@ -305,10 +305,10 @@ def test_others_says_where_they_are(members):
     job = members(4)
     job.say(1, activity="data")
     job.say(2, activity="step")
-    pulse = job.start(0)
-    with job.watches[0].doing("step"):
-        wait_for(pulse.others)
-        assert pulse.others() == "host-1 (process 1): 'data' for 9 s after step 4"
+    heartbeat = job.start(0)
+    with job.watches[0].activity("step"):
+        wait_for(heartbeat.others)
+        assert heartbeat.others() == "host-1 (process 1): 'data' for 9 s after step 4"
 
 
 # --- barriers -------------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ def test_an_exchange_gives_all_the_same_in_order(members):
 
     def come(process: int) -> None:
         peers = job.peers(process)
-        said[process] = [peers.exchange("here", f"{process}.{turn}") for turn in range(2)]
+        said[process] = [peers.all_gather_text("here", f"{process}.{turn}") for turn in range(2)]
 
     threads = [threading.Thread(target=come, args=(process,)) for process in (2, 1, 0)]
     for thread in threads:
@@ -340,7 +340,7 @@ def test_who_never_arrives_at_a_barrier_is_named(me, members):
     missing = {0: "host-1 (process 1), host-3 (process 3)"}
     missing[1] = "host-0 (process 0), host-3 (process 3)"
     with pytest.raises(LostError) as error:
-        job.peers(me, barrier=0.3).exchange("save")
+        job.peers(me, barrier=0.3).all_gather_text("save")
     assert str(error.value) == (
         "waited 0 s for all processes at 'save' (config.deadlines.barrier); "
         f"there: {there[me]}; missing: {missing[me]}"
@@ -351,4 +351,4 @@ def test_a_barrier_that_process_0_does_not_open_says_so(members):
     job = members(2)
     job.store.texts["bert_jax/exchange/save/0/0"] = ""
     with pytest.raises(LostError, match="missing: none, but process 0 did not answer"):
-        job.peers(1, barrier=0.3).exchange("save")
+        job.peers(1, barrier=0.3).all_gather_text("save")
