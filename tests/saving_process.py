@@ -25,6 +25,7 @@ from bert_jax.checkpoint.catalog import folder_of
 from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.config.schema import CheckpointConfig
 from bert_jax.errors import StorageError
+from bert_jax.runtime.streams import own_stdout
 
 STEPS = (3, 7, 12)
 
@@ -168,4 +169,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with own_stdout():  # gloo's lines come from C++, from several threads at once
+        main()

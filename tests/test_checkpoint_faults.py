@@ -42,8 +42,7 @@ def ended(process: subprocess.Popen) -> tuple[int, list[str], str]:
         out, err = process.communicate(timeout=240)
     finally:
         process.kill()
-    lines = [line for line in out.splitlines() if line and not line.startswith("[Gloo]")]
-    return process.returncode, lines, err
+    return process.returncode, out.splitlines(), err
 
 
 def restored(workdir: Path) -> int:

@@ -336,7 +336,7 @@ def test_jax_is_started_as_a_job_for_one_process_too(tmp_path):
     script = (
         "import jax; from bert_jax.config.files import load\n"
         "from bert_jax.distributed import cluster, job\n"
-        "with job.started(load('tiny'), cluster.find_place(), {}) as started:\n"
+        "with job.distributed_job(load('tiny'), cluster.find_topology(), {}) as started:\n"
         "    assert jax.distributed.is_initialized()\n"
         "    print(jax.process_count(), started.peers.hosts)\n"
     )

@@ -118,7 +118,7 @@ def test_code_depends_on_its_file_and_on_what_that_imports(tmp_path, monkeypatch
     monkeypatch.setattr(numba_jit, "_PREFIX", "package")
     (tmp_path / "package" / "below").mkdir(parents=True)
     loops, draws, other = (
-        tmp_path / "package" / name for name in ("loops.py", "below/counter_rng.py", "other.py")
+        tmp_path / "package" / name for name in ("loops.py", "below/draws.py", "other.py")
     )
     loops.write_text("from package.below import draws\nimport package.loops, os\n")
 

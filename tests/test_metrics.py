@@ -88,7 +88,7 @@ def test_numbers_that_are_not_finite_are_null_and_nan_when_read(tmp_path):
 def test_a_killed_process_loses_no_line_and_the_next_one_starts_on_its_own(tmp_path):
     script = (
         "import os, signal, sys; from etils import epath\n"
-        "from bert_jax.metrics.records import MetricWriter\n"
+        "from bert_jax.metrics.writer import MetricWriter\n"
         "writer = MetricWriter(epath.Path(sys.argv[1]))\n"
         "for step in range(50): writer.event('skipped', step, 0)\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
@@ -108,9 +108,10 @@ def test_a_killed_process_loses_no_line_and_the_next_one_starts_on_its_own(tmp_p
 def test_a_full_disk_is_one_line_for_each_file_and_what_was_written_stays(tmp_path):
     """A limit on the size of files fails writes as a full disk does; then there is room again."""
     script = (
-        "import resource, sys; from etils import epath; from bert_jax.metrics import records\n"
+        "import resource, sys; from etils import epath\n"
+        "from bert_jax.metrics.writer import MetricWriter\n"
         "sys.dont_write_bytecode = True\n"  # Python would keep a module's cut-off bytecode
-        "writer = records.MetricWriter(epath.Path(sys.argv[1]))\n"
+        "writer = MetricWriter(epath.Path(sys.argv[1]))\n"
         "_, most = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
         "def write(first):\n"
         "    for step in range(first, first + 100): writer.write('train', step, 0, {'loss': 0.5})\n"

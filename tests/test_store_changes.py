@@ -62,11 +62,11 @@ def test_no_batch_is_made_of_a_store_that_changed(change, says, store):
     before = batches.batch(0)
     held_out = phase_batches(config, store, store.held_out, config.phases[0])
     change(store.path / "train" / "tokens.npy")
-    for make in (batches.batch, batches.once):
+    for make in (batches.batch, batches.evaluation_batch):
         with pytest.raises(StorageError, match=says) as error:
             make(0)
         assert f"{store.path}: changed while it was in use: train/tokens.npy" in str(error.value)
-    assert held_out.once(0).keys() == before.keys()  # which has files of its own
+    assert held_out.evaluation_batch(0).keys() == before.keys()  # which has files of its own
     with pytest.raises(StorageError, match=r"train/tokens\.npy"):
         store.files.check()
 

@@ -48,21 +48,21 @@ watchdog.start()
 
 
 def test_the_account_is_exclusive_and_complete(monkeypatch):
-    clock = [100.0]
-    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
     clock = ActivityClock()
-    clock[0] += 1
+    now[0] += 1
     with clock.activity("step"):
-        clock[0] += 2
+        now[0] += 2
         with clock.activity("barrier"):
-            clock[0] += 4
+            now[0] += 4
             assert clock.now() == ("barrier", 4.0)
         assert clock.now() == ("step", 0.0)  # its deadline starts anew
-        clock[0] += 8
-    clock[0] += 16
+        now[0] += 8
+    now[0] += 16
     seconds = clock.seconds()
     assert {k: v for k, v in seconds.items() if v} == {"other": 17, "step": 10, "barrier": 4}
-    assert sum(seconds.values()) == clock[0] - 100
+    assert sum(seconds.values()) == now[0] - 100
     assert tuple(seconds) == ACTIVITIES
 
 
@@ -74,13 +74,13 @@ def test_what_is_left_by_an_error_is_left():
 
 
 def test_progress_starts_the_deadline_anew(monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
     clock = ActivityClock()
     with clock.activity("evaluate"):
-        clock[0] += 5
+        now[0] += 5
         clock.progress()
-        clock[0] += 1
+        now[0] += 1
         assert clock.now() == ("evaluate", 1.0)
     assert clock.seconds()["evaluate"] == 6.0
 

@@ -32,8 +32,8 @@ def wheel(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def installed(wheel, tmp_path) -> Path:
-    with zipfile.ZipFile(wheel) as files:
-        files.extractall(tmp_path / "site")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
+    subprocess.run([*command, "--target", tmp_path / "site", wheel], check=True)
     (tmp_path / "mine.py").write_text(CONFIG)
     return tmp_path / "site"
 

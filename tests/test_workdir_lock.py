@@ -24,7 +24,7 @@ WAIT = 60  # seconds; only ever waited out by a broken test
 # one of another program ("exec") or a copy of itself ("fork"), and says its number.
 HOLDER = """
 import os, subprocess, sys, time
-from bert_jax.workdir.lock import held
+from bert_jax.workdir.lock import lock as held
 
 with held(sys.argv[1]):
     child = 0
