@@ -120,17 +120,18 @@ class Contender:
     def start(self) -> Any:
         """From a random key the parameters at the start, the same for all forms."""
         from bert_jax.objectives import pretraining_model
+        from bert_jax.objectives.registry import chosen
 
         config = self.config
         model, compute = config.model, dataclasses.replace(config.compute, dtype="float32")
         return jax.jit(
-            lambda key: pretraining_model.init_params(model, compute, config.objectives, key)
+            lambda key: pretraining_model.init_params(model, compute, chosen(config.data), key)
         )
 
     @functools.cached_property
     def compiled(self) -> tuple:
         """(program, its training step, the held-out rows, the evaluation step)."""
-        from bert_jax.objectives.total import Corpus
+        from bert_jax.objectives.corpus import Corpus
         from bert_jax.ops.attention import xla
         from bert_jax.parallel.mesh import make_mesh
         from bert_jax.training.batches import phase_batches

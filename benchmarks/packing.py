@@ -73,7 +73,7 @@ class Contender:
         import jax
 
         from bert_jax.config.files import load
-        from bert_jax.objectives.total import Corpus
+        from bert_jax.objectives.corpus import Corpus
         from bert_jax.parallel import global_batch
         from bert_jax.parallel.mesh import make_mesh
         from bert_jax.training.batches import phase_batches

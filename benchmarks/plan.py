@@ -21,7 +21,7 @@ import numpy as np
 
 from bert_jax.data_pipeline.build import build
 from bert_jax.data_pipeline.masking import MaskingSpec
-from bert_jax.data_pipeline.pairing import MODES, PAIRS, Pairing
+from bert_jax.data_pipeline.pairing.modes import MODES, PAIRS, Pairing
 from bert_jax.data_pipeline.plan.cache import Plans
 from bert_jax.data_pipeline.plan.packing import packing_bound
 from bert_jax.data_pipeline.plan.plan import PlanSpec

@@ -156,7 +156,7 @@ def our_step(model: str, folder: Path) -> Iterator[Step]:
     import jax
 
     from bert_jax.data_pipeline.store.store import open_store
-    from bert_jax.objectives.total import Corpus
+    from bert_jax.objectives.corpus import Corpus
     from bert_jax.parallel import global_batch
     from bert_jax.parallel.mesh import make_mesh
     from bert_jax.runtime import cpu

@@ -359,7 +359,7 @@ def our_contender(talk: Any, config: Any, batches: list[turns.Batch], path: Path
     from etils import epath
 
     from bert_jax.data_pipeline.store.store import open_store
-    from bert_jax.objectives.total import Corpus
+    from bert_jax.objectives.corpus import Corpus
     from bert_jax.parallel import global_batch
     from bert_jax.parallel.mesh import make_mesh
     from bert_jax.training.profiling import FOLDER, Profiler, Steps

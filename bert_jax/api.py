@@ -20,7 +20,9 @@ from bert_jax.convert import weights
 from bert_jax.convert.reader import read_folder
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.pretraining_model import declare
+from bert_jax.objectives.registry import with_heads
 
 Pooling = Literal["mean", "cls", "pooled"]
 # Rows are padded to one of these lengths (or to the model's limit), so few shapes are compiled.
@@ -63,7 +65,7 @@ class Model:
         config: ModelConfig,
         params: dict[str, Any],
         tokenizer: Tokenizer,
-        groups: frozenset[weights.Group],
+        groups: frozenset[str],
     ):
         """groups: those parts of `params` that hold trained values."""
         self.config, self.tokenizer = config, tokenizer
@@ -72,7 +74,7 @@ class Model:
         self._encoder = tokenizers.Tokenizer.from_str(tokenizer.json.decode())
         self._encoder.no_padding()
         self._encoder.no_truncation()
-        graph, _ = declare(config, ComputeConfig.plain(), weights.objectives(groups))
+        graph, _ = declare(config, ComputeConfig.plain(), with_heads(groups))
         self._hidden = jax.jit(partial(_hidden, graph))
         self._vectors = jax.jit(partial(_vectors, graph), static_argnames="pooling")
         self._fills = jax.jit(partial(_fills, graph), static_argnames="top_k")
@@ -123,7 +125,9 @@ class Model:
             UserError: no [MASK] in the text, or one beyond the model's last position; or the folder
                 holds no masked-language-model head.
         """
-        self._need("mlm", "give a model that was saved with its masked-language-model head")
+        self._need(
+            MASKED_LM.head, "give a model that was saved with its masked-language-model head"
+        )
         if not 1 <= top_k <= self.config.vocab_size:
             raise UserError(f"top_k={top_k}; give 1 to {self.config.vocab_size}")
         (tokens,) = self._tokens([text])
@@ -145,9 +149,9 @@ class Model:
             for pair in zip(np.asarray(ids), _finite(probabilities), strict=True)
         ][: len(masks)]
 
-    def _need(self, group: weights.Group, instead: str) -> None:
+    def _need(self, group: str, instead: str) -> None:
         if group not in self._groups:
-            what = {"pooler": "pooler", "mlm": "masked-language-model head"}[group]
+            what = {"pooler": "pooler", MASKED_LM.head: "masked-language-model head"}[group]
             raise UserError(f"this model was saved without its {what}; {instead}")
 
     def _tokens(self, texts: Sequence[str]) -> list[list[int]]:
@@ -268,6 +272,7 @@ def _fills(
     """Ids and probabilities [P, top_k], falling."""
     model = nnx.merge(graph, params)
     x_1xPxH = _hidden(graph, params, ids_1xS, real_1xS)[:, positions_P]
-    logits_PxV = model.mlm(x_1xPxH, model.encoder.embeddings.word[...])[0]
+    head = getattr(model, MASKED_LM.head)
+    logits_PxV = head(x_1xPxH, model.encoder.embeddings.word[...])[0]
     probabilities, ids = jax.lax.top_k(jax.nn.softmax(logits_PxV), top_k)
     return ids, probabilities

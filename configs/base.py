@@ -24,6 +24,7 @@ def get_config() -> ConfigDict:
     config = ConfigDict()
     config.seed = 0
     config.log_every_steps = 100
+    config.objectives = ""  # "mlm,nsp"; "" = all that the data have labels for
 
     config.model = ConfigDict()
     config.model.vocab_size = 30522

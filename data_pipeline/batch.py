@@ -12,7 +12,7 @@ import numpy as np
 from bert_jax.data_pipeline.assemble import Assembler, Batch
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.masking import MaskingSpec
-from bert_jax.data_pipeline.pairing import PAIRS
+from bert_jax.data_pipeline.pairing.modes import PAIRS
 from bert_jax.data_pipeline.plan.cache import Plans
 from bert_jax.data_pipeline.plan.packing import packing_bound
 from bert_jax.data_pipeline.plan.plan import PlanSpec

@@ -14,6 +14,7 @@ from small import COMPUTE, model_config
 
 from bert_jax.config.schema import ComputeConfig, ModelConfig
 from bert_jax.objectives import total
+from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.pretraining_model import declare, init_params
 from bert_jax.parallel.global_batch import Batch
 
@@ -39,7 +40,7 @@ def model(rate: float, case: cases.Case = CASE) -> ModelConfig:
 def loss_of(config: ModelConfig, compute: ComputeConfig) -> Callable:
     """(parameters, batch, dropout key) -> the loss, as a training step of bert_jax computes it."""
     graph, _ = declare(config, compute, LEARNED)
-    corpus = total.Corpus(("text",), np.zeros(config.vocab_size, np.float32))
+    corpus = Corpus(("text",), np.zeros(config.vocab_size, np.float32))
 
     def loss(params: Mapping, batch: Batch, key: jax.Array | None) -> jax.Array:
         return total.all_sums(nnx.merge(graph, params)(batch, key), batch, corpus)[0]

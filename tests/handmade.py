@@ -4,8 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bert_jax.config.schema import Objective
-
 VOCAB = 60
 LENGTHS = (16, 9, 7, 12, 5, 11)  # of the examples, in turn: three fit into a row of 32
 
@@ -28,7 +26,7 @@ def _example(index: int, pair: bool) -> dict[str, np.ndarray]:
 
 
 def batch(
-    learned: Sequence[Objective], rows: Sequence[Sequence[int]], *, length: int, slots: int
+    learned: Sequence[str], rows: Sequence[Sequence[int]], *, length: int, slots: int
 ) -> dict[str, np.ndarray]:
     """The arrays of a batch whose row b holds the examples numbered `rows[b]`, in that order.
 

@@ -16,7 +16,7 @@ import bert_jax
 from bert_jax.aot.hlo import parser, sources
 from bert_jax.aot.hlo.sources import Source
 from bert_jax.model import encoder
-from bert_jax.objectives.pretraining_model import word_logits
+from bert_jax.model.heads import word_logits
 from bert_jax.training.step import make_step_functions
 
 

@@ -15,8 +15,8 @@ from test_pairing_modes import original_blocks_of, original_swaps
 
 from bert_jax.data_pipeline.batch import Batches
 from bert_jax.data_pipeline.masking import MODES, MaskingSpec
-from bert_jax.data_pipeline.pairing import MODES as PAIRINGS
-from bert_jax.data_pipeline.pairing import PAIRS
+from bert_jax.data_pipeline.pairing.modes import MODES as PAIRINGS
+from bert_jax.data_pipeline.pairing.modes import PAIRS
 from bert_jax.data_pipeline.plan.plan import PlanSpec
 
 SEQ, SLOTS = 128, 20

@@ -27,6 +27,7 @@ from bert_jax.config.schema import CheckpointConfig
 from bert_jax.config.serialization import to_dict
 from bert_jax.errors import StorageError, UserError
 from bert_jax.objectives.pretraining_model import init_params
+from bert_jax.objectives.registry import chosen
 from bert_jax.training.batches import phase_batches
 from bert_jax.training.claim import claim
 from bert_jax.training.loop import pretrain
@@ -229,7 +230,7 @@ def test_a_run_goes_on_from_the_newest_good_one_and_ends_with_the_same_bits(tmp_
 
 def test_damaged_parameters_are_not_exported(tmp_path, capsys):
     config = small_config(small_store(tmp_path / "store"))
-    params = init_params(config.model, config.compute, config.objectives, jax.random.key(0))
+    params = init_params(config.model, config.compute, chosen(config.data), jax.random.key(0))
     checkpoints = RunCheckpoints(tmp_path / "run", keeping(1))
     checkpoints.save({"step": np.int32(3), "params": params}, {"config": to_dict(config)})
     checkpoints.close()

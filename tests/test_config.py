@@ -193,6 +193,7 @@ def test_a_wrong_value_is_one_line(change: dict, message: str) -> None:
 
 
 NEWER = {
+    "objectives": "",
     "data.separators": "documents",
     "optimizer.schedule": "bert",
     "optimizer.weight_decay_on": "weights",

@@ -37,6 +37,7 @@ from bert_jax.data_pipeline.store.writer import StoredDocument, write_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import STORAGE, StorageError
 from bert_jax.objectives.pretraining_model import init_params
+from bert_jax.objectives.registry import chosen
 from bert_jax.runtime.console import console
 
 
@@ -373,7 +374,7 @@ def make_run(tokenizer: Tokenizer, tmp_path: Path, **data: object) -> tuple[epat
         data=dataclasses.replace(config.data, store=str(store.path), **data),
     )
     workdir = epath.Path(tmp_path / "run")
-    params = jax.tree.map(jax.numpy.asarray, random_params(config.model, config.objectives))
+    params = jax.tree.map(jax.numpy.asarray, random_params(config.model, chosen(config.data)))
     meta = {
         "config": to_dict(config),
         "data": {"tokenizer": tokenizer.digest, "train": store.train.digest},
@@ -432,8 +433,8 @@ def test_a_run_without_pairs_is_exported_without_pooler_and_span_head(tokenizer,
     assert params.keys() == {"encoder", "mlm", "sbo"}
     out = tmp_path / "out"
     run_export(workdir, out)
-    (line,) = [n for n in capsys.readouterr().out.splitlines() if "span boundary" in n]
-    assert line == "the span boundary head is left out: transformers has none"
+    (line,) = [n for n in capsys.readouterr().out.splitlines() if "SBO" in n]
+    assert line == "Span boundary (SBO): its head is left out, transformers has none"
     assert json.loads((out / "config.json").read_text())["architectures"] == ["BertForMaskedLM"]
     card = (out / "README.md").read_text(encoding="utf-8")
     for fact in ("BertForMaskedLM.from_pretrained", "no pooler", "span boundary objective too"):

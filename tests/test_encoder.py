@@ -11,6 +11,7 @@ from flax import nnx
 from bert_jax.config.files import load
 from bert_jax.config.schema import ComputeConfig, ModelConfig
 from bert_jax.objectives.pretraining_model import declare, init_params
+from bert_jax.objectives.registry import chosen
 from bert_jax.ops import dropout, embedding_lookup, hashing
 from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import make_mesh
@@ -67,7 +68,7 @@ def run(
 @pytest.mark.parametrize(("name", "count"), [("base", 110_106_428), ("large", 336_226_108)])
 def test_parameter_counts_are_those_of_transformers(name, count):
     model = dataclasses.replace(load(name).model, pad_vocab_to_multiple_of=1)
-    _, abstract = declare(model, load(name).compute, load(name).objectives)
+    _, abstract = declare(model, load(name).compute, chosen(load(name).data))
     assert sum(int(np.prod(x.shape)) for x in jax.tree.leaves(abstract)) == count
 
 

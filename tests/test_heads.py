@@ -13,6 +13,7 @@ from small import COMPUTE, model_config
 
 from bert_jax.config.files import load
 from bert_jax.objectives import total as objectives
+from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.pretraining_model import declare, init_params
 
 MODEL = dataclasses.replace(model_config(), num_hidden_layers=1)
@@ -121,7 +122,7 @@ def test_the_gradient_of_the_span_loss_is_that_of_the_formula():
     """By differences of the float64 formula, along random directions of each parameter."""
     params, batch = random_params(LEARNED), span_batch()
     graph, _ = declare(MODEL, COMPUTE, LEARNED)
-    corpus = objectives.Corpus(("text",), np.zeros(MODEL.vocab_size, np.float32))
+    corpus = Corpus(("text",), np.zeros(MODEL.vocab_size, np.float32))
     encoder = nnx.merge(graph, params).encoder
     with jax.default_matmul_precision("highest"):
         states = np.asarray(

@@ -17,6 +17,7 @@ from small import run_config
 from bert_jax.config.files import load
 from bert_jax.convert import weights as names
 from bert_jax.objectives.pretraining_model import declare, init_params
+from bert_jax.objectives.registry import chosen
 from bert_jax.parallel import partition
 from bert_jax.training import lamb, optimizer
 
@@ -242,9 +243,9 @@ def test_the_model_names_what_is_stacked_and_fused():
     """A step over the real parameters is as long as each tensor of transformers' checkpoint."""
     config = run_config()
     model = dataclasses.replace(config.model, pad_vocab_to_multiple_of=1)
-    _, abstract = declare(model, config.compute, config.objectives)
+    _, abstract = declare(model, config.compute, chosen(config.data))
     shapes = jax.eval_shape(
-        lambda: init_params(model, config.compute, config.objectives, jax.random.key(0))
+        lambda: init_params(model, config.compute, chosen(config.data), jax.random.key(0))
     )
     rng = np.random.default_rng(0)
     params, raw = (

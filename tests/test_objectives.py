@@ -8,14 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_jax.objectives import total as objectives
+from bert_jax.objectives.corpus import Corpus
+from bert_jax.objectives.masked_lm import token_sums
 
 B, P, N, V, SOURCES = 4, 5, 2, 11, ("wiki", "books")
 
 
 @pytest.fixture
-def corpus() -> objectives.Corpus:
+def corpus() -> Corpus:
     counts = np.arange(1, V + 1, dtype=np.float64)
-    return objectives.Corpus(SOURCES, np.log(counts / counts.sum()).astype(np.float32))
+    return Corpus(SOURCES, np.log(counts / counts.sum()).astype(np.float32))
 
 
 @pytest.fixture
@@ -126,7 +128,7 @@ def test_sentence_order_has_its_own_name_and_the_same_numbers(batch, corpus, log
 
 @jax.jit
 def _sums(outputs: dict, batch: dict, denominators: dict | None) -> tuple:
-    corpus = objectives.Corpus(SOURCES, np.zeros(V, np.float32))
+    corpus = Corpus(SOURCES, np.zeros(V, np.float32))
     return objectives.all_sums(outputs, batch, corpus, denominators)
 
 
@@ -147,7 +149,7 @@ def test_the_parts_of_a_batch_add_up_to_the_loss_of_the_whole(seed, density, par
     }
     shapes = {"mlm": (B, P, V), "nsp": (B, N, 2), "sbo": (B, P, V)}
     outputs = {n: jnp.asarray(rng.normal(size=s).astype("f4")) for n, s in shapes.items()}
-    everything = objectives.denominators(batch)
+    everything = objectives.denominators(batch, outputs)
     whole, sums = _sums(outputs, batch, None)
     total, added = 0.0, jax.tree.map(np.zeros_like, sums)
     for rows in np.split(np.arange(B), parts):
@@ -165,7 +167,7 @@ def test_the_gradient_is_that_of_the_formula(batch, corpus, logits):
     labels, weights = batch["masked_labels"] % (V - 2), batch["masked_weights"]
     x = logits["mlm"]
     x[..., V - 2 :] = -np.inf
-    got = jax.grad(lambda x: objectives.token_sums(x, labels, weights, corpus)["loss"])(x)
+    got = jax.grad(lambda x: token_sums(x, labels, weights, corpus)["loss"])(x)
     p = np.exp(x - x.max(-1, keepdims=True))
     p /= p.sum(-1, keepdims=True)
     want = (p - np.eye(V)[labels]) * weights[..., None]

@@ -14,8 +14,9 @@ from small import run_config
 
 from bert_jax.config.schema import Config
 from bert_jax.convert import weights
-from bert_jax.objectives import total
+from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.pretraining_model import declare
+from bert_jax.objectives.registry import chosen
 from bert_jax.parallel import partition
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training import skip_nonfinite
@@ -48,7 +49,7 @@ def _pairs(golden: dict) -> list[tuple[str, str]]:
 def program(config: Config) -> tuple[StepFunctions, jax.sharding.Mesh]:
     mesh = make_mesh(config.mesh, jax.devices()[:1])
     unigram = np.zeros(config.model.vocab_size, np.float32)
-    return make_step_functions(config, mesh, total.Corpus(("text",), unigram)), mesh
+    return make_step_functions(config, mesh, Corpus(("text",), unigram)), mesh
 
 
 def difference(ours: object, reference: np.ndarray) -> float:
@@ -64,7 +65,7 @@ def test_outputs_and_losses(name):
     config = run_config(case)
     params = parameters(golden, config)
     batch = cases.batch(case, 0)
-    graph, _ = declare(config.model, config.compute, config.objectives)
+    graph, _ = declare(config.model, config.compute, chosen(config.data))
 
     @jax.jit
     def forward(params, batch):
@@ -113,7 +114,7 @@ def test_three_optimizer_steps(name, recipe):
     params = jax.tree.map(jax.numpy.asarray, parameters(golden, config))
     before = weights.to_transformers(params, config.model)
     run, mesh = program(config)
-    _, abstract = declare(config.model, config.compute, config.objectives)
+    _, abstract = declare(config.model, config.compute, chosen(config.data))
     optimizer = make_optimizer(config.optimizer, partition.param_axes(abstract))
     state = {
         "step": jax.numpy.int32(0),

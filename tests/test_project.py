@@ -1,6 +1,7 @@
 """Rules that the whole source tree keeps."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -143,3 +144,15 @@ def test_the_command_line_starts_without_heavy_imports() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_an_objective_is_named_in_its_own_file_alone(path: Path) -> None:
+    """So that a new one is one new file: nothing compares names of objectives."""
+    if not name_of(path).startswith(("bert_jax/objectives/", "data_pipeline/pairing/", "configs/")):
+        texts = (
+            node.value
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        )
+        assert not [text for text in texts if re.match(r"(mlm|nsp|sop|sbo)($|/)", text)]

@@ -13,6 +13,7 @@ from goldens import case as cases
 from small import COMPUTE, model_config
 
 from bert_jax.objectives import total
+from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.pretraining_model import declare, init_params
 
 LEARNED = ("mlm", "nsp")
@@ -39,7 +40,7 @@ def make_step(remat: str, unroll: int) -> Callable:
     """Parameters -> loss and gradients, with dropout."""
     compute = dataclasses.replace(COMPUTE, remat=remat, unroll_layers=unroll)
     graph, _ = declare(MODEL, compute, LEARNED)
-    corpus = total.Corpus(("text",), np.zeros(MODEL.vocab_size, np.float32))
+    corpus = Corpus(("text",), np.zeros(MODEL.vocab_size, np.float32))
     batch = cases.batch(cases.TINY, 0)
 
     def loss(params: dict) -> jax.Array:

@@ -16,7 +16,7 @@ from bert_jax.config.files import load
 from bert_jax.config.schema import Config
 from bert_jax.config.shipped import shipped
 from bert_jax.errors import UserError
-from bert_jax.objectives.total import Corpus
+from bert_jax.objectives.corpus import Corpus
 from bert_jax.parallel import global_batch, partition
 from bert_jax.parallel.mesh import MESH_AXES, make_mesh
 from bert_jax.training.step import StepFunctions, compiler_options, make_step_functions

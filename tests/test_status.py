@@ -21,7 +21,9 @@ from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.config.schema import Config
 from bert_jax.errors import UserError
 from bert_jax.metrics import flops, records
+from bert_jax.metrics.flops import step_flops
 from bert_jax.objectives.pretraining_model import declare
+from bert_jax.objectives.registry import chosen
 from bert_jax.reporting.status import as_json, read
 from bert_jax.reporting.status_text import render
 from bert_jax.training import claim
@@ -52,6 +54,7 @@ def folder_of_a_run(path: Path, config: Config, done: int, *, age: float = 0.0) 
     description = {
         "config": json.loads(json.dumps(dataclasses.asdict(config))),
         "data": {"tokenizer": "t", "train": "a", "held_out": "h", "rows_per_epoch": [80, 50]},
+        "step_flops": [step_flops(config, phase) for phase in config.phases],
     }
     claim.claim(epath.Path(path), description, resuming_at=None)
     speed = {"step_seconds": 0.5, "tokens_per_second": 1000.0}
@@ -360,7 +363,7 @@ def test_the_operations_of_a_step_are_those_of_its_program(config, pairing, boun
     names |= dict.fromkeys(("masked_positions", "span_left", "span_right", "span_offsets"), p)
     names["cls_positions"] = phase.examples_per_row
     batch = {k: jax.ShapeDtypeStruct((b, n), np.int32) for k, n in names.items()}
-    graph, abstract = declare(config.model, config.compute, config.objectives)
+    graph, abstract = declare(config.model, config.compute, chosen(config.data))
     traced = jax.make_jaxpr(lambda params, batch: nnx.merge(graph, params)(batch))(
         nnx.to_pure_dict(abstract), batch
     )

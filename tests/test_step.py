@@ -22,7 +22,8 @@ from handmade import VOCAB, batch
 from bert_jax.aot.hlo import shape_search
 from bert_jax.config.files import load
 from bert_jax.config.schema import Config
-from bert_jax.objectives.total import Corpus
+from bert_jax.objectives.corpus import Corpus
+from bert_jax.objectives.registry import chosen
 from bert_jax.ops.attention import dispatch, pallas
 from bert_jax.parallel import global_batch, partition
 from bert_jax.parallel.mesh import MESH_AXES, make_mesh
@@ -83,7 +84,7 @@ def rows_of(config: Config) -> dict[str, np.ndarray]:
     phase = config.phases[0]
     count = EXAMPLES // phase.batch_size
     rows = [range(b * count, (b + 1) * count) for b in range(phase.batch_size)]
-    return batch(config.objectives, rows, length=phase.row_tokens, slots=phase.row_predictions)
+    return batch(chosen(config.data), rows, length=phase.row_tokens, slots=phase.row_predictions)
 
 
 def mesh_of(config: Config) -> jax.sharding.Mesh:
@@ -344,7 +345,7 @@ def test_micro_batches_drop_different_things(monkeypatch: pytest.MonkeyPatch) ->
 def equal_rows(config: Config) -> dict[str, np.ndarray]:
     phase = config.phases[0]
     rows = [[0]] * phase.batch_size
-    return batch(config.objectives, rows, length=phase.row_tokens, slots=phase.row_predictions)
+    return batch(chosen(config.data), rows, length=phase.row_tokens, slots=phase.row_predictions)
 
 
 @pytest.mark.slow

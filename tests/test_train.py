@@ -18,7 +18,7 @@ from bert_jax.data_pipeline.batch import Batches
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import StoppedError, UserError
 from bert_jax.metrics import records as metrics
-from bert_jax.objectives.total import Corpus
+from bert_jax.objectives.corpus import Corpus
 from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.reporting import status

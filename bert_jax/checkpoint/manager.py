@@ -42,6 +42,7 @@ from bert_jax.config.schema import CheckpointConfig, ComputeConfig, DataConfig, 
 from bert_jax.config.serialization import from_dict
 from bert_jax.errors import StorageError, UserError
 from bert_jax.objectives.pretraining_model import init_params
+from bert_jax.objectives.registry import chosen
 from bert_jax.runtime.console import console
 
 
@@ -357,7 +358,8 @@ def load_params(
 def _params_of(config: Mapping[str, Any], layout: jax.sharding.Sharding) -> Any:
     """The parameters of a run, laid out so, as ShapeDtypeStructs."""
     model = from_dict(config["model"], ModelConfig, "config.model")
-    objectives = from_dict(config["data"], DataConfig, "config.data").objectives
+    data = from_dict(config["data"], DataConfig, "config.data")
+    objectives = chosen(data, config.get("objectives", ""))
     shapes = jax.eval_shape(
         lambda: init_params(model, ComputeConfig.plain(), objectives, jax.random.key(0))
     )

@@ -13,6 +13,7 @@ import itertools
 from typing import Annotated, Literal
 
 from bert_jax.config.serialization import Within
+from bert_jax.data_pipeline.pairing.modes import PAIRS, SEPARATED, Pairing, Separators
 from bert_jax.errors import UserError
 
 # Upper limits are far beyond what anybody trains and below what overflows a counter (steps and
@@ -36,7 +37,6 @@ Axis = Annotated[int, Within(-1, 2**20, without=(0,))]  # devices along it; -1 =
 Share = Annotated[float, Within(0, 1)]
 BelowOne = Annotated[float, Within(0, 1, without=(1,))]
 Inside = Annotated[float, Within(0, 1, without=(0, 1))]
-Objective = Literal["mlm", "nsp", "sop", "sbo"]
 OptimizerName = Literal["bert_adamw", "adamw", "lamb", "lamb_albert", "lamb_all", "lamb_clamped"]
 ScheduleName = Literal["bert", "fairseq"]
 
@@ -83,9 +83,9 @@ class DataConfig:
     store: str
     source_weights: str  # "books=2,wiki=0.5": visits of a source's documents in an epoch; "" = 1
     language_smoothing: Amount  # languages are drawn by share ** this; 1 = as they are
-    pairing: Literal["nsp", "sop", "full_sentences", "doc_sentences", "single"]
+    pairing: Pairing
     # Where blocks of sentences have [SEP]: between documents, or after every sentence too.
-    separators: Literal["documents", "sentences"] = "documents"
+    separators: Separators = "documents"
     negative_pool: Literal["source", "corpus"]  # where a random second sentence comes from
     short_seq_prob: Share
     dupe_factor: Whole  # 0 = new pairs and masks every epoch; n = n fixed sets of them, in turn
@@ -102,24 +102,17 @@ class DataConfig:
     def __post_init__(self) -> None:
         if self.mask_share + self.random_share > 1:
             raise UserError("config.data.mask_share + config.data.random_share is over 1")
-        separated = ("full_sentences", "doc_sentences")
-        if self.separators == "sentences" and self.pairing not in separated:
+        if self.separators == "sentences" and self.pairing not in SEPARATED:
             raise UserError(
                 'config.data.separators="sentences" has no meaning with '
                 f'config.data.pairing="{self.pairing}"; set separators="documents", or pairing to '
-                f"{' or '.join(separated)}"
+                f"{' or '.join(SEPARATED)}"
             )
         if self.span_boundary and self.masking != "span":
             raise UserError(
                 f"config.data.span_boundary needs spans to have boundaries, not masking="
                 f'"{self.masking}"; set config.data.masking="span" or span_boundary=False'
             )
-
-    @property
-    def objectives(self) -> tuple[Objective, ...]:
-        """What is learned: masked tokens always, pairs and span boundaries where data has them."""
-        pair: tuple[Objective, ...] = (self.pairing,) if self.pairing in ("nsp", "sop") else ()
-        return ("mlm", *pair, *(("sbo",) if self.span_boundary else ()))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -250,6 +243,7 @@ class Config:
     checkpoint: CheckpointConfig
     evaluation: EvaluationConfig
     deadlines: DeadlineConfig
+    objectives: str = ""  # "mlm,nsp"; "" = all that the data have labels for
 
     def __post_init__(self) -> None:
         if not self.phases:
@@ -260,7 +254,7 @@ class Config:
             raise UserError(
                 f"config.phases: {self.total_steps} steps in all; the most are {_INT32}"
             )
-        if self.data.pairing in ("nsp", "sop") and self.model.type_vocab_size < 2:
+        if self.data.pairing in PAIRS and self.model.type_vocab_size < 2:
             raise UserError(
                 f'config.data.pairing="{self.data.pairing}" needs two token types; '
                 "set config.model.type_vocab_size=2"
@@ -309,10 +303,6 @@ class Config:
                 f"{where}.{own[0]} has no use with one schedule over the whole run; set "
                 'config.optimizer.schedule_over="phase" or leave it None'
             )
-
-    @property
-    def objectives(self) -> tuple[Objective, ...]:
-        return self.data.objectives
 
     @property
     def total_steps(self) -> int:

@@ -29,6 +29,7 @@ from bert_jax.data_pipeline.store.manifest import read_manifest, split_digest
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import StorageError
 from bert_jax.metrics import records
+from bert_jax.objectives.registry import OBJECTIVES, chosen, transformers_class
 
 WEIGHTS, CARD = "model.safetensors", "README.md"
 _FILES = {
@@ -72,8 +73,10 @@ def export(
     for name, tensor in tensors.items():
         if not np.isfinite(tensor).all():
             raise UserError(f"{name} holds NaN or infinite numbers; export an earlier step")
-    pairs = "pair" in params
-    config = to_config_json(model_config, pad_token_id=tokenizer.special.pad, pairs=pairs)
+    architecture = transformers_class(params)
+    config = to_config_json(
+        model_config, pad_token_id=tokenizer.special.pad, architecture=architecture
+    )
     files = tokenizer_files(tokenizer, model_config.max_position_embeddings)
     text = render(
         card,
@@ -113,8 +116,9 @@ def run_export(workdir: epath.PathLike, out: Path | str, step: int | None = None
     """
     _free(out)  # before reading a large checkpoint for nothing
     params, meta = checkpoint.load_params(workdir, step)
-    if "sbo" in params:
-        print("the span boundary head is left out: transformers has none")
+    for objective in OBJECTIVES.values():
+        if objective.head in params and not objective.tensors:
+            print(f"{objective.title}: its head is left out, transformers has none")
     model_config = from_dict(meta["config"]["model"], ModelConfig, "config.model")
     folder = epath.Path(workdir)
     tokenizer = _tokenizer(folder / "tokenizer.json", meta["data"]["tokenizer"])
@@ -135,6 +139,7 @@ def _tokenizer(file: epath.Path, digest: str) -> Tokenizer:
 
 def _card(workdir: epath.Path, meta: Mapping[str, Any]) -> Card:
     config = meta["config"]
+    data = from_dict(config["data"], DataConfig, "config.data")
     settings = flatten(dict(config))
     settings.pop("data.store")  # a path on the machine that trained
     sources, languages = _text(config["data"]["store"], meta["data"])
@@ -144,7 +149,7 @@ def _card(workdir: epath.Path, meta: Mapping[str, Any]) -> Card:
     figures = {k: v for k, v in last.items() if k not in ("kind", "step", "time")}
     return Card(
         step=meta["step"],
-        objectives=from_dict(config["data"], DataConfig, "config.data").objectives,
+        objectives=chosen(data, config.get("objectives", "")),
         settings=settings,
         sources=sources,
         languages=languages,

@@ -29,10 +29,12 @@ _DEFAULTS = {
 }
 
 
-def to_config_json(config: ModelConfig, *, pad_token_id: int, pairs: bool = True) -> dict[str, Any]:
-    """The contents of config.json; pairs: whether there are a pooler and a pair head."""
+def to_config_json(
+    config: ModelConfig, *, pad_token_id: int, architecture: str = "BertForPreTraining"
+) -> dict[str, Any]:
+    """The contents of config.json; architecture: the class of transformers that loads the model."""
     return {
-        "architectures": [architecture(pairs)],
+        "architectures": [architecture],
         "model_type": "bert",
         **{name: getattr(config, name) for name in (*_SHARED, *_DEFAULTS)},
         "hidden_act": _ACT_NAMES[config.hidden_act],
@@ -42,11 +44,6 @@ def to_config_json(config: ModelConfig, *, pad_token_id: int, pairs: bool = True
         "use_cache": True,
         "dtype": "float32",
     }
-
-
-def architecture(pairs: bool) -> str:
-    """The class of transformers that takes every weight; pairs as in `to_config_json`."""
-    return "BertForPreTraining" if pairs else "BertForMaskedLM"
 
 
 def from_config_json(values: Mapping[str, Any], where: str) -> ModelConfig:

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bert_jax.config.schema import ModelConfig, Objective
-from bert_jax.convert.hf_config import architecture
-from bert_jax.objectives.pretraining_model import pair_objective
+from bert_jax.config.schema import ModelConfig
+from bert_jax.objectives.objective import Objective
+from bert_jax.objectives.registry import BERT_FOR_PRETRAINING, find, transformers_class
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Card:
     """
 
     step: int | None = None
-    objectives: tuple[Objective, ...] = ("mlm", "nsp")
+    objectives: tuple[str, ...] = BERT_FOR_PRETRAINING
     settings: Mapping[str, Any] | None = None
     sources: Sequence[Mapping[str, Any]] = ()
     languages: Sequence[str] = ()
@@ -36,20 +36,20 @@ class Card:
 
 def render(card: Card, config: ModelConfig, *, parameters: int, lowercase: bool) -> str:
     """The text of README.md; `parameters` counts the tied decoder once."""
-    pair = pair_objective(card.objectives)
+    learned = find(card.objectives)
     heads = f"{config.num_attention_heads} heads"
     trained = "" if card.step is None else f", trained for {card.step:,} steps"
     sections = [
         _front_matter(card),
         f"# BERT, {config.num_hidden_layers} layers, {config.hidden_size} wide\n\n"
-        f"A BERT encoder with its {_HEADS[pair]}{trained}, written "
+        f"A BERT encoder with {_heads(learned)}{trained}, written "
         "by [bert-jax] `convert export`.\n\n"
         f"- {parameters:,} parameters: {config.num_hidden_layers} layers, {heads}, hidden size "
         f"{config.hidden_size}, feed-forward size {config.intermediate_size}\n"
         f"- {config.vocab_size:,} WordPiece entries, "
         f"{'lower-cased, accents stripped' if lowercase else 'case kept'}\n"
         f"- sequences of at most {config.max_position_embeddings} tokens",
-        _use(card.objectives),
+        _use(learned),
         _data(card.sources),
         _metrics(card),
         _training(card),
@@ -58,24 +58,18 @@ def render(card: Card, config: ModelConfig, *, parameters: int, lowercase: bool)
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
-_HEADS = {
-    None: "masked-language-model head",
-    "nsp": "masked-language-model and next-sentence heads",
-    "sop": "masked-language-model and sentence-order heads",
-}
-_LABELS = {
-    None: "There is no pooler: nothing trained one.",
-    "nsp": "The next-sentence head says 0 where the second text follows the first and 1 where it "
-    "does not.",
-    # transformers calls it next-sentence prediction whatever it learned.
-    "sop": "The head that transformers calls `seq_relationship` says 0 where two texts are in "
-    "order and 1 where they are swapped, or the second comes from elsewhere.",
-}
+def _heads(learned: Sequence[Objective]) -> str:
+    titles = [objective.head_title for objective in learned if objective.tensors]
+    if not titles:
+        return "no head"
+    return f"its {' and '.join(titles)} head{'s' if len(titles) > 1 else ''}"
 
 
-def _use(objectives: Sequence[Objective]) -> str:
-    pair = pair_objective(objectives)
-    name = architecture(pair is not None)
+def _use(learned: Sequence[Objective]) -> str:
+    name = transformers_class([objective.head for objective in learned])
+    pooler = any(objective.needs_pooler for objective in learned)
+    facts = [] if pooler else ["There is no pooler: nothing trained one."]
+    facts += [objective.card for objective in learned if objective.card and objective.tensors]
     lines = [
         "## Use",
         "",
@@ -86,13 +80,10 @@ def _use(objectives: Sequence[Objective]) -> str:
         f'model = {name}.from_pretrained("path/to/this/folder")',
         "```",
         "",
-        f'or in JAX, without transformers: `bert_jax.load("path/to/this/folder")`. {_LABELS[pair]}',
+        'or in JAX, without transformers: `bert_jax.load("path/to/this/folder")`. '
+        + " ".join(facts),
+        *(objective.card for objective in learned if objective.card and not objective.tensors),
     ]
-    if "sbo" in objectives:
-        lines.append(
-            "It was trained with the span boundary objective too, whose head is not here: "
-            "transformers has none."
-        )
     return "\n".join(lines)
 
 

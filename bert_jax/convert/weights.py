@@ -10,55 +10,44 @@ counterpart there and is left out.
 """
 
 import functools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
 from flax import nnx
 
-from bert_jax.config.schema import ComputeConfig, ModelConfig, Objective
+from bert_jax.config.schema import ComputeConfig, ModelConfig
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.objectives.pretraining_model import declare, pair_objective
+from bert_jax.objectives.objective import Tensor
+from bert_jax.objectives.pretraining_model import declare
+from bert_jax.objectives.registry import BERT_FOR_PRETRAINING, OBJECTIVES, find, with_heads
 
-Group = Literal["encoder", "pooler", "mlm", "pair"]
-_WITH_PAIRS: tuple[Group, ...] = ("encoder", "pooler", "mlm", "pair")
-_WITHOUT: tuple[Group, ...] = ("encoder", "mlm")
-
-# Our path, their name, and the number of input dimensions of a kernel (None where theirs has the
-# same layout). `{layer}` and `{part}` run over layers and over query, key, value.
 _LAYER = "bert.encoder.layer.{layer}"
-_TABLE: tuple[tuple[str, str, int | None], ...] = (
-    ("encoder.embeddings.word", "bert.embeddings.word_embeddings.weight", None),
-    ("encoder.embeddings.position", "bert.embeddings.position_embeddings.weight", None),
-    ("encoder.embeddings.type", "bert.embeddings.token_type_embeddings.weight", None),
-    ("encoder.embeddings.norm.scale", "bert.embeddings.LayerNorm.weight", None),
-    ("encoder.embeddings.norm.bias", "bert.embeddings.LayerNorm.bias", None),
-    ("encoder.layers.attention.qkv.kernel", _LAYER + ".attention.self.{part}.weight", 1),
-    ("encoder.layers.attention.qkv.bias", _LAYER + ".attention.self.{part}.bias", 0),
-    ("encoder.layers.attention.output.kernel", _LAYER + ".attention.output.dense.weight", 2),
-    ("encoder.layers.attention.output.bias", _LAYER + ".attention.output.dense.bias", None),
-    ("encoder.layers.attention.norm.scale", _LAYER + ".attention.output.LayerNorm.weight", None),
-    ("encoder.layers.attention.norm.bias", _LAYER + ".attention.output.LayerNorm.bias", None),
-    ("encoder.layers.mlp.up.kernel", _LAYER + ".intermediate.dense.weight", 1),
-    ("encoder.layers.mlp.up.bias", _LAYER + ".intermediate.dense.bias", None),
-    ("encoder.layers.mlp.down.kernel", _LAYER + ".output.dense.weight", 1),
-    ("encoder.layers.mlp.down.bias", _LAYER + ".output.dense.bias", None),
-    ("encoder.layers.mlp.norm.scale", _LAYER + ".output.LayerNorm.weight", None),
-    ("encoder.layers.mlp.norm.bias", _LAYER + ".output.LayerNorm.bias", None),
-    ("encoder.pooler.kernel", "bert.pooler.dense.weight", 1),
-    ("encoder.pooler.bias", "bert.pooler.dense.bias", None),
-    ("mlm.dense.kernel", "cls.predictions.transform.dense.weight", 1),
-    ("mlm.dense.bias", "cls.predictions.transform.dense.bias", None),
-    ("mlm.norm.scale", "cls.predictions.transform.LayerNorm.weight", None),
-    ("mlm.norm.bias", "cls.predictions.transform.LayerNorm.bias", None),
-    ("mlm.bias", "cls.predictions.bias", None),
-    ("pair.kernel", "cls.seq_relationship.weight", 1),
-    ("pair.bias", "cls.seq_relationship.bias", None),
+_ENCODER = (
+    Tensor("encoder.embeddings.word", "bert.embeddings.word_embeddings.weight", of_vocabulary=True),
+    Tensor("encoder.embeddings.position", "bert.embeddings.position_embeddings.weight"),
+    Tensor("encoder.embeddings.type", "bert.embeddings.token_type_embeddings.weight"),
+    Tensor("encoder.embeddings.norm.scale", "bert.embeddings.LayerNorm.weight"),
+    Tensor("encoder.embeddings.norm.bias", "bert.embeddings.LayerNorm.bias"),
+    Tensor("encoder.layers.attention.qkv.kernel", _LAYER + ".attention.self.{part}.weight", 1),
+    Tensor("encoder.layers.attention.qkv.bias", _LAYER + ".attention.self.{part}.bias", 0),
+    Tensor("encoder.layers.attention.output.kernel", _LAYER + ".attention.output.dense.weight", 2),
+    Tensor("encoder.layers.attention.output.bias", _LAYER + ".attention.output.dense.bias"),
+    Tensor("encoder.layers.attention.norm.scale", _LAYER + ".attention.output.LayerNorm.weight"),
+    Tensor("encoder.layers.attention.norm.bias", _LAYER + ".attention.output.LayerNorm.bias"),
+    Tensor("encoder.layers.mlp.up.kernel", _LAYER + ".intermediate.dense.weight", 1),
+    Tensor("encoder.layers.mlp.up.bias", _LAYER + ".intermediate.dense.bias"),
+    Tensor("encoder.layers.mlp.down.kernel", _LAYER + ".output.dense.weight", 1),
+    Tensor("encoder.layers.mlp.down.bias", _LAYER + ".output.dense.bias"),
+    Tensor("encoder.layers.mlp.norm.scale", _LAYER + ".output.LayerNorm.weight"),
+    Tensor("encoder.layers.mlp.norm.bias", _LAYER + ".output.LayerNorm.bias"),
+    Tensor("encoder.pooler.kernel", "bert.pooler.dense.weight", 1),
+    Tensor("encoder.pooler.bias", "bert.pooler.dense.bias"),
 )
 _PARTS = ("query", "key", "value")
-_PADDED = ("encoder.embeddings.word", "mlm.bias")  # their first dimension is the vocabulary
 
 
 @dataclass(frozen=True)
@@ -71,10 +60,9 @@ class Slot:
     inputs: int | None  # leading input dimensions of a kernel; None: same layout
 
     @property
-    def group(self) -> Group:
-        if self.ours[:2] == ("encoder", "pooler"):
-            return "pooler"
-        return self.ours[0]  # type: ignore[return-value]
+    def group(self) -> str:
+        """ "encoder", "pooler" or a head."""
+        return "pooler" if self.ours[:2] == ("encoder", "pooler") else self.ours[0]
 
     def to_theirs(self, leaf: np.ndarray) -> np.ndarray:
         """Our whole leaf -> their tensor."""
@@ -90,21 +78,30 @@ class Slot:
         leaf[self.index] = (tensor.T if self.inputs else tensor).reshape(leaf[self.index].shape)
 
 
-def slots(config: ModelConfig, *, pairs: bool = True) -> Iterator[Slot]:
-    """Every tensor of their state dict once, decoder apart; pairs: with pooler and pair head."""
-    wanted = _WITH_PAIRS if pairs else _WITHOUT
-    for ours, theirs, inputs in _TABLE:
-        for slot in _slots_of(ours, theirs, inputs, config):
-            if slot.group in wanted:
+def groups_of(objectives: Iterable[str]) -> set[str]:
+    """The groups of parameters of a model for these objectives: "encoder", "pooler", heads."""
+    found = find(objectives)
+    pooler = {"pooler"} if any(objective.needs_pooler for objective in found) else set()
+    return {"encoder", *pooler, *(objective.head for objective in found)}
+
+
+def slots(
+    config: ModelConfig, groups: Collection[str] = frozenset(groups_of(BERT_FOR_PRETRAINING))
+) -> Iterator[Slot]:
+    """Every tensor of their state dict once, without the tied decoder."""
+    heads = {objective.head: objective.tensors for objective in OBJECTIVES.values()}
+    for tensor in (*_ENCODER, *itertools.chain.from_iterable(heads.values())):
+        for slot in _slots_of(tensor, config):
+            if slot.group in groups:
                 yield slot
 
 
-def _slots_of(ours: str, theirs: str, inputs: int | None, config: ModelConfig) -> Iterator[Slot]:
-    """A line of the table, over layers and parts."""
-    path = tuple(ours.split("."))
+def _slots_of(tensor: Tensor, config: ModelConfig) -> Iterator[Slot]:
+    """A tensor over layers and parts."""
+    path, theirs, inputs = tuple(tensor.ours.split(".")), tensor.theirs, tensor.inputs
     index: tuple[int | slice, ...]
     if "{layer}" not in theirs:
-        index = (slice(config.vocab_size),) if ours in _PADDED else ()
+        index = (slice(config.vocab_size),) if tensor.of_vocabulary else ()
         yield Slot(theirs, path, index, inputs)
         return
     for layer in range(config.num_hidden_layers):
@@ -120,10 +117,11 @@ def _slots_of(ours: str, theirs: str, inputs: int | None, config: ModelConfig) -
 def to_transformers(params: Mapping[str, Any], config: ModelConfig) -> dict[str, np.ndarray]:
     """Our parameters -> their state dict, C-contiguous float32 arrays, no tied decoder.
 
-    Of `BertForPreTraining` where there is a pair head, of `BertForMaskedLM` where there is not.
+    Of the class `registry.transformers_class(params)`.
     """
     result = {}
-    for slot in slots(config, pairs="pair" in params):
+    pooler = {"pooler"} if "pooler" in params["encoder"] else set()
+    for slot in slots(config, params.keys() | pooler):
         leaf = _leaf(params, slot)
         # A copy even where the layout is the same: the caller may write into what it gets.
         result[slot.theirs] = np.array(slot.to_theirs(leaf), np.float32, order="C")
@@ -134,12 +132,12 @@ def from_transformers(
     tensors: Mapping[str, np.ndarray],
     config: ModelConfig,
     *,
-    require: Sequence[Group] | None = None,
+    require: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Their state dict -> our parameters, a nested dict of float32 numpy arrays.
 
-    The tree is that of `objectives(present(tensors))`: a pooler and a pair head are there where the
-    tensors hold one of them.
+    The tree is that of the objectives `registry.with_heads(present(tensors))`: a pooler and a pair
+    head are there where the tensors hold one of them.
 
     Names of older files are understood: `LayerNorm.gamma` and `.beta`, no `bert.` in front (a bare
     `BertModel`), `embeddings.position_ids`. Tensors of other heads are left out.
@@ -155,14 +153,14 @@ def from_transformers(
     """
     given = {_modern(name): tensor for name, tensor in tensors.items()}
     here = present(tensors)
-    learned = objectives(here)
-    pairs = pair_objective(learned) is not None
-    needed = here | set((_WITH_PAIRS if pairs else _WITHOUT) if require is None else require)
+    learned = with_heads(here)
+    groups = groups_of(learned)
+    needed = here | (groups if require is None else set(require))
     shapes = nnx.to_pure_dict(declare(config, ComputeConfig.plain(), learned)[1])
     # Zeros that take no memory: a config.json may ask for any size, so nothing is allocated for it
     # before the weights were seen to have that size.
     empty = jax.tree.map(lambda x: np.broadcast_to(np.float32(0), x.shape), shapes)
-    used = [slot for slot in slots(config, pairs=pairs) if slot.group in needed]
+    used = [slot for slot in slots(config, groups) if slot.group in needed]
     for slot in used:
         _check_tensor(slot, given, empty)
     params: dict[str, Any] = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), shapes)
@@ -195,20 +193,13 @@ def _check_tensor(slot: Slot, given: Mapping[str, Any], empty: Mapping[str, Any]
         )
 
 
-def present(tensors: Mapping[str, Any]) -> set[Group]:
+def present(tensors: Mapping[str, Any]) -> set[str]:
     """The groups of which a state dict holds at least one tensor."""
-    marks: dict[Group, str] = {
-        "encoder": "bert.encoder.", "pooler": "bert.pooler.",
-        "mlm": "cls.predictions.transform.", "pair": "cls.seq_relationship.",
-    }  # fmt: skip
+    prefixes = {"encoder": "bert.encoder.", "pooler": "bert.pooler."}
+    heads = (objective for objective in OBJECTIVES.values() if objective.tensors)
+    prefixes |= {objective.head: objective.tensor_prefix for objective in heads}
     names = [_modern(name) for name in tensors]
-    return {g for g, mark in marks.items() if any(name.startswith(mark) for name in names)}
-
-
-def objectives(groups: Collection[Group]) -> tuple[Objective, ...]:
-    """Of the model that has room for these groups; for which labels a pair head was trained (nsp or
-    sop) is not known from its weights and makes no difference to them."""
-    return ("mlm", "nsp") if {"pooler", "pair"} & set(groups) else ("mlm",)
+    return {g for g, prefix in prefixes.items() if any(n.startswith(prefix) for n in names)}
 
 
 def _modern(name: str) -> str:

@@ -1,13 +1,7 @@
-"""Floating-point operations of a training step, and the time that is left."""
-
-from typing import TYPE_CHECKING
+"""Floating-point operations of a training step."""
 
 from bert_jax.config.schema import Config, PhaseConfig
-
-if TYPE_CHECKING:
-    pass
-
-_SBO_POSITION = 200  # width of the relative position embeddings of the span boundary head
+from bert_jax.objectives.registry import chosen, find
 
 
 def step_flops(config: Config, phase: PhaseConfig) -> float:
@@ -18,29 +12,9 @@ def step_flops(config: Config, phase: PhaseConfig) -> float:
     is not counted.
     """
     model = config.model
-    H, I, V = model.hidden_size, model.intermediate_size, model.vocab_size  # noqa: E741
+    H, I = model.hidden_size, model.intermediate_size  # noqa: E741
     tokens = phase.batch_size * phase.row_tokens
-    slots = phase.batch_size * phase.row_predictions
     layer = 2 * tokens * (4 * H * H + 2 * H * I) + 4 * tokens * phase.row_tokens * H
-    heads = {
-        "mlm": 2 * slots * (H * H + H * V),
-        "sbo": 2 * slots * ((2 * H + _SBO_POSITION) * H + H * H + H * V),
-    }
-    pairs = 2 * phase.batch_size * phase.examples_per_row * (H * H + 2 * H)
-    head = sum(heads.get(objective, pairs) for objective in config.objectives)
-    return 3.0 * (model.num_hidden_layers * layer + head)
-
-
-def seconds_left(config: Config, step: int, step_seconds: float) -> float:
-    """What the run still takes after `step` updates, the last of which took `step_seconds`.
-
-    Phases to come are taken to run at the same number of operations a second.
-    """
-    if step >= config.total_steps:
-        return 0.0
-    now, _ = config.phase_at(max(step - 1, 0))
-    unit = step_flops(config, config.phases[now])
-    index, local = config.phase_at(step)
-    work = -local * step_flops(config, config.phases[index])
-    work += sum(p.steps * step_flops(config, p) for p in config.phases[index:])
-    return step_seconds * work / unit
+    learned = find(chosen(config.data, config.objectives))
+    heads = sum(objective.flops(model, phase) for objective in learned)
+    return 3.0 * (model.num_hidden_layers * layer + heads)

@@ -95,3 +95,9 @@ def is_finite(value: Any) -> TypeGuard[float]:
         return math.isfinite(value)
     except OverflowError:  # whole numbers have no limit
         return False
+
+
+def measured(scalars: Mapping[str, Any]) -> list[str]:
+    """The names of the objectives that metrics hold a loss of, in the order of the metrics."""
+    suffix = "/loss"
+    return [key.removesuffix(suffix) for key in scalars if key.endswith(suffix)]

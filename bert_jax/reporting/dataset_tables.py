@@ -10,11 +10,11 @@ import numpy as np
 from bert_jax.config.schema import DataConfig
 from bert_jax.data_pipeline.analysis.baselines import MOST_TOKENS, bigram_loss, unigram_loss
 from bert_jax.data_pipeline.analysis.inspect import ExampleCounts, Group, Lengths, ShownExample
+from bert_jax.data_pipeline.pairing.modes import LABELS
 from bert_jax.data_pipeline.store.store import TokenStore
 
 Rows = tuple[Sequence[str], Sequence[Sequence[object]]]
 
-PAIR_LABELS = {"nsp": ("B follows A", "B is random"), "sop": ("in order", "swapped or random")}
 _SHARES = {"shortest": 0.0, "10%": 0.1, "median": 0.5, "90%": 0.9, "99%": 0.99, "longest": 1.0}
 
 
@@ -72,7 +72,7 @@ def of_rows(
 def of_labels(labels: np.ndarray, data: DataConfig, store: TokenStore) -> Rows:
     """Balance of the pair labels per source; `labels`: int64 [sources, 2]."""
     expected = "above 50%: a chunk of one sentence gets a random second"
-    return ("source", *PAIR_LABELS[data.pairing], "share", "expected"), [
+    return ("source", *LABELS[data.pairing], "share", "expected"), [
         (name, int(a), int(b), _percent(int(b), int(a + b), 2), expected)
         for name, (a, b) in zip(store.sources, labels, strict=True)
     ]
@@ -96,7 +96,7 @@ def head(example: ShownExample, data: DataConfig, store: TokenStore) -> str:
     words = [f"row {example.row}", f"example {example.number}", f"{len(example.tokens)} tokens"]
     words.append(f"{example.predictions} to predict")
     if example.label is not None and example.source is not None:
-        words += [store.sources[example.source], PAIR_LABELS[data.pairing][example.label]]
+        words += [store.sources[example.source], LABELS[data.pairing][example.label]]
     return ", ".join(words)
 
 

@@ -11,14 +11,6 @@ if TYPE_CHECKING:
     from bert_jax.metrics.goodput import Goodput
 from bert_jax.reporting.html import Page
 
-# Names of the objectives' metrics, and what people call them; a run has some of them.
-_OBJECTIVES = {
-    "mlm": "Masked tokens (MLM)",
-    "nsp": "Next sentence (NSP)",
-    "sop": "Sentence order (SOP)",
-    "sbo": "Span boundary (SBO)",
-}
-
 
 def add_training(
     page: Page, workdir: epath.Path, *, token_baselines: Mapping[str, float] | None = None
@@ -30,13 +22,16 @@ def add_training(
             `bert_jax.data_pipeline.analysis.baselines.bigram_loss`, in nats.
     """
     from bert_jax.metrics import records as metrics
+    from bert_jax.objectives.masked_lm import MASKED_LM
+    from bert_jax.objectives.registry import OBJECTIVES
 
     train, held_out = metrics.read(workdir, "train"), metrics.read(workdir, "eval")
     if not train or not held_out:
         page.text("No metrics yet.")
         return
     last = held_out[-1]
-    there = {name: title for name, title in _OBJECTIVES.items() if f"{name}/loss" in last}
+    titles = {name: one.title for name, one in OBJECTIVES.items()}
+    there = {name: titles.get(name, name) for name in metrics.measured(last)}
     page.heading("Held-out text")
     page.text(
         f"After {last['step']:,} steps, on documents the model never saw. A baseline says what is "
@@ -51,7 +46,7 @@ def add_training(
             for name, title in there.items()
         ],
     )
-    for name in ("nsp", "sop"):
+    for name in there:
         _add_sources(page, last, name)
     page.heading("Curves")
     for name, title in there.items():
@@ -59,7 +54,7 @@ def add_training(
             key = f"{name}/{what}"
             lines = {"training": _line(train, key), "held-out": _line(held_out, key)}
             baselines = {"baseline": last[f"{name}/baseline_{what}"]}
-            if key == "mlm/loss":
+            if key == f"{MASKED_LM.name}/loss":
                 baselines |= token_baselines or {}
             page.figure(curves(lines, ylabel=unit, baselines=baselines), f"{title}: {what}")
     page.heading("Throughput")

@@ -14,11 +14,12 @@ from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict
 from bert_jax.data_pipeline.storage.remote import is_storage_error
 from bert_jax.errors import UserError
-from bert_jax.metrics import attempts, flops, goodput
+from bert_jax.metrics import attempts, goodput
 from bert_jax.metrics import records as metrics
 from bert_jax.metrics.attempts import Attempt
 from bert_jax.metrics.goodput import Goodput
 from bert_jax.metrics.records import is_finite
+from bert_jax.metrics.time_left import seconds_left
 from bert_jax.workdir import description as workdir
 from bert_jax.workdir import identity, lock
 
@@ -115,6 +116,8 @@ def read(folder: epath.PathLike) -> Status:
     due = max(_AT_LEAST, 3 * config.log_every_steps * (speed or 0.0))
     recent = age is not None and age < due
     working = not finished and _at_work(path, tries, recent)
+    operations = [] if speed is None else _step_flops(description, config)
+    left = None if speed is None else seconds_left(config, step, speed, operations)
     return Status(
         workdir=str(folder),
         step=step,
@@ -128,7 +131,7 @@ def read(folder: epath.PathLike) -> Status:
         working=working,
         late=working and not recent and bool(records),
         age=age,
-        seconds_left=None if speed is None else flops.seconds_left(config, step, speed),
+        seconds_left=left,
         train=train,
         eval=latest.get("eval"),
         goodput=goodput.account(records),
@@ -147,6 +150,15 @@ def read(folder: epath.PathLike) -> Status:
         restart_from=max(good, default=None),
         bytes=_size(path),
     )
+
+
+def _step_flops(description: Record, config: Config) -> list[float]:
+    """Operations of a step of each phase; runs of before have them not in their description."""
+    if "step_flops" in description:
+        return description["step_flops"]
+    from bert_jax.metrics.flops import step_flops  # imports JAX, which takes a second
+
+    return [step_flops(config, phase) for phase in config.phases]
 
 
 def as_json(status: Status) -> str:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from bert_jax.metrics import goodput
-from bert_jax.objectives import names
+from bert_jax.metrics.records import measured
 from bert_jax.reporting.status import Record, Status
 from bert_jax.runtime import console
 from bert_jax.training import progress
@@ -65,9 +65,7 @@ def _or_damaged(what: str, record: Record, now: float, figures: Callable[[Record
 
 
 def _training(record: Record) -> str:
-    losses = ", ".join(
-        f"{names.NAMES[name]} {record[f'{name}/loss']:.3f}" for name in names.measured(record)
-    )
+    losses = ", ".join(f"{name.upper()} {record[f'{name}/loss']:.3f}" for name in measured(record))
     loss = f"loss {record['loss']:.3f} ({losses})" if losses else "no finite loss"
     return (
         f"{loss}, {record['tokens_per_second']:,.0f} tokens/s, "

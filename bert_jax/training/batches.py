@@ -4,7 +4,7 @@ from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.data_pipeline.assemble import Batch, BatchArrays
 from bert_jax.data_pipeline.batch import Batches
 from bert_jax.data_pipeline.masking import MaskingSpec
-from bert_jax.data_pipeline.pairing import PAIRS
+from bert_jax.data_pipeline.pairing.modes import PAIRS
 from bert_jax.data_pipeline.plan.plan import PlanSpec
 from bert_jax.data_pipeline.storage.cache_dir import cache_dir
 from bert_jax.data_pipeline.store.split import Split

@@ -24,15 +24,17 @@ from bert_jax.config.schema import Config, DataConfig, MeshConfig, PhaseConfig
 from bert_jax.config.serialization import from_dict, to_dict
 from bert_jax.data_pipeline.analysis.baselines import bigram_loss, unigram_loss
 from bert_jax.data_pipeline.batch import prefetch
-from bert_jax.data_pipeline.pairing import SEPARATED
+from bert_jax.data_pipeline.pairing.modes import PAIRS, SEPARATED
 from bert_jax.data_pipeline.storage.remote import open_path
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.errors import UserError
 from bert_jax.metrics import records as metrics
 from bert_jax.metrics.jsonl import EventLog
+from bert_jax.metrics.records import measured
 from bert_jax.metrics.step_metrics import SumAccumulator
 from bert_jax.objectives import total as objectives
-from bert_jax.objectives.names import NAMES, measured
+from bert_jax.objectives.corpus import Corpus
+from bert_jax.objectives.registry import chosen
 from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime.console import console, progress, table
@@ -70,7 +72,7 @@ class HeldOut:
         # RoBERTa's masks alone cover specials, which the frequencies of the text do not know.
         predicted = config.data.masking == "roberta"
         specials = self._batches.specials_per_token() if predicted else (0.0, 0.0)
-        self.corpus = objectives.Corpus.of(store, specials)
+        self.corpus = Corpus.of(store, specials)
         self._sources = store.sources
         whole, most = self._batches.rows_per_epoch, config.evaluation.batches * phase.batch_size
         self.rows = min(whole, most or whole)
@@ -187,7 +189,7 @@ def _asked(
     Raises:
         UserError: pairs that the model has no head for.
     """
-    if pairing in ("nsp", "sop") and pairing not in config.objectives:
+    if pairing in PAIRS and pairing not in chosen(config.data, config.objectives):
         raise UserError(
             f"--pairing={pairing}: the model has no head for it, as the run was trained with "
             f"pairing={config.data.pairing}; full_sentences, doc_sentences and single, which "
@@ -277,10 +279,10 @@ def _table(records: Sequence[dict[str, Any]], sources: Sequence[str]) -> str:
         return lambda r: format(r[key], form) if key in r else "-"
 
     for name in measured(records[0]):
-        pairs = name in ("nsp", "sop")
+        pairs = f"{name}/source_accuracy" in records[0]
         trivial = "constant" if pairs else "unigram"
         columns += [
-            (f"{NAMES[name]} loss", number(f"{name}/loss", ".4f")),
+            (f"{name.upper()} loss", number(f"{name}/loss", ".4f")),
             (trivial, number(f"{name}/baseline_loss", ".4f")),
             ("accuracy", number(f"{name}/accuracy", ".2%")),
             (trivial, number(f"{name}/baseline_accuracy", ".2%")),

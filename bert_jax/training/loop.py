@@ -24,9 +24,9 @@ from bert_jax.distributed.preemption import StopRequestedError
 from bert_jax.errors import NUMBERS, STOPPED, NumbersError, StoppedError, UserError
 from bert_jax.metrics import goodput, stragglers
 from bert_jax.metrics import records as metrics
-from bert_jax.metrics.flops import seconds_left
 from bert_jax.metrics.records import Event
 from bert_jax.metrics.step_metrics import SkippedStep
+from bert_jax.metrics.time_left import seconds_left
 from bert_jax.metrics.writer import MetricWriter
 from bert_jax.runtime.console import console
 from bert_jax.runtime.versions import versions
@@ -344,7 +344,8 @@ class _Loop:
         found = stragglers.fields(times)
         self.writer.write("train", self.done, self.stage.index, scalars | found)
         self._note_time()
-        left = seconds_left(self.config, self.done, scalars["step_seconds"])
+        operations = self.run.description["step_flops"]
+        left = seconds_left(self.config, self.done, scalars["step_seconds"], operations)
         self.display.train(self.done, scalars, left)
         for line in found.get("hosts/stragglers", []):
             console.print(line, markup=False)

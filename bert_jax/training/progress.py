@@ -7,7 +7,7 @@ import rich.console
 import rich.progress
 import rich.text
 
-from bert_jax.objectives.names import NAMES, measured
+from bert_jax.metrics.records import measured
 from bert_jax.runtime.console import clock, console
 
 
@@ -76,7 +76,7 @@ def held_out(scalars: Mapping[str, float]) -> str:
         source = scalars.get(f"{name}/source_accuracy")
         word, alone = ("unigram ", "") if source is None else ("", f", source alone {source:.1%}")
         parts.append(
-            f"{NAMES[name]} loss {loss:.3f} ({word}{trivial_loss:.3f}), "
+            f"{name.upper()} loss {loss:.3f} ({word}{trivial_loss:.3f}), "
             f"accuracy {right:.1%} ({trivial:.1%}{alone})"
         )
     return "; ".join(parts) or "no finite loss"

@@ -15,7 +15,9 @@ from jax.sharding import PartitionSpec as P
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.launch.hardware.accelerators import BY_DEVICE_KIND
 from bert_jax.objectives import total as objectives
+from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.pretraining_model import declare, init_params
+from bert_jax.objectives.registry import chosen
 from bert_jax.ops.attention import dispatch
 from bert_jax.ops.hashing import fold_key
 from bert_jax.parallel import global_batch, partition
@@ -70,14 +72,14 @@ class StepFunctions:
         }
 
 
-def make_step_functions(config: Config, mesh: Mesh, corpus: objectives.Corpus) -> StepFunctions:
+def make_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunctions:
     """The jitted functions; nothing is compiled or allocated yet.
 
     Raises:
         UserError: an axis of the mesh does not divide a dimension that it splits, or the attention
             kernel asked for does not run on these devices or with these phases.
     """
-    learned = config.objectives
+    learned = chosen(config.data, config.objectives)
     compute = dispatch.resolve(config, mesh)
     graph, abstract_params = declare(config.model, compute, learned)
     axes = partition.param_axes(abstract_params)
@@ -117,7 +119,7 @@ def make_step_functions(config: Config, mesh: Mesh, corpus: objectives.Corpus) -
     return StepFunctions(
         init=jax.jit(init, out_shardings=shardings),
         train=jax.jit(
-            _make_train_step(config, optimizer, gradients_of),
+            _make_train_step(config, learned, optimizer, gradients_of),
             static_argnames="micro_batches",
             donate_argnums=0,
             out_shardings=(shardings, replicated),
@@ -133,14 +135,17 @@ def make_step_functions(config: Config, mesh: Mesh, corpus: objectives.Corpus) -
 
 
 def _make_train_step(
-    config: Config, optimizer: optax.GradientTransformationExtraArgs, gradients_of: GradientsFn
+    config: Config,
+    learned: tuple[str, ...],
+    optimizer: optax.GradientTransformationExtraArgs,
+    gradients_of: GradientsFn,
 ) -> Callable[..., tuple[State, dict]]:
     """(state, batch, micro_batches) -> (state, metrics), see `StepFunctions.train`."""
     schedule, limit = make_schedule(config), config.optimizer.max_nonfinite_steps
 
     def train_step(state: State, batch: Batch, micro_batches: int = 1) -> tuple[State, dict]:
         params, key = state["params"], fold_key(config.seed, state["step"])
-        counts = objectives.denominators(batch)
+        counts = objectives.denominators(batch, learned)
         (loss, sums), gradients = gradients_of(params, batch, key, counts, micro_batches)
         rate, norm = schedule(state["step"]), optax.tree.norm(gradients)
         updates, opt = optimizer.update(gradients, state["opt"], params, step=state["step"])

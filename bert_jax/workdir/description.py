@@ -46,6 +46,8 @@ def describe(
         mesh: devices along each axis; how many processes have them changes no number.
         device_kind: what they are.
     """
+    from bert_jax.metrics.flops import step_flops  # imports JAX, which `bert-jax status` need not
+
     return {
         "config": to_dict(config),
         "data": {
@@ -56,6 +58,7 @@ def describe(
         },
         "versions": versions(),
         "devices": {"kind": device_kind, "mesh": dict(mesh)},
+        "step_flops": [step_flops(config, phase) for phase in config.phases],
     }
 
 

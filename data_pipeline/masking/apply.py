@@ -1,6 +1,6 @@
 """Mask one example of a row in place, by the rule of its mode."""
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -8,13 +8,11 @@ from bert_jax.data_pipeline.masking.ngrams import choose_ngrams
 from bert_jax.data_pipeline.masking.replace import replace_span, replace_tokens
 from bert_jax.data_pipeline.masking.roberta import choose_positions
 from bert_jax.data_pipeline.masking.spans import choose_spans
-from bert_jax.data_pipeline.masking.spec import ROBERTA, SPAN, TOKEN, WHOLE_WORD
+from bert_jax.data_pipeline.masking.spec import ROBERTA, SPAN, SPAN_TARGETS, TOKEN, WHOLE_WORD
 from bert_jax.data_pipeline.masking.tokens import choose_tokens
 from bert_jax.data_pipeline.masking.words import choose_words
 from bert_jax.data_pipeline.random.counter_rng import fold_key
 from bert_jax.data_pipeline.random.numba_jit import compiled
-
-SPAN_TARGETS: Final = 15  # tokens of a span that its boundaries predict (--max-pair-targets)
 
 
 class Scratch(NamedTuple):

@@ -13,6 +13,7 @@ from bert_jax.data_pipeline.random.counter_rng import threshold
 
 MODES: Final = ("token", "whole_word", "ngram", "span", "roberta")
 TOKEN, WHOLE_WORD, NGRAM, SPAN, ROBERTA = range(len(MODES))
+SPAN_TARGETS: Final = 15  # tokens of a span that its boundaries predict (--max-pair-targets)
 _OF_WORDS: Final = ("whole_word", "ngram", "span")
 
 

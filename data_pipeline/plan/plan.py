@@ -11,18 +11,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 import numpy as np
 
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.pairing import (
-    MODES,
-    PAIRS,
-    SEPARATED,
+from bert_jax.data_pipeline.pairing.examples import make_examples
+from bert_jax.data_pipeline.pairing.lengths import (
     Examples,
-    Pairing,
     Pools,
-    Separators,
     Texts,
-    make_examples,
+    document_tokens,
+    read_only,
 )
-from bert_jax.data_pipeline.pairing.lengths import document_tokens, read_only
+from bert_jax.data_pipeline.pairing.modes import MODES, PAIRS, SEPARATED, Pairing, Separators
 from bert_jax.data_pipeline.plan import mixing
 from bert_jax.data_pipeline.plan.files import Put
 from bert_jax.data_pipeline.plan.packing import Limits, pack

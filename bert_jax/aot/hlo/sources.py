@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 from bert_jax.aot.hlo.parser import Computation, Frame, Instruction, Module
+from bert_jax.objectives.registry import OBJECTIVES
 
 Part = Literal[
     "embeddings", "attention", "feed-forward", "layer loop", "heads", "optimizer", "other"
@@ -56,9 +57,7 @@ _PARAMETERS: tuple[tuple[str, Part], ...] = (
     ("['attention']", "attention"),
     ("['mlp']", "feed-forward"),
     ("['pooler']", "heads"),
-    ("['mlm']", "heads"),
-    ("['pair']", "heads"),
-    ("['sbo']", "heads"),
+    *((f"['{objective.head}']", "heads") for objective in OBJECTIVES.values()),
 )
 
 _FAR = 8  # steps back from an instruction without a source, to one that has it

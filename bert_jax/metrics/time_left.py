@@ -1,0 +1,24 @@
+"""The time that a run still takes; needs no JAX."""
+
+from collections.abc import Sequence
+
+from bert_jax.config.schema import Config
+
+
+def seconds_left(
+    config: Config, step: int, step_seconds: float, step_flops: Sequence[float]
+) -> float:
+    """The time that a run takes after `step` updates, the last of which took `step_seconds`.
+
+    Phases to come are assumed to run at the same number of operations a second.
+
+    Args:
+        step_flops: operations of a step of each phase.
+    """
+    if step >= config.total_steps:
+        return 0.0
+    now, _ = config.phase_at(max(step - 1, 0))
+    index, local = config.phase_at(step)
+    work = -local * step_flops[index]
+    work += sum(config.phases[i].steps * step_flops[i] for i in range(index, len(config.phases)))
+    return step_seconds * work / step_flops[now]

@@ -1,0 +1,97 @@
+"""Masked language modelling: the tokens that were masked, from their hidden states.
+
+Sizes: B rows, P prediction slots, H hidden, V padded vocabulary.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import zeros
+
+from bert_jax.config.schema import ModelConfig, PhaseConfig
+from bert_jax.model.heads import Transform, word_logits
+from bert_jax.model.layers import Keys, param
+from bert_jax.objectives.corpus import Corpus
+from bert_jax.objectives.objective import Objective, States, Tensor
+from bert_jax.ops.cross_entropy import log_loss
+from bert_jax.parallel.global_batch import Batch
+
+
+class MaskedLMHead(Transform):
+    """Dense, activation, LayerNorm, word table, bias: run_pretraining.py:240-282."""
+
+    def __init__(self, config: ModelConfig, keys: Keys):
+        super().__init__(config, keys, config.hidden_size, ("embed", "pooled"))
+        self.bias = param(keys, (config.padded_vocab_size,), ("vocab",), zeros)
+
+    def __call__(self, x_BxPxH: jax.Array, table_VxH: jax.Array) -> jax.Array:  # type: ignore[override]
+        """[B, P, H] -> float32 logits [B, P, V]."""
+        y_BxPxH = super().__call__(x_BxPxH)
+        return word_logits(self.config, y_BxPxH, table_VxH, self.bias[...])
+
+
+def _logits(head: MaskedLMHead, states: States, batch: Batch) -> jax.Array:
+    """[B, P, V]. Only the masked positions reach the vocabulary: they are gathered first."""
+    return head(states.at(batch["masked_positions"]), states.table)
+
+
+def token_sums(
+    logits_BxPxV: jax.Array, labels_BxP: jax.Array, weights_BxP: jax.Array, corpus: Corpus
+) -> dict[str, jax.Array]:
+    """Sums over predicted tokens: loss (nats), correct, count; and what frequency alone predicts.
+
+    The baseline's loss is the cross-entropy of the training frequencies on the labels seen; its
+    accuracy is that of always saying the most frequent token.
+    """
+    loss_BxP, correct_BxP = log_loss(logits_BxPxV, labels_BxP)
+    unigram_BxP = -jnp.asarray(corpus.log_unigram)[labels_BxP]
+    return {
+        "loss": jnp.sum(loss_BxP * weights_BxP),
+        "correct": jnp.sum(correct_BxP * weights_BxP),
+        "baseline_loss": jnp.sum(unigram_BxP * weights_BxP),
+        "baseline_correct": jnp.sum((labels_BxP == corpus.log_unigram.argmax()) * weights_BxP),
+        "count": jnp.sum(weights_BxP),
+    }
+
+
+def token_baselines(of: Mapping[str, Any], sources: Sequence[str]) -> dict[str, float]:
+    """Loss and accuracy of the training frequencies."""
+    count = max(float(of["count"]), 1.0)
+    return {
+        "baseline_loss": float(of["baseline_loss"]) / count,
+        "baseline_accuracy": float(of["baseline_correct"]) / count,
+    }
+
+
+def _sums(logits_BxPxV: jax.Array, batch: Batch, corpus: Corpus) -> dict[str, jax.Array]:
+    return token_sums(logits_BxPxV, batch["masked_labels"], batch["masked_weights"], corpus)
+
+
+def _flops(model: ModelConfig, phase: PhaseConfig) -> float:
+    H, V = model.hidden_size, model.vocab_size
+    return 2 * phase.batch_size * phase.row_predictions * (H * H + H * V)
+
+
+MASKED_LM = Objective(
+    name="mlm",
+    title="Masked tokens (MLM)",
+    head="mlm",
+    weights="masked_weights",
+    has_labels=lambda data: True,
+    make_head=MaskedLMHead,
+    logits=_logits,
+    sums=_sums,
+    baselines=token_baselines,
+    flops=_flops,
+    tensors=(
+        Tensor("mlm.dense.kernel", "cls.predictions.transform.dense.weight", 1),
+        Tensor("mlm.dense.bias", "cls.predictions.transform.dense.bias"),
+        Tensor("mlm.norm.scale", "cls.predictions.transform.LayerNorm.weight"),
+        Tensor("mlm.norm.bias", "cls.predictions.transform.LayerNorm.bias"),
+        Tensor("mlm.bias", "cls.predictions.bias", of_vocabulary=True),
+    ),
+    tensor_prefix="cls.predictions.transform.",
+    head_title="masked-language-model",
+)

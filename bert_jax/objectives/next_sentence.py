@@ -1,0 +1,11 @@
+"""BERT's next-sentence prediction: whether the second segment follows the first."""
+
+from bert_jax.objectives.sentence_pair import sentence_pair
+
+NEXT_SENTENCE = sentence_pair(
+    "nsp",
+    "Next sentence (NSP)",
+    head_title="next-sentence",
+    card="The next-sentence head says 0 where the second text follows the first and 1 where it "
+    "does not.",
+)

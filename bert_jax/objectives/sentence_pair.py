@@ -1,0 +1,110 @@
+"""What next-sentence prediction and sentence order have in common: two classes from [CLS].
+
+Sizes: B rows, N examples in a row, H hidden, C sources.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.config.schema import ModelConfig, PhaseConfig
+from bert_jax.model.layers import Dense, Keys
+from bert_jax.objectives.corpus import Corpus
+from bert_jax.objectives.objective import Objective, States, Tensor
+from bert_jax.ops.cross_entropy import log_loss
+from bert_jax.parallel.global_batch import Batch
+
+
+def sentence_pair(name: str, title: str, *, head_title: str, card: str) -> Objective:
+    """An objective with a pair head; a model has one of them."""
+    return Objective(
+        name=name,
+        title=title,
+        head="pair",
+        weights="pair_weights",
+        has_labels=lambda data: data.pairing == name,
+        make_head=_make_head,
+        logits=_logits,
+        sums=pair_sums,
+        baselines=_baselines,
+        flops=_flops,
+        needs_pooler=True,
+        tensors=(
+            Tensor("pair.kernel", "cls.seq_relationship.weight", 1),
+            Tensor("pair.bias", "cls.seq_relationship.bias"),
+        ),
+        tensor_prefix="cls.seq_relationship.",
+        head_title=head_title,
+        card=card,
+    )
+
+
+def _make_head(config: ModelConfig, keys: Keys) -> Dense:
+    return Dense(config, keys, (config.hidden_size,), (2,), ("embed", "classes"))
+
+
+def _logits(head: Dense, states: States, batch: Batch) -> jax.Array:
+    """[B, N, 2]."""
+    pooled_BxNxH = states.pooled(batch["cls_positions"])
+    return pair_logits(pooled_BxNxH, head.kernel[...], head.bias[...])
+
+
+def pair_logits(x_BxNxH: jax.Array, kernel_Hx2: jax.Array, bias_2: jax.Array) -> jax.Array:
+    """Float32 logits [B, N, 2], never rounded to the compute type."""
+    logits_BxNx2 = jnp.einsum(
+        "bnh,hc->bnc", x_BxNxH, kernel_Hx2.astype(x_BxNxH.dtype),
+        preferred_element_type=jnp.float32,
+    )  # fmt: skip
+    return logits_BxNx2 + bias_2[None, None, :]
+
+
+def pair_sums(logits_BxNx2: jax.Array, batch: Batch, corpus: Corpus) -> dict[str, jax.Array]:
+    """Sums over examples: loss (nats), correct, count; per source correct [C], labels [C, 2]."""
+    loss_BxN, correct_BxN = log_loss(logits_BxNx2, batch["pair_labels"])
+    weights_BxN = batch["pair_weights"]
+    source_BxNxC = (
+        jax.nn.one_hot(batch["pair_sources"], len(corpus.sources)) * weights_BxN[..., None]
+    )
+    label_BxNx2 = jax.nn.one_hot(batch["pair_labels"], 2)
+    return {
+        "loss": jnp.sum(loss_BxN * weights_BxN),
+        "correct": jnp.sum(correct_BxN * weights_BxN),
+        "count": jnp.sum(weights_BxN),
+        "source_correct": jnp.sum(source_BxNxC * correct_BxN[..., None], axis=(0, 1)),
+        "source_labels": jnp.einsum("bnc,bnl->cl", source_BxNxC, label_BxNx2),
+    }
+
+
+def _baselines(of: Mapping[str, Any], sources: Sequence[str]) -> dict[str, float]:
+    """Constant predictions, over all and by source; accuracy by source.
+
+    `baseline_accuracy` predicts the more frequent label, `source_accuracy` the more frequent label
+    of the example's source: it is what knowing only the source gives.
+    """
+    labels, correct = np.asarray(of["source_labels"]), np.asarray(of["source_correct"])
+    total = max(labels.sum(), 1)
+    found = {
+        "baseline_accuracy": labels.sum(0).max() / total,
+        "baseline_loss": _entropy(labels.sum(0)) / total,
+        "source_accuracy": labels.max(1).sum() / total,
+        "source_loss": sum(map(_entropy, labels)) / total,
+    }
+    for c, source in enumerate(sources):
+        if labels[c].sum():
+            found[f"{source}/accuracy"] = correct[c] / labels[c].sum()
+            found[f"{source}/baseline_accuracy"] = labels[c].max() / labels[c].sum()
+    return found
+
+
+def _entropy(counts: np.ndarray) -> float:
+    """-sum n log(n / total), in nats: the summed loss of the best constant prediction."""
+    seen = counts[counts > 0]
+    return float(-(seen * np.log(seen / counts.sum())).sum())
+
+
+def _flops(model: ModelConfig, phase: PhaseConfig) -> float:
+    H = model.hidden_size
+    return 2 * phase.batch_size * phase.examples_per_row * (H * H + 2 * H)

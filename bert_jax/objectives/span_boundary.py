@@ -1,0 +1,84 @@
+"""SpanBERT's span boundary objective: a masked token from the states around its span.
+
+Sizes: B rows, P prediction slots, H hidden, O offset size, V padded vocabulary.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.nn.initializers import truncated_normal, zeros
+
+from bert_jax.config.schema import ModelConfig, PhaseConfig
+from bert_jax.data_pipeline.masking.spec import SPAN_TARGETS
+from bert_jax.model.heads import Transform, word_logits
+from bert_jax.model.layers import Keys, param
+from bert_jax.objectives.corpus import Corpus
+from bert_jax.objectives.masked_lm import token_baselines, token_sums
+from bert_jax.objectives.objective import Objective, States
+from bert_jax.parallel.global_batch import Batch
+
+OFFSET_SIZE = 200  # width of a place's embedding (`--pair-positional-embedding-size 200`)
+
+
+class SpanBoundaryHead(nnx.Module):
+    """A masked token from the states just outside its span and its place in it.
+
+    [x_left; x_right; p_offset], twice dense, activation, LayerNorm; then the word table and a bias
+    of its own: BertPairTargetPredictionHead, pair_bert.py:338-402 of SpanBERT (0670d8b).
+    """
+
+    def __init__(self, config: ModelConfig, keys: Keys):
+        H, init = config.hidden_size, truncated_normal(config.initializer_range)
+        self.config = config
+        self.offset = param(keys, (SPAN_TARGETS, OFFSET_SIZE), ("position", "table"), init)
+        # 2H + 200 divides by few mesh sizes, so it is replicated and the output is split.
+        self.first = Transform(config, keys, 2 * H + OFFSET_SIZE, ("boundary", "embed"))
+        self.second = Transform(config, keys, H, ("embed", "pooled"))
+        self.bias = param(keys, (config.padded_vocab_size,), ("vocab",), zeros)
+
+    def __call__(
+        self,
+        left_BxPxH: jax.Array,
+        right_BxPxH: jax.Array,
+        offsets_BxP: jax.Array,
+        table_VxH: jax.Array,
+    ) -> jax.Array:
+        """States before and after each slot's span, the slot's place in it -> logits [B, P, V]."""
+        offset_BxPxO = self.offset[...].astype(left_BxPxH.dtype)[offsets_BxP]
+        x_BxPxI = jnp.concatenate([left_BxPxH, right_BxPxH, offset_BxPxO], axis=-1)
+        y_BxPxH = self.second(self.first(x_BxPxI))
+        return word_logits(self.config, y_BxPxH, table_VxH, self.bias[...])
+
+
+def _logits(head: SpanBoundaryHead, states: States, batch: Batch) -> jax.Array:
+    """[B, P, V]."""
+    left_BxPxH, right_BxPxH = states.at(batch["span_left"]), states.at(batch["span_right"])
+    return head(left_BxPxH, right_BxPxH, batch["span_offsets"], states.table)
+
+
+def _sums(logits_BxPxV: jax.Array, batch: Batch, corpus: Corpus) -> dict[str, jax.Array]:
+    return token_sums(logits_BxPxV, batch["masked_labels"], batch["span_weights"], corpus)
+
+
+def _flops(model: ModelConfig, phase: PhaseConfig) -> float:
+    H, V = model.hidden_size, model.vocab_size
+    slots = phase.batch_size * phase.row_predictions
+    return 2 * slots * ((2 * H + OFFSET_SIZE) * H + H * H + H * V)
+
+
+SPAN_BOUNDARY = Objective(
+    name="sbo",
+    title="Span boundary (SBO)",
+    head="sbo",
+    weights="span_weights",
+    has_labels=lambda data: data.span_boundary,
+    make_head=SpanBoundaryHead,
+    logits=_logits,
+    sums=_sums,
+    baselines=token_baselines,
+    flops=_flops,
+    # One more than the count, as published: spanbert_loss.py:61-66 of SpanBERT.
+    denominator=lambda count: count + 1,
+    card="It was trained with the span boundary objective too, whose head is not here: "
+    "transformers has none.",
+)
