@@ -19,7 +19,14 @@ from bert_jax.data_pipeline.pairing.lengths import (
     document_tokens,
     read_only,
 )
-from bert_jax.data_pipeline.pairing.modes import MODES, PAIRS, SEPARATED, Pairing, Separators
+from bert_jax.data_pipeline.pairing.modes import (
+    DEFAULT,
+    MODES,
+    PAIRS,
+    SEPARATED,
+    Pairing,
+    Separators,
+)
 from bert_jax.data_pipeline.plan import mixing
 from bert_jax.data_pipeline.plan.files import Put
 from bert_jax.data_pipeline.plan.packing import Limits, pack
@@ -67,7 +74,7 @@ class PlanSpec:
     """
 
     seq_length: int
-    pairing: Pairing = "nsp"
+    pairing: Pairing = DEFAULT
     separators: Separators = "documents"
     short_seq_prob: float = 0.1
     negative_pool: Literal["source", "corpus"] = "source"
