@@ -53,8 +53,8 @@ def test_pretrain_and_compile_lower_the_same_program(store, tmp_path, monkeypatc
     with session.in_process_job(config) as job:
         prepared = setup.prepare(config, epath.Path(tmp_path), job)
         with jax.set_mesh(prepared.mesh):
-            for stage in prepared.stages:
-                setup.compile_phase(prepared, stage, 0)
+            for phase in prepared.phases:
+                setup.compile_phase(prepared, phase, 0)
     mesh = make_mesh(config.mesh, jax.devices())
     assert mesh.size == 8
     compiled = [lower.lower(config, phase, mesh).as_text() for phase in config.phases]

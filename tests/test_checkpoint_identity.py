@@ -26,7 +26,7 @@ from bert_jax.distributed import job as session
 from bert_jax.errors import StorageError, UserError
 from bert_jax.metrics import attempts
 from bert_jax.metrics.writer import MetricWriter
-from bert_jax.training import loop
+from bert_jax.training import recovery
 from bert_jax.training.setup import RunContext
 from bert_jax.workdir import description as workdir
 from bert_jax.workdir import identity
@@ -103,9 +103,9 @@ class Starter:
             program = SimpleNamespace(abstract=ABSTRACT, init=lambda: state(0))
             run = RunContext(
                 config=self.config, folder=path, store=self.store, program=program, mesh=None,
-                stages=(), description=described, job=job,
+                phases=(), description=described, job=job,
             )  # fmt: skip
-            run, known = loop._claim(run, writer, adopt)
+            run, known = recovery.claim_workdir(run, writer, adopt)
             if legacy:
                 run = dataclasses.replace(run, description=described)
                 known.pop("run_id")
@@ -113,9 +113,9 @@ class Starter:
                 path,
                 KEEP,
                 exchange=exchange or job.peers.all_gather_text,
-                tell=functools.partial(loop._note_checkpoint, writer, run),
+                tell=functools.partial(recovery.record_checkpoint, writer, run),
             )
-            restored, _ = loop._begin(run, checkpoints, strict, known)
+            restored, _ = recovery.restore_or_init(run, checkpoints, known, strict=strict)
             for step in saves:
                 checkpoints.save(state(step, self.config.seed), run.description, phase=0)
             checkpoints.close()

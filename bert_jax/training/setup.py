@@ -1,4 +1,4 @@
-"""A run, prepared: its data, its program on the devices, what identifies it."""
+"""Prepare a run: its data, its functions on the devices, its description."""
 
 import dataclasses
 import functools
@@ -44,7 +44,7 @@ class RunPhase:
     """A phase of a run with its data."""
 
     index: int
-    phase: PhaseConfig
+    config: PhaseConfig
     first: int  # updates done when it starts
     train: Batches
     held_out: HeldOut
@@ -52,15 +52,15 @@ class RunPhase:
     @property
     def last(self) -> int:
         """Updates done when it ends."""
-        return self.first + self.phase.steps
+        return self.first + self.config.steps
 
     def __str__(self) -> str:
-        phase, rows = self.phase, self.train.rows_per_epoch
-        epochs = phase.steps * phase.batch_size / rows
+        config, rows = self.config, self.train.rows_per_epoch
+        epochs = config.steps * config.batch_size / rows
         fill, bound = self.train.fill()
-        possible = f", packed {bound:.2%} at most" if phase.examples_per_row > 1 else ""
+        possible = f", packed {bound:.2%} at most" if config.examples_per_row > 1 else ""
         return (
-            f"{phase.steps:,} steps of {phase.batch_size:,} rows of {phase.row_tokens} tokens "
+            f"{config.steps:,} steps of {config.batch_size:,} rows of {config.row_tokens} tokens "
             f"({fill:.2%} real{possible}), {rows:,} rows an epoch, {epochs:.1f} epochs"
         )
 
@@ -74,26 +74,26 @@ class RunContext:
     store: TokenStore
     program: StepFunctions
     mesh: jax.sharding.Mesh
-    stages: tuple[RunPhase, ...]
+    phases: tuple[RunPhase, ...]
     description: dict[str, Any]
     job: Job
 
-    def report(self, phase: PhaseConfig) -> StepMetrics:
-        """An empty report on steps of a phase."""
+    def step_metrics(self, phase: PhaseConfig) -> StepMetrics:
+        """Empty metrics of the steps of a phase."""
         peak = peak_flops(self.mesh.devices.flat[0].device_kind, self.config.compute.dtype)
         whole = peak * self.mesh.size if peak else None
         return StepMetrics(self.store.sources, step_flops(self.config, phase), whole)
 
-    def batch(self, stage: RunPhase, step: int) -> dict[str, jax.Array]:
-        """What update `step` of the run sees."""
-        rows = functools.partial(stage.train.batch, step - stage.first)
-        return global_batch.global_batch(rows, self.program.rows, stage.phase.batch_size)
+    def batch(self, phase: RunPhase, step: int) -> dict[str, jax.Array]:
+        """The batch of step `step` of the run."""
+        rows = functools.partial(phase.train.batch, step - phase.first)
+        return global_batch.global_batch(rows, self.program.rows, phase.config.batch_size)
 
 
 @dataclasses.dataclass(frozen=True)
 class CompiledPhase:
-    """What the devices do in a phase; compiled before the first step of a run, so that nothing
-    unsaved ever waits for a compiler."""
+    """The functions of a phase, compiled before the first step of a run: nothing unsaved ever
+    waits for a compiler."""
 
     train: jax.stages.Compiled
     evaluate: jax.stages.Compiled
@@ -115,10 +115,10 @@ def prepare(config: Config, folder: epath.Path, job: Job) -> RunContext:
     for phase in config.phases:
         global_batch.check_divides(mesh, phase.batch_size, phase.micro_batches)
     # All phases are planned now: what does not work should not be found out after a week.
-    stages = tuple(
+    phases = tuple(
         RunPhase(
             index=index,
-            phase=phase,
+            config=phase,
             first=config.phase_ends[index] - phase.steps,
             train=phase_batches(config, store, store.train, phase),
             held_out=HeldOut(config, phase, store),
@@ -127,17 +127,17 @@ def prepare(config: Config, folder: epath.Path, job: Job) -> RunContext:
     )
     if mesh.devices.flat[0].platform == "cpu":
         cpu.keep_memory()  # not before: planning takes a lot once
-    stages[0].train.compile_ahead()  # while XLA compiles
+    phases[0].train.compile_ahead()  # while XLA compiles
     peers = job.peers
     devices = f"{mesh.size} devices ({mesh.devices.flat[0].device_kind})"
     if peers.num_processes > 1:
         devices += f" in {peers.num_processes} processes"
-    only = f"{stages[0]}; " if len(stages) == 1 else ""
+    only = f"{phases[0]}; " if len(phases) == 1 else ""
     console.print(f"{len(store.train.tokens):,} training tokens; {only}{devices}")
     description = workdir.describe(
         config,
         store,
-        [s.train.rows_per_epoch for s in stages],
+        [p.train.rows_per_epoch for p in phases],
         mesh=mesh.shape,
         device_kind=mesh.devices.flat[0].device_kind,
     )
@@ -147,7 +147,7 @@ def prepare(config: Config, folder: epath.Path, job: Job) -> RunContext:
             f"{peers.name(peers.process_id)}: {config.data.store} is not the same store on every "
             "machine (by digest); give all of them the same one"
         )
-    program = make_step_functions(config, mesh, stages[0].held_out.corpus)
+    program = make_step_functions(config, mesh, phases[0].held_out.corpus)
     _check_memory(program.abstract, mesh)
     return RunContext(
         config=config,
@@ -155,7 +155,7 @@ def prepare(config: Config, folder: epath.Path, job: Job) -> RunContext:
         store=store,
         program=program,
         mesh=mesh,
-        stages=stages,
+        phases=phases,
         description=description,
         job=job,
     )
@@ -187,13 +187,13 @@ def _machine_memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def compile_phase(run: RunContext, stage: RunPhase, first: int) -> CompiledPhase:
-    """Everything of a phase, of which `first` updates of the run are done already."""
+def compile_phase(run: RunContext, phase: RunPhase, first: int) -> CompiledPhase:
+    """The functions of a phase; `first`: steps of the run that are done."""
     program, doing = run.program, functools.partial(run.job.clock.activity, "compile")
     with doing():
-        train = program.compile_train(stage.train.batch(0, rows=[]), stage.phase)
+        train = program.compile_train(phase.train.batch(0, rows=[]), phase.config)
     with doing():
-        evaluate = stage.held_out.compile(program)
+        evaluate = phase.held_out.compile(program)
     with doing():
-        starts = program.compile_start_phase() if stage.first >= max(first, 1) else None
+        starts = program.compile_start_phase() if phase.first >= max(first, 1) else None
     return CompiledPhase(train, evaluate, starts)

@@ -1,0 +1,108 @@
+"""What a run does around its loop: claims the workdir, restores, records how it ends."""
+
+import contextlib
+import dataclasses
+import functools
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from bert_jax.checkpoint.manager import RunCheckpoints
+from bert_jax.distributed.job import Job
+from bert_jax.errors import STOPPED, NumbersError, StoppedError
+from bert_jax.metrics.records import Event
+from bert_jax.metrics.writer import MetricWriter
+from bert_jax.runtime.console import console
+from bert_jax.training import claim, skip_nonfinite
+from bert_jax.training.setup import RunContext
+from bert_jax.training.state_sharding import State
+from bert_jax.workdir import description, identity
+
+
+def claim_workdir(
+    run: RunContext, writer: MetricWriter, adopt: bool
+) -> tuple[RunContext, dict[str, Any]]:
+    """The run with its id, and the description that identifies its checkpoints, see `claim.begin`.
+
+    The workdir belongs to the run from here on; before, nothing in it was changed.
+    """
+    said = ""
+    if run.job.peers.is_first:
+        known, adopted = claim.begin(run.folder, run.description, adopt=adopt)
+        said = json.dumps(known)
+        for one in adopted:
+            step, why = one["step"], one["why"]
+            console.print(f"adopts the checkpoint of step {step}, {why}", markup=False)
+            about = {"run_id": one["run_id"], "reason": why}
+            record_checkpoint(writer, run, "adopted", step, about)
+    known = json.loads(run.job.peers.all_gather_text("run", said)[0])
+    own = {name: value for name, value in known.items() if name in ("run_id", "adopted")}
+    return dataclasses.replace(run, description=run.description | own), known
+
+
+def restore_or_init(
+    run: RunContext, checkpoints: RunCheckpoints, known: dict[str, Any], *, strict: bool
+) -> tuple[State, bool]:
+    """The state to start or resume from, and whether its evaluation was interrupted.
+
+    Args:
+        known: the description that identifies the run's checkpoints, see `claim_workdir`.
+        strict: fail at a checkpoint that is damaged or of another run.
+    """
+    job, abstract = run.job, run.program.abstract
+    with job.clock.activity("compile"):
+        checkpoints.prepare(abstract)
+    with job.clock.activity("restore"):
+        foreign = functools.partial(identity.foreign, run=known)
+        found = checkpoints.restore_newest(abstract, strict=strict, foreign=foreign)
+    step = found[1]["step"] if found else None
+    if found and not identity.is_adopted(found[1], known):
+        identity.check(run.folder, found[1], run.description, found[1]["step"])
+    if job.peers.is_first:
+        for change in claim.claim(run.folder, run.description, resuming_at=step):
+            console.print(change, markup=False)
+        description.keep_tokenizer(run.folder, run.store)
+    if found is None:
+        return run.program.init(), False
+    state, meta = found
+    state = skip_nonfinite.reset_if_latched(state, run.config.optimizer.max_nonfinite_steps)
+    return state, meta["evaluation"] is None
+
+
+def record_checkpoint(
+    writer: MetricWriter, run: RunContext, kind: Event, step: int, details: dict[str, Any]
+) -> None:
+    """Records what happened to a checkpoint."""
+    phase, _ = run.config.phase_at(min(max(step, 1), run.config.total_steps) - 1)
+    writer.event(kind, step, phase, **details)
+
+
+@contextlib.contextmanager
+def closing_checkpoints(checkpoints: RunCheckpoints, job: Job) -> Iterator[None]:
+    """However the run ends, a write in progress has the deadline of a save."""
+    try:
+        yield
+    finally:
+        with job.clock.activity("save"):
+            checkpoints.close()
+
+
+@contextlib.contextmanager
+def recording_end(writer: MetricWriter, job: Job) -> Iterator[None]:
+    """Writes the last record of a process that is ended from a thread or by another process."""
+
+    def record(code: int, line: str) -> None:
+        seconds = job.clock.seconds()
+        kind: Event = "stopped" if code == STOPPED else "lost"
+        writer.event(kind, job.clock.step, 0, code=code, reason=line, seconds=seconds)
+
+    job.before_end.append(record)
+    with contextlib.ExitStack() as stack:
+        stack.callback(job.before_end.remove, record)
+        try:
+            yield
+        except (StoppedError, NumbersError):  # recorded where they were raised
+            raise
+        except BaseException:
+            stack.pop_all()
+            raise
