@@ -254,7 +254,7 @@ def test_once_covers_every_row_exactly_once(batches):
 
 @pytest.mark.parametrize("rows", [[-1], [BATCH]])
 def test_rows_outside_the_batch_are_refused(batches, rows):
-    with pytest.raises(ValueError, match=r"rows must lie in \[0, 8\)"):
+    with pytest.raises(ValueError, match=r"rows must be in \[0, 8\)"):
         batches.batch(0, rows)
 
 

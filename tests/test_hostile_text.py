@@ -155,7 +155,7 @@ def test_a_regular_expression_that_never_ends_is_one_line(
     tokenizer = Tokenizer.load(tmp_path / "tokenizer.json")
     source = parse_source(f"lines:{tmp_path}")
     monkeypatch.setattr("bert_jax.data_pipeline.build.build._UNIT_BYTES", 1)
-    with pytest.raises(UserError, match=r"tokenizer\.json: the tokenizers library gave up on it"):
+    with pytest.raises(UserError, match=r"tokenizer\.json: the tokenizers library failed"):
         build_store([source], tokenizer, tmp_path / "store", workers=workers, progress=False)
 
 
@@ -178,7 +178,7 @@ def test_a_user_without_a_home_is_told_what_to_name(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Path, "home", none)
     monkeypatch.delenv("BERT_JAX_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    with pytest.raises(UserError, match="name a folder as BERT_JAX_CACHE"):
+    with pytest.raises(UserError, match="set BERT_JAX_CACHE to a folder"):
         cache_dir.cache_dir()
     monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
     assert cache_dir.cache_dir() == Path("/caches/bert_jax")

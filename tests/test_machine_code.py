@@ -100,7 +100,7 @@ def test_folders_of_another_user_are_not_used(roots, capfd, monkeypatch):
     assert numba_jit._files() is None
     *each, last = capfd.readouterr().err.splitlines()
     assert len(each) == len(roots)
-    assert "every start compiles anew" in last
+    assert "every start compiles again" in last
     assert hits() == hits() == 0  # in memory
 
 

@@ -196,7 +196,7 @@ def test_processes_of_one_machine_copy_once(server, cache, store):
     assert [code for code, _, _ in ended] == [0, 0, 0], ended
     blocks = sum(len(entry["blocks"]) for entry in store.manifest["files"].values())
     assert server.count("GET", "download") == 3 + blocks  # three manifests
-    assert sum("waits for another process that copies it" in err for _, _, err in ended) == 2
+    assert sum("waiting for another process that copies it" in err for _, _, err in ended) == 2
 
 
 def test_another_store_under_the_same_name_is_another_copy(server, cache, store):
@@ -223,7 +223,7 @@ def test_a_manifest_cannot_name_files_elsewhere(server, cache, store):
     manifest["files"]["../../../outside"] = manifest["files"]["tokenizer.json"]
     manifest["digest"] = manifest_digest(manifest)
     server.write("bucket", "data/store/manifest.json", json.dumps(manifest).encode())
-    with pytest.raises(UserError, match=r"\.\./\.\./\.\./outside.*needs no other names"):
+    with pytest.raises(UserError, match=r"\.\./\.\./\.\./outside.*needs only the names"):
         open_store(URL)
 
 
@@ -262,7 +262,7 @@ def test_a_disk_that_fills_up_is_one_line(server, cache, store):
     )
     code, _, err = finished(python("-c", limited, "data", "verify", f"--store={URL}"))
     assert code == 1
-    assert "cannot be written (File too large); make room" in err
+    assert "cannot be written (File too large); free some space" in err
     assert "Traceback" not in err
 
 
@@ -272,7 +272,7 @@ def test_a_disk_that_fills_up_is_one_line(server, cache, store):
         ("gs://nowhere/store", "not a token store (no such bucket, or no manifest.json)"),
         ("gs://bucket/nothing", "not a token store (no such bucket, or no manifest.json)"),
         ("gs://secret/store", "cannot be read (no permission); give this machine's account access"),
-        ("ftp9://bucket/store", "no storage is known as ftp9://"),
+        ("ftp9://bucket/store", "unknown protocol ftp9://"),
     ],
 )
 @pytest.mark.parametrize("verb", ["verify", "inspect"])

@@ -119,7 +119,7 @@ def test_case_is_folded_or_kept(model: str) -> None:
 @pytest.mark.parametrize("model", ALGORITHMS)
 def test_a_size_that_the_text_does_not_give_is_one_line_with_one_that_it_does(model: str) -> None:
     text = ["the cat sat on the mat and the hat"] * 3
-    with pytest.raises(UserError, match=r"this text gives at most \d+; ask") as caught:
+    with pytest.raises(UserError, match=r"this text gives at most \d+; request") as caught:
         Tokenizer.train(text, 5000, model=model)
     assert "\n" not in str(caught.value)
     most = int(str(caught.value).split("at most ")[1].split(";")[0])

@@ -41,12 +41,12 @@ def replace(path: Path) -> None:
 
 
 CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "overwritten": (overwrite, "was written to;"),
+    "overwritten": (overwrite, "was modified;"),
     # By one byte: a page that is gone would end the tests.
     "cut": (lambda path: os.truncate(path, path.stat().st_size - 1), "bytes, now"),
     "longer": (lengthen, "bytes, now"),
-    "removed": (Path.unlink, "is gone"),
-    "replaced": (replace, "was written to;"),
+    "removed": (Path.unlink, "was removed"),
+    "replaced": (replace, "was modified;"),
 }
 
 

@@ -113,7 +113,7 @@ def test_case_follows_the_vocabulary() -> None:
 def test_bad_vocabularies(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no \[MASK\] among 4"):
         Tokenizer.from_vocab(SPECIAL_TOKENS[:4])
-    with pytest.raises(UserError, match="'a' stands on lines 6 and 8"):
+    with pytest.raises(UserError, match="'a' occurs on lines 6 and 8"):
         Tokenizer.from_vocab([*SPECIAL_TOKENS, "a", "b", "a"])
     with pytest.raises(UserError, match="cannot read the vocabulary"):
         Tokenizer.load(tmp_path / "absent.txt")
@@ -146,5 +146,5 @@ def test_word_starts_come_from_the_prefix_of_the_file() -> None:
 def test_a_tokenizer_that_does_not_mark_words_says_so() -> None:
     vocab = {token: i for i, token in enumerate(SPECIAL_TOKENS)}
     library = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, unk_token="[UNK]"))
-    with pytest.raises(UserError, match=r"\(WordLevel\) does not say where words begin"):
+    with pytest.raises(UserError, match=r"\(WordLevel\) does not mark where words begin"):
         _ = Tokenizer(library.to_str().encode()).word_starts
