@@ -259,7 +259,7 @@ def test_rows_outside_the_batch_are_refused(batches, rows):
 
 
 def test_negative_steps_and_empty_batches_are_refused(batches, documents, tmp_path):
-    with pytest.raises(ValueError, match="no step -1"):
+    with pytest.raises(ValueError, match="step is -1"):
         batches.batch(-1)
     with pytest.raises(UserError, match="batch_size is 0"):
         batches_of(documents, tmp_path, batch_size=0)

@@ -162,7 +162,7 @@ def test_a_regular_expression_that_never_ends_is_one_line(
 @pytest.mark.parametrize("value", ["maybe", 1, 0.5, [], {}, "true"])
 def test_a_vocabulary_says_with_true_or_false_whether_it_is_cased(value: object) -> None:
     entries = [*SPECIAL_TOKENS, "a"]
-    with pytest.raises(UserError, match=r"do_lower_case is .*, needs true or false"):
+    with pytest.raises(UserError, match=r"do_lower_case is .*, must be true or false"):
         Tokenizer.from_vocab(entries, lowercase=value)  # type: ignore[arg-type]
     for good in (True, False, None):
         Tokenizer.from_vocab(entries, lowercase=good)

@@ -223,7 +223,7 @@ def test_a_manifest_cannot_name_files_elsewhere(server, cache, store):
     manifest["files"]["../../../outside"] = manifest["files"]["tokenizer.json"]
     manifest["digest"] = manifest_digest(manifest)
     server.write("bucket", "data/store/manifest.json", json.dumps(manifest).encode())
-    with pytest.raises(UserError, match=r"\.\./\.\./\.\./outside.*needs only the names"):
+    with pytest.raises(UserError, match=r"\.\./\.\./\.\./outside.*must be only the names"):
         open_store(URL)
 
 

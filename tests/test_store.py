@@ -163,9 +163,9 @@ def _rewrite_manifest(store: TokenStore, **fields: object) -> None:
             np.array([0, 2], np.uint16),
             "element 1 is 2, .* an index below 2",
         ),
-        ("document_language.npy", np.array([0], np.uint16), "one index below 2"),
+        ("document_language.npy", np.array([0], np.uint16), "an index below 2"),
         ("token_counts.npy", np.zeros(10, np.int64), "id 5 occurs 0 times, but 1 times"),
-        ("token_counts.npy", np.zeros(9, np.int64), "9 counts, needs 10"),
+        ("token_counts.npy", np.zeros(9, np.int64), "9 counts, must have 10"),
     ],
 )
 def test_a_store_written_wrongly_is_refused(

@@ -72,7 +72,7 @@ def _check_lengths(file: Path, lengths: np.ndarray, total: int, unit: str) -> No
 def _check_index(file: Path, index: np.ndarray, count: int, documents: int) -> None:
     if len(index) != documents:
         raise UserError(
-            f"{file}: has {len(index):,} elements, needs one index below {count} for each of "
+            f"{file}: has {len(index):,} elements, must have an index below {count} for each of "
             f"{documents:,} documents; {_REMEDY}"
         )
     if documents and int(index.max()) >= count:
@@ -98,7 +98,7 @@ def _check_ids(folder: Path, split: "Split", vocab_size: int, watch: Progress) -
         watch(chunk.nbytes)
     file, recorded = folder / "token_counts.npy", split.token_counts
     if len(recorded) != vocab_size:
-        raise UserError(f"{file}: has {len(recorded):,} counts, needs {vocab_size}; {_REMEDY}")
+        raise UserError(f"{file}: has {len(recorded):,} counts, must have {vocab_size}; {_REMEDY}")
     if not np.array_equal(recorded, counted):
         first = int(np.argmax(recorded != counted))
         raise UserError(

@@ -71,12 +71,13 @@ def check_size(file: Path, entry: Mapping[str, Any]) -> None:
     """Raises UserError if a file is missing, truncated, or has extra bytes at its end."""
     if not file.is_file():
         raise UserError(f"{file}: missing from the token store; copy it again or rebuild")
-    size, wanted = file.stat().st_size, entry["bytes"]
-    if size != wanted:
-        what = "missing" if size < wanted else "too many"
+    size, expected = file.stat().st_size, entry["bytes"]
+    if size != expected:
+        what = "missing" if size < expected else "too many"
         raise UserError(
-            f"{file}: {size:,} bytes, the manifest has {wanted:,}: bytes {min(size, wanted):,} to "
-            f"{max(size, wanted) - 1:,} are {what}; copy it again or rebuild the store"
+            f"{file}: {size:,} bytes, the manifest has {expected:,}: bytes "
+            f"{min(size, expected):,} to {max(size, expected) - 1:,} are {what}; copy it again or "
+            "rebuild the store"
         )
 
 

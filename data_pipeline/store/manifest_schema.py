@@ -28,9 +28,9 @@ def check_fields(file: Path | str, manifest: Mapping[str, Any], names: Collectio
             that no name in it points outside its folder.
     """
 
-    def need(good: bool, field: str, value: Any, wanted: str) -> None:
-        if not good:
-            _refuse(file, field, value, wanted)
+    def require(valid: bool, field: str, value: Any, expected: str) -> None:
+        if not valid:
+            _reject(file, field, value, expected)
 
     def get(field: str) -> Any:
         if field not in manifest:
@@ -38,40 +38,44 @@ def check_fields(file: Path | str, manifest: Mapping[str, Any], names: Collectio
         return manifest[field]
 
     size = get("vocab_size")
-    need(_is_int(size, 1, _MAX_IDS), "vocab_size", size, "a number of ids")
+    require(_is_int(size, 1, _MAX_IDS), "vocab_size", size, "a vocabulary size")
     digest = get("tokenizer_digest")
-    need(_is_hex(digest, _DIGEST), "tokenizer_digest", digest, "a sha256")
-    need(isinstance(get("build_digest"), str), "build_digest", manifest["build_digest"], "a string")
+    require(_is_hex(digest, _DIGEST), "tokenizer_digest", digest, "a sha256")
+    require(
+        isinstance(get("build_digest"), str), "build_digest", manifest["build_digest"], "a string"
+    )
     special = get("special")
-    good = isinstance(special, dict) and set(special) == set(SpecialIds._fields)
-    good = good and all(_is_int(i, 0, size - 1) for i in special.values())
-    need(good, "special", special, f"an id for each of {', '.join(SpecialIds._fields)}")
+    valid = isinstance(special, dict) and set(special) == set(SpecialIds._fields)
+    valid = valid and all(_is_int(i, 0, size - 1) for i in special.values())
+    require(valid, "special", special, f"an id for each of {', '.join(SpecialIds._fields)}")
     languages = get("languages")
-    good = isinstance(languages, list) and all(isinstance(name, str) for name in languages)
-    need(good, "languages", languages, "a list of language codes")
+    valid = isinstance(languages, list) and all(isinstance(name, str) for name in languages)
+    require(valid, "languages", languages, "a list of language codes")
     sources = get("sources")
-    need(isinstance(sources, list), "sources", sources, "a list of objects")
+    require(isinstance(sources, list), "sources", sources, "a list of objects")
     for number, source in enumerate(sources):
-        good = isinstance(source, dict) and isinstance(source.get("name"), str)
-        need(good, f"sources[{number}]", source, "an object with a name")
+        valid = isinstance(source, dict) and isinstance(source.get("name"), str)
+        require(valid, f"sources[{number}]", source, "an object with a name")
         splits = source.get("splits", {})
-        good = isinstance(splits, dict) and all(isinstance(s, dict) for s in splits.values())
-        counts = [c for s in splits.values() for c in s.values()] if good else []
-        good = good and all(_is_int(count, 0, _MAX_BYTES) for count in counts)
-        need(good, f"sources[{number}].splits", splits, "counts for each split")
+        valid = isinstance(splits, dict) and all(isinstance(s, dict) for s in splits.values())
+        counts = [c for s in splits.values() for c in s.values()] if valid else []
+        valid = valid and all(_is_int(count, 0, _MAX_BYTES) for count in counts)
+        require(valid, f"sources[{number}].splits", splits, "counts for each split")
         left_out = source.get("left_out", {})
-        good = isinstance(left_out, dict) and all(map(_is_left_out, left_out.values()))
-        need(good, f"sources[{number}].left_out", left_out, '"count" and "first" for each reason')
+        valid = isinstance(left_out, dict) and all(map(_is_left_out, left_out.values()))
+        require(
+            valid, f"sources[{number}].left_out", left_out, '"count" and "first" for each reason'
+        )
     files = get("files")
-    need(isinstance(files, dict), "files", files, "an object")
+    require(isinstance(files, dict), "files", files, "an object")
     missing = sorted(set(names) - set(files))
     if missing:
         folder = Path(file).parent
         raise UserError(f"{folder / missing[0]}: not in the manifest; build the store again")
     unknown = sorted(set(files) - set(names))
-    need(not unknown, "files", unknown[:1], "only the names of a store's files")
+    require(not unknown, "files", unknown[:1], "only the names of a store's files")
     for name, entry in files.items():
-        need(_is_entry(entry), f"files[{name}]", entry, '"bytes", "sha256" and "blocks"')
+        require(_is_entry(entry), f"files[{name}]", entry, '"bytes", "sha256" and "blocks"')
 
 
 def _is_entry(entry: Any) -> bool:
@@ -100,7 +104,7 @@ def _is_hex(value: Any, pattern: re.Pattern[str]) -> bool:
     return isinstance(value, str) and bool(pattern.fullmatch(value))
 
 
-def _refuse(file: Path | str, field: str, value: Any, wanted: str) -> NoReturn:
+def _reject(file: Path | str, field: str, value: Any, expected: str) -> NoReturn:
     shown = ascii(value)
     shown = shown if len(shown) <= 60 else f"{shown[:60]}…"
-    raise UserError(f"{file}: {field} is {shown}, needs {wanted}; build the store again")
+    raise UserError(f"{file}: {field} is {shown}, must be {expected}; build the store again")

@@ -64,14 +64,14 @@ def stage(url: str, *, repair: bool = False) -> Path:
     """
     data = manifest_bytes(url)
     manifest = parse_manifest(data, f"{url}/{MANIFEST}")
-    odd = sorted(set(manifest["files"]) ^ _FILES)
-    if odd:  # names become paths on this machine
-        raise UserError(f"{url}/{MANIFEST}: {odd[0]} is not a file of a store; build it again")
+    unknown = sorted(set(manifest["files"]) ^ _FILES)
+    if unknown:  # names become local paths
+        raise UserError(f"{url}/{MANIFEST}: {unknown[0]} is not a file of a store; build it again")
     folder = cache_dir() / "stores" / manifest["digest"]
     done = folder / MANIFEST
     if done.exists() and not repair:
         return folder
-    _check_ours(folder)
+    _check_names(folder)
     with _write_errors(folder), _locked(folder, url):
         if repair or not done.exists():
             done.unlink(missing_ok=True)
@@ -81,13 +81,13 @@ def stage(url: str, *, repair: bool = False) -> Path:
     return folder
 
 
-def _check_ours(folder: Path) -> None:
+def _check_names(folder: Path) -> None:
     """Raises UserError if the folder contains any file that does not belong to a store's copy."""
-    ours = {MANIFEST, *_FILES, *SPLITS}
+    expected = {MANIFEST, *_FILES, *SPLITS}
     for path in sorted(folder.rglob("*")) if folder.is_dir() else []:
         name = path.relative_to(folder).as_posix()
         temporary = path.parent == folder and path.name.startswith(f".{MANIFEST}")
-        if path.is_symlink() or (name not in ours and not temporary):
+        if path.is_symlink() or (name not in expected and not temporary):
             raise UserError(
                 f"{path}: not a file of a token store; {folder} is reserved for a copy of one; "
                 "move the file away, or set BERT_JAX_CACHE to another folder"

@@ -148,7 +148,7 @@ def _open_split(path: Path, name: str, manifest: Mapping[str, Any], watched: Wat
     arrays = {}
     for array, kind in ARRAYS.items():
         file = path / name / f"{array}.npy"
-        wanted = np.dtype(kind or token_type(manifest["vocab_size"]))
+        expected = np.dtype(kind or token_type(manifest["vocab_size"]))
         try:
             # Not np.load, which would also open .npz archives.
             arrays[array] = np.lib.format.open_memmap(file, mode="r")
@@ -157,10 +157,10 @@ def _open_split(path: Path, name: str, manifest: Mapping[str, Any], watched: Wat
         except Exception as error:  # numpy may raise anything for an invalid header
             reason = " ".join(str(error).split())
             raise UserError(f"{file}: not a .npy file ({reason}); copy it again") from None
-        if arrays[array].dtype != wanted or arrays[array].ndim != 1:
+        if arrays[array].dtype != expected or arrays[array].ndim != 1:
             raise UserError(
-                f"{file}: {arrays[array].dtype} {arrays[array].shape}, needs a 1-D array of "
-                f"{wanted}; build the store again"
+                f"{file}: {arrays[array].dtype} {arrays[array].shape}, must be a 1-D array of "
+                f"{expected}; build the store again"
             )
     digest = split_digest(name, manifest["files"])
     return Split(name=name, digest=digest, files=watched.below(name), **arrays)
