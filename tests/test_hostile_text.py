@@ -1,4 +1,4 @@
-"""Text, tokenizers and settings that no one means: one line each, and what can be read is read."""
+"""Invalid text, tokenizers and settings: one-line errors, and all readable parts are read."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Stores and runs in a bucket: an emulator on loopback, through real clients and real processes."""
+"""Stores and runs in a bucket: a loopback emulator with real clients and processes."""
 
 import importlib.util
 import json
@@ -70,7 +70,7 @@ def store(tmp_path_factory) -> TokenStore:
 
 @pytest.fixture
 def server(monkeypatch) -> Iterator[Emulator]:
-    """An empty bucket named "bucket", which this process and those it starts talk to."""
+    """An empty bucket named "bucket", used by this process and its subprocesses."""
     import fsspec.config
 
     monkeypatch.setitem(fsspec.config.conf, "gcs", {"token": "anon"})
@@ -82,7 +82,7 @@ def server(monkeypatch) -> Iterator[Emulator]:
 
 @pytest.fixture
 def cache(monkeypatch, tmp_path) -> Path:
-    """An empty cache folder of the test's own."""
+    """An empty cache folder for the test."""
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -438,8 +438,8 @@ def test_a_bucket_that_is_away_does_not_hold_up_the_end(server, monkeypatch, cap
     assert "1 records could not be written" in capsys.readouterr().err
     (writer,) = [thread for thread in threading.enumerate() if thread.name == "event-log"]
     server.faults.down = False
-    # It is still writing. Left alone, it would write into the bucket of a later test: the client
-    # looks up the server's address for every request.
+    # It is still writing and would write into the bucket of a later test, since the client looks
+    # up the server's address for every request.
     writer.join(LIMIT)
     assert records("gs://bucket/run/metrics.jsonl") == ["0"]
 
@@ -450,7 +450,7 @@ def test_a_bucket_that_is_away_does_not_hold_up_the_end(server, monkeypatch, cap
 @pytest.mark.slow
 @pytest.mark.processes
 def test_a_run_in_a_bucket_is_killed_and_goes_on_to_the_same_bits(server, cache, tmp_path):
-    """Store and folder in the bucket, one request in 50 refused, SIGKILL after a save."""
+    """Store and workdir in the bucket, 1 of 50 requests fails, SIGKILL after a save."""
     store = small_store(tmp_path / "store")
     upload(server, store.path)
     config = small_config(store)
@@ -485,7 +485,7 @@ def test_a_run_in_a_bucket_is_killed_and_goes_on_to_the_same_bits(server, cache,
 
 
 def changed(config: Config) -> Iterator[tuple[str, object]]:
-    """What `small_config` makes of the file "tiny", as flags."""
+    """The changes of `small_config` to the config "tiny", as flags."""
     before, after = flatten(to_dict(load("tiny"))), flatten(to_dict(config))
     for key, value in after.items():
         if value != before[key] and key != "data.store":

@@ -1,4 +1,4 @@
-"""The token store: what is written is read back, and what is damaged is named."""
+"""The token store: round trips, and errors that name the damaged file."""
 
 import json
 from pathlib import Path
@@ -93,7 +93,7 @@ def test_no_store(tmp_path: Path) -> None:
 
 
 def test_what_no_second_attempt_changes_is_refused_at_once(tmp_path: Path, monkeypatch) -> None:
-    """A file for the folder, a folder for the manifest, links in a circle, a name too long."""
+    """A file instead of the folder, a folder instead of the manifest, a link loop, a long name."""
     slept: list[float] = []
     monkeypatch.setattr(remote.time, "sleep", slept.append)
     (tmp_path / "file").write_text("")
@@ -127,7 +127,7 @@ def test_a_truncated_or_missing_file_is_found_without_hashing(store: TokenStore)
 
 
 def _rewrite(store: TokenStore, name: str, values: np.ndarray) -> None:
-    """Put another array in a split's place, with a manifest that agrees."""
+    """Replaces an array of a split and updates the manifest to match."""
     writer = ArrayWriter(store.path / "train" / name, values.dtype, len(values))
     writer.append(values)
     files = {**store.manifest["files"], f"train/{name}": writer.close()}
@@ -135,7 +135,7 @@ def _rewrite(store: TokenStore, name: str, values: np.ndarray) -> None:
 
 
 def _rewrite_manifest(store: TokenStore, **fields: object) -> None:
-    """Change fields of a manifest, with a digest that agrees."""
+    """Changes fields of a manifest and updates its digest to match."""
     manifest = {**store.manifest, **fields}
     manifest["digest"] = manifest_digest(manifest)
     (store.path / "manifest.json").write_text(json.dumps(manifest))

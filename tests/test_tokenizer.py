@@ -1,4 +1,4 @@
-"""WordPiece: trained the same everywhere, read from files users have, safe with special tokens."""
+"""WordPiece: deterministic training, loading of users' files, special tokens in texts."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ def ids(tokenizer: Tokenizer, text: str) -> list[int]:
 
 @pytest.mark.processes
 def test_a_vocabulary_trains_to_the_same_bytes_in_every_process() -> None:
-    # The library's hash order differs from process to process, so one process shows nothing.
+    # The library's hash order differs between processes, so one process proves nothing.
     command = [sys.executable, "-c", TRAIN]
     digests = {subprocess.check_output(command, text=True) for _ in range(4)}
     assert len(digests) == 1

@@ -1,4 +1,4 @@
-"""`data verify`: whatever is done to a store after it was written, the first bad place is named."""
+"""`data verify`: reports the first damaged range after any change to a store."""
 
 import json
 import shutil
@@ -35,7 +35,7 @@ def store(original: TokenStore, tmp_path: Path) -> Path:
 
 
 def said(path: Path) -> str:
-    """What opening with verification says."""
+    """Returns the error of opening the store with verification."""
     with pytest.raises(UserError) as error:
         open_store(path)
     message = str(error.value)

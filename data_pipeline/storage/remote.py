@@ -31,7 +31,7 @@ _SETTINGS: Final = {
 }
 # Packages that raise client exceptions other than OSError.
 _CLIENTS: Final = ("gcsfs", "fsspec", "aiohttp", "google", "requests")
-# TensorStore reports storage failures as ValueError: first the transient ones, then the others.
+# TensorStore reports storage failures as ValueError: the transient ones, and denied requests.
 _TRANSIENT: Final = re.compile(
     r"\b(ABORTED|UNAVAILABLE|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED): "
     r"|http_response_code='(408|429|5\d\d)'|curl_code="
@@ -41,7 +41,7 @@ _DENIED: Final = re.compile(
 )
 # Clients print whole requests, which may contain credentials: tokens, signatures.
 _SECRET: Final = re.compile(r"(\?|Bearer )[^\s'\")]+")
-# Errors of a disk that does not work; they tell nothing about its content.
+# Failures of the disk itself, which do not depend on its content.
 _FAULTS: Final = frozenset(
     (
         *(errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EBUSY, errno.ENOMEM),

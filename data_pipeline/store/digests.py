@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 from bert_jax.data_pipeline.errors import UserError
 
 BLOCK = 4 << 20  # bytes
-_DIGITS = 16  # of a block's sha256: 64 bits, in addition to the file's 256
+_DIGITS = 16  # hexadecimal digits of a block's sha256: 64 bits; the file's digest has 256
 
 Progress = Callable[[int], None]  # called with the number of bytes just read
 

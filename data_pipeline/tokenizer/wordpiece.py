@@ -32,7 +32,7 @@ def from_entries(entries: Sequence[str], *, lowercase: bool | None, name: str) -
     Raises:
         UserError: repeated entries, a missing special token, or `lowercase` contradicts entries.
     """
-    if not isinstance(lowercase, bool | None):  # read from a foreign tokenizer_config.json
+    if not isinstance(lowercase, bool | None):  # read from a third-party tokenizer_config.json
         raise UserError(f"{name}: do_lower_case is {lowercase!r}, must be true or false")
     vocab = {entry: i for i, entry in enumerate(entries)}
     if len(vocab) != len(entries):
