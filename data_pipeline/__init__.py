@@ -1,1 +1,1 @@
-"""From raw text to masked batches, without JAX."""
+"""Data pipeline from raw text to masked batches, without JAX."""

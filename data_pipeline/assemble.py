@@ -1,4 +1,4 @@
-"""Rows of a plan into rows of a batch: copy the pieces, mask the examples. Compiled loops."""
+"""Assembles rows of a plan into masked rows of a batch, in loops compiled by numba."""
 
 import collections
 import dataclasses
@@ -26,23 +26,22 @@ if TYPE_CHECKING:
 
 Batch = dict[str, np.ndarray]
 
-_AHEAD: Final = 64  # rows touched together
-_LINE: Final = 32  # tokens of a cache line, if two bytes each
+_PREFETCH_ROWS: Final = 64  # rows whose inputs are read ahead together
+_LINE: Final = 32  # tokens per cache line, at two bytes each
 
 
 class BatchArrays(NamedTuple):
-    """A batch of B rows of S tokens, P prediction slots and N examples, as compiled code fills it.
+    """A batch of B rows of S tokens, P prediction slots and N examples, filled by compiled code.
 
     input_ids, token_type_ids, position_ids (from 0 in every example) and example_ids (0 = padding,
     from 1 in every row): int32 [B, S].
-    masked_positions, masked_labels: int32 [B, P]; masked_weights: float32 [B, P], 0 where a slot is
-    empty.
-    With a pair objective, else N = 0: cls_positions, pair_labels (0 = in order, 1 = random or
+    masked_positions, masked_labels: int32 [B, P]; masked_weights: float32 [B, P], 0 in empty slots.
+    With a pair objective (otherwise N = 0): cls_positions, pair_labels (0 = in order, 1 = random or
     swapped), pair_sources: int32 [B, N]; pair_weights: float32 [B, N].
-    With span boundaries, else of width 0, aligned with the masked slots: span_left, span_right (the
-    tokens of the row just outside the span) and span_offsets (place in the span, 0..14): int32
-    [B, P]; span_weights: float32 [B, P], 1 where the slot's span has both neighbours in its segment
-    and the offset is below 15.
+    With span boundaries (otherwise of width 0), aligned with the masked slots: span_left,
+    span_right (positions in the row just outside the span) and span_offsets (index within the span,
+    0..14): int32 [B, P]; span_weights: float32 [B, P], 1 where both neighbours of the span are in
+    its segment and the offset is below 15.
     """
 
     input_ids: np.ndarray
@@ -77,12 +76,12 @@ class BatchArrays(NamedTuple):
         )  # fmt: skip
 
     def by_name(self) -> Batch:
-        """The arrays by name, without those of absent objectives."""
+        """Returns the arrays by name, without the arrays of absent objectives."""
         return {name: array for name, array in self._asdict().items() if array.shape[1]}
 
 
 class _Frame(NamedTuple):
-    """What rows are made with besides masks, the same for every row."""
+    """The row layout, equal for all rows."""
 
     pad_id: int
     cls_id: int
@@ -90,12 +89,12 @@ class _Frame(NamedTuple):
     examples_per_row: int
 
 
-# `Plan` as compiled code reads it: numba knows named tuples, not dataclasses.
+# `Plan` for compiled code: numba supports named tuples, not dataclasses.
 _FIELDS = [field.name for field in dataclasses.fields(Plan)]
 _PlanArrays = collections.namedtuple("_PlanArrays", _FIELDS)  # type: ignore[misc]
 
 
-# Loops over one array from 0 on: only these does the compiler turn into vector instructions.
+# Loops over one array that start at 0: the compiler vectorizes only these.
 @compiled
 def _set(array, value):
     for k in range(len(array)):
@@ -116,16 +115,17 @@ def _count_up(array, first):
 
 @compiled
 def _range(offsets, k):
-    """Where range number k starts and ends, as signed numbers: unsigned ones count up slowly."""
+    """The start and end of range k, as signed integers: loops over unsigned ones are slow."""
     return np.int64(offsets[k]), np.int64(offsets[k + 1])
 
 
 @compiled
-def _touch(tokens, plan, rows):
-    """Read once what rows are made of, so that it is in the processor's caches when they are made.
+def _prefetch(tokens, plan, rows):
+    """Reads the inputs of rows once, so that they are in the CPU caches when `_fill` needs them.
 
-    Rows lie anywhere. Here the reads do not wait for one another, in `_fill` each would: at 128
-    tokens this takes a quarter off its time. The sum keeps the compiler from leaving the reads out.
+    Rows are scattered in memory. These reads are independent, in `_fill` each depends on the one
+    before: at 128 tokens this cuts its time by a quarter. The sum keeps the compiler from
+    eliminating the reads.
     """
     seen = np.int64(0)
     for row in rows:
@@ -161,7 +161,7 @@ def _touch(tokens, plan, rows):
 
 @compiled
 def _length(plan, first, stop):
-    """Tokens of the example made of pieces [first, stop), specials included."""
+    """Number of tokens of the example with pieces [first, stop), special tokens included."""
     total = 1
     for piece in range(first, stop):
         total += plan.piece_length[piece]
@@ -171,11 +171,11 @@ def _length(plan, first, stop):
 
 
 @compiled
-def _lay_out(tokens, plan, first, stop, at, frame, ids, types, places):
-    """Write the example made of pieces [first, stop) from column `at` on.
+def _write_example(tokens, plan, first, stop, at, frame, ids, types, places):
+    """Writes the example with pieces [first, stop), starting at column `at`.
 
-    [CLS], then the pieces, with [SEP] after the last piece of every segment. places: filled with
-    the columns of all other tokens; their number is returned.
+    [CLS], then the pieces, with [SEP] after the last piece of every segment. Fills `places` with
+    the columns of all other tokens and returns their number.
     """
     ids[at], types[at] = frame.cls_id, plan.piece_segment[first] & 1
     at += 1
@@ -197,7 +197,7 @@ def _lay_out(tokens, plan, first, stop, at, frame, ids, types, places):
 
 @compiled
 def _find_opens(scratch, count, ids, rule):
-    """Fill `scratch.opens` for the tokens of an example that has just been laid out."""
+    """Fills `scratch.opens` for the tokens of an example that was just written."""
     segments = rule.mode != WHOLE_WORD
     before = np.int64(-1)
     for k in range(count):
@@ -213,15 +213,15 @@ def _find_opens(scratch, count, ids, rule):
 
 @compiled
 def _fill(tokens, plan, rows, lines, key, frame, rule, out):
-    """Write the rows of a plan into lines of the batch; the number of lines written.
+    """Writes rows of a plan into lines of the batch; returns the number of lines written.
 
-    Fewer than asked for means that the next row does not fit the shape of the batch.
+    A smaller number than requested means that the next row does not fit the shape of the batch.
     """
     row_tokens, predictions = out.input_ids.shape[1], out.masked_positions.shape[1]
     scratch = empty_scratch(row_tokens)
     for done in range(len(rows)):
-        if done % _AHEAD == 0:
-            _touch(tokens, plan, rows[done : done + _AHEAD])
+        if done % _PREFETCH_ROWS == 0:
+            _prefetch(tokens, plan, rows[done : done + _PREFETCH_ROWS])
         row, line = rows[done], lines[done]
         ids, types = out.input_ids[line], out.token_type_ids[line]
         slots = Slots(
@@ -237,8 +237,8 @@ def _fill(tokens, plan, rows, lines, key, frame, rule, out):
             length = _length(plan, first, stop)
             if at + length > row_tokens or number == frame.examples_per_row:
                 return done
-            count = _lay_out(tokens, plan, first, stop, at, frame, ids, types, scratch.places)
-            if rule.mode == ROBERTA:  # the specials may be masked too
+            count = _write_example(tokens, plan, first, stop, at, frame, ids, types, scratch.places)
+            if rule.mode == ROBERTA:  # special tokens may be masked too
                 count = length
                 _count_up(scratch.places[:count], at)
             elif rule.mode != TOKEN:
@@ -264,7 +264,7 @@ def _fill(tokens, plan, rows, lines, key, frame, rule, out):
 
 @compiled
 def _pad(out, line, at, slot, number, pad_id):
-    """Everything behind the last token, the last masked slot and the last example of a row."""
+    """Pads a row after its last token, its last masked slot and its last example."""
     _set(out.input_ids[line, at:], pad_id)
     _set(out.token_type_ids[line, at:], 0)
     _set(out.example_ids[line, at:], 0)
@@ -285,9 +285,9 @@ def _pad(out, line, at, slot, number, pad_id):
 class Assembler:
     """Turns rows of a plan into masked rows of a batch.
 
-    A row may hold several examples: positions start again in each, `example_ids` tells them apart,
-    and slots are filled in the order of the examples. The masks of an example depend on its number
-    and the key alone, not on its row. ValueError where a row does not fit the shape of the batch.
+    A row may hold several examples: positions restart at 0 in each, `example_ids` distinguishes
+    them, and slots are filled in the order of the examples. The masks of an example depend only on
+    its number and the key, not on its row.
     """
 
     def __init__(
@@ -305,9 +305,14 @@ class Assembler:
         word_starts: np.ndarray | None = None,
         token_counts: np.ndarray | None = None,
     ) -> None:
-        """pairs, span_boundary: whether the batch has the arrays of these objectives. word_starts,
-        token_counts: see `MaskingSpec.rule`, with its errors; ValueError too for span boundaries
-        without spans."""
+        """
+        Args:
+            pairs, span_boundary: whether the batch has the arrays of these objectives.
+            word_starts, token_counts: see `MaskingSpec.rule`.
+
+        Raises:
+            ValueError: as in `MaskingSpec.rule`, or span boundaries without span masking.
+        """
         if span_boundary and masking.mode != "span":
             raise ValueError(f'masking mode "{masking.mode}" has no span boundaries')
         self._tokens = read_only(tokens)
@@ -329,13 +334,17 @@ class Assembler:
         )
 
     def empty(self, rows: int) -> BatchArrays:
-        """Arrays for a number of rows, uninitialised."""
+        """Returns uninitialized arrays for `rows` rows."""
         return BatchArrays.empty(rows, *self._widths)
 
     def fill(
         self, out: BatchArrays, lines: np.ndarray, plan: Plan, rows: np.ndarray, key: np.uint64
     ) -> None:
-        """Write rows (int64 [n]) of a plan into lines (int64 [n]) of the batch."""
+        """Writes rows (int64 [n]) of a plan into lines (int64 [n]) of the batch.
+
+        Raises:
+            ValueError: a row does not fit the shape of the batch.
+        """
         arrays = _PlanArrays(*(getattr(plan, name) for name in _FIELDS))
         done = _fill(self._tokens, arrays, rows, lines, key, self._frame, self._rule, out)
         if done < len(rows):
@@ -345,6 +354,6 @@ class Assembler:
             )
 
     def pad(self, out: BatchArrays, lines: np.ndarray) -> None:
-        """Make lines of the batch hold nothing but padding, with all weights zero."""
+        """Fills lines of the batch with padding, with all weights zero."""
         for line in lines:
             _pad(out, line, 0, 0, 0, self._frame.pad_id)

@@ -1,4 +1,4 @@
-"""A batch is a pure function of the step: `Batches.batch(step, rows)`. Nothing here has a state."""
+"""Stateless batches: `Batches.batch(step, rows)` is a pure function of the step."""
 
 import contextlib
 import os
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from bert_jax.data_pipeline.tokenizer.tokenizer import SpecialIds
 
 T = TypeVar("T")
-_STUCK = 5.0  # seconds after which a batch in the making is not waited for any more
+_JOIN_TIMEOUT = 5.0  # seconds to wait for the thread when the iterator is closed
 
 
 class Batches:
     """All batches of one phase of training over one split.
 
-    Global row step·batch_size + k lies in epoch (row // rows_per_epoch); within an epoch a keyed
-    permutation of the epoch's own rows gives the order. An epoch that has more rows than epoch 0
-    leaves out some at random, one that has fewer repeats some. A batch may straddle epochs. With
-    dupe_factor n, pairs and masks of epoch e are those of epoch e mod n, in an order of its own.
+    Global row step·batch_size + k belongs to epoch (row // rows_per_epoch); within an epoch, a
+    keyed permutation of its rows gives the order. An epoch with more rows than epoch 0 skips some
+    at random, one with fewer repeats some. A batch may span two epochs. With dupe_factor n,
+    epoch e uses the pairs and masks of epoch e mod n, in its own order.
 
-    Safe to call from several threads; every batch is a new set of arrays.
+    Thread-safe; every batch is a new set of arrays.
     """
 
     def __init__(
@@ -55,14 +55,19 @@ class Batches:
     ) -> None:
         """Plans epoch 0.
 
-        word_starts: bool [V], whether an entry begins a word; needed by all masking but "token".
-        token_counts: [V], how often each id occurs in the training text, for unigram random tokens;
-        None = the split's own. span_boundary: with the arrays of the span boundary objective.
-        sources, languages: names of the split's indices, for errors. ValueError where word_starts
-        are needed and missing.
+        Args:
+            word_starts: bool [V], whether an entry begins a word; required by all masking modes
+                but "token".
+            token_counts: [V], occurrences of each id in the training text, for unigram random
+                tokens; None = the split's own counts.
+            span_boundary: adds the arrays of the span boundary objective.
+            sources, languages: names of the split's indices, for error messages.
+
+        Raises:
+            ValueError: word_starts are required and missing.
         """
         if batch_size < 1:
-            raise UserError(f"batch_size is {batch_size}: at least 1 is needed")
+            raise UserError(f"batch_size is {batch_size}, must be at least 1")
         self._assembler = Assembler(
             split.tokens,
             special,
@@ -81,9 +86,9 @@ class Batches:
         self.rows_per_epoch = self._plans.rows
 
     def compile_ahead(self) -> None:
-        """Has the loops that fill a batch compiled in the background, where that is not done yet.
+        """Compiles the loops that fill a batch in a background thread, unless already compiled.
 
-        Whoever asks for a batch meanwhile waits for them as before, and meets their errors.
+        A batch requested meanwhile waits for the compilation as usual, and raises its errors.
         """
 
         def fill_nothing() -> None:
@@ -96,12 +101,12 @@ class Batches:
 
     @property
     def batches_once(self) -> int:
-        """How many calls of `once` see every row."""
+        """Number of evaluation batches that cover every row of epoch 0 once."""
         return -(-self.rows_per_epoch // self._batch_size)
 
     def fill(self) -> tuple[float, float]:
-        """The share of real tokens, special ones included, in the rows of epoch 0; and the share
-        that no packing of its examples could exceed (rows of one example: the same)."""
+        """Returns the fraction of non-padding tokens (special tokens included) in the rows of epoch
+        0, and an upper bound over all packings (with one example per row, both are equal)."""
         plan = self._plans.epoch(0)
         fill = plan.fill(self._spec.limits.tokens)
         if self._spec.examples_per_row == 1:
@@ -109,22 +114,23 @@ class Batches:
         return fill, packing_bound(np.bincount(plan.lengths()), self._spec.slots, self._spec.limits)
 
     def specials_per_token(self) -> tuple[float, float]:
-        """How many [CLS] and [SEP] stand in the rows of epoch 0 for each token of text."""
+        """Returns the number of [CLS] and of [SEP] per text token in the rows of epoch 0."""
         plan = self._plans.epoch(0)
         text = int(plan.piece_length.sum(dtype=np.int64))
         both = int(plan.lengths().sum(dtype=np.int64)) - text
         return plan.examples / text, (both - plan.examples) / text
 
     def batch(self, step: int, rows: Sequence[int] | np.ndarray | None = None) -> Batch:
-        """Rows `rows` of the global batch of a step, all of them by default; see `BatchArrays`.
+        """Returns rows `rows` (default: all) of the global batch of a step; see `BatchArrays`.
 
-        The global batch is the same whichever rows are asked for, in whatever order, by anybody.
+        The global batch does not depend on which rows are requested, in which order or by which
+        process.
 
         Raises:
             StorageError: the files of the split changed since they were opened.
         """
         self._files.check()
-        lines = self._checked(step, rows)
+        lines = self._row_indices(step, rows)
         epochs, places = np.divmod(step * self._batch_size + lines, self.rows_per_epoch)
         out = self._assembler.empty(len(lines))
         for epoch in np.unique(epochs).tolist():
@@ -138,13 +144,13 @@ class Batches:
         return out.by_name()
 
     def evaluation_batch(self, index: int, rows: Sequence[int] | np.ndarray | None = None) -> Batch:
-        """Batch `index` of one pass over epoch 0: one fixed random order, always masked alike.
+        """Returns batch `index` of one pass over epoch 0, in a fixed random order with fixed masks.
 
         Rows past the end are padding with all weights zero, so that every row counts exactly once.
-        Raises what `batch` does.
+        Raises the same errors as `batch`.
         """
         self._files.check()
-        places = index * self._batch_size + self._checked(index, rows)
+        places = index * self._batch_size + self._row_indices(index, rows)
         out = self._assembler.empty(len(places))
         inside = places < self.rows_per_epoch
         chosen = permute(self._order(0), places[inside], self.rows_per_epoch)
@@ -154,18 +160,18 @@ class Batches:
         self._assembler.pad(out, np.flatnonzero(~inside))
         return out.by_name()
 
-    def _checked(self, step: int, rows: Sequence[int] | np.ndarray | None) -> np.ndarray:
+    def _row_indices(self, step: int, rows: Sequence[int] | np.ndarray | None) -> np.ndarray:
         if step < 0:
-            raise ValueError(f"there is no step {step}")
+            raise ValueError(f"step is {step}, must be >= 0")
         if rows is None:
             return np.arange(self._batch_size)
         lines = np.asarray(rows, np.int64).reshape(-1)
         if np.any((lines < 0) | (lines >= self._batch_size)):
-            raise ValueError(f"rows must lie in [0, {self._batch_size})")
+            raise ValueError(f"rows must be in [0, {self._batch_size})")
         return lines
 
     def _order(self, epoch: int) -> np.uint64:
-        """The key of the order of rows: each epoch's own, with fixed pairs and masks too."""
+        """The key of the row order: one per epoch, even where pairs and masks repeat."""
         return stream_key(self._spec.seed, self._spec.phase, epoch, ORDER)
 
 
@@ -177,18 +183,18 @@ def prefetch(
     *,
     while_waiting: Callable[[], None] = lambda: None,
 ) -> Generator[tuple[int, T]]:
-    """(step, make(step)) for start ≤ step < stop, made in a background thread.
+    """Yields (step, make(step)) for start ≤ step < stop, computed in a background thread.
 
-    `depth` results wait at most while the next is made. An error in `make` is raised at its step,
-    after all earlier steps were delivered. Closing the iterator, or dropping it, stops the thread,
-    or leaves it alone where it is stuck.
+    At most `depth` finished results are buffered. An error in `make` is raised at its step, after
+    all earlier steps were delivered. Closing or dropping the iterator stops the thread; a thread
+    that is stuck is abandoned.
 
     Args:
-        while_waiting: called before each result and every tenth of a second until it is there; what
-            it raises ends the iteration.
+        while_waiting: called before each result and every 0.1 s until the result is ready; an
+            exception that it raises ends the iteration.
     """
     if depth < 1:
-        raise ValueError(f"depth {depth}: at least one result has to wait")
+        raise ValueError(f"depth {depth}: must be at least 1")
     ready: queue.Queue[tuple[int, T] | BaseException | None] = queue.Queue(maxsize=depth)
     closed = threading.Event()
 
@@ -223,4 +229,4 @@ def prefetch(
             yield item
     finally:
         closed.set()
-        thread.join(_STUCK)
+        thread.join(_JOIN_TIMEOUT)

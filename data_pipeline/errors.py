@@ -1,14 +1,14 @@
-"""What a user or a disk can cause, said in one line."""
+"""Errors caused by user input or storage, each reported in one line."""
 
 
 class UserError(Exception):
-    """Bad input: one line that says what, where, and what to do.
+    """Bad input: one line with the problem, its location and the remedy.
 
     The command line prints the message and exits with status 1; no traceback.
     """
 
 
 class StorageError(Exception):
-    """What has to be written cannot be written, or what has to be read is damaged: one line that
-    says which, where, and what to do. The command line exits with status 45.
+    """A required file cannot be written or is damaged: one line with the problem, its location and
+    the remedy. The command line exits with status 45.
     """

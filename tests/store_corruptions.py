@@ -1,4 +1,4 @@
-"""What can happen to the files of a token store, drawn at random.
+"""Random corruptions of the files of a token store.
 
 A corruption takes a folder and a generator, does its damage and returns what it did. Those of
 `SIGNED` also rewrite the digests, as a wrong program or a person would: no hash can see them.
@@ -22,7 +22,7 @@ ALL = [*FILES, "manifest.json"]
 
 
 class Touch:
-    """Unpickled, it writes the file named by the environment: nothing may ever do that."""
+    """When unpickled, writes the file named by the environment, which must never happen."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os.system, ('touch "$BERT_JAX_TEST_UNPICKLED"',)
@@ -174,7 +174,7 @@ def pickled(store: Path, rng: np.random.Generator) -> str:
 
 
 def _pickled(rng: np.random.Generator) -> bytes:
-    """A file that runs code when numpy may unpickle it: an array of objects, or just a pickle."""
+    """A file that runs code if numpy unpickles it: an array of objects, or a plain pickle."""
     payload = pickle.dumps(np.array([Touch()], object), protocol=2)
     header = b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }"
     header += b" " * (127 - 10 - len(header)) + b"\n"
@@ -204,7 +204,7 @@ HEADERS = [
 
 
 def _with_header(data: bytes, header: bytes) -> bytes:
-    """A .npy file with another header of the same size, so that its data stays where it is."""
+    """A .npy file with another header of the same size, so that its data does not move."""
     size = int.from_bytes(data[8:10], "little")
     return data[:10] + header.ljust(size - 1) + b"\n" + data[10 + size :]
 
@@ -261,7 +261,7 @@ WRONG = [
 
 
 def _change_field(manifest: dict[str, Any], rng: np.random.Generator) -> str:
-    """Another value, none, or one too many somewhere in a manifest, at any depth."""
+    """Changes, removes or adds a value in a manifest, at any depth."""
     at: Any = manifest
     path = []
     while True:
@@ -301,7 +301,7 @@ def signed_field(store: Path, rng: np.random.Generator) -> str:
 
 
 def signed_file(store: Path, rng: np.random.Generator) -> str:
-    """A damage to one file that the manifest agrees with."""
+    """Damage to one file, with a manifest updated to match."""
     manifest = json.loads((store / "manifest.json").read_bytes())
     damage = _pick(rng, [header, pickled, retokenized, flip, truncate, append, zero, empty])
     before = {name: (store / name).read_bytes() for name in FILES}
@@ -315,7 +315,7 @@ def signed_file(store: Path, rng: np.random.Generator) -> str:
 
 
 def signed_values(store: Path, rng: np.random.Generator) -> str:
-    """Another number in an array."""
+    """Changes a number in an array."""
     manifest = json.loads((store / "manifest.json").read_bytes())
     file = _file(store, rng, [name for name in FILES if name.endswith(".npy")])
     values = np.load(file)
@@ -334,7 +334,7 @@ SIGNED: list[Corruption] = [signed_field, signed_field, signed_file, signed_valu
 
 
 def corrupt(store: Path, number: int) -> tuple[str, bool]:
-    """Damage `number` of the series, done to a folder: what it was, and whether it is signed."""
+    """Applies corruption `number` to a folder: its description, and whether it is signed."""
     rng = np.random.default_rng(number)
     kinds = [*UNSIGNED, *SIGNED]
     kind = kinds[number % len(kinds)]  # all in turn

@@ -1,4 +1,4 @@
-"""Batches against the port of the original, their independence of rows and hosts."""
+"""Batches compared with the port of the original; independence of rows and hosts."""
 
 import dataclasses
 from concurrent.futures import ThreadPoolExecutor
@@ -105,7 +105,7 @@ def test_one_pass_equals_the_original(tmp_path, vocab_size):
 
 
 def test_training_rows_are_the_permuted_originals(documents, batches):
-    """Three epochs, and the batches that straddle them, from nothing but the definitions."""
+    """Three epochs, with the batches that span two, computed from the definitions alone."""
     epoch_rows = batches.rows_per_epoch
     assert epoch_rows % BATCH  # else no batch straddles
     rows = []
@@ -206,7 +206,7 @@ def test_threads_make_the_same_batches(batches):
 
 
 def examples_of(batches, epoch):
-    """The example behind each of the R rows of an epoch, told by its unmasked tokens."""
+    """The example in each of the R rows of an epoch, identified by its unmasked tokens."""
     rows = range(epoch * batches.rows_per_epoch, (epoch + 1) * batches.rows_per_epoch)
     found = []
     for row in rows:
@@ -223,7 +223,7 @@ def test_an_epoch_drops_its_surplus_and_repeats_its_shortage(documents, batches)
     for epoch in range(1, 12):
         count = make_plan(split, SPEC, epoch).rows
         shapes.add(np.sign(count - batches.rows_per_epoch))
-        # Unmasked rows of this seed are all different, so they stand for their examples.
+        # Unmasked rows of this seed are all different, so they identify their examples.
         distinct = len(set(examples_of(batches, epoch)))
         assert distinct == min(count, batches.rows_per_epoch)
     assert shapes >= {-1, 1}  # both cases were met
@@ -254,12 +254,12 @@ def test_once_covers_every_row_exactly_once(batches):
 
 @pytest.mark.parametrize("rows", [[-1], [BATCH]])
 def test_rows_outside_the_batch_are_refused(batches, rows):
-    with pytest.raises(ValueError, match=r"rows must lie in \[0, 8\)"):
+    with pytest.raises(ValueError, match=r"rows must be in \[0, 8\)"):
         batches.batch(0, rows)
 
 
 def test_negative_steps_and_empty_batches_are_refused(batches, documents, tmp_path):
-    with pytest.raises(ValueError, match="no step -1"):
+    with pytest.raises(ValueError, match="step is -1"):
         batches.batch(-1)
     with pytest.raises(UserError, match="batch_size is 0"):
         batches_of(documents, tmp_path, batch_size=0)
@@ -275,7 +275,7 @@ def test_errors_name_the_source(tmp_path):
 
 
 def packed(plan, rows):
-    """The same examples, several a row."""
+    """The same examples, several per row."""
     return dataclasses.replace(
         plan,
         row_examples=np.cumsum([0, *map(len, rows)]),

@@ -1,4 +1,4 @@
-"""Extreme documents, all the way from lengths to masked rows, in every pairing and masking mode."""
+"""Documents of extreme lengths, through to masked rows, in every pairing and masking mode."""
 
 import functools
 import itertools

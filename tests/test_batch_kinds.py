@@ -45,7 +45,7 @@ def packed_batches(documents, folder, pairing="nsp", **change):
 
 
 def test_rows_have_a_separator_after_every_sentence(documents, tmp_path):
-    """As fairseq-preprocess leaves them: and two between documents."""
+    """One per sentence and two between documents, as fairseq-preprocess writes them."""
     spec = dataclasses.replace(
         SPEC, pairing="full_sentences", separators="sentences", short_seq_prob=0.0
     )
@@ -72,7 +72,7 @@ def test_rows_have_a_separator_after_every_sentence(documents, tmp_path):
 
 
 def test_packed_rows_hold_robertas_masks(documents, tmp_path):
-    """The number of its predictions is drawn with the masks; the plan leaves room for the most."""
+    """The number of predictions is drawn with the masks; the plan reserves the maximum."""
     masking = MaskingSpec(9, "roberta", rate=0.2)
     spec = dataclasses.replace(
         SPEC, pairing="full_sentences", row_tokens=120, row_predictions=18, examples_per_row=3,
@@ -187,6 +187,6 @@ def test_static_masks_repeat_in_another_order(documents, tmp_path):
     assert rows(batches, 0) == rows(dynamic, 0)
     assert rows(batches, 1) == rows(dynamic, 1)
     assert sorted(rows(dynamic, 2)) != sorted(rows(dynamic, 0))
-    # Epoch 3 may drop or repeat other rows of set 1 than epoch 1 does, but makes none up.
+    # Epoch 3 may drop or repeat other rows of set 1 than epoch 1 does, but adds no new ones.
     epoch = make_plan(split_of(documents), SPEC, 1).rows
     assert len(set(rows(batches, 3)) | set(rows(batches, 1))) <= max(epoch, count)

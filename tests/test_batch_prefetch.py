@@ -1,4 +1,4 @@
-"""Prefetching: order, how far ahead, errors at their step, that the thread ends; compiling."""
+"""Prefetching: order, depth, errors at their step, end of the thread; compiling ahead."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Every cleaning rule, on what it is for and on what it must leave alone."""
+"""Every cleaning rule, on text it must change and on text it must not."""
 
 import pytest
 

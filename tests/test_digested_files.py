@@ -1,4 +1,4 @@
-"""Files behind digests: every damage is seen, in folders that nobody else can write to."""
+"""Digested files: damage is always detected, and no other user can write to the folder."""
 
 import hashlib
 import os

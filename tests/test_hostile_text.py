@@ -1,4 +1,4 @@
-"""Text, tokenizers and settings that no one means: one line each, and what can be read is read."""
+"""Invalid text, tokenizers and settings: one-line errors, and all readable parts are read."""
 
 import json
 import os
@@ -155,14 +155,14 @@ def test_a_regular_expression_that_never_ends_is_one_line(
     tokenizer = Tokenizer.load(tmp_path / "tokenizer.json")
     source = parse_source(f"lines:{tmp_path}")
     monkeypatch.setattr("bert_jax.data_pipeline.build.build._UNIT_BYTES", 1)
-    with pytest.raises(UserError, match=r"tokenizer\.json: the tokenizers library gave up on it"):
+    with pytest.raises(UserError, match=r"tokenizer\.json: the tokenizers library failed"):
         build_store([source], tokenizer, tmp_path / "store", workers=workers, progress=False)
 
 
 @pytest.mark.parametrize("value", ["maybe", 1, 0.5, [], {}, "true"])
 def test_a_vocabulary_says_with_true_or_false_whether_it_is_cased(value: object) -> None:
     entries = [*SPECIAL_TOKENS, "a"]
-    with pytest.raises(UserError, match=r"do_lower_case is .*, needs true or false"):
+    with pytest.raises(UserError, match=r"do_lower_case is .*, must be true or false"):
         Tokenizer.from_vocab(entries, lowercase=value)  # type: ignore[arg-type]
     for good in (True, False, None):
         Tokenizer.from_vocab(entries, lowercase=good)
@@ -178,7 +178,7 @@ def test_a_user_without_a_home_is_told_what_to_name(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Path, "home", none)
     monkeypatch.delenv("BERT_JAX_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    with pytest.raises(UserError, match="name a folder as BERT_JAX_CACHE"):
+    with pytest.raises(UserError, match="set BERT_JAX_CACHE to a folder"):
         cache_dir.cache_dir()
     monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
     assert cache_dir.cache_dir() == Path("/caches/bert_jax")

@@ -1,4 +1,4 @@
-"""The cache of compiled loops: no file in it can end a program or change what it computes."""
+"""The cache of compiled loops: no file in it can crash a program or change its results."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ def triple(x):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    """Where machine code is kept in a test."""
+    """The cache folder for machine code in a test."""
     made = own_folder(tmp_path / "numba", "version")
     files = DigestedFiles(made, pytest.fail)
     monkeypatch.setattr(numba_jit, "_files", lambda: files)
@@ -65,7 +65,7 @@ def test_what_does_not_fit_behind_a_good_digest_is_compiled_again(folder):
 
 @pytest.fixture
 def roots(tmp_path, monkeypatch) -> list[Path]:
-    """The three places for code, all below `tmp_path`; nothing is chosen yet."""
+    """The three candidate cache folders, all below `tmp_path`; none is chosen yet."""
     places = [tmp_path / "user", tmp_path / "package" / "__pycache__", tmp_path / "cache"]
     monkeypatch.setattr(numba_jit.numba.config, "CACHE_DIR", str(places[0]))
     monkeypatch.setattr(numba_jit, "_PACKAGE", places[1].parent)
@@ -100,7 +100,7 @@ def test_folders_of_another_user_are_not_used(roots, capfd, monkeypatch):
     assert numba_jit._files() is None
     *each, last = capfd.readouterr().err.splitlines()
     assert len(each) == len(roots)
-    assert "every start compiles anew" in last
+    assert "every start compiles again" in last
     assert hits() == hits() == 0  # in memory
 
 
@@ -136,7 +136,7 @@ def test_code_depends_on_its_file_and_on_what_that_imports(tmp_path, monkeypatch
 
 
 def test_closures_are_not_kept(folder):
-    """What they compute is not in their source alone."""
+    """Their behavior does not depend on their source alone."""
     for factor in (2, 3):
 
         def scaled(x):
@@ -156,7 +156,7 @@ print(permute(np.uint64(7), np.arange(5), 5).tolist(), permute.stats.cache_hits.
 @pytest.mark.slow
 @pytest.mark.processes
 def test_processes_share_a_folder_and_survive_its_damage(tmp_path):
-    """Two at once; then a third, whose every file is damaged; then one that finds all."""
+    """Two processes at once; a third with all files damaged; a fourth that finds all files."""
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
 
     def start() -> subprocess.Popen:

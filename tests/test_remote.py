@@ -1,4 +1,4 @@
-"""Stores and runs in a bucket: an emulator on loopback, through real clients and real processes."""
+"""Stores and runs in a bucket: a loopback emulator with real clients and processes."""
 
 import importlib.util
 import json
@@ -70,7 +70,7 @@ def store(tmp_path_factory) -> TokenStore:
 
 @pytest.fixture
 def server(monkeypatch) -> Iterator[Emulator]:
-    """An empty bucket named "bucket", which this process and those it starts talk to."""
+    """An empty bucket named "bucket", used by this process and its subprocesses."""
     import fsspec.config
 
     monkeypatch.setitem(fsspec.config.conf, "gcs", {"token": "anon"})
@@ -82,7 +82,7 @@ def server(monkeypatch) -> Iterator[Emulator]:
 
 @pytest.fixture
 def cache(monkeypatch, tmp_path) -> Path:
-    """An empty cache folder of the test's own."""
+    """An empty cache folder for the test."""
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -196,7 +196,7 @@ def test_processes_of_one_machine_copy_once(server, cache, store):
     assert [code for code, _, _ in ended] == [0, 0, 0], ended
     blocks = sum(len(entry["blocks"]) for entry in store.manifest["files"].values())
     assert server.count("GET", "download") == 3 + blocks  # three manifests
-    assert sum("waits for another process that copies it" in err for _, _, err in ended) == 2
+    assert sum("waiting for another process that copies it" in err for _, _, err in ended) == 2
 
 
 def test_another_store_under_the_same_name_is_another_copy(server, cache, store):
@@ -223,7 +223,7 @@ def test_a_manifest_cannot_name_files_elsewhere(server, cache, store):
     manifest["files"]["../../../outside"] = manifest["files"]["tokenizer.json"]
     manifest["digest"] = manifest_digest(manifest)
     server.write("bucket", "data/store/manifest.json", json.dumps(manifest).encode())
-    with pytest.raises(UserError, match=r"\.\./\.\./\.\./outside.*needs no other names"):
+    with pytest.raises(UserError, match=r"\.\./\.\./\.\./outside.*must be only the names"):
         open_store(URL)
 
 
@@ -262,7 +262,7 @@ def test_a_disk_that_fills_up_is_one_line(server, cache, store):
     )
     code, _, err = finished(python("-c", limited, "data", "verify", f"--store={URL}"))
     assert code == 1
-    assert "cannot be written (File too large); make room" in err
+    assert "cannot be written (File too large); free some space" in err
     assert "Traceback" not in err
 
 
@@ -272,7 +272,7 @@ def test_a_disk_that_fills_up_is_one_line(server, cache, store):
         ("gs://nowhere/store", "not a token store (no such bucket, or no manifest.json)"),
         ("gs://bucket/nothing", "not a token store (no such bucket, or no manifest.json)"),
         ("gs://secret/store", "cannot be read (no permission); give this machine's account access"),
-        ("ftp9://bucket/store", "no storage is known as ftp9://"),
+        ("ftp9://bucket/store", "unknown protocol ftp9://"),
     ],
 )
 @pytest.mark.parametrize("verb", ["verify", "inspect"])
@@ -438,8 +438,8 @@ def test_a_bucket_that_is_away_does_not_hold_up_the_end(server, monkeypatch, cap
     assert "1 records could not be written" in capsys.readouterr().err
     (writer,) = [thread for thread in threading.enumerate() if thread.name == "event-log"]
     server.faults.down = False
-    # It is still writing. Left alone, it would write into the bucket of a later test: the client
-    # looks up the server's address for every request.
+    # It is still writing and would write into the bucket of a later test, since the client looks
+    # up the server's address for every request.
     writer.join(LIMIT)
     assert records("gs://bucket/run/metrics.jsonl") == ["0"]
 
@@ -450,7 +450,7 @@ def test_a_bucket_that_is_away_does_not_hold_up_the_end(server, monkeypatch, cap
 @pytest.mark.slow
 @pytest.mark.processes
 def test_a_run_in_a_bucket_is_killed_and_goes_on_to_the_same_bits(server, cache, tmp_path):
-    """Store and folder in the bucket, one request in 50 refused, SIGKILL after a save."""
+    """Store and workdir in the bucket, 1 of 50 requests fails, SIGKILL after a save."""
     store = small_store(tmp_path / "store")
     upload(server, store.path)
     config = small_config(store)
@@ -485,7 +485,7 @@ def test_a_run_in_a_bucket_is_killed_and_goes_on_to_the_same_bits(server, cache,
 
 
 def changed(config: Config) -> Iterator[tuple[str, object]]:
-    """What `small_config` makes of the file "tiny", as flags."""
+    """The changes of `small_config` to the config "tiny", as flags."""
     before, after = flatten(to_dict(load("tiny"))), flatten(to_dict(config))
     for key, value in after.items():
         if value != before[key] and key != "data.store":

@@ -1,4 +1,4 @@
-"""SentencePiece: trained the same everywhere, imported as it is, and the ids of its own library."""
+"""SentencePiece: deterministic training, faithful import, the ids of its own library."""
 
 import io
 import itertools
@@ -58,7 +58,7 @@ print([Tokenizer.train(text, 200, model=model).digest for model in ("unigram", "
 
 
 class Trained(NamedTuple):
-    """The bytes of a model, which are too long to be shown, and its tokenizer."""
+    """The bytes of a model, hidden from test output, and its tokenizer."""
 
     model: bytes
     tokenizer: Tokenizer
@@ -76,7 +76,7 @@ def ids(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def train_raw(texts: list[str], **options: object) -> bytes:
-    """A .model as somebody else would have made it."""
+    """A third-party .model."""
     out = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(texts), model_writer=out, minloglevel=2, **options
@@ -119,7 +119,7 @@ def test_case_is_folded_or_kept(model: str) -> None:
 @pytest.mark.parametrize("model", ALGORITHMS)
 def test_a_size_that_the_text_does_not_give_is_one_line_with_one_that_it_does(model: str) -> None:
     text = ["the cat sat on the mat and the hat"] * 3
-    with pytest.raises(UserError, match=r"this text gives at most \d+; ask") as caught:
+    with pytest.raises(UserError, match=r"this text gives at most \d+; request") as caught:
         Tokenizer.train(text, 5000, model=model)
     assert "\n" not in str(caught.value)
     most = int(str(caught.value).split("at most ")[1].split(";")[0])
@@ -151,7 +151,7 @@ def assert_equal_but_for_ties(
         texts, tokenizer.encode_batch(texts), theirs.encode(texts), strict=True
     ):
         if got.tolist() != wanted:
-            # Another cut is right only if its score is the same; single precision hides no more.
+            # Another segmentation is valid only with the same score, up to single precision.
             ours, best = scores[got.astype(int)].sum(), scores[wanted].sum()
             np.testing.assert_allclose(ours, best, rtol=1e-6, err_msg=text)
             ties += 1
@@ -215,7 +215,7 @@ def test_decoding_gives_the_normalized_text(trained: Trained, text: str) -> None
 
 
 def without_marks(text: str) -> bool:
-    """No combining or joining characters, where `tokenizers` replaces in its own way.
+    """No combining or joining characters, which `tokenizers` replaces differently.
 
     Unassigned ones are left out too: a newer Unicode may have made them combining. The two vowels
     are letters, but drawn together with what stands before them.
@@ -237,7 +237,7 @@ def test_any_text_has_the_ids_of_the_original(trained: Trained, text: str) -> No
 
 
 def test_a_mark_on_a_replaced_character_is_lost(trained: Trained) -> None:
-    """The known difference: `tokenizers` replaces what is drawn as one character as a whole."""
+    """The known difference: `tokenizers` replaces per grapheme."""
     model, tokenizer = trained
     assert ids(tokenizer, "①\u0327") == ids(tokenizer, "①")
     assert original(model).encode("①\u0327") == [*ids(tokenizer, "①"), tokenizer.special.unk]

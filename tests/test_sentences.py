@@ -1,4 +1,4 @@
-"""Sentences: in quotations and parentheses too, cut exactly, elsewhere as sentencex cuts them."""
+"""Sentence splitting: inside quotations and parentheses too, elsewhere as sentencex does."""
 
 import importlib.util
 import sys
@@ -16,9 +16,9 @@ from bert_jax.data_pipeline.sources import parse_source, units
 from bert_jax.data_pipeline.text import sentences
 from bert_jax.data_pipeline.text.sentences import cut, split
 
-# " | " stands where a sentence ends.
+# " | " marks the end of a sentence.
 ENGLISH = [
-    # The issue's, and what attribution does to the last sentence.
+    # The example of the issue, and an attribution after the last sentence.
     '"Come along. | We shall be late. | Where is your hat?" said Tom.',
     '"Come along. | It was on the chair," said Tom.',
     '"Come along!" he said. | "Oh."',
@@ -33,7 +33,7 @@ ENGLISH = [
     '"I know," said I. | "But you do not."',
     '"Wait... I saw it. | Then—no!" | He ran.',
     '"Why?" ... | She ran.',
-    # No quotation that is never closed swallows what follows.
+    # A quotation that is never closed does not swallow the text after it.
     "“Come along. | He went. | She did not.",
     'A hat of 6" stood there. | He saw it. | It fell.',
     # Apostrophes are not quotation marks.
@@ -45,7 +45,7 @@ ENGLISH = [
     'They sang "Aren\'t They?". | Shelton left.',
     "This is it.[1] | Then he went. | [He goes out. | Dark.]",
     "So it is.[12]",
-    # Abbreviations, titles and notes stay whole.
+    # Abbreviations, titles and notes are not split.
     '"Well, Mr. Smith. | Come here." | He did.',
     'The film "Dr. No" came. | So did "Help! I Need Somebody" later.',
     "He saw it (vol. II) there (c. 1600–c. 1050 BC). | Done.",
@@ -129,7 +129,7 @@ def figures():
 
 @pytest.mark.slow
 def test_books_have_few_long_sentences(figures, real_data: Path, tmp_path: Path) -> None:
-    """What is left are sentences that authors before 1900 wrote: see docs/data.md."""
+    """The remaining cases are sentences by authors before 1900: see docs/data.md."""
     (archive,) = (real_data / "books").glob("*.tar.xz")
     with tarfile.open(archive, "r:xz") as members:
         members.extractall(tmp_path, filter="data")

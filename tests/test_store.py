@@ -1,4 +1,4 @@
-"""The token store: what is written is read back, and what is damaged is named."""
+"""The token store: round trips, and errors that name the damaged file."""
 
 import json
 from pathlib import Path
@@ -74,7 +74,7 @@ def test_empty_documents_and_sentences_are_refused(documents: list[StoredDocumen
 
 @pytest.mark.parametrize("bad", [10, -1])
 def test_ids_outside_the_vocabulary_are_refused_when_writing(bad: int) -> None:
-    with pytest.raises(ValueError, match="ids must lie"):
+    with pytest.raises(ValueError, match="ids must be"):
         make_split("train", [StoredDocument([[bad]])], 10)
 
 
@@ -83,7 +83,7 @@ def test_array_writer_refuses_another_length_or_type(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="uint32"):
         writer.append(np.zeros(1, np.uint32))
     writer.append(np.zeros(1, np.uint16))
-    with pytest.raises(ValueError, match="1 elements, announced 2"):
+    with pytest.raises(ValueError, match="1 elements, expected 2"):
         writer.close()
 
 
@@ -93,7 +93,7 @@ def test_no_store(tmp_path: Path) -> None:
 
 
 def test_what_no_second_attempt_changes_is_refused_at_once(tmp_path: Path, monkeypatch) -> None:
-    """A file for the folder, a folder for the manifest, links in a circle, a name too long."""
+    """A file instead of the folder, a folder instead of the manifest, a link loop, a long name."""
     slept: list[float] = []
     monkeypatch.setattr(remote.time, "sleep", slept.append)
     (tmp_path / "file").write_text("")
@@ -127,7 +127,7 @@ def test_a_truncated_or_missing_file_is_found_without_hashing(store: TokenStore)
 
 
 def _rewrite(store: TokenStore, name: str, values: np.ndarray) -> None:
-    """Put another array in a split's place, with a manifest that agrees."""
+    """Replaces an array of a split and updates the manifest to match."""
     writer = ArrayWriter(store.path / "train" / name, values.dtype, len(values))
     writer.append(values)
     files = {**store.manifest["files"], f"train/{name}": writer.close()}
@@ -135,7 +135,7 @@ def _rewrite(store: TokenStore, name: str, values: np.ndarray) -> None:
 
 
 def _rewrite_manifest(store: TokenStore, **fields: object) -> None:
-    """Change fields of a manifest, with a digest that agrees."""
+    """Changes fields of a manifest and updates its digest to match."""
     manifest = {**store.manifest, **fields}
     manifest["digest"] = manifest_digest(manifest)
     (store.path / "manifest.json").write_text(json.dumps(manifest))
@@ -147,25 +147,25 @@ def _rewrite_manifest(store: TokenStore, **fields: object) -> None:
         (
             "tokens.npy",
             np.array([5, 6, 7, 8, 10, 11], np.uint16),
-            r"element 4 \(sentence 2, document 1\): id 10 lies beyond the vocabulary of 10",
+            r"element 4 \(sentence 2, document 1\): id 10 is outside the vocabulary of 10",
         ),
         (
             "tokens.npy",
             np.array([5, 6, 7, 10, 9, 9], np.uint16),
-            r"element 3 \(sentence 1, document 0\): id 10 lies beyond",
+            r"element 3 \(sentence 1, document 0\): id 10 is outside",
         ),
-        ("tokens.npy", np.array([5, 6, 7, 8, 9, 9], np.uint32), "uint32 .* needs a row of uint16"),
+        ("tokens.npy", np.array([5, 6, 7, 8, 9, 9], np.uint32), "uint32 .* a 1-D array of uint16"),
         ("sentence_lengths.npy", np.array([3, 3, 0], np.uint32), "element 2 is 0, .* >= 1"),
         ("sentence_lengths.npy", np.array([3, 1, 1], np.uint32), "add up to 5, .* to 6 tokens"),
         ("document_lengths.npy", np.array([2, 2], np.uint32), "add up to 4, .* to 3 sentences"),
         (
             "document_source.npy",
             np.array([0, 2], np.uint16),
-            "element 1 is 2, .* one index below 2",
+            "element 1 is 2, .* an index below 2",
         ),
-        ("document_language.npy", np.array([0], np.uint16), "one index below 2"),
-        ("token_counts.npy", np.zeros(10, np.int64), "id 5 occurs 0 times, tokens.npy has it 1"),
-        ("token_counts.npy", np.zeros(9, np.int64), "9 counts, needs 10"),
+        ("document_language.npy", np.array([0], np.uint16), "an index below 2"),
+        ("token_counts.npy", np.zeros(10, np.int64), "id 5 occurs 0 times, but 1 times"),
+        ("token_counts.npy", np.zeros(9, np.int64), "9 counts, must have 10"),
     ],
 )
 def test_a_store_written_wrongly_is_refused(
@@ -180,8 +180,8 @@ def test_a_store_written_wrongly_is_refused(
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"tokenizer_digest": "0" * 64}, "tokenizer.json: its tokenizer_digest is"),
-        ({"special": {"pad": 1, "unk": 0, "cls": 2, "sep": 3, "mask": 4}}, "its special is"),
+        ({"tokenizer_digest": "0" * 64}, "tokenizer.json: tokenizer_digest is"),
+        ({"special": {"pad": 1, "unk": 0, "cls": 2, "sep": 3, "mask": 4}}, "json: special is"),
         (
             {
                 "sources": [
@@ -189,7 +189,7 @@ def test_a_store_written_wrongly_is_refused(
                     {"name": "books"},
                 ]
             },
-            "1 documents of source 'wiki', the manifest says 2",
+            "1 documents of source 'wiki', the manifest has 2",
         ),
     ],
 )

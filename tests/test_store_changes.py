@@ -1,4 +1,4 @@
-"""A store that changes under a run: a line that names it, 45, and no checkpoint made of garbage."""
+"""A store that changes during a run: one line, exit code 45, no checkpoint from garbage."""
 
 import os
 import signal
@@ -41,12 +41,12 @@ def replace(path: Path) -> None:
 
 
 CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "overwritten": (overwrite, "was written to;"),
-    # By one byte: a page that is gone would end the tests.
+    "overwritten": (overwrite, "was modified;"),
+    # By one byte: reading a removed page would kill the test process.
     "cut": (lambda path: os.truncate(path, path.stat().st_size - 1), "bytes, now"),
     "longer": (lengthen, "bytes, now"),
-    "removed": (Path.unlink, "is gone"),
-    "replaced": (replace, "was written to;"),
+    "removed": (Path.unlink, "was removed"),
+    "replaced": (replace, "was modified;"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Random damage to token stores and cached plans: refused in one line, or of no effect at all."""
+"""Random damage to token stores and cached plans: a one-line error, or no effect."""
 
 import dataclasses
 import json
@@ -52,14 +52,14 @@ def _jax_is_in_use() -> None:
 
 @pytest.fixture(autouse=True)
 def unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file that `Touch` writes when somebody unpickles it."""
+    """The file that `Touch` writes when it is unpickled."""
     file = tmp_path / "unpickled"
     monkeypatch.setenv("BERT_JAX_TEST_UNPICKLED", str(file))
     return file
 
 
 def content(store: TokenStore) -> list[object]:
-    """Everything about a store that training can see."""
+    """All parts of a store that training uses."""
     arrays = [getattr(getattr(store, split), array) for split in SPLITS for array in ARRAYS]
     return [
         *((a.dtype, a.shape, a.tobytes()) for a in arrays),
@@ -70,7 +70,7 @@ def content(store: TokenStore) -> list[object]:
 
 
 def refusal(path: Path, *, verify: bool) -> tuple[str, TokenStore | None]:
-    """The line that opening is refused with, or the store."""
+    """Returns the error line of opening the store, or the store."""
     try:
         return "", open_store(path, verify=verify)
     except UserError as error:
@@ -98,7 +98,7 @@ def check(original: TokenStore, tmp_path: Path, number: int, capsys) -> None:
         assert str(path) in said, did
         assert said.count("\n") == 1, did
         assert not (tmp_path / "run").exists(), did
-    # Those who only look, unverified: anything but a traceback.
+    # Commands that only inspect, without verification: anything but a traceback.
     assert "\n" not in refusal(path, verify=False)[0], did
 
 
@@ -123,7 +123,7 @@ def test_damaged_stores_of_real_text(number, real, tmp_path, unpickled, capsys):
 
 
 def test_the_damage_does_damage(original, tmp_path) -> None:
-    """Of the series, hardly any is without effect; and what is unpickled would be seen."""
+    """Nearly all corruptions have an effect, and unpickling would be detected."""
     harmless = []
     for number in range(100):
         path = shutil.copytree(original.path, tmp_path / f"{number}")
@@ -174,7 +174,7 @@ def equal(one: Plan, other: Plan) -> bool:
 
 @pytest.fixture(scope="module")
 def plans(original, tmp_path_factory) -> dict[str, Plan]:
-    """The true plan of epoch 0, and a cache folder with it and with plans of other things."""
+    """The true plan of epoch 0, and a cache folder with it and other plans."""
     cache = tmp_path_factory.mktemp("plans")
     for epoch in (0, 1):
         Plans(original.train, SPEC, cache).epoch(epoch)
@@ -188,7 +188,7 @@ def _folder(original: TokenStore, cache: Path) -> Path:
 
 
 def damage_plan(cache: Path, folder: Path, rng: np.random.Generator) -> str:
-    """Some damage to a cached plan; the files of other plans lie beside it."""
+    """Damage to a cached plan; the files of other plans are next to it."""
     files = sorted(folder.iterdir())
     file = files[int(rng.integers(len(files)))]
     data = bytearray(file.read_bytes())

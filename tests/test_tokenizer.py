@@ -1,4 +1,4 @@
-"""WordPiece: trained the same everywhere, read from files users have, safe with special tokens."""
+"""WordPiece: deterministic training, loading of users' files, special tokens in texts."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ def ids(tokenizer: Tokenizer, text: str) -> list[int]:
 
 @pytest.mark.processes
 def test_a_vocabulary_trains_to_the_same_bytes_in_every_process() -> None:
-    # The library's hash order differs from process to process, so one process shows nothing.
+    # The library's hash order differs between processes, so one process proves nothing.
     command = [sys.executable, "-c", TRAIN]
     digests = {subprocess.check_output(command, text=True) for _ in range(4)}
     assert len(digests) == 1
@@ -113,7 +113,7 @@ def test_case_follows_the_vocabulary() -> None:
 def test_bad_vocabularies(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no \[MASK\] among 4"):
         Tokenizer.from_vocab(SPECIAL_TOKENS[:4])
-    with pytest.raises(UserError, match="'a' stands on lines 6 and 8"):
+    with pytest.raises(UserError, match="'a' occurs on lines 6 and 8"):
         Tokenizer.from_vocab([*SPECIAL_TOKENS, "a", "b", "a"])
     with pytest.raises(UserError, match="cannot read the vocabulary"):
         Tokenizer.load(tmp_path / "absent.txt")
@@ -146,5 +146,5 @@ def test_word_starts_come_from_the_prefix_of_the_file() -> None:
 def test_a_tokenizer_that_does_not_mark_words_says_so() -> None:
     vocab = {token: i for i, token in enumerate(SPECIAL_TOKENS)}
     library = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, unk_token="[UNK]"))
-    with pytest.raises(UserError, match=r"\(WordLevel\) does not say where words begin"):
+    with pytest.raises(UserError, match=r"\(WordLevel\) does not mark where words begin"):
         _ = Tokenizer(library.to_str().encode()).word_starts

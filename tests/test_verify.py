@@ -1,4 +1,4 @@
-"""`data verify`: whatever is done to a store after it was written, the first bad place is named."""
+"""`data verify`: reports the first damaged range after any change to a store."""
 
 import json
 import shutil
@@ -35,7 +35,7 @@ def store(original: TokenStore, tmp_path: Path) -> Path:
 
 
 def said(path: Path) -> str:
-    """What opening with verification says."""
+    """Returns the error of opening the store with verification."""
     with pytest.raises(UserError) as error:
         open_store(path)
     message = str(error.value)
@@ -55,7 +55,7 @@ def test_a_flipped_byte_anywhere_is_found(name: str, store: Path) -> None:
         message = said(store)
         assert str(file) in message
         if name != "manifest.json":
-            assert f"bytes 0 to {len(whole) - 1:,} are not those" in message
+            assert f"bytes 0 to {len(whole) - 1:,} do not match" in message
     file.write_bytes(whole)
     open_store(store)
 
@@ -98,11 +98,13 @@ def test_the_first_bad_block_is_named(store: Path, monkeypatch: pytest.MonkeyPat
     whole[200] ^= 1
     whole[-1] ^= 1
     file.write_bytes(whole)
-    with pytest.raises(UserError, match=r"bytes 192 to 255 \(and 1 other blocks of 64\) are not"):
+    with pytest.raises(
+        UserError, match=r"bytes 192 to 255 \(and 1 other blocks of 64\) do not match"
+    ):
         digests.check_contents(file, entry)
     whole[200] ^= 1
     file.write_bytes(whole)
-    last = f"bytes {(len(whole) - 1) // 64 * 64:,} to {len(whole) - 1:,} are not"
+    last = f"bytes {(len(whole) - 1) // 64 * 64:,} to {len(whole) - 1:,} do not match"
     with pytest.raises(UserError, match=last):
         digests.check_contents(file, entry)
 

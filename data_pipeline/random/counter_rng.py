@@ -1,10 +1,10 @@
-"""Random draws as pure functions: draw number `n` of a key, the same on every machine.
+"""Stateless random numbers: draw `n` of a key is a pure function, the same on every machine.
 
 The generator is splitmix64 (Steele, Lea & Flood, "Fast splittable pseudorandom number generators",
-OOPSLA 2014) read by counter: draw `n` of key `k` is `mix(k + (n + 1)·GOLDEN)`. Nothing is stored,
-so documents and examples can be handled in any order, by any number of threads or hosts.
+OOPSLA 2014) in counter mode: draw `n` of key `k` is `mix(k + (n + 1)·GOLDEN)`. It has no state,
+so documents and examples can be processed in any order, by any number of threads or hosts.
 
-Everything here is called from compiled code, and from Python only to make keys. numba turns
+All functions are called from compiled code; Python calls them only to create keys. numba turns
 int64 ⊕ uint64 into float64, hence every constant below is a uint64.
 """
 
@@ -21,7 +21,7 @@ _ONE: Final = np.uint64(1)
 _HALF: Final = np.uint64(32)
 _ROUNDS: Final = np.uint64(8)  # 4 suffice for large n; small halves of 1-3 bits need more to mix
 
-# The first word after (seed, phase, epoch): one stream per purpose.
+# The word after (seed, phase, epoch) in a key: one stream per purpose.
 PAIRING: Final = 1
 ORDER: Final = 2
 MASKING: Final = 3
@@ -31,7 +31,7 @@ PACKING: Final = 5
 
 @compiled
 def hash64(x: np.uint64) -> np.uint64:
-    """The finalizer of splitmix64, a bijection of 64 bits."""
+    """The finalizer of splitmix64, a bijection on 64-bit integers."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
@@ -39,20 +39,20 @@ def hash64(x: np.uint64) -> np.uint64:
 
 @compiled
 def draw(key: np.uint64, n: int) -> np.uint64:
-    """Draw number `n` (from 0) of `key`: 64 random bits."""
+    """Returns draw `n` (from 0) of `key`: 64 random bits."""
     return hash64(key + (np.uint64(n) + _ONE) * GOLDEN)
 
 
 @compiled
 def fold_key(key: np.uint64, word: int) -> np.uint64:
-    """A new key from a key and a number, such as that of a document."""
+    """Returns a new key from a key and a number, such as a document's number."""
     return hash64(hash64(key + GOLDEN) ^ (np.uint64(word) + GOLDEN))
 
 
 @compiled
 def below(bits: np.uint64, n: int) -> np.int64:
-    """An integer in [0, n) from 64 bits: the high word of bits·n. n ≤ 2**32; no draw is rejected,
-    so that the number of draws never depends on their values (bias below n / 2**64)."""
+    """Returns an integer in [0, n) from 64 bits: the high word of bits·n, for n ≤ 2**32. No draw is
+    rejected, so the number of draws never depends on their values (bias below n / 2**64)."""
     size = np.uint64(n)
     high = (bits >> _HALF) * size
     low = ((bits & _LOW_HALF) * size) >> _HALF
@@ -61,17 +61,17 @@ def below(bits: np.uint64, n: int) -> np.int64:
 
 @compiled
 def chance(bits: np.uint64, limit: np.uint64) -> np.bool_:
-    """Whether 64 bits, read as a fraction in [0, 1), fall below a probability: see `threshold`."""
+    """Whether 64 bits, as a fraction in [0, 1), are below a probability; see `threshold`."""
     return (bits >> _ONE) < limit
 
 
 def threshold(probability: float) -> np.uint64:
-    """The integer limit with which `chance` is true with this probability, 0 and 1 included.
+    """Returns the limit for which `chance` is true with this probability, 0 and 1 included.
 
-    63 bits, so that 1.0 has a limit of its own; exact: chance(bits) == (bits >> 1) / 2**63 < p.
+    63 bits, so that 1.0 can be represented; exact: chance(bits) == (bits >> 1) / 2**63 < p.
     """
     if not 0.0 <= probability <= 1.0:
-        raise ValueError(f"a probability lies between 0 and 1, not {probability}")
+        raise ValueError(f"probability is {probability}, must be between 0 and 1")
     return np.uint64(math.ceil(probability * 2.0**63))
 
 
@@ -79,7 +79,7 @@ Purpose = Literal[1, 2, 3, 4, 5]
 
 
 def stream_key(seed: int, phase: int, epoch: int, purpose: Purpose) -> np.uint64:
-    """The key of everything drawn for one purpose in one epoch of a phase."""
+    """Returns the key of all draws for one purpose in one epoch of a phase."""
     key = np.uint64(0)
     for word in (seed, phase, epoch, purpose):
         key = np.uint64(fold_key(key, np.uint64(word % 2**64)))
@@ -89,10 +89,10 @@ def stream_key(seed: int, phase: int, epoch: int, purpose: Purpose) -> np.uint64
 @compiled
 def _permute_one(key: np.uint64, index: np.uint64, n: np.uint64, half_bits: np.uint64) -> np.uint64:
     mask = (_ONE << half_bits) - _ONE
-    while True:  # cycle walking: the domain is below 4n, so under 4 turns on average
+    while True:  # cycle walking: the domain is below 4n, so under 4 iterations on average
         left, right = index >> half_bits, index & mask
-        for turn in range(_ROUNDS):
-            scrambled = draw(key, right * _ROUNDS + np.uint64(turn))
+        for step in range(_ROUNDS):
+            scrambled = draw(key, right * _ROUNDS + np.uint64(step))
             left, right = right, left ^ (scrambled & mask)
         index = (left << half_bits) | right
         if index < n:
@@ -101,11 +101,11 @@ def _permute_one(key: np.uint64, index: np.uint64, n: np.uint64, half_bits: np.u
 
 @compiled
 def permute(key: np.uint64, indices: np.ndarray, n: int) -> np.ndarray:
-    """Where a keyed permutation of range(n) sends each index: int64 [k] → int64 [k].
+    """Applies a keyed permutation of range(n) to each index: int64 [k] → int64 [k].
 
-    A Feistel network over the next even number of bits, walked until it falls into range
-    (Black & Rogaway, "Ciphers with arbitrary finite domains", 2002): any index in constant time and
-    no table. Every index must lie in [0, n).
+    A Feistel network over the next even number of bits, with cycle walking until the result is in
+    range (Black & Rogaway, "Ciphers with arbitrary finite domains", 2002): constant time per index
+    and no table. Every index must be in [0, n).
     """
     half_bits = _ONE
     while (_ONE << (half_bits + half_bits)) < np.uint64(n):

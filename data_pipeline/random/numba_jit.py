@@ -1,19 +1,19 @@
-"""Loops compiled by numba, their machine code kept on this machine.
+"""Loops compiled by numba, with a local cache of their machine code.
 
-numba's own cache trusts what it finds: it unpickles an index and runs machine code from any folder
-it is given, and damaged files end the program, with a signal at worst. Here each compiled loop is
-one file behind a digest, in a folder that only this user can write to. A file that is damaged or
-does not fit is compiled again. Where no such folder can be had, every process compiles anew.
+numba's own cache trusts its files: it unpickles an index and runs machine code from any folder it
+is given, and damaged files crash the program, at worst with a signal. Here each compiled loop is
+one file with a digest, in a folder that only this user can write to. A loop whose file is
+damaged or incompatible is compiled again. Without such a folder, every process compiles all loops.
 
-    ROOT/numba/VERSION/KEY    sha256 of the rest, then the pickled result of the compiler
+    ROOT/numba/VERSION/KEY    sha256 of the rest, then the pickled compile result
 
-ROOT is $NUMBA_CACHE_DIR, or `__pycache__` of this package, or the cache folder, the first usable.
+ROOT is $NUMBA_CACHE_DIR, or `__pycache__` of this package, or the cache folder: the first usable.
 """
 
 import ast
 import functools
 import hashlib
-import pickle  # of our own files, after their digest was compared
+import pickle  # only for our own files, after their digest was checked
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,27 +31,27 @@ from bert_jax.data_pipeline.storage.digested_files import DigestedFiles, own_fol
 
 _PACKAGE: Final = Path(__file__).parents[1]
 _PREFIX: Final = __name__.rsplit(".", 2)[0]
-_MOST_BYTES: Final = 2**28
+_MAX_BYTES: Final = 2**28
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`numba.njit` that releases the GIL and keeps machine code on disk where it can.
+    """`numba.njit` that releases the GIL and caches machine code on disk if possible.
 
-    A function is compiled for every type it is called with, and the literal 0 is one of its own: a
-    count that is handed on begins as np.int64(0), or its callees are compiled twice.
+    A function is compiled for each combination of argument types, and the literal 0 has its own
+    type: a counter that is passed on starts as np.int64(0), or its callees are compiled twice.
     """
     dispatcher = numba.njit(nogil=True)(function)
     try:
         sources = _digest(Path(function.__code__.co_filename))
-    except (OSError, SyntaxError):  # imported from an archive; typed in
+    except (OSError, SyntaxError):  # imported from an archive, or typed in
         return dispatcher
-    if function.__closure__ is None:  # else what it computes is not in its source alone
+    if function.__closure__ is None:  # else its behavior does not depend on its source alone
         dispatcher._cache = _Cache(function, sources)
     return dispatcher
 
 
 class _Cache(caching.NullCache):
-    """What a numba dispatcher asks before it compiles and tells afterwards."""
+    """The cache that a numba dispatcher reads before and writes after it compiles."""
 
     def __init__(self, function: Callable[..., Any], sources: bytes) -> None:
         code = function.__code__
@@ -66,7 +66,7 @@ class _Cache(caching.NullCache):
             return None
         try:
             return CompileResult._rebuild(target_context, *pickle.loads(data))
-        except Exception:  # written by a compiler that only claims to be this one
+        except Exception:  # written by an incompatible compiler of the same version
             return None
 
     def save_overload(self, sig: Any, result: CompileResult) -> None:
@@ -81,7 +81,7 @@ class _Cache(caching.NullCache):
 
 @functools.cache
 def _files() -> DigestedFiles | None:
-    """Where machine code is kept; None in memory only, with a line that says why."""
+    """Returns the cache of machine code; None, with a warning, if no folder can be used."""
     version = f"{sys.implementation.cache_tag}-numba-{numba.__version__}"
     reasons = []
     for root in _roots():
@@ -92,13 +92,15 @@ def _files() -> DigestedFiles | None:
             if isinstance(error, PermissionError) and not error.errno:  # others may write to it
                 _warn(root / "numba", str(error.strerror))
             continue
-        return DigestedFiles(folder, functools.partial(_warn, folder), _MOST_BYTES)
-    _say(f"compiled loops are not kept, every start compiles anew ({'; '.join(reasons)})")
+        return DigestedFiles(folder, functools.partial(_warn, folder), _MAX_BYTES)
+    _print_warning(
+        f"compiled loops are not cached, every start compiles again ({'; '.join(reasons)})"
+    )
     return None
 
 
 def _warn(folder: Path, why: str) -> None:
-    _say(f"{folder}: compiled loops are not kept there ({why})")
+    _print_warning(f"{folder}: compiled loops are not cached there ({why})")
 
 
 def _roots() -> Iterator[Path]:
@@ -111,21 +113,21 @@ def _roots() -> Iterator[Path]:
         return
 
 
-def _say(line: str) -> None:
+def _print_warning(line: str) -> None:
     print(f"warning: {line}", file=sys.stderr, flush=True)
 
 
 def _digest(source: Path) -> bytes:
-    """A digest of a file and of all files of this package that it imports, directly or not.
+    """Returns a digest of a file and of all files of this package that it imports, transitively.
 
-    A compiled function has those it calls inside, and constants of other files; so it is compiled
-    again when one of these files changes, and only then. It is read when the function is defined:
-    later, the files may no longer be those that were imported.
+    A compiled function contains its callees and constants of other files, so it is compiled again
+    if and only if one of these files changes. The files are read when the function is defined,
+    since later they may differ from the imported ones.
     """
     found, left = set(), {source}
     while left:
         found |= left
-        left -= {Path(__file__)}  # what this file imports is in no loop
+        left -= {Path(__file__)}  # no loop contains code from this file's imports
         left = {path for one in left for path in _read(one)[1]} - found
     digests = sorted((path.name, _read(path)[0]) for path in found)
     return hashlib.sha256(repr(digests).encode()).digest()
@@ -133,7 +135,7 @@ def _digest(source: Path) -> bytes:
 
 @functools.cache
 def _read(source: Path) -> tuple[bytes, tuple[Path, ...]]:
-    """A file's digest, and the files of this package that it imports at its top."""
+    """Returns a file's digest, and the files of this package that it imports at top level."""
     data = source.read_bytes()
     imported = []
     for node in ast.parse(data).body:

@@ -1,1 +1,1 @@
-"""Files: atomic writes, digests, buckets, the cache folder."""
+"""File storage: atomic writes, digests, buckets, the cache folder."""

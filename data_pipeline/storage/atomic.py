@@ -1,8 +1,8 @@
-"""Files and folders that appear complete or not at all, also after a loss of power.
+"""Atomic writes: files and folders appear complete or not at all, even after a power failure.
 
-A rename alone is not enough: a file system may write the new name to the disk before the content,
-and after a power cut the file is there, complete by its name, empty or full of zeros. So the
-content is synced before the rename, and the folder that holds the name after it.
+A rename alone is not enough: a file system may write the new name to disk before the content;
+after a power failure the file then exists under its final name, but empty or full of zeros. So the
+content is synced before the rename, and the parent folder after it.
 """
 
 import contextlib
@@ -11,14 +11,14 @@ from pathlib import Path
 
 
 def publish(made: os.PathLike | str, target: os.PathLike | str) -> None:
-    """Renames a finished file or folder; on return it would survive a loss of power.
+    """Renames a finished file or folder; once it returns, the result survives a power failure.
 
     Args:
-        made: on the same file system as `target`.
-        target: an older file of that name is replaced, an older folder is not.
+        made: path on the same file system as `target`.
+        target: an existing file is replaced, an existing folder is not.
 
     Raises:
-        OSError: the disk is full or refuses; `made` may still be there.
+        OSError: the disk is full or rejects the write; `made` may still exist.
     """
     sync_tree(made)
     os.replace(made, target)
@@ -26,10 +26,10 @@ def publish(made: os.PathLike | str, target: os.PathLike | str) -> None:
 
 
 def write_bytes(path: os.PathLike | str, data: bytes) -> None:
-    """Writes a file that has its old content until it has the new one.
+    """Writes a file atomically: it has either its old or its new content.
 
     Raises:
-        OSError: the disk is full or refuses; the old file is untouched.
+        OSError: the disk is full or rejects the write; the old file is unchanged.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -43,12 +43,12 @@ def write_bytes(path: os.PathLike | str, data: bytes) -> None:
 
 
 def write_text(path: os.PathLike | str, text: str) -> None:
-    """`write_bytes` of UTF-8, line breaks as they are."""
+    """Writes text as UTF-8 like `write_bytes`, without converting line breaks."""
     write_bytes(path, text.encode())
 
 
 def sync_tree(path: os.PathLike | str) -> None:
-    """Syncs a file, or everything in a folder and the folders' entries."""
+    """Syncs a file, or a folder with all files and folders below it."""
     if not os.path.isdir(path):
         sync(path)
         return
@@ -59,7 +59,7 @@ def sync_tree(path: os.PathLike | str) -> None:
 
 
 def sync(path: os.PathLike | str) -> None:
-    """Waits until the disk holds a file's content, or a folder's entries."""
+    """Waits until a file's content, or a folder's entries, are on disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

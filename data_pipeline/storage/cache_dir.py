@@ -1,4 +1,4 @@
-"""Where what can be made again is kept on this machine."""
+"""The local folder for caches: files that can be recreated."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ from bert_jax.data_pipeline.errors import UserError
 
 
 def cache_dir() -> Path:
-    """$BERT_JAX_CACHE, or bert_jax in the user's cache folder.
+    """Returns $BERT_JAX_CACHE, or `bert_jax` in the user's cache folder.
 
     Raises:
         UserError: the user has no home folder, as in a container that runs as an unknown user.
@@ -20,5 +20,5 @@ def cache_dir() -> Path:
         return Path.home() / ".cache" / "bert_jax"
     except RuntimeError:
         raise UserError(
-            "no home folder to keep plans and compiled programs in; name a folder as BERT_JAX_CACHE"
+            "no home folder for plans and compiled programs; set BERT_JAX_CACHE to a folder"
         ) from None

@@ -1,8 +1,8 @@
-"""Files that can be made again, each with a digest of its content before it.
+"""A cache of files, each with a digest of its content at its start.
 
-For caches of machine code: a damaged file must not be run, and one that somebody else may have
-written must not be read. `get` gives what `put` wrote or nothing; `own_folder` is a folder into
-which nobody else can write.
+For caches of machine code: a damaged file must not be run, and one that another user may have
+written must not be read. `get` returns exactly what `put` wrote or nothing; `own_folder` is a
+folder that only this user can write to.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ _DIGEST = hashlib.sha256().digest_size
 
 
 def own_folder(root: Path, name: str) -> Path:
-    """The folder `root/name`, made with mode 700 where it is missing.
+    """Returns the folder `root/name`; creates it with mode 700 if it is missing.
 
     Raises:
         PermissionError: `root` or the folder belongs to another user, or others may write to it.
-        OSError: it cannot be made or written to.
+        OSError: it cannot be created or written to.
     """
     folder = root / name
     root.parent.mkdir(parents=True, exist_ok=True)
@@ -34,30 +34,32 @@ def own_folder(root: Path, name: str) -> Path:
             path.mkdir(mode=0o700)
         found = path.stat()
         if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise PermissionError(0, "others could put programs there; let it be yours, mode 700")
+            raise PermissionError(0, "others could write programs there; make it yours, mode 700")
     with tempfile.TemporaryFile(dir=folder):
         return folder
 
 
 class DigestedFiles:
-    """Contents by key, as files of a folder. No method raises because of what the disk does.
+    """A key-value cache stored as files in a folder. No method raises an OSError.
 
     Several threads and processes may use the same folder.
     """
 
     def __init__(
-        self, folder: Path, tell: Callable[[str], None], most_bytes: int = MOST_BYTES
+        self, folder: Path, warn: Callable[[str], None], most_bytes: int = MOST_BYTES
     ) -> None:
         """
         Args:
-            tell: called once with the reason when a file cannot be written; none is tried after.
-            most_bytes: of this folder and of those beside it; what was not used for longest goes.
+            warn: called once with the reason when a file cannot be written; no later write is
+                attempted.
+            most_bytes: limit for this folder and its siblings together; the least recently used
+                files are removed first.
         """
-        self._path, self._tell, self._most_bytes = folder, tell, most_bytes
-        self._writes = True
+        self._path, self._warn, self._most_bytes = folder, warn, most_bytes
+        self._writable = True
 
     def get(self, key: str) -> bytes | None:
-        """The content; None where there is none. A damaged file is removed."""
+        """Returns the content of a key, or None if it is missing. Removes a damaged file."""
         path = self._path / key
         try:
             data = path.read_bytes()
@@ -71,8 +73,8 @@ class DigestedFiles:
         return None
 
     def put(self, key: str, content: bytes) -> None:
-        """Keeps a content under a key."""
-        if not self._writes:
+        """Stores a content under a key."""
+        if not self._writable:
             return
         part = self._path / f".{uuid.uuid4().hex}"
         try:
@@ -80,21 +82,21 @@ class DigestedFiles:
             part.write_bytes(hashlib.sha256(content).digest() + content)
             publish(part, self._path / key)
         except OSError as error:
-            self._writes = False
+            self._writable = False
             with contextlib.suppress(OSError):
                 part.unlink(missing_ok=True)
-            self._tell(error.strerror or str(error))
+            self._warn(error.strerror or str(error))
 
     def _make_room(self, more: int) -> None:
-        """Removes what was not used for longest; another process may be doing the same."""
-        kept = []
+        """Removes the least recently used files; another process may be doing the same."""
+        stored = []
         for path in self._path.parent.glob("*/*"):
             with contextlib.suppress(FileNotFoundError):
                 found = path.stat()
                 if stat.S_ISREG(found.st_mode):
-                    kept.append((found.st_mtime, found.st_size, path))
-        room = self._most_bytes - more - sum(size for _, size, _ in kept)
-        for _, size, path in sorted(kept):
+                    stored.append((found.st_mtime, found.st_size, path))
+        room = self._most_bytes - more - sum(size for _, size, _ in stored)
+        for _, size, path in sorted(stored):
             if room >= 0:
                 return
             path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Progress over bytes, on standard error."""
+"""A progress bar over bytes on standard error."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, 
 
 @contextmanager
 def byte_bar(title: str, total: int, start: int, shown: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error with speed and time left; yields what sets the bytes done."""
+    """Shows a bar with speed and remaining time; yields a function that sets the bytes done."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

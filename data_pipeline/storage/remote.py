@@ -1,8 +1,8 @@
-"""Paths in buckets (gs://…): their client, which of its errors pass, what they say in one line.
+"""Paths in buckets (gs://…): client setup, retries, and storage errors in one line.
 
-Files are read and written through `etils.epath`, which takes gcsfs for gs://; gcsfs repeats what a
-server refuses for a moment (429, 5xx, lost connections) for about half a minute. Objects change
-whole: there is no rename and no append, and a folder is there while an object below it is.
+Files are read and written through `etils.epath`, which uses gcsfs for gs://; gcsfs itself retries
+transient failures (429, 5xx, lost connections) for about half a minute. Objects are replaced as a
+whole: there is no rename and no append, and a folder exists while any object has its prefix.
 """
 
 import errno
@@ -22,61 +22,61 @@ from etils import epath
 from bert_jax.data_pipeline.errors import StorageError, UserError
 from bert_jax.data_pipeline.storage import atomic
 
-ATTEMPTS: Final = 4  # of one operation, each with what the client repeats by itself
+ATTEMPTS: Final = 4  # per operation, each including the client's own retries
 _FIRST_PAUSE: Final = 1.0  # seconds before the second attempt; doubles
-# For fsspec, where the user's own configuration says nothing else.
+# Defaults for fsspec; the user's own configuration takes precedence.
 _SETTINGS: Final = {
-    "use_listings_cache": False,  # a listing of before would hide what others have written since
-    "requests_timeout": 60.0,  # seconds without an answer
+    "use_listings_cache": False,  # a cached listing would hide what others wrote since
+    "requests_timeout": 60.0,  # seconds without a response
 }
-# Where the exceptions of the client come from that are not OSErrors.
+# Packages that raise client exceptions other than OSError.
 _CLIENTS: Final = ("gcsfs", "fsspec", "aiohttp", "google", "requests")
-# What TensorStore says, in a ValueError, where a storage does not serve it; what may pass first.
-_PASSES: Final = re.compile(
+# TensorStore reports storage failures as ValueError: the transient ones, and denied requests.
+_TRANSIENT: Final = re.compile(
     r"\b(ABORTED|UNAVAILABLE|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED): "
     r"|http_response_code='(408|429|5\d\d)'|curl_code="
 )
-_REFUSES: Final = re.compile(
+_DENIED: Final = re.compile(
     r"\b(PERMISSION_DENIED|UNAUTHENTICATED): |http_response_code='(?!404|412|416)"
 )
-# Clients say of a request all there was in it, and credentials may be: tokens, signatures.
+# Clients print whole requests, which may contain credentials: tokens, signatures.
 _SECRET: Final = re.compile(r"(\?|Bearer )[^\s'\")]+")
-# Of a disk: it does not work, which says nothing about what is on it.
-_BROKEN: Final = frozenset(
+# Failures of the disk itself, which do not depend on its content.
+_FAULTS: Final = frozenset(
     (
         *(errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EBUSY, errno.ENOMEM),
         *(errno.EMFILE, errno.ENFILE, errno.ENODEV, errno.ENXIO, errno.ENOTCONN),
     )
 )
-# Of what stands there, or may be done with it: the next time too.
-_LASTING: Final = (
+# Errors about the path or its permissions, which a retry would raise again.
+_PERMANENT: Final = (
     *(FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError),
     PermissionError,
 )
-_NO_NAME: Final = frozenset((errno.ELOOP, errno.ENAMETOOLONG))
+_BAD_NAME: Final = frozenset((errno.ELOOP, errno.ENAMETOOLONG))
 
 Result = TypeVar("Result")
 
 
 def is_remote(path: epath.PathLike) -> bool:
-    """Whether a path names something in a bucket."""
+    """Whether a path is in a bucket."""
     return "://" in os.fspath(path)
 
 
 def is_special(path: epath.PathLike) -> bool:
-    """Whether a path is no file and no folder: opening a pipe waits for its other end."""
+    """Whether a path is neither file nor folder, such as a pipe, whose opening would block."""
     try:
         mode = os.stat(path).st_mode
-    except (OSError, ValueError):  # not there, or of a bucket
+    except (OSError, ValueError):  # missing, or in a bucket
         return False
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def open_path(path: epath.PathLike) -> epath.Path:
-    """The path, with its client ready if it is of a bucket.
+    """Returns the path; sets up the client if it is in a bucket.
 
     Raises:
-        UserError: the client is not installed, or there is none for such a path.
+        UserError: the client is not installed, or no client exists for the protocol.
     """
     if is_remote(path):
         _prepare(os.fspath(path))
@@ -84,16 +84,16 @@ def open_path(path: epath.PathLike) -> epath.Path:
 
 
 def absolute(path: epath.PathLike) -> epath.Path:
-    """The path as it stands after a change of the working folder."""
+    """Returns the absolute path, which stays valid when the working folder changes."""
     opened = open_path(path)
-    return opened if is_remote(path) else opened.resolve()  # `resolve` takes gs:// for a folder
+    return opened if is_remote(path) else opened.resolve()  # `resolve` takes gs:// as a folder
 
 
 def _prepare(path: str) -> None:
-    # gcsfs's other class asks over gRPC for the kind of every bucket before it opens anything;
-    # nothing here needs what it adds.
+    # gcsfs's experimental class queries the type of every bucket over gRPC before opening anything;
+    # its additional features are not needed here.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it logs what it raises, as tracebacks
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it logs errors as tracebacks
     import fsspec.config
 
     settings = fsspec.config.conf.setdefault("gcs", {})
@@ -113,18 +113,18 @@ def _prepare(path: str) -> None:
         ) from None
     except ValueError:
         raise UserError(
-            f"{path}: no storage is known as {protocol}://; give gs://… or a local path"
+            f"{path}: unknown protocol {protocol}://; use gs://… or a local path"
         ) from None
 
 
 def is_storage_error(error: BaseException) -> bool:
-    """Whether an exception comes from a disk or a bucket, not from a mistake in the program."""
+    """Whether an exception comes from a disk or a bucket rather than from a bug."""
     return isinstance(error, OSError) or type(error).__module__.split(".")[0] in _CLIENTS
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether a storage error may be gone the next time."""
-    if isinstance(error, _LASTING) or getattr(error, "errno", 0) in _NO_NAME:
+    """Whether a retry may succeed after this storage error."""
+    if isinstance(error, _PERMANENT) or getattr(error, "errno", 0) in _BAD_NAME:
         return False
     code = _status(error)
     if code is not None:
@@ -133,30 +133,30 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_unreachable(error: BaseException) -> bool:
-    """Whether a storage could not be read, now or by us: nothing is known of what it holds.
+    """Whether storage could not be read (unavailable, or no access), so its content is unknown.
 
-    What is not there, and what cannot be understood, is no such error.
+    False for missing files and for content that cannot be parsed.
     """
     if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
         return False
     if isinstance(error, PermissionError | TimeoutError | ConnectionError | MemoryError):
         return True
-    if type(error).__module__.split(".")[0] in _CLIENTS or getattr(error, "errno", 0) in _BROKEN:
+    if type(error).__module__.split(".")[0] in _CLIENTS or getattr(error, "errno", 0) in _FAULTS:
         return True
-    said = str(error)
-    return bool(said.startswith("Forbidden") or _PASSES.search(said) or _REFUSES.search(said))
+    text = str(error)
+    return bool(text.startswith("Forbidden") or _TRANSIENT.search(text) or _DENIED.search(text))
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Whether what `is_unreachable` may be there the next time."""
-    said = str(error)
-    if _PASSES.search(said):
+    """Whether a retry may succeed after an error for which `is_unreachable` is true."""
+    text = str(error)
+    if _TRANSIENT.search(text):
         return True
-    return not _REFUSES.search(said) and is_transient(error)
+    return not _DENIED.search(text) and is_transient(error)
 
 
 def _status(error: BaseException) -> int | None:
-    """The HTTP status that an error carries."""
+    """Returns the HTTP status of an error, or None."""
     code = getattr(error, "code", None) or getattr(error, "status", None)
     try:
         return int(code) if code else None
@@ -165,7 +165,7 @@ def _status(error: BaseException) -> int | None:
 
 
 def reason(error: BaseException) -> str:
-    """What a storage error says, in a few words on one line."""
+    """Returns the reason of a storage error, in a few words on one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if isinstance(error, FileNotFoundError):
@@ -180,30 +180,32 @@ def reason(error: BaseException) -> str:
 
 def retry(
     call: Callable[[], Result],
-    passes: Callable[[BaseException], bool] = is_transient,
-    say: Callable[[str], None] = lambda line: None,
+    retryable: Callable[[BaseException], bool] = is_transient,
+    log: Callable[[str], None] = lambda line: None,
 ) -> Result:
-    """Calls until it does not fail for a reason that passes; raises what the last attempt does.
+    """Calls a function, at most `ATTEMPTS` times; raises the error of the last attempt.
 
-    say: is told, of every attempt but the last that fails, why, and when the next is.
+    Args:
+        retryable: whether an error is retried; other errors are raised at once.
+        log: called after each failed attempt that is retried, with the reason and the delay.
     """
     pause = _FIRST_PAUSE
     for attempt in range(1, ATTEMPTS + 1):
         try:
             return call()
         except Exception as error:
-            if attempt == ATTEMPTS or not passes(error):
+            if attempt == ATTEMPTS or not retryable(error):
                 raise
-            # Processes that were refused together come back one after another.
+            # Jitter: processes that failed together retry at different times.
             wait = pause * (0.5 + random.random())
-            say(f"{reason(error)}; attempt {attempt} of {ATTEMPTS}, the next in {wait:.1f} s")
+            log(f"{reason(error)}; attempt {attempt} of {ATTEMPTS}, the next in {wait:.1f} s")
         time.sleep(wait)
         pause *= 2
     raise AssertionError("unreachable")
 
 
 def check_bucket(path: epath.PathLike) -> None:
-    """Lists the bucket of a path, whatever is in it: raises what the client does if it cannot."""
+    """Lists the bucket of a path; raises the client's error if that fails."""
     protocol, _, rest = os.fspath(open_path(path)).partition("://")
     import fsspec
 
@@ -212,7 +214,7 @@ def check_bucket(path: epath.PathLike) -> None:
 
 
 def read_range(path: epath.PathLike, start: int, length: int) -> bytes:
-    """Bytes of an object, in one request; safe to call from several threads at once."""
+    """Reads `length` bytes of an object from byte `start`, in one request; thread-safe."""
     import fsspec
 
     url = os.fspath(open_path(path))
@@ -222,7 +224,7 @@ def read_range(path: epath.PathLike, start: int, length: int) -> bytes:
 
 
 def write_named(path: epath.PathLike, data: bytes) -> None:
-    """Writes a file that a user named: through a link, with its old content until it has the new.
+    """Writes a file named by the user atomically; a symbolic link is followed.
 
     Raises:
         StorageError: it cannot be written.
@@ -238,11 +240,11 @@ def write_named(path: epath.PathLike, data: bytes) -> None:
 
 
 def put(path: epath.PathLike, data: bytes) -> None:
-    """Writes a file, or an object of a bucket, that has its old content until it has the new one.
+    """Writes a file, or an object of a bucket, atomically: it has its old or its new content.
 
-    Raises what the disk or the client does.
+    Raises the errors of the disk or the client.
     """
-    if is_remote(path):  # an object changes whole, and has no name to be moved to
+    if is_remote(path):  # an object is replaced atomically, and cannot be renamed
         open_path(path).write_bytes(data)
         return
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
@@ -250,11 +252,11 @@ def put(path: epath.PathLike, data: bytes) -> None:
 
 
 def move_folder(source: epath.PathLike, target: epath.PathLike, *, first: str) -> None:
-    """Gives a folder another name; in a bucket, object by object.
+    """Renames a folder; in a bucket, object by object.
 
     Args:
-        first: the file in it that says that the folder is complete; it goes first, so that a move
-            that is interrupted leaves no folder that seems complete. The same call goes on.
+        first: the file that marks the folder as complete; it is moved first, so that an interrupted
+            move leaves no source that seems complete. The same call resumes the move.
     """
     start, end = open_path(source), open_path(target)
     if not is_remote(start):
@@ -270,7 +272,7 @@ def move_folder(source: epath.PathLike, target: epath.PathLike, *, first: str) -
     def move(name: str) -> None:
         try:
             system.mv_file(os.fspath(start / name), os.fspath(end / name))
-        except FileNotFoundError:  # moved by an attempt whose answer was lost
+        except FileNotFoundError:  # moved by an attempt whose response was lost
             if not system.exists(os.fspath(end / name)):
                 raise
 
@@ -280,7 +282,7 @@ def move_folder(source: epath.PathLike, target: epath.PathLike, *, first: str) -
 
 @contextmanager
 def storage_errors(path: epath.PathLike, what: str = "cannot be read") -> Iterator[None]:
-    """Turns what a bucket refuses into a UserError: the path, what cannot be done, and why."""
+    """Turns storage errors into a UserError with the path, the failed operation and the reason."""
     try:
         yield
     except Exception as error:
@@ -298,5 +300,5 @@ def _advice(path: epath.PathLike, error: BaseException) -> str:
             "application-default login`"
         )
     if isinstance(error, FileNotFoundError):
-        return "; look at the spelling of the bucket"
-    return "; the same command tries again" if is_transient(error) else ""
+        return "; check the spelling of the bucket"
+    return "; run the same command again to retry" if is_transient(error) else ""

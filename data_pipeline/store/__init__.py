@@ -1,1 +1,1 @@
-"""The token store: its files, its manifest, its checks."""
+"""The token store: files, manifest, verification."""

@@ -1,6 +1,6 @@
-"""What no hash sees: whether arrays, manifest and tokenizer of a store agree with each other.
+"""Consistency checks of a store's arrays, manifest and tokenizer, which hashes cannot detect.
 
-Errors name the file and the first element that is wrong.
+Errors name the file and the first invalid element.
 """
 
 from collections.abc import Mapping
@@ -16,35 +16,35 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from bert_jax.data_pipeline.store.split import Split
 
-_CHUNK = 1 << 22  # elements looked at together
-_AGAIN = "build the store again"
+_CHUNK = 1 << 22  # elements checked per step
+_REMEDY = "build the store again"
 
 
 def check_tokenizer(file: Path, manifest: Mapping[str, Any]) -> None:
-    """Raises UserError unless tokenizer.json is the one that the manifest speaks of."""
+    """Raises UserError unless tokenizer.json matches the manifest."""
     tokenizer = Tokenizer.load(file)
-    said = {key: manifest[key] for key in ("tokenizer_digest", "vocab_size", "special")}
+    recorded = {key: manifest[key] for key in ("tokenizer_digest", "vocab_size", "special")}
     found = {
         "tokenizer_digest": tokenizer.digest,
         "vocab_size": tokenizer.vocab_size,
         "special": tokenizer.special._asdict(),
     }
     for key, value in found.items():
-        if value != said[key]:
+        if value != recorded[key]:
             raise UserError(
-                f"{file}: its {key} is {value}, the manifest says {said[key]}; {_AGAIN}"
+                f"{file}: {key} is {value}, the manifest has {recorded[key]}; {_REMEDY}"
             )
 
 
 def check_split(
     folder: Path, split: "Split", manifest: Mapping[str, Any], watch: Progress = unwatched
 ) -> None:
-    """Everything about one split's arrays; they are read once.
+    """Checks all arrays of one split; reads them once.
 
     Raises:
-        UserError: a length of 0, lengths that do not add up, a source or language that does not
-            exist, an id beyond the vocabulary, other counts than the manifest's or
-            `token_counts`'.
+        UserError: a length of 0, lengths with a wrong sum, a source or language that does not
+            exist, an id outside the vocabulary, or counts that differ from the manifest or from
+            `token_counts`.
     """
     tokens, sentences = len(split.tokens), len(split.sentence_lengths)
     _check_lengths(folder / "sentence_lengths.npy", split.sentence_lengths, tokens, "tokens")
@@ -57,29 +57,29 @@ def check_split(
     _check_sources(folder, split, manifest["sources"])
 
 
-def _check_lengths(file: Path, lengths: np.ndarray, total: int, of_what: str) -> None:
+def _check_lengths(file: Path, lengths: np.ndarray, total: int, unit: str) -> None:
     if len(lengths) and not lengths.min():
         raise UserError(
-            f"{file}: element {int(np.argmin(lengths)):,} is 0, but lengths must be >= 1; {_AGAIN}"
+            f"{file}: element {int(np.argmin(lengths)):,} is 0, but lengths must be >= 1; {_REMEDY}"
         )
     found = int(lengths.sum(dtype=np.int64))
     if found != total:
         raise UserError(
-            f"{file}: lengths add up to {found:,}, and must add up to {total:,} {of_what}; {_AGAIN}"
+            f"{file}: lengths add up to {found:,}, must add up to {total:,} {unit}; {_REMEDY}"
         )
 
 
 def _check_index(file: Path, index: np.ndarray, count: int, documents: int) -> None:
     if len(index) != documents:
         raise UserError(
-            f"{file}: {len(index):,} elements, and needs one index below {count} for each of "
-            f"{documents:,} documents; {_AGAIN}"
+            f"{file}: has {len(index):,} elements, must have an index below {count} for each of "
+            f"{documents:,} documents; {_REMEDY}"
         )
     if documents and int(index.max()) >= count:
         first = int(np.argmax(index >= count))
         raise UserError(
-            f"{file}: element {first:,} is {index[first]}, and needs one index below {count} per "
-            f"document; {_AGAIN}"
+            f"{file}: element {first:,} is {index[first]}, must be an index below {count}; "
+            f"{_REMEDY}"
         )
 
 
@@ -91,40 +91,40 @@ def _check_ids(folder: Path, split: "Split", vocab_size: int, watch: Progress) -
             at = start + int(np.argmax(chunk >= vocab_size))
             raise UserError(
                 f"{folder / 'tokens.npy'}: element {at:,} ({_place(split, at)}): id "
-                f"{split.tokens[at]} lies beyond the vocabulary of {vocab_size}; "
+                f"{split.tokens[at]} is outside the vocabulary of {vocab_size}; "
                 "build the store again with its own tokenizer"
             )
         counted += np.bincount(chunk, minlength=vocab_size)
         watch(chunk.nbytes)
-    file, said = folder / "token_counts.npy", split.token_counts
-    if len(said) != vocab_size:
-        raise UserError(f"{file}: {len(said):,} counts, needs {vocab_size}; {_AGAIN}")
-    if not np.array_equal(said, counted):
-        first = int(np.argmax(said != counted))
+    file, recorded = folder / "token_counts.npy", split.token_counts
+    if len(recorded) != vocab_size:
+        raise UserError(f"{file}: has {len(recorded):,} counts, must have {vocab_size}; {_REMEDY}")
+    if not np.array_equal(recorded, counted):
+        first = int(np.argmax(recorded != counted))
         raise UserError(
-            f"{file}: says that id {first} occurs {said[first]:,} times, tokens.npy has it "
-            f"{counted[first]:,} times; {_AGAIN}"
+            f"{file}: id {first} occurs {recorded[first]:,} times, but {counted[first]:,} times in "
+            f"tokens.npy; {_REMEDY}"
         )
 
 
 def _place(split: "Split", token: int) -> str:
-    """The sentence and document of a token, counted from 0."""
+    """Describes the sentence and document of a token, both counted from 0."""
     sentence = _range_of(token, split.sentence_lengths)
     return f"sentence {sentence:,}, document {_range_of(sentence, split.document_lengths):,}"
 
 
 def _range_of(element: int, lengths: np.ndarray) -> int:
-    """In which of consecutive ranges an element lies."""
+    """Returns the index of the consecutive range that contains an element."""
     return int(np.searchsorted(np.cumsum(lengths, dtype=np.int64), element, side="right"))
 
 
 def _check_sources(folder: Path, split: "Split", sources: list[Mapping[str, Any]]) -> None:
-    """The documents of each source, where the manifest counts them (`build_store` does)."""
+    """Checks the number of documents per source, if the manifest has it (from `build_store`)."""
     found = np.bincount(split.document_source, minlength=len(sources))
     for source, documents in zip(sources, found.tolist(), strict=True):
-        said = source.get("splits", {}).get(split.name, {}).get("documents", documents)
-        if said != documents:
+        recorded = source.get("splits", {}).get(split.name, {}).get("documents", documents)
+        if recorded != documents:
             raise UserError(
                 f"{folder / 'document_source.npy'}: {documents:,} documents of source "
-                f"{source['name']!r}, the manifest says {said:,}; {_AGAIN}"
+                f"{source['name']!r}, the manifest has {recorded:,}; {_REMEDY}"
             )

@@ -1,4 +1,4 @@
-"""Digests of files: one of the whole, which says that it is damaged, and one per block: where."""
+"""Digests of files: one per file detects damage, one per block locates it."""
 
 import hashlib
 import itertools
@@ -9,23 +9,23 @@ from typing import Any, BinaryIO
 from bert_jax.data_pipeline.errors import UserError
 
 BLOCK = 4 << 20  # bytes
-_DIGITS = 16  # of a block's sha256: 64 bits, beside the whole file's 256
+_DIGITS = 16  # hexadecimal digits of a block's sha256: 64 bits; the file's digest has 256
 
-Progress = Callable[[int], None]  # told how many bytes were just looked at
+Progress = Callable[[int], None]  # called with the number of bytes just read
 
 
 def unwatched(count: int) -> None:
-    """The `Progress` that nobody watches."""
+    """A `Progress` that does nothing."""
 
 
 def file_digest(path: Path) -> str:
-    """sha256 of a file, in hexadecimal digits."""
+    """Returns the sha256 of a file in hexadecimal."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 class FileDigest:
-    """Digests of bytes that arrive in pieces of any size."""
+    """Computes digests incrementally, from chunks of any size."""
 
     def __init__(self) -> None:
         self._whole, self._block = hashlib.sha256(), hashlib.sha256()
@@ -33,7 +33,7 @@ class FileDigest:
         self._bytes = 0
 
     def update(self, data: bytes | memoryview) -> None:
-        """The next bytes of the file."""
+        """Adds the next bytes of the file."""
         view = memoryview(data)
         self._whole.update(view)
         while len(view):
@@ -46,7 +46,7 @@ class FileDigest:
                 self._block = hashlib.sha256()
 
     def entry(self) -> dict[str, Any]:
-        """What a manifest keeps of the file: "bytes", "sha256", "blocks" (of BLOCK bytes each)."""
+        """Returns the manifest entry: "bytes", "sha256", "blocks" (of BLOCK bytes each)."""
         rest = [self._block.hexdigest()[:_DIGITS]] if self._bytes % BLOCK else []
         return {
             "bytes": self._bytes,
@@ -56,32 +56,33 @@ class FileDigest:
 
 
 def entry_of(data: bytes) -> dict[str, Any]:
-    """The manifest entry of a file with these bytes."""
+    """Returns the manifest entry of a file with these bytes."""
     digest = FileDigest()
     digest.update(data)
     return digest.entry()
 
 
 def block_digest(block: bytes) -> str:
-    """What a manifest keeps of a block of a file."""
+    """Returns the digest of a block, as stored in a manifest."""
     return hashlib.sha256(block).hexdigest()[:_DIGITS]
 
 
 def check_size(file: Path, entry: Mapping[str, Any]) -> None:
-    """Raises UserError for a file that is missing, or has bytes missing or added at its end."""
+    """Raises UserError if a file is missing, truncated, or has extra bytes at its end."""
     if not file.is_file():
         raise UserError(f"{file}: missing from the token store; copy it again or rebuild")
-    size, wanted = file.stat().st_size, entry["bytes"]
-    if size != wanted:
-        what = "missing" if size < wanted else "too many"
+    size, expected = file.stat().st_size, entry["bytes"]
+    if size != expected:
+        what = "missing" if size < expected else "too many"
         raise UserError(
-            f"{file}: {size:,} bytes, the manifest says {wanted:,}: bytes {min(size, wanted):,} to "
-            f"{max(size, wanted) - 1:,} are {what}; copy it again or rebuild the store"
+            f"{file}: {size:,} bytes, the manifest has {expected:,}: bytes "
+            f"{min(size, expected):,} to {max(size, expected) - 1:,} are {what}; copy it again or "
+            "rebuild the store"
         )
 
 
 def check_contents(file: Path, entry: Mapping[str, Any], watch: Progress = unwatched) -> None:
-    """Reads a file of the right size once; UserError names the first block that was changed."""
+    """Reads a file of the right size once; raises UserError naming the first changed block."""
     whole = hashlib.sha256()
     for block in _blocks(file):
         whole.update(block)
@@ -91,13 +92,13 @@ def check_contents(file: Path, entry: Mapping[str, Any], watch: Progress = unwat
     found = [block_digest(block) for block in _blocks(file)]
     pairs = enumerate(itertools.zip_longest(found, entry["blocks"]))
     bad = [number for number, (is_now, was) in pairs if is_now != was]
-    if not bad:  # an entry that contradicts itself
-        raise UserError(f"{file}: its sha256 is not the manifest's; rebuild the store")
+    if not bad:  # an inconsistent entry
+        raise UserError(f"{file}: its sha256 differs from the manifest; rebuild the store")
     first = bad[0] * BLOCK
     last = min(first + BLOCK, entry["bytes"]) - 1
     more = f" (and {len(bad) - 1} other blocks of {BLOCK:,})" if len(bad) > 1 else ""
     raise UserError(
-        f"{file}: bytes {first:,} to {last:,}{more} are not those that were written (sha256); "
+        f"{file}: bytes {first:,} to {last:,}{more} do not match the manifest (sha256); "
         "copy it again or rebuild the store"
     )
 

@@ -1,6 +1,6 @@
-"""The manifest of a token store: what lies in its folder, and how it is known to be the same.
+"""The manifest of a token store: the list of its files, with digests that identify them.
 
-`store` says what the files and the fields are.
+`store` documents the files and the fields.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 SPLITS = ("train", "held_out")
-# Array name -> element type; tokens depend on the vocabulary, see `token_type`.
+# Array name -> element type; the type of tokens depends on the vocabulary, see `token_type`.
 ARRAYS: Mapping[str, Any] = {
     "tokens": None,
     "sentence_lengths": np.uint32,
@@ -32,34 +32,34 @@ FILES = (TOKENIZER, *(f"{split}/{array}.npy" for split in SPLITS for array in AR
 
 
 def token_type(vocab_size: int) -> np.dtype:
-    """The element type of tokens.npy: the smallest unsigned one that holds every id."""
+    """Returns the dtype of tokens.npy: uint16 if it can represent every id, else uint32."""
     return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
 
 
 def split_digest(name: str, files: Mapping[str, Mapping[str, Any]]) -> str:
-    """sha256 over the file digests of one split, in the order of `ARRAYS`."""
+    """Returns the sha256 over the file digests of one split, in the order of `ARRAYS`."""
     return sha256("".join(f"{a}:{files[f'{name}/{a}.npy']['sha256']}\n" for a in ARRAYS).encode())
 
 
 def bytes_to_verify(manifest: Mapping[str, Any]) -> int:
-    """What `open_store` looks at: every file for its hash, the ids again for what they are."""
+    """Returns the bytes that `open_store` reads: every file for its hash, the ids once more."""
     files = manifest["files"]
     ids = sum(files[f"{split}/tokens.npy"]["bytes"] for split in SPLITS)
     return ids + sum(entry["bytes"] for entry in files.values())
 
 
 def read_manifest(path: Path | str) -> dict[str, Any]:
-    """manifest.json of the store at `path`, a local folder or one in a bucket.
+    """Reads manifest.json of the store at `path`, a local folder or one in a bucket.
 
     Raises:
-        UserError: there is none, it is not JSON, was changed, or has another format version or
-            other fields; or the bucket cannot be read.
+        UserError: the manifest is missing, is not JSON, was changed, or has another format version
+            or other fields; or the bucket cannot be read.
     """
     return parse_manifest(manifest_bytes(path), f"{path}/{MANIFEST}")
 
 
 def manifest_bytes(path: Path | str) -> bytes:
-    """manifest.json as it stands; UserError as `read_manifest`."""
+    """Returns the raw bytes of manifest.json; raises UserError as `read_manifest` does."""
     where = "no such bucket, or " if is_remote(path) else ""
     try:
         with storage_errors(path):
@@ -74,7 +74,7 @@ def manifest_bytes(path: Path | str) -> bytes:
 
 
 def parse_manifest(data: bytes, file: str) -> dict[str, Any]:
-    """A manifest from its bytes; UserError, naming `file`, as `read_manifest`."""
+    """Parses a manifest; raises UserError, naming `file`, as `read_manifest` does."""
     try:
         manifest = json.loads(data)
         version = manifest["format_version"]
@@ -87,7 +87,7 @@ def parse_manifest(data: bytes, file: str) -> dict[str, Any]:
         )
     if manifest.get("digest") != manifest_digest(manifest):
         raise UserError(
-            f"{file}: was changed after it was written (its digest says so); "
+            f"{file}: was changed after it was written (its digest does not match); "
             "copy it again or rebuild the store"
         )
     check_fields(file, manifest, FILES)
@@ -95,7 +95,7 @@ def parse_manifest(data: bytes, file: str) -> dict[str, Any]:
 
 
 def manifest_digest(manifest: Mapping[str, Any]) -> str:
-    """sha256 of a manifest's values: of compact JSON with sorted keys, without "digest"."""
+    """Returns the sha256 of a manifest as compact JSON with sorted keys, without "digest"."""
     rest = {key: value for key, value in manifest.items() if key != "digest"}
     return sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode())
 

@@ -1,6 +1,6 @@
-"""What each field of a store's manifest has to be, before anything relies on it.
+"""Validates the fields of a store's manifest before anything relies on them.
 
-A manifest with the right digest can still have been written by another program, or by hand.
+A manifest with the right digest may still have been written by another program, or by hand.
 """
 
 import math
@@ -13,24 +13,24 @@ from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.store.digests import BLOCK
 from bert_jax.data_pipeline.tokenizer.tokenizer import SpecialIds
 
-_MOST_IDS: Final = 2**32  # tokens are uint32 at most
-_MOST_BYTES: Final = 2**63
+_MAX_IDS: Final = 2**32  # tokens are uint32 at most
+_MAX_BYTES: Final = 2**63
 _DIGEST: Final = re.compile("[0-9a-f]{64}")
 _BLOCK: Final = re.compile("[0-9a-f]{16}")
 
 
 def check_fields(file: Path | str, manifest: Mapping[str, Any], names: Collection[str]) -> None:
-    """Raises UserError unless every field that is read later is there and is what it should be.
+    """Raises UserError unless every field that is read later exists and is valid.
 
     Args:
         file: the manifest, for messages.
-        names: of the files a store consists of, manifest.json apart: exactly these may be listed,
-            so that no name in a manifest leads out of its folder.
+        names: the files of a store except manifest.json; the manifest must list exactly these, so
+            that no name in it points outside its folder.
     """
 
-    def need(good: bool, field: str, value: Any, wanted: str) -> None:
-        if not good:
-            _refuse(file, field, value, wanted)
+    def require(valid: bool, field: str, value: Any, expected: str) -> None:
+        if not valid:
+            _reject(file, field, value, expected)
 
     def get(field: str) -> Any:
         if field not in manifest:
@@ -38,46 +38,50 @@ def check_fields(file: Path | str, manifest: Mapping[str, Any], names: Collectio
         return manifest[field]
 
     size = get("vocab_size")
-    need(_is_whole(size, 1, _MOST_IDS), "vocab_size", size, "a number of ids")
+    require(_is_int(size, 1, _MAX_IDS), "vocab_size", size, "a vocabulary size")
     digest = get("tokenizer_digest")
-    need(_is_hex(digest, _DIGEST), "tokenizer_digest", digest, "a sha256")
-    need(isinstance(get("build_digest"), str), "build_digest", manifest["build_digest"], "a text")
+    require(_is_hex(digest, _DIGEST), "tokenizer_digest", digest, "a sha256")
+    require(
+        isinstance(get("build_digest"), str), "build_digest", manifest["build_digest"], "a string"
+    )
     special = get("special")
-    good = isinstance(special, dict) and set(special) == set(SpecialIds._fields)
-    good = good and all(_is_whole(i, 0, size - 1) for i in special.values())
-    need(good, "special", special, f"an id for each of {', '.join(SpecialIds._fields)}")
+    valid = isinstance(special, dict) and set(special) == set(SpecialIds._fields)
+    valid = valid and all(_is_int(i, 0, size - 1) for i in special.values())
+    require(valid, "special", special, f"an id for each of {', '.join(SpecialIds._fields)}")
     languages = get("languages")
-    good = isinstance(languages, list) and all(isinstance(name, str) for name in languages)
-    need(good, "languages", languages, "a list of codes")
+    valid = isinstance(languages, list) and all(isinstance(name, str) for name in languages)
+    require(valid, "languages", languages, "a list of language codes")
     sources = get("sources")
-    need(isinstance(sources, list), "sources", sources, "a list of objects")
+    require(isinstance(sources, list), "sources", sources, "a list of objects")
     for number, source in enumerate(sources):
-        good = isinstance(source, dict) and isinstance(source.get("name"), str)
-        need(good, f"sources[{number}]", source, "an object with a name")
+        valid = isinstance(source, dict) and isinstance(source.get("name"), str)
+        require(valid, f"sources[{number}]", source, "an object with a name")
         splits = source.get("splits", {})
-        good = isinstance(splits, dict) and all(isinstance(s, dict) for s in splits.values())
-        counts = [c for s in splits.values() for c in s.values()] if good else []
-        good = good and all(_is_whole(count, 0, _MOST_BYTES) for count in counts)
-        need(good, f"sources[{number}].splits", splits, "counts for each split")
+        valid = isinstance(splits, dict) and all(isinstance(s, dict) for s in splits.values())
+        counts = [c for s in splits.values() for c in s.values()] if valid else []
+        valid = valid and all(_is_int(count, 0, _MAX_BYTES) for count in counts)
+        require(valid, f"sources[{number}].splits", splits, "counts for each split")
         left_out = source.get("left_out", {})
-        good = isinstance(left_out, dict) and all(map(_is_left_out, left_out.values()))
-        need(good, f"sources[{number}].left_out", left_out, '"count" and "first" for each reason')
+        valid = isinstance(left_out, dict) and all(map(_is_left_out, left_out.values()))
+        require(
+            valid, f"sources[{number}].left_out", left_out, '"count" and "first" for each reason'
+        )
     files = get("files")
-    need(isinstance(files, dict), "files", files, "an object")
+    require(isinstance(files, dict), "files", files, "an object")
     missing = sorted(set(names) - set(files))
     if missing:
         folder = Path(file).parent
         raise UserError(f"{folder / missing[0]}: not in the manifest; build the store again")
     unknown = sorted(set(files) - set(names))
-    need(not unknown, "files", unknown[:1], "no other names than a store's")
+    require(not unknown, "files", unknown[:1], "only the names of a store's files")
     for name, entry in files.items():
-        need(_is_entry(entry), f"files[{name}]", entry, '"bytes", "sha256" and "blocks"')
+        require(_is_entry(entry), f"files[{name}]", entry, '"bytes", "sha256" and "blocks"')
 
 
 def _is_entry(entry: Any) -> bool:
     if not (isinstance(entry, dict) and {"bytes", "sha256", "blocks"} <= set(entry)):
         return False
-    if not (_is_whole(entry["bytes"], 0, _MOST_BYTES) and _is_hex(entry["sha256"], _DIGEST)):
+    if not (_is_int(entry["bytes"], 0, _MAX_BYTES) and _is_hex(entry["sha256"], _DIGEST)):
         return False
     blocks = entry["blocks"]
     if not (isinstance(blocks, list) and len(blocks) == math.ceil(entry["bytes"] / BLOCK)):
@@ -89,10 +93,10 @@ def _is_left_out(entry: Any) -> bool:
     if not (isinstance(entry, dict) and isinstance(entry.get("first"), list)):
         return False
     names = all(isinstance(name, str) for name in entry["first"])
-    return names and _is_whole(entry.get("count"), 0, _MOST_BYTES)
+    return names and _is_int(entry.get("count"), 0, _MAX_BYTES)
 
 
-def _is_whole(value: Any, low: int, high: int) -> bool:
+def _is_int(value: Any, low: int, high: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
@@ -100,7 +104,7 @@ def _is_hex(value: Any, pattern: re.Pattern[str]) -> bool:
     return isinstance(value, str) and bool(pattern.fullmatch(value))
 
 
-def _refuse(file: Path | str, field: str, value: Any, wanted: str) -> NoReturn:
+def _reject(file: Path | str, field: str, value: Any, expected: str) -> NoReturn:
     shown = ascii(value)
     shown = shown if len(shown) <= 60 else f"{shown[:60]}…"
-    raise UserError(f"{file}: {field} is {shown}, needs {wanted}; build the store again")
+    raise UserError(f"{file}: {field} is {shown}, must be {expected}; build the store again")

@@ -19,4 +19,4 @@ class Split:
     document_language: np.ndarray  # [D] uint16, index into TokenStore.languages
     token_counts: np.ndarray  # [V] int64
     digest: str  # sha256 over the digests of this split's files
-    files: WatchedFiles = field(default_factory=WatchedFiles)  # the arrays, where they are mapped
+    files: WatchedFiles = field(default_factory=WatchedFiles)  # the memory-mapped files

@@ -1,10 +1,10 @@
-"""Copies a token store from a bucket to this machine's cache, checked against its manifest.
+"""Copies a token store from a bucket to the local cache and verifies it against its manifest.
 
-    $BERT_JAX_CACHE/stores/<digest of the manifest>/    the store; manifest.json comes last
+    $BERT_JAX_CACHE/stores/<digest of the manifest>/    the store; manifest.json is written last
                            <digest of the manifest>.lock
 
-One process of a machine copies, the others wait for it. Blocks that are there and right stay, so a
-copy that was interrupted goes on where it was.
+One process per machine copies, the others wait for it. Valid blocks that exist already are reused,
+so an interrupted copy resumes.
 """
 
 import contextlib
@@ -33,17 +33,17 @@ from bert_jax.data_pipeline.store.manifest import (
     parse_manifest,
 )
 
-_AT_ONCE: Final = 16  # blocks of 4 MiB in flight: what one connection carries is the limit
+_PARALLEL: Final = 16  # 4 MiB blocks in flight, as the bandwidth of one connection is limited
 _FILES: Final = frozenset({TOKENIZER, *(f"{s}/{a}.npy" for s in SPLITS for a in ARRAYS)})
 
 
 class _DamagedError(OSError):
-    """Bytes arrived that are not those of the manifest; the next time they may be."""
+    """Received bytes do not match the manifest; a retry may return the right ones."""
 
 
 @dataclass(frozen=True)
 class _Block:
-    """A range of a file that has to be fetched."""
+    """A byte range of a file to fetch."""
 
     name: str  # of the file, relative to the store
     start: int
@@ -52,45 +52,45 @@ class _Block:
 
 
 def stage(url: str, *, repair: bool = False) -> Path:
-    """The local copy of a store in a bucket, made now unless it is there.
+    """Returns the local copy of a store in a bucket; copies the store if necessary.
 
     Args:
         url: the store's folder, gs://…
-        repair: read what is there again, and fetch what is not as the manifest says.
+        repair: verify an existing copy, and fetch the blocks that differ from the manifest.
 
     Raises:
-        UserError: no store there, no permission, no client, the bucket does not answer or its
-            files are not those of the manifest, or this machine has no room.
+        UserError: no store at `url`, no permission, no client, the bucket does not respond or its
+            files do not match the manifest, or not enough local disk space.
     """
     data = manifest_bytes(url)
     manifest = parse_manifest(data, f"{url}/{MANIFEST}")
-    odd = sorted(set(manifest["files"]) ^ _FILES)
-    if odd:  # names become paths on this machine
-        raise UserError(f"{url}/{MANIFEST}: {odd[0]} is not a file of a store; build it again")
+    unknown = sorted(set(manifest["files"]) ^ _FILES)
+    if unknown:  # names become local paths
+        raise UserError(f"{url}/{MANIFEST}: {unknown[0]} is not a file of a store; build it again")
     folder = cache_dir() / "stores" / manifest["digest"]
     done = folder / MANIFEST
     if done.exists() and not repair:
         return folder
-    _check_ours(folder)
-    with _writing(folder), _locked(folder, url):
+    _check_names(folder)
+    with _write_errors(folder), _locked(folder, url):
         if repair or not done.exists():
             done.unlink(missing_ok=True)
             _copy(url, folder, manifest["files"])
-            atomic.sync_tree(folder)  # the manifest says that everything else is there
+            atomic.sync_tree(folder)  # an existing manifest means that all other files are complete
             atomic.write_bytes(done, data)
     return folder
 
 
-def _check_ours(folder: Path) -> None:
-    """UserError where the folder holds anything that no copy of a store consists of."""
-    ours = {MANIFEST, *_FILES, *SPLITS}
+def _check_names(folder: Path) -> None:
+    """Raises UserError if the folder contains any file that does not belong to a store's copy."""
+    expected = {MANIFEST, *_FILES, *SPLITS}
     for path in sorted(folder.rglob("*")) if folder.is_dir() else []:
         name = path.relative_to(folder).as_posix()
         temporary = path.parent == folder and path.name.startswith(f".{MANIFEST}")
-        if path.is_symlink() or (name not in ours and not temporary):
+        if path.is_symlink() or (name not in expected and not temporary):
             raise UserError(
-                f"{path}: not a file of a token store; {folder} is for the copy of one: move it "
-                "away, or name another folder as BERT_JAX_CACHE"
+                f"{path}: not a file of a token store; {folder} is reserved for a copy of one; "
+                "move the file away, or set BERT_JAX_CACHE to another folder"
             )
 
 
@@ -100,8 +100,8 @@ def _copy(url: str, folder: Path, files: Mapping[str, Mapping[str, Any]]) -> Non
     needed, free = sum(block.length for block in blocks), shutil.disk_usage(folder).free
     if needed > free:
         raise UserError(
-            f"{folder}: {needed / 1e9:,.2f} GB of {url} are to come, {free / 1e9:,.2f} GB are "
-            "free; free some space there, or name another folder as BERT_JAX_CACHE"
+            f"{folder}: the copy of {url} needs {needed / 1e9:,.2f} GB, {free / 1e9:,.2f} GB are "
+            "free; free some space there, or set BERT_JAX_CACHE to another folder"
         )
     done, lock = total - needed, threading.Lock()
     with byte_bar("copy", total, done, True) as update:
@@ -109,14 +109,14 @@ def _copy(url: str, folder: Path, files: Mapping[str, Mapping[str, Any]]) -> Non
         def fetch(block: _Block) -> None:
             nonlocal done
             data = retry(lambda: _read(url, block))
-            with _writing(folder), (folder / block.name).open("r+b") as stream:
+            with _write_errors(folder), (folder / block.name).open("r+b") as stream:
                 stream.seek(block.start)
                 stream.write(data)
             with lock:
                 done += block.length
                 update(done)
 
-        pool = ThreadPoolExecutor(_AT_ONCE, "stage")
+        pool = ThreadPoolExecutor(_PARALLEL, "stage")
         try:
             jobs = [pool.submit(fetch, block) for block in blocks]
             finished, _ = wait(jobs, return_when=FIRST_EXCEPTION)
@@ -137,7 +137,7 @@ def _result(job: Future[None]) -> None:
 
 
 def _missing(folder: Path, name: str, entry: Mapping[str, Any]) -> Iterator[_Block]:
-    """The blocks of a file that are not there as they should be; makes room for them."""
+    """Yields the missing or damaged blocks of a file, after resizing it to its full length."""
     file, size = folder / name, entry["bytes"]
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("r+b" if file.exists() else "w+b") as stream:
@@ -150,36 +150,36 @@ def _missing(folder: Path, name: str, entry: Mapping[str, Any]) -> Iterator[_Blo
 
 
 def _read(url: str, block: _Block) -> bytes:
-    """The bytes of a block, as the manifest wants them."""
+    """Reads a block and checks it against its digest."""
     data = read_range(f"{url.rstrip('/')}/{block.name}", block.start, block.length)
     if block_digest(data) != block.digest:
         raise _DamagedError(
-            f"{url}/{block.name}: bytes {block.start:,} to {block.start + block.length - 1:,} are "
-            "not those that were written (sha256)"
+            f"{url}/{block.name}: bytes {block.start:,} to {block.start + block.length - 1:,} do "
+            "not match the manifest (sha256)"
         )
     return data
 
 
 @contextlib.contextmanager
 def _locked(folder: Path, url: str) -> Iterator[None]:
-    """Holds a store's place in the cache; the system lets go when this process ends."""
+    """Locks a store's folder in the cache; the lock is released when the process ends."""
     folder.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".lock").open("w") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print(f"{url}: waits for another process that copies it", file=sys.stderr)
+            print(f"{url}: waiting for another process that copies it", file=sys.stderr)
             fcntl.flock(stream, fcntl.LOCK_EX)
         yield
 
 
 @contextlib.contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """Says in one line why the cache cannot be written."""
+def _write_errors(folder: Path) -> Iterator[None]:
+    """Turns an OSError on writing to the cache into a UserError."""
     try:
         yield
     except OSError as error:
         raise UserError(
-            f"{folder}: cannot be written ({error.strerror or error}); make room or give access "
-            "there, or name another folder as BERT_JAX_CACHE"
+            f"{folder}: cannot be written ({error.strerror or error}); free some space or grant "
+            "access, or set BERT_JAX_CACHE to another folder"
         ) from None

@@ -1,18 +1,18 @@
-"""The token store: flat arrays in `.npy` files beside the tokenizer that made every id in them.
+"""The token store: flat arrays of ids in `.npy` files, with the tokenizer that produced them.
 
     store/
-      manifest.json               what is here, where it came from (fields below)
-      tokenizer.json              the very file an exported checkpoint carries
+      manifest.json               contents and their origin (fields below)
+      tokenizer.json              the exact file that an exported checkpoint contains
       train/, held_out/           one split each, the same files in both:
         tokens.npy                [T] uint16 (uint32 where the vocabulary exceeds 65,536 entries),
-                                  all documents after one another, no special tokens
+                                  all documents concatenated, no special tokens
         sentence_lengths.npy      [S] uint32, tokens per sentence, >= 1, summing to T
         document_lengths.npy      [D] uint32, sentences per document, >= 1, summing to S
         document_source.npy       [D] uint16, index into manifest "sources"
         document_language.npy     [D] uint16, index into manifest "languages"
         token_counts.npy          [V] int64, occurrences of every id, summing to T
 
-Sentences of a document lie next to each other, so a run of sentences is one slice of `tokens`.
+Sentences of a document are contiguous, so consecutive sentences are one slice of `tokens`.
 
 Fields of `manifest.json` (JSON, UTF-8, keys sorted; no dates, host names or absolute paths, so
 that equal inputs give equal bytes):
@@ -25,15 +25,15 @@ that equal inputs give equal bytes):
                       "language", "splitter" {"name", "version", "rules"} of sentences (absent
                       from stores made before it was recorded, unused where a source has one
                       sentence a line), "files", "bytes", "documents" (raw), "characters" (cleaned),
-                      "rules" {cleaning rule: times fired}, "dropped" {what: count}, "warnings"
+                      "rules" {cleaning rule: times fired}, "dropped" {reason: count}, "warnings"
                       [text], "splits" {split: {"documents", "sentences", "tokens"}} and, in
-                      newer stores, "left_out" {why files were not read: {"count": int,
+                      newer stores, "left_out" {reason files were not read: {"count": int,
                       "first": [path]}}
     languages         list of language codes
-    held_out_share    share of each source's documents asked for as held-out
-    build_digest      sha256 over the build's configuration and inputs ("" if made otherwise)
+    held_out_share    requested fraction of each source's documents to hold out
+    build_digest      sha256 over the build's configuration and inputs ("" if created otherwise)
     files             {relative path: {"bytes": int, "sha256": hex, "blocks": [hex]}} for every
-                      other file; "blocks" says which range is damaged, see `digests`
+                      other file; "blocks" locate damage, see `digests`
     digest            sha256 of this JSON without this field, see `manifest.manifest_digest`
 """
 
@@ -78,37 +78,37 @@ class TokenStore:
 
     @property
     def mapped(self) -> list[np.ndarray]:
-        """The arrays that lie in files."""
+        """The memory-mapped arrays."""
         splits = (self.train, self.held_out)
         return [getattr(split, array) for split in splits for array in ARRAYS]
 
     @property
     def tokenizer_path(self) -> Path:
-        """The tokenizer.json that made every id here."""
+        """The tokenizer.json that produced every id in the store."""
         return self.path / TOKENIZER
 
 
 def open_store(path: Path | str, *, verify: bool = True, watch: Progress = unwatched) -> TokenStore:
-    """Open a store, memory-mapped.
+    """Opens a store, memory-mapped.
 
     Args:
-        path: the store's folder. One in a bucket (gs://…) is copied to the cache folder first,
-            where it stays; see `staging`.
-        verify: read everything once: size and sha256 of every file, every id below the vocabulary
-            size, lengths >= 1 that add up, sources and languages that exist, counts, tokenizer.
-            Without it only the sizes are compared.
-        watch: told of the bytes looked at while verifying, `bytes_to_verify` in all.
+        path: the store's folder. One in a bucket (gs://…) is first copied to the cache folder, and
+            stays there; see `staging`.
+        verify: read all files and check sizes, sha256, every id against the vocabulary size,
+            lengths >= 1 with the right sum, sources, languages, counts and the tokenizer.
+            Otherwise only the sizes are checked.
+        watch: called with the bytes read while verifying, `bytes_to_verify` in total.
 
     Raises:
-        UserError: no store there, another format, a file that is missing or was changed, an id
-            beyond the vocabulary; each names the file and the first bad place in it.
+        UserError: no store at `path`, another format, a file that is missing or was changed, an id
+            outside the vocabulary; names the file and the first error in it.
     """
     if is_remote(path):
         return _open_staged(str(path), verify, watch)
     path = Path(path)
     manifest = read_manifest(path)
     files: Mapping[str, Mapping[str, Any]] = manifest["files"]
-    watched = WatchedFiles(path, files)  # before they are verified
+    watched = WatchedFiles(path, files)  # sizes and times from before verification
     for relative, entry in files.items():
         check_size(path / relative, entry)
     if verify:
@@ -140,7 +140,7 @@ def _open_staged(url: str, verify: bool, watch: Progress) -> TokenStore:
     try:
         return open_store(stage(url), verify=verify, watch=watch)
     except UserError:
-        # The copy was damaged after it was made: what is wrong in it is copied again.
+        # The local copy was damaged after it was made: copy the damaged blocks again.
         return open_store(stage(url, repair=True), verify=verify, watch=watch)
 
 
@@ -148,19 +148,19 @@ def _open_split(path: Path, name: str, manifest: Mapping[str, Any], watched: Wat
     arrays = {}
     for array, kind in ARRAYS.items():
         file = path / name / f"{array}.npy"
-        wanted = np.dtype(kind or token_type(manifest["vocab_size"]))
+        expected = np.dtype(kind or token_type(manifest["vocab_size"]))
         try:
-            # Not np.load, which would also open archives.
+            # Not np.load, which would also open .npz archives.
             arrays[array] = np.lib.format.open_memmap(file, mode="r")
         except OSError as error:
             raise UserError(f"{file}: cannot be read ({error.strerror})") from None
-        except Exception as error:  # numpy raises anything about a header that is not one
+        except Exception as error:  # numpy may raise anything for an invalid header
             reason = " ".join(str(error).split())
             raise UserError(f"{file}: not a .npy file ({reason}); copy it again") from None
-        if arrays[array].dtype != wanted or arrays[array].ndim != 1:
+        if arrays[array].dtype != expected or arrays[array].ndim != 1:
             raise UserError(
-                f"{file}: {arrays[array].dtype} {arrays[array].shape}, needs a row of {wanted}; "
-                "build the store again"
+                f"{file}: {arrays[array].dtype} {arrays[array].shape}, must be a 1-D array of "
+                f"{expected}; build the store again"
             )
     digest = split_digest(name, manifest["files"])
     return Split(name=name, digest=digest, files=watched.below(name), **arrays)

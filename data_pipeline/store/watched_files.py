@@ -1,7 +1,7 @@
-"""Files that must not change while they are mapped, and a line for when they do.
+"""Detects changes to memory-mapped files, and reports them in one line.
 
-What a map shows is what the file holds now. A store that is overwritten under a run would be
-trained on as it is, garbage or not; one that is cut ends the process with SIGBUS.
+A memory map shows the current content of its file. If a store is overwritten during a run, the run
+would train on the new content, even garbage; if a file is truncated, SIGBUS kills the process.
 """
 
 import ctypes
@@ -16,46 +16,47 @@ import numpy as np
 from bert_jax.data_pipeline.errors import StorageError
 
 _SIGINFO = 4  # SA_SIGINFO, on Linux
-_kept: dict[int, object] = {}  # address of our handler -> what it refers to, which must outlive it
+_handlers: dict[int, object] = {}  # address of our handler -> objects that must outlive it
 
 
 class WatchedFiles:
-    """Sizes and times of files as they were first seen.
+    """Sizes and modification times of files when they were first seen.
 
-    Inode numbers are not compared: a file that was replaced stays mapped as it was, and not every
-    file system keeps them.
+    Inode numbers are not compared: the mapping of a file that was replaced does not change, and not
+    every file system has stable inode numbers.
     """
 
     def __init__(self, folder: Path = Path(), names: Iterable[str] = ()) -> None:
-        """names: relative to the folder; none where everything is in memory."""
+        """names: files, relative to the folder; empty if all arrays are in memory."""
         self._folder = folder
-        self._seen = {path: _look(path) for path in (f"{folder}/{name}" for name in names)}
+        self._seen = {path: _size_and_time(path) for path in (f"{folder}/{name}" for name in names)}
 
     def below(self, name: str) -> "WatchedFiles":
-        """Those in a folder of this one, as they were first seen."""
+        """Returns the files in a subfolder, with their sizes and times when first seen."""
         part = WatchedFiles(self._folder)
         start = f"{self._folder}/{name}/"
         part._seen = {path: seen for path, seen in self._seen.items() if path.startswith(start)}
         return part
 
     def check(self) -> None:
-        """Raises StorageError where a file is no longer what it was. About 2 µs a file."""
+        """Raises StorageError if a file changed since it was first seen. About 2 µs per file."""
         for path, seen in self._seen.items():
-            if (now := _look(path)) != seen:
+            if (now := _size_and_time(path)) != seen:
                 what = f"{os.path.relpath(path, self._folder)} {_difference(seen, now)}"
                 raise StorageError(changed(self._folder, what))
 
 
 def changed(folder: Path, what: str) -> str:
-    """The line about a store that is not what it was when it was opened."""
+    """Returns the error message for a store that changed after it was opened."""
     return (
-        f"{folder}: changed while it was in use: {what}; all checkpoints are from before; restore "
-        f"the store (bert-jax data verify --store={folder}), then run the same command"
+        f"{folder}: changed while it was in use: {what}; all checkpoints predate the change; "
+        f"restore the store (bert-jax data verify --store={folder}), then run the same command "
+        "again"
     )
 
 
-def _look(path: str) -> tuple[int, int] | None:
-    """Size in bytes and time of the last change in ns; None where there is no such file."""
+def _size_and_time(path: str) -> tuple[int, int] | None:
+    """Returns the size in bytes and the modification time in ns; None if the file is missing."""
     try:
         found = os.stat(path)
     except OSError:
@@ -65,10 +66,10 @@ def _look(path: str) -> tuple[int, int] | None:
 
 def _difference(seen: tuple[int, int] | None, now: tuple[int, int] | None) -> str:
     if now is None:
-        return "is gone"
+        return "was removed"
     if seen is None or now[0] != seen[0]:
         return f"had {seen[0] if seen else 0:,} bytes, now {now[0]:,}"
-    return "was written to"
+    return "was modified"
 
 
 class _Action(ctypes.Structure):
@@ -83,27 +84,26 @@ class _Action(ctypes.Structure):
 
 
 def exit_if_cut(folder: Path, arrays: Iterable[np.ndarray], code: int) -> None:
-    """From now on, whoever reads a page of these mapped arrays that was cut from its file ends
-    the process with a line on standard error that names the folder, and an exit code.
+    """Installs a SIGBUS handler for these mapped arrays: reading a page that was truncated from its
+    file ends the process with an exit code and a line on standard error that names the folder.
 
-    The signal interrupts compiled code at any place, so the handler is compiled itself: it writes
-    a line that is there already, and exits. It takes the place of that of an earlier call, but of
-    no other program's, and is for Linux only; for other addresses the signal does what it does by
-    default.
+    The signal may interrupt compiled code anywhere, so the handler is compiled as well: it writes a
+    prepared line and exits. It replaces the handler of an earlier call but none of another library,
+    and needs Linux; for other addresses the signal has its default action.
     """
     if sys.platform != "linux" or sys.maxsize < 2**32:
         return
     libc, old = ctypes.CDLL(None), _Action()
     libc.sigaction(signal.SIGBUS, None, ctypes.byref(old))
-    if old.handler and old.handler not in _kept:
+    if old.handler and old.handler not in _handlers:
         return
-    import numba  # here: what only watches files need not load it
+    import numba  # imported here: `WatchedFiles` alone does not need it
 
-    word = ctypes.c_size_t  # numba passes no other pointer than a number
+    word = ctypes.c_size_t  # numba passes pointers only as integers
     libc.write.argtypes, libc.write.restype = (ctypes.c_int, word, word), ctypes.c_ssize_t
     libc._exit.argtypes, libc._exit.restype = (ctypes.c_int,), None
     libc.signal.argtypes, libc.signal.restype = (ctypes.c_int, word), word
-    line = changed(folder, "a part that is read is gone (SIGBUS)")
+    line = changed(folder, "a file was truncated (SIGBUS)")
     write, leave, default = libc.write, libc._exit, libc.signal
     text = ctypes.create_string_buffer(f"error: {line}\n".encode(errors="replace"))
     start, length = ctypes.addressof(text), len(text) - 1
@@ -117,6 +117,6 @@ def exit_if_cut(folder: Path, arrays: Iterable[np.ndarray], code: int) -> None:
                 leave(code)
         default(number, 0)  # on return the same instruction raises it again
 
-    _kept[handler.address] = (handler, text)
+    _handlers[handler.address] = (handler, text)
     action = _Action(handler=handler.address, flags=_SIGINFO)
     libc.sigaction(signal.SIGBUS, ctypes.byref(action), None)

@@ -1,4 +1,4 @@
-"""Write a token store, see `store` for what is in it: file by file, or whole from memory."""
+"""Writes a token store, file by file or from documents in memory; see `store` for its format."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class StoredDocument:
-    """A tokenized document, as `write_split` takes it."""
+    """A tokenized document, the input of `write_split`."""
 
     sentences: Sequence[Sequence[int]]  # ids of each sentence, none empty
     source: int = 0
@@ -35,7 +35,7 @@ class StoredDocument:
 
 
 class ArrayWriter:
-    """Writes a one-dimensional .npy file of known length in pieces, hashing it on the way."""
+    """Writes a one-dimensional .npy file of known length in pieces, hashing it at the same time."""
 
     def __init__(self, path: Path, dtype: np.dtype, length: int) -> None:
         self._path, self._dtype, self._length = path, np.dtype(dtype), length
@@ -50,12 +50,12 @@ class ArrayWriter:
             raise
 
     def write(self, data: bytes | memoryview) -> None:
-        """Append raw bytes (numpy's header writer calls this too)."""
+        """Appends raw bytes (numpy's header writer calls this too)."""
         self._file.write(data)
         self._digest.update(data)
 
     def append(self, values: np.ndarray) -> None:
-        """Append elements; they must already have the file's type."""
+        """Appends elements, which must have the file's dtype."""
         if values.dtype != self._dtype:
             raise TypeError(f"{self._path}: {values.dtype} elements for a {self._dtype} file")
         self._written += len(values)
@@ -68,15 +68,15 @@ class ArrayWriter:
         self._file.close()
 
     def close(self) -> dict[str, Any]:
-        """Finish; returns the file's entry in the manifest."""
+        """Closes the file; returns its entry in the manifest."""
         self._file.close()
         if self._written != self._length:
-            raise ValueError(f"{self._path}: {self._written} elements, announced {self._length}")
+            raise ValueError(f"{self._path}: {self._written} elements, expected {self._length}")
         return self._digest.entry()
 
 
 def flatten(documents: Sequence[StoredDocument], vocab_size: int) -> dict[str, np.ndarray]:
-    """The arrays of a split that holds these documents.
+    """Returns the arrays of a split with these documents.
 
     Raises:
         ValueError: a document without sentences, an empty sentence, an id outside the vocabulary.
@@ -86,7 +86,7 @@ def flatten(documents: Sequence[StoredDocument], vocab_size: int) -> dict[str, n
         raise ValueError("a document needs at least one sentence, a sentence at least one token")
     ids = np.array([i for sentence in sentences for i in sentence], np.int64)
     if ids.size and not 0 <= ids.min() <= ids.max() < vocab_size:
-        raise ValueError(f"ids must lie in 0..{vocab_size - 1}, found {ids.min()}..{ids.max()}")
+        raise ValueError(f"ids must be in 0..{vocab_size - 1}, found {ids.min()}..{ids.max()}")
     return {
         "tokens": ids.astype(token_type(vocab_size)),
         "sentence_lengths": np.array([len(s) for s in sentences], np.uint32),
@@ -98,7 +98,7 @@ def flatten(documents: Sequence[StoredDocument], vocab_size: int) -> dict[str, n
 
 
 def make_split(name: str, documents: Sequence[StoredDocument], vocab_size: int) -> Split:
-    """A split in memory, without a store around it: for tests and experiments."""
+    """Returns a split in memory, without a store: for tests and experiments."""
     arrays = flatten(documents, vocab_size)
     entries = {f"{name}/{a}.npy": {"sha256": sha256(v.tobytes())} for a, v in arrays.items()}
     digest = split_digest(name, entries)
@@ -108,7 +108,7 @@ def make_split(name: str, documents: Sequence[StoredDocument], vocab_size: int) 
 def write_split(
     folder: Path, name: str, documents: Sequence[StoredDocument], vocab_size: int
 ) -> dict[str, dict[str, Any]]:
-    """Write `folder/name/*.npy`; returns the entries for manifest "files"."""
+    """Writes `folder/name/*.npy`; returns the entries for "files" of the manifest."""
     entries = {}
     for array, values in flatten(documents, vocab_size).items():
         writer = ArrayWriter(folder / name / f"{array}.npy", values.dtype, len(values))
@@ -127,7 +127,7 @@ def write_manifest(
     build_digest: str,
     files: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """Complete a store folder with tokenizer.json and manifest.json (written last)."""
+    """Writes tokenizer.json and, last, manifest.json to a store folder."""
     tokenizer.save(folder / TOKENIZER)
     manifest = {
         "format_version": FORMAT_VERSION,
@@ -154,7 +154,7 @@ def write_store(
     sources: Sequence[str] = ("text",),
     languages: Sequence[str] = ("en",),
 ) -> TokenStore:
-    """A whole store from tokenized documents that fit in memory."""
+    """Writes a complete store from tokenized documents that fit in memory, and opens it."""
     size = tokenizer.vocab_size
     files = {
         **write_split(path, "train", train, size),

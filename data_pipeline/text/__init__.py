@@ -1,1 +1,1 @@
-"""Clean raw text and split it into sentences."""
+"""Text cleaning and sentence splitting."""

@@ -1,8 +1,8 @@
-"""Cleaning: named rules, applied in order, each counting how often it fired.
+"""Text cleaning: named rules, applied in order, each counting how often it fired.
 
-A source kind lists the rules for its own residue beside its reader; the rules here hold for every
-kind and frame them: entities and control characters before, lines without a word after. The result
-has one paragraph a line, its words one space apart.
+Each source kind lists the rules for its own residue next to its reader; the rules here apply to all
+kinds: entities and control characters before those rules, lines without words after them. The
+result has one paragraph per line, with words separated by single spaces.
 """
 
 import html
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule: a name for the counts, and text -> (text, times fired)."""
+    """A cleaning rule: a name for the counts, and a function text -> (text, times fired)."""
 
     name: str
     apply: Callable[[str], tuple[str, int]]
@@ -28,11 +28,11 @@ def replace(
     needles: Sequence[str] = (),
     ignore_case: bool = False,
 ) -> Rule:
-    """A rule that substitutes a pattern (^ and $ match at lines).
+    """Returns a rule that substitutes a pattern (^ and $ match at line boundaries).
 
     Args:
-        needles: strings of which a match holds at least one; texts without any are not searched,
-            which makes most rules free for most texts.
+        needles: strings of which every match contains at least one; texts without any are not
+            searched, so that most rules cost nothing for most texts.
     """
     compiled = re.compile(pattern, re.MULTILINE | (re.IGNORECASE if ignore_case else 0))
 
@@ -45,18 +45,18 @@ def replace(
 
 
 def drop_lines(name: str, unwanted: Callable[[str], bool]) -> Rule:
-    """A rule that removes the lines for which `unwanted` holds; blank lines are not asked."""
+    """Returns a rule that removes lines for which `unwanted` is true; keeps blank lines."""
 
     def apply(text: str) -> tuple[str, int]:
         lines = text.split("\n")
-        kept = [line for line in lines if not (line.strip() and unwanted(line.strip()))]
-        return "\n".join(kept), len(lines) - len(kept)
+        remaining = [line for line in lines if not (line.strip() and unwanted(line.strip()))]
+        return "\n".join(remaining), len(lines) - len(remaining)
 
     return Rule(name, apply)
 
 
 def unwrap() -> Rule:
-    """A rule that joins the lines of a paragraph (text between blank lines); counts the joints."""
+    """Returns a rule that joins the lines of a paragraph (between blank lines); counts joins."""
 
     def apply(text: str) -> tuple[str, int]:
         lines = "\n".join(line.strip() for line in text.split("\n"))
@@ -69,14 +69,14 @@ def unwrap() -> Rule:
 
 _BLANK_LINES = re.compile(r"\n\n+")
 _ENTITY = re.compile(r"&(?:[A-Za-z]\w{1,31}|#\d{1,7}|#[xX][0-9A-Fa-f]{1,6});")
-# Everything invisible that is not white space, except the joiners U+200C and U+200D that Persian
-# and Indic spelling needs.
+# All invisible characters except whitespace and the joiners U+200C and U+200D, which Persian and
+# Indic spelling requires.
 _INVISIBLE = "\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffd"
 
 
 def _entities(text: str) -> tuple[str, int]:
     count = 0
-    while "&" in text:  # WikiExtractor escapes what was an entity already: &amp;nbsp;
+    while "&" in text:  # WikiExtractor escapes existing entities: &amp;nbsp;
         text, found = _ENTITY.subn(lambda match: html.unescape(match[0]), text)
         count += found
         if not found or not any(html.unescape(e) != e for e in _ENTITY.findall(text)):
@@ -100,17 +100,18 @@ def clean(
     line_paragraphs: bool = False,
     sentences_given: bool = False,
 ) -> tuple[str, Counter[str]]:
-    """A document's text with its residue removed.
+    """Cleans a document's text.
 
     Args:
-        text: as its source read it.
-        rules: the rules of its kind of source.
-        title: the document's title; a first line that repeats it goes.
+        text: the raw text from the source's reader.
+        rules: the rules of its source kind.
+        title: the document's title; a first line that repeats it is removed.
         line_paragraphs: every line is a paragraph; lines are not joined.
-        sentences_given: the text has one sentence a line; lines are neither joined nor dropped.
+        sentences_given: the text has one sentence per line; lines are neither joined nor dropped.
 
     Returns:
-        text, one paragraph (or given sentence) a line, no blank lines; and rule name -> count.
+        The text with one paragraph (or given sentence) per line and no blank lines, and a mapping
+        rule name -> count.
     """
     counts: Counter[str] = Counter()
     if title:
@@ -124,6 +125,6 @@ def clean(
         text, fired = rule.apply(text)
         if fired:
             counts[rule.name] += fired
-    # Runs of white space, no-break spaces among it, become one space; too common to count.
+    # Runs of whitespace, no-break spaces included, become one space; too common to count.
     lines = (" ".join(line.split()) for line in text.split("\n"))
     return "\n".join(line for line in lines if line), counts

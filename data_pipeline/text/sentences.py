@@ -1,9 +1,9 @@
-"""Paragraphs to sentences, through Wikimedia's `sentencex` (github.com/wikimedia/sentencex).
+"""Splits paragraphs into sentences with Wikimedia's `sentencex` (github.com/wikimedia/sentencex).
 
-sentencex keeps a quotation or a parenthesis in one piece, whatever it holds. Sentences in them are
-sentences all the same, so it is shown each line with these marks hidden behind spaces of the same
-length; its boundaries are then moved to where the marks belong. It stays the judge of what ends a
-sentence; a line without such marks reaches it unchanged.
+sentencex never splits inside quotation marks or parentheses, even if they contain several
+sentences. So it gets each line with these marks replaced by spaces, and its boundaries are then
+moved to where the marks belong. sentencex alone decides what ends a sentence; a line without such
+marks is passed unchanged.
 """
 
 # ruff: noqa: RUF001  (quotation marks of many languages)
@@ -16,11 +16,11 @@ import sentencex
 
 from bert_jax.data_pipeline.errors import UserError
 
-_RULES = 2  # raised when the same sentencex gives other sentences
+_RULES = 2  # incremented when the sentences change for the same version of sentencex
 
-# ISO 639-1, and the codes of larger Wikipedias that have no two-letter code. sentencex has rules
-# for some thirty of these and takes related languages' rules, finally English, for the others; it
-# does so for a misspelt code too, without a word, hence this list.
+# ISO 639-1, and the codes of larger Wikipedias without a two-letter code. sentencex has rules for
+# about thirty of these and falls back to related languages' rules, finally English, for the others;
+# it silently does so for a misspelled code too, hence this list.
 _CODES = """
 aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de
 dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id
@@ -38,15 +38,15 @@ MARKS = _OPENING + _CLOSING + "\"'`´＂＇"  # quotation marks and brackets
 _MARKS = re.escape(MARKS)
 _SPACES = r"\t\v\f\r\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _ENDS = ".!?…。！？"
-# What a space stands for: a mark, but no apostrophe within a word and no brackets of a reference
-# ("so.[12] Then"); and every space that is not one, which sentencex panics at ("A\u00a0.").
+# Characters to replace with a space: marks, except apostrophes within words and the brackets of a
+# reference ("so.[12] Then"); and other whitespace, at which sentencex panics ("A\u00a0.").
 _HIDDEN = re.compile(
     rf"[{_MARKS}{_SPACES}](?:(?<!['’\[\]])|(?<=['’])(?:(?<!\w.)|(?!\w))"
     r"|(?<=\[)(?!\d+\])|(?<=\])(?<!\d\]))"
 )
-# Marks before a full stop stand for a word: in '(1.2 m). Then' sentencex would see "m. Then".
+# Marks before a period count as a word: in '(1.2 m). Then' sentencex would otherwise see "m. Then".
 _BEFORE_END = re.compile(rf"[{_MARKS}]+(?=[{_ENDS}])(?<!\d\])")
-# A title or a note between marks, short and without an end of its own, stays whole:
+# A title or a note between marks, short and without an end of its own, is not split:
 # "Help! I Need Somebody", (vol. II).
 _TITLE = re.compile(r"""["“(](?!\s)[^"“”()\n]{1,58}\w["”)](?!\w)""")
 _END = re.compile(f"[{_ENDS}]")
@@ -54,7 +54,7 @@ _LETTER = re.compile(r"[\W_]{0,40}([^\W_])")
 
 
 def splitter() -> dict[str, str]:
-    """What splits sentences here, for a store's manifest and a build's digest."""
+    """Describes the sentence splitter, for a store's manifest and a build's digest."""
     return {
         "name": "sentencex",
         "version": importlib.metadata.version("sentencex"),
@@ -63,7 +63,7 @@ def splitter() -> dict[str, str]:
 
 
 def check_language(language: str) -> None:
-    """Raise UserError for a language code that does not exist, naming the nearest one."""
+    """Raises UserError for an unknown language code, suggesting a similar one."""
     if language not in LANGUAGES:
         near = language.lower()[:2]
         near = near if near in LANGUAGES else "en"
@@ -71,7 +71,7 @@ def check_language(language: str) -> None:
 
 
 def split(text: str, language: str) -> list[str]:
-    """Sentences of a text with one paragraph a line, stripped, in order, none empty.
+    """Returns the sentences of a text with one paragraph per line, stripped and non-empty.
 
     Raises:
         UserError: unknown language.
@@ -82,19 +82,19 @@ def split(text: str, language: str) -> list[str]:
 
 
 def cut(text: str, language: str) -> Iterator[list[str]]:
-    """Each line of a text in pieces, sentences with the space after them, which make it up again.
+    """Yields the sentences of each line, with trailing spaces; joined, they give the line again.
 
     Args:
         language: one of `LANGUAGES`.
     """
     hidden = _hide(text)
-    for line, shown in zip(text.split("\n"), hidden.split("\n"), strict=True):
-        ends = _ends(line, shown, language)
+    for line, masked in zip(text.split("\n"), hidden.split("\n"), strict=True):
+        ends = _ends(line, masked, language)
         yield [line[a:b] for a, b in zip([0, *ends], [*ends, len(line)], strict=True)]
 
 
 def _hide(text: str) -> str:
-    """The text with its quotation marks and brackets hidden, character for character."""
+    """Replaces quotation marks and brackets, one character for one."""
     text = _TITLE.sub(lambda title: _END.sub("_", title[0]), text)
     return _HIDDEN.sub(" ", _BEFORE_END.sub(_filled, text))
 
@@ -104,14 +104,14 @@ def _filled(marks: re.Match[str]) -> str:
     return (before if before and before in _ENDS else "_") * len(marks[0])
 
 
-def _ends(line: str, shown: str, language: str) -> list[int]:
-    """Where the sentences of a line end but the last, the space after them included."""
+def _ends(line: str, masked: str, language: str) -> list[int]:
+    """Returns the ends of all sentences of a line but the last, trailing spaces included."""
     ends = [0]
     at = 0
-    for piece in sentencex.segment(language, shown)[:-1]:
+    for piece in sentencex.segment(language, masked)[:-1]:
         solid = at + len(piece.rstrip())
         at += len(piece)
-        # "asyncio.CancelledError" is one word, yet sentencex ends a sentence at its dot.
+        # "asyncio.CancelledError" is one word, but sentencex ends a sentence at its dot.
         if solid == at and line[at - 1] == "." and line[at].isalpha():
             continue
         gap = line[solid:at]
@@ -122,17 +122,17 @@ def _ends(line: str, shown: str, language: str) -> list[int]:
         if not _LETTER.match(line, ends[-1], end):
             continue
         letter = _LETTER.match(line, end)
-        # "Come!" he said: what follows a closing mark in lower case belongs to it.
+        # "Come!" he said: lowercase text after a closing mark continues the sentence.
         if letter and not (end > solid and (letter[1].islower() or letter[1].isdigit())):
             ends.append(end)
     return ends[1:]
 
 
 def _closing(line: str, start: int, stop: int) -> int:
-    """How much of line[start:stop], spaces and marks, belongs to the sentence before it.
+    """Returns how much of line[start:stop] (spaces and marks) belongs to the sentence before.
 
-    Closing marks do and opening ones do not. A mark that stands at a word on one side only is
-    known by that; others by their kind, and a straight quotation mark by the number before it.
+    Closing marks do, opening marks do not. A mark next to a word on one side only is classified by
+    that side; others by their type, and a straight quotation mark by the number before it.
     """
     for at in range(start, stop):
         mark = line[at]

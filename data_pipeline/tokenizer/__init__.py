@@ -1,1 +1,1 @@
-"""WordPiece and SentencePiece vocabularies."""
+"""WordPiece and SentencePiece tokenizers."""

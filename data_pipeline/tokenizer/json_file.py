@@ -1,4 +1,4 @@
-"""What every tokenizer.json of this project has in common: the special tokens and the templates."""
+"""The parts that all tokenizer.json files share: special tokens and post-processing templates."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from tokenizers import processors
 from bert_jax.data_pipeline.errors import UserError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-_LONGEST_REASON = 200  # characters
+_MAX_REASON = 200  # characters
 
 
 class SpecialIds(NamedTuple):
@@ -26,11 +26,11 @@ class SpecialIds(NamedTuple):
 
 @contextmanager
 def library_errors(what: str, remedy: str) -> Iterator[None]:
-    """Turns what the tokenizers library raises into a UserError: `what` (its reason); `remedy`.
+    """Turns exceptions of the tokenizers library into a UserError: `what` (reason); `remedy`.
 
-    It raises plain Exception, where an entry of the vocabulary is missing for example; and where a
-    regular expression backtracks without end it panics, which is no Exception, so that `except
-    Exception` lets it pass, and which no other process can be told of.
+    The library raises plain Exception, for example if a vocabulary entry is missing. If a regular
+    expression backtracks without end it panics: a PanicException is not an Exception, so `except
+    Exception` does not catch it, and it cannot be sent to another process.
     """
     try:
         yield
@@ -39,35 +39,35 @@ def library_errors(what: str, remedy: str) -> Iterator[None]:
         if not plain and type(error).__name__ != "PanicException":
             raise
         reason = " ".join(str(error).split())
-        if len(reason) > _LONGEST_REASON:
-            reason = f"{reason[:_LONGEST_REASON]}…"
+        if len(reason) > _MAX_REASON:
+            reason = f"{reason[:_MAX_REASON]}…"
         raise UserError(f"{what} ({reason}); {remedy}") from None
 
 
 def special_ids(vocab: Mapping[str, int], name: str) -> SpecialIds:
-    """The ids of the special tokens in a vocabulary; `name` is for messages.
+    """Returns the ids of the special tokens in a vocabulary; `name` is for error messages.
 
     Raises:
-        UserError: one of them is missing.
+        UserError: a special token is missing.
     """
     missing = [token for token in SPECIAL_TOKENS if token not in vocab]
     if missing:
         raise UserError(
             f"{name}: no {' '.join(missing)} among {len(vocab):,} entries; pretraining needs "
-            f"{' '.join(SPECIAL_TOKENS)}, so take a BERT vocabulary or train one"
+            f"{' '.join(SPECIAL_TOKENS)}; use a BERT vocabulary or train one"
         )
     return SpecialIds(*(vocab[token] for token in SPECIAL_TOKENS))
 
 
 def tokenizer_json(encoder: tokenizers.Tokenizer) -> bytes:
-    """Add the special tokens and the templates to a tokenizer whose model has them; its bytes."""
-    # What `transformers` reads from the exported file: [CLS] A [SEP] and [CLS] A [SEP] B [SEP].
+    """Adds special tokens (already in the model) and templates; returns the tokenizer.json."""
+    # `transformers` reads these templates from the exported file.
     encoder.post_processor = processors.TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0",
         pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
         special_tokens=[(token, encoder.token_to_id(token)) for token in ("[CLS]", "[SEP]")],
     )
     encoder.add_special_tokens(list(SPECIAL_TOKENS))
-    # Through json: the library writes a vocabulary in id order, and indent=2 is what `save` of the
-    # library gives, so the bytes look like any other tokenizer.json.
+    # The library writes the vocabulary in id order, and its `save` uses indent=2, so the bytes have
+    # the usual format of a tokenizer.json.
     return (json.dumps(json.loads(encoder.to_str()), ensure_ascii=False, indent=2) + "\n").encode()

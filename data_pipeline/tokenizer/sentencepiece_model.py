@@ -1,15 +1,15 @@
 """SentencePiece: trained with its own library, encoded by `tokenizers`.
 
-A model is trained or imported as a `.model` file (see sentencepiece_proto.py) and turned into a
-tokenizer.json, which encodes the store and travels to `transformers`. The turning follows
-transformers' `convert_slow_tokenizer.SpmConverter`; beyond it, text that spells a control piece
+A model is trained or imported as a `.model` file (see sentencepiece_proto.py) and converted to a
+tokenizer.json, which encodes the store and is exported for `transformers`. The conversion follows
+transformers' `convert_slow_tokenizer.SpmConverter`; in addition, text that spells a control piece
 ("[MASK]", "<0x41>") does not become that piece, as in the original.
 
-The ids are those of the original but for two things. Where two ways to cut a word have the same
-score ("p pp", "pp p"), the unigram model takes the first in double precision, the original the one
-that rounding in single precision favours (docs/data.md says how often). And `tokenizers` applies
-character replacements to what is drawn as one character: a replaced letter followed by a combining
-mark with which it does not make a known character loses the mark.
+The ids equal the original's with two exceptions. If two segmentations of a word have the same score
+("p pp", "pp p"), the unigram model takes the first in double precision, the original the one that
+rounding in single precision favors (frequency: docs/data.md). And `tokenizers` applies character
+replacements per grapheme: a replaced letter followed by a combining mark with which it does not
+form a known character loses the mark.
 """
 
 import io
@@ -31,13 +31,13 @@ from bert_jax.data_pipeline.tokenizer.sentencepiece_proto import (
     parse,
 )
 
-SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # what a space is written as, at the start of words
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # stands for a space, at the start of words
 _ALIASES = (("[PAD]", "<pad>"), ("[UNK]", "<unk>"), ("[CLS]", "<s>"), ("[SEP]", "</s>"),
             ("[MASK]", "<mask>"))  # fmt: skip
-# The share of the text's characters that get a piece; as ALBERT's vocabulary was trained.
+# The fraction of the text's characters that get a piece, as for ALBERT's vocabulary.
 _COVERAGE = 0.99995
-# The trainer skips longer lines without a word, and its BPE cannot take words of 65,536 characters.
-_LONGEST_LINE = 4000
+# The trainer silently skips longer lines, and its BPE does not support words of 65,536 characters.
+_MAX_LINE = 4000  # characters
 _NO_TEXT = "no text to train a vocabulary on; check the sources"
 
 
@@ -48,17 +48,17 @@ def train_model(
     *,
     lowercase: bool,
 ) -> bytes:
-    """The bytes of a `.model` of exactly `vocab_size` pieces, the special tokens as ids 0 to 4.
+    """Trains a `.model` of exactly `vocab_size` pieces, with the special tokens as ids 0 to 4.
 
-    The same texts give the same pieces and scores in every process, on any number of cores. Takes
-    about 20 bytes of memory a character for unigram, 7 for BPE.
+    The same texts give the same pieces and scores in every process, on any number of cores. Uses
+    about 20 bytes of memory per character for unigram, 7 for BPE.
 
     Args:
         texts: cleaned text, any number of lines each.
         lowercase: fold case (the normalizer nmt_nfkc_cf; accents stay), else nmt_nfkc.
 
     Raises:
-        UserError: no text, or a vocabulary too small for its characters or too large for it.
+        UserError: no text, or vocab_size too small for its characters or too large for the text.
     """
     lines = _lines(texts)
     first = next(lines, None)
@@ -76,8 +76,8 @@ def train_model(
             character_coverage=_COVERAGE,
             pad_id=0, pad_piece=pad, unk_id=1, unk_piece=unk,
             bos_id=2, bos_piece=cls, eos_id=3, eos_piece=sep, control_symbols=[mask],
-            max_sentence_length=4 * _LONGEST_LINE,  # in bytes
-            num_threads=16,  # sums of floats depend on it, so it does not follow the machine
+            max_sentence_length=4 * _MAX_LINE,  # in bytes
+            num_threads=16,  # fixed on all machines, since sums of floats depend on it
             minloglevel=2,
         )  # fmt: skip
     except RuntimeError as error:
@@ -86,72 +86,72 @@ def train_model(
 
 
 def _reason(message: str, vocab_size: int) -> str:
-    """One line from an exception of the trainer."""
+    """Returns a one-line reason for an exception of the trainer."""
     if found := re.search(r"set it to a value <= (\d+)", message):
         return (
             f"vocabulary of {vocab_size:,} pieces: this text gives at most {int(found[1]):,}; "
-            "ask for that many or fewer, or take more text"
+            "request at most that number, or use more text"
         )
     if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
         return (
             f"vocabulary of {vocab_size:,} pieces: this text needs at least {int(found[1]):,} "
-            "(the special tokens and every character); ask for more"
+            "(the special tokens and every character); request more"
         )
     if "sentences_.empty()" in message or "all_chars_count" in message:
         return _NO_TEXT
-    return f"the sentencepiece trainer gave up: {' '.join(message.split())}"
+    return f"the sentencepiece trainer failed: {' '.join(message.split())}"
 
 
 def _lines(texts: Iterable[str]) -> Iterator[str]:
     for text in texts:
         for line in text.splitlines():
             if line.strip():
-                for start in range(0, len(line), _LONGEST_LINE):
-                    yield line[start : start + _LONGEST_LINE]
+                for start in range(0, len(line), _MAX_LINE):
+                    yield line[start : start + _MAX_LINE]
 
 
 def convert(data: bytes, name: str) -> bytes:
-    """The tokenizer.json of a `.model`.
+    """Converts a `.model` to a tokenizer.json.
 
-    Pieces keep their ids. Special tokens have BERT's names afterwards, whatever they were called
-    (<pad>, <unk>, <s>, </s>, <mask>); those that are missing are added at the end.
+    Pieces keep their ids. Special tokens (<pad>, <unk>, <s>, </s>, <mask>) are renamed to BERT's
+    names; missing ones are added at the end.
 
     Raises:
-        UserError: not a SentencePiece model, or one that cannot be carried over; says why.
+        UserError: not a SentencePiece model, or one that cannot be converted, with the reason.
     """
     model = parse(data, name)
     pieces = _with_specials(model.pieces)
     encoder = tokenizers.Tokenizer(_MODELS[model.algorithm](model, pieces))
     if steps := list(_normalizers(model)):
         encoder.normalizer = normalizers.Sequence(steps)
-    # Only models that may join words have pieces with a space inside.
+    # Only models that may merge words have pieces with a space inside.
     split = not any(SPACE in piece.text[1:] for piece in pieces)
-    # "first": in "the [MASK]ing" no space is put after the mask.
+    # "first": in "the [MASK]ing" no space is inserted after the mask.
     scheme: Literal["first", "never"] = "first" if model.dummy_prefix else "never"
     words = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme=scheme, split=split)
-    encoder.pre_tokenizer = pre_tokenizers.Sequence([words, _breaker(pieces)])
+    encoder.pre_tokenizer = pre_tokenizers.Sequence([words, _piece_splitter(pieces)])
     metaspace = decoders.Metaspace(replacement=SPACE, prepend_scheme=scheme, split=split)
     encoder.decoder = metaspace
     if model.byte_fallback:
         encoder.decoder = decoders.Sequence([decoders.ByteFallback(), metaspace])
-    if model.algorithm == "bpe":  # the unigram model finds these by their score
+    if model.algorithm == "bpe":  # the unigram model selects these by their score
         symbols = [p.text for p in pieces if p.kind is Kind.USER_DEFINED]
         encoder.add_tokens([AddedToken(text, normalized=False) for text in symbols])
     return tokenizer_json(encoder)
 
 
 def _with_specials(pieces: tuple[Piece, ...]) -> list[Piece]:
-    """The pieces with the special tokens under BERT's names, the missing ones at the end."""
-    made = list(pieces)
+    """Returns the pieces with BERT's special tokens, the missing ones added at the end."""
+    result = list(pieces)
     ids = {piece.text: i for i, piece in enumerate(pieces) if piece.kind is not Kind.NORMAL}
-    for ours, alias in _ALIASES:
-        kind = Kind.UNKNOWN if ours == "[UNK]" else Kind.CONTROL
-        special = Piece(ours, 0.0, kind)
-        if (found := ids.get(ours, ids.get(alias))) is None:
-            made.append(special)
+    for name, alias in _ALIASES:
+        kind = Kind.UNKNOWN if name == "[UNK]" else Kind.CONTROL
+        special = Piece(name, 0.0, kind)
+        if (found := ids.get(name, ids.get(alias))) is None:
+            result.append(special)
         else:
-            made[found] = special
-    return made
+            result[found] = special
+    return result
 
 
 def _normalizers(model: SentencePieceModel) -> Iterator[normalizers.Normalizer]:
@@ -163,21 +163,21 @@ def _normalizers(model: SentencePieceModel) -> Iterator[normalizers.Normalizer]:
         if not model.dummy_prefix:
             yield normalizers.Replace(Regex(rf"\A[ {SPACE}]+"), "")
     elif model.dummy_prefix:
-        # Before spaces too, where Metaspace puts none.
+        # Also before spaces, where Metaspace prepends none.
         yield normalizers.Prepend(" ")
 
 
-def _breaker(pieces: list[Piece]) -> pre_tokenizers.PreTokenizer:
-    """Cuts text that spells a piece which text never becomes, after its first character."""
+def _piece_splitter(pieces: list[Piece]) -> pre_tokenizers.PreTokenizer:
+    """Splits text that spells a control or byte piece after its first character."""
     hidden = [p.text for p in pieces if p.kind in (Kind.UNKNOWN, Kind.CONTROL)]
-    marks = [f"{re.escape(text[0])}(?={re.escape(text[1:])})" for text in hidden]
+    patterns = [f"{re.escape(text[0])}(?={re.escape(text[1:])})" for text in hidden]
     if any(piece.kind is Kind.BYTE for piece in pieces):
-        marks.append("<(?=0x[0-9A-F]{2}>)")
-    return pre_tokenizers.Split(Regex("|".join(marks)), "merged_with_previous")
+        patterns.append("<(?=0x[0-9A-F]{2}>)")
+    return pre_tokenizers.Split(Regex("|".join(patterns)), "merged_with_previous")
 
 
 def _unigram(model: SentencePieceModel, pieces: list[Piece]) -> models.Model:
-    # A symbol of the user's wins over every other way to cut the text (unigram_model.cc).
+    # User-defined symbols win over every other segmentation (unigram_model.cc).
     best = max((p.score for p in pieces if p.kind is Kind.NORMAL), default=0.0)
     scores = [len(p.text) * best - 0.1 if p.kind is Kind.USER_DEFINED else p.score for p in pieces]
     vocab = [(p.text, score) for p, score in zip(pieces, scores, strict=True)]
@@ -186,7 +186,7 @@ def _unigram(model: SentencePieceModel, pieces: list[Piece]) -> models.Model:
 
 
 def _bpe(model: SentencePieceModel, pieces: list[Piece]) -> models.Model:
-    """Every way to make a piece of two others is a merge, in the order of the pieces' scores."""
+    """Merges: every pair of pieces that forms another piece, ordered by the piece's score."""
     vocab = {piece.text: i for i, piece in enumerate(pieces)}
     normal = {p.text: p.score for p in pieces if p.kind is Kind.NORMAL}
     found = [

@@ -1,8 +1,8 @@
-"""Read the protobuf of a SentencePiece `.model`.
+"""Parser for the protobuf of a SentencePiece `.model`.
 
-The format is `sentencepiece_model.proto` of google/sentencepiece, whose numbers are repeated here.
-The class that its package generated from it cannot be used: it refuses every protobuf older than
-the one it was made with, and JAX, TensorFlow and Orbax have a say in that version too.
+The format is `sentencepiece_model.proto` of google/sentencepiece; its field numbers are used here.
+The package's generated class cannot be used: it requires at least the protobuf version it was
+generated with, and JAX, TensorFlow and Orbax constrain that version too.
 """
 
 import struct
@@ -15,7 +15,7 @@ from bert_jax.data_pipeline.errors import UserError
 
 
 class Kind(IntEnum):
-    """What a piece is for (SentencePiece.Type)."""
+    """The type of a piece (SentencePiece.Type)."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -27,7 +27,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Piece:
-    """One entry of the vocabulary; its id is its place."""
+    """One entry of the vocabulary; its id is its index."""
 
     text: str
     score: float
@@ -36,14 +36,14 @@ class Piece:
 
 @dataclass(frozen=True)
 class SentencePieceModel:
-    """What a `.model` says about turning text into ids.
+    """The parts of a `.model` that determine how text is encoded.
 
     Attributes:
         algorithm: "unigram" or "bpe".
         byte_fallback: an unknown character becomes its UTF-8 bytes, pieces such as <0xE2>.
         charsmap: the compiled character replacements of the normalizer; empty for none.
-        dummy_prefix: a space is put before the text.
-        collapse_spaces: spaces at both ends go, runs of them become one.
+        dummy_prefix: a space is prepended to the text.
+        collapse_spaces: spaces at both ends are removed, runs of spaces become one.
     """
 
     algorithm: str
@@ -55,10 +55,10 @@ class SentencePieceModel:
 
 
 def parse(data: bytes, name: str) -> SentencePieceModel:
-    """The bytes of a `.model`; `name` is for messages.
+    """Parses the bytes of a `.model`; `name` is for error messages.
 
     Raises:
-        UserError: not a SentencePiece model, or one with settings that cannot be carried over.
+        UserError: not a SentencePiece model, or one with unsupported settings.
     """
     trainer, normalizer = b"", b""
     pieces: list[Piece] = []
@@ -72,19 +72,19 @@ def parse(data: bytes, name: str) -> SentencePieceModel:
                 normalizer = value
         training, normalizing = dict(_fields(trainer)), dict(_fields(normalizer))
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, struct.error):
-        pieces = []  # some of it was no message of this kind
+        pieces = []  # not a message of this type
     if not pieces:
         raise UserError(f"{name}: not a SentencePiece model; pass the .model that spm_train wrote")
     algorithm = {1: "unigram", 2: "bpe"}.get(training.get(3, 1))
     if algorithm is None:
         raise UserError(f"{name}: a word or character model; pass a unigram or BPE model")
-    for refused, what in (
+    for unsupported, what in (
         (training.get(24, 0), "spaces at the end of pieces (treat_whitespace_as_suffix)"),
-        (not normalizing.get(5, 1), "spaces that stay spaces (escape_whitespaces=false)"),
-        (any(piece.kind is Kind.UNUSED for piece in pieces), "pieces that are marked unused"),
+        (not normalizing.get(5, 1), "unescaped spaces (escape_whitespaces=false)"),
+        (any(piece.kind is Kind.UNUSED for piece in pieces), "pieces of type UNUSED"),
     ):
-        if refused:
-            raise UserError(f"{name}: has {what}, which tokenizers cannot do; train it without")
+        if unsupported:
+            raise UserError(f"{name}: has {what}, unsupported by tokenizers; train a model without")
     return SentencePieceModel(
         algorithm,
         tuple(pieces),
@@ -102,7 +102,7 @@ def _piece(data: bytes) -> Piece:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """(field number, value) of a message: an integer, or the bytes of anything else."""
+    """Yields (field number, value) of a message: an integer, or the bytes of other types."""
     at = 0
     while at < len(data):
         key, at = _varint(data, at)
@@ -118,13 +118,13 @@ def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
         else:
             raise ValueError(f"wire type {wire} at byte {at}")
         if at + size > len(data):
-            raise ValueError(f"cut off at byte {len(data)}")
+            raise ValueError(f"truncated at byte {len(data)}")
         yield key >> 3, data[at : at + size]
         at += size
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """An integer and where it ends: seven bits a byte, the lowest first."""
+    """Returns a varint (7 bits per byte, lowest first) and the offset of its end."""
     value = shift = 0
     while True:
         byte = data[at]

@@ -1,7 +1,7 @@
-"""A tokenizer: loaded or trained, text to ids and back.
+"""Tokenizers: load, train, encode and decode.
 
-Every kind becomes a tokenizer.json of the `tokenizers` library, which alone encodes: see
-wordpiece.py and sentencepiece_model.py for how text is cut.
+Every kind is converted to a tokenizer.json of the `tokenizers` library, which does all encoding;
+wordpiece.py and sentencepiece_model.py describe how text is split.
 """
 
 import hashlib
@@ -28,31 +28,31 @@ from bert_jax.data_pipeline.tokenizer.json_file import (
 __all__ = ["SPECIAL_TOKENS", "Algorithm", "SpecialIds", "Tokenizer"]
 
 Algorithm = Literal["wordpiece", "unigram", "bpe"]
-_OTHER_KINDS = "a vocab.txt or a SentencePiece .model"
-_KINDS = f"a tokenizer.json, {_OTHER_KINDS}"
+_OTHER_FORMATS = "a vocab.txt or a SentencePiece .model"
+_FORMATS = f"a tokenizer.json, {_OTHER_FORMATS}"
 # ALBERT's lists (create_pretraining_data.py, _is_start_piece_sp).
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz")
 _PUNCTUATION = frozenset('!"#$%&"()*+,-./:;?@[\\]^_`{|}~€£')
 
 
 class Tokenizer:
-    """A tokenizer.json, what it says about itself, and text to ids.
+    """A tokenizer.json with its properties; encodes text and decodes ids.
 
     Attributes:
-        json: the bytes of tokenizer.json; the store and the exported model carry exactly these.
-        digest: their sha256.
+        json: the bytes of tokenizer.json; the store and the exported model contain the same bytes.
+        digest: sha256 of `json`.
         vocab_size: number of ids.
         special: ids of the five special tokens.
     """
 
     def __init__(self, data: bytes, *, name: str = "tokenizer.json") -> None:
-        """Read the bytes of a tokenizer.json; `name` is for messages.
+        """Parses the bytes of a tokenizer.json; `name` is for error messages.
 
         Raises:
             UserError: not a tokenizer.json, ids with gaps, or a special token missing.
         """
-        pass_what = f"pass one written by the tokenizers library, {_OTHER_KINDS}"
-        with library_errors(f"{name}: not a tokenizer.json", pass_what):
+        remedy = f"pass one written by the tokenizers library, {_OTHER_FORMATS}"
+        with library_errors(f"{name}: not a tokenizer.json", remedy):
             self._encoder = tokenizers.Tokenizer.from_str(data.decode("utf-8"))
         self._name = name
         self.json = data
@@ -62,33 +62,32 @@ class Tokenizer:
         self.special = special_ids(vocab, name)
         if max(vocab.values()) != self.vocab_size - 1:
             raise UserError(f"{name}: ids must run from 0 to {self.vocab_size - 1} without gaps")
-        # A text that speaks of "[MASK]" must not hold the special id; this setting lives in
-        # memory only, so the saved file still turns "[MASK]" into the id for whoever fills masks.
+        # "[MASK]" in a text must not become the special id. This setting is not saved, so the saved
+        # file still maps "[MASK]" to the id, which fill-mask users need.
         self._encoder.encode_special_tokens = True
         self._encoder.no_truncation()
         self._encoder.no_padding()
 
     @classmethod
     def load(cls, path: Path | str, *, lowercase: bool | None = None) -> "Tokenizer":
-        """Read a tokenizer.json, a SentencePiece model or a vocab.txt (id = line number).
+        """Loads a tokenizer.json, a SentencePiece model or a vocab.txt (id = line number).
 
         Args:
-            path: the file; a name ending in .json is a tokenizer.json, one ending in .model a
-                SentencePiece model, whose ids stay as they are (special tokens that it lacks are
-                added at the end).
-            lowercase: for a vocab.txt, whether text is lower-cased and stripped of accents.
-                None asks the vocabulary: cased if any entry has a capital letter.
+            path: a .json file is a tokenizer.json, a .model file a SentencePiece model, which keeps
+                its ids (missing special tokens are added at the end), any other a vocab.txt.
+            lowercase: for a vocab.txt, whether text is lowercased and accents are stripped. None
+                infers it: cased if any entry has an uppercase letter.
 
         Raises:
-            UserError: no such file, not UTF-8, entries repeated, a special token missing,
-                `lowercase` against what the entries show, or a .model that cannot be carried over.
+            UserError: no such file, not UTF-8, repeated entries, a missing special token,
+                `lowercase` contradicts the entries, or a .model that cannot be converted.
         """
         path = Path(path)
         try:
             data = path.read_bytes()
         except OSError as error:
             raise UserError(
-                f"{path}: cannot read the vocabulary ({error.strerror}); pass {_KINDS}"
+                f"{path}: cannot read the vocabulary ({error.strerror}); pass {_FORMATS}"
             ) from None
         if path.suffix == ".model":
             from bert_jax.data_pipeline.tokenizer.sentencepiece_model import convert
@@ -97,7 +96,7 @@ class Tokenizer:
         try:
             text = data.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise UserError(f"{path}: not UTF-8 at byte {error.start}; pass {_KINDS}") from None
+            raise UserError(f"{path}: not UTF-8 at byte {error.start}; pass {_FORMATS}") from None
         if path.suffix == ".json":
             return cls(data, name=str(path))
         entries = [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
@@ -107,7 +106,7 @@ class Tokenizer:
     def from_vocab(
         cls, entries: Sequence[str], *, lowercase: bool | None = None, name: str = "vocabulary"
     ) -> "Tokenizer":
-        """A WordPiece tokenizer over these entries; see `wordpiece.from_entries`."""
+        """Returns a WordPiece tokenizer with these entries; see `wordpiece.from_entries`."""
         return cls(wordpiece.from_entries(entries, lowercase=lowercase, name=name), name=name)
 
     @classmethod
@@ -119,18 +118,18 @@ class Tokenizer:
         model: Algorithm = "wordpiece",
         lowercase: bool = True,
     ) -> "Tokenizer":
-        """Train a vocabulary. The same texts give the same bytes, in every process.
+        """Trains a vocabulary. The same texts give the same bytes in every process.
 
         Args:
             texts: cleaned text, any number of lines each; read once.
-            vocab_size: entries wanted, specials included. SentencePiece gives exactly so many,
-                WordPiece fewer where the text gives no more.
+            vocab_size: number of entries, special tokens included. SentencePiece returns exactly
+                this number, WordPiece fewer if the text does not yield more.
             model: "wordpiece", or SentencePiece's "unigram" or "bpe".
-            lowercase: train on lower-cased text and encode the same way. WordPiece strips accents
-                too, as BERT does; SentencePiece folds case and keeps them.
+            lowercase: train on lowercased text and encode the same way. WordPiece also strips
+                accents, as BERT does; SentencePiece folds case and keeps accents.
 
         Raises:
-            UserError: no text, or a vocabulary too small or too large for it.
+            UserError: no text, or vocab_size too small or too large for it.
         """
         if model == "wordpiece":
             return cls(wordpiece.train(texts, vocab_size, lowercase=lowercase))
@@ -141,69 +140,69 @@ class Tokenizer:
 
     @cached_property
     def word_starts(self) -> np.ndarray:
-        """Which ids begin a word, bool [vocab_size], read-only; special tokens do.
+        """Whether each id begins a word, bool [vocab_size], read-only; True for special tokens.
 
-        WordPiece: entries without the "##". SentencePiece: ALBERT's rule, which is a leading "▁",
+        WordPiece: entries without "##". SentencePiece: ALBERT's rule, that is, a leading "▁",
         punctuation, and every piece with a character that is neither an English letter nor
         punctuation ("we always treat them as a whole piece"): digits, accented letters, Chinese.
 
         Raises:
-            UserError: a tokenizer.json that marks words in another way.
+            UserError: the tokenizer.json marks words in another way.
         """
         spec = json.loads(self.json)
         entries = [self.token(i) for i in range(self.vocab_size)]
-        prefix, kind = spec["model"].get("continuing_subword_prefix"), spec["model"].get("type")
-        if kind == "WordPiece" and prefix:
+        prefix, model = spec["model"].get("continuing_subword_prefix"), spec["model"].get("type")
+        if model == "WordPiece" and prefix:
             starts = [not entry.startswith(prefix) for entry in entries]
         elif (space := _metaspace(spec.get("pre_tokenizer"))) is not None:
             starts = [_starts_word(entry, space) for entry in entries]
         else:
             raise UserError(
-                f"this tokenizer.json ({kind}) does not say where words begin; "
+                f"this tokenizer.json ({model}) does not mark where words begin; "
                 "use masking=token, or a WordPiece or SentencePiece tokenizer"
             )
-        made = np.array(starts, bool)
-        made[list(self.special)] = True
-        made.flags.writeable = False
-        return made
+        result = np.array(starts, bool)
+        result[list(self.special)] = True
+        result.flags.writeable = False
+        return result
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Ids of each text, [n] uint32, without special tokens; empty where nothing is left."""
-        with self._telling():
+        """Returns the ids of each text, uint32 [n], without special tokens; may be empty."""
+        with self._errors():
             encodings = self._encoder.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, np.uint32) for encoding in encodings]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of these ids, special tokens shown."""
-        with self._telling():
+        """Returns the text of these ids, special tokens included."""
+        with self._errors():
             return self._encoder.decode([int(i) for i in ids], skip_special_tokens=False)
 
     def token(self, index: int) -> str:
-        """The vocabulary entry of one id.
+        """Returns the vocabulary entry of an id.
 
         Raises:
             IndexError: no such id.
         """
         entry = self._encoder.id_to_token(int(index))
         if entry is None:
-            raise IndexError(f"id {index} lies beyond the vocabulary of {self.vocab_size}")
+            raise IndexError(f"id {index} is outside the vocabulary of {self.vocab_size}")
         return entry
 
-    def _telling(self) -> AbstractContextManager[None]:
-        what = f"{self._name}: the tokenizers library gave up on it"
-        return library_errors(what, "mend it, or take another tokenizer")
+    def _errors(self) -> AbstractContextManager[None]:
+        what = f"{self._name}: the tokenizers library failed"
+        return library_errors(what, "fix the file or use another tokenizer")
 
     def save(self, path: Path | str) -> None:
-        """Write tokenizer.json: exactly the bytes that `digest` speaks of.
+        """Writes tokenizer.json: exactly the bytes of `json`.
 
         Raises:
-            OSError: the disk is full or refuses; an older file is untouched.
+            OSError: the disk is full or rejects the write; an existing file is unchanged.
         """
         atomic.write_bytes(path, self.json)
 
 
 def _metaspace(spec: dict[str, Any] | None) -> str | None:
-    """What stands for a space, from the pre-tokenizer of a tokenizer.json; None without one."""
+    """Returns the character that replaces spaces in a Metaspace pre-tokenizer, or None."""
     steps = (spec or {}).get("pretokenizers", [spec or {}])
     return next((s.get("replacement") for s in steps if s.get("type") == "Metaspace"), None)
 

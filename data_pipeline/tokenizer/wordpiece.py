@@ -1,8 +1,8 @@
-"""WordPiece: trained, or from the entries of a vocab.txt; both give a tokenizer.json.
+"""WordPiece: trained, or from the entries of a vocab.txt; both produce a tokenizer.json.
 
-Text to ids is google-research/bert `tokenization.py` (BasicTokenizer, then greedy longest match
-first). Words above 100 characters become [UNK], as in the first release and in `transformers`
-(the last commit of that repository has 200).
+Encodes like google-research/bert `tokenization.py` (BasicTokenizer, then greedy longest match
+first). Words longer than 100 characters become [UNK], as in its first release and in `transformers`
+(its last commit has 200).
 """
 
 import tempfile
@@ -18,30 +18,29 @@ from bert_jax.data_pipeline.tokenizer.json_file import SPECIAL_TOKENS, special_i
 
 PREFIX = "##"
 LONGEST_WORD = 100
-ALPHABET_LIMIT = 1000  # characters kept by `train`, most frequent first
+ALPHABET_LIMIT = 1000  # characters that `train` retains, most frequent first
 
 
 def from_entries(entries: Sequence[str], *, lowercase: bool | None, name: str) -> bytes:
-    """The tokenizer.json of a vocabulary, id = index.
+    """Returns the tokenizer.json of a vocabulary, id = index.
 
     Args:
-        lowercase: whether text is lower-cased and stripped of accents. None asks the vocabulary:
-            cased if any entry has a capital letter.
-        name: for messages.
+        lowercase: whether text is lowercased and accents are stripped. None infers it: cased if any
+            entry has an uppercase letter.
+        name: for error messages.
 
     Raises:
-        UserError: entries repeated, a special token missing, or `lowercase` against what the
-            entries show.
+        UserError: repeated entries, a missing special token, or `lowercase` contradicts entries.
     """
-    if not isinstance(lowercase, bool | None):  # from the tokenizer_config.json of others
-        raise UserError(f"{name}: do_lower_case is {lowercase!r}, needs true or false")
+    if not isinstance(lowercase, bool | None):  # read from a third-party tokenizer_config.json
+        raise UserError(f"{name}: do_lower_case is {lowercase!r}, must be true or false")
     vocab = {entry: i for i, entry in enumerate(entries)}
     if len(vocab) != len(entries):
         entry, count = Counter(entries).most_common(1)[0]
         first = entries.index(entry)
         second = entries.index(entry, first + 1)
         raise UserError(
-            f"{name}: {entry!r} stands on lines {first + 1} and {second + 1}"
+            f"{name}: {entry!r} occurs on lines {first + 1} and {second + 1}"
             f"{' and others' if count > 2 else ''}; remove the repeated entries"
         )
     special_ids(vocab, name)
@@ -57,20 +56,21 @@ def from_entries(entries: Sequence[str], *, lowercase: bool | None, name: str) -
 
 
 def train(texts: Iterable[str], vocab_size: int, *, lowercase: bool) -> bytes:
-    """The tokenizer.json of at most `vocab_size` entries, merged by pair counts.
+    """Trains a tokenizer.json of at most `vocab_size` entries, merged by pair counts.
 
-    The same texts give the same bytes, in every process. `tokenizers` alone does not: it
-    numbers the "##" characters in hash order, and merges of equal count are taken in the
-    order of those numbers. Here the alphabet is counted first and handed over in a fixed
-    order. Texts are read once; a temporary file holds them between the two passes.
+    The same texts give the same bytes in every process. `tokenizers` alone does not ensure that: it
+    numbers the "##" characters in hash order, and that order breaks ties between merges of equal
+    count. So the alphabet is counted first and passed in a fixed order. Texts are read once; a
+    temporary file stores them between the two passes.
 
     Args:
         texts: cleaned text, any number of lines each.
-        vocab_size: entries wanted, specials included; fewer if the text gives no more.
-        lowercase: train on lower-cased text without accents, and encode the same way.
+        vocab_size: number of entries, special tokens included; fewer if the text does not yield
+            more.
+        lowercase: train on lowercased text without accents, and encode the same way.
 
     Raises:
-        UserError: no text, or a vocabulary too small for the alphabet.
+        UserError: no text, or vocab_size too small for the alphabet.
     """
     with tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n") as spool:
         alphabet = _spool(texts, spool, _normalizer(lowercase))
@@ -80,7 +80,7 @@ def train(texts: Iterable[str], vocab_size: int, *, lowercase: bool) -> bytes:
         if vocab_size < smallest:
             raise UserError(
                 f"vocabulary of {vocab_size} entries: this text needs at least {smallest} "
-                "(every character, inside and at the start of words); ask for more"
+                "(every character, inside and at the start of words); request more"
             )
         entries = _merge(spool, vocab_size, alphabet)
     return _convert({entry: i for i, entry in enumerate(entries)}, lowercase)
@@ -108,7 +108,7 @@ def _normalizer(lowercase: bool) -> normalizers.Normalizer:
 
 
 def _spool(texts: Iterable[str], spool: TextIO, normalizer: normalizers.Normalizer) -> list[str]:
-    """Write normalized text to `spool`; returns its alphabet, most frequent first."""
+    """Writes normalized text to `spool`; returns its alphabet, most frequent first."""
     counts: Counter[str] = Counter()
     for text in texts:
         normalized = normalizer.normalize_str(text)
@@ -119,12 +119,12 @@ def _spool(texts: Iterable[str], spool: TextIO, normalizer: normalizers.Normaliz
 
 
 def _merge(spool: TextIO, vocab_size: int, alphabet: Sequence[str]) -> list[str]:
-    """Entries: specials, characters, "##" characters, merges in the order they were found."""
+    """Returns the entries: special tokens, characters, "##" characters, merges in order."""
     characters = sorted(alphabet)
     entries = [*SPECIAL_TOKENS, *characters, *(PREFIX + c for c in characters)]
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
-        # As special tokens they are numbered in this order, before anything in hash order.
+        # Special tokens are numbered in this order, before all others, which are in hash order.
         special_tokens=entries,
         initial_alphabet=characters,
         limit_alphabet=len(characters),
