@@ -44,11 +44,11 @@ def test_a_shipped_config_says_how_to_run_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", shipped())
-def test_a_recipe_names_what_is_other_than_in_its_source(name: str) -> None:
-    if load(name).compute.dtype == "float32":  # small ones, which reproduce nothing
+def test_a_recipe_lists_its_differences_from_its_source(name: str) -> None:
+    if load(name).compute.dtype == "float32":  # the small configs, which reproduce no publication
         return
-    said = shipped()[name].read_text(encoding="utf-8").split('"""')[1]
-    assert "bfloat16" in said.partition("Other than there")[2].partition("\n\n")[0]
+    text = shipped()[name].read_text(encoding="utf-8").split('"""')[1]
+    assert "bfloat16" in text.partition("Differences from")[2].partition("\n\n")[0]
 
 
 def test_a_config_survives_its_json() -> None:

@@ -60,7 +60,7 @@ LINES = [
 @pytest.mark.parametrize("line", LINES, ids=[line[:30] for line in LINES])
 def test_a_line_that_is_no_article_is_named(tmp_path: Path, line: str) -> None:
     (tmp_path / "wiki_00").write_text(f"{GOOD}\n{line}\n")
-    with pytest.raises(UserError, match="wiki_00: line 9 is no JSON object") as caught:
+    with pytest.raises(UserError, match="wiki_00: line 9 is not a JSON object") as caught:
         made(f"wikiextractor:{tmp_path}/wiki_00", tmp_path)
     assert len(str(caught.value)) < 1000
 
