@@ -138,7 +138,7 @@ def test_a_shard_of_other_text_under_this_name_is_built_again(
     shutil.rmtree(one)
     shutil.copytree(other, one)
     made(text, tmp_path / "store")
-    assert "made from other text" in capsys.readouterr().err
+    assert "built from other text" in capsys.readouterr().err
     made(text, tmp_path / "clean")
     assert bytes_of(tmp_path / "store") == bytes_of(tmp_path / "clean")
 
@@ -181,7 +181,7 @@ def test_a_working_folder_of_others_is_refused_untouched(
     else:
         work.write_text("a file")
     before = bytes_of(tmp_path)
-    with pytest.raises(UserError, match=r"\.store\.building: .* not known to be ours"):
+    with pytest.raises(UserError, match=r"\.store\.building: .* was not created by bert-jax"):
         made(text, tmp_path / "store")
     assert bytes_of(tmp_path) == before
 
@@ -205,7 +205,7 @@ def test_an_out_of_others_is_refused_untouched(
 ) -> None:
     put(tmp_path / "store")
     before, names = bytes_of(tmp_path), sorted(os.listdir(tmp_path))
-    with pytest.raises(UserError, match="exists and is no token store"):
+    with pytest.raises(UserError, match="exists and is not a token store"):
         made(text, tmp_path / "store")
     assert bytes_of(tmp_path) == before
     assert sorted(os.listdir(tmp_path)) == names

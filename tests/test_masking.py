@@ -126,7 +126,7 @@ def test_no_more_predictions_than_candidates():
         ({"max_predictions": 0}, "at least 1"),
         ({"rate": 1.2}, "rate 1.2"),
         ({"mask_share": -0.1}, "mask_share -0.1"),
-        ({"mask_share": 0.8, "random_share": 0.3}, "exceed 1"),
+        ({"mask_share": 0.8, "random_share": 0.3}, "exceeds 1"),
         ({"mode": "tokens"}, '"tokens" is not one of'),
     ],
 )

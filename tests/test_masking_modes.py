@@ -302,7 +302,7 @@ def test_roberta_replaces_as_published_and_draws_no_special_but_mask():
 
 
 def test_roberta_needs_to_know_the_specials():
-    with pytest.raises(ValueError, match="needs the special ids"):
+    with pytest.raises(ValueError, match="needs not_drawn, the special ids"):
         MaskingSpec(20, "roberta").rule(4, VOCAB, 128)
 
 
@@ -383,7 +383,7 @@ def test_spec_refuses_wrong_values(wrong, message):
 @pytest.mark.parametrize("mode", ["whole_word", "ngram", "span"])
 @pytest.mark.parametrize("starts", [None, STARTS[:-1]])
 def test_word_starts_are_needed(mode, starts):
-    with pytest.raises(ValueError, match=f"{mode} needs word_starts, one bool per id of 60"):
+    with pytest.raises(ValueError, match=f"{mode} needs word_starts: 60 bools"):
         MaskingSpec(20, mode).rule(4, VOCAB, 128, word_starts=starts)
 
 

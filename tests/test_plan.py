@@ -324,12 +324,12 @@ def test_packing_changes_rows_and_nothing_else(pairing):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"row_tokens": 31}, "row_tokens 31 is shorter"),
+        ({"row_tokens": 31}, "row_tokens 31 is below seq_length"),
         ({"examples_per_row": 0}, "examples_per_row is 0"),
         ({"dupe_factor": -1}, "dupe_factor -1"),
     ],
 )
-def test_a_spec_that_cannot_be_meant_is_refused(wrong, message):
+def test_an_invalid_spec_is_rejected(wrong, message):
     with pytest.raises(UserError, match=message):
         PlanSpec(32, **wrong)
 

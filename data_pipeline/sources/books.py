@@ -23,7 +23,7 @@ from bert_jax.data_pipeline.sources.reading import cut, lines
 from bert_jax.data_pipeline.text.clean import Rule, replace, unwrap
 
 MARKUP = True
-CUT_BECAUSE = "no chapter headings, or an extremely long chapter"
+CUT_BECAUSE = "no chapter headings, or a chapter of enormous length"
 CUT_REMEDY = "write '# ' before each chapter's title"
 _ENORMOUS = 10  # times document_lines, for a chapter
 _WHOLE = 2  # times document_lines: a text without headings up to this length is one document
