@@ -86,7 +86,7 @@ class Lengths:
         return float(self.counts @ np.arange(len(self.counts)) / max(self.total, 1))
 
     def quantile(self, share: float) -> int:
-        """Returns the smallest length not exceeded by at least this share of all; 0 if empty."""
+        """Returns the smallest length that at least this share do not exceed; 0 if empty."""
         if not self.total:
             return 0
         return int(np.searchsorted(np.cumsum(self.counts), max(share * self.total, 1)))

@@ -114,7 +114,7 @@ def build_store(
                 sources,
                 tokenizer,
                 work / "store",
-                left_out=[there.entry() for there in found],
+                left_out=[result.entry() for result in found],
                 held_out_share=held_out_share,
                 build_digest=digest,
             )
@@ -152,7 +152,7 @@ def train_tokenizer(
     """
     _check(sources, 0.0)
     found = _find(sources, Console(stderr=True), progress)
-    files = [(s, path) for s, there in zip(sources, found, strict=True) for path in there.files]
+    files = [(s, path) for s, result in zip(sources, found, strict=True) for path in result.files]
     size = sum(path.stat().st_size for _, path in files)
     if most_bytes is None:
         most_bytes = 1 << (30 if model == "wordpiece" else 28)
@@ -203,10 +203,10 @@ def _plan(
     """Returns the units of all sources, in order; each shard is named by the hash of its inputs."""
     versions = [splitter(), importlib.metadata.version("tokenizers")]
     jobs = []
-    for spec, there in zip(sources, found, strict=True):
+    for spec, result in zip(sources, found, strict=True):
         with ThreadPoolExecutor() as pool:  # hashing releases the GIL
-            hashes = pool.map(functools.partial(_check_and_hash, spec), there.files)
-            hashed = dict(zip(there.files, hashes, strict=True))
+            hashes = pool.map(functools.partial(_check_and_hash, spec), result.files)
+            hashed = dict(zip(result.files, hashes, strict=True))
         base = spec.path if spec.path.is_dir() else spec.path.parent
         settings = [spec.kind, spec.name, spec.language, spec.document_lines]
         for group in _groups({path: size for path, (_, size) in hashed.items()}):

@@ -17,19 +17,19 @@ def print_found(
     console: Console, sources: Sequence[SourceSpec], found: Sequence[Found], progress: bool
 ) -> None:
     """Prints the number of files of each source (if `progress`) and always the files left out."""
-    for spec, there in zip(sources, found, strict=True):
+    for spec, result in zip(sources, found, strict=True):
         if progress:
-            count = f"{len(there.files):,} file{'s' * (len(there.files) != 1)}"
+            count = f"{len(result.files):,} file{'s' * (len(result.files) != 1)}"
             console.print(escape(f"{spec.name}: {count} read as {spec.kind}"), soft_wrap=True)
-        for line in told(there.entry()):
+        for line in told(result.entry()):
             text = escape(f"{spec.name}: left out: {line}")
             console.print(f"[bold yellow]warning:[/] {text}", soft_wrap=True)
 
 
 def check_found(sources: Sequence[SourceSpec], found: Sequence[Found]) -> None:
     """Raises UserError for the first source that leaves out anything in its folder."""
-    for spec, there in zip(sources, found, strict=True):
-        if lines := told(there.entry()):
+    for spec, result in zip(sources, found, strict=True):
+        if lines := told(result.entry()):
             raise UserError(
                 f"--strict: source {spec.name!r} leaves out {'; '.join(lines)}; "
                 "move these files away, or build without --strict"
