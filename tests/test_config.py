@@ -20,7 +20,7 @@ REGENERATE = "python tests/test_config.py"
 
 
 def golden_text(name: str) -> str:
-    """A shipped config, one line a value."""
+    """A shipped config, one line per value."""
     values = flatten(to_dict(load(name)))
     return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
 
@@ -210,7 +210,7 @@ def test_a_run_without_the_newer_keys_had_these_values() -> None:
 
 
 def test_only_newer_keys_have_defaults_and_base_has_them_too() -> None:
-    """A default is no way to leave a key out of a config file."""
+    """A default does not make a key optional in a config file."""
 
     def defaults(cls: type, where: str) -> dict:
         found = {}
@@ -254,7 +254,7 @@ def test_whole_numbers_pass_for_floats() -> None:
 
 
 def write(path: Path, body: str) -> Path:
-    """A user's config file: the tiny one and a change to it."""
+    """A user's config file: the tiny config with a change."""
     path.write_text(
         "from configs import tiny\n\ndef get_config():\n"
         f"    config = tiny.get_config()\n    {body}\n    return config\n"

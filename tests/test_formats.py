@@ -1,4 +1,4 @@
-"""Files that hold no text are refused with what to do, whatever they are called."""
+"""Files without text are rejected with a remedy, whatever their names."""
 
 import bz2
 import gzip
@@ -21,7 +21,7 @@ ZIP, OTHER = "unpack it", "docs/data.md, Other formats"
 
 
 def reading(kind: str, path: Path) -> None:
-    """Everything a build does with a source, from its name to its last document."""
+    """Runs all of a build's reading of a source, from parsing to the last document."""
     spec = parse_source(f"{kind}:{path}")
     for file in find(spec).files:
         check(spec, file)

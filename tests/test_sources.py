@@ -1,4 +1,4 @@
-"""Readers: the documents of each kind of source, and one clear line for bad input."""
+"""Source readers: the documents of each kind of source, and one-line errors for bad input."""
 
 import bz2
 import gzip
@@ -29,12 +29,12 @@ C
 
 
 def documents(text: str) -> list[Document]:
-    """All documents of the source that `text` names."""
+    """Reads all documents of a source given as on the command line."""
     spec = parse_source(text)
     return [document for path in units(spec) for document in read(spec, path)]
 
 
-# What a source is called -------------------------------------------------------------------------
+# Parsing and finding -----------------------------------------------------------------------------
 
 
 def test_a_source_is_parsed_with_its_options() -> None:
@@ -94,7 +94,7 @@ Written = Callable[..., list[Document]]
 
 @pytest.fixture
 def written(tmp_path: Path) -> Written:
-    """Write one file and read it as a source of its own."""
+    """Writes one file and reads it as a source."""
 
     def write(kind: str, name: str, data: str | bytes, options: str = "") -> list[Document]:
         data = data.encode() if isinstance(data, str) else data
@@ -243,7 +243,7 @@ PROSE = (
 
 
 def book(between: str, headings: list[str], paragraphs: int = 8) -> str:
-    """Chapters with headings of their own, of paragraphs with `between` between them."""
+    """A book of chapters with headings, and paragraphs joined by `between`."""
     chapters = [[heading, *PROSE * (paragraphs // 2)] for heading in headings]
     return between.join(line for chapter in chapters for line in chapter) + between
 
