@@ -1,4 +1,4 @@
-"""What `bert-jax demo` trains: a small BERT for two CPU cores and a few minutes.
+"""A small BERT that `bert-jax demo` trains on two CPU cores in a few minutes.
 
     bert-jax demo
 
@@ -15,7 +15,7 @@ def get_config() -> ConfigDict:
     config.log_every_steps = 25
     config.model.vocab_size = 8192
     config.model.max_position_embeddings = 128
-    config.model.initializer_range = 0.08  # 1/sqrt(width); with 0.02 it starts far more slowly
+    config.model.initializer_range = 0.08  # 1/sqrt(width); 0.02 learns far more slowly at first
     config.model.hidden_dropout_prob = 0.0
     config.model.attention_probs_dropout_prob = 0.0
     config.phases[0].steps = 1500

@@ -2,12 +2,12 @@
 
     bert-jax pretrain --config=large --config.data.store=STORE --workdir=RUN
 
-336,226,108 parameters with both heads, as transformers' BertForPreTraining counts them (checked by
-a test). The training values are the paper's (Devlin et al. 2018, appendix A.2) at sequence length
+336,226,108 parameters with both heads, as in transformers' BertForPreTraining (checked by a test).
+The training hyperparameters are the paper's (Devlin et al. 2018, appendix A.2) at sequence length
 128. Not measured here.
 
-Other than there: as in `base`, activations in bfloat16 among it; the lengths of the paper are those
-of `wiki_books_large`.
+Differences from the release: as in `base`, including bfloat16 activations. For the paper's sequence
+lengths see `wiki_books_large`.
 """
 
 from ml_collections import ConfigDict

@@ -7,24 +7,23 @@ r"""BERT-large in 8,599 steps with LAMB: batch 65,536 at length 128, then 32,768
 You et al. 2019 (arXiv 1904.00962). Published: 76.19 minutes on 1,024 TPUv3 chips, SQuAD 1.1 F1
 90.584 (v1, table 1); not measured here.
 
-Sure (abstract and table 1): the batches, and 8,599 steps in all. Quoted from memory: 7,037 of them
-in the first phase and 1,562 in the second (nine and one tenth of the examples of a million steps
-of 512); the second warms up again from zero; learning rates go with the square root of the batch
-and the share of steps for the warmup with the batch, from 5e-3 and a fifth at 32,768. That rule
-gives 7.07e-3 and two fifths for the first phase; it may not be what the authors used there. Nor is
-it known here whether their moments went from one phase to the next: both start from zero, as in
-google-research/bert, whose program reads parameters only. `large_lamb_64k_nvidia` is a schedule
-whose every value is published.
+Confirmed (abstract and table 1): the batch sizes, and 8,599 steps in total. Quoted from memory:
+7,037 steps in the first phase and 1,562 in the second (nine tenths and one tenth of the examples of
+a million steps at batch 512); the second phase warms up again from zero; the learning rate scales
+with the square root of the batch size, and the warmup fraction with the batch size, from 5e-3 and
+1/5 at 32,768. That rule gives 7.07e-3 and 2/5 for the first phase; the authors may have used other
+values. Whether their moments carried over between phases is not known; here they start from zero,
+as in google-research/bert, which restores only parameters. For a schedule with every value
+published see `large_lamb_64k_nvidia`.
 
-Other than there: activations between layers are bfloat16; what they were there is not known here.
-LAMB is the variant of most implementations (`bert_jax/training/lamb.py`), which the paper's need
-not be.
-And as in `base`: new pairs and masks in every epoch, random second sentences of the same source,
-losses over the whole batch.
+Differences from the paper: activations between layers are bfloat16 (the paper's dtype is not
+known). LAMB is the variant of most implementations (`bert_jax/training/lamb.py`), which may differ
+from the paper's. As in `base`, pairs and masks are new in every epoch, random second sentences come
+from the same source, and losses are means over the global batch.
 
-micro_batches: at a time 16 rows of 128 tokens, or 2 of 512, on each of 128 devices of 16 GB
-(v5e-128), twice that on 64 of 32 GB (v4-128). An estimate from XLA's memory analysis on a CPU, not
-tried on either.
+micro_batches: 16 rows of 128 tokens or 2 of 512 at a time on each of 128 devices with 16 GB
+(v5e-128), twice that on 64 with 32 GB (v4-128). Estimated from XLA's memory analysis on a CPU, not
+run on either.
 """
 
 from ml_collections import ConfigDict

@@ -4,20 +4,20 @@ r"""BERT-large with LAMB on NVIDIA's schedule: batch 65,536 at length 128, then 
         --tokenizer=vocab.txt --out=STORE
     bert-jax pretrain --config=large_lamb_64k_nvidia --config.data.store=STORE --workdir=RUN
 
-`scripts/configs/pretrain_config.sh` of BERT for PyTorch in NVIDIA's DeepLearningExamples: 7,038
-steps, learning rate 6e-3, warmup 2,000; then 1,563 steps, 4e-3, warmup 200; both rates fall with
-the square root of the steps left. The second phase keeps the moments and counts updates from zero.
+From `scripts/configs/pretrain_config.sh` of BERT for PyTorch in NVIDIA's DeepLearningExamples:
+7,038 steps, learning rate 6e-3, warmup 2,000; then 1,563 steps, 4e-3, warmup 200; both decay with
+the square root of the remaining steps. The second phase keeps the moments and resets the count.
 Published: SQuAD 1.1 F1 90.68 ± 0.16, final loss of both objectives 1.265 ± 0.023, 1.2 hours on 256
 A100-80GB (README); not measured here.
 
-Other than there: activations between layers are bfloat16, there float16 with a scaled loss; its
-scheduler counts updates from one, so that its rates are one step ahead; its pairs and masks are
-drawn once, before training; its vocabulary is padded to a multiple of 8; random second sentences
-come from a document of the same source here.
+Differences from NVIDIA's: activations between layers are bfloat16 (theirs: float16 with loss
+scaling); their scheduler counts updates from one, so their learning rates are one step ahead; their
+pairs and masks are drawn once, before training; their vocabulary is padded to a multiple of 8;
+random second sentences come from a document of the same source here.
 
-micro_batches: at a time 16 rows of 128 tokens, or 2 of 512, on each of 128 devices of 16 GB
-(v5e-128), twice that on 64 of 32 GB (v4-128). An estimate from XLA's memory analysis on a CPU, not
-tried on either.
+micro_batches: 16 rows of 128 tokens or 2 of 512 at a time on each of 128 devices with 16 GB
+(v5e-128), twice that on 64 with 32 GB (v4-128). Estimated from XLA's memory analysis on a CPU, not
+run on either.
 """
 
 from ml_collections import ConfigDict

@@ -1,28 +1,28 @@
-r"""BERT-base trained as RoBERTa: whole sentences up to length 512, no pairs, larger batches.
+r"""BERT-base trained as RoBERTa: full sentences up to length 512, no pairs, larger batches.
 
     bert-jax data build --source=wikiextractor:WIKI --source=books:BOOKS \
         --tokenizer=vocab.txt --out=STORE
     bert-jax pretrain --config=roberta_base --config.data.store=STORE --workdir=RUN
 
-Liu et al. 2019 in the values of fairseq's `examples/roberta/config/pretraining/base.yaml` and
-README: FULL-SENTENCES with the separators that `fairseq-preprocess` leaves; its masks, drawn anew
-in every epoch; its schedule and weight decay; Adam with b2 = 0.98 and no clipping, LayerNorm with
-eps 1e-5, batch 2048, 125,000 updates, learning rate 5e-4, warmup 10,000. Published on Wikipedia and
-books with full sentences (at batch 256): SQuAD 1.1/2.0 F1 90.4/79.1, MNLI-m 84.7, SST-2 92.5, RACE
-64.8 (table 2, quoted from memory). Not measured here.
+Liu et al. 2019 with the hyperparameters of fairseq's
+`examples/roberta/config/pretraining/base.yaml` and README: FULL-SENTENCES with the separators that
+`fairseq-preprocess` leaves; its dynamic masking; its schedule and weight decay; Adam with b2 = 0.98
+and no clipping, LayerNorm with eps 1e-5, batch 2048, 125,000 updates, learning rate 5e-4, warmup
+10,000. Published on Wikipedia and books with full sentences (at batch 256): SQuAD 1.1/2.0 F1
+90.4/79.1, MNLI-m 84.7, SST-2 92.5, RACE 64.8 (table 2, quoted from memory). Not measured here.
 
-Other than there: activations between layers are bfloat16, there the whole model is float16 with a
-scaled loss. A separator follows every sentence, there every line, whatever that was in RoBERTa's
-files. A sentence too long for a block is cut, there left out. Rows of any length make a batch,
-there those that one GPU sees at once are of about one length. First weights are cut at two
-deviations. The first token type is added to every token and a second one is never trained; there
-are none there. Positions begin at 0, there at 2. Any tokenizer of the store can be used (with its
-`model.vocab_size`), but not byte-level BPE. Exported, this is a `BertForMaskedLM`. The 160 GB of
-text of RoBERTa's longer runs are not to be had. eps is added after Adam's bias correction, there
-that depends on what is installed (`make_optimizer`).
+Differences from fairseq: activations between layers are bfloat16 (fairseq: the model is float16
+with loss scaling). A separator follows every sentence (fairseq: every line, which RoBERTa does not
+define). A sentence too long for a block is split (fairseq: dropped). A batch mixes rows of any
+length (fairseq: similar lengths on each GPU). Initial weights are truncated at two standard
+deviations. Token type 0 is added to every token and type 1 is never trained (fairseq: no token
+types). Positions start at 0 (fairseq: 2). Any tokenizer of the store works (with its
+`model.vocab_size`), but not byte-level BPE. The exported model is a `BertForMaskedLM`. The 160 GB
+of text of RoBERTa's longer runs are not available. eps is added after Adam's bias correction
+(fairseq: this depends on the installed packages, see `make_optimizer`).
 
-micro_batches: at a time 8 rows of 512 tokens on each of 16 devices of 16 GB (v5e-16). An estimate,
-not tried.
+micro_batches: 8 rows of 512 tokens at a time on each of 16 devices with 16 GB (v5e-16). An
+estimate, not run.
 """
 
 from ml_collections import ConfigDict

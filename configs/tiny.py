@@ -1,4 +1,4 @@
-"""A model of 2 layers, 128 wide, for trying things on any machine.
+"""A model with 2 layers and width 128, for quick experiments on any machine.
 
     bert-jax pretrain --config=tiny --config.data.store=STORE --workdir=RUN
 

@@ -8,16 +8,15 @@ Batch 256, 900,000 steps at length 128 and 100,000 at 512, one schedule over all
 rate 1e-4, warmup 10,000 (Devlin et al. 2018, appendix A.2). Published: GLUE test 79.6 (table 1), 4
 days on 16 TPU chips (appendix A.2); not measured here.
 
-At 512 an example has up to 77 predictions, which is what the original's rule round(0.15·512) gives;
-MLPerf and the TF models cut it to 76, NVIDIA's data leaves room for 80. The moments carry over, as
-in one run of one program; the scripts of google-research/bert, run once for each length, would
-start both moments and the schedule again.
+At 512 an example has up to 77 predictions, by the release's rule round(0.15·512); MLPerf and the TF
+models cap it at 76, NVIDIA's data has room for 80. The moments carry over, as in a single run; the
+scripts of google-research/bert, run once per length, would reset the moments and the schedule.
 
-Other than there, as in `base`: activations between layers are bfloat16, there float32
-(`--config.compute.dtype=float32`); pairs and masks are drawn anew in every epoch, there 10 fixed
-sets are written before (`--config.data.dupe_factor=10`); random second sentences come from a
-document of the same source, there from any (`--config.data.negative_pool=corpus`); losses are
-divided by the counts of the whole batch, there by those of each core, plus 1e-5.
+Differences from the release, as in `base`: activations between layers are bfloat16 (release:
+float32, `--config.compute.dtype=float32`); pairs and masks are drawn again in every epoch (release:
+10 fixed sets written in advance, `--config.data.dupe_factor=10`); random second sentences come from
+a document of the same source (release: of any, `--config.data.negative_pool=corpus`); losses are
+divided by the counts of the global batch (release: of each core, plus 1e-5).
 """
 
 from ml_collections import ConfigDict

@@ -8,7 +8,7 @@ The phases and the schedule of `wiki_books_base`: batch 256, 900,000 steps at le
 at 512, learning rate 1e-4, warmup 10,000 (Devlin et al. 2018, appendix A.2). Published: GLUE test
 82.1 (table 1), 4 days on 64 TPU chips (appendix A.2); not measured here.
 
-Other than there: as in `wiki_books_base`, activations in bfloat16 among it.
+Differences from the release: as in `wiki_books_base`, including bfloat16 activations.
 """
 
 from ml_collections import ConfigDict

@@ -30,7 +30,7 @@ DOCUMENTS = st.lists(SENTENCES.map(StoredDocument), min_size=1, max_size=6)
 
 
 def plain_losses(store: TokenStore, train: list, held_out: list) -> tuple[float, float]:
-    """Both, from the formulas, one token at a time."""
+    """Both losses, from the formulas, one token at a time."""
     counts = Counter(t for d in train for s in d.sentences for t in s)
     total = sum(counts.values())
     pairs = Counter(p for d in train for s in d.sentences for p in pairwise(s))

@@ -1,4 +1,4 @@
-"""The build: the same bytes whatever the workers, resumable, held out by raw text, honest."""
+"""The build: bytes independent of workers, resuming, the held-out split, counts, warnings."""
 
 import hashlib
 import json
@@ -42,7 +42,7 @@ def text(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shard a file."""
+    """One shard per file."""
     monkeypatch.setattr(build, "_UNIT_BYTES", 1)
 
 
@@ -62,7 +62,7 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def decoded(store: TokenStore, split: str) -> list[list[list[int]]]:
-    """Documents of a split as lists of sentences of ids."""
+    """The documents of a split as lists of sentences of ids."""
     arrays = getattr(store, split)
     ends = np.cumsum(arrays.sentence_lengths)
     sentences = [part.tolist() for part in np.split(arrays.tokens, ends[:-1])]
@@ -94,7 +94,7 @@ def test_the_manifest_counts_what_was_found_and_dropped(text: Path, tmp_path: Pa
 
 
 def test_sentences_that_tokenize_to_nothing_are_dropped(tmp_path: Path) -> None:
-    # U+E000 is private use: no letter, no mark, and BERT's clean_text removes it.
+    # U+E000 is private use: neither a letter nor punctuation; BERT's clean_text removes it.
     (tmp_path / "a.txt").write_text("One.\n\ue000\nTwo.\n\nThree.\n\nFour.\n\nFive.\n")
     store = made(f"lines:{tmp_path / 'a.txt'}", tmp_path / "store")
     assert store.manifest["sources"][0]["dropped"] == {"documents": 0, "sentences": 1}
@@ -166,7 +166,7 @@ def test_a_finished_store_is_reused_and_another_refused(
     (text / "0.txt").write_text("Changed.\n\nText.\n")
     with pytest.raises(UserError, match="other text, tokenizer or settings"):
         made(source, tmp_path / "store")
-    with pytest.raises(UserError, match="is no token store"):
+    with pytest.raises(UserError, match="is not a token store"):
         made(source, text)
 
 

@@ -1,4 +1,4 @@
-"""What an interrupted build left is checked before it is used; what others left is not touched."""
+"""Leftovers of an interrupted build are verified before reuse; foreign files are not touched."""
 
 import errno
 import json
@@ -30,7 +30,7 @@ FILES = 3
 
 @pytest.fixture
 def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Files of six documents; a shard a file."""
+    """Files of six documents; one shard per file."""
     monkeypatch.setattr(build, "_UNIT_BYTES", 1)
     folder = tmp_path / "text"
     folder.mkdir()
@@ -87,7 +87,7 @@ def empty(path: Path) -> None:
 
 
 def recount(summary: Path) -> None:
-    """Another number of dropped documents, which no array shows."""
+    """Changes the number of dropped documents, which no array records."""
     values = json.loads(summary.read_text())
     summary.write_text(json.dumps({**values, "dropped_documents": 7}))
 
@@ -138,7 +138,7 @@ def test_a_shard_of_other_text_under_this_name_is_built_again(
     shutil.rmtree(one)
     shutil.copytree(other, one)
     made(text, tmp_path / "store")
-    assert "made from other text" in capsys.readouterr().err
+    assert "built from other text" in capsys.readouterr().err
     made(text, tmp_path / "clean")
     assert bytes_of(tmp_path / "store") == bytes_of(tmp_path / "clean")
 
@@ -163,7 +163,7 @@ def test_sound_shards_are_used_whatever_the_clock_says(
     assert not interrupted.exists()
 
 
-# What is not ours --------------------------------------------------------------------------------
+# Foreign files -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["folder", "file", "link"])
@@ -181,7 +181,7 @@ def test_a_working_folder_of_others_is_refused_untouched(
     else:
         work.write_text("a file")
     before = bytes_of(tmp_path)
-    with pytest.raises(UserError, match=r"\.store\.building: .* not known to be ours"):
+    with pytest.raises(UserError, match=r"\.store\.building: .* was not created by bert-jax"):
         made(text, tmp_path / "store")
     assert bytes_of(tmp_path) == before
 
@@ -205,7 +205,7 @@ def test_an_out_of_others_is_refused_untouched(
 ) -> None:
     put(tmp_path / "store")
     before, names = bytes_of(tmp_path), sorted(os.listdir(tmp_path))
-    with pytest.raises(UserError, match="exists and is no token store"):
+    with pytest.raises(UserError, match="exists and is not a token store"):
         made(text, tmp_path / "store")
     assert bytes_of(tmp_path) == before
     assert sorted(os.listdir(tmp_path)) == names
@@ -308,7 +308,7 @@ sys.exit(cli.main(sys.argv[2:]))
 @pytest.mark.slow
 @pytest.mark.processes
 def test_a_build_that_the_system_refuses_to_write_resumes(text: Path, tmp_path: Path) -> None:
-    """A limit of the size of files, in a process of its own: the errors are the system's."""
+    """Runs with a file size limit in a separate process, for the operating system's own errors."""
     (text / "9.txt").write_text("\n\n".join(f"doc {c} {d}." for c in LETTERS for d in LETTERS))
     TOKENIZER.save(tmp_path / "tokenizer.json")
     words = [f"--source=lines:{text}", f"--tokenizer={tmp_path}/tokenizer.json", "--workers=2"]

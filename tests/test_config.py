@@ -20,7 +20,7 @@ REGENERATE = "python tests/test_config.py"
 
 
 def golden_text(name: str) -> str:
-    """A shipped config, one line a value."""
+    """A shipped config, one line per value."""
     values = flatten(to_dict(load(name)))
     return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
 
@@ -44,11 +44,11 @@ def test_a_shipped_config_says_how_to_run_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", shipped())
-def test_a_recipe_names_what_is_other_than_in_its_source(name: str) -> None:
-    if load(name).compute.dtype == "float32":  # small ones, which reproduce nothing
+def test_a_recipe_lists_its_differences_from_its_source(name: str) -> None:
+    if load(name).compute.dtype == "float32":  # the small configs, which reproduce no publication
         return
-    said = shipped()[name].read_text(encoding="utf-8").split('"""')[1]
-    assert "bfloat16" in said.partition("Other than there")[2].partition("\n\n")[0]
+    text = shipped()[name].read_text(encoding="utf-8").split('"""')[1]
+    assert "bfloat16" in text.partition("Differences from")[2].partition("\n\n")[0]
 
 
 def test_a_config_survives_its_json() -> None:
@@ -211,7 +211,7 @@ def test_a_run_without_the_newer_keys_had_these_values() -> None:
 
 
 def test_only_newer_keys_have_defaults_and_base_has_them_too() -> None:
-    """A default is no way to leave a key out of a config file."""
+    """A default does not make a key optional in a config file."""
 
     def defaults(cls: type, where: str) -> dict:
         found = {}
@@ -255,7 +255,7 @@ def test_whole_numbers_pass_for_floats() -> None:
 
 
 def write(path: Path, body: str) -> Path:
-    """A user's config file: the tiny one and a change to it."""
+    """A user's config file: the tiny config with a change."""
     path.write_text(
         "from configs import tiny\n\ndef get_config():\n"
         f"    config = tiny.get_config()\n    {body}\n    return config\n"

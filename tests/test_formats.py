@@ -1,4 +1,4 @@
-"""Files that hold no text are refused with what to do, whatever they are called."""
+"""Files without text are rejected with a remedy, whatever their names."""
 
 import bz2
 import gzip
@@ -21,7 +21,7 @@ ZIP, OTHER = "unpack it", "docs/data.md, Other formats"
 
 
 def reading(kind: str, path: Path) -> None:
-    """Everything a build does with a source, from its name to its last document."""
+    """Runs all of a build's reading of a source, from parsing to the last document."""
     spec = parse_source(f"{kind}:{path}")
     for file in find(spec).files:
         check(spec, file)
@@ -95,9 +95,9 @@ CONTENTS = {
     "rtf": (lambda: b"{\\rtf1\\ansi " + TEXT, "pandoc"),
     "7z": (lambda: b"7z\xbc\xaf\x27\x1c" + bytes(30), ZIP),
     "zstd": (lambda: b"\x28\xb5\x2f\xfd" + TEXT, "unzstd"),
-    "gzip": (lambda: gzip.compress(TEXT), "call it NAME.gz"),
-    "bzip2": (lambda: bz2.compress(TEXT), "call it NAME.bz2"),
-    "xz": (lambda: lzma.compress(TEXT), "call it NAME.xz"),
+    "gzip": (lambda: gzip.compress(TEXT), "rename it to NAME.gz"),
+    "bzip2": (lambda: bz2.compress(TEXT), "rename it to NAME.bz2"),
+    "xz": (lambda: lzma.compress(TEXT), "rename it to NAME.xz"),
     "UTF-16": (lambda: TEXT.decode().encode("utf-16"), "iconv -f UTF-16"),
     "UTF-16 without a mark": (lambda: TEXT.decode().encode("utf-16-be"), "iconv -f UTF-16"),
     "zeros": (lambda: bytes(1000), "leave it out"),
@@ -209,7 +209,7 @@ def test_a_vocabulary_is_not_trained_on_another_format_either(tmp_path: Path) ->
         ("book", "did you mean 'books'"),
         ("wikiextracter", "did you mean 'wikiextractor'"),
         ("Python", "did you mean 'python'"),
-        ("s3", "there are wikiextractor, books, lines, python"),
+        ("s3", "choose one of wikiextractor, books, lines, python"),
     ],
 )
 def test_kinds_that_do_not_exist(kind: str, what: str) -> None:
@@ -219,7 +219,9 @@ def test_kinds_that_do_not_exist(kind: str, what: str) -> None:
 
 
 def test_an_option_that_is_like_no_other_lists_them() -> None:
-    with pytest.raises(UserError, match="no option 'encoding'; there are name, lang, lines"):
+    with pytest.raises(
+        UserError, match="unknown option 'encoding'; choose one of name, lang, lines"
+    ):
         parse_source("books:/x,encoding=latin-1")
 
 

@@ -60,7 +60,7 @@ LINES = [
 @pytest.mark.parametrize("line", LINES, ids=[line[:30] for line in LINES])
 def test_a_line_that_is_no_article_is_named(tmp_path: Path, line: str) -> None:
     (tmp_path / "wiki_00").write_text(f"{GOOD}\n{line}\n")
-    with pytest.raises(UserError, match="wiki_00: line 9 is no JSON object") as caught:
+    with pytest.raises(UserError, match="wiki_00: line 9 is not a JSON object") as caught:
         made(f"wikiextractor:{tmp_path}/wiki_00", tmp_path)
     assert len(str(caught.value)) < 1000
 
@@ -225,7 +225,7 @@ def visits(tokens: list[int], weight: float, smoothing: float) -> np.ndarray:
 
 
 def test_a_rare_language_is_not_read_without_end() -> None:
-    with pytest.raises(UserError, match=r"language_smoothing 0: .* times an epoch"):
+    with pytest.raises(UserError, match=r"language_smoothing 0: .* times per epoch"):
         visits([1, 1_000_000], 1.0, 0.0)
     assert visits([1, 1_000_000], 10_000.0, 1.0).tolist() == [10_000.0, 10_000.0]
     for smoothing in (0.0, 0.7, 10.0):

@@ -1,4 +1,4 @@
-"""`data inspect` and `data batch`: counts against plain ones, decoded examples, what a step saw."""
+"""`data inspect` and `data batch`: counts, decoded examples, the batch of a training step."""
 
 import dataclasses
 import html
@@ -175,7 +175,7 @@ def overrides(config: Config) -> list[str]:
 
 
 class Reader(HTMLParser):
-    """Text and tags of a page; fails where tags do not nest."""
+    """Text and tags of a page; fails if tags do not nest."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)

@@ -1,4 +1,4 @@
-"""Nothing of a source's folder is left out without being counted and named."""
+"""Every file that a source leaves out is counted and named."""
 
 import bz2
 import gzip
@@ -121,7 +121,7 @@ def test_a_folder_that_cannot_be_read_is_named(
     (folder / "private").mkdir()
     scandir = os.scandir
 
-    def refused(path: Path) -> object:  # permissions mean nothing where the tests run as root
+    def refused(path: Path) -> object:  # root ignores permissions
         if Path(path).name == "private":
             raise PermissionError(13, "Permission denied")
         return scandir(path)
@@ -174,7 +174,7 @@ def test_the_command_line_has_strict(
     assert "lines: 1 file read as lines" in capsys.readouterr().err
 
 
-# What used to be left out ------------------------------------------------------------------------
+# Regressions -------------------------------------------------------------------------------------
 
 
 def test_links_are_followed_and_each_folder_is_read_once(folder: Path, tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_links_are_followed_and_each_folder_is_read_once(folder: Path, tmp_path:
     (far / "b.txt").write_text("B.")
     (far / "deep/c.txt").write_text("C.")
     (folder / "link").symlink_to(far)
-    (folder / "again").symlink_to(far / "deep")  # a folder that the other link leads to as well
+    (folder / "again").symlink_to(far / "deep")  # a folder that the other link also reaches
     (folder / "d.txt").symlink_to(far / "b.txt")
     there = found(folder)
     assert names(there, folder) == ["a.txt", "again/c.txt", "d.txt", "link/b.txt"]
@@ -218,7 +218,7 @@ def test_line_ends_of_every_system(tmp_path: Path, end: str) -> None:
 
 
 def test_the_standard_library_is_complete_by_itself() -> None:
-    """Tests and what is not Python are no part of such a source."""
+    """Tests and non-Python files do not belong to such a source."""
     assert found(parse_source("python").path, "python").left_out == {}
 
 
@@ -254,7 +254,7 @@ def test_stores_without_this_field_open_and_wrong_ones_are_refused(
         manifest["digest"] = manifest_digest(manifest)
         file.write_text(json.dumps(manifest))
 
-    write(None)  # as stores from before have it
+    write(None)  # as in older stores
     open_store(tmp_path / "store")
     for wrong in (3, [], {"x": 1}, {"x": {"count": -1, "first": []}}, {"x": {"first": [1]}}):
         write(wrong)
@@ -265,7 +265,7 @@ def test_stores_without_this_field_open_and_wrong_ones_are_refused(
 def test_what_is_left_out_does_not_make_another_store(folder: Path, tmp_path: Path) -> None:
     made(folder, tmp_path / "store")
     put_empty(folder)
-    made(folder, tmp_path / "store")  # the same text: opened, not refused
+    made(folder, tmp_path / "store")  # the same text: opened, not rejected
 
 
 def test_workers_make_the_same_bytes(

@@ -1,4 +1,4 @@
-"""Token masking against the plain port of the original, and its shares against their formulas."""
+"""Token masking against a plain port of the original, and its rates against their formulas."""
 
 import math
 
@@ -17,7 +17,7 @@ SIGMAS = 4.4
 
 
 def masked(ids, spec, key, vocab_size=VOCAB):
-    """(masked ids, positions, labels) of one example that stands alone."""
+    """Returns (masked ids, positions, labels) of a row with one example."""
     ids = np.array(ids, np.int32)
     places = np.flatnonzero((ids != CLS) & (ids != SEP)).astype(np.int32)
     rule, notes = spec.rule(MASK, vocab_size, len(ids)), empty_scratch(len(ids))
@@ -126,7 +126,7 @@ def test_no_more_predictions_than_candidates():
         ({"max_predictions": 0}, "at least 1"),
         ({"rate": 1.2}, "rate 1.2"),
         ({"mask_share": -0.1}, "mask_share -0.1"),
-        ({"mask_share": 0.8, "random_share": 0.3}, "exceed 1"),
+        ({"mask_share": 0.8, "random_share": 0.3}, "exceeds 1"),
         ({"mode": "tokens"}, '"tokens" is not one of'),
     ],
 )

@@ -1,4 +1,4 @@
-"""All ways of masking but `token` against plain ports of the originals, at their edges, packed."""
+"""All masking modes but `token`: against plain ports of the originals, edge cases, packed rows."""
 
 import itertools
 from fractions import Fraction
@@ -31,7 +31,7 @@ slots = st.sampled_from([1, 5, 20, 600])
 
 
 def ported(segments, spec, key):
-    """What `make_example` should give, by the ports."""
+    """The expected output of `make_example`, from the ports."""
     rng = port.Streams(original.fold(key, 0))
     counts = COUNTS.tolist() if spec.random_tokens == "unigram" else None
     ids, _ = port.lay_out(segments, SPECIAL.cls, SPECIAL.sep)
@@ -88,7 +88,7 @@ def test_lengths_by_choice_equal_the_originals(segments, key, max_ngram, success
 
 
 def masked_blocks(mode, segments, key, rate=0.15, most=600, **choices):
-    """Positions of each segment's tokens, words of the example and what was masked."""
+    """Positions of each segment's tokens, the example's words, and the masked positions."""
     spec = MaskingSpec(most, mode, rate, **choices)
     _, positions, labels, _ = make_example(segments, spec, key, **VOCABULARY)
     ids, places = port.lay_out(segments, SPECIAL.cls, SPECIAL.sep)
@@ -138,8 +138,8 @@ def test_spans_begin_words_and_at_most_one_is_cut(segments, key, rate):
     ("segments", "expected"),
     [
         ([[7]], 1),  # one token
-        ([[6]], 1),  # one piece that begins no word
-        ([[6, 9, 12, 15] * 40], 160),  # nothing but continuations: one word
+        ([[6]], 1),  # one piece that does not begin a word
+        ([[6, 9, 12, 15] * 40], 160),  # only continuations: one word
         ([[7, 6, 6], [6, 6, 9], [7]], 7),
         ([list(range(5, 60)) * 9], 495),
     ],
@@ -179,7 +179,7 @@ def test_spans_cut_a_word_beyond_the_budget():
 
 @pytest.mark.parametrize("mode", ["ngram", "span"])
 def test_nothing_reaches_over_a_separator(mode):
-    """Long n-grams and spans of one-word segments: each would go on if it could."""
+    """Long n-grams and spans in one-word segments: each would continue if it could."""
     choices = {"max_ngram": 10, "span_success": 0.01}
     segments = [[7], [8], [10], [11], [13]] * 4
     for key in range(30):
@@ -223,7 +223,7 @@ def test_only_the_first_fifteen_pieces_have_targets():
 @settings(max_examples=40, deadline=None)
 @given(packed=st.lists(examples, min_size=1, max_size=6), key=keys)
 def test_packing_changes_no_masks(mode, packed, key):
-    """The row that holds all examples is the rows that hold one each, joined."""
+    """A packed row equals the concatenated rows of its examples."""
     spec = MaskingSpec(60, mode)
     together = make_rows([packed], spec, key, **VOCABULARY)
     alone = make_rows([[example] for example in packed], spec, key, **VOCABULARY)
@@ -250,7 +250,7 @@ def test_packing_changes_no_masks(mode, packed, key):
 
 @pytest.mark.parametrize(("rate", "most"), [(0.15, 600), (0.15, 77), (0.4, 600)])
 def test_robertas_number_is_rounded_at_random(rate, most):
-    """int(rate·n + U): of the two numbers around rate·n the upper as often as its fraction says."""
+    """int(rate·n + U): rate·n is rounded up with its fractional part as probability."""
     for length in (2, 3, 6, 7, 20, 33, 512):
         wanted = rate * length
         upper = sum(
@@ -302,7 +302,7 @@ def test_roberta_replaces_as_published_and_draws_no_special_but_mask():
 
 
 def test_roberta_needs_to_know_the_specials():
-    with pytest.raises(ValueError, match="needs the special ids"):
+    with pytest.raises(ValueError, match="needs not_drawn, the special ids"):
         MaskingSpec(20, "roberta").rule(4, VOCAB, 128)
 
 
@@ -383,7 +383,7 @@ def test_spec_refuses_wrong_values(wrong, message):
 @pytest.mark.parametrize("mode", ["whole_word", "ngram", "span"])
 @pytest.mark.parametrize("starts", [None, STARTS[:-1]])
 def test_word_starts_are_needed(mode, starts):
-    with pytest.raises(ValueError, match=f"{mode} needs word_starts, one bool per id of 60"):
+    with pytest.raises(ValueError, match=f"{mode} needs word_starts: 60 bools"):
         MaskingSpec(20, mode).rule(4, VOCAB, 128, word_starts=starts)
 
 

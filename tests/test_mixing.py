@@ -1,4 +1,4 @@
-"""Weights per source and smoothing per language: how often an epoch reads each document."""
+"""Source weights and language smoothing: the number of visits to each document in an epoch."""
 
 import dataclasses
 
@@ -19,14 +19,14 @@ MODES = ("nsp", "sop", "full_sentences", "doc_sentences", "single")
 
 
 def mixed(documents=400, seed=0):
-    """Documents of two sources (0 and 1 in turn), 3 sentences each."""
+    """Documents of two sources (0 and 1 alternating), 3 sentences each."""
     rng = np.random.default_rng(seed)
     lengths = [rng.integers(5, 30, 3).tolist() for _ in range(documents)]
     return split_of(lengths, sources=[i % 2 for i in range(documents)]), lengths
 
 
 def visits_of(plan, lengths):
-    """How often a plan reads each document (without pairs): tokens read over its tokens."""
+    """Returns the visits of a plan to each document (without pairs): tokens read / its tokens."""
     sizes = np.array([sum(document) for document in lengths])
     document_of = np.repeat(np.arange(len(lengths)), sizes)
     read = np.zeros(len(lengths), np.int64)
@@ -64,11 +64,11 @@ def test_weights_of_one_change_nothing(mode):
     ones = dataclasses.replace(spec, source_weights=(("books", 1.0), ("wiki", 1.0)))
     plan = make_plan(split, spec, 0)
     assert equal(plan, make_plan(split, ones, 0, sources=SOURCES))
-    # A first visit draws what it would draw alone; further ones follow, and draw anew.
+    # A first visit has the same draws as without weights; later visits have new draws.
     twice = dataclasses.replace(spec, source_weights=(("books", 2.0), ("wiki", 2.0)))
     doubled = make_plan(split, twice, 0, sources=SOURCES)
     if mode == "full_sentences":
-        return  # blocks run on into the second visit
+        return  # blocks continue into the second visit
     assert np.array_equal(doubled.piece_start[: len(plan.piece_start)], plan.piece_start)
     if mode in ("nsp", "sop"):
         again = doubled.piece_start[len(plan.piece_start) :]
@@ -104,7 +104,7 @@ def test_languages_are_smoothed_after_the_weights():
     factors = powers / powers.sum() / shares
     weights = [factors[0]] * 8 + [factors[1], 2 * factors[2]]
     assert expected == pytest.approx(weights, rel=1e-12)
-    assert expected.sum() * 100 == pytest.approx(1100)  # as many tokens as without smoothing
+    assert expected.sum() * 100 == pytest.approx(1100)  # the same as without smoothing
 
 
 def test_smoothing_by_zero_makes_languages_equal_and_by_one_leaves_them():
@@ -169,7 +169,7 @@ def test_weights_that_cannot_be_meant_are_refused(wrong, message):
 def test_weights_are_read_from_text():
     assert parse_weights("") == ()
     assert parse_weights(" wiki=0.5, books = 2,") == (("books", 2.0), ("wiki", 0.5))
-    assert parse_weights("books=-1") == (("books", -1.0),)  # refused by the plan
+    assert parse_weights("books=-1") == (("books", -1.0),)  # rejected by the plan
     for wrong in ("books", "=2", "books=two", "books 2"):
         with pytest.raises(UserError, match="is not of the form source=number"):
             parse_weights(wrong)

@@ -1,4 +1,4 @@
-"""Packing: limits, every example once, how full rows are against what no packing can exceed."""
+"""Packing: limits, every example exactly once, and row utilization against the upper bound."""
 
 import itertools
 
@@ -64,7 +64,7 @@ def test_the_bound_holds_for_the_best_packing_of_few(lengths, tokens):
 
 
 def best_fit_decreasing(lengths, tokens):
-    """One example at a time: to the fullest row that can take it, else to a new one."""
+    """Best-fit, one example at a time: into the fullest row with room, else into a new one."""
     rows = []
     for length in sorted(lengths, reverse=True):
         fitting = [k for k, row in enumerate(rows) if row + length <= tokens]

@@ -23,7 +23,7 @@ words = st.integers(0, 2**64 - 1)
 
 
 def split_of(documents, sources=None, languages=None):
-    """A split with these sentence lengths, document by document; token ids are never looked at."""
+    """A split with these sentence lengths, document by document; token ids are never read."""
     sentences = [length for document in documents for length in document]
     zeros = [0] * len(documents)
     return Split(
@@ -39,7 +39,7 @@ def split_of(documents, sources=None, languages=None):
 
 
 def addressed(documents):
-    """The same documents as lists of sentences, every token being its own address."""
+    """The same documents as lists of sentences, where each token is its own address."""
     address = 0
     result = []
     for document in documents:
@@ -58,7 +58,7 @@ def pairs_of(plan):
 
 
 def original_pairs(documents, pools, spec, epoch):
-    """What the original makes of every document among those of its pool."""
+    """The original's examples from every document, given the documents of its pool."""
     texts = addressed(documents)
     key = original.stream_key(spec.seed, spec.phase, epoch, counter_rng.PAIRING)
     pairs = []
@@ -223,7 +223,7 @@ def test_extreme_documents(documents):
 
 
 def test_ten_failed_tries_leave_the_label_random():
-    # Of two documents each try hits the own one with probability 1/2: all ten, 1 in 1024.
+    # With two documents each try hits the same one with probability 1/2: all ten, 1 in 1024.
     documents = [[1] * 6000, [1] * 6000]
     spec = PlanSpec(5, short_seq_prob=0.0)
     plan = make_plan(split_of(documents), spec, 0)
@@ -259,7 +259,7 @@ def test_half_of_the_pairs_with_a_choice_are_random(many):
     free = ~last & ~short[document]
     share((plan.example_label[free] == 1).sum(), free.sum(), 0.5)
     assert plan.example_label[last].all()
-    assert plan.example_label.mean() > 0.5  # forced ones come on top
+    assert plan.example_label.mean() > 0.5  # plus the forced random pairs
 
 
 def _short_documents(split, plan):
@@ -278,13 +278,13 @@ def test_short_targets_are_one_per_document_and_uniform():
     plan = make_plan(split_of(documents), PlanSpec(19, short_seq_prob=0.4), 0)  # most = 16
     lengths = plan.piece_length.reshape(-1, 2).sum(1)
     starts = plan.piece_start.reshape(-1, 2)[:, 0]
-    # The remainder of a document is no full chunk; look at pairs well before its end.
+    # The remainder of a document is not a full chunk; check pairs well before its end.
     full = (plan.example_label == 0) & (starts % 60 < 30)
     targets = {}
     for doc, length in zip((starts[full] // 60).tolist(), lengths[full].tolist(), strict=True):
         targets.setdefault(doc, set()).add(length)
     assert all(len(of_document) == 1 for of_document in targets.values())
-    # A document's first pair is IsNext with probability 1/2 whatever its target.
+    # A document's first pair is IsNext with probability 1/2 for any target.
     first = full & (starts % 60 == 0)
     counts = np.bincount(lengths[first], minlength=17)
     assert counts[:2].sum() == 0

@@ -74,7 +74,7 @@ def original_blocks_of(documents, spec, epoch):
 
 
 def blocks_of(plan, documents):
-    """The blocks of a plan as the port has them: (document, token) in reading order."""
+    """The blocks of a plan in the port's format: (document, token) in reading order."""
     document_of = np.repeat(np.arange(len(documents)), [sum(d) for d in documents]).tolist()
     starts, lengths = plan.piece_start.tolist(), plan.piece_length.tolist()
     blocks = []
@@ -115,7 +115,7 @@ def fairseqs_blocks(documents, spec):
 
 
 def rows_of(plan):
-    """The examples of a plan as they are written: tokens and [SEP], without [CLS]."""
+    """The examples of a plan as assembled: tokens and [SEP], without [CLS]."""
     rows = []
     for first, stop in zip(plan.example_pieces[:-1], plan.example_pieces[1:], strict=True):
         row = []
@@ -158,7 +158,7 @@ def test_two_separators_stand_between_documents_or_one_begins_a_block():
     assert rows_of(between) == [[0, 1, sep, 2, 3, sep, sep, 4, sep, sep], [5, 6, 7, sep]]
     behind = make_plan(split_of([[4, 5], [3]]), spec, 0)
     assert rows_of(behind) == [[*range(4), sep, *range(4, 9), sep], [sep, 9, 10, 11, sep]]
-    alone = make_plan(split_of([[10], [10]]), spec, 0)  # as there: nothing but the document's end
+    alone = make_plan(split_of([[10], [10]]), spec, 0)  # as in fairseq: only the document's end
     assert rows_of(alone) == [[*range(10), sep], [sep], [*range(10, 20), sep]]
     assert alone.lengths().tolist() == [12, 2, 12]
 

@@ -41,7 +41,7 @@ def equal(a: Plan, b: Plan) -> bool:
 
 @pytest.fixture
 def made(monkeypatch):
-    """The epochs that were planned rather than found."""
+    """The epochs that were planned rather than loaded from the cache."""
     epochs, fill = [], Plans._fill
 
     def counting(self, epoch, put):
@@ -125,7 +125,7 @@ def test_cache_tells_inputs_apart(tmp_path, made):
 
 
 def test_cache_tells_names_of_sources_apart(tmp_path):
-    """The weights of a plan are by name, the split has numbers."""
+    """The source weights of a plan are by name; the split has only indices."""
     documents = [StoredDocument([[n] * 9] * 3, source=n % 2) for n in range(20)]
     split = make_split("train", documents, vocab_size=100)
     spec = PlanSpec(32, pairing="single", source_weights=(("books", 2.0),))
@@ -179,7 +179,7 @@ def test_a_damaged_plan_is_made_again(tmp_path, made, damage):
     del plan
     damage(folder)
     assert equal(Plans(split, SPEC, tmp_path).epoch(0), expected)
-    assert equal(Plans(split, SPEC, tmp_path).epoch(0), expected)  # and the repair is kept
+    assert equal(Plans(split, SPEC, tmp_path).epoch(0), expected)  # and the repair is cached
     assert made == [0, 0]
     assert list(tmp_path.iterdir()) == [folder]
 
@@ -277,7 +277,7 @@ def test_plans_of_epochs_far_behind_are_given_up(tmp_path, made):
     assert folders(tmp_path) == {names[0], *names[4:]}
     assert len(plans._plans) <= plan_cache.KEPT + 1
     assert equal(mapped[2], make_plan(random_split(), SPEC, 2))  # mapped files stay readable
-    assert equal(plans.epoch(2), mapped[2])  # and a lost plan is made again
+    assert equal(plans.epoch(2), mapped[2])  # and a lost plan is planned again
     assert made == [*range(last + 1), 2]
     plans.epoch(0)
     assert made[-1] == 2
@@ -293,7 +293,7 @@ def test_fixed_plans_come_in_turn_and_stay(tmp_path, made):
     assert len(folders(tmp_path)) == 5
     plans.prepare(6)
     assert sorted(made) == [0, 1, 2, 3, 4]
-    assert equal(make_plan(random_split(), SPEC, 2), plans.epoch(2))  # the first sets are as ever
+    assert equal(make_plan(random_split(), SPEC, 2), plans.epoch(2))  # unchanged
 
 
 def packed(spec, **changes):
@@ -324,12 +324,12 @@ def test_packing_changes_rows_and_nothing_else(pairing):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"row_tokens": 31}, "row_tokens 31 is shorter"),
+        ({"row_tokens": 31}, "row_tokens 31 is below seq_length"),
         ({"examples_per_row": 0}, "examples_per_row is 0"),
         ({"dupe_factor": -1}, "dupe_factor -1"),
     ],
 )
-def test_a_spec_that_cannot_be_meant_is_refused(wrong, message):
+def test_an_invalid_spec_is_rejected(wrong, message):
     with pytest.raises(UserError, match=message):
         PlanSpec(32, **wrong)
 

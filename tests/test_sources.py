@@ -1,4 +1,4 @@
-"""Readers: the documents of each kind of source, and one clear line for bad input."""
+"""Source readers: the documents of each kind of source, and one-line errors for bad input."""
 
 import bz2
 import gzip
@@ -29,12 +29,12 @@ C
 
 
 def documents(text: str) -> list[Document]:
-    """All documents of the source that `text` names."""
+    """Reads all documents of a source given as on the command line."""
     spec = parse_source(text)
     return [document for path in units(spec) for document in read(spec, path)]
 
 
-# What a source is called -------------------------------------------------------------------------
+# Parsing and finding -----------------------------------------------------------------------------
 
 
 def test_a_source_is_parsed_with_its_options() -> None:
@@ -49,10 +49,10 @@ def test_a_source_is_parsed_with_its_options() -> None:
     ("text", "message"),
     [
         ("wikiextracter:/x", "did you mean 'wikiextractor'"),
-        ("books", "no path"),
+        ("books", "missing path"),
         ("books:/x,nam=y", "did you mean 'name'"),
-        ("books:/x,lines=0", "whole number above 0"),
-        ("books:/x,name=a b", "a name is made of"),
+        ("books:/x,lines=0", "positive integer"),
+        ("books:/x,name=a b", "a name may have only"),
         ("books:/x,lang=klingon", "language 'klingon' is unknown"),
     ],
 )
@@ -94,7 +94,7 @@ Written = Callable[..., list[Document]]
 
 @pytest.fixture
 def written(tmp_path: Path) -> Written:
-    """Write one file and read it as a source of its own."""
+    """Writes one file and reads it as a source."""
 
     def write(kind: str, name: str, data: str | bytes, options: str = "") -> list[Document]:
         data = data.encode() if isinstance(data, str) else data
@@ -138,8 +138,8 @@ def test_a_folder_tree_is_read_in_order_and_other_files_left_out(tmp_path: Path)
     [
         ("Just text.\n", "line 1 is not in a <doc"),
         (PLAIN.removesuffix("</doc>\n"), "ends inside article 'C'"),
-        ('{"title": "A"}\n', 'line 1 is no JSON object with "title" and "text"'),
-        ('{"title": "A", "te\n', "line 1 is no JSON object"),
+        ('{"title": "A"}\n', 'line 1 is not a JSON object with strings "title" and "text"'),
+        ('{"title": "A", "te\n', "line 1 is not a JSON object"),
     ],
 )
 def test_what_is_not_wikiextractor_output(written: Written, text: str, message: str) -> None:
@@ -243,7 +243,7 @@ PROSE = (
 
 
 def book(between: str, headings: list[str], paragraphs: int = 8) -> str:
-    """Chapters with headings of their own, of paragraphs with `between` between them."""
+    """A book of chapters with headings, and paragraphs joined by `between`."""
     chapters = [[heading, *PROSE * (paragraphs // 2)] for heading in headings]
     return between.join(line for chapter in chapters for line in chapter) + between
 
@@ -382,5 +382,5 @@ def test_this_python_carries_enough_to_train_on() -> None:
 
 
 def test_broken_python_is_named(written: Written) -> None:
-    with pytest.raises(UserError, match=r"m\.py: not readable as Python source"):
+    with pytest.raises(UserError, match=r"m\.py: cannot be parsed as Python source"):
         written("python", "m.py", "def (:\n")

@@ -239,7 +239,7 @@ def check_plan(original, plans, tmp_path, number, capsys) -> None:
     capsys.readouterr()
     assert equal(Plans(original.train, SPEC, cache).epoch(0), plans["plan"]), did
     said = capsys.readouterr().err
-    assert said in ("", f"{folder}: a damaged plan; it is made again\n"), did
+    assert said in ("", f"{folder}: damaged plan; planning this epoch again\n"), did
     assert {path.name for path in cache.iterdir()} == before, did  # nothing is left over
     assert find(folder, COLUMNS), did  # and the next start finds it
     assert equal(Plans(original.train, SPEC, cache).epoch(0), plans["plan"]), did
@@ -263,7 +263,7 @@ def test_a_damaged_plan_is_said_to_be_made_again(original, plans, tmp_path, caps
     cache = shutil.copytree(plans["cache"], tmp_path / "cache")
     (cache / plans["name"] / "piece_start.npy").unlink()
     Plans(original.train, SPEC, cache).epoch(0)
-    assert "a damaged plan; it is made again" in capsys.readouterr().err
+    assert "damaged plan; planning this epoch again" in capsys.readouterr().err
 
 
 def _race(path: Path, cache: Path, number: int, start, results) -> None:

@@ -1,1 +1,1 @@
-"""What a token store holds: lengths, examples, baselines."""
+"""Statistics of a token store: lengths, examples, baselines."""

@@ -1,13 +1,13 @@
-"""What held-out text costs without a model: unigram and left-neighbour bigram cross-entropy.
+"""Baselines for the held-out loss: unigram and left-to-right bigram cross-entropy.
 
     unigram   p(w)     = (n(w) + 1) / (T + V)             over all T training tokens
     bigram    p(w | v) = (n(v, w) + d(v) p(w)) / (n(v) + d(v))
 
-n(v, w): how often w follows v within a sentence of the training text, n(v) its sum over w, d(v)
-the number of different w: Witten and Bell's interpolation (IEEE Trans. Inf. Theory 37(4), 1991,
-method C), which has nothing to tune. The first token of a sentence has no left neighbour: unigram.
-Both are means over all held-out tokens, in nats per token. A masked language model sees both
-sides, so to beat the bigram is no feat; not to beat it says that context is hardly used.
+n(v, w) is the number of times w follows v within a sentence of the training text, n(v) its sum over
+w, and d(v) the number of distinct w: Witten-Bell interpolation (IEEE Trans. Inf. Theory 37(4),
+1991, method C), which has no hyperparameters. The first token of a sentence uses the unigram. Both
+are means over all held-out tokens, in nats per token. A masked language model sees both sides, so
+beating the bigram is not hard; failing to beat it means that the model hardly uses context.
 """
 
 from typing import TYPE_CHECKING, Any, Final
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from bert_jax.data_pipeline.store.split import Split
     from bert_jax.data_pipeline.store.store import TokenStore
 
-MOST_TOKENS: Final = 100_000_000  # of the training split that pairs are counted in
+MOST_TOKENS: Final = 100_000_000  # training tokens in which bigrams are counted
 
 
 def unigram_loss(store: "TokenStore") -> float:
-    """Cross-entropy of the held-out tokens under the training frequencies: nats per token.
+    """Returns the cross-entropy of the held-out tokens under the training frequencies, in nats per
+    token.
 
     Raises:
         UserError: no held-out text.
@@ -36,14 +37,14 @@ def unigram_loss(store: "TokenStore") -> float:
 
 
 def bigram_loss(store: "TokenStore", most_tokens: int = MOST_TOKENS) -> float:
-    """Cross-entropy of the held-out tokens given their left neighbours: nats per token.
+    """Returns the cross-entropy of the held-out tokens given the previous token, in nats per token.
 
-    Memory: one element of the store's type per token counted, 32 bytes per vocabulary entry. Time:
-    about 0.2 s for 27 million tokens on one core.
+    Memory: one element of the store's dtype per counted token, plus 32 bytes per vocabulary entry.
+    Time: about 0.2 s for 27 million tokens on one core.
 
     Args:
-        most_tokens: of a larger training split, documents evenly spread over it with at most so
-            many tokens.
+        most_tokens: from a larger training split, evenly spread documents with at most this many
+            tokens are counted.
 
     Raises:
         UserError: no held-out text.
@@ -58,7 +59,7 @@ def bigram_loss(store: "TokenStore", most_tokens: int = MOST_TOKENS) -> float:
 
 
 def spread_documents(split: "Split", most_tokens: int) -> np.ndarray:
-    """bool [D]: all documents, or evenly spread ones with at most `most_tokens` tokens."""
+    """Returns bool [D]: all documents, or evenly spread ones with at most `most_tokens` tokens."""
     sizes = tokens_per_document(split)
     share = min(1.0, most_tokens / max(len(split.tokens), 1))
     taken = np.diff(np.floor(np.arange(len(sizes) + 1) * share)) > 0
@@ -67,7 +68,7 @@ def spread_documents(split: "Split", most_tokens: int) -> np.ndarray:
 
 
 def tokens_per_document(split: "Split") -> np.ndarray:
-    """int64 [D]."""
+    """Returns the tokens of each document: int64 [D]."""
     ends = np.cumsum(split.sentence_lengths, dtype=np.int64)
     last = np.cumsum(split.document_lengths, dtype=np.int64) - 1
     return np.diff(ends[last], prepend=0)
@@ -81,19 +82,19 @@ def _need_text(store: "TokenStore") -> None:
 
 
 def _unigram(store: "TokenStore") -> np.ndarray:
-    """float64 [V] probabilities, counts plus one, as `Corpus` of the objectives has them."""
+    """Returns add-one probabilities, float64 [V], as in `Corpus` of the objectives."""
     counts = store.train.token_counts + 1.0
     return counts / counts.sum()
 
 
 def _first_tokens(split: "Split") -> np.ndarray:
-    """The first token of every sentence: [S]."""
+    """Returns the first token of every sentence: [S]."""
     lengths = split.sentence_lengths
     return split.tokens[np.cumsum(lengths, dtype=np.int64) - lengths]
 
 
 def _followers(split: "Split", vocab_size: int, taken: np.ndarray) -> Any:
-    """Every token that has a left neighbour, sorted by that neighbour: (offsets [V + 1], ids)."""
+    """Returns the tokens that follow each token within a sentence: (offsets [V + 1], ids)."""
     of_sentence = np.repeat(taken, split.document_lengths)
     lengths = np.asarray(split.sentence_lengths)
     offsets, ids = _group(np.asarray(split.tokens), lengths, of_sentence, vocab_size)
@@ -102,7 +103,7 @@ def _followers(split: "Split", vocab_size: int, taken: np.ndarray) -> Any:
 
 @compiled
 def _group(tokens, lengths, taken, vocab_size):
-    """A counting sort; int64 [V + 1] and as many tokens as there are pairs."""
+    """Counting sort; returns offsets, int64 [V + 1], and the second token of every bigram."""
     offsets = np.zeros(vocab_size + 1, np.int64)
     start = np.int64(0)
     for sentence in range(len(lengths)):
@@ -129,7 +130,7 @@ def _group(tokens, lengths, taken, vocab_size):
 
 @compiled
 def _bigram_log(offsets, ids, held_offsets, held_ids, unigram):
-    """Sum of log p(w | v) over all held-out pairs."""
+    """Returns the sum of log p(w | v) over all held-out bigrams."""
     seen = np.zeros(len(unigram), np.int64)
     total = 0.0
     for v in range(len(unigram)):

@@ -1,4 +1,4 @@
-"""What is in a store and in the batches made from it: counts, lengths, decoded examples."""
+"""Inspects a store and its batches: counts, lengths, decoded examples."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bert_jax.data_pipeline.store.store import TokenStore
     from bert_jax.data_pipeline.tokenizer.tokenizer import SpecialIds, Tokenizer
 
-_CHUNK = 1 << 22  # tokens looked at together
+_CHUNK = 1 << 22  # tokens searched at once
 _WORD_START = "▁"  # of SentencePiece
 _INSIDE = "##"  # of WordPiece
 
@@ -34,7 +34,7 @@ class Group:
 
 
 def count_groups(store: "TokenStore", split: "Split") -> list[Group]:
-    """What a split holds of every source and language, in the order of the store's."""
+    """Returns the counts of a split per source and language, in the store's order."""
     languages = len(store.languages)
     group = split.document_source.astype(np.int64) * languages + split.document_language
     tokens = tokens_per_document(split)
@@ -59,7 +59,7 @@ def count_groups(store: "TokenStore", split: "Split") -> list[Group]:
 
 
 def _positions(tokens: np.ndarray, wanted: int) -> np.ndarray:
-    """Where an id stands."""
+    """Returns the positions of an id: int64."""
     parts = [
         start + np.flatnonzero(tokens[start : start + _CHUNK] == wanted)
         for start in range(0, len(tokens), _CHUNK)
@@ -69,7 +69,7 @@ def _positions(tokens: np.ndarray, wanted: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Lengths:
-    """How many things have each length; `counts`: int64 [longest + 1]."""
+    """Histogram of lengths; `counts`: int64 [longest + 1]."""
 
     counts: np.ndarray
 
@@ -86,14 +86,14 @@ class Lengths:
         return float(self.counts @ np.arange(len(self.counts)) / max(self.total, 1))
 
     def quantile(self, share: float) -> int:
-        """The smallest length that at least this share of all things do not exceed; 0 if none."""
+        """Returns the smallest length that at least this share do not exceed; 0 if empty."""
         if not self.total:
             return 0
         return int(np.searchsorted(np.cumsum(self.counts), max(share * self.total, 1)))
 
     def bins(self, most: int = 12) -> list[tuple[int, int, int]]:
-        """(shortest, longest, how many), at most `most` in all. Widths double where the longest is
-        far beyond the median, and are equal otherwise."""
+        """Returns at most `most` bins (shortest, longest, count). Widths double if the longest is
+        far above the median, and are equal otherwise."""
         present = np.flatnonzero(self.counts)
         if not len(present):
             return []
@@ -109,28 +109,28 @@ class Lengths:
 
 @dataclass
 class ExampleCounts:
-    """What the rows of an epoch hold, added up batch by batch."""
+    """Counts over the rows of an epoch, accumulated batch by batch."""
 
     sources: int
     mask_id: int
     rows: int = 0
-    slots: int = 0  # places for tokens in these rows
-    tokens: int = 0  # taken by a token, specials included
+    slots: int = 0  # token positions in these rows, padding included
+    tokens: int = 0  # positions with a token, specials included
     masked: int = 0  # predictions whose token became [MASK]
-    random: int = 0  # … another token
-    kept: int = 0  # … stayed, or was drawn again
+    random: int = 0  # … became another token
+    kept: int = 0  # … stayed, or was replaced by itself
     lengths: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     predictions: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    labels: np.ndarray | None = None  # int64 [sources, 2] of pairs; None where there are none
+    labels: np.ndarray | None = None  # int64 [sources, 2], pairs; None without pairs
 
     def add(self, batch: Mapping[str, np.ndarray]) -> None:
-        """Rows of nothing but padding do not count."""
+        """Adds a batch; rows with only padding do not count."""
         ids = batch["example_ids"]
         filled = ids[:, 0] > 0
         self.rows += int(filled.sum())
         self.slots += int(filled.sum()) * ids.shape[1]
         most = int(ids.max(initial=0)) + 1
-        name = np.arange(len(ids))[:, None] * most + ids  # of every example; padding has number 0
+        name = np.arange(len(ids))[:, None] * most + ids  # unique per example; padding has number 0
         length = np.bincount(name[ids > 0], minlength=len(ids) * most)
         self.tokens += int(length.sum())
         self.lengths = _sum(self.lengths, np.bincount(length[length > 0]))
@@ -144,8 +144,8 @@ class ExampleCounts:
         self.kept += int((kept & ~masked).sum())
         self.random += int((~kept & ~masked).sum())
         if "pair_labels" in batch:
-            there = batch["pair_weights"] > 0
-            both = batch["pair_sources"][there] * 2 + batch["pair_labels"][there]
+            present = batch["pair_weights"] > 0
+            both = batch["pair_sources"][present] * 2 + batch["pair_labels"][present]
             counted = np.bincount(both, minlength=2 * self.sources).reshape(-1, 2)
             self.labels = counted if self.labels is None else self.labels + counted
 
@@ -159,7 +159,7 @@ class ExampleCounts:
 
 
 def _sum(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Of counts of different lengths."""
+    """Returns the sum of two histograms of different lengths: int64."""
     total = np.zeros(max(len(one), len(other)), np.int64)
     total[: len(one)] += one
     total[: len(other)] += other
@@ -167,7 +167,7 @@ def _sum(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def count_examples(store: "TokenStore", batches: "Batches", most_slots: int) -> ExampleCounts:
-    """Epoch 0, or as many of its rows, in their random order, as `most_slots` token places hold."""
+    """Counts epoch 0, or its first batches in shuffled order up to `most_slots` token positions."""
     counts = ExampleCounts(len(store.sources), store.special.mask)
     for index in range(batches.batches_once):
         counts.add(batches.evaluation_batch(index))
@@ -178,22 +178,22 @@ def count_examples(store: "TokenStore", batches: "Batches", most_slots: int) -> 
 
 @dataclass(frozen=True)
 class ShownToken:
-    """One position of an example, for people."""
+    """One position of an example, for display."""
 
     text: str
-    space: bool  # before it
+    space: bool  # whether a space precedes it
     kind: Kind
-    original: str = ""  # of a position to predict
+    original: str = ""  # the original token of a masked position
     edge: bool = False  # next to a span of the span boundary objective
 
 
 @dataclass(frozen=True)
 class ShownExample:
-    """One example of a row, for people."""
+    """One example of a row, for display."""
 
     row: int
     number: int  # in the row, from 1
-    label: int | None  # of the pair, if there is one
+    label: int | None  # of the pair, if any
     source: int | None
     tokens: tuple[ShownToken, ...]
 
@@ -203,10 +203,10 @@ class ShownExample:
 
 
 class Vocabulary:
-    """Ids as people read them; characters that would steer a terminal are replaced.
+    """Ids as readable text; control characters are replaced, to protect the terminal.
 
-    Running text joins the pieces of a word; a piece behind a special or predicted token keeps its
-    mark ("##" or "▁"), so that what was joined stays visible.
+    Running text joins the pieces of a word; a piece after a special or predicted token keeps its
+    marker ("##" or "▁"), which shows how the pieces were joined.
     """
 
     def __init__(self, tokenizer: "Tokenizer", special: "SpecialIds") -> None:
@@ -216,11 +216,11 @@ class Vocabulary:
         self.special = special
 
     def entry(self, index: int) -> str:
-        """The entry itself, with its mark for a word's start or inside."""
+        """Returns the vocabulary entry with its marker ("##" or "▁")."""
         return self._entries[index]
 
     def plain(self, index: int) -> tuple[str, bool]:
-        """(text, whether a space stands before it) in running text."""
+        """Returns (text, whether a space precedes it) in running text."""
         entry = self._entries[index]
         if index in self.special:
             return entry, True
@@ -232,7 +232,7 @@ class Vocabulary:
 def decode(
     batch: Mapping[str, np.ndarray], vocabulary: Vocabulary, rows: Sequence[int] | None = None
 ) -> list[ShownExample]:
-    """The examples of a batch, numbered by its lines (or as `rows` says)."""
+    """Returns the examples of a batch; row numbers are its indices, or `rows` if given."""
     lines = range(len(batch["input_ids"]))
     return [
         example

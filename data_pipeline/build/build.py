@@ -1,10 +1,10 @@
-"""Raw text to a token store: units of files -> shards, in parallel -> one store.
+"""Builds a token store from raw text: units of files -> shards, in parallel -> one store.
 
-A unit is a run of a source's files, about 16 MB together. Its shard is a pure function of the
-files' bytes, the source's settings and the tokenizer, and is kept under the hash of these in a
-folder beside the store (`.NAME.building`), so an interrupted build goes on where it was, and one
-with another setting shares nothing with it. What is found there is checked before it is used. The
-folder goes when the store is complete.
+A unit is a run of a source's files, about 16 MB in total. Its shard is a pure function of the
+files' bytes, the source's settings and the tokenizer, and is stored under the hash of these in a
+folder next to the store (`.NAME.building`), so an interrupted build resumes where it stopped, and a
+build with other settings shares nothing with it. Existing shards are verified before they are
+reused. The folder is removed when the store is complete.
 """
 
 import functools
@@ -46,7 +46,7 @@ from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.text.sentences import check_language, splitter
 from bert_jax.data_pipeline.tokenizer.tokenizer import Algorithm, Tokenizer
 
-BUILD_VERSION = 2  # raised when the same text and settings give another store
+BUILD_VERSION = 2  # incremented when the same text and settings give another store
 _UNIT_BYTES = 16 << 20
 
 
@@ -60,24 +60,24 @@ def build_store(
     progress: bool = True,
     strict: bool = False,
 ) -> TokenStore:
-    """Build the store at `out`, or open it if it was built from the same things.
+    """Builds the store at `out`, or opens it if it was built from the same inputs.
 
-    The bytes do not depend on `workers`. Held out are, per source, the documents whose raw text
-    has the smallest sha256: a share of them, at least two, at most half (none of a single one).
-    Equal texts count once and stay on one side.
+    The bytes do not depend on `workers`. The held-out split has, per source, the documents whose
+    raw text has the smallest sha256: the given share, at least two, at most half (none of a single
+    one). Duplicate texts count once and stay in one split.
 
     Args:
         sources: with distinct names.
         held_out_share: of each source's documents, 0 to 0.5.
-        workers: processes; None takes every core, 1 stays in this process.
-        progress: show the bar and the tables (standard error). Warnings, and what of a source's
-            folder is left out, are always shown.
-        strict: refuse to leave anything out: a file of another kind, a document without text, …
+        workers: processes; None uses every core, 1 stays in this process.
+        progress: show the bar and the tables (standard error). Warnings and skipped files are
+            always shown.
+        strict: fail rather than skip anything: a file of another kind, a document without text, …
 
     Raises:
-        UserError: sources with the same name, nothing found, bad input (see the source kinds), a
-            source that yields nothing, another store, a running build or anything else at `out`,
-            or no room on the disk: what is finished is kept then.
+        UserError: sources with the same name, no files, bad input (see the source kinds), a source
+            that yields no text, another store, a running build or anything else at `out`, or a full
+            disk (finished shards are kept).
     """
     console, out, started = Console(stderr=True), Path(out), time.monotonic()
     _check(sources, held_out_share)
@@ -92,17 +92,17 @@ def build_store(
             return _reuse(out, digest, work, console if progress else None, strict)
         working_folder.claim(work)
         with working_folder.locked(work):
-            if not working_folder.is_free(out):  # another build has just made it
+            if not working_folder.is_free(out):  # another build has just finished it
                 return _reuse(out, digest, work, console if progress else None, strict)
             tokenizer.save(work / TOKENIZER)
-            open_jobs = _open_jobs(jobs, work, console)
-            total, left = sum(job.bytes for job in jobs), sum(job.bytes for job in open_jobs)
-            if progress and len(open_jobs) < len(jobs):
-                there = f"{len(jobs) - len(open_jobs)} of {len(jobs)} shards"
-                console.print(f"resuming: {there} are there")
+            unfinished = _unfinished_jobs(jobs, work, console)
+            total, left = sum(job.bytes for job in jobs), sum(job.bytes for job in unfinished)
+            if progress and len(unfinished) < len(jobs):
+                finished = f"{len(jobs) - len(unfinished)} of {len(jobs)} shards"
+                console.print(f"resuming: {finished} are already built")
             run(
                 build_shard,
-                open_jobs,
+                unfinished,
                 total_bytes=total,
                 done_bytes=total - left,
                 workers=workers,
@@ -114,7 +114,7 @@ def build_store(
                 sources,
                 tokenizer,
                 work / "store",
-                left_out=[there.entry() for there in found],
+                left_out=[result.entry() for result in found],
                 held_out_share=held_out_share,
                 build_digest=digest,
             )
@@ -139,20 +139,20 @@ def train_tokenizer(
     most_bytes: int | None = None,
     progress: bool = True,
 ) -> Tokenizer:
-    """Train a vocabulary on the cleaned text of these sources (see `Tokenizer.train`).
+    """Trains a vocabulary on the cleaned text of these sources (see `Tokenizer.train`).
 
     Args:
-        most_bytes: above so much raw text, a share of the documents is taken, by hash. None is
-            1 GiB for WordPiece and, because SentencePiece holds its text in memory many times
-            over, 256 MiB for the others.
-        progress: show a bar while the text is read, and say when it has been.
+        most_bytes: if there is more raw text than this, documents are subsampled by hash. None is
+            1 GiB for WordPiece and 256 MiB for the others, because SentencePiece keeps many copies
+            of its text in memory.
+        progress: show a bar while reading the text, and print a line when training starts.
 
     Raises:
         UserError: as `build_store` and `Tokenizer.train`.
     """
     _check(sources, 0.0)
     found = _find(sources, Console(stderr=True), progress)
-    files = [(s, path) for s, there in zip(sources, found, strict=True) for path in there.files]
+    files = [(s, path) for s, result in zip(sources, found, strict=True) for path in result.files]
     size = sum(path.stat().st_size for _, path in files)
     if most_bytes is None:
         most_bytes = 1 << (30 if model == "wordpiece" else 28)
@@ -167,23 +167,23 @@ def train_tokenizer(
                         yield cleaned(document, spec)[0]
                 done += path.stat().st_size
                 update(done)
-        if progress:  # the trainers do not tell how far they are
+        if progress:  # the trainers do not report progress
             print(f"training {vocab_size:,} entries", file=sys.stderr)
 
     try:
         return Tokenizer.train(texts(), vocab_size, model=model, lowercase=lowercase)
     except OSError as error:
         raise UserError(
-            f"{tempfile.gettempdir()}: no temporary file can be written there ({error.strerror}); "
-            "make room, or name another folder as TMPDIR"
+            f"{tempfile.gettempdir()}: cannot write a temporary file ({error.strerror}); "
+            "free some space, or set TMPDIR to another folder"
         ) from None
 
 
 def _check(sources: Sequence[SourceSpec], held_out_share: float) -> None:
     if not sources:
-        raise UserError("no source of text; pass --source=kind:path")
+        raise UserError("no source of text; pass --source=KIND:PATH")
     if not 0.0 <= held_out_share <= 0.5:
-        raise UserError(f"held-out share {held_out_share} must lie between 0 and 0.5")
+        raise UserError(f"held-out share {held_out_share} must be between 0 and 0.5")
     for name, count in Counter(spec.name for spec in sources).items():
         if count > 1:
             raise UserError(f"{count} sources are named {name!r}; add ,name=… to --source")
@@ -200,19 +200,19 @@ def _find(sources: Sequence[SourceSpec], console: Console, progress: bool) -> li
 def _plan(
     sources: Sequence[SourceSpec], found: Sequence[Found], tokenizer: Tokenizer, work: Path
 ) -> list[Unit]:
-    """The units of all sources, in order, under the hashes of what they depend on."""
+    """Returns the units of all sources, in order; each shard is named by the hash of its inputs."""
     versions = [splitter(), importlib.metadata.version("tokenizers")]
     jobs = []
-    for spec, there in zip(sources, found, strict=True):
-        with ThreadPoolExecutor() as pool:  # hashing releases the interpreter lock
-            looks = pool.map(functools.partial(_look, spec), there.files)
-            looked = dict(zip(there.files, looks, strict=True))
+    for spec, result in zip(sources, found, strict=True):
+        with ThreadPoolExecutor() as pool:  # hashing releases the GIL
+            hashes = pool.map(functools.partial(_check_and_hash, spec), result.files)
+            hashed = dict(zip(result.files, hashes, strict=True))
         base = spec.path if spec.path.is_dir() else spec.path.parent
         settings = [spec.kind, spec.name, spec.language, spec.document_lines]
-        for group in _groups({path: size for path, (_, size) in looked.items()}):
-            contents = [[p.relative_to(base).as_posix(), looked[p][0]] for p in group]
+        for group in _groups({path: size for path, (_, size) in hashed.items()}):
+            contents = [[p.relative_to(base).as_posix(), hashed[p][0]] for p in group]
             key = _digest([BUILD_VERSION, versions, tokenizer.digest, settings, contents])
-            size = sum(looked[p][1] for p in group)
+            size = sum(hashed[p][1] for p in group)
             jobs.append(Unit(spec, tuple(group), size, work / "shards" / key, work / TOKENIZER))
     return jobs
 
@@ -230,15 +230,15 @@ def _groups(sizes: Mapping[Path, int]) -> Iterator[list[Path]]:
         yield group
 
 
-def _look(spec: SourceSpec, path: Path) -> tuple[str, int]:
-    """sha256 and size of a file that is of its source's kind."""
+def _check_and_hash(spec: SourceSpec, path: Path) -> tuple[str, int]:
+    """Checks that a file has its source's kind; returns its sha256 and size in bytes."""
     check(spec, path)
     try:
         with path.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
             return digest, os.fstat(stream.fileno()).st_size
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+        raise UserError(f"{path}: cannot be read ({error.strerror}); copy it again") from None
 
 
 def _digest(value: Any) -> str:
@@ -247,48 +247,48 @@ def _digest(value: Any) -> str:
 
 def _reuse(out: Path, digest: str, work: Path, console: Console | None, strict: bool) -> TokenStore:
     if not (out / MANIFEST).exists():
-        raise UserError(f"{out}: exists and is no token store; choose another --out")
+        raise UserError(f"{out}: exists and is not a token store; choose another --out")
     manifest = read_manifest(out)
     if manifest["build_digest"] != digest:
         raise UserError(
-            f"{out}: a token store of other text, tokenizer or settings (or another version's) is "
-            "there; remove it or choose another --out"
+            f"{out}: already has a token store built from other text, tokenizer or settings, or by "
+            "another version; remove it or choose another --out"
         )
     if strict:
         check_dropped(manifest["sources"])
-    if working_folder.is_ours(work):  # the build ended between its last two steps
+    if working_folder.is_ours(work):  # the build was interrupted between its last two steps
         with working_folder.locked(work):
             shutil.rmtree(work, ignore_errors=True)
     if console:
-        told = f"{escape(str(out))}: built from the same text and settings before; using it"
-        console.print(told, soft_wrap=True)
+        message = f"{escape(str(out))}: already built from the same text and settings; reusing it"
+        console.print(message, soft_wrap=True)
     return open_store(out)
 
 
-def _open_jobs(jobs: Sequence[Unit], work: Path, console: Console) -> list[Unit]:
-    """The units without a sound shard; removes, and names, shards that are not sound."""
+def _unfinished_jobs(jobs: Sequence[Unit], work: Path, console: Console) -> list[Unit]:
+    """Returns the units without a valid shard; removes invalid shards, with a message each."""
     (work / "shards").mkdir(exist_ok=True)
     for part in (work / "shards").glob(f"*{PART}"):
         shutil.rmtree(part, ignore_errors=True)
-    there = [job for job in jobs if os.path.lexists(job.shard)]
-    with ThreadPoolExecutor() as pool:  # hashing releases the interpreter lock
-        damages = dict(zip(there, pool.map(damage, there), strict=True))
-    for job, wrong in damages.items():
-        if wrong:
-            told = f"{job.shard}: left by an earlier build, but {wrong}; it is built again"
-            console.print(escape(told), soft_wrap=True)
+    existing = [job for job in jobs if os.path.lexists(job.shard)]
+    with ThreadPoolExecutor() as pool:  # hashing releases the GIL
+        damages = dict(zip(existing, pool.map(damage, existing), strict=True))
+    for job, problem in damages.items():
+        if problem:
+            message = f"{job.shard}: left by an earlier build, but {problem}; it is built again"
+            console.print(escape(message), soft_wrap=True)
             working_folder.remove(job.shard)
     return [job for job in jobs if damages.get(job, "absent")]
 
 
 @contextmanager
 def _writing(out: Path) -> Iterator[None]:
-    """Says in one line why a store cannot be written."""
+    """Turns an OSError into a UserError: one line on why a store cannot be written."""
     try:
         yield
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""
         raise UserError(
-            f"{out}: cannot be built ({error.strerror or error}{where}); make room or give access "
-            "there and run the same command again: what is finished is kept"
+            f"{out}: cannot be built ({error.strerror or error}{where}); free some space or grant "
+            "access and run the same command again to resume: finished shards are kept"
         ) from None

@@ -1,4 +1,4 @@
-"""Shards -> a store: documents are dealt out to the splits, arrays concatenated. Streams."""
+"""Merges shards into a store: assigns documents to splits and concatenates arrays, streaming."""
 
 import shutil
 from collections import Counter
@@ -19,12 +19,12 @@ from bert_jax.data_pipeline.store.writer import ArrayWriter, write_manifest
 from bert_jax.data_pipeline.text.sentences import splitter
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
-FEW_DOCUMENTS = 4  # below this a source has a warning
+FEW_DOCUMENTS = 4  # a source with fewer documents gets a warning
 _SMALLEST_HELD_OUT = 2  # NSP takes its random second sentence from another document
 
 
 class _Run(NamedTuple):
-    """Documents of one shard that follow one another in one split."""
+    """Consecutive documents of one shard that belong to the same split."""
 
     source: int
     documents: np.ndarray
@@ -42,13 +42,13 @@ def merge(
     held_out_share: float,
     build_digest: str,
 ) -> list[dict[str, Any]]:
-    """Write a whole store folder from finished shards; returns the manifest's source entries.
+    """Writes a complete store folder from finished shards; returns the manifest's source entries.
 
     Args:
-        left_out: of each source, as `Found.entry` gives it.
+        left_out: `Found.entry()` of each source.
 
     Raises:
-        UserError: a source of which nothing is left.
+        UserError: a source without any text after cleaning.
     """
     shutil.rmtree(folder, ignore_errors=True)
     kind = token_type(tokenizer.vocab_size)
@@ -94,14 +94,14 @@ def merge(
 
 
 def held_out_count(documents: int, share: float) -> int:
-    """Documents held out of so many: a share, at least two, at most half of them."""
+    """Returns the number of held-out documents: the given share, at least two, at most half."""
     return min(max(round(share * documents), _SMALLEST_HELD_OUT), documents // 2)
 
 
 def _held_out_limit(units: Sequence[Unit], kind: np.dtype, share: float) -> int:
-    """The highest hash of a held-out document of this source, -1 if there is none.
+    """Returns the highest hash of a held-out document of this source, -1 if none is held out.
 
-    Equal texts count once: they have one hash and so stay on one side.
+    Duplicate texts count once: they share a hash and so stay in one split.
     """
     hashes = [open_shard(unit, kind).hashes for unit in units]
     distinct = np.unique(np.concatenate([*hashes, np.empty(0, np.uint64)]))
@@ -154,7 +154,7 @@ def _write_split(
 
 
 def _entry(spec: SourceSpec, units: Sequence[Unit], kind: np.dtype) -> dict[str, Any]:
-    """The manifest entry of a source, its splits still empty."""
+    """Returns the manifest entry of a source, with its splits still empty."""
     summaries = [open_shard(unit, kind).summary for unit in units]
     total: Counter[str] = Counter()
     rules: Counter[str] = Counter()

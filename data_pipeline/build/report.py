@@ -1,4 +1,4 @@
-"""What a build says on the terminal: what it reads, what it leaves out, what came of it."""
+"""Terminal output of a build: the files read and left out, and the resulting counts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,39 +16,39 @@ from bert_jax.data_pipeline.store.manifest import SPLITS
 def print_found(
     console: Console, sources: Sequence[SourceSpec], found: Sequence[Found], progress: bool
 ) -> None:
-    """What each source reads (where progress is shown) and, always, what it leaves out."""
-    for spec, there in zip(sources, found, strict=True):
+    """Prints the number of files of each source (if `progress`) and always the files left out."""
+    for spec, result in zip(sources, found, strict=True):
         if progress:
-            count = f"{len(there.files):,} file{'s' * (len(there.files) != 1)}"
+            count = f"{len(result.files):,} file{'s' * (len(result.files) != 1)}"
             console.print(escape(f"{spec.name}: {count} read as {spec.kind}"), soft_wrap=True)
-        for line in told(there.entry()):
+        for line in told(result.entry()):
             text = escape(f"{spec.name}: left out: {line}")
             console.print(f"[bold yellow]warning:[/] {text}", soft_wrap=True)
 
 
 def check_found(sources: Sequence[SourceSpec], found: Sequence[Found]) -> None:
-    """UserError for the first source that leaves anything of its folder out."""
-    for spec, there in zip(sources, found, strict=True):
-        if lines := told(there.entry()):
+    """Raises UserError for the first source that leaves out anything in its folder."""
+    for spec, result in zip(sources, found, strict=True):
+        if lines := told(result.entry()):
             raise UserError(
                 f"--strict: source {spec.name!r} leaves out {'; '.join(lines)}; "
-                "move that away, or build without --strict"
+                "move these files away, or build without --strict"
             )
 
 
 def check_dropped(entries: Sequence[Mapping[str, Any]]) -> None:
-    """UserError for the first source (of a manifest) with text that came to nothing."""
+    """Raises UserError for the first source (of a manifest) with dropped documents or sentences."""
     for entry in entries:
-        lines = [f"{count:,} {what}" for what, count in sorted(entry["dropped"].items()) if count]
+        lines = [f"{count:,} {unit}" for unit, count in sorted(entry["dropped"].items()) if count]
         if lines:
             raise UserError(
                 f"--strict: {' and '.join(lines)} of source {entry['name']!r} have no text or no "
-                "tokens and are left out; mend them, or build without --strict"
+                "tokens and are left out; fix them, or build without --strict"
             )
 
 
 def print_tables(console: Console, entries: Sequence[dict[str, Any]]) -> None:
-    """What was found per source, and how often each cleaning rule fired."""
+    """Prints the counts per source, and the number of times each cleaning rule fired."""
     found = Table("", *(entry["name"] for entry in entries), title="Token store")
     found.add_row("files", *(f"{entry['files']:,}" for entry in entries))
     found.add_row("MB", *(f"{entry['bytes'] / 1e6:.1f}" for entry in entries))
@@ -69,6 +69,7 @@ def print_tables(console: Console, entries: Sequence[dict[str, Any]]) -> None:
 
 
 def print_warnings(console: Console, entries: Sequence[dict[str, Any]]) -> None:
+    """Prints the warnings of a manifest's source entries."""
     for entry in entries:
         for warning in entry["warnings"]:
             text = escape(f"{entry['name']}: {warning}")

@@ -1,9 +1,9 @@
-"""A unit of files -> a shard: cleaned, split and tokenized, in files of raw arrays.
+"""Builds a shard from a unit of files: cleaned, split and tokenized text in files of raw arrays.
 
 Shard files, little-endian: `hashes` [documents] uint64, first eight bytes of the sha256 of the raw
-text; `documents` [documents] uint32, sentences, 0 where nothing was left; `sentences` uint32,
-tokens, >= 1; `tokens`, as in the store; and summary.json, written last: the counts, the unit's
-name, size and sha256 of each file, and a digest of all this.
+text; `documents` [documents] uint32, sentences per document, 0 if no text remained; `sentences`
+uint32, tokens per sentence, >= 1; `tokens`, as in the store; and summary.json, written last: the
+counts, the unit's name, size and sha256 of each file, and a digest of the summary itself.
 """
 
 import hashlib
@@ -32,25 +32,25 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
 _BATCH_CHARACTERS = 1 << 20  # text tokenized together
 _SUMMARY = "summary.json"
-PART = ".part"  # ends the names of shards that are being written
+PART = ".part"  # suffix of shards that are being written
 _ARRAYS = ("hashes", "documents", "sentences", "tokens")
 _COUNTS = ("documents", "characters", "dropped_documents", "dropped_sentences", "cut_documents")
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Files that become one shard."""
+    """The files of one shard."""
 
     source: SourceSpec
     files: tuple[Path, ...]
     bytes: int
-    shard: Path  # its folder; the name is the hash of all it depends on
+    shard: Path  # its folder; the name is the hash of all inputs
     tokenizer: Path
 
 
 @dataclass(frozen=True)
 class Shard:
-    """A finished shard, its tokens memory-mapped."""
+    """A finished shard, with memory-mapped tokens."""
 
     hashes: np.ndarray
     documents: np.ndarray
@@ -60,7 +60,7 @@ class Shard:
 
 
 class _Array:
-    """A file of raw elements, with its digest."""
+    """A file of raw array elements, with its digest."""
 
     def __init__(self, path: Path) -> None:
         self._file, self._digest = path.open("wb"), FileDigest()
@@ -77,20 +77,21 @@ class _Array:
         self._digest.update(data)
 
     def entry(self) -> dict[str, Any]:
-        """Size and digest of what was appended."""
+        """Returns the size and digest of the appended data."""
         return self._digest.entry()
 
 
 def build_shard(unit: Unit, report: Report) -> None:
-    """Write the shard of a unit; the same bytes whoever calls it, whatever else is running.
+    """Writes the shard of a unit; its bytes do not depend on the process or on other workers.
 
-    `report` is told raw bytes as they are done, the unit's size in all.
+    Args:
+        report: called with the number of raw bytes done; the calls add up to the unit's size.
 
     Raises:
         UserError: the text cannot be read.
         OSError: the shard cannot be written.
     """
-    # A worker whose build was killed may still write for a while: no two share a folder.
+    # A worker of a killed build may keep writing for a while, so each has its own folder.
     part = unit.shard.with_name(f"{unit.shard.name}.{os.getpid()}{PART}")
     try:
         shutil.rmtree(part, ignore_errors=True)
@@ -104,13 +105,13 @@ def build_shard(unit: Unit, report: Report) -> None:
 
 
 def _write(unit: Unit, part: Path, report: Report) -> dict[str, Any]:
-    """Write the arrays of a unit; its summary."""
+    """Writes the arrays of a unit; returns its summary."""
     tokenizer = _tokenizer(unit.tokenizer)
     counts: Counter[str] = Counter()
     rules: Counter[str] = Counter()
     cut_files: Counter[str] = Counter()
     reported = 0
-    with ExitStack() as opened:  # closes all of them, also where closing one fails
+    with ExitStack() as opened:  # closes all of them, even if closing one fails
         outputs = {name: opened.enter_context(_Array(part / name)) for name in _ARRAYS}
         documents = ((d, f.name) for f in unit.files for d in read(unit.source, f))
         for batch in _batches(documents):
@@ -118,7 +119,7 @@ def _write(unit: Unit, part: Path, report: Report) -> dict[str, Any]:
                 counts["cut_documents"] += document.cut
                 cut_files[file] += document.cut
             _write_batch([d for d, _ in batch], unit.source, tokenizer, outputs, counts, rules)
-            # Text bytes, which exceed the file's where it is compressed.
+            # Bytes of text, which exceed the file size if the file is compressed.
             size = sum(len(document.text.encode()) for document, _ in batch)
             size = min(size, unit.bytes - reported)
             report(size)
@@ -137,23 +138,23 @@ def _publish(part: Path, unit: Unit) -> None:
     try:
         atomic.publish(part, unit.shard)
     except OSError:
-        if damage(unit):  # no worker of a killed build has made the same shard meanwhile
+        if damage(unit):  # else a worker of a killed build has published the same shard
             raise
 
 
 def damage(unit: Unit) -> str:
-    """What is wrong with a unit's shard, "" where it is as it was written; reads all of it."""
+    """Verifies a unit's shard by reading all of it; returns what is wrong, "" if it is intact."""
     try:
         summary = json.loads((unit.shard / _SUMMARY).read_text(encoding="utf-8"))
         if summary["digest"] != manifest_digest(summary):
             return f"{_SUMMARY} was changed"
         if summary["unit"] != unit.shard.name:
-            return "it was made from other text or settings"
+            return "it was built from other text or settings"
         for name in _ARRAYS:
             if not (unit.shard / name).is_file():
                 return f"{name} is missing"
             if file_digest(unit.shard / name) != summary["files"][name]["sha256"]:
-                return f"{name} is not as it was written"
+                return f"the checksum of {name} does not match"
     except OSError as error:
         return f"{_SUMMARY}: {error.strerror}"
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -162,12 +163,12 @@ def damage(unit: Unit) -> str:
 
 
 def raw_hash(text: str) -> int:
-    """First eight bytes of the sha256 of a raw text: decides the split it belongs to."""
+    """Returns the first eight bytes of a raw text's sha256, which determine its split."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
 def open_shard(unit: Unit, tokens: np.dtype) -> Shard:
-    """The shard of a unit, known to be sound; `tokens` is the element type of its ids."""
+    """Opens the shard of a unit without verifying it; `tokens` is the dtype of its ids."""
     folder = unit.shard
     return Shard(
         hashes=np.fromfile(folder / "hashes", np.uint64),
@@ -214,7 +215,7 @@ def _write_batch(
 
 
 def cleaned(document: Document, spec: SourceSpec) -> tuple[str, Counter[str]]:
-    """`clean` with the rules of the document's kind of source."""
+    """Returns `clean` of a document with the rules of its source kind."""
     return clean(
         document.text,
         kind_of(spec).RULES,
@@ -241,5 +242,5 @@ def _batches(
 
 @lru_cache(maxsize=1)
 def _tokenizer(path: Path) -> Tokenizer:
-    """One per worker process. The file is the build's own copy and does not change under it."""
+    """Loads the tokenizer once per worker process. The build's own copy of it does not change."""
     return Tokenizer.load(path)

@@ -1,7 +1,7 @@
-"""Run independent jobs over a pool of processes, with a progress bar.
+"""Runs independent jobs in a pool of processes, with a progress bar.
 
-Processes are spawned, not forked: a fork copies whatever threads held at that moment. A program
-that calls this with more than one worker therefore needs `if __name__ == "__main__":`.
+Processes are spawned, not forked: a fork copies the locks that other threads hold. A program that
+calls this with more than one worker therefore needs `if __name__ == "__main__":`.
 """
 
 import multiprocessing
@@ -20,11 +20,11 @@ _PARALLELISM = "TOKENIZERS_PARALLELISM"  # one worker is one core: the pool is t
 
 Job = TypeVar("Job")
 Report = Callable[[int], None]
-_counter: Any = None  # bytes done by all workers together; set in each by `_start`
+_counter: Any = None  # bytes done by all workers in total; set in each worker by `_start`
 
 
 def available_cores() -> int:
-    """Cores this process may use."""
+    """Returns the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -40,16 +40,17 @@ def run(
     title: str = "",
     progress: bool = True,
 ) -> None:
-    """Call `work(job, report)` for every job.
+    """Calls `work(job, report)` for every job.
 
     Args:
-        work: a module-level function (it is pickled); calls `report(bytes)` as it goes.
-        total_bytes: what all reports add up to, together with `done_bytes` from earlier runs.
-        workers: processes; None takes every core, 1 stays in this process.
-        title: stands before the progress bar, which goes to standard error.
+        work: a module-level function (it is pickled); calls `report(bytes)` as it makes progress.
+        total_bytes: the sum of all reports plus `done_bytes` from earlier runs.
+        workers: processes; None uses every core, 1 stays in this process.
+        title: label of the progress bar, which is on standard error.
 
     Raises:
-        UserError: a worker process died; or whatever `work` raised first.
+        UserError: a worker process died.
+        Exception: the first exception that `work` raised.
     """
     workers = min(workers or available_cores(), len(jobs))
     with byte_bar(title, total_bytes, done_bytes, progress) as update:
@@ -99,15 +100,15 @@ def _run_pool(
             update(counter.value)
     except BrokenProcessPool:
         raise UserError(
-            "a worker process died (killed, or out of memory); what is finished is kept: run the "
-            "same command again, with fewer --workers if memory ran out"
+            "a worker process died (killed, or out of memory); run the same command again to "
+            "resume, with fewer --workers if memory ran out: finished shards are kept"
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def _start(counter: Any) -> None:
-    """First thing in a worker."""
+    """Initializes a worker process."""
     global _counter
     _counter = counter
     os.environ[_PARALLELISM] = "false"

@@ -1,7 +1,7 @@
-"""Folders that a command fills and empties as it likes, and how it knows that they are its own.
+"""Working folders that a command may fill and delete; a marker file shows that it owns them.
 
-A folder with the mark is ours. An absent or empty one is free: it gets the mark before anything
-else, on the disk too, so that a folder without it is never one of ours that lost it.
+A folder with the marker is ours. A missing or empty folder is free: the marker is written and
+synced to disk before anything else, so a folder without it is never one of ours.
 """
 
 import fcntl
@@ -20,7 +20,7 @@ _LOCK: Final = "lock"
 
 
 def is_free(path: Path) -> bool:
-    """Whether a folder may take this path: nothing, or an empty folder, is there."""
+    """Returns whether a path is available: it does not exist, or is an empty folder."""
     if not os.path.lexists(path):
         return True
     return path.is_dir() and not path.is_symlink() and not any(path.iterdir())
@@ -35,22 +35,22 @@ def remove(path: Path) -> None:
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether a folder has the mark."""
+    """Returns whether a folder has the marker file."""
     return not folder.is_symlink() and (folder / MARK).is_file()
 
 
 def claim(folder: Path) -> None:
-    """Makes a folder ours, with the folders above it.
+    """Creates a folder of ours, with its parents.
 
     Raises:
-        UserError: something without the mark is there; nothing of it was touched.
-        OSError: the folder cannot be made.
+        UserError: the path exists without the marker; it was not changed.
+        OSError: the folder cannot be created.
     """
     if is_ours(folder):
         return
     if not is_free(folder):
         raise UserError(
-            f"{folder}: would be used and removed, but is not known to be ours (no {MARK} in it); "
+            f"{folder}: exists, but was not created by bert-jax (no {MARK} in it); "
             "move it away, or choose another --out"
         )
     folder.mkdir(parents=True, exist_ok=True)
@@ -61,14 +61,14 @@ def claim(folder: Path) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds a folder of ours; the system lets go of the lock when this process ends.
+    """Locks a folder of ours; the operating system releases the lock when this process ends.
 
     Raises:
-        UserError: another process holds it.
+        UserError: another process holds the lock.
     """
     with (folder / _LOCK).open("w") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise UserError(f"{folder}: another build is running there; wait for it") from None
+            raise UserError(f"{folder}: another build is running; wait until it ends") from None
         yield

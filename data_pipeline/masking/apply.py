@@ -1,4 +1,4 @@
-"""Mask one example of a row in place, by the rule of its mode."""
+"""Masks one example of a row in place, by the rule of its mode."""
 
 from typing import NamedTuple
 
@@ -16,12 +16,16 @@ from bert_jax.data_pipeline.random.numba_jit import compiled
 
 
 class Scratch(NamedTuple):
-    """Scratch memory for the tokens of one example that may be masked: all but the specials, in
+    """Scratch memory for the maskable tokens of one example: all but the special tokens, and in
     mode `roberta` all.
 
-    places: int32 [S], where in the row each stands. opens: uint8 [S], 1 where a word begins, and 2
-    where a segment begins too if the mode heeds segments; filled where the mode asks for words.
-    marked: uint8 [S], zeros between examples. words: int32 [S + 1]. order, chosen: int32 [S].
+    Attributes:
+        places: int32 [S], position of each token in the row.
+        opens: uint8 [S], 1 where a word begins, 2 where a segment begins too (if the mode uses
+            segments); filled only for modes that need words.
+        marked: uint8 [S], zeros between examples.
+        words: int32 [S + 1].
+        order, chosen: int32 [S].
     """
 
     places: np.ndarray
@@ -33,7 +37,7 @@ class Scratch(NamedTuple):
 
 
 class Slots(NamedTuple):
-    """One row of the arrays of `BatchArrays` that have a column per prediction."""
+    """One row of each array of `BatchArrays` with a column per prediction."""
 
     positions: np.ndarray
     labels: np.ndarray
@@ -46,7 +50,7 @@ class Slots(NamedTuple):
 
 @compiled
 def empty_scratch(size):
-    """Notes for examples of at most `size` tokens."""
+    """Allocates scratch memory for examples of at most `size` tokens."""
     return Scratch(
         np.empty(size, np.int32), np.empty(size, np.uint8), np.zeros(size, np.uint8),
         np.empty(size + 1, np.int32), np.empty(size, np.int32), np.empty(size, np.int32),
@@ -55,18 +59,22 @@ def empty_scratch(size):
 
 @compiled
 def budget(rule, length, count):
-    """Most predictions of an example of `length` tokens, `count` of which may be masked. At rates
-    near 1 they may exceed `count`, which n-grams heed when they look for one that fits."""
+    """Returns the maximum predictions of an example of `length` tokens, `count` of them maskable.
+    At rates near 1 it may exceed `count`; n-grams account for that when they search for one that
+    fits."""
     return rule.budgets[count if rule.mode == SPAN else length]
 
 
 @compiled
 def mask_example(key, rule, scratch, count, wanted, ids, slots, slot):
-    """Mask `wanted` of the tokens in `scratch`, fewer where whole words or `count` allow no more
-    or RoBERTa's number is rounded down.
+    """Masks `wanted` of the tokens in `scratch`, or fewer if whole words or `count` allow no more,
+    or if RoBERTa's number is rounded down; returns the next free slot.
 
-    key: uint64, this example's. count: tokens in `scratch`. ids: int32, the row, changed in place.
-    slots: filled from index `slot` on, in the order of positions. Returns the next free slot.
+    Args:
+        key: uint64, key of this example.
+        count: tokens in `scratch`.
+        ids: int32, the row, changed in place.
+        slots: filled from index `slot`, in position order.
     """
     choose, replace = fold_key(key, 0), fold_key(key, 1)
     if rule.mode == SPAN:
@@ -100,7 +108,7 @@ def mask_example(key, rule, scratch, count, wanted, ids, slots, slot):
 
 @compiled
 def _find_words(scratch, count):
-    """Fill `scratch.words` from `scratch.opens`; the number of words."""
+    """Fills `scratch.words` from `scratch.opens`; returns the number of words."""
     words = 0
     for k in range(count):
         scratch.words[words] = k
@@ -111,7 +119,8 @@ def _find_words(scratch, count):
 
 @compiled
 def _emit(scratch, taken, ids, slots, slot):
-    """Write the marked tokens into slots and unmark them; `scratch.order` says which they were."""
+    """Writes the marked tokens into slots, unmarks them, and records them in `scratch.order`;
+    returns the next free slot."""
     at = k = np.int64(0)
     while at < taken:
         position = scratch.places[k]
@@ -127,7 +136,7 @@ def _emit(scratch, taken, ids, slots, slot):
 
 @compiled
 def _replace_spans(key, rule, scratch, count, ids, slots, slot, stop):
-    """Replace what was masked, a draw for each run of neighbours, and note its boundaries."""
+    """Replaces the masked tokens, one draw per run of adjacent ones, and records the boundaries."""
     n = np.int64(0)
     first = slot
     while first < stop:

@@ -1,10 +1,10 @@
 """`ngram` masking as released with ALBERT (google-research/albert, `create_pretraining_data.py`,
 `create_masked_lm_predictions` with whole words and shorter n-grams favoured): words in random
-order, from each an n-gram of n words with P(n) in proportion to 1/n; a shorter one where that
-exceeds the budget; none where a word of it is masked already.
+order, from each an n-gram of n words with P(n) proportional to 1/n; a shorter one if that exceeds
+the budget; none if one of its words is already masked.
 
-One difference: here an n-gram ends with its segment, there it may reach over a [SEP]. Kept: the
-shuffle and the lengths are drawn apart (there, from `random` and from `numpy.random`).
+One difference: here an n-gram ends with its segment; ALBERT's may cross a [SEP]. As in ALBERT, the
+shuffle and the lengths use separate random streams (there `random` and `numpy.random`).
 """
 
 from bert_jax.data_pipeline.masking.replace import drawn
@@ -16,10 +16,10 @@ from bert_jax.data_pipeline.random.numba_jit import compiled
 def choose_ngrams(
     key, length_key, words, count, opens, wanted, length_limits, order, marked, chosen
 ):
-    """Choose n-grams of at most `wanted` tokens together; the number of tokens.
+    """Selects n-grams of at most `wanted` tokens in total; returns the number of tokens.
 
     opens: uint8, by token: 2 = begins a segment and a word, 1 = begins a word. length_limits: see
-    `Rule`. The rest as in `choose_words`.
+    `Rule`. Other arguments as in `choose_words`.
     """
     for word in range(count):
         order[word] = word

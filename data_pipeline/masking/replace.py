@@ -1,4 +1,4 @@
-"""What is put in the place of chosen tokens: [MASK], a random id, or the token itself."""
+"""Replaces the selected tokens with [MASK] or a random id, or leaves them unchanged."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from bert_jax.data_pipeline.random.numba_jit import compiled
 
 @compiled
 def drawn(bits, limits):
-    """The first index whose limit lies above 64 bits read as a fraction: int64.
+    """Returns the first index whose limit is above 64 random bits read as a fraction: int64.
 
     limits: uint64, cumulative, see `spec.cumulative_limits`.
     """
@@ -25,6 +25,7 @@ def drawn(bits, limits):
 
 @compiled
 def random_id(bits, rule):
+    """Returns a random replacement id, uniform over the vocabulary or by `rule.id_limits`."""
     if len(rule.id_limits):
         return drawn(bits, rule.id_limits)
     return below(bits, rule.vocab_size)
@@ -32,11 +33,15 @@ def random_id(bits, rule):
 
 @compiled
 def replace_tokens(key, ids, places, chosen, count, rule):
-    """Replace `count` chosen tokens, each on its own, in the order in which they were chosen.
+    """Replaces `count` selected tokens independently, in the order in which they were selected.
 
-    As google-research/bert at eedf571, `create_pretraining_data.py:391-401`: a draw for [MASK], a
-    second for keeping, a third for the random id. ids: int32, the row, changed in place.
-    places: int32, where in the row the tokens stand that may be masked. chosen: indices into it.
+    As in google-research/bert at eedf571, `create_pretraining_data.py:391-401`: one draw for
+    [MASK], a second for keeping, a third for the random id.
+
+    Args:
+        ids: int32, the row, changed in place.
+        places: int32, positions of the maskable tokens in the row.
+        chosen: indices into `places`.
     """
     n = 0
     for k in range(count):
@@ -55,10 +60,11 @@ def replace_tokens(key, ids, places, chosen, count, rule):
 
 @compiled
 def replace_span(key, n, ids, positions, first, stop, rule):
-    """Replace the tokens at positions [first, stop), all in one way; the number of the next draw.
+    """Replaces the tokens of slots [first, stop) all in the same way; returns the index of the next
+    draw.
 
-    As SpanBERT, `pretraining/fairseq/data/masking.py:259-269`: one draw for all, then one for the
-    id of every token where they become random.
+    As in SpanBERT, `pretraining/fairseq/data/masking.py:259-269`: one draw for the span, then, if
+    it becomes random, one for the id of each token.
     """
     bits = draw(key, n)
     n += 1

@@ -1,4 +1,4 @@
-"""What is masked, by name, and the numbers that compiled code needs to do it."""
+"""Masking settings, and their precomputed form for compiled code."""
 
 import math
 from collections.abc import Sequence
@@ -13,35 +13,42 @@ from bert_jax.data_pipeline.random.counter_rng import threshold
 
 MODES: Final = ("token", "whole_word", "ngram", "span", "roberta")
 TOKEN, WHOLE_WORD, NGRAM, SPAN, ROBERTA = range(len(MODES))
-SPAN_TARGETS: Final = 15  # tokens of a span that its boundaries predict (--max-pair-targets)
+SPAN_TARGETS: Final = 15  # tokens per span predicted from its boundaries (--max-pair-targets)
 _OF_WORDS: Final = ("whole_word", "ngram", "span")
 
 
 class Rule(NamedTuple):
-    """A `MaskingSpec` over one vocabulary, as compiled code reads it."""
+    """A `MaskingSpec` for one vocabulary, precomputed for compiled code."""
 
     mode: int  # index into MODES
-    budgets: np.ndarray  # int32, most predictions by size of the example, see `budgets`
-    fewer_limits: np.ndarray  # uint64, by size: the chance of one fewer; empty unless `roberta`
+    budgets: np.ndarray  # int32, maximum predictions by size of the example, see `budgets`
+    fewer_limits: np.ndarray  # uint64, by size: P(one fewer); empty unless `roberta`
     mask_id: int
     vocab_size: int
-    mask_limit: np.uint64  # of the first draw: below it, [MASK]
-    keep_limit: np.uint64  # of a second draw for a token that is not masked: below it, unchanged
-    random_limit: np.uint64  # of the only draw for a span: below it and not masked, random
+    mask_limit: np.uint64  # first draw below this: [MASK]
+    keep_limit: np.uint64  # second draw, of a token not masked, below this: unchanged
+    random_limit: np.uint64  # the single draw of a span below this, and not masked: random
     length_limits: np.ndarray  # uint64, cumulative: words of an n-gram or a span, from 1
-    id_limits: np.ndarray  # uint64 [V], cumulative: random ids; empty where all are alike
-    word_starts: np.ndarray  # bool [V]: the entry begins a word; empty where nobody asks
+    id_limits: np.ndarray  # uint64 [V], cumulative: random ids; empty if uniform
+    word_starts: np.ndarray  # bool [V]: the entry begins a word; empty if not needed
 
 
 @dataclass(frozen=True)
 class MaskingSpec:
-    """max_predictions: most predictions of an example. rate: share of an example's tokens to
-    predict. mask_share, random_share: of those, the shares that become [MASK] and a random id; the
-    rest keep theirs. max_ngram: words of the longest n-gram. span_success, max_span: the lengths of
-    spans in words are geometric with this chance of ending after each, up to max_span.
-    random_tokens: a random id is any of the vocabulary alike ("uniform", specials and unused ids
-    included, as published by BERT), or as often as in the training text ("unigram", as published by
-    SpanBERT); in mode "roberta" never a special id other than [MASK].
+    """Masking settings.
+
+    Attributes:
+        max_predictions: maximum predictions of an example.
+        mode: how positions are selected, see the package's docstring.
+        rate: fraction of an example's tokens to predict.
+        mask_share, random_share: fractions of these that become [MASK] and a random id; the rest
+            stay unchanged.
+        max_ngram: words of the longest n-gram.
+        span_success, max_span: span lengths in words are geometric with this probability of ending
+            after each word, up to max_span.
+        random_tokens: random ids are uniform over the vocabulary ("uniform", special and unused ids
+            included, as in BERT), or follow the frequencies in the training text ("unigram", as in
+            SpanBERT); in mode "roberta" never a special id other than [MASK].
     """
 
     max_predictions: int
@@ -57,44 +64,46 @@ class MaskingSpec:
     def __post_init__(self) -> None:
         for name, choices in (("mode", MODES), ("random_tokens", ("uniform", "unigram"))):
             if getattr(self, name) not in choices:
-                what = "masking mode" if name == "mode" else name
+                label = "masking mode" if name == "mode" else name
                 raise UserError(
-                    f'{what} "{getattr(self, name)}" is not one of: {", ".join(choices)}'
+                    f'{label} "{getattr(self, name)}" is not one of: {", ".join(choices)}'
                 )
         for name in ("max_predictions", "max_ngram", "max_span"):
             if getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}: at least 1 is needed")
+                raise UserError(f"{name} is {getattr(self, name)}; must be at least 1")
         for name in ("rate", "mask_share", "random_share"):
             if not 0.0 <= getattr(self, name) <= 1.0:
-                raise UserError(f"{name} {getattr(self, name)} does not lie between 0 and 1")
+                raise UserError(f"{name} {getattr(self, name)} is not between 0 and 1")
         if not 0.0 < self.span_success < 1.0:
             raise UserError(
-                f"span_success {self.span_success} does not lie between 0 and 1: it is the chance "
+                f"span_success {self.span_success} is not between 0 and 1: it is the probability "
                 "that a span ends after each word"
             )
         if self.mask_share + self.random_share > 1.0 + 1e-9:
             raise UserError(
-                f"mask_share {self.mask_share} + random_share {self.random_share} exceed 1"
+                f"mask_share {self.mask_share} + random_share {self.random_share} exceeds 1"
             )
 
     @property
     def needs_words(self) -> bool:
-        """Whether the mode asks where words begin."""
+        """Whether the mode needs to know where words begin."""
         return self.mode in _OF_WORDS
 
     def predictions(self, seq_length: int) -> np.ndarray:
-        """Most predictions of an example of 0, 1, … seq_length tokens, specials included: int32."""
+        """Returns the maximum predictions of an example of 0, 1, … seq_length tokens, specials
+        included: int32 [seq_length + 1]."""
         if self.mode != "span":
             return self.budgets(seq_length)
         longest = self.budgets(seq_length)  # at least [CLS] and one [SEP] are not counted
         return np.concatenate([np.zeros(2, np.int32), longest])[: seq_length + 1]
 
     def budgets(self, largest: int) -> np.ndarray:
-        """Most predictions of an example of 0 … `largest` tokens, counted as by its mode: int32.
+        """Returns the maximum predictions of an example of 0 … `largest` tokens: int32.
 
-        With specials, halves to even and never none (create_pretraining_data.py:369 of BERT; that
-        of ALBERT has none where the rate is 0); spans count without specials, and round up
-        (masking.py:99 of SpanBERT); RoBERTa's number is rounded at random, here up.
+        Tokens include specials, and predictions round halves to even and are at least 1
+        (create_pretraining_data.py:369 of BERT; in ALBERT's they are 0 if the rate is 0). Spans
+        count tokens without specials, and round up (masking.py:99 of SpanBERT). RoBERTa rounds
+        randomly; here up.
         """
         return np.array([min(self.max_predictions, self._wanted(n)) for n in range(largest + 1)],
                         np.int32)  # fmt: skip
@@ -107,7 +116,7 @@ class MaskingSpec:
         return max(1, round(size * self.rate))
 
     def _fewer(self, size: int) -> np.uint64:
-        """The chance that rate·size is rounded down; 0 where `max_predictions` cuts it anyway."""
+        """Returns P(rate·size is rounded down); 0 if `max_predictions` caps it anyway."""
         up = self._wanted(size)
         return threshold(up - size * self.rate if up <= self.max_predictions else 0.0)
 
@@ -121,19 +130,21 @@ class MaskingSpec:
         token_counts: np.ndarray | None = None,
         not_drawn: Sequence[int] = (),
     ) -> Rule:
-        """For examples of up to `largest` tokens.
+        """Returns the rule for examples of up to `largest` tokens.
 
-        word_starts: bool [V], needed by the modes that ask for words. token_counts: [V],
-        occurrences of every id in the training text, needed for unigram random tokens. not_drawn:
-        the special ids but [MASK], which "roberta" needs. ValueError where what is needed is
-        missing or of another length.
+        Args:
+            word_starts: bool [V], required if `needs_words`.
+            token_counts: [V], occurrences of each id in the training text, required for unigram
+                random tokens.
+            not_drawn: the special ids except [MASK], required by "roberta".
+
+        Raises:
+            ValueError: a required argument is missing or has the wrong length.
         """
         starts = np.zeros(0, bool)
         if self.needs_words:
             if word_starts is None or len(word_starts) != vocab_size:
-                raise ValueError(
-                    f"masking mode {self.mode} needs word_starts, one bool per id of {vocab_size}"
-                )
+                raise ValueError(f"masking mode {self.mode} needs word_starts: {vocab_size} bools")
             starts = np.array(word_starts, bool)
         changed = round(1.0 - self.mask_share, 12)  # 1 - 0.8 must leave 0.2
         return Rule(
@@ -165,12 +176,12 @@ class MaskingSpec:
             return np.zeros(0, np.uint64)
         if self.mode == "roberta":
             if not len(not_drawn):
-                raise ValueError("masking mode roberta needs the special ids, which it never draws")
+                raise ValueError("masking mode roberta needs not_drawn, the special ids")
             weights[list(not_drawn)] = 0
         return cumulative_limits(weights.tolist())
 
     def length_weights(self) -> list[Fraction]:
-        """How likely n-grams or spans of 1, 2, … words are, but for a common factor."""
+        """Returns the unnormalized probabilities of n-grams or spans of 1, 2, … words."""
         if self.mode == "span":
             end = Fraction(self.span_success)
             return [end * (1 - end) ** n for n in range(self.max_span)]
@@ -178,7 +189,7 @@ class MaskingSpec:
 
 
 def cumulative_limits(weights: Sequence[Fraction | int]) -> np.ndarray:
-    """uint64 [n]: `drawn` of 64 bits and these is i with probability weights[i] / their sum.
+    """Returns uint64 [n] limits for which `drawn` returns i with probability weights[i] / sum.
 
     Exact to 2**-63; an index of weight 0 is never drawn.
     """

@@ -1,9 +1,9 @@
 """`whole_word` masking as released with BERT (google-research/bert at eedf571,
-`create_pretraining_data.py:342-415` with whole words): words in random order, all of a word or
-nothing, until the budget of tokens is used up; a word that would exceed it is passed over.
+`create_pretraining_data.py:342-415` with whole words): words in random order, each masked entirely
+or not at all, until the token budget is used up; a word that would exceed it is skipped.
 
-A trait of the original kept for equality: a piece that begins no word joins the candidate before
-it even where a [SEP] stands between them (a sentence cut in the middle of a word).
+As in the original, a piece that does not begin a word joins the previous candidate even across a
+[SEP] (a sentence cut in the middle of a word).
 """
 
 from bert_jax.data_pipeline.random.counter_rng import below, draw
@@ -12,7 +12,7 @@ from bert_jax.data_pipeline.random.numba_jit import compiled
 
 @compiled
 def choose_words(key, words, count, wanted, order, marked, chosen):
-    """Choose whole words of at most `wanted` tokens together; the number of tokens.
+    """Selects whole words of at most `wanted` tokens in total; returns the number of tokens.
 
     words: int32 [count + 1], the first token of each word and the end of the last. order: int32
     [≥ count], scratch. marked, chosen: as in `choose_tokens`.

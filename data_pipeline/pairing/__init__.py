@@ -1,1 +1,1 @@
-"""Cut documents into examples: a function per kind of pairing, from lengths alone."""
+"""Splits documents into examples from lengths alone, with a function per kind of pairing."""

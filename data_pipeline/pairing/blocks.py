@@ -1,32 +1,31 @@
-"""Blocks of whole sentences, without pairs: RoBERTa's two and SpanBERT's.
+"""Blocks of full sentences, without pairs: RoBERTa's two modes and SpanBERT's.
 
 A block takes the next sentences until one more would exceed `seq_length` with the special tokens.
 
 - `full_sentences` (Liu et al. 2019, section 4.2; fairseq at 3d262bb, `token_block_utils_fast.pyx`,
-  break mode "complete"): blocks run on into the next document of the store, in its order. What
-  follows what is the same in every epoch; the order of the rows is not.
+  break mode "complete"): blocks continue into the next document, in the store's order. This
+  sequence is the same in every epoch; the order of the rows is not.
 - `doc_sentences` (break mode "complete_doc"): the same, but a block ends with its document.
 - `single` (Joshi et al. 2020; facebookresearch/SpanBERT at 0670d8b,
-  `no_nsp_span_bert_dataset.py:66-96`): the same as `doc_sentences`, but a sentence that is too
-  long for a block by itself is dropped and ends the block before it. `dropped` counts them.
+  `no_nsp_span_bert_dataset.py:66-96`): the same as `doc_sentences`, but a sentence longer than a
+  block is dropped and ends the block before it. `dropped` counts them.
 
-Where the first two have a [SEP] besides the one that ends the block is a choice, `separators`:
+`separators` selects where the first two modes have a [SEP] besides the one that ends the block:
 
-- "documents", the paper's words: one more between two documents.
-- "sentences", fairseq's data: `fairseq-preprocess` ends every line with one (`binarizer.py`,
-  `append_eos`), and the empty line between two documents is one by itself. So there is one after
-  each sentence, and two between documents, where a block may end before or after the second. A line
-  is a sentence here; what it was in RoBERTa's own files the paper does not say (in WikiText-103,
-  the example of fairseq's README, it is a paragraph).
+- "documents", as in the paper: one more between two documents.
+- "sentences", as in fairseq's data: `fairseq-preprocess` ends every line with one (`binarizer.py`,
+  `append_eos`), and the empty line between two documents is a [SEP] of its own. So there is one
+  after each sentence, and two between documents, where a block may end before or after the second.
+  Here a line is a sentence; the paper does not define the lines of RoBERTa's own files (in
+  WikiText-103, the example of fairseq's README, a line is a paragraph).
 
-A sentence too long for a block by itself is cut in the first two modes (the paper does not say;
-fairseq makes a block that is too long, and its trainer leaves that out): full blocks, and the next
-sentences follow its rest. Of the release of SpanBERT two slips are not copied: it loses the block
-before a document that ends in a dropped sentence, and the last document of a file without a blank
-line after it.
+The first two modes split a sentence longer than a block into full blocks; the next sentences follow
+its rest (the paper does not specify this; fairseq makes an overlong block, which its trainer
+skips). Two bugs of the SpanBERT release are not reproduced: it loses the block before a document
+that ends in a dropped sentence, and the last document of a file without a trailing blank line.
 
-`short_seq_prob` is BERT's, 0 in all three recipes: with this chance a document (in
-`full_sentences` a block) has a shorter target, which single sentences still exceed.
+`short_seq_prob` is BERT's, and 0 in all three recipes: the probability that a document (in
+`full_sentences`, a block) has a shorter target length, which a single sentence may still exceed.
 """
 
 from collections.abc import Iterator
@@ -53,10 +52,11 @@ def _blocks(
     key, turn, first, stop, visits, texts, most, limit, cross, state,
     starts, lengths, pieces, documents, drop,
 ):  # fmt: skip
-    """Blocks of documents [first, stop): (pieces written, examples finished, new state).
+    """Writes the blocks of documents [first, stop); returns (pieces written, examples finished, new
+    state).
 
-    state: (pieces of the open block, which lie at the front of `starts` and `lengths`; its first
-    document; tokens in it, [SEP] between documents included; its target; its number).
+    state: (pieces of the open block, stored at the front of `starts` and `lengths`; its first
+    document; its tokens so far, including [SEP] between documents; its target length; its number).
     """
     at, document_of_block, used, target, number = state
     begin = done = 0  # first piece of the open block; finished examples
@@ -88,7 +88,7 @@ def _blocks(
                 continue
             used += between + size
             length += size
-            while used > most:  # a sentence alone
+            while used > most:  # a single sentence longer than a block
                 starts[at], lengths[at] = start, most
                 at += 1
                 pieces[done], documents[done] = at - begin, document
@@ -113,11 +113,11 @@ def _sentence_blocks(
     key, turn, first, stop, visits, texts, most, limit, cross, state,
     starts, lengths, pieces, documents,
 ):  # fmt: skip
-    """As `_blocks`, with [SEP] after every sentence: each is a piece, and with `cross` the end of a
-    document is one without tokens. 13 bytes a sentence, about half a byte a token: as much as pairs
-    of length 128 take.
+    """Like `_blocks`, with [SEP] after every sentence: each sentence is a piece, and with `cross`
+    the end of a document is a piece without tokens. Takes 13 bytes per sentence, about half a byte
+    per token: as much as pairs of length 128.
 
-    state: as there, but of the tokens in the open block all [SEP] count, its last one too.
+    state: as in `_blocks`, but the tokens of the open block include every [SEP], also the last.
     """
     at, document_of_block, used, target, number = state
     begin = done = 0
@@ -128,10 +128,10 @@ def _sentence_blocks(
             target = draw_target(visit_key(key, document, turn), most, limit)[0]
         sentence, end = texts.document_sentences[document], texts.document_sentences[document + 1]
         start = address(texts, sentence)
-        ended = 1 if cross and number > 0 else 0  # the line that ends the document before
+        ended = 1 if cross and number > 0 else 0  # the line that ends the previous document
         for k in range(sentence - ended, end):
             size = np.int64(0 if k < sentence else texts.sentence_lengths[k])
-            while True:  # again for what is left of a sentence too long for a block
+            while True:  # repeats for the rest of a sentence longer than a block
                 if used > 0 and used + size > target:
                     pieces[done], documents[done] = at - begin, document_of_block
                     done += 1
@@ -167,12 +167,16 @@ def make_blocks(
     drop: bool,
     sentences: bool,
 ) -> Iterator[Examples]:
-    """All blocks of an epoch, in reading order, those of some documents at a time.
+    """Yields all blocks of an epoch, in reading order, a range of documents at a time.
 
-    visits: int32 [D], how often each document is read: all once, then those with a second visit
-    again, and so on. cross: blocks go on into the next document. drop: a sentence too long for a
-    block is left out rather than cut. sentences: [SEP] after every sentence (not with `drop`).
-    Draws come from a key per visit of a document, or with `cross` per block.
+    Random draws use a key per visit of a document, or with `cross` per block.
+
+    Args:
+        visits: int32 [D], visits to each document: all documents are read once, then those with a
+            second visit again, and so on.
+        cross: blocks continue into the next document.
+        drop: drop a sentence longer than a block rather than split it.
+        sentences: [SEP] after every sentence (not with `drop`).
     """
     most, limit = seq_length - SPECIALS, threshold(short_seq_prob)
     state = (0, 0, 0, most, 0)
@@ -180,7 +184,7 @@ def make_blocks(
     for turn in range(visits.max(initial=0)):
         for first, stop in texts.blocks(BLOCK):
             begin, end = texts.document_sentences[first], texts.document_sentences[stop]
-            # A piece holds a sentence, or is the end of a document or a full block of one too long.
+            # A piece is a sentence, the end of a document, or a full block of an overlong sentence.
             tokens = address(texts, end) - address(texts, begin)
             ends = stop - first if sentences else 0
             room = int(end - begin + ends + tokens // most) + len(open_starts) + 1
@@ -215,6 +219,6 @@ def _examples(
 
 
 def dropped(sentence_lengths: np.ndarray, seq_length: int) -> tuple[int, int]:
-    """(sentences, tokens) that `single` leaves out: those too long for a block by themselves."""
+    """Returns the (sentences, tokens) that `single` drops: sentences longer than a block."""
     long = sentence_lengths[sentence_lengths > seq_length - SPECIALS]
     return len(long), int(long.sum(dtype=np.int64))

@@ -1,4 +1,4 @@
-"""Cut documents into examples: a function per kind of pairing, from lengths alone."""
+"""Splits documents into examples from lengths alone, with a function per kind of pairing."""
 
 from collections.abc import Iterator
 
@@ -21,7 +21,7 @@ def make_examples(
     key: np.uint64,
     separators: Separators = "documents",
 ) -> Iterator[Examples]:
-    """The examples of an epoch; see `make_pairs`, which needs pools, and `make_blocks`."""
+    """Yields the examples of an epoch: `make_pairs` if `pools` is given, else `make_blocks`."""
     if pools is not None:
         return make_pairs(
             texts, visits, pools, seq_length=seq_length, short_seq_prob=short_seq_prob, key=key,

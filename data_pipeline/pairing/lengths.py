@@ -1,4 +1,4 @@
-"""What every pairing mode reads and returns: lengths of sentences and documents, and examples."""
+"""Input and output types of every pairing mode: sentence and document lengths, and examples."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,18 +9,21 @@ import numpy as np
 from bert_jax.data_pipeline.random.counter_rng import below, chance, draw, fold_key
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
-BLOCK: Final = 1 << 18  # sentences handled at once: about 25 MB of scratch memory
-_STRIDE: Final = 6  # every 2**6th sentence has its address noted
+BLOCK: Final = 1 << 18  # sentences processed at once: about 25 MB of scratch memory
+_STRIDE: Final = 6  # the address of every 2**6th sentence is stored
 
 
 @dataclass(frozen=True)
 class Examples:
-    """What every pairing mode returns: examples in reading order, each one or more pieces.
+    """The output of every pairing mode: examples in reading order, each of one or more pieces.
 
-    piece_start: int64 [P], token address. piece_length: int32 [P], tokens, 0 for a [SEP] alone.
-    piece_segment: int8 [P]; bit 0 is the token type, and [SEP] goes where the value changes.
-    pieces: int32 [E], pieces of each example. label: int8 [E]. document: int64 [E], where the first
-    piece is from.
+    Attributes:
+        piece_start: int64 [P], token address.
+        piece_length: int32 [P], tokens, 0 for a [SEP] only.
+        piece_segment: int8 [P]; bit 0 is the token type; a [SEP] is inserted where it changes.
+        pieces: int32 [E], pieces of each example.
+        label: int8 [E].
+        document: int64 [E], document of the first piece.
     """
 
     piece_start: np.ndarray
@@ -32,26 +35,29 @@ class Examples:
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
-    """A plain read-only view, whether memory-mapped or not: compiled code then meets one type."""
+    """Returns a plain read-only view, also of a memory map, so that numba compiles for one type."""
     view = np.asarray(array).view()
     view.flags.writeable = False
     return view
 
 
 def offsets_of(lengths: np.ndarray) -> np.ndarray:
-    """Where each of consecutive ranges starts, and the end of the last: int64 [n + 1]."""
+    """Returns the start of each of n consecutive ranges, and the end of the last: int64 [n + 1]."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
 
 
 class Texts(NamedTuple):
-    """The lengths of a split, as compiled code reads them.
+    """The lengths of a split, for compiled code.
 
-    document_sentences: int64 [D + 1], first sentence of each document and the end of the last.
-    sentence_lengths: uint32 [S], tokens. marks: int64 [S // 64 + 1], token addresses of sentences
-    0, 64, 128, …: the addresses of all would be twice the size of their lengths.
-    Every document has a sentence and every sentence a token.
+    Every document has at least one sentence, and every sentence at least one token.
+
+    Attributes:
+        document_sentences: int64 [D + 1], first sentence of each document and the end of the last.
+        sentence_lengths: uint32 [S], tokens.
+        marks: int64 [S // 64 + 1], token addresses of sentences 0, 64, 128, …; the addresses of all
+            sentences would take twice the memory of their lengths.
     """
 
     document_sentences: np.ndarray
@@ -68,7 +74,7 @@ class Texts(NamedTuple):
         return len(self.document_sentences) - 1
 
     def blocks(self, size: int) -> Iterator[tuple[int, int]]:
-        """Ranges of documents of at most `size` sentences, or one document, after one another."""
+        """Yields consecutive ranges of documents with at most `size` sentences, or one document."""
         first = 0
         while first < self.documents:
             most = self.document_sentences[first] + size
@@ -93,7 +99,7 @@ def _marks(sentence_lengths):
 
 @compiled
 def address(texts, sentence):
-    """The token address at which a sentence starts; that of sentence S is the end."""
+    """Returns the token address where a sentence starts; for sentence S, the end of the text."""
     mark = sentence >> _STRIDE
     at = texts.marks[mark]
     for earlier in range(mark << _STRIDE, sentence):
@@ -103,7 +109,7 @@ def address(texts, sentence):
 
 @compiled
 def document_tokens(texts):
-    """Tokens of every document: int64 [D]."""
+    """Returns the tokens of every document: int64 [D]."""
     tokens = np.zeros(len(texts.document_sentences) - 1, np.int64)
     for document in range(len(tokens)):
         for k in range(texts.document_sentences[document], texts.document_sentences[document + 1]):
@@ -113,14 +119,15 @@ def document_tokens(texts):
 
 @compiled
 def visit_key(key, document, turn):
-    """The key of a document's draws at its first (turn 0), second, … visit of the epoch."""
+    """Returns the key for a document's first (turn 0), second, … visit in the epoch."""
     own = fold_key(key, document)
     return own if turn == 0 else fold_key(own, turn)
 
 
 @compiled
 def draw_target(key, most, limit):
-    """(target length, draws used): `most` tokens, or with a chance fewer, 2 to `most` alike.
+    """Returns (target length, draws used): `most` tokens, or with the probability of `limit` a
+    uniform length from 2 to `most`.
 
     create_pretraining_data.py:239-241 of google-research/bert at eedf571.
     """
@@ -131,10 +138,12 @@ def draw_target(key, most, limit):
 
 @dataclass(frozen=True)
 class Pools:
-    """The documents that may lend each other a random second half, as lists of one array.
+    """Pools of documents that provide each other's random second segments, stored in one array.
 
-    pool_of_document: int32 [D], -1 where a document lends nothing and borrows nothing. offsets:
-    int64 [number of pools + 1] into documents: int64, ascending within a pool.
+    Attributes:
+        pool_of_document: int32 [D], -1 for a document in no pool.
+        offsets: int64 [number of pools + 1], into `documents`.
+        documents: int64, ascending within a pool.
     """
 
     pool_of_document: np.ndarray
@@ -143,7 +152,7 @@ class Pools:
 
     @classmethod
     def group(cls, labels: np.ndarray, members: np.ndarray | None = None) -> "Pools":
-        """Pools of the documents (all, or those of a mask) with the same label, by label."""
+        """Groups documents (all, or those of a mask) by label; pools are in label order."""
         chosen = np.arange(len(labels)) if members is None else np.flatnonzero(members)
         _, pool = np.unique(labels[chosen], return_inverse=True)
         pool_of_document = np.full(len(labels), -1, np.int32)

@@ -1,13 +1,14 @@
 """Pairs of segments: next sentence prediction and sentence order prediction.
 
-`nsp` as released with BERT (google-research/bert at eedf571, `create_pretraining_data.py:223-339`
-and `:418-433`), `sop` as released with ALBERT (google-research/albert at b772393, the function of
-the same name), both draw for draw. An example is two ranges of the token address space, A and B:
-truncating a pair at its front or back only moves a range's ends.
+`nsp` is as released with BERT (google-research/bert at eedf571,
+`create_pretraining_data.py:223-339` and `:418-433`), `sop` as released with ALBERT
+(google-research/albert at b772393, the function of the same name), both draw for draw. An example
+is two ranges of the token address space, A and B: truncating a pair at its front or back only moves
+the ends of a range.
 
-Three traits of the originals that surprise people, kept on purpose:
+Three surprising properties of the originals, reproduced on purpose:
 - the target length is drawn once per document, so all examples of a "short" document share it;
-- a chunk of one sentence has no second half, so its B is always random: P(random) exceeds 1/2 in
+- a chunk of one sentence has no second segment, so its B is always random: P(random) exceeds 1/2 in
   `nsp`, and `sop` has random pairs among its swapped ones, with the same label;
 - if all ten tries to find another document return the document itself, B is taken from it and the
   label stays "random" (1). Label 0 means that B follows A.
@@ -34,13 +35,14 @@ TRIES: Final = 10  # create_pretraining_data.py:278
 SPECIALS: Final = 3  # [CLS] and two [SEP]; create_pretraining_data.py:230
 HALF: Final = np.uint64(2**62)  # threshold(0.5)
 
-# Columns of the table that `_pairs` fills, one line per example.
+# Columns of the table that `_pairs` fills, one row per example.
 _DOCUMENT, _LABEL, _A_START, _B_START, _A_LENGTH, _B_LENGTH, _COLUMNS = range(7)
 
 
 @compiled
 def _random_second(key, n, document, pool, texts, wanted):
-    """`wanted` tokens or more of another document: (first, end, number of the next draw)."""
+    """Draws at least `wanted` tokens of another document, if it has them; returns (start, end,
+    index of the next draw)."""
     other = document
     for _ in range(TRIES):
         other = pool[below(draw(key, n), len(pool))]
@@ -61,7 +63,8 @@ def _random_second(key, n, document, pool, texts, wanted):
 
 @compiled
 def _truncate(key, n, a_start, a_end, b_start, b_end, most):
-    """Drop tokens of the longer side (B on ties), each from the front or the back, until ≤ most."""
+    """Drops tokens of the longer segment (B on ties), each from the front or the back at random,
+    until the pair has at most `most`."""
     while (a_end - a_start) + (b_end - b_start) > most:
         front = chance(draw(key, n), HALF)
         n += 1
@@ -79,10 +82,11 @@ def _truncate(key, n, a_start, a_end, b_start, b_end, most):
 
 @compiled
 def _pairs_of_document(key, document, pool, texts, most, limit, swap, out, at):
-    """Write the pairs of one document into lines `at`, `at` + 1, … of `out`; the next free line.
+    """Writes the pairs of one document into rows `at`, `at` + 1, … of `out`; returns the next free
+    row.
 
-    swap: half of the chunks of two or more sentences have A and B exchanged (`sop`); otherwise
-    half of them have a random B, and the sentences that B would have been go back (`nsp`).
+    swap: half of the chunks of two or more sentences have A and B swapped (`sop`); otherwise half
+    of them have a random B, and the sentences of the actual B are used again (`nsp`).
     """
     end = texts.document_sentences[document + 1]
     target, n = draw_target(key, most, limit)
@@ -109,7 +113,7 @@ def _pairs_of_document(key, document, pool, texts, most, limit, swap, out, at):
         if other_label and (sentences == 1 or not swap):
             wanted = target - (a_end - a_start)
             b_start, b_end, n = _random_second(key, n, document, pool, texts, wanted)
-            last -= sentences - a_sentences  # the unused sentences go back
+            last -= sentences - a_sentences  # the unused sentences start the next chunk
             start = a_end
         else:
             b_start, b_end = a_end, start + length
@@ -154,16 +158,19 @@ def make_pairs(
     key: np.uint64,
     swap: bool,
 ) -> Iterator[Examples]:
-    """All pairs of an epoch, in the order of the documents, a block of documents at a time.
+    """Yields all pairs of an epoch, in document order, a range of documents at a time.
 
-    visits: int32 [D], how often each document is read: all once, then those with a second visit
-    again, and so on. swap: `sop` rather than `nsp`. The draws of a visit come from a key of its
-    own (`visit_key`), so that no document depends on another's draws.
+    Each visit draws from its own key (`visit_key`), so no document depends on another's draws.
+
+    Args:
+        visits: int32 [D], visits to each document: all documents are read once, then those with a
+            second visit again, and so on.
+        swap: `sop` rather than `nsp`.
     """
     most, limit = seq_length - SPECIALS, threshold(short_seq_prob)
     for turn in range(visits.max(initial=0)):
         for first, stop in texts.blocks(BLOCK):
-            # An example uses up at least one sentence, its A.
+            # Each example consumes at least one sentence, its A.
             lines = int(texts.document_sentences[stop] - texts.document_sentences[first])
             table = np.empty((lines, _COLUMNS), np.int64)
             used = _pairs(

@@ -1,1 +1,1 @@
-"""Which examples each batch of an epoch holds, computed once and kept."""
+"""Plans an epoch: which examples are in each batch, computed once and cached."""

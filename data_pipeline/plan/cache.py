@@ -1,6 +1,6 @@
-"""The plans of a phase, kept: in memory and on disk, under a hash of everything they depend on.
+"""Caches the plans of a phase in memory and on disk, under a hash of everything they depend on.
 
-So resuming anywhere is a look-up, and a cache that is lost or damaged is planned again.
+Resuming at any step is a lookup; a plan whose cache is lost or damaged is computed again.
 """
 
 import dataclasses
@@ -21,15 +21,15 @@ from bert_jax.data_pipeline.plan.plan import COLUMNS, VERSION, Plan, PlanSpec, p
 if TYPE_CHECKING:
     from bert_jax.data_pipeline.store.split import Split
 
-KEPT: Final = 8  # epochs at hand, in memory (mapped) and as files; one takes 0.4 bytes a token
+KEPT: Final = 8  # cached epochs, in memory (mapped) and as files; each takes 0.4 bytes per token
 
 
 class Plans:
     """The plans of all epochs of one phase, cached in `cache_dir`.
 
-    Safe to use from several threads and processes at once. Of the epochs that are used, the last
-    few stay in memory; files of epochs further back are removed, those of epoch 0 apart, which
-    says how many rows every epoch has, and those of fixed plans (dupe_factor), which come again.
+    Safe for concurrent use by several threads and processes. The most recently used epochs stay in
+    memory; files of older epochs are removed, except epoch 0, which defines the number of rows of
+    every epoch, and fixed plans (dupe_factor), which are used again.
     """
 
     def __init__(
@@ -44,29 +44,29 @@ class Plans:
         self._split, self._spec = split, spec
         self._names = {"sources": sources, "languages": languages}
         self._cache_dir = Path(cache_dir)
-        weighed = tuple(sources) if spec.source_weights else ()  # by name, the split has numbers
+        weighed = tuple(sources) if spec.source_weights else ()  # the split has only indices
         depends_on = (VERSION, LAYOUT, split.digest, dataclasses.asdict(spec), weighed)
         digest = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
         self._name = f"plan-{digest[:32]}"
         self._lock = threading.Lock()
-        self._plans: dict[int, Future[Plan]] = {}  # the one asked for last is the last
+        self._plans: dict[int, Future[Plan]] = {}  # least recently used first
         self._planner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="plan")
 
     @property
     def rows(self) -> int:
-        """Rows of every epoch of the phase: what epoch 0 gives."""
+        """Number of rows of every epoch of the phase: that of epoch 0."""
         return self.epoch(0).rows
 
     def epoch(self, epoch: int) -> Plan:
-        """The plan of an epoch: from memory, from the cache, or made now."""
+        """Returns the plan of an epoch: from memory, from the disk cache, or computed now."""
         future, mine = self._claim(self._spec.planned(epoch))
         if mine:
             self._fulfil(self._spec.planned(epoch), future)
         return future.result()
 
     def prepare(self, epoch: int) -> None:
-        """Have the plan of an epoch made in the background. Should that fail, whoever asks for the
-        plan makes it, and meets the error."""
+        """Computes the plan of an epoch in the background. If that fails, the next call of `epoch`
+        computes it again, and raises the error."""
         future, mine = self._claim(self._spec.planned(epoch))
         if mine:
             self._planner.submit(self._fulfil, self._spec.planned(epoch), future)
@@ -85,7 +85,7 @@ class Plans:
             future.set_result(self._open_or_make(epoch))
         except BaseException as error:
             with self._lock:
-                self._plans.pop(epoch, None)  # the next to ask tries again
+                self._plans.pop(epoch, None)  # the next caller tries again
             future.set_exception(error)
 
     def _open_or_make(self, epoch: int) -> Plan:
@@ -93,7 +93,8 @@ class Plans:
         columns = find(folder, COLUMNS)
         if columns is None:
             if os.path.lexists(folder):
-                print(f"{folder}: a damaged plan; it is made again", file=sys.stderr, flush=True)
+                message = f"{folder}: damaged plan; planning this epoch again"
+                print(message, file=sys.stderr, flush=True)
             columns = keep(folder, COLUMNS, functools.partial(self._fill, epoch))
         if not self._spec.dupe_factor:
             self._remove_behind(epoch)
@@ -107,7 +108,7 @@ class Plans:
 
     def _fill(self, epoch: int, put: Put) -> None:
         plan_epoch(self._split, self._spec, epoch, put, **self._names)
-        self._split.files.check()  # a plan of other lengths must not be kept under this name
+        self._split.files.check()  # else a plan of other lengths gets this name
 
     def _folder(self, epoch: int) -> Path:
         return self._cache_dir / f"{self._name}-{epoch}"

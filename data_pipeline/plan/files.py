@@ -1,7 +1,7 @@
-"""A folder of columns: one-dimensional `.npy` files written piece by piece, with checksums.
+"""A folder of columns: one-dimensional `.npy` files written incrementally, with checksums.
 
-Whoever makes a folder writes it under a name of its own and renames it when it is complete, so
-that several processes may race. A file that is mapped stays readable when its folder is removed.
+Each process writes a folder under a unique temporary name and renames it when it is complete, so
+several processes may race. A memory-mapped file stays readable after its folder is removed.
 """
 
 import contextlib
@@ -19,14 +19,14 @@ import numpy as np
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage.atomic import publish
 
-Put = Callable[[str, np.ndarray], None]  # append values to the column of a name
-LAYOUT: Final = 2  # of a folder; 1 did not say under which name it was written
+Put = Callable[[str, np.ndarray], None]  # appends values to the named column
+LAYOUT: Final = 2  # format version of a folder; version 1 did not record the folder's name
 _MANIFEST: Final = "plan.json"
-_CHUNK: Final = 1 << 20  # bytes read together
+_CHUNK: Final = 1 << 20  # bytes per read
 
 
 class _Column:
-    """A `.npy` file of a length known only at the end."""
+    """A `.npy` file whose length is known only at the end."""
 
     def __init__(self, path: Path, dtype: np.dtype) -> None:
         self._dtype, self._length, self._crc = dtype, 0, 0
@@ -35,7 +35,7 @@ class _Column:
         self._start = self._file.tell()
 
     def _write_header(self) -> None:
-        # numpy leaves room in a header for any length.
+        # numpy pads the header so that any length fits.
         header = {"descr": self._dtype.str, "fortran_order": False, "shape": (self._length,)}
         np.lib.format.write_array_header_1_0(self._file, header)
 
@@ -46,11 +46,11 @@ class _Column:
         self._length += len(values)
 
     def finish(self) -> str:
-        """Complete the file; its checksum."""
+        """Completes the file; returns its checksum."""
         self._file.seek(0)
         self._write_header()
         if self._file.tell() != self._start:
-            raise ValueError(f"{self._file.name}: a header of another size for {self._length}")
+            raise ValueError(f"{self._file.name}: header size changed for {self._length} elements")
         self._file.close()
         return _checksum(self._dtype, self._length, self._crc)
 
@@ -65,39 +65,41 @@ def _checksum(dtype: np.dtype, length: int, crc: int) -> str:
 def keep(
     folder: Path, columns: Mapping[str, np.dtype], fill: Callable[[Put], None]
 ) -> dict[str, np.ndarray]:
-    """Have `fill` put values into the columns of a folder; the columns, memory-mapped.
+    """Writes a folder of columns with `fill`; returns the columns, memory-mapped.
 
-    Where another process has finished the same folder before, that one stays. UserError where the
-    folder cannot be written.
+    If another process has already finished the same folder, that one stays.
+
+    Raises:
+        UserError: the folder cannot be written.
     """
-    making = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}.tmp")
+    temporary = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}.tmp")
     files: dict[str, _Column] = {}
     try:
-        making.mkdir(parents=True)
+        temporary.mkdir(parents=True)
         for name, dtype in columns.items():
-            files[name] = _Column(making / f"{name}.npy", np.dtype(dtype))
+            files[name] = _Column(temporary / f"{name}.npy", np.dtype(dtype))
         fill(lambda name, values: files[name].append(values))
         checksums = {name: file.finish() for name, file in files.items()}
         manifest = {"name": folder.name, "columns": checksums}
-        (making / _MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
-        kept: dict[str, np.ndarray] = {name: _map(making, name) for name in columns}
+        (temporary / _MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+        mapped: dict[str, np.ndarray] = {name: _map(temporary, name) for name in columns}
     except BaseException as error:
         for file in files.values():
             file.close()
-        shutil.rmtree(making, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         if isinstance(error, OSError):
             raise UserError(
                 f"cannot write a plan to {folder.parent} ({error.strerror}): "
                 "free some space there, or choose another cache folder"
             ) from error
         raise
-    _publish(making, folder, columns)
-    return kept
+    _publish(temporary, folder, columns)
+    return mapped
 
 
 def find(folder: Path, columns: Mapping[str, np.dtype]) -> dict[str, np.ndarray] | None:
-    """The columns in a folder, memory-mapped; None where anything of it is not as written, or it
-    was written under another name: a name stands for what the columns were made from."""
+    """Returns the memory-mapped columns of a folder; None if a checksum does not match, or if the
+    folder was written under another name (the name identifies the columns' inputs)."""
     try:
         manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
         if manifest["name"] != folder.name or set(manifest["columns"]) != set(columns):
@@ -109,7 +111,7 @@ def find(folder: Path, columns: Mapping[str, np.dtype]) -> dict[str, np.ndarray]
                 return None
             if _checksum_of(folder / f"{name}.npy", column) != manifest["columns"][name]:
                 return None
-    except Exception:  # numpy and json raise anything about bytes that are not theirs
+    except Exception:  # numpy and json may raise any exception on corrupted bytes
         return None
     return found
 
@@ -119,7 +121,7 @@ def _map(folder: Path, name: str) -> np.memmap:
 
 
 def _checksum_of(path: Path, column: np.memmap) -> str:
-    """By reading the file: looking at all of a map would make it part of the process' memory."""
+    """Reads the file for its checksum; reading the map would make all of it resident in memory."""
     crc = 0
     with path.open("rb") as file:
         file.seek(column.offset)
@@ -129,8 +131,8 @@ def _checksum_of(path: Path, column: np.memmap) -> str:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder (or whatever has its name) at once, as others see it; nothing happens where
-    there is none."""
+    """Removes a folder (or a file or link of its name), atomically for other processes; does
+    nothing if it does not exist."""
     doomed = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}.removed")
     with contextlib.suppress(OSError):
         folder.rename(doomed)
@@ -140,11 +142,11 @@ def remove(folder: Path) -> None:
             doomed.unlink()
 
 
-def _publish(making: Path, folder: Path, columns: Mapping[str, np.dtype]) -> None:
-    """Move a finished folder into place; of several processes the first wins."""
+def _publish(temporary: Path, folder: Path, columns: Mapping[str, np.dtype]) -> None:
+    """Moves a finished folder into place; of several processes the first wins."""
     with contextlib.suppress(OSError):
         if os.path.lexists(folder) and find(folder, columns) is None:
             remove(folder)
-        publish(making, folder)
+        publish(temporary, folder)
         return
-    shutil.rmtree(making, ignore_errors=True)
+    shutil.rmtree(temporary, ignore_errors=True)

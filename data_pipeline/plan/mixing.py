@@ -1,11 +1,12 @@
-"""How often an epoch visits each document: weights per source, smoothing per language.
+"""Samples the number of visits to each document per epoch: source weights, language smoothing.
 
-A document of source s and language l is visited w_s · f_l times in expectation: the whole part
-always, the rest with that probability, by a draw per document and epoch. w_s is the source's
-weight. f_l = (p_l**a / sum_k p_k**a) / p_l makes language l a share of all tokens proportional to
-p_l**a, where p_l is its share after the source weights (exponentially smoothed weighting of
-multilingual BERT, a = 0.7: github.com/google-research/bert/blob/master/multilingual.md). The
-expected number of tokens of an epoch does not change with a.
+A document of source s and language l is visited w_s · f_l times in expectation: the integer part
+always, and once more with the fractional part as probability, drawn per document and epoch. w_s is
+the source's weight. f_l = (p_l**a / sum_k p_k**a) / p_l gives language l a share of all tokens
+proportional to p_l**a, where p_l is its share after the source weights (exponentially smoothed
+weighting of multilingual BERT, a = 0.7:
+github.com/google-research/bert/blob/master/multilingual.md). The expected number of tokens per
+epoch does not depend on a.
 """
 
 import difflib
@@ -22,9 +23,9 @@ from bert_jax.data_pipeline.random.numba_jit import compiled
 if TYPE_CHECKING:
     from bert_jax.data_pipeline.store.split import Split
 
-# Of a document in an epoch: its weight, and with its language's factor.
+# Per document and epoch: limits its weight, also after multiplication by its language's factor.
 _MOST_VISITS: Final = 10_000
-_MOST_SMOOTHING: Final = 10  # above it only the largest language would be read
+_MOST_SMOOTHING: Final = 10  # above this only the largest language would be read
 
 
 def expected_visits(
@@ -34,16 +35,20 @@ def expected_visits(
     language_smoothing: float,
     sources: Sequence[str],
 ) -> np.ndarray:
-    """Expected visits of each document in an epoch: float64 [D].
+    """Returns the expected visits to each document in an epoch: float64 [D].
 
-    document_tokens: int64 [D]. sources: names of the split's sources, in the order of their
-    indices; a source without a weight has 1. UserError for a weight of a source that does not
-    exist, and where no document is left.
+    Args:
+        document_tokens: int64 [D], tokens per document.
+        source_weights: weight by source name; 1 for a source without an entry.
+        sources: names of the split's sources, in the order of their indices.
+
+    Raises:
+        UserError: a weight for an unknown source, no document left, or too many visits.
     """
     unknown = sorted(set(source_weights) - set(sources))
     if unknown:
         close = difflib.get_close_matches(unknown[0], sources, n=1, cutoff=0.5)
-        valid = ", ".join(sources) or "none has a name"
+        valid = ", ".join(sources) or "no source has a name"
         hint = f"did you mean {close[0]}?" if close else f"sources of the store: {valid}"
         raise UserError(f'source_weights: no source is called "{unknown[0]}"; {hint}')
     names = list(sources) + [""] * (int(split.document_source.max(initial=0)) + 1 - len(sources))
@@ -51,7 +56,7 @@ def expected_visits(
     if not np.any(weight > 0):
         raise UserError(
             f'source_weights leave nothing of the "{split.name}" split: all its sources have '
-            "weight 0; give one of them more"
+            "weight 0; give one a positive weight"
         )
     if language_smoothing == 1.0:
         return weight
@@ -60,21 +65,21 @@ def expected_visits(
     if visits.max() > _MOST_VISITS:
         raise UserError(
             f"language_smoothing {language_smoothing:g}: the rarest language would be "
-            f"read {visits.max():,.0f} times an epoch, above {_MOST_VISITS:,}; choose one nearer 1"
+            f"read {visits.max():,.0f} times per epoch, above {_MOST_VISITS:,}; use one nearer 1"
         )
     return visits
 
 
 def smoothing(tokens: np.ndarray, exponent: float) -> np.ndarray:
-    """The factor f_l by which each language's tokens (float64 [L]) are read: float64 [L]."""
+    """Returns the sampling factor f_l of each language, float64 [L], from its tokens [L]."""
     share = tokens / tokens.sum()
-    there = share > 0
-    powers = np.where(there, share, 1.0) ** exponent * there
-    return np.divide(powers / powers.sum(), share, out=np.ones_like(share), where=there)
+    present = share > 0
+    powers = np.where(present, share, 1.0) ** exponent * present
+    return np.divide(powers / powers.sum(), share, out=np.ones_like(share), where=present)
 
 
 def check(source_weights: Sequence[tuple[str, float]], language_smoothing: float) -> None:
-    """UserError for a weight or an exponent that cannot be meant."""
+    """Raises UserError for an invalid weight or exponent."""
     for name, weight in source_weights:
         if not (math.isfinite(weight) and weight >= 0):
             raise UserError(f"source_weights: {name}={weight:g} is not 0 or a positive number")
@@ -91,7 +96,7 @@ def check(source_weights: Sequence[tuple[str, float]], language_smoothing: float
 
 
 def draw_visits(expected: np.ndarray, key: np.uint64) -> np.ndarray:
-    """Visits of each document in one epoch: int32 [D], `expected` rounded down or up by chance."""
+    """Returns the visits to each document in one epoch: int32 [D], `expected` rounded randomly."""
     visits = np.floor(expected).astype(np.int32)
     rest = expected - visits
     parts, place = np.unique(rest, return_inverse=True)

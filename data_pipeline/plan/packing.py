@@ -1,16 +1,16 @@
-"""Put whole examples into rows: best-fit decreasing, over lengths rather than examples.
+"""Sequence packing: best-fit decreasing of examples into rows, over the histogram of lengths.
 
-An example of n tokens is like any other of n tokens: it needs n tokens of its row, `predictions[n]`
-prediction slots and one place of `examples`. So the rows are planned from the histogram of lengths
-(some hundred numbers) in milliseconds, and examples are dealt to them afterwards, in an order drawn
-for each length, so that an example meets others in every epoch. Span targets need no limit of
-their own: they lie on masked slots, and there are never more of them.
+All examples of n tokens are equivalent: each takes n tokens of its row, `predictions[n]` prediction
+slots and one of `examples`. So the rows are planned from the histogram of lengths (a few hundred
+numbers) in milliseconds, and examples are then assigned to them in a random order within each
+length, so that each epoch packs different examples together. Span targets need no limit of their
+own: they use masked slots, and never outnumber them.
 
-Best-fit decreasing takes the longest examples first and puts each into the fullest row that can
-take it, or else into a new one. `packing_bound` says what no packing could exceed.
+Best-fit decreasing takes the longest examples first and puts each into the fullest row with room
+for it, or else into a new row. `packing_bound` is an upper bound for any packing.
 
-Real tokens of all, on 26.8 M tokens of Wikipedia and books, by most tokens of an example in tokens
-of a row (8 examples in 128, 32 in 512):
+Fraction of real tokens on 26.8 M tokens of Wikipedia and books, by maximum example length in row
+length (8 examples per row of 128, 32 per row of 512):
 
                     128 in 128   128 in 512   512 in 512
     nsp             99.2 %       99.9 %       99.9 %
@@ -19,9 +19,9 @@ of a row (8 examples in 128, 32 in 512):
     doc_sentences   87.3 %       97.8 %       95.6 %
     single          86.9 %       97.7 %       95.5 %
 
-All of those in rows of an example's length but nsp and sop at 512 (99.9 %) are at the bound itself.
-At 128 in 128 it is the bound that moves with the documents that happen to be cut short: 98.9 % was
-seen, so for 99 % at 128 take rows of 256 or 512. Sentence blocks gain most from longer rows too,
+All values with rows of the example length reach the bound, except nsp and sop at 512 (99.9 %). At
+128 in 128 the bound itself varies with the documents that happen to be cut short: 98.9 % has been
+observed, so for 99 % at 128 use rows of 256 or 512. Sentence blocks gain most from longer rows too,
 where best-fit decreasing stays up to 3 % below the bound.
 """
 
@@ -38,7 +38,7 @@ _PARTS: Final = 64  # thresholds of the bound: row / 2, row / 3, …
 
 
 class Limits(NamedTuple):
-    """Of a row: tokens, prediction slots, examples. All 1 or more."""
+    """Capacity of a row: tokens, prediction slots, examples. All 1 or more."""
 
     tokens: int
     predictions: int
@@ -47,23 +47,28 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True)
 class Pattern:
-    """A number of rows that hold the same lengths: `lengths` as (tokens of an example, copies)."""
+    """A number of rows with the same lengths: `lengths` has (tokens of an example, copies)."""
 
     rows: int
     lengths: tuple[tuple[int, int], ...]
     left: Limits
 
     def take(self, rows: int, length: int, need: int, copies: int) -> "Pattern":
-        """So many of these rows, each with `copies` more examples of a length."""
+        """Returns `rows` of these rows, each with `copies` more examples of `length` tokens."""
         tokens, predictions, examples = self.left
         left = Limits(tokens - copies * length, predictions - copies * need, examples - copies)
         return Pattern(rows, (*self.lengths, (length, copies)) if copies else self.lengths, left)
 
 
 def find_patterns(counts: np.ndarray, predictions: np.ndarray, limits: Limits) -> list[Pattern]:
-    """The rows that best-fit decreasing makes of counts[n] examples of n tokens each.
+    """Returns the rows that best-fit decreasing makes from counts[n] examples of n tokens each.
 
-    counts, predictions: int [most tokens + 1]. UserError where one example alone exceeds a limit.
+    Args:
+        counts: int [most tokens + 1], examples by length.
+        predictions: int [most tokens + 1], prediction slots by length.
+
+    Raises:
+        UserError: a single example exceeds a limit.
     """
     open_rows: dict[int, list[Pattern]] = {}  # by tokens left
     for length in np.flatnonzero(counts)[::-1].tolist():
@@ -85,7 +90,7 @@ def find_patterns(counts: np.ndarray, predictions: np.ndarray, limits: Limits) -
 
 
 def _copies(left: Limits, length: int, need: int) -> int:
-    """How many examples of a length a row can take that has so much left."""
+    """Returns the number of examples of a length that fit into a row with capacity `left`."""
     slots = left.predictions // need if need else left.examples
     return min(left.tokens // length, slots, left.examples)
 
@@ -93,7 +98,7 @@ def _copies(left: Limits, length: int, need: int) -> int:
 def _top_up(
     pattern: Pattern, length: int, need: int, left: int, open_rows: dict[int, list[Pattern]]
 ) -> int:
-    """Fill rows of a pattern with up to `left` examples, row by row; how many remain."""
+    """Fills rows of a pattern with up to `left` examples, row by row; returns how many remain."""
     copies = _copies(pattern.left, length, need)
     full = min(pattern.rows, left // copies) if copies else 0
     rest = left - full * copies if full < pattern.rows and copies else 0  # of one row more
@@ -109,10 +114,12 @@ def _top_up(
 def pack(
     lengths: np.ndarray, predictions: np.ndarray, limits: Limits, key: np.uint64
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(examples of each row: uint32 [R], the examples, row by row: uint32 [E]).
+    """Returns (examples per row: uint32 [R], example indices row by row: uint32 [E]).
 
-    lengths: uint16 or uint32 [E], tokens of each example, specials included. predictions: int [most
-    tokens + 1], slots by length. key: of the order in which examples of a length are dealt.
+    Args:
+        lengths: uint16 or uint32 [E], tokens of each example, specials included.
+        predictions: int [most tokens + 1], prediction slots by length.
+        key: shuffles the examples of each length.
     """
     counts = np.bincount(lengths, minlength=len(predictions))
     patterns = find_patterns(counts, predictions, limits)
@@ -127,7 +134,7 @@ def pack(
 
 @compiled
 def _by_length(lengths, counts, key):
-    """(examples sorted by length, shuffled within each: uint32 [E]; where each length starts)."""
+    """Returns (examples by length, shuffled within each: uint32 [E]; start of each length)."""
     starts = np.zeros(len(counts) + 1, np.int64)
     for length in range(len(counts)):
         starts[length + 1] = starts[length] + counts[length]
@@ -146,7 +153,7 @@ def _by_length(lengths, counts, key):
 
 @compiled
 def _deal(order, starts, rows, pattern_runs, table):
-    """Deal the examples of each length to the rows of the patterns in turn: uint32 [E]."""
+    """Assigns the examples of each length to the rows of the patterns in order: uint32 [E]."""
     dealt = np.empty_like(order)
     at = 0
     for pattern in range(len(rows)):
@@ -161,13 +168,14 @@ def _deal(order, starts, rows, pattern_runs, table):
 
 
 def packing_bound(counts: np.ndarray, predictions: np.ndarray, limits: Limits) -> float:
-    """The share of real tokens that no packing of counts[n] examples of n tokens can exceed.
+    """Returns an upper bound on the fraction of real tokens for counts[n] examples of n tokens.
 
-    Tokens of the examples over tokens of the fewest rows that the limits leave possible: by the
-    slots, by the examples, and by the tokens, which counts examples over 1/(k+1) of a row as 1/k
-    of one at least, after taking those over a threshold, beside which nothing below it fits, as
-    whole rows (dual feasible functions: Fekete & Schepers, "New classes of fast lower bounds for
-    bin packing problems", Math. Program. 91, 2001).
+    Divides the examples' tokens by the tokens of the fewest possible rows: a lower bound by the
+    slots, by the examples, and by the tokens. The last counts an example longer than 1/(k+1) of a
+    row as at least 1/k of it. For each threshold, examples below it count as nothing and examples
+    above row - threshold as a full row, because nothing else fits next to them (dual feasible
+    functions: Fekete & Schepers, "New classes of fast lower bounds for bin packing problems", Math.
+    Program. 91, 2001).
     """
     length = np.flatnonzero(counts)
     many = counts[length].astype(np.int64)
@@ -180,7 +188,7 @@ def packing_bound(counts: np.ndarray, predictions: np.ndarray, limits: Limits) -
     parts = np.arange(1, _PARTS)[:, None]
     for threshold in (0, *length[length <= row // 2].tolist()):
         kept = np.where(length > row - threshold, row, np.where(length < threshold, 0, length))
-        # (k + 1)·x / row where that is whole, so that k + 1 such examples fill a row.
+        # (k + 1)·x / row if it is an integer, so that k + 1 such examples fill a row.
         steps, rest = np.divmod((parts + 1) * kept, row)
         weight = np.where(rest == 0, kept * parts, steps * row)  # in units of 1 / (k·row)
         fewest = max(fewest, int((-(-(weight @ many) // (parts[:, 0] * row))).max()))

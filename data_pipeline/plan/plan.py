@@ -1,6 +1,6 @@
-"""The plan of an epoch: which tokens make which example, and which examples make which row.
+"""The plan of an epoch: the tokens of each example, and the examples of each row.
 
-A plan is a pure function of (split, PlanSpec, epoch); `plan_cache` keeps it.
+A plan is a pure function of (split, PlanSpec, epoch); `plan.cache` stores it.
 """
 
 import dataclasses
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "PlanSpec", "make_plan", "plan_epoch", "read_only"]
 
-VERSION: Final = 2  # raised whenever the same spec gives another plan
-_PAIR: Final = (5, "a pair: 5 tokens at least ([CLS] A [SEP] B [SEP])")
-_BLOCK: Final = (4, "a block of sentences: 4 tokens at least ([CLS], two tokens, [SEP])")
-# Above this a number would not fit its column.
+VERSION: Final = 2  # incremented whenever the same spec gives another plan
+_PAIR: Final = (5, "a pair: at least 5 tokens ([CLS] A [SEP] B [SEP])")
+_BLOCK: Final = (4, "a block of sentences: at least 4 tokens ([CLS], two tokens, [SEP])")
+# The largest value of a uint32 column.
 _MOST: Final = 2**32 - 1
 
 # The columns of a plan and their types; see `Plan`.
@@ -59,18 +59,22 @@ COLUMNS: Final[dict[str, np.dtype[Any]]] = {
 
 @dataclass(frozen=True)
 class PlanSpec:
-    """Everything a plan depends on besides the split and the epoch.
+    """Everything that determines a plan besides the split and the epoch.
 
-    seq_length: most tokens of an example, specials included. short_seq_prob: share of documents cut
-    to a random shorter length. separators: where blocks of sentences have a [SEP] besides their
-    last, see `pairing.blocks`. negative_pool: random second halves come from documents of the same
-    source and language ("source"), or of the whole split ("corpus", the paper). dupe_factor: 0 for
-    a new plan every epoch; n for n plans in turn. source_weights, language_smoothing: see `mixing`;
-    a source without a weight has 1.
+    Rows have one example each, or with examples_per_row > 1 as many as fit.
 
-    Rows hold one example each, or with examples_per_row > 1 as many as fit row_tokens (by default
-    seq_length) and row_predictions slots (by default any number); predictions[n] are the slots of
-    an example of n tokens, 0 <= n <= seq_length.
+    Attributes:
+        seq_length: maximum tokens of an example, specials included.
+        pairing: kind of examples, see `pairing`.
+        separators: where a block of sentences has a [SEP] besides its last, see `pairing.blocks`.
+        short_seq_prob: fraction of documents with a random shorter target length.
+        negative_pool: random second segments come from documents of the same source and language
+            ("source"), or of the entire split ("corpus", the paper).
+        dupe_factor: 0 for a new plan every epoch; n to cycle through n plans.
+        source_weights, language_smoothing: see `mixing`; a source without a weight has 1.
+        row_tokens: tokens of a row; None is seq_length.
+        row_predictions: prediction slots of a row; None is unlimited.
+        predictions: slots of an example of n tokens, 0 <= n <= seq_length.
     """
 
     seq_length: int
@@ -103,35 +107,35 @@ class PlanSpec:
                 f"{' and '.join(SEPARATED)} can have [SEP] after every sentence"
             )
         if not 0.0 <= self.short_seq_prob <= 1.0:
-            raise UserError(f"short_seq_prob {self.short_seq_prob} does not lie between 0 and 1")
+            raise UserError(f"short_seq_prob {self.short_seq_prob} is not between 0 and 1")
         if self.negative_pool not in ("source", "corpus"):
             raise UserError(f'negative_pool "{self.negative_pool}" is not one of: source, corpus')
         if self.dupe_factor < 0:
-            raise UserError(f"dupe_factor {self.dupe_factor} is negative; 0 = new pairs always")
+            raise UserError(f"dupe_factor {self.dupe_factor} is negative; 0 = new every epoch")
         mixing.check(self.source_weights, self.language_smoothing)
         if self.examples_per_row < 1:
-            raise UserError(f"examples_per_row is {self.examples_per_row}: at least 1 is needed")
+            raise UserError(f"examples_per_row is {self.examples_per_row}; must be at least 1")
         if self.row_tokens is not None and self.row_tokens < self.seq_length:
             raise UserError(
-                f"row_tokens {self.row_tokens} is shorter than an example may be "
-                f"(seq_length {self.seq_length})"
+                f"row_tokens {self.row_tokens} is below seq_length {self.seq_length}, the longest "
+                "example"
             )
         if self.predictions and len(self.predictions) != self.seq_length + 1:
-            raise ValueError(f"predictions of {len(self.predictions)} lengths, not 0..seq_length")
+            raise ValueError(f"predictions has {len(self.predictions)} entries, not seq_length + 1")
 
     def planned(self, epoch: int) -> int:
-        """The epoch whose plan (and, by the same rule, whose masks) an epoch uses."""
+        """Returns the epoch whose plan, and whose masks, `epoch` uses."""
         return epoch % self.dupe_factor if self.dupe_factor else epoch
 
     @property
     def limits(self) -> Limits:
-        """What a row can hold; without `row_predictions` the slots are no limit."""
+        """Capacity of a row; without `row_predictions` its slots are unlimited."""
         slots = _MOST if self.row_predictions is None else self.row_predictions
         return Limits(self.row_tokens or self.seq_length, slots, self.examples_per_row)
 
     @property
     def slots(self) -> np.ndarray:
-        """Prediction slots that an example of each length needs: int64 [seq_length + 1]."""
+        """Prediction slots of an example of each length: int64 [seq_length + 1]."""
         return np.array(self.predictions or (0,) * (self.seq_length + 1), np.int64)
 
     def key(self, epoch: int, purpose: Purpose) -> np.uint64:
@@ -140,15 +144,20 @@ class PlanSpec:
 
 @dataclass(frozen=True)
 class Plan:
-    """One epoch. E examples of one or more pieces each, R rows of one or more examples each.
+    """One epoch: E examples of one or more of P pieces each, R rows of one or more examples each.
 
-    piece_start: int64 [P], token address. piece_length: int32 [P], tokens, 0 for a [SEP] alone.
-    piece_segment: int8 [P]: bit 0 is the token type; [SEP] is written where the value changes from
-    one piece of an example to its next and after its last. example_pieces: uint32 [E + 1], first
-    piece of each example. example_label: int8 [E], 0 = B follows A (and without pairs).
-    example_source: uint16 [E], of its first token. row_examples: uint32 [R + 1], where each row
-    starts in row_example: uint32 [E], its examples. Arrays are read-only, memory-mapped where they
-    come from the cache.
+    Arrays are read-only, and memory-mapped if they come from the cache.
+
+    Attributes:
+        piece_start: int64 [P], token address.
+        piece_length: int32 [P], tokens, 0 for a [SEP] only.
+        piece_segment: int8 [P]; bit 0 is the token type; a [SEP] is inserted where the value
+            changes between two pieces of an example, and after its last piece.
+        example_pieces: uint32 [E + 1], first piece of each example.
+        example_label: int8 [E], 0 if B follows A, or without pairs.
+        example_source: uint16 [E], source of the first token.
+        row_examples: uint32 [R + 1], offsets of the rows in row_example.
+        row_example: uint32 [E], the examples of each row.
     """
 
     piece_start: np.ndarray
@@ -173,13 +182,13 @@ class Plan:
         return len(self.example_label)
 
     def lengths(self) -> np.ndarray:
-        """Tokens of each example, specials included: uint32 [E]."""
+        """Returns the tokens of each example, specials included: uint32 [E]."""
         pieces = np.diff(self.example_pieces)
         return _lengths(pieces, self.piece_length, self.piece_segment)
 
     def fill(self, row_tokens: int) -> float:
-        """The share of real tokens, special ones included, in rows of so many tokens. What it could
-        be at most: `packing_bound(np.bincount(plan.lengths()), spec.slots, spec.limits)`."""
+        """Returns the fraction of real tokens, specials included, in rows of `row_tokens` tokens.
+        Its upper bound is `packing_bound(np.bincount(plan.lengths()), spec.slots, spec.limits)`."""
         return float(self.lengths().sum(dtype=np.int64) / (self.rows * row_tokens))
 
 
@@ -206,11 +215,14 @@ def make_plan(
     sources: Sequence[str] = (),
     languages: Sequence[str] = (),
 ) -> Plan:
-    """The plan of one epoch, in memory.
+    """Returns the plan of one epoch, in memory.
 
-    `sources` and `languages` name the indices of the split, in errors and in the source weights.
-    UserError where the split is empty, nothing of it is left, or a document has no other document
-    to take a random second half from.
+    Args:
+        sources, languages: names of the split's indices, for error messages and source weights.
+
+    Raises:
+        UserError: the split is empty, no example results, or a document has no other document to
+            draw a random second segment from.
     """
     parts: dict[str, list[np.ndarray]] = {name: [] for name in COLUMNS}
     plan_epoch(
@@ -231,13 +243,13 @@ def plan_epoch(
     sources: Sequence[str] = (),
     languages: Sequence[str] = (),
 ) -> None:
-    """Append the columns of a plan piece by piece: what is in memory at once is the split's
-    lengths and some bytes per example, not the plan."""
+    """Appends to the columns of a plan incrementally; holds the split's lengths and a few bytes per
+    example in memory, not the plan."""
     if len(split.document_lengths) == 0:
-        raise UserError(f'the "{split.name}" split is empty: build the store from more documents')
+        raise UserError(f'the "{split.name}" split is empty; build the store from more documents')
     texts = Texts.of(split.document_lengths, split.sentence_lengths)
     visits = np.ones(texts.documents, np.int32)
-    visited = None  # the documents that some epoch visits, where not all
+    visited = None  # bool [D], documents that any epoch visits; None = all
     if any(weight != 1 for _, weight in spec.source_weights) or spec.language_smoothing != 1:
         expected = mixing.expected_visits(
             split, document_tokens(texts), dict(spec.source_weights), spec.language_smoothing,
@@ -282,7 +294,8 @@ def _put_rows(lengths: np.ndarray, split: "Split", spec: PlanSpec, epoch: int, p
     if len(lengths) == 0:
         raise UserError(
             f'the "{split.name}" split gives no example with pairing "{spec.pairing}" and '
-            f"seq_length {spec.seq_length}: all its sentences are longer, or no document was drawn"
+            f"seq_length {spec.seq_length}: all its sentences are longer, or no document was "
+            "drawn; raise seq_length, or add documents"
         )
     if spec.examples_per_row == 1:
         put("row_examples", np.arange(len(lengths) + 1, dtype=np.uint32))
@@ -314,7 +327,7 @@ def _pools(
         language_name = languages[language] if languages else f"number {language}"
         raise UserError(
             f'source "{source_name}" has a single document in language "{language_name}" in the '
-            f'"{split.name}" split, and pairing "{spec.pairing}" draws random sentences from '
-            "another one: add documents, or set negative_pool to corpus where the split has others"
+            f'"{split.name}" split, but pairing "{spec.pairing}" draws random sentences from '
+            "another one; add documents, or set negative_pool to corpus if the split has others"
         )
     return pools

@@ -1,9 +1,9 @@
-"""Sources of raw text, by kind.
+"""Sources of raw text, one module per kind.
 
 A kind is a module with `find(spec) -> Found`, `read(spec, path) -> Iterator[Document]`, `RULES`
-(the cleaning rules for its residue), `MARKUP` (whether a file of markup or JSON is refused) and
-`CUT_BECAUSE`, `CUT_REMEDY` (why its documents may be cut by a line count, and what to do then). To
-add one, write the module and name it in `KINDS`.
+(its cleaning rules), `MARKUP` (whether markup and JSON files are rejected) and `CUT_BECAUSE`,
+`CUT_REMEDY` (why its documents may be cut at a line count, and how to avoid it). To add a kind,
+write the module and register it in `KINDS`.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Kind(Protocol):
-    """What a module of this package offers."""
+    """The interface of a source module."""
 
     RULES: tuple[Rule, ...]
     MARKUP: bool
@@ -61,7 +61,11 @@ KINDS: dict[str, Kind] = {
 
 
 def kind_of(spec: SourceSpec) -> Kind:
-    """The module that reads this source; UserError, with what to do, if there is none."""
+    """Returns the module that reads this source.
+
+    Raises:
+        UserError: unknown kind; the message has the remedy.
+    """
     if spec.kind not in KINDS:
         hint = remedy_of_kind(spec.kind) or _nearest(spec.kind, KINDS)
         raise UserError(f"source kind {spec.kind!r} is unknown; {hint}")
@@ -69,67 +73,67 @@ def kind_of(spec: SourceSpec) -> Kind:
 
 
 def _nearest(name: str, names: Collection[str]) -> str:
-    there = f"there are {', '.join(names)}"
+    valid = f"choose one of {', '.join(names)}"
     near = difflib.get_close_matches(name.lower(), names, 1, 0.6)
-    return f"did you mean {near[0]!r}? ({there})" if near else there
+    return f"did you mean {near[0]!r}? ({valid})" if near else valid
 
 
 def parse_source(text: str) -> SourceSpec:
-    """A source from the command line: `kind:path[,name=…][,lang=…][,lines=…]`.
+    """Parses a source from the command line: `kind:path[,name=…][,lang=…][,lines=…]`.
 
     `python` needs no path: it reads the standard library of the running Python. The name defaults
     to the kind, the language to en, lines (see SourceSpec.document_lines) to 200.
 
     Raises:
-        UserError: unknown kind, option or language, or no path.
+        UserError: unknown kind, option or language, or missing path.
     """
     head, *options = re.split(r",(?=\w+=)", text)
     kind, colon, path = head.partition(":")
     if not colon and kind not in KINDS:
         raise UserError(
-            f"--source={text}: no kind; write KIND:PATH, such as books:{head} (kinds are "
+            f"--source={text}: missing kind; write KIND:PATH, for example books:{head} (kinds: "
             f"{', '.join(KINDS)})"
         )
     values = {"name": kind, "lang": "en", "lines": str(SourceSpec.document_lines)}
     for option in options:
         key, _, value = option.partition("=")
         if key not in values:
-            raise UserError(f"--source={text}: no option {key!r}; {_nearest(key, values)}")
+            raise UserError(f"--source={text}: unknown option {key!r}; {_nearest(key, values)}")
         values[key] = value
     if kind == "python" and not path:
         path = str(python_docs.standard_library())
     if not values["lines"].isdigit() or int(values["lines"]) < 1:
-        raise UserError(f"--source={text}: lines={values['lines']} must be a whole number above 0")
+        raise UserError(f"--source={text}: lines={values['lines']} must be a positive integer")
     if not re.fullmatch(r"[\w.-]+", values["name"]):
-        raise UserError(f"--source={text}: a name is made of letters, digits, '_', '-' and '.'")
+        raise UserError(f"--source={text}: a name may have only letters, digits, '_', '-' and '.'")
     spec = SourceSpec(kind, Path(path), values["name"], values["lang"], int(values["lines"]))
     kind_of(spec)
     check_language(spec.language)
     if not path:
-        raise UserError(f"--source={text}: no path; write {kind}:/path/to/text")
+        raise UserError(f"--source={text}: missing path; write {kind}:/path/to/text")
     return spec
 
 
 def find(spec: SourceSpec) -> Found:
-    """The files of a source, sorted, and what of its folder is left out. UserError if none."""
+    """Returns the sorted files of a source and the skipped paths. UserError if no file is found."""
     return kind_of(spec).find(spec)
 
 
 def units(spec: SourceSpec) -> list[Path]:
-    """The files of a source, sorted. UserError if there are none."""
+    """Returns the sorted files of a source. UserError if no file is found."""
     return find(spec).files
 
 
 def check(spec: SourceSpec, path: Path) -> None:
-    """UserError, with what to do, if one of its files shows another format at its start."""
+    """Raises UserError, with the remedy, if the file starts like one of another format."""
     reading.check(path, markup=kind_of(spec).MARKUP)
 
 
 def read(spec: SourceSpec, path: Path) -> Iterator[Document]:
-    """The documents of one of its files, in order, raw.
+    """Yields the raw documents of one file, in order.
 
-    JSON and Python can spell half a surrogate pair, which is no character and fits no encoding:
-    it becomes U+FFFD, which cleaning takes away and counts.
+    JSON and Python can contain lone surrogates, which are not characters and cannot be encoded:
+    they become U+FFFD, which cleaning removes and counts.
     """
     for document in kind_of(spec).read(spec, path):
         if _SURROGATE.search(document.text) or _SURROGATE.search(document.title):
@@ -139,7 +143,7 @@ def read(spec: SourceSpec, path: Path) -> Iterator[Document]:
 
 
 def guess_kind(path: Path) -> str:
-    """The kind that a user's file or folder of text probably is: wikiextractor or books."""
+    """Guesses the kind of a user's file or folder of text: wikiextractor or books."""
     if path.is_file():
         return "wikiextractor" if wikiextractor.is_written_so(path) else "books"
     try:

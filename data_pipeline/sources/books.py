@@ -1,11 +1,11 @@
-"""Source kind `books`: a folder tree of .txt and .md files, one book a file, in sorted order.
+"""Source kind `books`: a folder tree of .txt and .md files, one book per file, in sorted order.
 
-Headers go: the `# Title:` … `-------` block of markdown collections, and everything outside
-Project Gutenberg's START and END lines. A book's documents are its chapters, begun by markdown
-headings or by lines such as CHAPTER IV, BOOK II, Part One (see `headings`). A book without
-headings, or a chapter of more than ten times `document_lines` lines, is cut into documents of
-`document_lines` lines. Lines of a paragraph are joined, up to a blank line; in a book of long lines
-that no blank lines part, every line is a paragraph.
+Headers are removed: the `# Title:` … `-------` block of markdown collections, and everything
+outside Project Gutenberg's START and END lines. Each chapter is a document; it starts at a markdown
+heading or a line such as CHAPTER IV, BOOK II, Part One (see `headings`). A book without headings,
+or a chapter of more than ten times `document_lines` lines, is cut into documents of
+`document_lines` lines. Lines are joined into paragraphs, which blank lines separate; in a book with
+long lines and few blank lines, every line is a paragraph.
 """
 
 import re
@@ -27,7 +27,7 @@ CUT_BECAUSE = "no chapter headings, or a chapter of enormous length"
 CUT_REMEDY = "write '# ' before each chapter's title"
 _ENORMOUS = 10  # times document_lines, for a chapter
 _WHOLE = 2  # times document_lines: a text without headings up to this length is one document
-_HEADER_LINES = 20  # the markdown header is looked for in so many lines
+_HEADER_LINES = 20  # the markdown header must be within the first 20 lines
 
 _START = re.compile(r"\*\*\* ?START OF (?:THE|THIS) PROJECT GUTENBERG EBOOK", re.IGNORECASE)
 _END = re.compile(r"\*\*\* ?END OF (?:THE|THIS) PROJECT GUTENBERG EBOOK", re.IGNORECASE)
@@ -54,12 +54,12 @@ class _Outline(NamedTuple):
 
 
 def find(spec: SourceSpec) -> Found:
-    """The .txt and .md files (also compressed) of the source."""
+    """Returns the .txt and .md files (also compressed) of the source."""
     return finding.find(spec, lambda path: extension(path) in (".txt", ".md"), ".txt or .md books")
 
 
 def read(spec: SourceSpec, path: Path) -> Iterator[Document]:
-    """The chapters of one book. Reads the file twice: for its outline, then for its text."""
+    """Yields the chapters of one book. Reads the file twice: for its outline, then for its text."""
     start, stop, layout = _outline(path)
     size = spec.document_lines
     limit = size * (_ENORMOUS if layout.headings else _WHOLE)
@@ -93,7 +93,7 @@ def _outline(path: Path) -> _Outline:
 
 
 def _chapters(text: Iterator[str], layout: Layout) -> Iterator[Iterator[str]]:
-    """Lines between headings; each chapter must be used up before the next is asked for."""
+    """Yields the lines between headings; consume each chapter before requesting the next."""
     headings = Headings()
     ended = False
 

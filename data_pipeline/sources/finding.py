@@ -1,4 +1,4 @@
-"""Which files a source reads, and which it leaves out and why: none goes without being counted."""
+"""Finds the files that a source reads; counts every file that it skips, with the reason."""
 
 import os
 import re
@@ -18,18 +18,18 @@ DANGLING: Final = "leading nowhere (link)"
 TWICE: Final = "read already (folder by a link)"
 UNREADABLE: Final = "unreadable (folder)"
 SPECIAL: Final = "neither file nor folder"
-SHOWN: Final = 3  # names that are given for a reason
+SHOWN: Final = 3  # names listed per reason
 
 
 @dataclass(frozen=True)
 class Found:
-    """What lies at a source's path."""
+    """The files at a source's path."""
 
     files: list[Path]  # to be read, sorted
-    left_out: Mapping[str, Sequence[str]]  # reason -> paths in the source's folder, sorted
+    left_out: Mapping[str, Sequence[str]]  # reason -> sorted paths relative to the source's folder
 
     def entry(self) -> dict[str, dict[str, object]]:
-        """`left_out` as a manifest keeps it: counts, and the first names."""
+        """Returns `left_out` as stored in the manifest: counts and the first names."""
         return {
             reason: {"count": len(names), "first": [*map(printable, names[:SHOWN])]}
             for reason, names in sorted(self.left_out.items())
@@ -37,7 +37,7 @@ class Found:
 
 
 def told(entry: Mapping[str, Mapping[str, object]]) -> list[str]:
-    """A line for each reason in `Found.entry`: "4 of another kind (.csv): a.csv, b.csv, …"."""
+    """Formats `Found.entry`, a line per reason: "4 of another kind (.csv): a.csv, b.csv, …"."""
     lines = []
     for reason, value in entry.items():
         count, first = int(str(value["count"])), list(value["first"])  # type: ignore[call-overload]
@@ -47,9 +47,9 @@ def told(entry: Mapping[str, Mapping[str, object]]) -> list[str]:
 
 
 def printable(name: str) -> str:
-    """A file's name without what would break a line, a terminal or UTF-8."""
-    whole = name.encode("utf-8", "backslashreplace").decode()
-    return re.sub(r"[^ -~]", lambda m: m[0] if m[0].isprintable() else ascii(m[0])[1:-1], whole)
+    """Escapes whatever in a file name would break a line, a terminal or UTF-8."""
+    valid = name.encode("utf-8", "backslashreplace").decode()
+    return re.sub(r"[^ -~]", lambda m: m[0] if m[0].isprintable() else ascii(m[0])[1:-1], valid)
 
 
 def find(
@@ -60,16 +60,17 @@ def find(
     ignored: Callable[[Path], bool] = lambda path: False,
     text: bool = True,
 ) -> Found:
-    """The file itself, or the files `wanted` below a folder, through links, each folder once.
+    """Returns the file itself, or the `wanted` files below a folder; follows links, and visits each
+    folder once.
 
     Args:
-        described: what `wanted` looks for, for messages.
-        ignored: files and folders that are no part of such a source; they are not counted.
-        text: a file that is named may have any extension but one of another format.
+        described: the wanted files in words, for messages.
+        ignored: files and folders that do not belong to such a source; they are not counted.
+        text: check the extension of a file given directly: any, except one of another format.
 
     Raises:
-        UserError: nothing at that path, no such file in the folder, or a file that is named has
-            another format.
+        UserError: the path does not exist, the folder has no wanted file, or a file given directly
+            has another format.
     """
     if spec.path.is_file():
         if text:
@@ -94,10 +95,9 @@ def find(
 
 
 def _walk(root: Path, ignored: Callable[[Path], bool]) -> Iterator[tuple[Path, str]]:
-    """Every file below a folder with "", and everything that is left out with the reason.
+    """Yields every file below a folder with "", and every skipped path with its reason.
 
-    Folders that are links come after all others, so that a folder has its own path wherever it
-    lies below `root` itself.
+    Linked folders are visited last, so that a folder below `root` gets its own path, not a link's.
     """
     folders, links = [root], list[Path]()
     seen: set[tuple[int, int]] = set()
@@ -125,7 +125,7 @@ def _walk(root: Path, ignored: Callable[[Path], bool]) -> Iterator[tuple[Path, s
 
 
 def _reason(entry: os.DirEntry[str]) -> str | None:
-    """Why an entry is left out, "" for a file to look at, None for a folder."""
+    """Returns why an entry is skipped, "" for a file to check, None for a folder."""
     if entry.name.startswith("."):
         return HIDDEN
     try:
@@ -133,15 +133,15 @@ def _reason(entry: os.DirEntry[str]) -> str | None:
             return None
         if entry.is_file():
             return "" if entry.stat().st_size else EMPTY
-    except OSError:  # a circle of links
+    except OSError:  # a cycle of links
         return DANGLING
     return DANGLING if entry.is_symlink() else SPECIAL
 
 
 def _nothing(spec: SourceSpec, found: Found, described: str) -> str:
     if not found.left_out:
-        what = f"no {described} there" if any(spec.path.iterdir()) else "empty folder"
-        return f"{spec.path}: {what}; source {spec.name!r} needs {described}"
+        problem = f"no {described} there" if any(spec.path.iterdir()) else "empty folder"
+        return f"{spec.path}: {problem}; source {spec.name!r} needs {described}"
     names = [name for names in found.left_out.values() for name in names]
     formats = Counter(filter(None, (format_of_name(Path(name)) for name in names)))
     remedy = f"; {formats.most_common(1)[0][0].remedy}" if formats else ""

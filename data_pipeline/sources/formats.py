@@ -1,6 +1,6 @@
-"""What a file is, by its name and its first bytes; and what to do with one that holds no text.
+"""Detects a file's format from its name and first bytes, with a remedy for formats without text.
 
-Where a name says nothing the bytes decide: a zip archive called book.txt is not read as prose.
+Where the name is not conclusive the bytes decide: a zip archive named book.txt is not read as text.
 """
 
 from pathlib import Path
@@ -8,36 +8,36 @@ from typing import Final, NamedTuple
 
 from bert_jax.data_pipeline.errors import UserError
 
-HEAD: Final = 512  # bytes that are looked at
-COMPRESSED: Final = (".bz2", ".gz", ".xz")  # read as what they hold
+HEAD: Final = 512  # bytes that are inspected
+COMPRESSED: Final = (".bz2", ".gz", ".xz")  # decompressed on the fly
 _MOST_ZEROS: Final = 0.25  # share of zero bytes in text; UTF-16 has half
 
 
 class Format(NamedTuple):
-    """A format that no kind of source reads."""
+    """A format that no source kind reads."""
 
     name: str
     remedy: str
 
 
 _AS_TEXT = (
-    "write its texts to .txt files, one text each for --source=books or one sentence a line for "
-    "--source=lines (docs/data.md, Other formats)"
+    "write its texts to .txt files, one text per file for --source=books or one sentence per line "
+    "for --source=lines (docs/data.md, Other formats)"
 )
 _DUMP = Format(
     "a Wikipedia dump",
     "run WikiExtractor on it and pass --source=wikiextractor:ITS_OUTPUT (docs/data.md)",
 )
-_UNPACK = "unpack it and name the folder"
+_UNPACK = "unpack it and pass the folder"
 _PANDOC = "convert it to text, for example with pandoc -t plain"
 _JSON = Format("JSON", _AS_TEXT)
 _TABLE = Format("a table", _AS_TEXT)
-_COLUMNS = Format("a file of columns (Parquet, Arrow)", _AS_TEXT)
+_COLUMNS = Format("a columnar file (Parquet, Arrow)", _AS_TEXT)
 _DATABASE = Format("a database", _AS_TEXT)
 _XML = Format("XML", f"if it is a Wikipedia dump, {_DUMP.remedy}; else {_PANDOC}")
 _HTML = Format("HTML", _PANDOC)
 _EPUB = Format("an epub book", _PANDOC)
-_OFFICE = Format("a text processor's document", _PANDOC)
+_OFFICE = Format("a word processor document", _PANDOC)
 _PDF = Format("a PDF", "convert it to text, for example with pdftotext")
 _ARCHIVE = Format("an archive", _UNPACK)
 _ZSTD = Format("compressed with zstd", "unpack it with unzstd")
@@ -45,7 +45,7 @@ _UTF16 = Format(
     "UTF-16 text", "convert it, for example with iconv -f UTF-16 -t UTF-8 OLD.txt > NEW.txt"
 )
 _BINARY = Format("binary data", "leave it out")
-_EXTRACTED = Format("what WikiExtractor writes", "pass --source=wikiextractor:PATH")
+_EXTRACTED = Format("WikiExtractor output", "pass --source=wikiextractor:PATH")
 
 _BY_EXTENSION: Final[dict[str, Format]] = {
     **dict.fromkeys((".json", ".jsonl", ".ndjson"), _JSON),
@@ -74,7 +74,7 @@ _BY_MAGIC: Final[tuple[tuple[bytes, Format], ...]] = (
     (b"\xff\xfe", _UTF16),
     (b"\xfe\xff", _UTF16),
     *(
-        (magic, Format(f"compressed, but not called {end}", f"call it NAME{end}"))
+        (magic, Format(f"compressed, but not named {end}", f"rename it to NAME{end}"))
         for magic, end in ((b"\x1f\x8b", ".gz"), (b"BZh", ".bz2"), (b"\xfd7zXZ\0", ".xz"))
     ),
 )
@@ -84,7 +84,7 @@ _BY_MARKUP: Final[tuple[tuple[bytes, Format], ...]] = (
     (b"<!doctype html", _HTML),
     (b"<html", _HTML),
 )
-# Kinds of source that people ask for.
+# Remedies for source kinds that users may try.
 _BY_KIND: Final[dict[str, str]] = {
     **dict.fromkeys(("json", "jsonl", "csv", "tsv", "parquet", "arrow", "sqlite"), _AS_TEXT),
     **dict.fromkeys(("huggingface", "hf", "hub", "dataset", "datasets", "tfds"), _AS_TEXT),
@@ -94,32 +94,32 @@ _BY_KIND: Final[dict[str, str]] = {
     **dict.fromkeys(("zip", "tar"), _UNPACK),
     **dict.fromkeys(
         ("text", "txt", "file", "folder"),
-        "pass --source=books (one text a file) or --source=lines (one sentence a line)",
+        "pass --source=books (one text per file) or --source=lines (one sentence per line)",
     ),
 }
 
 
 def extension(path: Path) -> str:
-    """ ".txt" of "A.TXT" and of "a.txt.gz"; "" where there is none."""
+    """Returns a lower-case extension: ".txt" for "A.TXT" and "a.txt.gz", "" for "README"."""
     suffix = path.suffix.lower()
     return Path(path.stem).suffix.lower() if suffix in COMPRESSED else suffix
 
 
 def remedy_of_kind(kind: str) -> str:
-    """What to do for a kind of source that does not exist; "" for one that nobody asks for."""
+    """Returns the remedy for an unknown source kind; "" if no remedy is known."""
     return _BY_KIND.get(kind.lower(), "")
 
 
 def format_of_name(path: Path) -> Format | None:
-    """The format that a file's extension names, None for text and for what is not known."""
+    """Returns the format of a file's extension, None for text and for unknown extensions."""
     return _BY_EXTENSION.get(extension(path))
 
 
 def format_of_start(head: bytes, *, markup: bool) -> Format | None:
-    """The format that a file's first `HEAD` bytes show, None for what may be text.
+    """Returns the format of a file from its first `HEAD` bytes, None if it may be text.
 
     Args:
-        markup: markup and JSON are no text either, though they are made of characters.
+        markup: also detect markup and JSON, which consist of characters but are not plain text.
     """
     found = next((form for magic, form in _BY_MAGIC if head.startswith(magic)), None)
     if found is _ARCHIVE and b"mimetypeapplication/epub" in head:
@@ -143,13 +143,13 @@ def format_of_start(head: bytes, *, markup: bool) -> Format | None:
 
 
 def check_name(path: Path, wanted: str) -> None:
-    """UserError, with what to do, for a file whose name says that it is not `wanted`."""
+    """Raises UserError, with the remedy, if a file's name shows that it is not `wanted`."""
     if form := format_of_name(path):
         raise _refusal(path, form, wanted)
 
 
 def check_start(path: Path, head: bytes, wanted: str, *, markup: bool) -> None:
-    """UserError, with what to do, for a file whose first bytes show that it is not `wanted`."""
+    """Raises UserError, with the remedy, if a file's first bytes show that it is not `wanted`."""
     if form := format_of_start(head, markup=markup):
         raise _refusal(path, form, wanted)
 

@@ -1,7 +1,7 @@
-"""The layout of a book, told by its own lines: where chapters begin, and what a paragraph is.
+"""Infers the layout of a book from its lines: where chapters begin, and where paragraphs end.
 
 A heading is a markdown heading, or a line such as CHAPTER IV, Book Two or Epilogue after a blank
-line or another heading. Two more kinds count only where a book has more of them than of these:
+line or another heading. Two more kinds count only in a book that has more of them than of these:
 such a line after the end of a sentence, for books without blank lines, and numerals in order (IV,
 IV. A title, 4 A TITLE), for books whose chapters have no other name.
 """
@@ -13,7 +13,7 @@ from typing import Literal
 
 Heading = Literal["", "marked", "unspaced", "numeral"]
 
-# At least one letter or digit: "### * * * *" is a pause, not a chapter.
+# At least one letter or digit: "### * * * *" is a section break, not a chapter.
 _MARKDOWN = re.compile(r" {0,3}#{1,6}\s.*[^\W_]")
 _UNITS = (
     "one|two|three|four|five|six|seven|eight|nine|first|second|third|fourth|fifth|sixth|seventh|"
@@ -27,7 +27,7 @@ _WORDS = rf"(?i:(?:the )?(?:{_UNITS}|{_TEENS}|(?:twenty|thirty|forty|fifty)[ -](
 _NUMBER = rf"(?:[IVXLCDM]+|\d+|{_WORDS})"
 _PARTS = "Chapter|Book|Part|Volume|Act|Scene|Letter|Stave|Canto|Section"
 _ALONE = "Prologue|Epilogue|Preface|Introduction|Conclusion|Foreword|Afterword"
-# A title is set off by a mark, or in capitals, or, after CHAPTER IV, has no mark of a sentence.
+# A title follows punctuation, or is in capitals, or, after CHAPTER IV, has no sentence punctuation.
 _CHAPTER = re.compile(
     rf"\s*(?:(?:{_PARTS}|{_PARTS.upper()}) +{_NUMBER}"
     r"(?:(?!\. +[a-z])\s*[.:\u2014\u2013-].{0,120}|[^\w\n][^a-z\n]{1,130})?"
@@ -42,27 +42,27 @@ _NUMERAL = re.compile(
 _ENDS_TEXT = re.compile(r"""[.!?…:"'”’»)*_\]\u2014-]\s*$""")  # noqa: RUF001
 _ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 _LONGEST = 150  # characters of a heading
-_FEWEST = 3  # headings of a kind that has to prove itself
+_FEWEST = 3  # headings that the kinds "unspaced" and "numeral" need to be accepted
 _LONG_LINE = 100  # characters; hard-wrapped text has shorter ones
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What a book's lines are."""
+    """The layout of a book's lines."""
 
     accepted: frozenset[Heading]  # the kinds of heading that begin a chapter
-    headings: int  # of these kinds
-    line_paragraphs: bool  # every line is a paragraph, although no blank line parts them
+    headings: int  # number of headings of these kinds
+    line_paragraphs: bool  # every line is a paragraph, although no blank line separates them
 
 
 class Headings:
-    """Tells headings from text, a line at a time."""
+    """Distinguishes headings from text, one line at a time."""
 
     def __init__(self) -> None:
         self._before, self._broken = "", True
 
     def kind(self, line: str) -> Heading:
-        """What the next line is."""
+        """Returns the kind of the next line."""
         found = self._kind(line)
         self._before, self._broken = line, bool(found) or not line.strip()
         return found
@@ -78,7 +78,7 @@ class Headings:
 
 
 class Survey:
-    """Looks at a book's lines once and says how it is laid out."""
+    """Infers the layout of a book in one pass over its lines."""
 
     def __init__(self) -> None:
         self._headings = Headings()
@@ -88,7 +88,7 @@ class Survey:
         self._after_long = False
 
     def add(self, line: str) -> None:
-        """The next line."""
+        """Adds the next line."""
         kind = self._headings.kind(line)
         self._kinds[kind] += 1
         if kind == "numeral":
@@ -102,7 +102,7 @@ class Survey:
         self._in_long += len(line) * self._after_long
 
     def layout(self) -> Layout:
-        """The layout of the lines so far."""
+        """Returns the layout of the lines so far."""
         accepted: set[Heading] = {"marked"}
         count = self._kinds["marked"]
         if self._kinds["unspaced"] >= max(_FEWEST, count + 1):
@@ -116,7 +116,7 @@ class Survey:
 
 
 def _value(line: str) -> int:
-    """The number that a line of the kind "numeral" begins with."""
+    """Returns the number that starts a line of the kind "numeral"."""
     found = _NUMERAL.match(line)
     if found is None:
         return 0

@@ -1,8 +1,8 @@
-"""Source kind `lines`: one sentence a line, a blank line between documents.
+"""Source kind `lines`: one sentence per line, a blank line between documents.
 
-This is the input of google-research/bert `create_pretraining_data.py` (README, "Pre-training with
-BERT"). A file without a blank line inside would be one endless document: it is cut into documents
-of `document_lines` lines, and so is a document a hundred times that long.
+This is the input format of google-research/bert `create_pretraining_data.py` (README, "Pre-training
+with BERT"). A file without a blank line would be one huge document: it is cut into documents of
+`document_lines` lines, and so is any document more than a hundred times that long.
 """
 
 from collections.abc import Iterator
@@ -24,13 +24,13 @@ _ENDLESS = 100  # times document_lines
 
 
 def find(spec: SourceSpec) -> Found:
-    """The .txt files (also compressed) of the source."""
-    described = ".txt files of one sentence a line"
+    """Returns the .txt files (also compressed) of the source."""
+    described = ".txt files with one sentence per line"
     return finding.find(spec, lambda path: extension(path) == ".txt", described)
 
 
 def read(spec: SourceSpec, path: Path) -> Iterator[Document]:
-    """The documents of one file, their sentences given."""
+    """Yields the documents of one file, already split into sentences."""
     size = spec.document_lines
     limit = size * _ENDLESS if _has_boundary(path) else size
     runs = (run for filled, run in groupby(lines(path), lambda s: bool(s.strip())) if filled)
@@ -47,6 +47,6 @@ def read(spec: SourceSpec, path: Path) -> Iterator[Document]:
 
 
 def _has_boundary(path: Path) -> bool:
-    """Whether a blank line stands between two filled ones."""
+    """Returns whether a blank line separates two non-blank lines."""
     filled = (bool(line.strip()) for line in lines(path, markup=MARKUP))
     return sum(islice((has_text for has_text, _ in groupby(filled)), 4)) > 1

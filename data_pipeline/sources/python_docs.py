@@ -1,9 +1,9 @@
-"""Source kind `python`: English prose that every Python carries, the corpus of the demo.
+"""Source kind `python`: English text shipped with every Python, the corpus of the demo.
 
-The language reference's topics (`pydoc_data.topics`, one document a topic) and the docstrings of
-the standard library (one document a module, in order), both read with `ast` from the sources:
-nothing is imported or run. Tests and site-packages are left out. What there is depends on the
-Python: distributions that split the library may lack `pydoc_data`.
+Reads the topics of the language reference (`pydoc_data.topics`, one document per topic) and the
+docstrings of the standard library (one document per module, in source order), both with `ast`:
+nothing is imported or run. Skips tests and site-packages. The text depends on the Python:
+distributions that split the library may lack `pydoc_data`.
 """
 
 import ast
@@ -31,15 +31,15 @@ _BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
 
 
 def standard_library() -> Path:
-    """The folder of this Python's standard library."""
+    """Returns the folder of this Python's standard library."""
     return Path(sysconfig.get_path("stdlib"))
 
 
 def find(spec: SourceSpec) -> Found:
-    """The modules of a library folder, pydoc_data/topics.py among them.
+    """Returns the modules of a library folder, including pydoc_data/topics.py.
 
     Raises:
-        UserError: no Python sources there (an embedded or zipped Python).
+        UserError: no Python sources in the folder (an embedded or zipped Python).
     """
 
     def ignored(path: Path) -> bool:
@@ -52,7 +52,7 @@ def find(spec: SourceSpec) -> Found:
 
 
 def read(spec: SourceSpec, path: Path) -> Iterator[Document]:
-    """The topics, or the module's docstrings as one document if it has any."""
+    """Yields the topics, or a module's docstrings as one document if it has any."""
     tree = _parse(path)
     if path.as_posix().endswith(TOPICS):
         texts = [(topic, text) for topic, text in _topics(tree).items()]
@@ -72,11 +72,13 @@ def _parse(path: Path) -> ast.Module:
             warnings.simplefilter("ignore")  # invalid escapes in other people's docstrings
             return ast.parse(stream.read())
     except (OSError, SyntaxError, ValueError) as error:
-        raise UserError(f"{path}: not readable as Python source ({error})") from None
+        raise UserError(
+            f"{path}: cannot be parsed as Python source ({error}); leave it out"
+        ) from None
 
 
 def _topics(tree: ast.Module) -> dict[str, str]:
-    """`topics = {name: text}`, a literal."""
+    """Returns the literal of `topics = {name: text}`."""
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
             return ast.literal_eval(node.value)
@@ -84,7 +86,7 @@ def _topics(tree: ast.Module) -> dict[str, str]:
 
 
 def _docstrings(tree: ast.Module) -> Iterator[str]:
-    """Docstrings of the module, its classes and functions, in the order of the source."""
+    """Yields the docstrings of the module, its classes and functions, in source order."""
     definitions = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     pending: list[ast.AST] = [tree]
     while pending:
@@ -93,15 +95,15 @@ def _docstrings(tree: ast.Module) -> Iterator[str]:
             text = ast.get_docstring(node, clean=False)
             if text:
                 yield inspect.cleandoc(text)
-        # Statements hold definitions, expressions do not: they need not be walked.
+        # Only statements contain definitions, so expressions need not be walked.
         blocks = (getattr(node, field, ()) for field in _BLOCKS)
         pending.extend(reversed([statement for block in blocks for statement in block]))
 
 
 def _is_prose(paragraph: str) -> bool:
-    """Whether most tokens are words: not code, a signature, a table or a grammar rule.
+    """Returns whether most tokens are words: not code, a signature, a table or a grammar rule.
 
-    Indented paragraphs are code more often than not, and must look like prose more clearly.
+    Indented paragraphs are usually code, so they need a higher share of words.
     """
     tokens = paragraph.split()
     words = sum(bool(_WORD.fullmatch(token)) for token in tokens)
@@ -118,12 +120,12 @@ def _drop_code(text: str) -> tuple[str, int]:
 RULES: tuple[Rule, ...] = (
     replace("doctest", r"^[ \t]*>>>[^\n]*(?:\n[ \t]*\S[^\n]*)*", "", needles=(">>>",)),
     replace("heading", r"^[^\n]*\n[ \t]*(?:=|-|~|\*|\^|\"|#){3,}[ \t]*$", ""),
-    # ":func:`x`" and "``x``" to x; topics write *x* and "x" instead.
+    # ":func:`x`" and "``x``" become x; topics use *x* and "x" instead.
     replace("role", r":(?:[a-z]+:)?[a-z]+:`~?([^`\n]+)`", r"\1", needles=(":`",)),
     replace("literal", r"``?([^`\n]+)``?", r"\1", needles=("`",)),
     replace("emphasis", r"(?<![\w*])\*{1,2}(\w[^*\n]*?)\*{1,2}(?![\w*])", r"\1", needles=("*",)),
     replace("directive", r"^[ \t]*\.\. [a-z]+::[^\n]*$", "", needles=(".. ",)),
-    # An item is a paragraph of its own.
+    # Each list item becomes its own paragraph.
     replace("list_marker", r"^[ \t]*(?:[*+•-]|\(?[0-9a-z][.)])[ \t]+(?=\S)", "\n"),
     replace("literal_block_mark", r"::[ \t]*$", ":", needles=("::",)),
     Rule("not_prose", _drop_code),

@@ -1,4 +1,4 @@
-"""The lines of a file, with the errors a user can cause."""
+"""Reads the lines of a file; reports errors that a user can cause."""
 
 import bz2
 import gzip
@@ -20,15 +20,15 @@ _TEXT = "UTF-8 text"
 
 
 def lines(path: Path, *, markup: bool = False) -> Iterator[str]:
-    """Lines of a UTF-8 file without their ends (LF, CR LF or CR), one at a time; .bz2, .gz and .xz
-    are unpacked.
+    """Yields the lines of a UTF-8 file without line ends (LF, CR LF or CR); decompresses .bz2, .gz
+    and .xz.
 
     Args:
-        markup: refuse markup and JSON as well as what is no text at all.
+        markup: reject markup and JSON as well as binary formats.
 
     Raises:
-        UserError: cannot be read, damaged archive, another format, or not UTF-8 (naming the byte
-            offset, in the unpacked text).
+        UserError: unreadable file, damaged archive, another format, or not UTF-8 (with the byte
+            offset in the decompressed text).
     """
     opener = cast("Callable[[Path, str], BufferedReader]", _OPENERS.get(path.suffix.lower(), open))
     offset = 0
@@ -55,10 +55,10 @@ def lines(path: Path, *, markup: bool = False) -> Iterator[str]:
 
 
 def check(path: Path, *, markup: bool) -> None:
-    """What `lines` would say of a file's start; of a compressed one nothing, which takes time.
+    """Checks a file's start as `lines` does; skips compressed files, because decompressing is slow.
 
     Raises:
-        UserError: cannot be read, or another format.
+        UserError: unreadable file, or another format.
     """
     if path.suffix.lower() in COMPRESSED:
         return
@@ -71,13 +71,13 @@ def check(path: Path, *, markup: bool) -> None:
 
 
 def cut(run: Iterable[str], limit: int, size: int) -> Iterator[tuple[list[str], bool]]:
-    """A run of lines as one document, or, above `limit` lines, as documents of `size` lines.
+    """Yields a run of lines as one document, or, above `limit` lines, as documents of `size` lines.
 
-    Blank lines are not counted, and the last piece takes what is left; holds at most `limit`
-    lines in memory.
+    Blank lines are not counted, and the last document takes the rest. Holds at most `limit`
+    non-blank lines in memory.
 
     Yields:
-        lines of a document, and whether it was cut.
+        the lines of a document, and whether it was cut.
     """
     held: list[str] = []
     count = 0

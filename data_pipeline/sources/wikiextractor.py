@@ -1,6 +1,6 @@
-"""Source kind `wikiextractor`: what github.com/attardi/wikiextractor writes.
+"""Source kind `wikiextractor`: the output of github.com/attardi/wikiextractor.
 
-A file, or a folder tree of `wiki_NN` files, also compressed. Two forms: plain blocks
+A file, or a folder tree of `wiki_NN` files, also compressed. Two formats: plain blocks
 
     <doc id="25" url="https://…" title="Autism">
     Autism
@@ -8,8 +8,8 @@ A file, or a folder tree of `wiki_NN` files, also compressed. Two forms: plain b
     Autism is a …
     </doc>
 
-and, with `--json`, one object a line with "title" and "text". A document is an article, a line a
-paragraph. The cleaning rules remove what WikiExtractor leaves of markup and templates.
+and, with `--json`, one object per line with "title" and "text". Each article is a document, each
+line a paragraph. The cleaning rules remove leftovers of markup and templates.
 """
 
 import html
@@ -42,7 +42,7 @@ _HEADING_CHARACTERS = 60
 
 
 def _is_heading(line: str) -> bool:
-    """A short line that no sentence ends: a section title or a list entry that lost its list."""
+    """Returns whether a line is short and unpunctuated: a section title or a stray list item."""
     if len(line) > _HEADING_CHARACTERS or len(line.split()) > _HEADING_WORDS:
         return False
     bare = line.rstrip(" )]\"'\u201d\u2019\u00bb")
@@ -76,7 +76,7 @@ RULES: tuple[Rule, ...] = (
     replace("category", r"\[\[(?:Category|File|Image):[^\[\]|\n]*\]\]", "", needles=("[[",)),
     replace("link", r"\[\[(?:[^\[\]|\n]*\|)?([^\[\]|\n]*)\]\]", r"\1", needles=("[[",)),
     replace("stray_markup", r"\[\[|\]\]|\{\{|\}\}", "", needles=("[[", "]]", "{{", "}}")),
-    # A template or an IPA transcription that was dropped: "Archimedes (; ; ) was".
+    # Left by dropped templates and IPA transcriptions: "Archimedes (; ; ) was".
     replace("empty_parentheses", r'\([\s;,:"/\u2013]*\)', "", needles=("(",)),
     replace("parenthesis_start", r"\((?:\s*[;,:])+\s*", "(", needles=("(",)),
     replace("parenthesis_end", r"(?:\s*[;,])+\s*\)", ")", needles=(",)", ";)", ", )", "; )")),
@@ -90,27 +90,27 @@ RULES: tuple[Rule, ...] = (
 
 
 def find(spec: SourceSpec) -> Found:
-    """The `wiki_NN` files of the source; a file named directly may be called anything."""
+    """Returns the `wiki_NN` files of the source; a file given directly may have any name."""
     described = "WikiExtractor's wiki_NN"
     return finding.find(spec, is_named, described, text=False)
 
 
 def is_named(path: Path) -> bool:
-    """Whether a file has a name that WikiExtractor gives."""
+    """Returns whether a file is named like WikiExtractor's output."""
     return bool(_NAME.fullmatch(path.name))
 
 
 def is_written_so(path: Path) -> bool:
-    """Whether a file begins as WikiExtractor's do."""
+    """Returns whether a file starts like WikiExtractor's output."""
     first = next((line for line in lines(path) if line.strip()), "")
     return bool(_OPEN.match(first)) or {"title", "text"} <= _object(first).keys()
 
 
 def read(spec: SourceSpec, path: Path) -> Iterator[Document]:
-    """The articles of one file, either form.
+    """Yields the articles of one file, in either format.
 
     Raises:
-        UserError: text outside `<doc>` blocks, a block that does not end, broken JSON.
+        UserError: text outside `<doc>` blocks, an unclosed block, invalid JSON.
     """
     articles = _json_articles(path) if _is_json(path) else _plain_articles(path)
     for number, title, text in articles:
@@ -141,8 +141,8 @@ def _plain_articles(path: Path) -> Iterator[tuple[str, str, str]]:
             opened = _OPEN.match(line)
             if opened is None:
                 raise UserError(
-                    f"{path}: line {number} is not in a <doc …> block; this kind of source reads "
-                    "what WikiExtractor writes, plain text is --source=books or --source=lines"
+                    f"{path}: line {number} is not in a <doc …> block of WikiExtractor's output; "
+                    "for plain text pass --source=books or --source=lines"
                 )
     if opened is not None:
         raise UserError(f"{path}: ends inside article {opened[2]!r}; extract or copy it again")
@@ -156,14 +156,14 @@ def _json_articles(path: Path) -> Iterator[tuple[str, str, str]]:
         title, text = article.get("title"), article.get("text")
         if not (isinstance(title, str) and isinstance(text, str)):
             raise UserError(
-                f'{path}: line {number} is no JSON object with "title" and "text", both strings; '
+                f'{path}: line {number} is not a JSON object with strings "title" and "text"; '
                 "extract or copy it again; for other JSON see docs/data.md, Other formats"
             )
         yield str(article.get("id", number)), title, text
 
 
 def _object(line: str) -> dict[str, Any]:
-    """A JSON object, empty where the line is none."""
+    """Parses a JSON object; returns an empty one if the line is not a JSON object."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
