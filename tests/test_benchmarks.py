@@ -82,7 +82,7 @@ def test_a_store_that_is_not_there_is_one_line() -> None:
 @pytest.mark.parametrize(
     ("environment", "line"),
     [
-        ({"BERT_JAX_LIBTPU": "/nowhere.so"}, "BERT_JAX_LIBTPU=/nowhere.so: there is no such file"),
+        ({"BERT_JAX_LIBTPU": "/nowhere.so"}, "BERT_JAX_LIBTPU=/nowhere.so: no such file"),
         ({"BERT_JAX_LIBTPU": __file__, "BERT_JAX_PEER": "/nowhere"}, "`make .venv/peer`"),
     ],
 )
@@ -103,7 +103,7 @@ def test_the_table_of_slices_explains_itself_and_needs_a_compiler() -> None:
     done = run("slices.py", BERT_JAX_LIBTPU="/nowhere.so")
     assert done.returncode == 1
     assert done.stderr == (
-        "error: BERT_JAX_LIBTPU=/nowhere.so: there is no such file; name the libtpu.so itself\n"
+        "error: BERT_JAX_LIBTPU=/nowhere.so: no such file; give the path of libtpu.so itself\n"
     )
     done = run("slices.py", "--steps=1")
     assert done.returncode == 2
