@@ -1,4 +1,4 @@
-"""benchmarks/: what they refuse, and each of them on something tiny. No figure is looked at."""
+"""benchmarks/: invalid options, and tiny runs of each script. No figure is checked."""
 
 import gzip
 import importlib.util
@@ -217,7 +217,7 @@ def test_an_estimate_that_is_something_else_is_one_line(tmp_path: Path) -> None:
     done = run("input.py", f"--estimates={file}")
     assert done.returncode == 1
     assert done.stderr == (
-        f"error: --estimates={file}: not what `bert-jax compile --json` prints "
+        f"error: --estimates={file}: not the output of `bert-jax compile --json` "
         "(KeyError('topology'))\n"
     )
 
@@ -253,7 +253,7 @@ def test_kernels_are_counted_once_the_longest_first(tmp_path: Path) -> None:
         kernel_times.Kernel("long", 5.0, 1),
         kernel_times.Kernel("short", 3.0, 2),
     ]
-    with pytest.raises(ValueError, match="0 traces, where one is expected"):
+    with pytest.raises(ValueError, match="0 traces, expected one"):
         kernel_times.kernels(tmp_path / "a" / "nothing")
 
 
