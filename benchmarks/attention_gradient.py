@@ -38,9 +38,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=128, help="a multiple of 32")
     parser.add_argument("--rows", type=int, default=32, help="batch size, rows of 64 tokens")
     parser.add_argument("--dropout", type=float, default=0.1, help="dropout rate, everywhere")
-    parser.add_argument(
-        "--deviation", type=float, default=0.02, help="initializer_range of weights"
-    )
+    parser.add_argument("--deviation", type=float, default=0.02, help="of the initial weights")
     parser.add_argument("--evaluations", type=int, default=4, help="number, evenly spaced")
     options = parser.parse_args()
     for name in ("steps", "seeds", "layers", "width", "rows", "evaluations"):

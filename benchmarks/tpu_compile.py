@@ -68,9 +68,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", default="1,2,3,4,5", help="rows of the table, from 1")
     parser.add_argument("--forms", default="0,1,4", help="our compute.unroll_layers; 0 = all")
-    parser.add_argument(
-        "--generators", default="threefry,rbg", help="peer's PRNGs; empty = no peer"
-    )
+    parser.add_argument("--generators", default="threefry,rbg", help="of the peer; empty = none")
     parser.add_argument("--layers", type=int, help="number of layers, to shorten the models")
     parser.add_argument(
         "--peer",

@@ -130,7 +130,7 @@ def test_a_dry_run_trains_and_names_kernels() -> None:
     assert float(share.rstrip("%")) > 0
     assert times == "1.00"
     assert all(10 < float(loss) < 12 for loss in losses)  # ln 30522, and ln 2 for pairs
-    assert re.search(r"kernels of bert_jax, [\d.]+ ms a step:\n +[\d.]+% ", done.stdout)
+    assert re.search(r"kernels of bert_jax, [\d.]+ ms per step:\n +[\d.]+% ", done.stdout)
     if importlib.util.find_spec("torch") is None:
         assert "No module named 'torch'; the [torch] extra installs it" in done.stderr
         assert "transformers, PyTorch: not measured, a contender ended" in done.stdout

@@ -35,7 +35,7 @@ def heading(report: Report) -> Iterator[str]:
     compute = report.config.compute
     layers = report.config.model.num_hidden_layers
     at_once = min(compute.unroll_layers or layers, layers)
-    loop = "all layers unrolled" if at_once == layers else f"scan of {_count(at_once, 'layer')}"
+    loop = "all layers unrolled" if at_once == layers else f"scan over layers (unroll={at_once})"
     yield (
         f"{compute.dtype}, attention {compute.attention}, {loop}, remat {compute.remat}, optimizer "
         f"{'sharded' if compute.shard_optimizer else 'replicated'}"
