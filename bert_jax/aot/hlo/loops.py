@@ -1,4 +1,4 @@
-"""Counts how many times each instruction of a compiled program runs per execution.
+"""Counts the executions of each instruction in one run of a compiled program.
 
 The entry runs once, a loop's body once per trip and its condition once more; of a conditional, the
 branch with the most estimated cycles. Instructions inside a fusion are part of the fusion and are
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from bert_jax.aot.hlo.parser import Computation, Instruction, Module
 
-# The called computation runs once, in parallel; -update and -done may name it again.
+# The called computation runs once, asynchronously; -update and -done may name it again.
 ASYNCHRONOUS = ("async-start", "call-start")
 _PASS_THROUGH = {"copy", "bitcast", "reshape", "convert", "copy-done", "opt-barrier"}
 
@@ -23,7 +23,7 @@ _PASS_THROUGH = {"copy", "bitcast", "reshape", "convert", "copy-done", "opt-barr
 class Place:
     """A computation with its call site; one computation may be called from several places.
 
-    times: executions per execution of the program.
+    times: number of executions per run of the program.
     caller, outer: the calling instruction and its place; None for the entry.
     """
 
