@@ -1,56 +1,56 @@
-# Everything runs in .venv, which the first target that needs it creates from requirements/.
-# A stamp file in .venv stands for each installed lock, so a second run installs nothing.
+# Everything runs in .venv, which is created from requirements/ when first needed. A stamp file in
+# .venv marks each installed lock file, so a second run installs nothing.
 
 PYTHON ?= python3
 BIN := .venv/bin
-# The locks list every package, so nothing is left to resolve (--no-deps), and bytecode is compiled
-# for what is imported, when it is imported (--no-compile): together a third of the time.
+# The locks list every package, so pip need not resolve dependencies (--no-deps), and bytecode is
+# compiled on first import (--no-compile): together a third of the time.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile
 # Without a bytecode cache every process would compile the packages it imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
 WORKERS ?= 2
-# Files go to the workers as they are free; tests that start processes stay with one worker.
+# Test files go to idle workers; tests that start processes all run in one worker.
 XDIST := --numprocesses=$(WORKERS) --dist=loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: demo test slow lint types audit bench compare soak attack lock nightly clean help
 
-demo: .venv/core  ## Pretrain, evaluate, export and try a small BERT; DATA=PATH takes your text
+demo: .venv/core  ## Pretrain, evaluate, export and try a small BERT; DATA=PATH uses your text
 	@$(BIN)/bert-jax demo --workdir=demo_run $${DATA:+--data="$$DATA"}
 
-test: .venv/dev  ## The tests, in WORKERS processes (2)
+test: .venv/dev  ## Run the tests in WORKERS processes (default 2)
 	@$(BIN)/pytest $(XDIST)
 
-slow: .venv/torch .venv/libtpu  ## The tests that take longer, compare with PyTorch or describe TPUs
+slow: .venv/torch .venv/libtpu  ## Run the slow tests, comparisons with PyTorch and tests with the TPU compiler
 	@BERT_JAX_LIBTPU=$(CURDIR)/.venv/libtpu/libtpu/libtpu.so $(BIN)/pytest $(XDIST) -m "slow or torch"
 
-lint: .venv/dev  ## Style and format
+lint: .venv/dev  ## Check style and format
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
-types: .venv/dev  ## Static types
+types: .venv/dev  ## Check static types
 	@$(BIN)/mypy
 
-audit:  ## Known vulnerabilities of the locked packages, where a service that knows can be reached
+audit:  ## Check the locked packages for known vulnerabilities, if a service is reachable
 	@"$(PYTHON)" .ci/audit.py
 
-bench: .venv/torch  ## Data pipeline and training speed, beside the alternatives
+bench: .venv/torch  ## Measure data pipeline and training speed, compared with alternatives
 	@$(BIN)/python benchmarks/data.py
 	@$(BIN)/python benchmarks/train_cpu.py
 	@$(BIN)/python benchmarks/packing.py
 	@$(BIN)/python benchmarks/input.py
 
-compare: .venv/libtpu .venv/peer  ## The step compiled for TPUs beside its peer's: hours, no TPU
+compare: .venv/libtpu .venv/peer  ## Compile the step for TPUs and compare it with Flax BERT (hours; no TPU needed)
 	@$(BIN)/python benchmarks/tpu_compile.py
 
-soak: .venv/dev  ## A run disturbed 50 times, compared with one that was not; KILLS=N for another number
+soak: .venv/dev  ## Compare a run killed KILLS times (default 50) with an undisturbed one
 	@$(BIN)/python tests/soak.py --kills=$${KILLS:-50}
 
-attack: .venv/dev  ## Kills, damage, full disks, hostile input: every kind of case, counted
+attack: .venv/dev  ## Fault-injection tests: kills, corruption, full disks, hostile input
 	@$(BIN)/python tests/attack.py
 
-nightly:  ## With the newest releases that setup.py allows: all tests, the soak, the faults
+nightly:  ## Run all tests, the soak and the mutants with the newest releases setup.py allows
 	@"$(PYTHON)" -m venv --clear .venv-nightly
 	@.venv-nightly/bin/python -m pip install --quiet --upgrade -e '.[dev]'
 	@.venv-nightly/bin/python -m pip install --quiet --upgrade --no-deps --target=.venv-nightly/libtpu libtpu
@@ -64,12 +64,12 @@ clean:  ## Remove environments, caches and demo_run
 	  .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-help:  ## This list
+help:  ## List the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
 
 .venv/python:
 	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || \
-	  { echo "error: bert-jax needs Python 3.11 to 3.13, $(PYTHON) is $$("$(PYTHON)" --version 2>/dev/null || echo missing); say make PYTHON=python3.12" >&2; exit 1; }
+	  { echo "error: bert-jax needs Python 3.11 to 3.13, $(PYTHON) is $$("$(PYTHON)" --version 2>/dev/null || echo missing); run make PYTHON=python3.12" >&2; exit 1; }
 	@echo "creating .venv with $$("$(PYTHON)" --version)"
 	@"$(PYTHON)" -m venv --clear .venv
 	@touch $@
@@ -85,33 +85,33 @@ help:  ## This list
 	@$(INSTALL) -r requirements/dev.txt
 	@touch $@
 
-# Here pip resolves: PyTorch's own packages differ by build (CUDA or CPU), so they are not locked.
+# Here pip resolves: PyTorch's dependencies differ by build (CUDA or CPU), so they are not locked.
 .venv/torch: requirements/torch.txt .venv/dev
 	@echo "installing requirements/torch.txt"
 	@$(filter-out --no-deps,$(INSTALL)) -r requirements/torch.txt
 	@touch $@
 
-# What describes TPU slices to the tests, beside the other packages: among them, every start of JAX
-# on a machine without a TPU would print a complaint.
+# The TPU compiler for the tests, outside site-packages: there, JAX would print a warning at every
+# start on a machine without a TPU.
 .venv/libtpu: requirements/dev.txt .venv/dev
-	@echo "installing libtpu for the tests of TPU slices"
+	@echo "installing libtpu, the TPU compiler"
 	@$(INSTALL) --target=$@ --upgrade "libtpu==0.0.42.*"
 	@touch $@
 
-# The peer of benchmarks/tpu_compile.py: the last transformers with Flax models, apart from the one
-# that the project works with.
+# The peer of benchmarks/tpu_compile.py: the last transformers release with Flax models, installed
+# separately from the release that the project uses.
 .venv/peer: requirements/peer.txt .venv/core
 	@echo "installing requirements/peer.txt"
 	@$(INSTALL) --target=$@ --upgrade -r requirements/peer.txt
 	@touch $@
 
-# The oldest supported Python resolves, because a release that runs on it has wheels for the newer
-# ones too. Versions stay as they are unless setup.py asks for others; UPGRADE=1 takes the newest.
-# Local build tags (torch's +cpu) and CUDA libraries belong to a machine, not to a lock. No hashes:
-# one hash makes pip demand them all, and locally built wheels (torch's CPU builds) have none.
+# Resolved with the oldest supported Python, because releases for it have wheels for newer ones too.
+# Versions stay unchanged unless setup.py requires others; UPGRADE=1 takes the newest. Local build
+# tags (torch's +cpu) and CUDA libraries depend on the machine and are left out. No hashes: a single
+# hash makes pip require all, and locally built wheels (torch's CPU builds) have none.
 COMPILE := .venv-lock/bin/pip-compile --quiet --strip-extras --allow-unsafe --all-build-deps \
   --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --annotation-style=line
-# $(call write-lock,NAME,OPTIONS,WHAT IT HOLDS)
+# $(call write-lock,NAME,OPTIONS,DESCRIPTION)
 define write-lock
 @$(COMPILE) $2 --output-file=requirements/$1.txt setup.py > .venv-lock/$1.log 2>&1 || { cat .venv-lock/$1.log >&2; exit 1; }
 @sed -nE -e '1i # Written by "make lock" from setup.py: $3. Linux, Python 3.11 to 3.13.' \
@@ -120,7 +120,7 @@ define write-lock
 @mv .venv-lock/$1.txt requirements/$1.txt
 endef
 
-lock:  ## Write requirements/*.txt anew from setup.py (Python 3.11; UPGRADE=1 for newest releases)
+lock:  ## Regenerate requirements/*.txt from setup.py (Python 3.11; UPGRADE=1 for newest releases)
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
 	  { echo "error: make lock needs the oldest supported Python: PYTHON=python3.11" >&2; exit 1; }
 	@"$(PYTHON)" -m venv --clear .venv-lock

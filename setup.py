@@ -1,21 +1,21 @@
-"""Package metadata: the releases that bert-jax works with. `make` installs the exact ones that
-requirements/ pins; the tools are configured in pyproject.toml."""
+"""Package metadata and the supported releases of dependencies. `make` installs the exact versions
+that requirements/ pins; tools are configured in pyproject.toml."""
 
 from pathlib import Path
 
 from setuptools import setup
 
 CORE = [
-    "jax>=0.10",  # arrays, autodiff, jit, sharding: everything that runs on a device
+    "jax>=0.10",  # arrays, autodiff, jit, sharding: all device computation
     "flax>=0.12.8",  # nnx.Module declares parameters and the forward pass
     "optax>=0.2.8",  # optimizer transformations
-    "orbax-checkpoint>=0.12.8",  # how checkpoints are written and read
+    "orbax-checkpoint>=0.12.8",  # checkpoint format, reading and writing
     "ml_collections>=1.1",  # config files and --config.x=y overrides
-    "absl-py>=2.1",  # the flags that ml_collections builds on
+    "absl-py>=2.1",  # command-line flags, used by ml_collections
     "numpy>=2.0",  # host arrays, the token store
-    "numba>=0.61",  # compiled loops that pair, mask and assemble batches
+    "numba>=0.61",  # compiled loops for pairing, masking and batch assembly
     "tokenizers>=0.21",  # WordPiece, trained or from vocab.txt; writes the exported tokenizer.json
-    "sentencepiece>=0.2",  # trains unigram and BPE vocabularies; tokenizers alone encodes
+    "sentencepiece>=0.2",  # trains unigram and BPE vocabularies; tokenizers does all encoding
     "sentencex>=1.0.32",  # sentence splitting for many languages at 45 MB/s
     "safetensors>=0.5",  # the exported weights
     "etils[epath]>=1.10",  # one path type for local and bucket paths
@@ -28,14 +28,14 @@ EXTRAS = {
     "tpu": ["jax[tpu]>=0.10"],  # libtpu for Cloud TPU machines
     "cuda": ["jax[cuda13]>=0.10"],  # CUDA libraries for NVIDIA GPUs
     "torch": [
-        "torch>=2.4",  # the other side of the parity and speed comparisons
+        "torch>=2.4",  # reference for parity tests and speed comparisons
         "transformers>=4.57",  # loads what `convert export` writes
     ],
-    "gcs": ["gcsfs>=2026.9"],  # gs:// for etils.epath; TensorStore brings its own client
+    "gcs": ["gcsfs>=2026.9"],  # gs:// for etils.epath; TensorStore has its own client
     "dev": [
         "pytest>=8",  # test runner
-        "pytest-xdist>=3.8",  # tests on every core, those with processes one at a time
-        "gcsfs>=2026.9",  # tests of buckets, against an emulator on loopback
+        "pytest-xdist>=3.8",  # parallel tests; those that start processes run one at a time
+        "gcsfs>=2026.9",  # bucket tests against a local emulator
         "hypothesis>=6.100",  # property tests over document and sentence lengths
         "ruff>=0.8",  # lint and format
         "mypy>=1.13",  # types

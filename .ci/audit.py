@@ -1,12 +1,11 @@
-"""Looks the locked packages up among known vulnerabilities, where that is possible.
+"""Checks the locked packages for known vulnerabilities, if a vulnerability service is reachable.
 
     python .ci/audit.py [options of pip-audit, such as --ignore-vuln=PYSEC-2024-1]
 
-pip-audit runs in .venv-audit. It passes over packages that its service does not know, and then says
-that there are no vulnerabilities; an index that only mirrors files knows none. So a service counts
-only if it knows the vulnerabilities of a release that is famous for them. Ends with 1 if a locked
-package has one, and with 0 where no service can be asked, which is said.
-$PIP_AUDIT names another pip-audit.
+pip-audit runs in .venv-audit. It skips packages that its service does not know and then reports no
+vulnerabilities; an index that only mirrors files knows none. So a service is used only if it knows
+the vulnerabilities of a notoriously vulnerable release. Exits with 1 if a locked package has one,
+and with 0 and a message if no service is usable. $PIP_AUDIT is the path of another pip-audit.
 """
 
 import json
@@ -20,20 +19,20 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = ROOT / ".venv-audit"
 PIP_AUDIT = "pip-audit==2.10.1"
-KNOWN_BAD = "jinja2==2.4.1"  # CVE-2014-1402 and several since
+KNOWN_BAD = "jinja2==2.4.1"  # CVE-2014-1402 and several later ones
 SERVICES = ("pypi", "osv")
-# Seconds, together within two minutes.
+# Timeouts in seconds; in total under two minutes.
 INSTALL, ASK, AUDIT = 50, 10, 45
 
 
 def run(command: list[str], seconds: int) -> tuple[str, str]:
-    """What a program prints to standard output, and why that is nothing."""
+    """Returns a program's standard output, and the reason if it is empty."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL
         )
     except subprocess.TimeoutExpired:
-        return "", f"no answer within {seconds} s"
+        return "", f"timed out after {seconds} s"
     except OSError as error:
         return "", f"{command[0]}: {error.strerror}"
     lines = [line for line in done.stderr.splitlines() if line.strip()]
@@ -43,12 +42,12 @@ def run(command: list[str], seconds: int) -> tuple[str, str]:
 def ask(
     tool: str, service: str, requirements: list[Path], seconds: int, options: list[str]
 ) -> tuple[list[dict], str]:
-    """What a service says of each package in these files; empty if it cannot be asked, and why."""
+    """Returns a service's result for each package in the files, and the reason if there is none."""
     files = [word for file in requirements for word in ("-r", str(file))]
     flags = ["--no-deps", "--disable-pip", "--format=json", "--progress-spinner=off"]
-    waits = f"--timeout={ASK}"
+    timeout = f"--timeout={ASK}"
     out, why = run(
-        [tool, f"--vulnerability-service={service}", *flags, waits, *options, *files], seconds
+        [tool, f"--vulnerability-service={service}", *flags, timeout, *options, *files], seconds
     )
     try:
         return json.loads(out)["dependencies"], why
@@ -57,25 +56,25 @@ def ask(
 
 
 def install() -> tuple[str, str]:
-    """The path of pip-audit, or why there is none."""
+    """Returns the path of pip-audit, or why it is not available."""
     tool, stamp = ENVIRONMENT / "bin" / "pip-audit", ENVIRONMENT / PIP_AUDIT
     if stamp.exists():
         return str(tool), ""
     try:
         venv.create(ENVIRONMENT, clear=True, with_pip=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        return "", f"{ENVIRONMENT} cannot be made ({error})"
+        return "", f"cannot create {ENVIRONMENT} ({error})"
     python = str(ENVIRONMENT / "bin" / "python")
     quiet = ["--quiet", "--disable-pip-version-check", "--no-compile"]
     _, why = run([python, "-m", "pip", "install", *quiet, PIP_AUDIT], INSTALL)
     if not tool.exists():
-        return "", f"{PIP_AUDIT} cannot be installed ({why})"
+        return "", f"cannot install {PIP_AUDIT} ({why})"
     stamp.touch()
     return str(tool), ""
 
 
 def find_service(tool: str) -> tuple[str, str]:
-    """A service that knows what is known, or why there is none."""
+    """Returns a service that knows KNOWN_BAD's vulnerabilities, or why none is usable."""
     reasons = []
     with tempfile.TemporaryDirectory() as folder:
         bad = Path(folder) / "bad.txt"
@@ -84,8 +83,8 @@ def find_service(tool: str) -> tuple[str, str]:
             found, why = ask(tool, service, [bad], ASK, [])
             if found and found[0].get("vulns"):
                 return service, ""
-            silent = f"it knows nothing about {KNOWN_BAD}" if found else why
-            reasons.append(f"{service}: {silent}")
+            reason = f"it has no data on {KNOWN_BAD}" if found else why
+            reasons.append(f"{service}: {reason}")
     return "", "; ".join(reasons)
 
 
@@ -103,16 +102,16 @@ def main(options: list[str]) -> int:
     if not packages:
         print(f"audit: not possible here: {why}")
         return 0
-    passed_over = sorted({p["name"] for p in packages if "skip_reason" in p})
+    skipped = sorted({p["name"] for p in packages if "skip_reason" in p})
     bad = {p["name"]: p for p in packages if p.get("vulns")}
     for name, package in sorted(bad.items()):
         for one in package["vulns"]:
             fixed = ", ".join(one.get("fix_versions", [])) or "no release yet"
             print(f"{name} {package['version']}: {one['id']}, fixed in {fixed}")
-    if passed_over:
-        print(f"not known to {service}: {', '.join(passed_over)}")
-    checked = len({p["name"] for p in packages}) - len(passed_over)
-    print(f"audit: {checked} packages looked up with {service}, {len(bad)} with vulnerabilities")
+    if skipped:
+        print(f"not known to {service}: {', '.join(skipped)}")
+    checked = len({p["name"] for p in packages}) - len(skipped)
+    print(f"audit: {checked} packages checked with {service}, {len(bad)} with vulnerabilities")
     return 1 if bad else 0
 
 

@@ -1,14 +1,14 @@
-"""What the rounding of attention's gradient does to a run: bfloat16 before and after, and float32.
+"""Effect of rounding in attention's gradient on training: bfloat16 before and after, and float32.
 
     python benchmarks/attention_gradient.py                         # this Python's documentation
     python benchmarks/attention_gradient.py --store=/path/to/store  # a store that `data build` made
 
-Trains a model like the demo's, with dropout, in three forms: bfloat16 with attention's gradient as
-it was before it was mended (`attend_before` below), bfloat16 as it is, float32. A seed draws the
-same start, the same rows and the same dropout for all three. Each line has the held-out loss after
-a few numbers of steps.
+Trains a model like the demo's, with dropout, in three variants: bfloat16 with the gradient of
+attention before its fix (`attend_before` below), current bfloat16, and float32. For a given seed,
+all three use the same initial parameters, rows and dropout masks. Each line has the held-out loss
+at several steps.
 
-A CPU without bfloat16 instructions computes in float32 and rounds: the numbers are bfloat16's, the
+A CPU without bfloat16 instructions computes in float32 and rounds: results are those of bfloat16,
 times are not.
 """
 
@@ -25,21 +25,21 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-VOCABULARY = 8192  # of the store that is built where none is given
-FORMS = {"bfloat16, before": "bfloat16", "bfloat16": "bfloat16", "float32": "float32"}
+VOCABULARY = 8192  # of the store built if none is given
+VARIANTS = {"bfloat16, before": "bfloat16", "bfloat16": "bfloat16", "float32": "float32"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--store", type=Path, help="an existing token store")
     parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--seeds", type=int, default=3, help="so many, from 0")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds, from 0")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--width", type=int, default=128, help="a multiple of 32")
-    parser.add_argument("--rows", type=int, default=32, help="of a batch, 64 tokens each")
-    parser.add_argument("--dropout", type=float, default=0.1, help="rate, everywhere")
-    parser.add_argument("--deviation", type=float, default=0.02, help="of the weights at the start")
-    parser.add_argument("--evaluations", type=int, default=4, help="over the steps, evenly")
+    parser.add_argument("--rows", type=int, default=32, help="batch size, rows of 64 tokens")
+    parser.add_argument("--dropout", type=float, default=0.1, help="dropout rate, everywhere")
+    parser.add_argument("--deviation", type=float, default=0.02, help="of the initial weights")
+    parser.add_argument("--evaluations", type=int, default=4, help="number, evenly spaced")
     options = parser.parse_args()
     for name in ("steps", "seeds", "layers", "width", "rows", "evaluations"):
         if getattr(options, name) < 1:
@@ -56,24 +56,24 @@ def run(options: argparse.Namespace, folder: Path) -> None:
 
     cpu.use_cpu_devices(1)
     os.environ["BERT_JAX_CACHE"] = str(folder / "cache")
-    compile_cache.use()  # what the forms have in common is compiled once
+    compile_cache.use()  # programs that the variants share are compiled once
     store = open_store(options.store or build(folder / "store"))
     chunk = max(1, options.steps // options.evaluations)
     print(f"{turns.machine()}; {vars(options)}")
     print(f"{'held-out loss after steps':<28}", end="")
     print("".join(f"{n:>9}" for n in range(chunk, options.steps + 1, chunk)) + f"{'CPU s':>8}")
-    contenders = {form: Contender(store, form, options) for form in FORMS}
-    last: dict[str, list[float]] = {form: [] for form in FORMS}
+    contenders = {variant: Contender(store, variant, options) for variant in VARIANTS}
+    last: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
     for seed in range(options.seeds):
-        for form, contender in contenders.items():
+        for variant, contender in contenders.items():
             start = time.process_time()
             losses = contender.train(seed, chunk)
-            last[form].append(losses[-1])
-            print(f"{f'seed {seed}, {form}':<28}", end="")
+            last[variant].append(losses[-1])
+            print(f"{f'seed {seed}, {variant}':<28}", end="")
             print("".join(f"{loss:>9.4f}" for loss in losses), end="")
             print(f"{time.process_time() - start:>8.0f}", flush=True)
-    for form, losses in last.items():
-        print(f"{form:<28}{statistics.mean(losses):.4f} in the mean at the end")
+    for variant, losses in last.items():
+        print(f"{variant:<28}{statistics.mean(losses):.4f} mean final loss")
 
 
 def build(path: Path) -> Path:
@@ -87,9 +87,9 @@ def build(path: Path) -> Path:
 
 
 class Contender:
-    """A form of training, compiled once for all seeds."""
+    """A training variant, compiled once for all seeds."""
 
-    def __init__(self, store: Any, form: str, options: argparse.Namespace):
+    def __init__(self, store: Any, variant: str, options: argparse.Namespace):
         from bert_jax.config.files import load
 
         config = load("demo")
@@ -105,7 +105,7 @@ class Contender:
             attention_probs_dropout_prob=options.dropout,
         )
         self.store, self.steps = store, options.steps
-        self.attend = attend_before if form.endswith("before") else None
+        self.attend = attend_before if variant.endswith("before") else None
         self.config = dataclasses.replace(
             config,
             model=model,
@@ -113,12 +113,12 @@ class Contender:
             phases=(
                 dataclasses.replace(config.phases[0], steps=options.steps, batch_size=options.rows),
             ),
-            compute=dataclasses.replace(config.compute, dtype=FORMS[form], attention="xla"),
+            compute=dataclasses.replace(config.compute, dtype=VARIANTS[variant], attention="xla"),
         )
 
     @functools.cached_property
     def start(self) -> Any:
-        """From a random key the parameters at the start, the same for all forms."""
+        """A function from a PRNG key to the initial parameters, the same for all variants."""
         from bert_jax.objectives import pretraining_model
         from bert_jax.objectives.registry import chosen
 
@@ -153,7 +153,7 @@ class Contender:
         return program, train, held_out, held_out.compile(program)
 
     def train(self, seed: int, chunk: int) -> list[float]:
-        """The held-out loss after every so many steps."""
+        """Trains with a seed; returns the held-out loss after every `chunk` steps."""
         from bert_jax.parallel import global_batch
         from bert_jax.parallel.mesh import make_mesh
         from bert_jax.training.batches import phase_batches
@@ -184,7 +184,7 @@ class Contender:
 
 
 def attend_before(q, k, v, examples, *, rate=0.0, key=None):
-    """Attention as it was: y rounded in the sum, t of exponentials that are not yet rounded."""
+    """The previous attention: rounded y in the row sum, t summed from unrounded exponentials."""
     return _attend(q * (q.shape[-1] ** -0.5), k, v, examples, key, rate)
 
 
@@ -205,8 +205,8 @@ def _forward(q, k, v, examples, key, rate):
     return y, (q, k, v, e, t, y, key)
 
 
-def _backward(rate, kept, dy):
-    q, k, v, e, t, y, key = kept
+def _backward(rate, residuals, dy):
+    q, k, v, e, t, y, key = residuals
     g = dy / t
     sums = (g * y).sum(-1).swapaxes(1, 2)[..., None]
     g = g.astype(dy.dtype)

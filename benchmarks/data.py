@@ -1,10 +1,10 @@
-"""Speed of the data side, on one core: building a store, planning epochs, making batches.
+"""Speed of the data pipeline on one core: building a store, planning epochs, making batches.
 
     python benchmarks/data.py                                   # the documentation of this Python
     python benchmarks/data.py --source=wikiextractor:/path --source=books:/path --vocab=vocab.txt
     python benchmarks/data.py --store=/path/to/store            # an existing store, nothing built
 
-Measurements are interleaved over several rounds; the table gives their medians.
+Measurements are interleaved over several rounds; the table reports medians.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-os.environ["RAYON_NUM_THREADS"] = "1"  # read when tokenizers encodes first: one core for all
+os.environ["RAYON_NUM_THREADS"] = "1"  # read at the first encoding; everything runs on one core
 
 import numpy as np
 import plan
@@ -38,23 +38,23 @@ ROUNDS = 7
 BUILD_ROUNDS = 3
 ROWS = 256
 SHAPES = ((128, 20), (512, 77))  # sequence length, prediction slots
-EPOCHS = 6  # cached before the jumps
-JUMPS = 300
+EPOCHS = 6  # planned and cached before the random access
+RANDOM_STEPS = 300
 BATCH_STEPS = 100
-PACKED_TOKENS = 1024  # of a packed row
+PACKED_TOKENS = 1024  # per packed row
 MEMORY_STEPS = 10_000
 PLANNED_TOKENS = 1_000_000_000
-VOCABULARY = 8192  # trained where no vocabulary is given
+VOCABULARY = 8192  # size of the vocabulary trained if none is given
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--store", type=Path, help="an existing store")
     parser.add_argument("--source", action="append", help="kind:path, as for `bert-jax data build`")
-    parser.add_argument("--vocab", type=Path, help="vocab.txt or tokenizer.json; else one is made")
+    parser.add_argument("--vocab", type=Path, help="vocab.txt or tokenizer.json; default: trained")
     options = parser.parse_args()
     print(f"{machine()}; one core, medians of {ROUNDS} interleaved rounds")
-    print("rates are per second of processor time, jumps by the wall clock\n")
+    print("rates are per second of CPU time, random access is wall-clock time\n")
     with tempfile.TemporaryDirectory() as folder:
         try:
             run(options, Path(folder))
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace, folder: Path) -> None:
 
 
 def machine() -> str:
-    """What kind of machine this is."""
+    """Returns the processor, its cores and the Python version."""
     name = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -90,7 +90,7 @@ def machine() -> str:
 
 
 def medians(measures: dict[str, Callable[[], float]], rounds: int = ROUNDS) -> dict[str, float]:
-    """The median value of each measure, one of each per round."""
+    """Returns the median of each measure; a round takes each once."""
     values: dict[str, list[float]] = {name: [] for name in measures}
     for _ in range(rounds):
         for name, measure in measures.items():
@@ -99,14 +99,14 @@ def medians(measures: dict[str, Callable[[], float]], rounds: int = ROUNDS) -> d
 
 
 def cpu_seconds(action: Callable[[], object]) -> float:
-    """Processor time of this process and its workers, so that a busy machine does not count."""
+    """Returns the CPU time of this process and its workers, independent of other load."""
     before = time.process_time() + sum(os.times()[2:4])
     action()
     return time.process_time() + sum(os.times()[2:4]) - before
 
 
 def seconds(action: Callable[[], object]) -> float:
-    """Wall clock."""
+    """Returns the wall-clock time."""
     before = time.perf_counter()
     action()
     return time.perf_counter() - before
@@ -117,7 +117,7 @@ def line(name: str, value: str, note: str = "") -> None:
 
 
 def report_build(specs: list[SourceSpec], vocab: Path | None, out: Path) -> None:
-    """The whole build with one worker, beside encoding the same raw text and nothing else."""
+    """Compares a full build with one worker with only encoding, and only reading, the text."""
     texts = [d.text for spec in specs for file in units(spec) for d in read(spec, file)]
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
     tokenizer = Tokenizer.load(vocab) if vocab else build.train_tokenizer(specs, VOCABULARY)
@@ -138,9 +138,9 @@ def report_build(specs: list[SourceSpec], vocab: Path | None, out: Path) -> None
             encoder.encode_batch_fast(texts[start : start + 256], add_special_tokens=False)
 
     actions = {
-        "build of the store, one worker": build_once,
-        "tokenizers alone, encode_batch_fast": encode_once,
-        "reading the files alone": read_once,
+        "store build, one worker": build_once,
+        "tokenizers only, encode_batch_fast": encode_once,
+        "reading the files only": read_once,
     }
     print(f"{megabytes:.1f} MB of raw text, medians of {BUILD_ROUNDS} rounds")
     measures = {name: functools.partial(cpu_seconds, action) for name, action in actions.items()}
@@ -169,7 +169,7 @@ def open_batches(
 
 
 def make_some(batches: Batches, count: int, first: int = 0) -> None:
-    """So many batches of the first half of epoch 0, where nothing is planned in the background."""
+    """Makes batches of the first half of epoch 0, during which no epoch is planned."""
     few = max(1, batches.batches_once // 2)
     for step in range(first, first + count):
         batches.batch(step % few)
@@ -190,7 +190,7 @@ def report_batches(store: TokenStore, folder: Path) -> None:
         for seq_length, slots in SHAPES for packed in (False, True) for mode in MODES
     }  # fmt: skip
     for name, rate in medians(cases).items():
-        line(f"batch, {name}", f"{rate:.1f} M tokens/s", "without padding")
+        line(f"batch, {name}", f"{rate:.1f} M tokens/s", "excluding padding")
     report_threads(open_batches(store, *SHAPES[1], folder, packed=True))
     report_memory(open_batches(store, *SHAPES[0], folder))
 
@@ -203,7 +203,7 @@ def report_threads(batches: Batches) -> None:
             return threads / (time.perf_counter() - start)
 
     rates = medians({str(n): functools.partial(taken, n) for n in (1, 2)})
-    line("two threads over one, wall clock", f"{rates['2'] / rates['1']:.2f} times")
+    line("speedup of two threads, wall clock", f"{rates['2'] / rates['1']:.2f} times")
 
 
 def report_memory(batches: Batches) -> None:
@@ -216,22 +216,26 @@ def report_memory(batches: Batches) -> None:
     make_some(batches, 1000)
     before = resident()
     make_some(batches, MEMORY_STEPS)
-    line(f"memory after {MEMORY_STEPS:,} batches", f"{resident():.1f} MiB", f"{before:.1f} before")
+    line(
+        f"memory after {MEMORY_STEPS:,} batches",
+        f"{resident():.1f} MiB",
+        f"{before:.1f} before",
+    )
 
 
 def report_jumps(store: TokenStore, folder: Path) -> None:
-    """One batch at a random step of several epochs; then the same in a process just started."""
+    """Times one batch at a random step, with open plans and after opening the cached plan."""
     draw = np.random.default_rng(0)
     for seq_length, slots in SHAPES:
         batches = open_batches(store, seq_length, slots, folder)
-        steps = draw.integers(0, EPOCHS * batches.rows_per_epoch // ROWS, JUMPS).tolist()
+        steps = draw.integers(0, EPOCHS * batches.rows_per_epoch // ROWS, RANDOM_STEPS).tolist()
         for epoch in range(EPOCHS + 1):
             batches.batch(epoch * batches.rows_per_epoch // ROWS + 1)
         times = [seconds(functools.partial(batches.batch, step)) * 1e3 for step in steps]
         line(
-            f"jump to a random step, seq {seq_length}",
+            f"batch at a random step, seq {seq_length}",
             f"{statistics.median(times):.2f} ms",
-            f"of {JUMPS} in {EPOCHS} epochs; slowest {max(times):.2f} ms",
+            f"median of {RANDOM_STEPS} in {EPOCHS} epochs; slowest {max(times):.2f} ms",
         )
 
         def resume(step: int, seq_length: int = seq_length, slots: int = slots) -> None:
@@ -239,9 +243,9 @@ def report_jumps(store: TokenStore, folder: Path) -> None:
 
         times = [seconds(functools.partial(resume, step)) * 1e3 for step in steps[:20]]
         line(
-            f"open the cached plan and make one, seq {seq_length}",
+            f"open cached plan, make a batch, seq {seq_length}",
             f"{statistics.median(times):.2f} ms",
-            "checksums of the plan included",
+            "plan checksums included",
         )
 
 

@@ -1,12 +1,12 @@
-"""How soon faults end a job, what they cost, and what being ready for them costs.
+"""Time to detect a fault, steps lost to it, and the overhead of fault tolerance.
 
     python benchmarks/faults.py                # faults, then costs: about ten minutes on 4 cores
     python benchmarks/faults.py --part=faults --rounds=5
 
-Needs the [dev] extra and a checkout: the jobs are those of the tests. Two real processes over
-loopback train a small model; a fault is injected in the middle, and the clock runs from there to
-the line that says it and to the exit of the last process that can exit. "lost" are the steps that
-are done again, with a checkpoint every `EVERY` steps.
+Needs the [dev] extra and a checkout: it runs the jobs of the tests. Two processes over loopback
+train a small model; a fault is injected mid-run. Times are from the injection to the log line that
+reports it, and to the exit of the last process that can exit. "lost" is the number of steps that a
+resumed run repeats, with a checkpoint every `EVERY` steps.
 """
 
 import argparse
@@ -30,16 +30,16 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 EVERY = 20  # steps between two checkpoints
-# Deadlines that are waited for, in seconds; those of the configuration are minutes.
+# Deadlines in seconds; the default ones are minutes.
 PEER, STEP = 10.0, 20.0
-# Lets a process hang when it is told to, wherever its main thread is.
+# Makes a process hang on SIGUSR1, wherever its main thread is.
 HANG = "import signal, time\nsignal.signal(signal.SIGUSR1, lambda *_: time.sleep(10**6))\n"
 
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """inject: given the job and the metadata server. line: part of what is said.
-    dead: processes that cannot say or exit by themselves."""
+    """inject: takes the job and the metadata server. line: part of the expected log line.
+    code: expected exit code. dead: processes that can neither log nor exit on their own."""
 
     name: str
     inject: Callable[[Any, "Metadata"], None]
@@ -89,10 +89,10 @@ class Metadata:
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                said = outer.notice if "maintenance" in self.path else "FALSE"
+                value = outer.notice if "maintenance" in self.path else "FALSE"
                 self.send_response(200)
                 self.end_headers()
-                self.wfile.write(said.encode())
+                self.wfile.write(value.encode())
 
             def log_message(self, format: str, *args: object) -> None:
                 pass
@@ -111,7 +111,7 @@ class Metadata:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--part", choices=("all", "faults", "costs"), default="all")
-    parser.add_argument("--rounds", type=int, default=3, help="of each fault")
+    parser.add_argument("--rounds", type=int, default=3, help="repetitions of each fault")
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT / "tests"))
     from train_cpu import machine
@@ -131,8 +131,10 @@ def main() -> None:
 def faults(folder: Path, rounds: int) -> None:
     (folder / "hook").mkdir()
     (folder / "hook" / "sitecustomize.py").write_text(HANG)
-    head = f"{'fault':<40}{'deadlines':<28}{'line s':>16}{'last exit s':>16}{'lost':>12}{'n':>3}"
-    print(f"\nmedian (most); a checkpoint every {EVERY} steps\n{head}")
+    head = (
+        f"{'fault':<40}{'deadlines':<28}{'log line s':>16}{'last exit s':>16}{'lost':>12}{'n':>3}"
+    )
+    print(f"\nmedian (max); a checkpoint every {EVERY} steps\n{head}")
     starts = []
     for fault in FAULTS:
         lines, ends, lost = [], [], []
@@ -150,13 +152,13 @@ def faults(folder: Path, rounds: int) -> None:
         )
         print(f"{fault.name:<40}{setting:<28}{columns}{rounds:>3}", flush=True)
     print(
-        f"\nfrom the command to the first new step, two processes, programs compiled before: "
+        f"\nfrom the command to the first step, two processes, with a warm compilation cache: "
         f"{statistics.median(starts[1:]):.1f} s ({max(starts[1:]):.1f} s), n={len(starts) - 1}"
     )
 
 
 def once(fault: Fault, workdir: Path, folder: Path) -> tuple[float, float, int, float]:
-    """Seconds to the line and to the last exit, steps lost, seconds from the start to a step."""
+    """Returns seconds to the log line and last exit, lost steps, seconds to the first step."""
     from corpus import small_store
     from processes import Job, deep_config, newest_step
 
@@ -185,19 +187,19 @@ def once(fault: Fault, workdir: Path, folder: Path) -> tuple[float, float, int, 
             fault.inject(job, metadata)
             injected = time.monotonic()
             alive = [p for i, p in enumerate(job.processes) if i not in fault.dead]
-            said = None
+            logged = None
             while any(p.popen.poll() is None for p in alive):
-                if said is None and any(fault.line in p.said() for p in alive):
-                    said = time.monotonic() - injected
+                if logged is None and any(fault.line in p.said() for p in alive):
+                    logged = time.monotonic() - injected
                 if time.monotonic() > injected + 120:
-                    raise SystemExit(f"{fault.name}: still runs\n{job.said()}")
+                    raise SystemExit(f"{fault.name}: still running after 120 s\n{job.said()}")
                 time.sleep(0.02)
             ended = time.monotonic() - injected
             codes = [p.popen.returncode for p in alive]
             if any(code != fault.code for code in codes) or fault.line not in job.said():
                 raise SystemExit(f"{fault.name}: exit codes {codes}\n{job.said()}")
     done = newest_step(workdir)
-    return ended if said is None else said, ended, done - complete_steps(workdir)[-1], started
+    return ended if logged is None else logged, ended, done - complete_steps(workdir)[-1], started
 
 
 @contextmanager
@@ -210,18 +212,18 @@ def serving() -> Iterator[Metadata]:
 
 
 def costs(folder: Path) -> None:
-    """Time of a step and of a save: four layers, 256 wide, the released vocabulary's size."""
-    print("\n4 layers, 256 wide, 30,522 entries, 16 rows of 128 tokens; seconds, median (most)")
+    """Times steps and saves: four layers, hidden size 256, vocabulary of 30,522."""
+    print("\n4 layers, width 256, vocabulary 30,522, 16 rows of 128 tokens; seconds, median (max)")
     print(f"{'':<58}{'step':>16}{'save blocks':>16}")
     for devices in (1, 4):
         for name, distributed, every in (
-            ("collectives in the process, no checkpoint", False, 10_000),
+            ("in-process collectives, no checkpoint", False, 10_000),
             ("gloo, no checkpoint", True, 10_000),
             ("gloo, a checkpoint every 5 steps", True, 5),
         ):
             steps, saves = measure(folder, devices, distributed, every)
-            said = f"{name}, {devices} device{'s' * (devices > 1)}"
-            print(f"{said:<58}{both(steps):>16}{both(saves):>16}", flush=True)
+            title = f"{name}, {devices} device{'s' * (devices > 1)}"
+            print(f"{title:<58}{both(steps):>16}{both(saves):>16}", flush=True)
 
 
 def both(values: list[float]) -> str:
@@ -231,7 +233,7 @@ def both(values: list[float]) -> str:
 def measure(
     folder: Path, devices: int, distributed: bool, every: int
 ) -> tuple[list[float], list[float]]:
-    """Seconds of each step, and that the loop stood still for each save but the last."""
+    """Returns seconds of each step, and seconds that each save but the last blocked the loop."""
     from corpus import small_store
     from etils import epath
     from processes import config_file
@@ -271,7 +273,7 @@ def measure(
 
 
 def within(given: str, workdir: str, devices: str) -> None:
-    """A run as a program of one's own starts it: without `jax.distributed`."""
+    """Trains as a user's own program would: without `jax.distributed`."""
     from bert_jax.config.schema import Config
     from bert_jax.config.serialization import from_dict
     from bert_jax.runtime import cpu

@@ -1,16 +1,16 @@
-"""Whether input can starve a TPU: what the loader makes beside what each kind of host needs.
+"""Checks whether input can be the bottleneck: the loader's throughput and what each host needs.
 
     python benchmarks/input.py                          # on generated text
     python benchmarks/input.py --store=/path/to/store   # a store that `data build` made
     bert-jax compile --config=base --topology=v5e-16 --json > base.json
-    python benchmarks/input.py --estimates=base.json    # beside what the compiler estimates
+    python benchmarks/input.py --estimates=base.json    # compare with the compiler's estimate
 
-The loader is measured here: batches assembled and masked by one thread and by two, and by the one
-thread that reads ahead of a trainer (`prefetch`), arrays of the devices included.
+Measures the loader on this machine: batches assembled and masked by one thread, by two, and by the
+prefetch thread of a trainer (`prefetch`), device arrays included.
 
-A host never needs more than its chips can train on if they do nothing but matrix products, all the
-time, at their published peak: that is the need in the first table, which assumes nothing of the
-step. A real step needs less; with --estimates a second table says how much, by the compiler.
+A host never needs more than its chips can train on if they only run matrix products at their
+published peak FLOP/s: that upper bound is in the first table, which assumes nothing about the step.
+A real step needs less; with --estimates a second table has the compiler's estimate.
 """
 
 import argparse
@@ -32,13 +32,13 @@ from made_text import generate_store
 from bert_jax.data_pipeline.masking import MODES
 from bert_jax.errors import UserError
 
-POSITIONS = 32_768  # of a batch
-EXAMPLES = 16  # most in a packed row
+POSITIONS = 32_768  # per batch
+EXAMPLES = 16  # at most, per packed row
 
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """A machine with TPU chips; devices: as JAX counts them."""
+    """A TPU host; devices: JAX devices."""
 
     name: str
     device_kind: str
@@ -47,7 +47,7 @@ class Host:
 
 
 # Cloud TPU documentation, "VM types" of each version's page, and the machine types of "Plan TPUs in
-# GKE". v2 and v3: four chips of two cores, which are devices; TPU7x likewise.
+# GKE". v2, v3 and TPU7x chips have two cores, each a device.
 HOSTS = (
     Host("v2, 4 chips", "TPU v2", 8, 96),
     Host("v3, 4 chips", "TPU v3", 8, 96),
@@ -62,7 +62,7 @@ HOSTS = (
     Host("tpu7x, 4 chips", "TPU7x", 8, 224),
 )
 MODELS = ("base", "large")
-SHAPES = ((128, 20), (512, 77))  # tokens of a row, masked positions
+SHAPES = ((128, 20), (512, 77))  # tokens per row, masked positions
 
 
 def main() -> None:
@@ -71,8 +71,8 @@ def main() -> None:
     parser.add_argument("--masking", choices=MODES, default="token")
     parser.add_argument("--packed", action="store_true", help="rows packed with several examples")
     parser.add_argument("--estimates", type=Path, action="append", help="bert-jax compile --json")
-    parser.add_argument("--rounds", type=int, default=7, help="of each measurement; medians count")
-    parser.add_argument("--batches", type=int, default=60, help="made in a round")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds; medians are reported")
+    parser.add_argument("--batches", type=int, default=60, help="batches per round")
     options = parser.parse_args()
     try:
         for name in ("rounds", "batches"):
@@ -87,7 +87,7 @@ def main() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """What the compiler says of a phase: positions a second that one host has to deliver."""
+    """The compiler's estimate of a phase: positions per second that one host has to deliver."""
 
     title: str
     seq_length: int
@@ -95,10 +95,10 @@ class Estimate:
 
 
 def read_estimates(path: Path) -> list[Estimate]:
-    """The phases of what `bert-jax compile --json` printed.
+    """Reads the phases from the output of `bert-jax compile --json`.
 
     Raises:
-        UserError: it is something else.
+        UserError: the file cannot be read, or holds something else.
     """
     try:
         report = json.loads(path.read_text())
@@ -117,13 +117,13 @@ def read_estimates(path: Path) -> list[Estimate]:
         raise UserError(f"--estimates={path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"--estimates={path}: not what `bert-jax compile --json` prints ({error!r})"
+            f"--estimates={path}: not the output of `bert-jax compile --json` ({error!r})"
         ) from error
 
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
-    """Real tokens a second by the wall clock, and the share of positions that they are."""
+    """Real tokens per second of wall-clock time, and their share of the positions (fill)."""
 
     one: float
     two: float
@@ -144,33 +144,31 @@ def run(options: argparse.Namespace, estimates: list[Estimate], folder: Path) ->
     )
     lengths = {length for length, _ in SHAPES} | {one.seq_length for one in estimates}
     measured = measure(path, sorted(lengths), options)
-    print(
-        f"{'million real tokens/s':<24}{'1 thread':>10}{'2 threads':>11}{'read ahead':>12}", end=""
-    )
-    print(f"{'not padding':>13}")
+    print(f"{'million real tokens/s':<24}{'1 thread':>10}{'2 threads':>11}{'prefetch':>12}", end="")
+    print(f"{'fill':>13}")
     for length, rates in measured.items():
         print(f"{f'rows of {length}':<24}{rates.one / 1e6:>10.1f}{rates.two / 1e6:>11.1f}", end="")
         print(f"{rates.ahead / 1e6:>12.1f}{rates.fill:>13.1%}", flush=True)
     print_needs(measured)
     if estimates:
-        print(f"\n{'as the compiler estimates it':<44}{HEAD}")
+        print(f"\n{'estimated by the compiler':<44}{HEAD}")
     for estimate in estimates:
         rates = measured[estimate.seq_length]
         print(f"{estimate.title:<44}{need(estimate.positions * rates.fill, rates)}")
 
 
-HEAD = f"{'a host needs':>14}{'cores':>8}{'read ahead':>12}"
+HEAD = f"{'a host needs':>14}{'cores':>8}{'of prefetch':>12}"
 
 
 def need(tokens: float, rates: Rates) -> str:
-    """Columns: million real tokens/s, cores that make them, share of what is read ahead."""
+    """Columns: million real tokens/s, cores to make them, share of the prefetch throughput."""
     return f"{tokens / 1e6:>14.2f}{tokens / rates.one:>8.2f}{tokens / rates.ahead:>12.1%}"
 
 
 def print_needs(measured: dict[int, Rates]) -> None:
     from bert_jax.launch.hardware.accelerators import peak_flops
 
-    print(f"\n{'at the peak of its chips':<44}{HEAD}{'of its vCPUs':>14}")
+    print(f"\n{'at the peak FLOP/s of its chips':<44}{HEAD}{'of its vCPUs':>14}")
     shares = []
     for host in HOSTS:
         for model in MODELS:
@@ -183,11 +181,11 @@ def print_needs(measured: dict[int, Rates]) -> None:
                 shares.append(tokens / rates.one / host.vcpus)
                 title = f"{host.name}: {model}, rows of {length}"
                 print(f"{title:<44}{need(tokens, rates)}{shares[-1]:>14.2%}")
-    print(f"no host needs more than {max(shares):.1%} of its vCPUs, if they are like these cores")
+    print(f"no host needs more than {max(shares):.1%} of its vCPUs, if as fast as these cores")
 
 
 def flops(model: str, length: int, slots: int) -> float:
-    """Operations of a training step for one position of a padded row."""
+    """Returns the FLOPs of a training step per position of a padded row."""
     from bert_jax.config.files import load
     from bert_jax.metrics.flops import step_flops
 
@@ -198,7 +196,7 @@ def flops(model: str, length: int, slots: int) -> float:
 
 
 def measure(path: Path, lengths: list[int], options: argparse.Namespace) -> dict[int, Rates]:
-    """By the length of rows. What is compared is measured in turns."""
+    """Returns the rates by row length; measurements are interleaved."""
     from bert_jax.data_pipeline.store.store import open_store
 
     store = open_store(path)
@@ -216,7 +214,7 @@ def measure(path: Path, lengths: list[int], options: argparse.Namespace) -> dict
 
 
 class Maker:
-    """Batches of one length, in the ways they can be made; each gives real tokens a second."""
+    """Makes batches of one length; each of `ways` returns real tokens per second."""
 
     def __init__(self, store: Any, length: int, options: argparse.Namespace):
         import jax
@@ -243,7 +241,7 @@ class Maker:
         self._rows, self._size = global_batch.batch_sharding(mesh), phase.batch_size
         self._batches = phase_batches(config, store, store.train, phase)
         self._count = options.batches
-        # Within the first half of epoch 0, where nothing is planned in the background.
+        # Stays in the first half of epoch 0, during which no epoch is planned.
         self._few = max(1, self._batches.batches_once // 2)
         made = [self._batches.batch(step % self._few) for step in range(8)]
         self._real = sum(int((batch["example_ids"] > 0).sum()) for batch in made) / len(made)
@@ -251,7 +249,7 @@ class Maker:
         self.ways: dict[str, Callable[[], float]] = {
             "one": functools.partial(self._by_threads, 1),
             "two": functools.partial(self._by_threads, 2),
-            "ahead": self._read_ahead,
+            "ahead": self._prefetch,
         }
 
     def _by_threads(self, threads: int) -> float:
@@ -264,8 +262,8 @@ class Maker:
             list(pool.map(make, range(threads)))
         return self._count * self._real / (time.perf_counter() - start)
 
-    def _read_ahead(self) -> float:
-        """As the trainer reads: arrays on the devices, made by a thread beside it."""
+    def _prefetch(self) -> float:
+        """Reads as the trainer does: device arrays, made by a background thread."""
         from bert_jax.data_pipeline.batch import prefetch
         from bert_jax.parallel import global_batch
 

@@ -1,4 +1,4 @@
-"""What a trace of JAX's profiler says about single kernels."""
+"""Reads kernel times from a trace of the JAX profiler."""
 
 import dataclasses
 import gzip
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """All calls of a kernel within a trace."""
+    """Total time and calls of a kernel in a trace."""
 
     name: str
     microseconds: float
@@ -16,18 +16,17 @@ class Kernel:
 
 
 def kernels(folder: Path) -> list[Kernel]:
-    """The kernels of the only trace below the folder, by time, the longest first.
+    """Returns the kernels of the only trace below the folder, longest total time first.
 
-    They are the calls that name the operation of the compiled program which they belong to. On an
-    accelerator those of its streams count; what the profiler derives from them, by module or by
-    operation, would count them again.
+    Kernels are the events that name an HLO operation. On an accelerator only events of its streams
+    count; the lines that the profiler derives from them, by module or operation, would count twice.
 
     Raises:
-        ValueError: there is no trace, or more than one.
+        ValueError: the folder has no trace, or more than one.
     """
     files = list(folder.rglob("perfetto_trace.json.gz"))
     if len(files) != 1:
-        raise ValueError(f"{folder}: {len(files)} traces, where one is expected")
+        raise ValueError(f"{folder}: {len(files)} traces, expected one")
     events = json.loads(gzip.decompress(files[0].read_bytes()))["traceEvents"]
     threads = {
         (event["pid"], event["tid"]): event["args"]["name"]

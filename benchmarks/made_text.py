@@ -1,4 +1,4 @@
-"""A token store of generated text, for benchmarks that only need rows of ordinary lengths."""
+"""A token store of generated text, for benchmarks that only need rows of realistic lengths."""
 
 import random
 from pathlib import Path
@@ -7,7 +7,7 @@ DOCUMENTS = 500
 
 
 def generate_store(folder: Path, documents: int = DOCUMENTS) -> Path:
-    """Builds it below the folder: random words, in sentences and documents of ordinary lengths."""
+    """Builds the store in the folder from random words, with realistic sentence lengths."""
     from bert_jax.data_pipeline.build.build import build_store, train_tokenizer
     from bert_jax.data_pipeline.sources import parse_source
 

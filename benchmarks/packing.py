@@ -1,11 +1,11 @@
-"""Training on packed rows beside padded ones, on a CPU: what the fill gains and what of it arrives.
+"""Training throughput on packed and padded rows on a CPU: how much of the fill gain is realized.
 
     python benchmarks/packing.py                          # the documentation of this Python
     python benchmarks/packing.py --store=/path/to/store   # a store that `data build` made
 
-Both train the 4-layer model on rows of the same length, in turns, on two CPU devices. The last
-column is (real tokens/s, packed over padded) / (real tokens a row, packed over padded): 1 where a
-real token costs the same in either.
+Both train the 4-layer model on rows of the same length, in alternation, on two CPU devices. The
+last column is (real tokens/s, packed over padded) / (real tokens per row, packed over padded): 1 if
+a real token costs the same in both.
 """
 
 import argparse
@@ -17,20 +17,20 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-VOCABULARY = 8192  # of the store that is built where none is given
+VOCABULARY = 8192  # of the store built if none is given
 DEVICES = 2
-BATCHES = 24  # different batches; then the first again
+BATCHES = 24  # distinct batches, then repeated
 WARM_UP = 2
-EXAMPLES = 16  # most in a packed row
-CASES = (("nsp", 128), ("doc_sentences", 128), ("nsp", 512))  # pairing, tokens of a row
-TOKENS = 4096  # positions of a batch
+EXAMPLES = 16  # at most, per packed row
+CASES = (("nsp", 128), ("doc_sentences", 128), ("nsp", 512))  # pairing, tokens per row
+TOKENS = 4096  # positions per batch
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--store", type=Path, help="an existing token store")
-    parser.add_argument("--rounds", type=int, default=9, help="timed turns of each")
-    parser.add_argument("--steps", type=int, default=3, help="training steps in a turn")
+    parser.add_argument("--rounds", type=int, default=9, help="timed rounds")
+    parser.add_argument("--steps", type=int, default=3, help="training steps per round")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         run(options, Path(folder))
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace, folder: Path) -> None:
         build_store([source], train_tokenizer([source], VOCABULARY), path, progress=False)
     store = open_store(path)
     print(f"{'pairing':<16}{'row':>5}{'fill padded':>13}{'packed':>9}", end="")
-    print(f"{'tokens/s padded':>17}{'packed':>9}{'of the gain':>13}")
+    print(f"{'tokens/s padded':>17}{'packed':>9}{'realized':>13}")
     for pairing, length in CASES:
         contenders = [Contender(store, pairing, length, examples) for examples in (1, EXAMPLES)]
         for contender in contenders:
@@ -61,13 +61,13 @@ def run(options: argparse.Namespace, folder: Path) -> None:
                 measured.append(contender.take(options.steps))
         fills = [contender.fill for contender in contenders]
         padded, packed = (statistics.median(measured) for measured in rates)
-        arrives = packed / padded / (fills[1] / fills[0])
+        realized = packed / padded / (fills[1] / fills[0])
         print(f"{pairing:<16}{length:>5}{fills[0]:>13.2%}{fills[1]:>9.2%}", end="")
-        print(f"{padded:>17,.0f}{packed:>9,.0f}{arrives:>13.3f}", flush=True)
+        print(f"{padded:>17,.0f}{packed:>9,.0f}{realized:>13.3f}", flush=True)
 
 
 class Contender:
-    """A model in training on rows of one kind."""
+    """A model that trains on packed or on padded rows."""
 
     def __init__(self, store, pairing: str, length: int, examples: int):
         import jax
@@ -111,7 +111,7 @@ class Contender:
             self.state = program.init()
 
     def take(self, steps: int) -> float:
-        """Trains so many steps; real tokens a second."""
+        """Trains for `steps` steps; returns real tokens per second."""
         import jax
 
         start, tokens = time.perf_counter(), 0

@@ -1,12 +1,12 @@
 """The peer of benchmarks/tpu_compile.py: the training step of transformers' FlaxBertForPreTraining.
 
-Needs transformers 4.57, the last release with Flax models, which jax 0.10 and flax 0.12 still run;
-`make .venv/peer` puts it apart, because the project itself works with a later one. The step is what
-examples/flax/language-modeling/run_mlm_flax.py of that release does, in the form that is fastest
-today: one jit over a mesh in place of pmap, the state donated, and the loss from integer labels. Of
-its forms that makes the strongest peer: on base at 128, 64 rows a chip of v5e, 92.5 million
-estimated cycles, where one-hot labels (as in that script) give 96.0 and a log-softmax from which
-the label's entry is picked 98.8.
+Needs transformers 4.57, the last release with Flax models, which still works with jax 0.10 and flax
+0.12; `make .venv/peer` installs it separately, because the project itself uses a later release. The
+step is that of examples/flax/language-modeling/run_mlm_flax.py in that release, in its fastest
+variant today: one jit over a mesh instead of pmap, a donated state, and a loss with integer labels.
+That is the strongest peer: on base at 128 with 64 rows per v5e chip, it takes 92.5 million
+estimated cycles; one-hot labels (as in that script) take 96.0, and a log-softmax with the label's
+entry selected takes 98.8.
 """
 
 from typing import Any
@@ -32,9 +32,9 @@ def lower(
     rows: int,
     generator: str,
 ) -> jax.stages.Lowered:
-    """The step for a batch of `rows` rows over all of the mesh: bfloat16, dropout on, AdamW.
+    """Lowers the step for a batch of `rows` rows over the mesh: bfloat16, dropout on, AdamW.
 
-    generator: of the random bits, "threefry2x32" or "rbg".
+    generator: PRNG implementation, "threefry2x32" or "rbg".
     """
     from transformers import BertConfig, FlaxBertForPreTraining
 
@@ -75,9 +75,9 @@ def lower(
         params = model.init_weights(jax.random.key(0), (1, seq_length))
         return params, optimizer.init(params), jax.random.key(0, impl=generator)
 
-    whole, split = NamedSharding(mesh, P()), NamedSharding(mesh, P(mesh.axis_names))
+    replicated, split = NamedSharding(mesh, P()), NamedSharding(mesh, P(mesh.axis_names))
     state = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), jax.eval_shape(start)
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=replicated), jax.eval_shape(start)
     )
     shapes = dict.fromkeys(
         ("input_ids", "attention_mask", "token_type_ids", "labels"), (rows, seq_length)
@@ -86,4 +86,6 @@ def lower(
         name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=split)
         for name, shape in (shapes | {"next_sentence_label": (rows,)}).items()
     }
-    return jax.jit(step, donate_argnums=0, out_shardings=(whole, whole)).lower(state, batch)
+    return jax.jit(step, donate_argnums=0, out_shardings=(replicated, replicated)).lower(
+        state, batch
+    )

@@ -1,6 +1,6 @@
 """The peer of train_cpu.py and train_gpu.py: transformers' BertForPreTraining in PyTorch.
 
-Both sides start from the same parameters and follow the same recipe: AdamW at a constant rate.
+Both sides start from the same parameters and use the same recipe: AdamW, constant learning rate.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ NO_LABEL = -100
 
 
 def same_recipe(config: Any) -> Any:
-    """Our configuration with the peer's recipe; one phase, so long that no decay shows."""
+    """Returns our config with the peer's recipe; one phase, so long that decay is negligible."""
     return dataclasses.replace(
         config,
         model=dataclasses.replace(config.model, pad_vocab_to_multiple_of=1),
@@ -33,7 +33,7 @@ def same_recipe(config: Any) -> Any:
 
 
 def write_start(config: Any, pad_token_id: int, folder: Path) -> None:
-    """Our first parameters and their configuration, as `load_model` reads them."""
+    """Writes our initial parameters and their config for `load_model`."""
     import jax
 
     from bert_jax.convert.hf_config import to_config_json
@@ -49,7 +49,7 @@ def write_start(config: Any, pad_token_id: int, folder: Path) -> None:
 
 
 def load_model(folder: Path) -> Any:
-    """The model with those parameters, in training; attention is `sdpa`, which is its default."""
+    """Loads those parameters into a model in training mode; attention is `sdpa`, the default."""
     import torch
     import transformers
 
@@ -60,7 +60,7 @@ def load_model(folder: Path) -> Any:
     wrong = model.load_state_dict(tensors, strict=False)
     tied = {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
     if set(wrong.missing_keys) != tied or wrong.unexpected_keys:
-        raise ValueError(f"the parameters do not fit: {wrong}")
+        raise ValueError(f"parameters do not match BertForPreTraining: {wrong}")
     model.tie_weights()
     model.train()
     return model
@@ -76,13 +76,13 @@ def make_optimizer(model: Any) -> Any:
         lr=LEARNING_RATE,
         eps=EPS,
         weight_decay=WEIGHT_DECAY,
-        fused=True,  # as transformers' Trainer has it
+        fused=True,  # as in transformers' Trainer
     )
 
 
 def inputs_of(batch: dict[str, Any]) -> dict[str, Any]:
-    """One of our batches, as tensors, in the way the documentation of BertForPreTraining has it:
-    labels at every position, NO_LABEL where nothing is masked."""
+    """Converts one of our batches to the inputs that BertForPreTraining documents: labels at every
+    position, NO_LABEL where no token is masked."""
     import torch
 
     labels = torch.full(batch["input_ids"].shape, NO_LABEL)
@@ -98,7 +98,7 @@ def inputs_of(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 def masked_loss(model: Any, batch: dict[str, Any]) -> Any:
-    """The same loss; the masked positions are taken before the head, not after."""
+    """Returns the same loss, with the head applied at the masked positions only."""
     import torch
 
     hidden, pooled = model.bert(

@@ -1,12 +1,12 @@
-"""Time and memory of an epoch's plan with packing, for a split of one billion tokens, on one core.
+"""Time and memory of planning a packed epoch of one billion tokens, on one core.
 
     python benchmarks/plan.py --store=/path/to/store
     python benchmarks/plan.py                     # lengths from the documentation of this Python
     python benchmarks/plan.py --store=STORE --tokens=100_000_000 --pairing=sop
 
-A plan is made from lengths alone, so the split is drawn: documents of the store, with repetition,
-until the tokens are reached. Each plan is made, with its checksums, into an empty cache by a new
-process, whose peak memory (resident, with Python, numba and the lengths) is given.
+A plan depends on lengths only, so the split is sampled: documents of the store, with replacement,
+up to the number of tokens. A new process makes each plan, with its checksums, in an empty cache;
+its peak resident memory (including Python, numba and the lengths) is reported.
 """
 
 import argparse
@@ -29,14 +29,14 @@ from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.store.split import Split
 from bert_jax.data_pipeline.store.store import open_store
 
-# Most tokens and prediction slots of an example; tokens and examples of a row.
+# Maximum tokens and prediction slots per example; tokens and examples per row.
 SHAPES = ((128, 20, 128, 8), (128, 20, 512, 32), (512, 77, 512, 8))
 LENGTHS = ("sentence_lengths", "document_lengths", "document_source", "document_language")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--store", type=Path, help="where lengths are taken from")
+    parser.add_argument("--store", type=Path, help="store to sample lengths from")
     parser.add_argument("--tokens", type=int, default=1_000_000_000)
     parser.add_argument("--pairing", choices=MODES, action="append", help="default: nsp")
     options = parser.parse_args()
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def report(store: Path | None, tokens: int, pairings: list[Pairing]) -> None:
-    """Print a line for every pairing and shape."""
+    """Prints a line for every pairing and shape."""
     spawn = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -54,7 +54,7 @@ def report(store: Path | None, tokens: int, pairings: list[Pairing]) -> None:
         for pairing in pairings:
             for shape in SHAPES:
                 spec = plan_spec(pairing, *shape)
-                for _ in range(2):  # the first process may have to compile
+                for _ in range(2):  # the first process may compile numba code
                     with spawn.Pool(1) as pool:
                         result = pool.apply(measure, (folder, spec))
                 with spawn.Pool(1) as pool:
@@ -62,7 +62,7 @@ def report(store: Path | None, tokens: int, pairings: list[Pairing]) -> None:
                 seconds, processor, opened, megabytes, rows = result
                 print(
                     f"{pairing}, seq {shape[0]} in rows of {shape[2]}: "
-                    f"{seconds:.1f} s (processor {processor:.1f} s), "
+                    f"{seconds:.1f} s (CPU {processor:.1f} s), "
                     f"peak {megabytes:.0f} MiB; cached plan checked in {opened:.1f} s; "
                     f"{rows:,} rows, {fill:.2%} real tokens, bound {bound:.2%}",
                     flush=True,
@@ -70,7 +70,7 @@ def report(store: Path | None, tokens: int, pairings: list[Pairing]) -> None:
 
 
 def draw_split(store: Path | None, tokens: int, folder: Path) -> tuple[int, int]:
-    """Write the lengths of a drawn split to `folder`: (its tokens, its documents)."""
+    """Writes the lengths of a sampled split to `folder`; returns its (tokens, documents)."""
     if store is None:
         store = folder / "store"
         specs = [parse_source("python")]
@@ -97,7 +97,7 @@ def plan_spec(pairing: Pairing, seq_length: int, slots: int, row: int, examples:
     return PlanSpec(
         seq_length,
         pairing=pairing,
-        short_seq_prob=0.1 if pairing in PAIRS else 0.0,  # as the recipes
+        short_seq_prob=0.1 if pairing in PAIRS else 0.0,  # as in the recipes
         row_tokens=row,
         row_predictions=-(-slots * row // seq_length),
         examples_per_row=examples,
@@ -113,20 +113,20 @@ def open_plans(folder: Path, spec: PlanSpec, cache: str) -> Plans:
 
 
 def measure(folder: Path, spec: PlanSpec) -> tuple[float, float, float, float, int]:
-    """(seconds of a plan, of the processor, of checking it, peak MiB of this process, rows)."""
+    """Returns (plan seconds, its CPU seconds, seconds to verify it, peak MiB, rows)."""
     with tempfile.TemporaryDirectory(dir=folder) as cache:
         before, processor = time.perf_counter(), time.process_time()
         rows = open_plans(folder, spec, cache).rows
         after, processor = time.perf_counter(), time.process_time() - processor
         open_plans(folder, spec, cache).epoch(0)
         opened = time.perf_counter() - after
-    unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, in bytes
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes per unit of ru_maxrss
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
     return after - before, processor, opened, peak, rows
 
 
 def fills(folder: Path, spec: PlanSpec) -> tuple[float, float]:
-    """(share of real tokens, what no packing could exceed)."""
+    """Returns (fill, the upper bound for any packing)."""
     with tempfile.TemporaryDirectory(dir=folder) as cache:
         plan = open_plans(folder, spec, cache).epoch(0)
         counts = np.bincount(plan.lengths(), minlength=spec.seq_length + 1)

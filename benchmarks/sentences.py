@@ -1,12 +1,12 @@
-"""How long sentences are, and where the splitter's boundaries are other than sentencex's own.
+"""Sentence lengths, and where the splitter's boundaries differ from sentencex's.
 
     python benchmarks/sentences.py --source=books:/path --source=wikiextractor:/path
     python benchmarks/sentences.py --source=books:/path --files      # a line for every file
 
-Of every source: words, sentences and the share of the words in sentences of more than 100 words,
-as sentencex splits the line alone and as the product does; how much of this share lies in lines
-without a quotation mark or bracket, which both split alike; and the share of lines on which the
-two differ outside quotations and brackets.
+Prints for every source: words, sentences and the share of words in sentences of more than 100
+words, for sentencex alone and for our splitter; the part of this share in lines without quotation
+marks or brackets, which both split alike; and the share of lines where the two differ outside
+quotations and brackets.
 """
 
 # ruff: noqa: RUF001  (quotation marks of many languages)
@@ -36,12 +36,12 @@ _GAP = re.compile(rf"[\s{re.escape(sentences.MARKS)}]*")
 
 @dataclass
 class Measured:
-    """Counts of some text; `alone` is sentencex's, `ours` the product's."""
+    """Counts of some text; `alone` is sentencex, `ours` our splitter."""
 
     counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, line: str, pieces: list[str], alone: list[str]) -> None:
-        """Count a line."""
+        """Counts a line."""
         plain = not any(mark in line for mark in sentences.MARKS)
         for name, found in (("ours", pieces), ("alone", alone)):
             for words in (len(piece.split()) for piece in found):
@@ -55,12 +55,12 @@ class Measured:
         self.counts["plain changed"] += plain and pieces != alone
 
     def share(self, name: str, of: str = "words") -> float:
-        """One count over another."""
+        """Returns the ratio of two counts."""
         return self.counts[name] / max(self.counts[of], 1)
 
 
 def sentencex_alone(line: str, language: str) -> list[str]:
-    """A line in the pieces that sentencex gives, "asyncio.CancelledError" in one."""
+    """Splits a line with sentencex, but keeps "asyncio.CancelledError" in one piece."""
     pieces: list[str] = []
     for piece in sentencex.segment(language, line):
         if pieces and pieces[-1].endswith(".") and piece[:1].isalpha():
@@ -71,9 +71,9 @@ def sentencex_alone(line: str, language: str) -> list[str]:
 
 
 def changed(line: str, pieces: list[str], alone: list[str]) -> bool:
-    """Whether a boundary is gone, or a new one lies outside all quotations and brackets.
+    """Whether a boundary is missing, or a new one is outside all quotations and brackets.
 
-    A boundary is the place between the last character before and the first after it that is
+    A boundary is the gap between the last character before it and the first after it that are
     neither a space nor a mark.
     """
     ours, theirs = _boundaries(line, pieces), _boundaries(line, alone)
@@ -95,14 +95,16 @@ def _boundaries(line: str, pieces: list[str]) -> set[int]:
 
 
 def measure(spec: SourceSpec, files: list[Path]) -> dict[str, Measured]:
-    """The text of some files of a source, cleaned, by file."""
+    """Returns the counts of a source's cleaned text, by file."""
     result = {}
     for path in files:
         result[path.name] = measured = Measured()
         for document in read(spec, path):
             text, _ = cleaned(document, spec)
             if document.sentences_given:
-                raise UserError(f"source {spec.name!r}: its sentences are given, not split")
+                raise UserError(
+                    f"source {spec.name!r}: its sentences are already split, nothing to measure"
+                )
             for line, pieces in zip(
                 text.split("\n"), sentences.cut(text, spec.language), strict=True
             ):
@@ -111,16 +113,16 @@ def measure(spec: SourceSpec, files: list[Path]) -> dict[str, Measured]:
 
 
 def total(parts: dict[str, Measured]) -> Measured:
-    """All of them together."""
+    """Returns the sum of the counts."""
     return Measured(sum((part.counts for part in parts.values()), Counter()))
 
 
 def report(spec: SourceSpec, by_file: bool) -> None:
-    """Print a source's figures."""
+    """Prints the figures of a source."""
     started = time.process_time()
     parts = measure(spec, units(spec))
     print(f"{spec.name}, {len(parts)} files, {time.process_time() - started:.1f} s")
-    print(f"{'words':>12}{'sentences':>12}{'> 100 words':>12}{'was':>9}{'no marks':>10}  file")
+    print(f"{'words':>12}{'sentences':>12}{'> 100 words':>12}{'alone':>9}{'no marks':>10}  file")
     rows = list(parts.items()) if by_file else []
     for name, part in [*rows, ("all", total(parts))]:
         c = part.counts
@@ -128,13 +130,13 @@ def report(spec: SourceSpec, by_file: bool) -> None:
             f"{c['words']:>12,}{c['ours sentences']:>12,}{part.share('ours long'):>12.2%}"
             f"{part.share('alone long'):>9.2%}{part.share('plain long'):>10.2%}  {name}"
         )
-    for name, text in (("ours", "now"), ("alone", "with sentencex alone")):
+    for name, text in (("ours", "with our splitter"), ("alone", "with sentencex alone")):
         shares = [part.share(f"{name} long") for part in parts.values()]
-        print(f"median of the files {text}: {statistics.median(shares):.2%}")
-    whole = total(parts)
+        print(f"median over files {text}: {statistics.median(shares):.2%}")
+    everything = total(parts)
     print(
-        f"lines with another boundary outside marks: {whole.share('changed', 'lines'):.2%} "
-        f"of {whole.counts['lines']:,}; without marks: {whole.counts['plain changed']}\n"
+        f"lines with another boundary outside marks: {everything.share('changed', 'lines'):.2%} "
+        f"of {everything.counts['lines']:,}; without marks: {everything.counts['plain changed']}\n"
     )
 
 

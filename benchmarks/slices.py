@@ -1,17 +1,17 @@
-"""What a run would take on a slice of every TPU generation, by the compiler; needs no TPU.
+"""Estimates a run's memory and time on a slice of every TPU generation; needs no TPU.
 
     make .venv/libtpu                                       # the compiler
     python benchmarks/slices.py                             # base and large, 16 chips each
     python benchmarks/slices.py --models=large --slices=v5e-64,v6e-64
     python benchmarks/slices.py --config.compute.unroll_layers=1  # layers in a loop
 
-Prints a table in Markdown, a row when it is known. Each config is compiled as it is, its global
-batch the same everywhere; where it does not fit, with the first change that `bert-jax compile`
-advises and that does, which the row names. A row takes minutes; where all layers are laid out
-(`compute.unroll_layers=0`) more of them, above all for v5p, v6e and TPU7x.
+Prints a Markdown table, row by row. Each config is compiled unchanged, with the same global batch
+everywhere; if it does not fit, with the first change that `bert-jax compile` suggests, named in the
+row. A row takes minutes, and longer if all layers are unrolled (`compute.unroll_layers=0`), above
+all for v5p, v6e and TPU7x.
 
-Memory is what the compiler allots. Everything else is an estimate of the compiler's, or follows
-from one: nothing was run.
+Memory is what the compiler allocates. Everything else is the compiler's estimate, or derived from
+one: nothing ran.
 """
 
 import argparse
@@ -28,21 +28,21 @@ from bert_jax.errors import UserError
 from bert_jax.launch.hardware import slices
 
 ROOT = Path(__file__).resolve().parent.parent
-# Sixteen chips each. Names count cores, but of v5e and v6e chips.
+# Sixteen chips each. Names count cores, except v5e and v6e names, which count chips.
 SLICES = ("v2-32", "v3-32", "v4-32", "v5e-16", "v5p-32", "v6e-16", "tpu7x-32")
 GIB = 2**30
 COLUMNS = (
-    "config", "slice", "chips", "GiB", "of", "step, ms", "tokens/s a chip", "MFU", "hours",
-    "chip-hours", "with",
+    "config", "slice", "chips", "GiB", "of", "step, ms", "tokens/s per chip", "MFU", "hours",
+    "chip-hours", "flags",
 )  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__.split("\n")[0], epilog="--config.KEY=VALUE overrides a value"
+        description=__doc__.split("\n")[0], epilog="--config.KEY=VALUE overrides a config value"
     )
     parser.add_argument("--models", default="base,large", help="shipped configs")
-    parser.add_argument("--slices", default=",".join(SLICES), help="by default %(default)s")
+    parser.add_argument("--slices", default=",".join(SLICES), help="default: %(default)s")
     options, overrides = parser.parse_known_args()
     if unknown := [word for word in overrides if not word.startswith("--config.")]:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -62,31 +62,31 @@ def main() -> None:
                 failed = True
                 print(f"error: {model} on {of.name}: {error}", file=sys.stderr)
     print(
-        "\nGiB are of a device as the compiler allots them and may allot; tokens count padding; "
-        "step, tokens/s, MFU and\nhours are the compiler's estimates, and nothing ran."
+        "\nGiB are what the compiler allocates per device, and its limit; tokens include padding; "
+        "step, tokens/s, MFU and\nhours are the compiler's estimates: nothing ran."
     )
     sys.exit(int(failed))
 
 
-def chosen_models(said: str) -> list[str]:
-    names = [name for name in said.split(",") if name]
+def chosen_models(text: str) -> list[str]:
+    names = [name for name in text.split(",") if name]
     for name in names:
         if name not in shipped():
             raise UserError(
-                f"--models={said}: no shipped config {name!r}{nearest(name, shipped())}"
+                f"--models={text}: no shipped config {name!r}{nearest(name, shipped())}"
             )
     return names
 
 
-def chosen_slices(said: str) -> list[slices.Slice]:
+def chosen_slices(text: str) -> list[slices.Slice]:
     try:
-        return [slices.find(name) for name in said.split(",") if name]
+        return [slices.find(name) for name in text.split(",") if name]
     except ValueError as error:
         raise UserError(f"--slices: {error}") from None
 
 
 def find_compiler() -> None:
-    """Raises UserError where there is none."""
+    """Locates libtpu; raises UserError if it is missing."""
     from bert_jax.aot import topology
 
     local = ROOT / ".venv/libtpu/libtpu/libtpu.so"
@@ -96,10 +96,10 @@ def find_compiler() -> None:
 
 
 def rows(model: str, of: slices.Slice, overrides: list[str]) -> list[list[str]]:
-    """The cells of each phase.
+    """Returns the table cells of each phase.
 
     Raises:
-        UserError: the config and the slice do not go together.
+        UserError: the config cannot run on the slice.
     """
     flags: list[str] = []
     report = compile_for(model, of, overrides)
@@ -110,7 +110,7 @@ def rows(model: str, of: slices.Slice, overrides: list[str]) -> list[list[str]]:
 
 
 def compile_for(model: str, of: slices.Slice, words: list[str]) -> dict[str, Any]:
-    """What `bert-jax compile --json` says, which exits with 1 where something does not fit."""
+    """Returns the report of `bert-jax compile --json`; exit code 1 means that it does not fit."""
     slice_axis = [f"--config.mesh.slice={of.count}"] if of.count > 1 else []
     done = subprocess.run(
         [sys.executable, "-m", "bert_jax", "compile", f"--config={model}", "--json",
@@ -118,13 +118,13 @@ def compile_for(model: str, of: slices.Slice, words: list[str]) -> dict[str, Any
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if not done.stdout:
-        said = (done.stderr.splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise UserError(said.removeprefix("error: "))
+        message = (done.stderr.splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise UserError(message.removeprefix("error: "))
     return json.loads(done.stdout)
 
 
 def advised(report: dict[str, Any]) -> list[str]:
-    """The first advice for each phase that does not fit, as flags."""
+    """Returns the first suggested change for each phase that does not fit, as flags."""
     changes: dict[str, Any] = {}
     for phase in report["phases"]:
         if phase["remedies"]:
@@ -156,9 +156,9 @@ def cells(
     ]
 
 
-def number(value: float | None, form: str) -> str:
-    """A question mark where it is not known."""
-    return "?" if value is None else format(value, form)
+def number(value: float | None, spec: str) -> str:
+    """Formats a value, "?" if unknown."""
+    return "?" if value is None else format(value, spec)
 
 
 if __name__ == "__main__":

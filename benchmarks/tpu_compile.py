@@ -1,18 +1,18 @@
-"""The training step compiled for TPUs, beside transformers' FlaxBertForPreTraining; needs no TPU.
+"""Compiles the training step for TPUs and compares it with FlaxBertForPreTraining; needs no TPU.
 
     make .venv/libtpu .venv/peer                 # the compiler, and transformers 4.57 with Flax
     python benchmarks/tpu_compile.py                                    # everything: hours
     python benchmarks/tpu_compile.py --rows=1 --forms=0,1               # base at 128, minutes
-    python benchmarks/tpu_compile.py --rows=1 --forms=1 --layers=2      # a quick look
+    python benchmarks/tpu_compile.py --rows=1 --forms=1 --layers=2      # a quick check
 
-Both sides train on the same shapes on four chips, data parallel: bfloat16, dropout on, AdamW, the
-state donated. The peer is the model as it is, which computes vocabulary logits at every position
-and drops the same attention probabilities in all heads and examples. Ours is the step that
-`bert-jax pretrain` runs, in several forms of the loop over layers (`compute.unroll_layers`).
+Both sides train on the same shapes on four chips, data parallel: bfloat16, dropout on, AdamW, a
+donated state. The peer is the unmodified transformers model, which computes vocabulary logits at
+every position and drops the same attention probabilities in all heads and examples. Ours is the
+step of `bert-jax pretrain`, with several unrollings of the layer loop (`compute.unroll_layers`).
 
-The same compiler compiles each program in a process of its own, one after the other. Cycles of a
-step are what the compiler estimates, times the trips of loops; nothing was run. It has no estimate
-for kernels, random bits of `rbg` and collectives: those are worked out by roofline and stand apart.
+The same compiler compiles each program in a separate process, one after the other. Cycles per step
+are the compiler's estimate, multiplied by trip counts; nothing ran. It has no estimate for custom
+kernels, random bits of `rbg` and collectives: these get a roofline estimate, reported separately.
 """
 
 import argparse
@@ -34,25 +34,25 @@ import turns
 from bert_jax.errors import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
-SLOTS = {128: 20, 512: 77}  # masked positions of a row, which are all that our head computes
+SLOTS = {128: 20, 512: 77}  # masked positions per row; our head computes only these
 GENERATORS = {"threefry": "threefry2x32", "rbg": "rbg"}
-FORMS = {0: "unrolled", 1: "scanned"}  # of the loop over layers; else so many at a time
+FORMS = {0: "unrolled", 1: "scanned"}  # of the loop over layers; n: n layers per iteration
 GIB = 2**30
 
-Job = dict[str, Any]  # a program to compile; then with its figures, or with "error"
+Job = dict[str, Any]  # a program to compile; later with its figures, or "error"
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A model and the shape of its batch on a slice of four chips."""
+    """A model and its batch shape on a slice of four chips."""
 
     slice: str
     model: str  # a shipped config
     seq_length: int
-    per_chip: int  # rows of the batch
+    per_chip: int  # batch rows per chip
 
     def __str__(self) -> str:
-        return f"{self.slice}, {self.model}, {self.per_chip} rows of {self.seq_length} a chip"
+        return f"{self.slice}, {self.model}, {self.per_chip} rows of {self.seq_length} per chip"
 
 
 ROWS = (
@@ -66,16 +66,16 @@ ROWS = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rows", default="1,2,3,4,5", help="which rows, from 1")
-    parser.add_argument("--forms", default="0,1,4", help="compute.unroll_layers of ours; 0 = all")
-    parser.add_argument("--generators", default="threefry,rbg", help="of the peer; empty = no peer")
-    parser.add_argument("--layers", type=int, help="fewer layers than the models have")
+    parser.add_argument("--rows", default="1,2,3,4,5", help="rows of the table, from 1")
+    parser.add_argument("--forms", default="0,1,4", help="our compute.unroll_layers; 0 = all")
+    parser.add_argument("--generators", default="threefry,rbg", help="of the peer; empty = none")
+    parser.add_argument("--layers", type=int, help="number of layers, to shorten the models")
     parser.add_argument(
         "--peer",
         default=os.environ.get("BERT_JAX_PEER", str(ROOT / ".venv/peer")),
         help="folder with transformers 4.57 (BERT_JAX_PEER)",
     )
-    parser.add_argument("--json", action="store_true", help="every figure as JSON, no table")
+    parser.add_argument("--json", action="store_true", help="print all figures as JSON, no table")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.job:
@@ -90,10 +90,10 @@ def main() -> None:
 
 
 def plan(options: argparse.Namespace) -> list[tuple[Row, list[Job]]]:
-    """For each row what to compile, the peer first.
+    """Returns the programs to compile for each row, the peer first.
 
     Raises:
-        ValueError: an option names something that is not there.
+        ValueError: an option has an invalid value.
     """
     generators = [text for text in options.generators.split(",") if text]
     if unknown := [text for text in generators if text not in GENERATORS]:
@@ -111,7 +111,7 @@ def plan(options: argparse.Namespace) -> list[tuple[Row, list[Job]]]:
 
 
 def numbers(flag: str, text: str, low: int, high: int) -> list[int]:
-    """The numbers in "1,3"; ValueError where one is none or out of bounds."""
+    """Parses "1,3"; raises ValueError for anything else or a number out of bounds."""
     given = [part.strip() for part in text.split(",") if part.strip()]
     for part in given:
         if not part.isdecimal() or not low <= int(part) <= high:
@@ -120,7 +120,7 @@ def numbers(flag: str, text: str, low: int, high: int) -> list[int]:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Raises ValueError where there is no compiler, or no peer where one is wanted."""
+    """Locates the compiler (else UserError) and, if needed, the peer (else ValueError)."""
     from bert_jax.aot import topology
 
     local = ROOT / ".venv/libtpu/libtpu/libtpu.so"
@@ -129,17 +129,17 @@ def check(options: argparse.Namespace) -> None:
     topology.library()
     if options.generators and not (Path(options.peer) / "transformers").is_dir():
         raise ValueError(
-            f"--peer={options.peer}: no transformers there; `make .venv/peer` installs it, or say "
-            "--generators= to leave the peer out"
+            f"--peer={options.peer}: no transformers there; `make .venv/peer` installs it, or give "
+            "--generators= to skip the peer"
         )
 
 
 def environment(peer: str | None) -> dict[str, str]:
-    """Of a process that compiles; peer: the folder of transformers where it is needed."""
-    # No flags and no cache of the user's: they would change the program, or the time it takes.
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("XLA_", "JAX_", "LIBTPU_"))}
+    """Returns the environment of a compiling process. peer: folder of transformers, if needed."""
+    # Drop the user's flags and caches: they would change the program or its compile time.
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("XLA_", "JAX_", "LIBTPU_"))}
     path = os.pathsep.join(filter(None, [peer, os.environ.get("PYTHONPATH")]))
-    return {**kept, "PYTHONPATH": path, "USE_TORCH": "0", "USE_TF": "0"}
+    return {**clean, "PYTHONPATH": path, "USE_TORCH": "0", "USE_TF": "0"}
 
 
 def heading(peer: str | None) -> str:
@@ -153,17 +153,17 @@ def heading(peer: str | None) -> str:
 
 
 def compare(jobs: list[tuple[Row, list[Job]]], options: argparse.Namespace) -> int:
-    """Compiles all of it and prints each line when it is known; 1 if a program failed."""
+    """Compiles all programs and prints a line after each; returns 1 if one failed."""
     peer = options.peer if options.generators else None
     results: list[Job] = []
     if not options.json:
         print(heading(peer), flush=True)
         if options.layers:
-            print(f"SHORTENED: {options.layers} layers instead of all", flush=True)
+            print(f"SHORTENED: only {options.layers} layers", flush=True)
     for row, of_row in jobs:
         if not options.json:
             print(f"\n{row}\n{COLUMNS}", flush=True)
-        first: Job | None = None  # what the others are compared with
+        first: Job | None = None  # the baseline of the ratios
         for job in of_row:
             result = {**job, **compile_apart(job, peer)}
             results.append(result)
@@ -176,13 +176,13 @@ def compare(jobs: list[tuple[Row, list[Job]]], options: argparse.Namespace) -> i
 
 
 COLUMNS = (
-    f"{'':<22}{'M cycles':>9}{'times':>7}{'not estimated':>15}{'with it':>9}{'times':>7}"
+    f"{'':<22}{'M cycles':>9}{'ratio':>7}{'unestimated':>15}{'sum':>9}{'ratio':>7}"
     f"{'collectives':>13}{'temporaries':>13}{'compile':>10}"
 )
 
 
 def line(result: Job, first: Job | None) -> str:
-    """A row of the table; ratios to what came first, the peer where it is there."""
+    """Returns a line of the table, with ratios to `first` (the peer, if compiled)."""
     name = name_of(result)
     if "error" in result or first is None:
         return f"{name:<22}failed: {result['error']}"
@@ -205,26 +205,26 @@ def name_of(job: Job) -> str:
 
 
 def compile_apart(job: Job, peer: str | None) -> Job:
-    """The figures of a job, or why there are none, from a process of its own."""
-    with tempfile.TemporaryFile("w+") as said:
+    """Runs a job in a separate process; returns its figures or the error."""
+    with tempfile.TemporaryFile("w+") as log:
         done = subprocess.run(
             [sys.executable, __file__, f"--job={json.dumps(job)}"],
             env=environment(peer if "generator" in job else None),
             stdout=subprocess.PIPE,
-            stderr=said,
+            stderr=log,
             text=True,
             check=False,
         )
         if done.returncode == 0:
             return json.loads(done.stdout.splitlines()[-1])
-        said.seek(0)
-        lines = [text.strip() for text in said if text.strip()]
+        log.seek(0)
+        lines = [text.strip() for text in log if text.strip()]
     errors = [text for text in lines if re.match(r"[\w.]+(Error|Exception):", text)]
     return {"error": (errors or lines or [f"exit code {done.returncode}"])[-1]}
 
 
 def do(job: Job) -> None:
-    """A process of its own: compiles one program, prints its figures as a line of JSON."""
+    """In the separate process: compiles one program, prints its figures as a line of JSON."""
     from bert_jax.aot import topology
     from bert_jax.aot.cost import analysis
 
@@ -264,7 +264,7 @@ def do(job: Job) -> None:
 
 
 def config_of(row: Row, devices: int, job: Job) -> Any:
-    """The shipped config on the row's shapes."""
+    """Returns the shipped config with the row's shapes."""
     from bert_jax.config.files import load
 
     config = load(row.model)
@@ -308,7 +308,7 @@ def lower_peer(config: Any, mesh: Any, job: Job) -> Any:
 
 
 def cpu_seconds() -> float:
-    """Processor time of this process, all its threads."""
+    """Returns the CPU time of this process, all threads included."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 

@@ -1,15 +1,15 @@
-"""Training speed on a CPU, beside transformers' PyTorch BertForPreTraining on the same rows.
+"""Training speed on a CPU, compared with transformers' PyTorch BertForPreTraining on the same rows.
 
     python benchmarks/train_cpu.py                          # the documentation of this Python
     python benchmarks/train_cpu.py --store=/path/to/store   # a store that `data build` made
-    python benchmarks/train_cpu.py --model=base             # BERT-base alone
+    python benchmarks/train_cpu.py --model=base             # BERT-base only
 
-Needs the [torch] extra. Three contenders, each a process of its own on two cores, all starting from
-the same parameters: transformers as it is (eager, scaled_dot_product_attention; labels at every
-position, -100 where nothing is masked), the same with its head at the masked positions only, and
-bert_jax. float32, dropout on, AdamW, a vocabulary of 30,522. They take turns and wait in between.
-In every round PyTorch and JAX also multiply two matrices of 2048 x 2048, which says what the cores
-had to give just then; a model's share of it is what its own matrix products take of that rate.
+Needs the [torch] extra. Three contenders, each in its own process on two cores, start from the same
+parameters: unmodified transformers (eager, scaled_dot_product_attention; labels at every position,
+-100 where no token is masked), the same with its head at the masked positions only, and bert_jax.
+All use float32, dropout, AdamW and a vocabulary of 30,522. They run alternately and idle in
+between. In every round PyTorch and JAX also multiply two 2048 x 2048 matrices, which measures the
+current speed of the cores; a model's share is its matrix-product FLOP/s over that rate.
 """
 
 import argparse
@@ -30,13 +30,13 @@ from turns import Batch
 
 THREADS = 2
 ENVIRONMENT = {"OMP_NUM_THREADS": str(THREADS)}
-BATCHES = 24  # different batches; then the first again
-WARM_UP = 4  # steps before anything is timed; their losses are compared
-VOCABULARY = 8192  # of the store that is built where none is given; the models have 30,522
-PRODUCT = 2048  # side of the matrices multiplied to see what the cores give
-PRODUCT_WORD = "product"  # what a contender is asked for it
+BATCHES = 24  # distinct batches, then repeated
+WARM_UP = 4  # untimed steps; their losses are compared
+VOCABULARY = 8192  # of the store built if none is given; the models have 30,522
+PRODUCT = 2048  # size of the matrices whose product measures the cores
+PRODUCT_WORD = "product"  # the request for it
 NAMES = {
-    "transformers": "transformers, as it is",
+    "transformers": "transformers, unmodified",
     "transformers_masked": "transformers, head at masked positions",
     "bert_jax": "bert_jax",
 }
@@ -44,15 +44,15 @@ MODELS = {"small": "wiki_books_small", "base": "base"}
 BATCH_SIZE = {"small": 32, "base": 8}
 SEQ_LENGTH, SLOTS = 128, 20
 
-Step = Callable[[Batch], float]  # trains on a batch, gives its loss
+Step = Callable[[Batch], float]  # trains on a batch, returns its loss
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--model", choices=MODELS, help="one alone (default: one after the other)")
+    parser.add_argument("--model", choices=MODELS, help="only one model (default: all)")
     parser.add_argument("--store", type=Path, help="an existing token store")
-    parser.add_argument("--rounds", type=int, default=9, help="timed turns of each contender")
-    parser.add_argument("--steps", type=int, default=4, help="training steps in a turn")
+    parser.add_argument("--rounds", type=int, default=9, help="timed rounds")
+    parser.add_argument("--steps", type=int, default=4, help="training steps per round")
     parser.add_argument("--contender", choices=NAMES, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -69,13 +69,13 @@ def main() -> None:
 
 
 def use_two_cores() -> None:
-    """So many threads of a process more than cores would only wait for one another."""
+    """Pins all processes to two cores; more threads than cores would only contend."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:THREADS])
 
 
 def config_of(model: str) -> Any:
-    """The shipped config with what all share: float32, dropout, AdamW at a constant rate."""
+    """Returns the shipped config with the shared settings: float32, dropout, AdamW."""
     from bert_jax.config.files import load
 
     config = peer_torch.same_recipe(load(MODELS[model]))
@@ -97,7 +97,7 @@ def config_of(model: str) -> Any:
 
 
 def prepare(model: str, path: Path | None, folder: Path) -> list[Batch]:
-    """Writes the batches and the parameters that all contenders begin with."""
+    """Writes the batches and the initial parameters of all contenders; returns the batches."""
     from bert_jax.data_pipeline.build.build import build_store, train_tokenizer
     from bert_jax.data_pipeline.sources import parse_source
     from bert_jax.data_pipeline.store.store import open_store
@@ -118,7 +118,7 @@ def prepare(model: str, path: Path | None, folder: Path) -> list[Batch]:
 
 
 def answer(contender: str, model: str, folder: Path) -> None:
-    """A contender's process."""
+    """Runs a contender in its process."""
     talk = turns.talk_apart()
     batches, done = turns.read_batches(folder / "batches.npz"), 0
     with contender_step(contender, model, folder) as step:
@@ -136,7 +136,7 @@ def answer(contender: str, model: str, folder: Path) -> None:
 
 
 def timed(run: Callable[[], None]) -> float:
-    """Seconds it takes."""
+    """Returns the seconds that a call takes."""
     start = time.perf_counter()
     run()
     return time.perf_counter() - start
@@ -223,20 +223,20 @@ def torch_step(folder: Path, *, masked_only: bool) -> Step:
 
 
 def flops_of(contender: str, model: str) -> float:
-    """Floating-point operations of the matrix products of a step, padding included."""
+    """Returns the FLOPs of a step's matrix products, padding included."""
     from bert_jax.metrics.flops import step_flops
 
     config = config_of(model)
     (phase,), H = config.phases, config.model.hidden_size
     flops = step_flops(config, phase)
-    if contender == "transformers":  # its head is at the other positions as well
+    if contender == "transformers":  # its head also computes the other positions
         others = phase.batch_size * (phase.row_tokens - phase.row_predictions)
         flops += 6.0 * others * (H * H + H * config.model.vocab_size)
     return flops
 
 
 def compare(options: argparse.Namespace, model: str, folder: Path, batches: list[Batch]) -> None:
-    """Prints a table for one model."""
+    """Measures the contenders and prints a table for one model."""
     tokens = batches[0]["input_ids"].size
     real = sum(int((batch["example_ids"] > 0).sum()) for batch in batches) / len(batches)
     with contextlib.ExitStack() as stack:
@@ -261,8 +261,8 @@ def compare(options: argparse.Namespace, model: str, folder: Path, batches: list
     )
     peaks = {name: statistics.median(got) for name, got in products.items()}
     print(
-        f"a product of {PRODUCT} x {PRODUCT} matrices: PyTorch {peaks['transformers']:.0f}, JAX "
-        f"{peaks['bert_jax']:.0f} GFLOP/s (medians); shares below are of the faster\n"
+        f"product of {PRODUCT} x {PRODUCT} matrices: PyTorch {peaks['transformers']:.0f}, JAX "
+        f"{peaks['bert_jax']:.0f} GFLOP/s (medians); shares are of the faster\n"
     )
     print_table(model, rates, losses, tokens, max(peaks.values()))
 
@@ -274,7 +274,7 @@ def print_table(
     tokens: int,
     peak: float,
 ) -> None:
-    """rates: tokens/s, padding included, by round. tokens: of a step. peak: GFLOP/s."""
+    """rates: tokens/s by round, padding included. tokens: per step. peak: GFLOP/s."""
     heads = f"{'tokens/s':>9}{'min':>7}{'max':>7}{'GFLOP/s':>9}{'share':>7}"
     print(f"{'':<40}{heads}   losses of the first steps")
     for name, got in rates.items():

@@ -1,19 +1,19 @@
-"""Training speed on a GPU, beside transformers' PyTorch BertForPreTraining on the same rows.
+"""Training speed on a GPU, compared with transformers' PyTorch BertForPreTraining on the same rows.
 
     python benchmarks/train_gpu.py                          # on generated text
     python benchmarks/train_gpu.py --store=/path/to/store   # on a store; packed rows too
     python benchmarks/train_gpu.py --cases=base --rounds=3
     python benchmarks/train_gpu.py --dry_run                # a tiny model on the CPU
 
-Needs no network; the [cuda] and [torch] extras. The device's matrix product in bfloat16 is measured
-first: its rate is the peak that shares are of. Then BERT-base on rows of 128 and BERT-large on rows
-of 512 tokens: bert_jax, and transformers with sdpa, torch.compile, bfloat16 autocast and fused
-AdamW, in processes of their own that take turns; once with dropout everywhere, as published, and
-once without that of attention's probabilities, which allows fused attention in either. With a store
-also bert_jax on packed rows beside padded ones. At the end the kernels that take longest.
+Needs the [cuda] and [torch] extras, no network. First measures a bfloat16 matrix product on the
+device: its rate is the peak for all shares. Then trains BERT-base on rows of 128 and BERT-large on
+rows of 512 tokens with bert_jax and with transformers (sdpa, torch.compile, bfloat16 autocast,
+fused AdamW), in separate processes that alternate: once with dropout everywhere, as published, and
+once without attention dropout, which allows fused attention in both. With a store, also compares
+bert_jax on packed and padded rows. Finally lists the longest kernels.
 
-Operations are those of the model (matrix products, head at the masked positions only, padding
-included), the same for both sides, so that shares compare as times do.
+FLOPs are those of the model (matrix products, head at the masked positions only, padding included),
+the same for both sides, so that shares compare like times.
 """
 
 import argparse
@@ -35,23 +35,23 @@ import peer_torch
 import turns
 from made_text import DOCUMENTS, generate_store
 
-BATCHES = 8  # different batches, on the device before anything is timed; then the first again
-WARM_UP = 5  # steps before anything is timed; compiles
-TRACED = 3  # steps of the trace
-SHOWN = 12  # kernels
-EXAMPLES = 16  # most in a packed row
-PRODUCT, PRODUCTS = 8192, 64  # side of the matrices, products in a turn
+BATCHES = 8  # distinct batches, on the device before timing starts, then repeated
+WARM_UP = 5  # untimed steps, which include compilation
+TRACED = 3  # steps in the trace
+SHOWN = 12  # kernels listed
+EXAMPLES = 16  # at most, per packed row
+PRODUCT, PRODUCTS = 8192, 64  # matrix size, products per round
 DROPOUT = 0.1
 SIDES = {"bert_jax": "bert_jax", "torch": "transformers, PyTorch"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A shipped model and the shape of its batch."""
+    """A shipped model and its batch shape."""
 
     model: str
     seq_length: int
-    slots: int  # masked positions of an example
+    slots: int  # masked positions per example
     batch_size: int
 
 
@@ -61,7 +61,7 @@ DRY = {"tiny": Case("tiny", 64, 10, 8)}
 
 @dataclasses.dataclass(frozen=True)
 class Contest:
-    """Contenders that take turns; the first is what the others are compared with."""
+    """Contenders that run alternately; the first is the baseline."""
 
     title: str
     contenders: tuple[tuple[str, bool], ...]  # (side, packed)
@@ -72,19 +72,19 @@ class Contest:
 DROPPED = Contest(
     "dropout everywhere", (("bert_jax", False), ("torch", False)), DROPOUT, traced=True
 )
-FUSED = Contest(
-    "no dropout of attention's probabilities", (("bert_jax", False), ("torch", False)), 0.0, True
+FUSED = Contest("no attention dropout", (("bert_jax", False), ("torch", False)), 0.0, True)
+PACKED = Contest(
+    "no attention dropout, padded and packed rows", (("bert_jax", False), ("bert_jax", True)), 0.0
 )
-PACKED = Contest("packed rows, the same", (("bert_jax", False), ("bert_jax", True)), 0.0)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--store", type=Path, help="an existing token store")
-    parser.add_argument("--cases", help="of base,large; default both")
-    parser.add_argument("--batch_size", type=int, help="rows of a batch; default by case")
-    parser.add_argument("--rounds", type=int, default=7, help="timed turns of each contender")
-    parser.add_argument("--steps", type=int, default=10, help="training steps in a turn")
+    parser.add_argument("--cases", help="some of base,large (default: both)")
+    parser.add_argument("--batch_size", type=int, help="rows per batch (default: by case)")
+    parser.add_argument("--rounds", type=int, default=7, help="timed rounds")
+    parser.add_argument("--steps", type=int, default=10, help="training steps per round")
     parser.add_argument("--dry_run", action="store_true", help="tiny models on the CPU")
     parser.add_argument("--contender", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -98,11 +98,11 @@ def main() -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measures everything and prints it as it comes.
+    """Runs all measurements and prints each result.
 
     Raises:
-        ValueError: an option that cannot be met, or no GPU.
-        ChildProcessError: a process of ours failed.
+        ValueError: an option is invalid, or no GPU is found.
+        ChildProcessError: a bert_jax process failed.
     """
     cases = DRY if options.dry_run else CASES
     wanted = (options.cases or ",".join(cases)).split(",")
@@ -122,7 +122,7 @@ def run(options: argparse.Namespace) -> None:
         path = options.store
         if path is None:
             path = generate_store(Path(folder), documents=40 if options.dry_run else DOCUMENTS)
-            print("text: generated, not packed; give a --store of real text to see packing")
+            print("text: generated; give a --store of real text to compare packed rows")
         for name in wanted:
             case = cases[name]
             if options.batch_size:
@@ -137,7 +137,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def environment_of(dry_run: bool) -> dict[str, str]:
-    """Two processes share the device, so that none may take all its memory at the start."""
+    """Two processes share the device, so neither may preallocate its memory."""
     root = str(Path(__file__).resolve().parent.parent)
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     shared = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "PYTHONPATH": path}
@@ -157,10 +157,10 @@ def side_of(dry_run: bool) -> int:
 
 
 def ask_peak(options: argparse.Namespace, environment: dict[str, str]) -> tuple[str, float]:
-    """The kind of the device, and FLOP/s of its matrix product in bfloat16.
+    """Returns the kind of the device and the FLOP/s of its bfloat16 matrix product.
 
     Raises:
-        ValueError: it is no GPU, and this is no dry run.
+        ValueError: the device is not a GPU and this is not a dry run.
     """
     job = json.dumps({"side": "peak", "product": side_of(options.dry_run)})
     with contextlib.closing(turns.Contender([__file__, f"--contender={job}"], environment)) as one:
@@ -168,7 +168,7 @@ def ask_peak(options: argparse.Namespace, environment: dict[str, str]) -> tuple[
         if platform != "gpu" and not options.dry_run:
             raise ValueError(
                 f"JAX finds no GPU here, its device is a {kind}; on a machine with one, "
-                'pip install "bert-jax[cuda]"; --dry_run tries everything out on the CPU'
+                'pip install "bert-jax[cuda]"; --dry_run runs tiny models on the CPU'
             )
         one.steps(1)
         seconds = statistics.median(one.steps(PRODUCTS)[0] for _ in range(5))
@@ -176,7 +176,7 @@ def ask_peak(options: argparse.Namespace, environment: dict[str, str]) -> tuple[
 
 
 def config_of(case: Case, attention_dropout: float, packed: bool) -> Any:
-    """The shipped config with what both sides share."""
+    """Returns the shipped config with the settings that both sides share."""
     from bert_jax.config.files import load
 
     config = peer_torch.same_recipe(load(case.model))
@@ -204,14 +204,14 @@ def config_of(case: Case, attention_dropout: float, packed: bool) -> Any:
 
 @dataclasses.dataclass
 class Side:
-    """A contender while it competes."""
+    """A running contender and its measurements."""
 
     name: str
-    real: list[int]  # tokens that are no padding, by batch
-    flops: float  # of a step
+    real: list[int]  # tokens other than padding, by batch
+    flops: float  # per step
     process: turns.Contender
     losses: turns.Losses = dataclasses.field(default_factory=list)
-    seconds: list[float] = dataclasses.field(default_factory=list)  # of each round
+    seconds: list[float] = dataclasses.field(default_factory=list)  # by round
 
 
 def compete(
@@ -223,10 +223,10 @@ def compete(
     options: argparse.Namespace,
     environment: dict[str, str],
 ) -> None:
-    """One contest, from the batches to its table.
+    """Runs one contest and prints its table.
 
     Raises:
-        ChildProcessError: a process of ours failed. One of the peer is a line.
+        ChildProcessError: a bert_jax process failed. A failure of the peer is printed instead.
     """
     print(
         f"\nBERT-{case.model}, {case.batch_size} rows of {case.seq_length} tokens, {contest.title}"
@@ -268,7 +268,7 @@ def compete(
 def prepare(
     case: Case, attention_dropout: float, packed: bool, path: Path, folder: Path
 ) -> tuple[list[int], float]:
-    """Writes what a contender begins with: (real tokens of each batch, operations of a step)."""
+    """Writes a contender's batches; returns (real tokens by batch, FLOPs per step)."""
     from bert_jax.data_pipeline.store.store import open_store
     from bert_jax.metrics.flops import step_flops
     from bert_jax.training.batches import phase_batches
@@ -286,7 +286,7 @@ def prepare(
 
 def print_contest(sides: list[Side], case: Case, peak: float, steps: int) -> None:
     print(f"{'':<28}{'real tokens/s':>15}{'positions/s':>13}", end="")
-    print(f"{'TFLOP/s':>9}{'of peak':>9}{'times':>7}   first losses")
+    print(f"{'TFLOP/s':>9}{'of peak':>9}{'ratio':>7}   first losses")
     first = None
     for one in sides:
         done, real, positions = WARM_UP, [], []
@@ -309,15 +309,15 @@ def print_contest(sides: list[Side], case: Case, peak: float, steps: int) -> Non
 def print_kernels(found: list) -> None:
     total = sum(microseconds for _, microseconds, _ in found)
     if not found:
-        print("the trace names no kernels")
+        print("the trace has no kernels")
         return
-    print(f"kernels of bert_jax, {total / TRACED / 1e3:.2f} ms a step:")
+    print(f"kernels of bert_jax, {total / TRACED / 1e3:.2f} ms per step:")
     for name, microseconds, calls in found[:SHOWN]:
         print(f"  {microseconds / total:6.1%}  {calls / TRACED:>7.1f} calls  {name}")
 
 
 def answer(job: dict[str, Any]) -> None:
-    """A contender's process."""
+    """Runs a contender in its process."""
     talk = turns.talk_apart()
     if job["side"] == "peak":
         take, device = product(job["product"])
@@ -333,14 +333,14 @@ def answer(job: dict[str, Any]) -> None:
 
 
 def product(side: int) -> tuple[turns.Take, tuple[str, str]]:
-    """Matrix products in bfloat16, one after the other; (platform, kind) of the device."""
+    """Returns a function that runs bfloat16 matrix products, and the device's (platform, kind)."""
     import jax
     import jax.numpy as jnp
 
     device = jax.devices()[0]
     multiply = jax.jit(lambda x, y: (x @ y) * (side**-0.5))
 
-    @functools.cache  # who asks for the device alone need not wait for it
+    @functools.cache  # a request for the device alone need not wait for it
     def matrix() -> jax.Array:
         return jax.random.normal(jax.random.key(0), (side, side), jnp.bfloat16)
 
@@ -391,7 +391,7 @@ def our_contender(talk: Any, config: Any, batches: list[turns.Batch], path: Path
         def trace() -> list:
             with tempfile.TemporaryDirectory() as folder:
                 profiler = Profiler(epath.Path(folder), Steps(0, TRACED))
-                with contextlib.redirect_stdout(io.StringIO()):  # where it lies is no news
+                with contextlib.redirect_stdout(io.StringIO()):  # its path is not of interest
                     for number in range(TRACED):
                         profiler.run(number, one)
                     profiler.close(TRACED)
@@ -427,7 +427,7 @@ def torch_take(config: Any, batches: list[turns.Batch], folder: Path, dry_run: b
     def one() -> Any:
         nonlocal done
         optimizer.zero_grad()
-        # Not on the CPU: without bfloat16 instructions PyTorch is a hundred times slower at it.
+        # Not on the CPU: PyTorch is a hundred times slower without bfloat16 instructions.
         with torch.autocast(device.type, torch.bfloat16, enabled=not dry_run):
             loss = forward(**placed[done % BATCHES]).loss
         loss.backward()

@@ -1,8 +1,8 @@
-"""Contenders that train in processes of their own and take turns: for train_cpu.py, train_gpu.py.
+"""Contenders that train alternately in separate processes, for train_cpu.py and train_gpu.py.
 
-The process that compares keeps a line to each contender: it writes a number and gets, as a line of
-JSON, the seconds that so many steps took and their losses. Who is not asked waits, without using a
-processor.
+The comparing process has a pipe to each contender: it writes a number of steps and reads a line of
+JSON with the seconds that they took and their losses. A contender without a request blocks and uses
+no CPU.
 """
 
 import json
@@ -19,11 +19,11 @@ import numpy as np
 
 Batch = dict[str, np.ndarray]
 Losses = list[float]
-Take = Callable[[int], Losses]  # trains so many steps to the end
+Take = Callable[[int], Losses]  # trains for that number of steps, blocks until done
 
 
 class Contender:
-    """One of the processes."""
+    """A contender's process, seen from the comparing process."""
 
     def __init__(self, command: Sequence[str], environment: dict[str, str]):
         self._process = subprocess.Popen(
@@ -35,44 +35,44 @@ class Contender:
         )
 
     def steps(self, count: int) -> tuple[float, Losses]:
-        """Seconds that so many steps took, and their losses.
+        """Trains for `count` steps; returns their seconds and losses.
 
         Raises:
-            ChildProcessError: the process has ended; what it said went to standard error.
+            ChildProcessError: the process has ended; its error is on standard error.
         """
         seconds, losses = self.ask(str(count))
         return seconds, losses
 
     def ask(self, question: str) -> Any:
-        """Its answer to one line; raises ChildProcessError as `steps` does."""
+        """Sends one line and returns the answer; raises ChildProcessError as `steps` does."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
             self._process.stdin.write(f"{question}\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # read on: the end of what it said is the news
+            pass  # the end of its output below is the error
         answer = self._process.stdout.readline()
         if not answer:
             raise ChildProcessError(f"a contender ended with exit code {self._process.wait()}")
         return json.loads(answer)
 
     def close(self) -> None:
-        """Lets it end."""
+        """Closes the pipe and waits for the process to exit."""
         self._process.communicate()
 
 
 def talk_apart() -> TextIO:
-    """Where a contender's answers go; whatever libraries print goes to standard error from now."""
+    """Returns the stream for answers; redirects other standard output to standard error."""
     talk = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     return talk
 
 
 def answer(talk: TextIO, take: Take, others: dict[str, Callable[[], object]] | None = None) -> None:
-    """A contender's side, until nobody asks any more.
+    """Serves a contender's requests until standard input closes.
 
-    others: what it answers to a word in place of a number.
+    others: answers to requests other than a number of steps.
     """
     for line in sys.stdin:
         question = line.strip()
@@ -91,7 +91,7 @@ def write_batches(path: Path, batches: Sequence[Batch]) -> None:
 
 
 def read_batches(path: Path) -> list[Batch]:
-    """What `write_batches` wrote."""
+    """Reads the batches of `write_batches`."""
     batches: dict[int, Batch] = {}
     with np.load(path) as arrays:
         for key, values in arrays.items():
@@ -101,7 +101,7 @@ def read_batches(path: Path) -> list[Batch]:
 
 
 def machine() -> str:
-    """The processor and the Python."""
+    """Returns the processor and the Python version."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

@@ -66,7 +66,7 @@ def test_replica_groups_in_every_form(text: str, groups: tuple) -> None:
 
 
 def test_replica_groups_in_another_form_are_an_error() -> None:
-    with pytest.raises(ValueError, match=r"unknown form: <0,1>"):
+    with pytest.raises(ValueError, match=r"unknown format: <0,1>"):
         replica_groups.parse("<0,1>", 8)
 
 
@@ -449,7 +449,7 @@ def test_a_page_shows_all_of_the_step(real: Analysis, tmp_path: Path) -> None:
 
 
 def test_a_gpu_is_refused() -> None:
-    with pytest.raises(UserError, match="NVIDIA H200: cycles are estimated by the TPU compiler"):
+    with pytest.raises(UserError, match="NVIDIA H200: only the TPU compiler estimates cycles"):
         analyse(program(PARAMETER), mesh_shape=MESH, accelerator=BY_DEVICE_KIND["NVIDIA H200"])
 
 

@@ -49,7 +49,7 @@ def audit(folder: Path, answers: dict[str, object]) -> tuple[int, str]:
     [
         ({}, "pypi: ConnectionError: no route; osv: ConnectionError: no route"),
         # A mirror of files: passes over what it does not know, and calls that no vulnerability.
-        ({"pypi bad": [UNKNOWN], "pypi": [CLEAN]}, "pypi: it knows nothing about jinja2==2.4.1"),
+        ({"pypi bad": [UNKNOWN], "pypi": [CLEAN]}, "pypi: it has no data on jinja2==2.4.1"),
         ({"pypi bad": [BAD], "pypi": "gone meanwhile"}, "gone meanwhile"),
     ],
 )
@@ -68,7 +68,7 @@ def test_a_vulnerability_fails_and_is_named(service, tmp_path) -> None:
     code, out = audit(tmp_path, {f"{service} bad": [BAD], service: [CLEAN, HIT]})
     assert code == 1
     assert "numpy 2.4.6: PYSEC-9, fixed in no release yet" in out
-    assert f"audit: 2 packages looked up with {service}, 1 with vulnerabilities" in out
+    assert f"audit: 2 packages checked with {service}, 1 with vulnerabilities" in out
 
 
 @pytest.mark.processes
@@ -77,4 +77,4 @@ def test_packages_that_the_service_does_not_know_are_named(tmp_path) -> None:
     code, out = audit(tmp_path, {"pypi bad": [BAD], "pypi": [clean, UNKNOWN]})
     assert code == 0
     assert "not known to pypi: jax" in out
-    assert "audit: 1 packages looked up with pypi, 0 with vulnerabilities" in out
+    assert "audit: 1 packages checked with pypi, 0 with vulnerabilities" in out

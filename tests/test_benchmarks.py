@@ -1,4 +1,4 @@
-"""benchmarks/: what they refuse, and each of them on something tiny. No figure is looked at."""
+"""benchmarks/: invalid options, and tiny runs of each script. No figure is checked."""
 
 import gzip
 import importlib.util
@@ -82,7 +82,7 @@ def test_a_store_that_is_not_there_is_one_line() -> None:
 @pytest.mark.parametrize(
     ("environment", "line"),
     [
-        ({"BERT_JAX_LIBTPU": "/nowhere.so"}, "BERT_JAX_LIBTPU=/nowhere.so: there is no such file"),
+        ({"BERT_JAX_LIBTPU": "/nowhere.so"}, "BERT_JAX_LIBTPU=/nowhere.so: no such file"),
         ({"BERT_JAX_LIBTPU": __file__, "BERT_JAX_PEER": "/nowhere"}, "`make .venv/peer`"),
     ],
 )
@@ -103,7 +103,7 @@ def test_the_table_of_slices_explains_itself_and_needs_a_compiler() -> None:
     done = run("slices.py", BERT_JAX_LIBTPU="/nowhere.so")
     assert done.returncode == 1
     assert done.stderr == (
-        "error: BERT_JAX_LIBTPU=/nowhere.so: there is no such file; name the libtpu.so itself\n"
+        "error: BERT_JAX_LIBTPU=/nowhere.so: no such file; give the path of libtpu.so itself\n"
     )
     done = run("slices.py", "--steps=1")
     assert done.returncode == 2
@@ -130,7 +130,7 @@ def test_a_dry_run_trains_and_names_kernels() -> None:
     assert float(share.rstrip("%")) > 0
     assert times == "1.00"
     assert all(10 < float(loss) < 12 for loss in losses)  # ln 30522, and ln 2 for pairs
-    assert re.search(r"kernels of bert_jax, [\d.]+ ms a step:\n +[\d.]+% ", done.stdout)
+    assert re.search(r"kernels of bert_jax, [\d.]+ ms per step:\n +[\d.]+% ", done.stdout)
     if importlib.util.find_spec("torch") is None:
         assert "No module named 'torch'; the [torch] extra installs it" in done.stderr
         assert "transformers, PyTorch: not measured, a contender ended" in done.stdout
@@ -217,7 +217,7 @@ def test_an_estimate_that_is_something_else_is_one_line(tmp_path: Path) -> None:
     done = run("input.py", f"--estimates={file}")
     assert done.returncode == 1
     assert done.stderr == (
-        f"error: --estimates={file}: not what `bert-jax compile --json` prints "
+        f"error: --estimates={file}: not the output of `bert-jax compile --json` "
         "(KeyError('topology'))\n"
     )
 
@@ -253,7 +253,7 @@ def test_kernels_are_counted_once_the_longest_first(tmp_path: Path) -> None:
         kernel_times.Kernel("long", 5.0, 1),
         kernel_times.Kernel("short", 3.0, 2),
     ]
-    with pytest.raises(ValueError, match="0 traces, where one is expected"):
+    with pytest.raises(ValueError, match="0 traces, expected one"):
         kernel_times.kernels(tmp_path / "a" / "nothing")
 
 

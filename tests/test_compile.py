@@ -76,7 +76,7 @@ def test_without_libtpu_one_line_says_how_to_get_it(say, monkeypatch, tmp_path) 
     monkeypatch.setenv(topology.COPY, str(tmp_path))
     code, line = say("--config=base")
     assert code == 1
-    assert f"{topology.COPY}={tmp_path}: there is no such file" in line
+    assert f"{topology.COPY}={tmp_path}: no such file" in line
 
 
 def test_every_config_for_a_tpu_says_which() -> None:
@@ -130,18 +130,18 @@ def test_what_is_printed_says_what_it_is_and_what_is_estimated() -> None:
     said = report_text.render(made())
     for part in (
         "base on v5e-16: 16 chips, 4 hosts; mesh data 16",
-        "bfloat16, attention auto, all layers laid out, remat none, optimizer split",
+        "bfloat16, attention auto, all layers unrolled, remat none, optimizer sharded",
         "nothing ran",
         "Times are estimates",
         "6.00 GiB of 15.75 GiB, fits",
         "1.00 GiB  parameters",
         "2.00 GiB  optimizer",
-        "10.00 ms, 3,276,800 tokens/s with padding, 56.8% of peak (MFU); all compiler-estimated",
+        "10.00 ms, 3,276,800 tokens/s including padding, 56.8% MFU; all estimated by the compiler",
         "12.0 million cycles",
         "sort 0.50 ms",
         "75.0%",
         "model/attention.py:31",
-        "all-reduce over data beside computation",
+        "all-reduce over data overlapped with computation",
         "3.0 MiB",
         "Whole run: 2.78 hours, 44 chip-hours; estimated",
     ):
@@ -151,17 +151,17 @@ def test_what_is_printed_says_what_it_is_and_what_is_estimated() -> None:
 def test_what_does_not_fit_says_by_how_much_and_what_would_help() -> None:
     said = report_text.render(made(fits=False))
     assert "33.00 GiB of 15.75 GiB, DOES NOT FIT" in said
-    assert "Too much by 17.25 GiB." in said
+    assert "Over the limit by 17.25 GiB." in said
     assert "12.00 GiB  --config.phases[0].micro_batches=4" in said
     assert "estimates, not compiled" in said
-    assert "not estimated, for it does not fit" in said
+    assert "not estimated, because it does not fit" in said
     assert "hours" not in said
 
 
 def test_without_a_known_network_the_time_is_not_known() -> None:
     found = analysis(exposed_seconds=None, collective_seconds=None)
     assert made(found=found).hours is None
-    assert "Whole run: time not known" in report_text.render(made(found=found))
+    assert "Whole run: time unknown" in report_text.render(made(found=found))
 
 
 def test_some_phases_are_not_the_whole_run() -> None:
@@ -299,5 +299,5 @@ def test_a_slice_that_libtpu_does_not_know_is_one_line(monkeypatch) -> None:
 
     monkeypatch.setattr("jax.experimental.topologies.get_topology_desc", refuse)
     monkeypatch.setattr(topology, "version", lambda: "9.9")
-    with pytest.raises(UserError, match=r"libtpu 9\.9 does not describe v5e-16: INVALID"):
+    with pytest.raises(UserError, match=r"libtpu 9\.9 cannot describe v5e-16: INVALID"):
         topology.devices(slices.find("v5e-16"))

@@ -161,8 +161,8 @@ def test_nothing_that_fits_is_said(monkeypatch) -> None:
     found = run(base(), FakeCompiler(gib=1e6))
     assert found.best is None
     said = sweep_text.render(found, "base", slices.find("v5e-16"))
-    assert "Nothing of it fits: take more chips or fewer rows." in said
-    assert "(as it is): does not fit: 1,000,000.00 GiB of 16.00" in said
+    assert "No candidate fits: use more chips or fewer rows." in said
+    assert "(unchanged): does not fit: 1,000,000.00 GiB of 16.00" in said
 
 
 def test_what_cannot_be_is_noted_and_the_search_goes_on() -> None:
@@ -194,11 +194,11 @@ def test_the_time_is_kept_and_what_was_not_tried_is_said(monkeypatch) -> None:
     assert found.left
     assert not tried(found) & {sweep.flags(changes) for changes in found.left}
     text = sweep_text.render(found, "base", slices.find("v5e-16"))
-    assert f"Not tried, for the time was over ({len(found.left)}; --sweep_minutes):" in text
+    assert f"Not tried within --sweep_minutes ({len(found.left)}):" in text
     assert re.match(
         r"compiling 1 of at most \d+ \(0:00:\d\d so far, at most 0:00:\d\d left", said[0]
     )
-    assert said[0].endswith("): the config as it is")
+    assert said[0].endswith("): the unchanged config")
     assert said[1].startswith("compiling 2 of at most ")
     assert said[1].endswith("): --config.phases[0].micro_batches=2")
 
@@ -282,10 +282,10 @@ def test_a_page_has_memory_and_time_of_every_phase(fits: bool, tmp_path: Path, m
     text = path.read_text()
     said = ["Phase 1 of 2: 900,000 steps", "Phase 2 of 2: 100,000 steps", "activations and temp"]
     if fits:
-        said += ["6.00 GiB of 15.75 GiB, fits", "tokens/s, with padding", "Whole run: ", "free"]
-        said += ["Where the time goes", "The dearest source lines", "of peak (MFU)", "estimated"]
+        said += ["6.00 GiB of 15.75 GiB, fits", "tokens/s, padding included", "Whole run: ", "free"]
+        said += ["Where the time goes", "Most expensive source lines", "MFU", "estimated"]
     else:
-        said += ["DOES NOT FIT Too much by 17.25 GiB.", "--config.phases[0].micro_batches=4"]
+        said += ["DOES NOT FIT Over the limit by 17.25 GiB.", "--config.phases[0].micro_batches=4"]
         assert "tokens/s" not in text
     for part in said:
         assert part in text

@@ -1,1 +1,1 @@
-"""What a training step will do on a TPU slice, from compiling it ahead of time, without a TPU."""
+"""Ahead-of-time analysis of a training step on a TPU slice: memory and time, without a TPU."""

@@ -1,4 +1,4 @@
-"""The training step of a phase as `pretrain` runs it, on any mesh, without text to train on."""
+"""Lowers the training step that `pretrain` runs in a phase, on any mesh, without training text."""
 
 from typing import Any
 
@@ -14,17 +14,17 @@ from bert_jax.training.batches import empty_batch
 from bert_jax.training.setup import check_vocabulary
 from bert_jax.training.step import StepFunctions, make_step_functions
 
-_SOURCES = ("wiki", "books")  # of a store that there is not
+_SOURCES = ("wiki", "books")  # stand-ins where the config names no store
 
 
 def corpus_of(config: Config) -> Corpus:
-    """What the baselines know of the text; it is part of the program.
+    """Returns the corpus statistics that the baselines use; they are constants of the program.
 
-    Where the config names no store: two sources, and tokens as rare as Zipf's law has them. Numbers
-    in a table then differ from those of a run, and nothing that takes time or memory.
+    If the config names no store: two sources, and token frequencies that follow Zipf's law. Values
+    in a table then differ from those of a real run, but time and memory do not.
 
     Raises:
-        UserError: the store that the config names cannot be read, or has another vocabulary.
+        UserError: the config's store cannot be read, or has another vocabulary.
     """
     if config.data.store:
         store = open_store(config.data.store)
@@ -35,10 +35,10 @@ def corpus_of(config: Config) -> Corpus:
 
 
 def build(config: Config, mesh: Mesh, corpus: Corpus | None = None) -> StepFunctions:
-    """What the devices of a mesh run; nothing is compiled.
+    """Returns the step functions for a mesh, not yet compiled.
 
     Args:
-        corpus: by default what the config says.
+        corpus: by default the corpus of the config (`corpus_of`).
 
     Raises:
         UserError: an array of the model does not divide over the mesh, or the config's store cannot
@@ -50,10 +50,10 @@ def build(config: Config, mesh: Mesh, corpus: Corpus | None = None) -> StepFunct
 def lower(
     config: Config, phase: PhaseConfig, mesh: Mesh, program: StepFunctions | None = None
 ) -> jax.stages.Lowered:
-    """The step that trains in a phase, to be compiled for the mesh's devices.
+    """Returns the training step of a phase, lowered for the mesh's devices.
 
     Args:
-        program: by default a new one.
+        program: the step functions; built from the config by default.
 
     Raises:
         UserError: see `build`; or the phase's batch does not divide over the mesh.
@@ -65,5 +65,5 @@ def lower(
 
 
 def batch_of(config: Config, phase: PhaseConfig, program: StepFunctions) -> dict[str, Any]:
-    """The batch that the step takes, as ShapeDtypeStructs with shardings."""
+    """Returns the batch that the step takes, as ShapeDtypeStructs with shardings."""
     return program.abstract_batch(empty_batch(config, phase), phase.batch_size)

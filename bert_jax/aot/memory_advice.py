@@ -1,12 +1,12 @@
-"""What would make a step fit that does not: estimates, for nothing is compiled here.
+"""Config changes that should make a step fit into memory: estimates, nothing is compiled here.
 
-What the state takes is exact. Temporaries are copies of the gradients and activations. Of gradients
-libtpu 0.0.42 keeps up to 2 copies, 3 to 5 where they are added up over parts, and fewer where the
-step is written for one device (`per_device.can`): the larger are taken. They are whole also where
-`shard_optimizer` splits the parameters, which a device gathers for a step. Activations shrink with
-the rows in work at once, and under full rematerialization as in Korthikanti et al. 2022 (arXiv
-2205.05198, equation 2 and section 5): for each number that goes into it a layer keeps
-34 + 5·heads·length/width bytes, or two.
+Bytes of the state are exact. Temporaries are copies of the gradients and activations. libtpu 0.0.42
+holds up to 2 copies of the gradients, 3 to 5 if they are accumulated over micro-batches, and fewer
+if the step is written for one device (`per_device.can`); the estimate uses the larger numbers.
+Gradients are unsharded even under `shard_optimizer`, because each device gathers the parameters for
+a step. Activations shrink with the rows per device, and under full rematerialization as in
+Korthikanti et al. 2022 (arXiv 2205.05198, equation 2 and section 5): a layer saves
+34 + 5·heads·length/width bytes per element of its input, or 2 if rematerialized.
 """
 
 import dataclasses
@@ -30,23 +30,25 @@ Change = Mapping[str, object]  # key of a config -> its new value
 
 @dataclasses.dataclass(frozen=True)
 class Remedy:
-    """changes: of the config, by key. needed: bytes of a device with them; an estimate."""
+    """changes: config overrides by key. needed: estimated bytes per device with them."""
 
     changes: Change
     needed: int
 
     @property
     def flags(self) -> str:
-        """What to add to the command line."""
+        """The command-line flags that apply the changes."""
         return " ".join(f"--config.{key}={value}" for key, value in self.changes.items())
 
 
 def remedies(config: Config, index: int, mesh: Mesh, memory: Memory) -> list[Remedy]:
-    """Single changes with which a phase's step should fit, the mildest of each kind; where there is
-    none, the fewest together; if those are not enough either, all of them.
+    """Returns single changes that should make a phase's step fit, the mildest of each kind.
+
+    If no single change is enough, returns one combination of the fewest kinds that is; if none is,
+    all kinds combined.
 
     Args:
-        index: of the phase. memory: what its step takes as it is.
+        index: phase index. memory: memory of its step with the unchanged config.
     """
     limit = memory.limit or 0
     needed = functools.partial(bytes_with, config, index, mesh, memory)
@@ -66,7 +68,7 @@ def remedies(config: Config, index: int, mesh: Mesh, memory: Memory) -> list[Rem
 
 
 def _first(kind: list[Change], needed: Callable[[Change], int | None], limit: int) -> Remedy | None:
-    """The mildest of its kind that is enough."""
+    """Returns the mildest change of a kind that is enough, None if none is."""
     for change in kind:
         total = needed(change)
         if total is not None and total <= limit:
@@ -75,7 +77,7 @@ def _first(kind: list[Change], needed: Callable[[Change], int | None], limit: in
 
 
 def _kinds(config: Config, index: int, mesh: Mesh) -> Iterator[list[Change]]:
-    """Changes by kind, in each from mild to strong."""
+    """Yields the changes of each kind, from mild to strong."""
     phase, parts = config.phases[index], config.phases[index].micro_batches
     rows, free = phase.batch_size // _data_parts(mesh), mesh.shape["data"]
     yield [
@@ -84,9 +86,9 @@ def _kinds(config: Config, index: int, mesh: Mesh) -> Iterator[list[Change]]:
         if rows % n == 0
     ]
     yield [{"compute.remat": "full"}] if config.compute.remat != "full" else []
-    whole = free > 1 and not config.compute.shard_optimizer
-    yield [{"compute.shard_optimizer": True}] if whole else []
-    for_data = config.mesh.data  # -1 takes what is left by itself
+    replicated = free > 1 and not config.compute.shard_optimizer
+    yield [{"compute.shard_optimizer": True}] if replicated else []
+    for_data = config.mesh.data  # -1 takes the remaining devices automatically
     yield [
         {"mesh.fsdp": n * mesh.shape["fsdp"]} | ({} if for_data == -1 else {"mesh.data": free // n})
         for n in (2**k for k in range(1, free.bit_length()))
@@ -97,19 +99,19 @@ def _kinds(config: Config, index: int, mesh: Mesh) -> Iterator[list[Change]]:
 def bytes_with(
     config: Config, index: int, mesh: Mesh, memory: Memory, change: Change
 ) -> int | None:
-    """Bytes of a device with a change; None where the mesh cannot be laid so."""
+    """Returns estimated bytes per device with a change; None if no such mesh is possible."""
     changed = with_changes(config, change)
     try:
-        laid = make_mesh(changed.mesh, list(mesh.devices.flat))
-        other = lower.build(changed, laid)
+        new_mesh = make_mesh(changed.mesh, list(mesh.devices.flat))
+        other = lower.build(changed, new_mesh)
     except UserError:
         return None
     held = ResidentBytes.of(other, lower.batch_of(changed, changed.phases[index], other))
-    gradients = _gradient_copies(changed, index) * _whole(changed, index, laid)
-    gradients_now = _gradient_copies(config, index) * _whole(config, index, mesh)
+    gradients = _gradient_copies(changed, index) * _gathered_bytes(changed, index, new_mesh)
+    gradients_now = _gradient_copies(config, index) * _gathered_bytes(config, index, mesh)
     activations = max(0, memory.temporaries - gradients_now)
-    share = _rows_in_work(changed, index, laid) / _rows_in_work(config, index, mesh)
-    share *= _kept(changed, index) / _kept(config, index)
+    share = _rows_per_device(changed, index, new_mesh) / _rows_per_device(config, index, mesh)
+    share *= _saved_bytes(changed, index) / _saved_bytes(config, index)
     return (
         held.parameters
         + gradients
@@ -120,31 +122,33 @@ def bytes_with(
     )
 
 
-@functools.lru_cache(maxsize=16)  # asked for the same mesh with every change
-def _whole(config: Config, index: int, mesh: Mesh) -> int:
-    """Bytes of a device's parameters while a step runs, in float32."""
-    whole = with_changes(config, {"compute.shard_optimizer": False})
-    built = lower.build(whole, mesh)
-    return ResidentBytes.of(built, lower.batch_of(whole, whole.phases[index], built)).parameters
+@functools.lru_cache(maxsize=16)  # called with the same mesh for every change
+def _gathered_bytes(config: Config, index: int, mesh: Mesh) -> int:
+    """Returns bytes per device of the gathered parameters during a step, in float32."""
+    gathered = with_changes(config, {"compute.shard_optimizer": False})
+    built = lower.build(gathered, mesh)
+    batch = lower.batch_of(gathered, gathered.phases[index], built)
+    return ResidentBytes.of(built, batch).parameters
 
 
 def _gradient_copies(config: Config, index: int) -> int:
+    """Returns the number of gradient copies that libtpu holds at most."""
     return 2 if config.phases[index].micro_batches == 1 else 5
 
 
-def _rows_in_work(config: Config, index: int, mesh: Mesh) -> float:
-    """Rows that a device sees at once."""
+def _rows_per_device(config: Config, index: int, mesh: Mesh) -> float:
+    """Returns the rows of a micro-batch per device."""
     phase = config.phases[index]
     return phase.batch_size / phase.micro_batches / _data_parts(mesh)
 
 
-def _kept(config: Config, index: int) -> float:
-    """Activations kept for the backward pass, in bytes for each number that goes into a layer."""
+def _saved_bytes(config: Config, index: int) -> float:
+    """Returns bytes saved for the backward pass, per element of a layer's input, of all layers."""
     model = config.model
-    whole = 34 + 5 * model.num_attention_heads * config.phases[index].row_tokens / model.hidden_size
+    full = 34 + 5 * model.num_attention_heads * config.phases[index].row_tokens / model.hidden_size
     if config.compute.remat != "full":
-        return model.num_hidden_layers * whole
-    return 2 * model.num_hidden_layers + whole  # inputs of all layers, and one of them whole
+        return model.num_hidden_layers * full
+    return 2 * model.num_hidden_layers + full  # inputs of all layers, and all activations of one
 
 
 def _data_parts(mesh: Mesh) -> int:
@@ -152,7 +156,7 @@ def _data_parts(mesh: Mesh) -> int:
 
 
 def with_changes(config: Config, change: Change) -> Config:
-    """A config with other values, given by key as on the command line."""
+    """Returns the config with values overridden by key, as on the command line."""
     plain = to_dict(config)
     for key, value in change.items():
         *path, last = key.replace("[", ".").replace("]", "").split(".")

@@ -1,4 +1,4 @@
-"""What `bert-jax compile` finds out: for each phase of a run its memory and its time, as data."""
+"""The result of `bert-jax compile`: memory and time of each phase of a run, as data."""
 
 import dataclasses
 import time
@@ -28,10 +28,10 @@ from bert_jax.parallel.mesh import make_mesh
 class PhaseReport:
     """One phase's step.
 
-    memory: of one device. remedies: what would make it fit where it does not.
-    analysis: None where the compiler refused the program.
-    compile_seconds: what compiling took, here and now.
-    flops: of a step, matrix products only. devices_flops: what all devices could do in a second.
+    memory: of one device. remedies: changes that should make it fit, if it does not.
+    analysis: None if the compiler rejected the program for its memory.
+    compile_seconds: time this compilation took on this machine.
+    flops: of a step, matrix products only. devices_flops: peak FLOP/s of all devices together.
     """
 
     index: int
@@ -49,26 +49,26 @@ class PhaseReport:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Of all devices, padding included."""
+        """Throughput of all devices, padding included."""
         tokens = self.phase.batch_size * self.phase.row_tokens
         return tokens / self.step_seconds if self.step_seconds else None
 
     @property
     def utilization(self) -> float | None:
-        """Model FLOPs over what the devices could do in the estimated time (MFU)."""
+        """Model FLOPs utilization (MFU) at the estimated step time."""
         if not self.step_seconds:
             return None
         return self.flops / self.step_seconds / self.devices_flops
 
     @property
     def hours(self) -> float | None:
-        """Of all its steps; without evaluations and checkpoints."""
+        """Hours of all steps of the phase, without evaluation and checkpoints."""
         return self.step_seconds and self.phase.steps * self.step_seconds / 3600
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """A config on a slice."""
+    """The report of a config on a slice."""
 
     name: str
     config: Config
@@ -83,12 +83,12 @@ class Report:
 
     @property
     def whole(self) -> bool:
-        """Whether the phases are all that the run has."""
+        """Whether the report covers all phases of the run."""
         return len(self.phases) == len(self.config.phases)
 
     @property
     def hours(self) -> float | None:
-        """Of all the phases reported."""
+        """Hours of all reported phases."""
         each = [phase.hours for phase in self.phases]
         return sum(h for h in each if h) if all(each) else None
 
@@ -104,16 +104,17 @@ def make(
     phases: Iterable[int],
     working: Callable[[str], AbstractContextManager[None]],
 ) -> Report:
-    """Compiles phases of a config for a slice and reads what came of it.
+    """Compiles phases of a config for a slice and reports their memory and time.
 
     Args:
-        name: of the config, for people.
-        phases: numbers of phases, from 0.
-        working: is told what is being done, which may take minutes.
+        name: display name of the config.
+        phases: phase indices, from 0.
+        working: context manager around each compilation; takes its description. One may take
+            minutes.
 
     Raises:
-        UserError: the config and the slice do not go together, or libtpu does not compile it for
-            any other reason than the memory.
+        UserError: the config does not fit the slice's topology, or compilation fails for a reason
+            other than memory.
     """
     mesh = make_mesh(config.mesh, topology.devices(of))
     chosen = [(index, config.phases[index]) for index in phases]
@@ -135,7 +136,7 @@ def make(
 
 
 def phase_report(config: Config, index: int, of: Slice, mesh: Mesh) -> PhaseReport:
-    """Compiles one phase's step.
+    """Compiles one phase's step and returns its report.
 
     Raises:
         UserError: see `make`.
@@ -169,7 +170,7 @@ def phase_report(config: Config, index: int, of: Slice, mesh: Mesh) -> PhaseRepo
 
 
 def compile_or_refuse(lowered: jax.stages.Lowered) -> jax.stages.Compiled | CompileOOM:
-    """The compiled program, or what the compiler says of a program too large for the memory.
+    """Returns the compiled program, or the out-of-memory error that the compiler reports.
 
     Raises:
         UserError: any other failure of the compiler.
@@ -181,13 +182,13 @@ def compile_or_refuse(lowered: jax.stages.Lowered) -> jax.stages.Compiled | Comp
         if refused is None:
             reason = " ".join(str(error).split())[:500]
             raise UserError(
-                f"libtpu {topology.version()} does not compile this: {reason}"
+                f"libtpu {topology.version()} cannot compile the step: {reason}"
             ) from error
         return refused
 
 
 def as_dict(report: Report) -> dict[str, Any]:
-    """Plain values, as JSON takes them. Bytes are of a device, seconds of a step."""
+    """Returns the report as JSON-serializable values: bytes per device, seconds per step."""
     of = report.of
     return {
         "config": report.name,

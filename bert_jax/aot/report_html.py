@@ -1,4 +1,4 @@
-"""Where memory and time of a step go, for `bert-jax compile --html`: pictures and tables."""
+"""The page of `bert-jax compile --html`: plots and tables of a step's memory and time."""
 
 from bert_jax.aot import report_text
 from bert_jax.aot.cost.analysis import Analysis
@@ -7,11 +7,11 @@ from bert_jax.aot.report import PhaseReport, Report
 from bert_jax.reporting.html import Page
 from bert_jax.reporting.plots import stacked_bar, stacked_bars
 
-_DEAREST = 20  # lines, and operations, named
+_TOP = 20  # source lines and operations listed
 
 
 def save(report: Report, path: str) -> None:
-    """One page, the phases one after the other."""
+    """Writes one page with a section for each phase."""
     page = Page(f"{report.name} on {report.of.name}")
     for line in (*report_text.heading(report), *report_text.render_all(report)):
         page.text(line)
@@ -24,7 +24,7 @@ def save(report: Report, path: str) -> None:
 
 
 def _add_summary(page: Page, phase: PhaseReport, report: Report) -> None:
-    """Whether it fits and how long it takes."""
+    """Adds a phase's memory, throughput and time."""
     taken = phase.memory
     free = max(0, (taken.limit or 0) - taken.total)
     parts = taken.kinds | {"free": free}
@@ -37,15 +37,15 @@ def _add_summary(page: Page, phase: PhaseReport, report: Report) -> None:
     )
     if phase.remedies:
         page.table(
-            ("GiB, estimated", "with"), [(one.needed / GIB, one.flags) for one in phase.remedies]
+            ("GiB, estimated", "flags"), [(one.needed / GIB, one.flags) for one in phase.remedies]
         )
     if phase.step_seconds and phase.utilization:
         page.table(
-            ("of the phase, estimated", ""),
+            ("estimate", ""),
             [
-                ("ms of a step", 1e3 * phase.step_seconds),
-                ("tokens/s, with padding", round(phase.tokens_per_second or 0)),
-                ("of peak (MFU)", f"{phase.utilization:.1%}"),
+                ("ms per step", 1e3 * phase.step_seconds),
+                ("tokens/s, padding included", round(phase.tokens_per_second or 0)),
+                ("MFU", f"{phase.utilization:.1%}"),
                 ("hours", phase.hours or 0.0),
                 ("chip-hours", (phase.hours or 0.0) * report.of.chips),
             ],
@@ -53,16 +53,16 @@ def _add_summary(page: Page, phase: PhaseReport, report: Report) -> None:
 
 
 def add_analysis(page: Page, found: Analysis) -> None:
-    """The estimate, a bar for each part of the model, and what costs most."""
+    """Adds the time estimate by part of the model, and the most expensive lines and operations."""
     page.heading("Where the time goes")
     page.text(_summary(found))
     page.figure(
-        stacked_bars(milliseconds(found), xlabel="ms of a step, estimated"),
-        "A step on one device by part of the model",
+        stacked_bars(milliseconds(found), xlabel="estimated ms per step"),
+        "One step on one device, by part of the model",
     )
-    page.heading("The dearest source lines")
+    page.heading("Most expensive source lines")
     page.table(
-        ("source line", "pass", "Mcycles", "of all", "operations"),
+        ("source line", "pass", "Mcycles", "share", "runs"),
         [
             (
                 line.source.line,
@@ -71,10 +71,10 @@ def add_analysis(page: Page, found: Analysis) -> None:
                 f"{line.total / max(1, found.cycles):.1%}",
                 line.runs,
             )
-            for line in found.lines[:_DEAREST]
+            for line in found.lines[:_TOP]
         ],
     )
-    page.heading("The dearest operations")
+    page.heading("Most expensive operations")
     page.table(
         ("operation", "result", "source line", "pass", "Mcycles", "runs"),
         [
@@ -86,7 +86,7 @@ def add_analysis(page: Page, found: Analysis) -> None:
                 one.total / 1e6,
                 one.runs,
             )
-            for one in found.operations[:_DEAREST]
+            for one in found.operations[:_TOP]
         ],
     )
     _add_collectives(page, found)
@@ -94,7 +94,7 @@ def add_analysis(page: Page, found: Analysis) -> None:
 
 
 def milliseconds(found: Analysis) -> dict[str, dict[str, float]]:
-    """Parts of a step -> what they consist of -> ms; all together are the step."""
+    """Returns ms per step by part of the model and pass; they add up to the step."""
     cycle = 1e3 * found.compute_seconds / max(1, found.cycles)
     rows: dict[str, dict[str, float]] = {}
     for share in found.shares:
@@ -109,15 +109,16 @@ def milliseconds(found: Analysis) -> dict[str, dict[str, float]]:
 def _summary(found: Analysis) -> str:
     step = "unknown" if found.step_seconds is None else f"{1e3 * found.step_seconds:.2f} ms"
     waits = (
-        "the bandwidth between devices is not known"
+        "the bandwidth between devices is unknown"
         if found.exposed_seconds is None
         else f"{1e3 * found.exposed_seconds:.2f} ms waiting for collectives"
     )
     return (
-        f"One step: {step}, nothing of it measured. {1e3 * found.compute_seconds:.2f} ms are the "
-        f"{found.cycles / 1e6:,.1f} million cycles that the compiler estimates; at least "
-        f"{1e3 * found.unestimated_seconds:.2f} ms are what it gives no cycles for, and {waits}, "
-        "both at the full bandwidth of memory and links."
+        f"One step: {step}, estimated, not measured. The compiler estimates "
+        f"{found.cycles / 1e6:,.1f} million cycles, {1e3 * found.compute_seconds:.2f} ms. "
+        "Operations without a cycle estimate take at least "
+        f"{1e3 * found.unestimated_seconds:.2f} ms, and {waits}: lower bounds at the full "
+        "bandwidth of memory and links."
     )
 
 
@@ -126,11 +127,11 @@ def _add_collectives(page: Page, found: Analysis) -> None:
         return
     page.heading("Collectives")
     page.table(
-        ("kind", "over", "devices", "network", "beside computation", "runs", "MiB", "ms at least"),
+        ("kind", "mesh axes", "devices", "network", "overlapped", "runs", "MiB", "min. ms"),
         [
             (
                 one.kind,
-                ", ".join(one.axes) + (" (partly)" if one.partly else ""),
+                ", ".join(one.axes) + (" (partial)" if one.partly else ""),
                 one.devices,
                 one.network.upper(),
                 "yes" if one.beside else "no",
@@ -146,15 +147,15 @@ def _add_collectives(page: Page, found: Analysis) -> None:
 def _add_unestimated(page: Page, found: Analysis) -> None:
     if not found.unestimated:
         return
-    page.heading("What the compiler gives no cycles for")
+    page.heading("Operations without a cycle estimate")
     page.table(
-        ("kind", "runs", "MiB", "GFLOP", "ms at least"),
+        ("kind", "runs", "MiB", "GFLOP", "min. ms"),
         [
             (one.kind, one.runs, one.bytes / 2**20, one.flops / 1e9, 1e3 * one.seconds)
             for one in found.unestimated
         ],
     )
     page.text(
-        f"Besides, {found.copies.runs:,} copies move {found.copies.bytes / 2**20:,.0f} MiB between "
-        "HBM and the chip's memory while others compute."
+        f"In addition, {found.copies.runs:,} asynchronous copies move "
+        f"{found.copies.bytes / 2**20:,.0f} MiB between HBM and on-chip memory during computation."
     )

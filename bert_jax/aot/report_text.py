@@ -1,4 +1,4 @@
-"""What `bert-jax compile` prints."""
+"""The text that `bert-jax compile` prints."""
 
 from collections.abc import Iterator
 
@@ -8,8 +8,8 @@ from bert_jax.aot.report import PhaseReport, Report
 from bert_jax.launch.hardware.slices import Slice
 from bert_jax.runtime.console import table
 
-_LINES = 12  # of the source's dearest
-_SHOWN_SECONDS = 5e-6  # what rounds to less than a hundredth of a millisecond is not named
+_TOP_LINES = 12  # source lines listed
+_MIN_SECONDS = 5e-6  # kinds that round to 0.00 ms are not listed
 
 
 def render(report: Report) -> str:
@@ -24,7 +24,7 @@ def _lines(report: Report) -> Iterator[str]:
 
 
 def heading(report: Report) -> Iterator[str]:
-    """What was compiled for what."""
+    """Yields the config, the slice, the mesh and the compute settings."""
     of = report.of
     mesh = ", ".join(f"{axis} {size}" for axis, size in report.mesh.items() if size > 1)
     devices = f", {of.devices:,} devices" if of.devices != of.chips else ""
@@ -35,28 +35,28 @@ def heading(report: Report) -> Iterator[str]:
     compute = report.config.compute
     layers = report.config.model.num_hidden_layers
     at_once = min(compute.unroll_layers or layers, layers)
-    form = "all layers laid out" if at_once == layers else f"{_count(at_once, 'layer')} a turn"
+    loop = "all layers unrolled" if at_once == layers else f"scan over layers (unroll={at_once})"
     yield (
-        f"{compute.dtype}, attention {compute.attention}, {form}, remat {compute.remat}, optimizer "
-        f"{'split' if compute.shard_optimizer else 'whole'}"
+        f"{compute.dtype}, attention {compute.attention}, {loop}, remat {compute.remat}, optimizer "
+        f"{'sharded' if compute.shard_optimizer else 'replicated'}"
     )
     yield (
-        f"Compiled by libtpu {report.libtpu}; nothing ran. Memory is what the compiler allots. "
-        "Times are estimates: its cycles,\nand for what it gives none the least that bandwidth "
-        "and peak allow."
+        f"Compiled by libtpu {report.libtpu}; nothing ran. Memory is what the compiler allocates. "
+        "Times are estimates:\nthe compiler's cycles, and a roofline lower bound for operations "
+        "without a cycle estimate."
     )
 
 
 def title(phase: PhaseReport, report: Report) -> str:
-    """A phase in a line."""
+    """Returns one line that describes a phase."""
     of, shape = report.of, phase.phase
     several = len(report.config.phases) > 1
     which = f"Phase {phase.index + 1} of {len(report.config.phases)}: " if several else ""
     rows = shape.batch_size / shape.micro_batches / of.devices
-    parts = f" in {shape.micro_batches} parts" if shape.micro_batches > 1 else ""
+    parts = f" in {shape.micro_batches} micro-batches" if shape.micro_batches > 1 else ""
     return (
         f"{which}{shape.steps:,} steps of {shape.batch_size:,} rows of {shape.row_tokens} tokens"
-        f"{parts}, {rows:g} on a {_device(of)} at a time; compiled in {phase.compile_seconds:.0f} s"
+        f"{parts}, {rows:g} per {_device(of)} at a time; compiled in {phase.compile_seconds:.0f} s"
     )
 
 
@@ -68,67 +68,67 @@ def _phase(phase: PhaseReport, report: Report) -> Iterator[str]:
 
 
 def verdict(phase: PhaseReport, of: Slice) -> Iterator[str]:
-    """Whether it fits, and by how much not."""
+    """Yields whether a phase fits, and the excess if it does not."""
     taken = phase.memory
     limit = f" of {_gib(taken.limit)}" if taken.limit else ""
     fits = "fits" if taken.fits else "DOES NOT FIT"
-    yield f"Memory of a {_device(of)}: {_gib(taken.total)}{limit}, {fits}"
+    yield f"Memory per {_device(of)}: {_gib(taken.total)}{limit}, {fits}"
     if taken.limit and not taken.fits:
-        yield f"Too much by {_gib(taken.total - taken.limit)}."
+        yield f"Over the limit by {_gib(taken.total - taken.limit)}."
 
 
 def _memory(phase: PhaseReport, of: Slice) -> Iterator[str]:
     taken = phase.memory
-    says, *excess = verdict(phase, of)
-    yield says
+    summary, *excess = verdict(phase, of)
+    yield summary
     rows = [(_gib(n), kind) for kind, n in taken.kinds.items() if n or taken.fits]
     yield _indent(table(("", ""), rows).split("\n", 1)[1])
     if taken.fits or not taken.limit:
         return
     yield from excess
     if not phase.remedies:
-        yield "No change of micro_batches, remat or mesh helps: take more chips or fewer rows."
+        yield "No change of micro_batches, remat or mesh helps: use more chips or fewer rows."
     elif all(remedy.needed > taken.limit for remedy in phase.remedies):
-        (all_of_it,) = phase.remedies
+        (combined,) = phase.remedies
         yield (
-            f"By estimate even {all_of_it.flags} needs {_gib(all_of_it.needed)}: take more chips "
+            f"Even {combined.flags} needs {_gib(combined.needed)} by estimate: use more chips "
             "or a smaller batch."
         )
     else:
-        yield "What should make it fit (estimates, not compiled):"
+        yield "Changes that should make it fit (estimates, not compiled):"
         rows = [(_gib(remedy.needed), remedy.flags) for remedy in phase.remedies]
-        yield _indent(table(("needs", "with"), rows))
+        yield _indent(table(("needs", "flags"), rows))
 
 
 def _time(phase: PhaseReport, found: Analysis) -> Iterator[str]:
     seconds, tokens, share = phase.step_seconds, phase.tokens_per_second, phase.utilization
     if seconds is None or tokens is None or share is None:
-        yield "Step: not known, for the bandwidth between slices of this generation is not."
+        yield "Step: time unknown, because this generation's bandwidth between slices is unknown."
     else:
         yield (
-            f"Step: {_ms(seconds)}, {tokens:,.0f} tokens/s with padding, "
-            f"{share:.1%} of peak (MFU); all compiler-estimated"
+            f"Step: {_ms(seconds)}, {tokens:,.0f} tokens/s including padding, "
+            f"{share:.1%} MFU; all estimated by the compiler"
         )
-    rest = [one for one in found.unestimated if one.seconds > _SHOWN_SECONDS][:3]
+    rest = [one for one in found.unestimated if one.seconds > _MIN_SECONDS][:3]
     named = f" ({', '.join(f'{one.kind} {_ms(one.seconds)}' for one in rest)})" if rest else ""
     rows = [
-        (_ms(found.compute_seconds), f"computing: {found.cycles / 1e6:,.1f} million cycles"),
-        (_ms(found.unestimated_seconds), f"at least, where there are no cycles{named}"),
+        (_ms(found.compute_seconds), f"computation: {found.cycles / 1e6:,.1f} million cycles"),
+        (_ms(found.unestimated_seconds), f"at least, operations without a cycle estimate{named}"),
     ]
     if found.exposed_seconds is not None and found.collective_seconds is not None:
-        waiting = f"at least, waiting for collectives, which take {_ms(found.collective_seconds)}"
-        rows.append((_ms(found.exposed_seconds), f"{waiting} in all"))
+        waiting = f"at least, waiting for collectives ({_ms(found.collective_seconds)} in total)"
+        rows.append((_ms(found.exposed_seconds), waiting))
     yield _indent(table(("", ""), rows).split("\n", 1)[1])
     yield from ("", _where(found), "", _hottest(found))
     if found.collectives:
         yield from ("", _traffic(found))
-    unknown = [name for name, turns in found.trips.items() if turns is None]
+    unknown = [name for name, trips in found.trips.items() if trips is None]
     if unknown:
-        yield f"\nLoops whose turns are not known count once: {', '.join(unknown)}."
+        yield f"\nLoops with an unknown trip count are counted once: {', '.join(unknown)}."
 
 
 def _where(found: Analysis) -> str:
-    """Cycles by part of the model and direction."""
+    """Returns a table of cycles by part of the model and direction."""
     parts = list(dict.fromkeys(share.part for share in found.shares))
     ways = list(dict.fromkeys(share.direction for share in found.shares))
     cycles = {(share.part, share.direction): share.total for share in found.shares}
@@ -140,7 +140,7 @@ def _where(found: Analysis) -> str:
 
 
 def _hottest(found: Analysis) -> str:
-    """The source lines with most cycles."""
+    """Returns a table of the source lines with the most cycles."""
     rows = [
         (
             _share(line.total, found),
@@ -148,13 +148,13 @@ def _hottest(found: Analysis) -> str:
             f"{line.runs:,}",
             f"{line.source.line} {line.source.direction}",
         )
-        for line in found.lines[:_LINES]
+        for line in found.lines[:_TOP_LINES]
     ]
     return _indent(table(("of cycles", "cycles", "runs", "source line"), rows))
 
 
 def _traffic(found: Analysis) -> str:
-    """Collectives by kind and axes."""
+    """Returns a table of the collectives by kind and mesh axes."""
     rows = [
         (
             f"{one.bytes / 2**20:,.1f} MiB",
@@ -162,7 +162,7 @@ def _traffic(found: Analysis) -> str:
             f"{one.runs:,}",
             one.network.upper(),
             f"{one.kind} over {', '.join(one.axes) or 'some devices'}"
-            + (" beside computation" if one.beside else ""),
+            + (" overlapped with computation" if one.beside else ""),
         )
         for one in found.collectives
     ]
@@ -170,21 +170,21 @@ def _traffic(found: Analysis) -> str:
 
 
 def render_all(report: Report) -> Iterator[str]:
-    """Of all phases together."""
+    """Yields the time of all phases together."""
     what = "Whole run" if report.whole else "This phase"
     if not report.fits:
-        yield f"{what}: not estimated, for it does not fit."
+        yield f"{what}: not estimated, because it does not fit"
     elif report.hours is None or report.chip_hours is None:
-        yield f"{what}: time not known."
+        yield f"{what}: time unknown"
     else:
         yield (
             f"{what}: {report.hours:,.2f} hours, {report.chip_hours:,.0f} chip-hours; estimated, "
-            "without evaluations, checkpoints and starts"
+            "without evaluation, checkpoints and startup"
         )
 
 
 def _device(of: Slice) -> str:
-    return "chip" if of.devices == of.chips else "core (two a chip)"
+    return "chip" if of.devices == of.chips else "core (two per chip)"
 
 
 def _count(n: int, what: str) -> str:
@@ -192,7 +192,7 @@ def _count(n: int, what: str) -> str:
 
 
 def _gib(amount: int) -> str:
-    """In GiB; what is little in MiB or KiB."""
+    """Formats bytes in GiB, small amounts in MiB or KiB."""
     for size, unit in ((GIB, "GiB"), (2**20, "MiB")):
         if amount >= 0.1 * size:
             return f"{amount / size:,.{2 if size == GIB else 1}f} {unit}"
@@ -204,7 +204,7 @@ def _ms(seconds: float) -> str:
 
 
 def _share(cycles: int, found: Analysis) -> str:
-    """Nothing where there is nothing."""
+    """Formats a share of all cycles, "" for 0."""
     return f"{cycles / max(found.cycles, 1):.1%}" if cycles else ""
 
 

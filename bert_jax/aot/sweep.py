@@ -1,8 +1,9 @@
-"""Which of the equal ways to run a config is the fastest that fits, by the compiler's estimate.
+"""Searches for the fastest equivalent settings of a config that fit, by the compiler's estimate.
 
-One knob is turned at a time, the others left where they were best so far, until a whole round finds
-nothing better: some twenty compilations instead of hundreds. Two knobs that help only together can
-be missed. Smaller parts of a batch are tried until they are slower.
+The search is a coordinate descent: it varies one knob at a time, with the others at their best
+values so far, until a full round finds nothing better. That takes some twenty compilations instead
+of hundreds, but can miss two knobs that only help together. Smaller micro-batches are tried until
+they are slower.
 """
 
 import dataclasses
@@ -31,11 +32,11 @@ _MOST_UNROLLED = 6  # layers: more take long to compile
 
 @dataclasses.dataclass(frozen=True)
 class Compiler:
-    """What a search asks; each function raises UserError where the config does not go.
+    """The functions that a search calls; each raises UserError if the config cannot run.
 
-    measure: of a config and the number of a phase, what compiling its step gives.
-    needed: of a config, a phase's number, what its step takes and a change: bytes of a device with
-        the change, an estimate; None where it is not known.
+    measure: (config, phase index) -> the report of compiling its step.
+    needed: (config, phase index, memory of its step, change) -> estimated bytes per device with the
+        change; None if unknown.
     """
 
     measure: Callable[[Config, int], PhaseReport]
@@ -43,10 +44,10 @@ class Compiler:
 
 
 def compiler(of: Slice) -> Compiler:
-    """libtpu, for slices.
+    """Returns the functions of a search that compile with libtpu for a slice.
 
     Raises:
-        UserError: libtpu does not know them.
+        UserError: libtpu does not know the slice.
     """
     devices = topology.devices(of)
 
@@ -54,9 +55,9 @@ def compiler(of: Slice) -> Compiler:
         return make_mesh(config.mesh, devices)
 
     def measure(config: Config, index: int) -> PhaseReport:
-        laid, phase = mesh(config), config.phases[index]
-        global_batch.check_divides(laid, phase.batch_size, phase.micro_batches)
-        return phase_report(config, index, of, laid)
+        placed, phase = mesh(config), config.phases[index]
+        global_batch.check_divides(placed, phase.batch_size, phase.micro_batches)
+        return phase_report(config, index, of, placed)
 
     def needed(config: Config, index: int, memory: Memory, change: Change) -> int | None:
         return bytes_with(config, index, mesh(config), memory, change)
@@ -66,10 +67,10 @@ def compiler(of: Slice) -> Compiler:
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """One way to run the config.
+    """One candidate.
 
-    changes: of the config, by key. phases: what was compiled, up to the first that does not fit.
-    refusal: why it is none to choose, None where it is one.
+    changes: config overrides by key. phases: reports of the compiled phases, up to the first that
+    does not fit. refusal: why the candidate is ruled out, None if it is valid.
     """
 
     changes: Change
@@ -78,30 +79,30 @@ class Trial:
 
     @property
     def seconds(self) -> float | None:
-        """Of all steps of the phases; estimated by the compiler."""
+        """Estimated time of all steps of the phases; None if ruled out or unknown."""
         each = [p.step_seconds and p.phase.steps * p.step_seconds for p in self.phases]
         return None if self.refusal or not all(each) else sum(one for one in each if one)
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Of all devices over the phases, padding included."""
+        """Throughput of all devices over the phases, padding included."""
         tokens = sum(p.phase.steps * p.phase.batch_size * p.phase.row_tokens for p in self.phases)
         return tokens / self.seconds if self.seconds else None
 
     @property
     def needed(self) -> int:
-        """Most bytes of a device in any phase; 0 where nothing was compiled."""
+        """Most bytes per device in any phase; 0 if nothing was compiled."""
         return max((phase.memory.total for phase in self.phases), default=0)
 
     @property
     def flags(self) -> str:
-        """What to add to the command line."""
+        """The command-line flags that apply the changes."""
         return flags(self.changes)
 
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """tried: in the order of the search. left: what the time was over for."""
+    """tried: in the order of the search. left: candidates not tried within the time limit."""
 
     tried: tuple[Trial, ...]
     left: tuple[Change, ...]
@@ -109,7 +110,7 @@ class Sweep:
 
     @property
     def ranked(self) -> tuple[Trial, ...]:
-        """Those that fit, the fastest first."""
+        """The candidates that fit, the fastest first."""
         fitting = (one for one in self.tried if one.tokens_per_second)
         return tuple(sorted(fitting, key=lambda one: -(one.tokens_per_second or 0)))
 
@@ -129,28 +130,28 @@ def flags(changes: Change) -> str:
 def knobs(
     config: Config, phases: Sequence[int], devices: int, also: Mapping[str, Sequence[Any]]
 ) -> Iterator[list[Change]]:
-    """The values to try, by knob; the config's own among them does no harm.
+    """Yields the changes to try, by knob; the config's own values may be among them.
 
     Args:
-        phases: numbers of those that count. devices: of all slices.
-        also: more values of keys of the config, by key.
+        phases: indices of the phases to optimize. devices: number of devices of all slices.
+        also: additional values to try, by config key.
     """
     model, mesh = config.model, config.mesh
-    whole = max(1, mesh.slice) * max(1, mesh.tensor)  # what else of the devices is split
+    other_axes = max(1, mesh.slice) * max(1, mesh.tensor)  # not available to fsdp
     for index in phases:
         rows = config.phases[index].batch_size // max(1, devices // max(1, mesh.tensor))
         parts = [2**k for k in range(rows.bit_length()) if rows % 2**k == 0]
         yield [{f"phases[{index}].micro_batches": n} for n in parts]
     rest = {} if -1 in (mesh.data, mesh.slice, mesh.tensor) else {"mesh.data": -1}
-    sizes = [2**k for k in range(_MOST_FSDP.bit_length()) if devices // whole % 2**k == 0]
+    sizes = [2**k for k in range(_MOST_FSDP.bit_length()) if devices // other_axes % 2**k == 0]
     yield [{"mesh.fsdp": n, **rest} for n in sizes if n != mesh.fsdp]
     policies = ("none", "dots_with_no_batch_dims_saveable", "full")
     yield [{"compute.remat": policy} for policy in policies]
     if model.attention_probs_dropout_prob == 0:
-        yield [{"compute.attention": form} for form in ("auto", "xla")]
+        yield [{"compute.attention": name} for name in ("auto", "xla")]
     layers = model.num_hidden_layers
-    turns = [n for n in range(1, _MOST_UNROLLED + 1) if layers % n == 0 and n < layers]
-    yield [{"compute.unroll_layers": n} for n in turns]
+    unrolled = [n for n in range(1, _MOST_UNROLLED + 1) if layers % n == 0 and n < layers]
+    yield [{"compute.unroll_layers": n} for n in unrolled]
     for key, values in also.items():
         yield [{key: value} for value in values]
 
@@ -166,26 +167,27 @@ def search(
     working: Callable[[str], AbstractContextManager[None]],
     now: Callable[[], float] = time.monotonic,
 ) -> Sweep:
-    """Compiles one after the other until nothing is better, or the time is over.
+    """Compiles candidates one after the other until none is better or the time limit is reached.
 
     Args:
-        phases: numbers of those that count, from 0.
-        seconds: after which none is begun any more.
-        working: is told what is being compiled, which of how many at most, and how long it takes.
+        phases: indices of the phases to optimize, from 0.
+        seconds: time limit; no compilation starts after it.
+        working: context manager around each compilation; takes its description with progress and
+            remaining time.
 
     Raises:
-        UserError: the config as it is does not go on the devices, or its time cannot be estimated.
+        UserError: the unchanged config cannot run on the devices, or its time cannot be estimated.
     """
     return _Search(config, phases, devices, compiler, also, seconds, working, now).run()
 
 
 def _parts(config: Config) -> int:
-    """Of a step, in all phases."""
+    """Returns the number of micro-batches, summed over the phases."""
     return sum(phase.micro_batches for phase in config.phases)
 
 
 class _Search:
-    """`search` under way."""
+    """The state of a running `search`."""
 
     def __init__(
         self,
@@ -203,7 +205,7 @@ class _Search:
         self._seconds, self._working = seconds, working
         self._now, self._began = now, now()
         self._tried: dict[Config, Trial] = {}
-        self._refused: dict[str, Trial] = {}  # what is no config, by its flags
+        self._refused: dict[str, Trial] = {}  # invalid configs, by their flags
         self._left: dict[Config, Change] = {}
         self._compiled = 0
         self._of_phase: dict[tuple[Config, int], PhaseReport] = {}
@@ -214,18 +216,18 @@ class _Search:
             raise UserError(first.refusal or "")
         if not first.refusal and first.seconds is None:
             raise UserError(
-                "--sweep: how fast the network between slices of this generation is is not known, "
-                "so there are no times to compare"
+                "--sweep: this generation's network bandwidth between slices is unknown, so there "
+                "are no times to compare; choose a single slice"
             )
         config, best = self._config, first
         if first.refusal:
             advice = [remedy.changes for remedy in first.phases[-1].remedies]
-            config, best = self._turn(config, best, advice, 0)
+            config, best = self._vary(config, best, advice, 0)
         while True:
             start = best
             ahead = list(knobs(config, self._phases, self._devices, self._also))
             for i, knob in enumerate(ahead):
-                config, best = self._turn(config, best, knob, sum(map(len, ahead[i + 1 :])))
+                config, best = self._vary(config, best, knob, sum(map(len, ahead[i + 1 :])))
             if best is start or self._left:
                 break
         tried = (*self._tried.values(), *self._refused.values())
@@ -235,13 +237,13 @@ class _Search:
         for knob in knobs(config, self._phases, self._devices, self._also):
             yield from knob
 
-    def _turn(
+    def _vary(
         self, config: Config, best: Trial, knob: Sequence[Change], later: int
     ) -> tuple[Config, Trial]:
-        """The best of a knob's values, and of the one that it has.
+        """Returns the best of a knob's values, its current value included.
 
         Args:
-            later: how many more may be compiled after this knob.
+            later: number of candidates left after this knob.
         """
         found, result = config, best
         for i, change in enumerate(knob):
@@ -257,13 +259,13 @@ class _Search:
             if one.tokens_per_second > (result.tokens_per_second or 0):
                 found, result = other, one
             elif _parts(other) > _parts(config):
-                break  # in still smaller parts it is slower still
+                break  # even smaller micro-batches are slower still
         return found, result
 
     def _try(
         self, other: Config, config: Config, best: Trial, change: Change, ahead: int
     ) -> Trial | None:
-        """What comes of a config, unless the time is over; it is the best so far with a change."""
+        """Returns the trial of the best config so far with a change; None after the time limit."""
         if other in self._tried:
             return self._tried[other]
         changes = self._changes(other)
@@ -273,8 +275,8 @@ class _Search:
         for phase in best.phases:
             total = self._estimated(config, phase, change)
             if total is not None and phase.memory.limit and total > phase.memory.limit:
-                says = f"not compiled: {total / GIB:,.2f} GiB of {phase.memory.limit / GIB:,.2f}"
-                self._tried[other] = Trial(changes, refusal=f"{says} by estimate")
+                reason = f"not compiled: {total / GIB:,.2f} GiB of {phase.memory.limit / GIB:,.2f}"
+                self._tried[other] = Trial(changes, refusal=f"{reason} by estimate")
                 return self._tried[other]
         return self._compile(other, changes, ahead)
 
@@ -284,7 +286,7 @@ class _Search:
     def _compile(self, config: Config, changes: Change, ahead: int) -> Trial:
         reports: list[PhaseReport] = []
         refusal = None
-        what = flags(changes) or "the config as it is"
+        what = flags(changes) or "the unchanged config"
         self._compiled += 1
         with self._working(f"{self._progress(ahead)}: {what}"):
             for index in self._phases:
@@ -302,14 +304,14 @@ class _Search:
         return self._tried[config]
 
     def _measure(self, config: Config, index: int) -> PhaseReport:
-        """Each phase's step once, however the other phases are."""
+        """Compiles a phase's step, once for all configs that differ only in other phases."""
         alone = dataclasses.replace(config, phases=(config.phases[index],))
         if (alone, index) not in self._of_phase:
             self._of_phase[alone, index] = self._compiler.measure(config, index)
         return self._of_phase[alone, index]
 
     def _progress(self, ahead: int) -> str:
-        """Which of how many at most, and how long."""
+        """Returns the count of compilations and the time, elapsed and left."""
         done = self._compiled - 1
         most = done + max(1, ahead)
         left = self._seconds - self._spent

@@ -1,4 +1,4 @@
-"""What `bert-jax compile --sweep` prints."""
+"""The text and JSON that `bert-jax compile --sweep` prints."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +9,7 @@ from bert_jax.aot.sweep import Sweep, Trial, flags
 from bert_jax.launch.hardware.slices import Slice
 from bert_jax.runtime.console import clock, table
 
-_AS_IT_IS = "(as it is)"
+_UNCHANGED = "(unchanged)"
 
 
 def render(sweep: Sweep, name: str, of: Slice) -> str:
@@ -18,19 +18,19 @@ def render(sweep: Sweep, name: str, of: Slice) -> str:
 
 def _lines(sweep: Sweep, name: str, of: Slice) -> Iterator[str]:
     yield (
-        f"{name} on {of.name}: {len(sweep.tried)} ways in {clock(sweep.seconds)}, compiled by "
-        f"libtpu {topology.version()}; nothing ran. Times are\nestimates, and so is their order; "
-        "memory is what the compiler allots. Tokens count padding."
+        f"{name} on {of.name}: {len(sweep.tried)} candidates in {clock(sweep.seconds)}, compiled "
+        f"by libtpu {topology.version()}; nothing ran. Times\nand their order are estimates; "
+        "memory is what the compiler allocates. Tokens include padding."
     )
     if sweep.ranked:
-        header = ("tokens/s", "hours", "GiB", "compiled", "with")
+        header = ("tokens/s", "hours", "GiB", "compile", "flags")
         yield from ("", table(header, [_row(one) for one in sweep.ranked]))
     if sweep.refused:
-        rows = [(one.flags or _AS_IT_IS, one.refusal or "") for one in sweep.refused]
-        yield "\nNone to choose:"
-        yield from (f"  {said}: {why}" for said, why in rows)
+        rows = [(one.flags or _UNCHANGED, one.refusal or "") for one in sweep.refused]
+        yield "\nRuled out:"
+        yield from (f"  {candidate}: {reason}" for candidate, reason in rows)
     if sweep.left:
-        yield f"\nNot tried, for the time was over ({len(sweep.left)}; --sweep_minutes):"
+        yield f"\nNot tried within --sweep_minutes ({len(sweep.left)}):"
         yield from (f"  {flags(changes)}" for changes in sweep.left)
     yield f"\n{_verdict(sweep)}"
 
@@ -41,20 +41,20 @@ def _row(one: Trial) -> tuple[str, ...]:
         f"{(one.seconds or 0) / 3600:,.2f}",
         f"{one.needed / GIB:,.2f}",
         f"{sum(phase.compile_seconds for phase in one.phases):,.0f} s",
-        one.flags or _AS_IT_IS,
+        one.flags or _UNCHANGED,
     )
 
 
 def _verdict(sweep: Sweep) -> str:
     if sweep.best is None:
-        return "Nothing of it fits: take more chips or fewer rows."
+        return "No candidate fits: use more chips or fewer rows."
     if not sweep.best.changes:
-        return "The config is best as it is."
+        return "No candidate is faster than the unchanged config."
     return f"The fastest that fits, by estimate:\n  {sweep.best.flags}"
 
 
 def as_dict(sweep: Sweep, name: str, of: Slice) -> dict[str, Any]:
-    """Plain values, as JSON takes them; the fastest first. Bytes are of a device."""
+    """Returns the sweep as JSON-serializable values, fastest first; bytes are per device."""
     others = [one for one in sweep.tried if one not in sweep.ranked]
     return {
         "config": name,

@@ -1,4 +1,4 @@
-"""A slice's devices, as libtpu describes them on a machine that has none of them."""
+"""Describes the devices of a TPU slice with libtpu, on a machine without TPUs."""
 
 import importlib.metadata
 import importlib.util
@@ -14,14 +14,14 @@ from bert_jax.launch.hardware.slices import Slice
 if TYPE_CHECKING:
     import jax
 
-COPY = "BERT_JAX_LIBTPU"  # a file libtpu.so that is not among the installed packages
+COPY = "BERT_JAX_LIBTPU"  # path of a libtpu.so outside the installed packages
 
 _ENVIRONMENT = {
-    "JAX_PLATFORMS": "cpu",  # no accelerator of this machine is taken, or waited for
-    "JAX_ENABLE_COMPILATION_CACHE": "false",  # it cannot read what was compiled for no device
-    "TPU_SKIP_MDS_QUERY": "1",  # nor a metadata server asked, which would be waited for too
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # no device is held: others on this machine may hold theirs
-    # What libtpu would find out from that server, and complain of not finding. Any slice will do.
+    "JAX_PLATFORMS": "cpu",  # do not acquire, or wait for, an accelerator of this machine
+    "JAX_ENABLE_COMPILATION_CACHE": "false",  # the cache cannot load programs without a device
+    "TPU_SKIP_MDS_QUERY": "1",  # do not query a metadata server: it would block as well
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # takes no device, so other processes may use theirs
+    # Values from that server, without which libtpu warns. Any slice works.
     "TPU_ACCELERATOR_TYPE": "v5litepod-16",
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_WORKER_ID": "0",
@@ -30,13 +30,13 @@ _ENVIRONMENT = {
 
 
 def prepare() -> None:
-    """Lets this process compile for slices, and use no device but the CPU.
+    """Configures this process to compile for TPU slices and to use only the CPU.
 
-    To be called before JAX starts its devices, and best before it is imported: it reads some of the
-    environment only then.
+    Call it before JAX initializes its backends, and preferably before importing JAX, which reads
+    some environment variables only on import.
 
     Raises:
-        UserError: libtpu is not there.
+        UserError: libtpu is not found.
     """
     os.environ |= _ENVIRONMENT | {"TPU_LIBRARY_PATH": str(library())}
     if "jax" in sys.modules:
@@ -47,34 +47,34 @@ def prepare() -> None:
 
 
 def library() -> Path:
-    """The file of libtpu: the copy that BERT_JAX_LIBTPU names, or the installed package's.
+    """Returns the path of libtpu.so: from BERT_JAX_LIBTPU, or of the installed package.
 
     Raises:
-        UserError: there is neither.
+        UserError: neither exists.
     """
     if copy := os.environ.get(COPY):
         if not Path(copy).is_file():
-            raise UserError(f"{COPY}={copy}: there is no such file; name the libtpu.so itself")
+            raise UserError(f"{COPY}={copy}: no such file; give the path of libtpu.so itself")
         return Path(copy)
     package = importlib.util.find_spec("libtpu")
     if package is None or not package.submodule_search_locations:
         raise UserError(
-            "the TPU compiler, libtpu, is not installed: pip install 'bert-jax[tpu]'; or, so that "
-            "JAX does not look for a TPU on every start, pip install --no-deps --target=DIR "
-            f"'libtpu==0.0.42.*' and {COPY}=DIR/libtpu/libtpu.so"
+            "the TPU compiler, libtpu, is not installed: pip install 'bert-jax[tpu]'; or, to keep "
+            "JAX from searching for a TPU at every start, pip install --no-deps --target=DIR "
+            f"'libtpu==0.0.42.*' and set {COPY}=DIR/libtpu/libtpu.so"
         )
     return Path(package.submodule_search_locations[0]) / "libtpu.so"
 
 
 def version() -> str:
-    """Which libtpu it is, such as 0.0.42.1; "unknown" for a file without its package."""
+    """Returns the version of libtpu, such as 0.0.42.1; "unknown" for a file without a package."""
     folder = str(library().parent.parent)
     found = importlib.metadata.distributions(name="libtpu", path=[folder])
     return next((package.version for package in found), "unknown")
 
 
 def devices(of: Slice) -> Sequence["jax.Device"]:
-    """All JAX devices of slices; none of them can hold an array.
+    """Returns the JAX devices of a slice; they are descriptions that cannot hold arrays.
 
     Raises:
         UserError: libtpu does not know this slice.
@@ -90,12 +90,12 @@ def devices(of: Slice) -> Sequence["jax.Device"]:
             wrap=of.wrap,
             num_slices=of.count,
         )
-    except Exception as error:  # whatever a library that is another than ours may raise
+    except Exception as error:  # libtpu may raise any type
         reason = " ".join(str(error).split())
-        raise UserError(f"libtpu {version()} does not describe {of.name}: {reason}") from error
+        raise UserError(f"libtpu {version()} cannot describe {of.name}: {reason}") from error
     found = described.devices
     if len(found) != of.devices:
         raise UserError(
-            f"libtpu {version()} sees {len(found)} devices in {of.name}, which has {of.devices}"
+            f"libtpu {version()} reports {len(found)} devices in {of.name}, expected {of.devices}"
         )
     return found

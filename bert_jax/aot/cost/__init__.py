@@ -1,1 +1,1 @@
-"""What a compiled step costs: cycles, memory, communication."""
+"""Cost of a compiled step: cycles, memory, communication."""

@@ -1,9 +1,10 @@
-"""What a compiled training step does and how long that takes, read from its optimized HLO text.
+"""Estimates the time of a compiled training step, and its parts, from its optimized HLO text.
 
     analysis = analyse(compiled.as_text(), mesh_shape=mesh.shape, accelerator=…)
 
-Cycles are the compiler's: a cost model of the hardware, made to choose between fusions. What it
-leaves out is added by roofline (roofline.py, collectives.py) and kept apart. Nothing here measures.
+Cycles come from the compiler's cost model of the hardware, which it uses to choose between fusions.
+Operations that the model leaves out get roofline estimates (roofline.py, collectives.py), which are
+reported separately. Nothing here is measured.
 """
 
 import dataclasses
@@ -22,17 +23,18 @@ from bert_jax.launch.hardware.accelerators import Accelerator
 
 @dataclasses.dataclass(frozen=True)
 class Analysis:
-    """One call of a program, on one device.
+    """One execution of a program on one device.
 
-    cycles: that the compiler estimates, loops as often as they turn.
-    compute_seconds: those at the accelerator's clock.
-    unestimated_seconds: of what has no cycles, by roofline.
-    collective_seconds: of all collectives, one after the other, by roofline.
-    exposed_seconds: what of those the rest does not hide, in the order of the schedule.
-    shares, lines, operations: where the cycles are; lines and operations the dearest only.
-    trips: turns of each loop by its name, None where they could not be read (counted once).
+    cycles: the compiler's estimate, loop bodies multiplied by their trip counts.
+    compute_seconds: the cycles at the accelerator's clock rate.
+    unestimated_seconds: roofline time of operations without a cycle estimate.
+    collective_seconds: roofline time of all collectives, one after the other.
+    exposed_seconds: the part of it that computation does not overlap, in schedule order.
+    shares, lines, operations: cycles by part of the model, by source line and by operation; only
+        the most expensive lines and operations.
+    trips: trip count of each loop by name, None if unknown (counted once).
 
-    Seconds of collectives are None where the accelerator's bandwidth is not known.
+    Seconds of collectives are None if the accelerator's bandwidth is unknown.
     """
 
     cycles: int
@@ -50,33 +52,31 @@ class Analysis:
 
     @property
     def step_seconds(self) -> float | None:
-        """Compute, what is not estimated, and the collectives that nothing hides."""
+        """Compute, operations without a cycle estimate, and exposed collectives."""
         if self.exposed_seconds is None:
             return None
         return self.compute_seconds + self.unestimated_seconds + self.exposed_seconds
 
     def part_cycles(self, part: Part) -> int:
-        """In every direction."""
+        """Returns the cycles of a part of the model, in all directions."""
         return sum(share.total for share in self.shares if share.part == part)
 
 
 def analyse(
     text: str, *, mesh_shape: Mapping[str, int], accelerator: Accelerator, top: int = 25
 ) -> Analysis:
-    """Reads a program that was compiled for a TPU.
+    """Analyses a program compiled for a TPU.
 
     Args:
         text: `jax.stages.Compiled.as_text()`.
-        mesh_shape: sizes of the mesh's axes, in the mesh's order.
-        top: how many lines and operations to name.
+        mesh_shape: axis sizes, in the mesh's order.
+        top: number of lines and operations to return.
 
     Raises:
-        UserError: the accelerator is no TPU, or the text is no compiled program.
+        UserError: the accelerator is not a TPU, or the text is not a compiled program.
     """
     if not accelerator.clock or not accelerator.memory_bandwidth:
-        raise UserError(
-            f"{accelerator.device_kinds[0]}: cycles are estimated by the TPU compiler only"
-        )
+        raise UserError(f"{accelerator.device_kinds[0]}: only the TPU compiler estimates cycles")
     module = parser.parse(text)
     runs = loops.executions(module)
     joined = collectives.find(module, runs, mesh_shape, accelerator)
@@ -106,5 +106,5 @@ def analyse(
 
 
 def as_dict(analysis: Analysis) -> dict[str, Any]:
-    """Plain values, as JSON takes them."""
+    """Returns the analysis as JSON-serializable values."""
     return {**dataclasses.asdict(analysis), "step_seconds": analysis.step_seconds}

@@ -1,11 +1,11 @@
-"""The collectives of a compiled program: what they move, over which axes, and how long at best.
+"""The collectives of a compiled program: bytes, mesh axes, and a lower bound of their time.
 
-Seconds are a lower bound: the bytes that a ring algorithm makes each device send, over all links of
-the chip to its neighbours at once (ICI), or over its share of the data center's network (DCN) where
-they go between slices. Latency is not in it.
+Seconds are a lower bound: the bytes that each device sends in a ring algorithm, over all links of
+the chip to its neighbours at once (ICI), or over its share of the data center network (DCN) between
+slices. Latency is not included.
 
     all-reduce                    2 (n - 1) / n of the array
-    all-gather, reduce-scatter      (n - 1) / n of the whole array
+    all-gather, reduce-scatter      (n - 1) / n of the full array
     all-to-all                      (n - 1) / n of the array
     collective-permute              the array
 
@@ -39,16 +39,16 @@ _RENDEZVOUS = re.compile(r'_xla_host_transfer_rendezvous="([^"]*)"')
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """One collective in a place.
+    """One collective in one place.
 
-    start, done: names of the instructions between which others compute; done is None where the
-        device waits. computation: that both stand in.
-    times: how often it runs in a step.
-    bytes: of the array on a device, whole (before a scatter, after a gather), of one run.
-    sent: bytes that a device sends in one run.
-    devices: of a group.
-    axes: of the mesh. partly: a group is only some of the devices along them.
-    seconds: of one run, None where the accelerator's bandwidth is not known.
+    start, done: names of the instructions that start it and wait for it; done is None for a
+        synchronous collective. computation: the computation that contains both.
+    times: number of executions per step.
+    bytes: of the full array on a device (before a scatter, after a gather), per execution.
+    sent: bytes that a device sends per execution.
+    devices: number of devices in a group.
+    axes: mesh axes. partly: a group holds only some of the devices along them.
+    seconds: per execution, None if the accelerator's bandwidth is unknown.
     """
 
     kind: str
@@ -68,9 +68,9 @@ class Collective:
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """Collectives of one kind over the same axes, all runs of a step together, for a device.
+    """Collectives of one kind over the same axes: totals of a step, per device.
 
-    beside: whether others compute in the meantime. The rest as in `Collective`.
+    beside: whether they overlap with computation. Other fields as in `Collective`.
     """
 
     kind: str
@@ -86,7 +86,7 @@ class Traffic:
 
 
 def traffic(every: Sequence[Collective]) -> tuple[Traffic, ...]:
-    """Those that send most first."""
+    """Returns totals by kind and axes, most bytes sent first."""
     alike: dict[tuple, list[Collective]] = collections.defaultdict(list)
     for one in every:
         key = (one.kind, one.axes, one.devices, one.partly, one.network, one.done is not None)
@@ -112,7 +112,7 @@ def _traffic(ones: Sequence[Collective]) -> Traffic:
 
 
 def total_seconds(every: Sequence[Collective]) -> float | None:
-    """Of a step, one after the other; None where a bandwidth is not known."""
+    """Returns seconds per step, one after the other; None if a bandwidth is unknown."""
     if any(one.seconds is None for one in every):
         return None
     return sum(one.times * (one.seconds or 0.0) for one in every)
@@ -121,10 +121,10 @@ def total_seconds(every: Sequence[Collective]) -> float | None:
 def find(
     module: Module, runs: Executions, mesh: Mapping[str, int], accelerator: Accelerator
 ) -> tuple[Collective, ...]:
-    """All of them, each once: a start and its done are one, and so are the fusions of a chain.
+    """Returns all collectives; a start and its done count as one, as do the fusions of a chain.
 
     Args:
-        mesh: sizes of the axes, in the order of the mesh.
+        mesh: axis sizes, in the mesh's order.
     """
     found = []
     for place in runs.places:
@@ -136,7 +136,7 @@ def find(
 
 @dataclasses.dataclass(frozen=True)
 class _Raw:
-    """inner: the collective itself and the computation around it, which may be fused."""
+    """inner, around: the collective and its computation, which may be a fusion's."""
 
     kind: str
     start: Instruction
@@ -171,9 +171,9 @@ def _of_place(module: Module, place: Place) -> Iterator[_Raw]:
 
 
 def _of_chain(chain: list[tuple[Instruction, Instruction, Computation]]) -> Iterator[_Raw]:
-    """Fusions with a collective on the same channel.
+    """Yields the collectives of fusions on the same channel.
 
-    Where one of them starts it, the others go on with it beside what they compute, and one ends it.
+    If one fusion starts the collective, the others advance it while they compute, and one ends it.
     """
     targets = [{one.target for one in around.instructions} for _, _, around in chain]
     started = next((i for i, t in enumerate(targets) if "AsyncCollectiveStart" in t), None)
@@ -188,7 +188,7 @@ def _of_chain(chain: list[tuple[Instruction, Instruction, Computation]]) -> Iter
 
 
 def _kind(inner: Instruction, around: Computation) -> str:
-    """An all-reduce of which every device keeps a part is a reduce-scatter."""
+    """Returns the kind; an all-reduce followed by a slice per device is a reduce-scatter."""
     if inner.opcode == "all-reduce":
         for one in around.instructions:
             if one.opcode == "dynamic-slice" and _leads_to(around, one, inner.name):
@@ -197,7 +197,7 @@ def _kind(inner: Instruction, around: Computation) -> str:
 
 
 def _leads_to(computation: Computation, instruction: Instruction, name: str) -> bool:
-    """Whether its first operand is that one, perhaps through an element of a tuple."""
+    """Whether its chain of first operands leads to the named instruction."""
     value: Instruction | None = instruction
     while value is not None and value.name != name:
         value = next(iter(computation.operands(value)), None)
@@ -214,7 +214,7 @@ def _inside(module: Module, fusion: Instruction) -> Iterator[tuple[Instruction, 
 
 
 def _done(computation: Computation, start: Instruction) -> Instruction | None:
-    """The instruction that waits for what another has started."""
+    """Returns the instruction that waits for an asynchronous start."""
     names = {start.name}
     for one in computation.instructions:
         if names.intersection(one.operands):
@@ -226,7 +226,7 @@ def _done(computation: Computation, start: Instruction) -> Instruction | None:
 
 
 def _received(computation: Computation, send: Instruction) -> Instruction | None:
-    """Where the answer to what went to other slices is waited for."""
+    """Returns the instruction that waits for the reply to a send between slices."""
     meeting = _RENDEZVOUS.search(send.rest)
     for one in computation.instructions:
         if one.opcode == "recv" and meeting and meeting[0] in one.rest:
@@ -280,7 +280,7 @@ def _sent(kind: str, size: int, n: int) -> float:
 
 
 def _seconds(sent: float, network: Network, accelerator: Accelerator) -> float | None:
-    # Links count both directions.
+    # The given bandwidth counts both directions of a link.
     links = accelerator.ici_bandwidth and accelerator.ici_bandwidth / 2
     bandwidth = links if network == "ici" else accelerator.dcn_bandwidth
     return sent / bandwidth if bandwidth else None

@@ -1,4 +1,4 @@
-"""The cycles that the compiler estimates, by instruction, source line and part of the model."""
+"""Compiler-estimated cycles by instruction, source line and part of the model."""
 
 import collections
 import dataclasses
@@ -12,9 +12,9 @@ from bert_jax.aot.hlo.sources import Direction, Part, Source
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """An instruction with cycles.
+    """An instruction with a cycle estimate.
 
-    result: its largest array. cycles: of one run. runs: in a step.
+    result: its largest array. cycles: per execution. runs: executions per step.
     """
 
     computation: str
@@ -33,7 +33,7 @@ class Operation:
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """All operations of a source line in one direction; total: their cycles in a step."""
+    """All operations of a source line in one direction; total: cycles per step."""
 
     source: Source
     total: int
@@ -42,7 +42,7 @@ class Line:
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """Cycles in a step of a part of the model in one direction."""
+    """Cycles per step of a part of the model in one direction."""
 
     part: Part
     direction: Direction
@@ -50,7 +50,7 @@ class Share:
 
 
 def operations(module: Module, runs: Executions) -> tuple[Operation, ...]:
-    """All instructions with cycles, the dearest first."""
+    """Returns all instructions with a cycle estimate, most expensive first."""
     times: collections.Counter[tuple[str, str]] = collections.Counter()
     for instruction, place in runs.instructions():
         if instruction.cycles is not None:
@@ -79,7 +79,7 @@ def _largest(instruction: Instruction) -> str:
 
 
 def lines(every: Sequence[Operation]) -> tuple[Line, ...]:
-    """By source line and direction, the dearest first."""
+    """Returns cycles by source line and direction, most expensive first."""
     total: collections.Counter[Source] = collections.Counter()
     runs: collections.Counter[Source] = collections.Counter()
     for one in every:
@@ -89,7 +89,7 @@ def lines(every: Sequence[Operation]) -> tuple[Line, ...]:
 
 
 def shares(every: Sequence[Operation]) -> tuple[Share, ...]:
-    """By part of the model and direction, in the order of a step."""
+    """Returns cycles by part of the model and direction, in the order of a step."""
     total: collections.Counter[tuple[Part, Direction]] = collections.Counter()
     for one in every:
         total[one.source.part, one.source.direction] += one.total

@@ -1,4 +1,4 @@
-"""What one device holds while a step runs, and whether it fits."""
+"""Memory of one device while a step runs, and whether it fits."""
 
 import dataclasses
 import math
@@ -14,7 +14,7 @@ GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class ResidentBytes:
-    """Bytes of a device's shards of what goes into a step, without padding."""
+    """Bytes of one device's shards of a step's inputs, without padding."""
 
     parameters: int
     optimizer: int
@@ -28,13 +28,13 @@ class ResidentBytes:
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes of one device by what they hold.
+    """Bytes of one device by kind.
 
-    temporaries: activations kept for the backward pass, gradients and everything in between; of a
-        program that the compiler refused, all that it does not say more of.
+    temporaries: activations saved for the backward pass, gradients and intermediates; for a
+        program that the compiler rejected, everything that is not an input.
     other: metrics, counters, padding of arrays to the hardware's tiles, the program's code.
-    limit: what the compiler gives a program; None where it is not known.
-    fits: whether the compiler took it.
+    limit: memory that the compiler allows a program; None if unknown.
+    fits: whether the compiler accepted the program.
     """
 
     parameters: int
@@ -51,7 +51,7 @@ class Memory:
 
     @property
     def kinds(self) -> dict[str, int]:
-        """Bytes by kind, in the order they are shown in."""
+        """Bytes by kind, in display order."""
         return {
             "parameters": self.parameters,
             "optimizer": self.optimizer,
@@ -65,7 +65,7 @@ class Memory:
         cls, held: ResidentBytes, compiled: jax.stages.Compiled, limit: int | None
     ) -> "Memory":
         found = compiled.memory_analysis()
-        assert found is not None  # every backend that we compile for has it
+        assert found is not None  # all supported backends provide it
         inputs = held.parameters + held.optimizer + held.batch
         outputs = found.output_size_in_bytes - found.alias_size_in_bytes
         padding = max(0, found.argument_size_in_bytes - inputs)
@@ -95,17 +95,14 @@ class Memory:
 
 @dataclasses.dataclass(frozen=True)
 class CompileOOM:
-    """A program too large for the memory, as the compiler says; bytes of one device."""
+    """The compiler's out-of-memory error; bytes of one device."""
 
     needed: int
     limit: int
 
     @classmethod
     def read(cls, message: str) -> "CompileOOM | None":
-        """What a compiler's error says; None where it is about something else.
-
-        libtpu rounds to a hundredth of a GiB.
-        """
+        """Parses a compiler error; None if it is not about HBM. libtpu rounds to 0.01 GiB."""
         for pattern in _REFUSALS:
             if found := re.search(pattern, message):
                 return cls(_amount(*found.group(1, 2)), _amount(*found.group(3, 4)))
@@ -124,7 +121,7 @@ def _amount(number: str, unit: str) -> int:
 
 
 def _bytes(tree: Any) -> int:
-    """Of one device's shards of ShapeDtypeStructs with shardings."""
+    """Returns the bytes of one device's shards of ShapeDtypeStructs with shardings."""
 
     def leaf(x: Any) -> int:
         return math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize

@@ -1,10 +1,9 @@
-"""How long a step takes when collectives run beside the computation, in the order of the schedule.
+"""Simulates a step in schedule order, with collectives that overlap computation.
 
-The text of a scheduled program has its instructions in the order in which the device begins them.
-A collective that is started waits for its network to be free, takes the roofline's time, and must
-be over where its result is asked for; whoever asks earlier waits. A loop's turns do not overlap.
-Copies between HBM and the chip's memory are taken to be in time: the compiler's own cost model
-plans them.
+The text of a scheduled program lists instructions in the order in which the device issues them. A
+started collective waits until its network is free and takes its roofline time; the instruction that
+uses its result waits until it is done. Loop iterations do not overlap. Copies between HBM and
+on-chip memory are assumed to finish in time, because the compiler's cost model schedules them.
 """
 
 import dataclasses
@@ -19,10 +18,10 @@ def seconds(
     busy: Mapping[tuple[str, str], float],
     collectives: Sequence[Collective],
 ) -> float:
-    """Seconds of one step of a device.
+    """Returns the seconds of one step of a device.
 
     Args:
-        busy: of one run of an instruction, by (computation, name); what is not there takes none.
+        busy: seconds of one execution by (computation, instruction); missing ones take 0.
     """
     inside: dict[tuple[int, str], list[Place]] = {}
     for place in runs.places:
@@ -36,13 +35,13 @@ def seconds(
 
 @dataclasses.dataclass
 class _Clock:
-    """now: of the device. free: when each network has done what was asked of it."""
+    """now: time of the device. free: time when each network becomes idle."""
 
     now: float
     free: dict[Network, float]
 
-    def ask(self, one: Collective) -> float:
-        """When a collective that begins now is over."""
+    def issue(self, one: Collective) -> float:
+        """Issues a collective now; returns when it is done."""
         begins = max(self.now, self.free.get(one.network, 0.0))
         self.free[one.network] = begins + (one.seconds or 0.0)
         return self.free[one.network]
@@ -54,13 +53,13 @@ def _of_place(
     busy: Mapping[tuple[str, str], float],
     started: Mapping[tuple[str, str], Sequence[Collective]],
 ) -> float:
-    """Of one run of its computation."""
+    """Returns the seconds of one execution of a place's computation."""
     name, clock = place.computation.name, _Clock(0.0, {})
     awaited: dict[str, float] = {}
     for one in place.computation.instructions:
         clock.now = max(clock.now, awaited.pop(one.name, 0.0))
         for collective in started.get((name, one.name), ()):
-            over = clock.ask(collective)
+            over = clock.issue(collective)
             if collective.done is None:
                 clock.now = over
             else:

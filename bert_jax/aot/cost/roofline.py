@@ -1,7 +1,7 @@
-"""What the compiler gives no cycles for, and what it takes at the accelerator's peaks.
+"""Roofline time of operations without a cycle estimate, at the accelerator's peak rates.
 
-These are lower bounds: every byte once, at the full bandwidth of HBM, wherever it lies. The figures
-are kept apart from the compiler's, which come from a model of the hardware.
+These are lower bounds: each byte is moved once, at the full HBM bandwidth, whichever memory it is
+in. They are reported separately from the compiler's cycles, which come from a hardware model.
 """
 
 import collections
@@ -14,7 +14,7 @@ from bert_jax.aot.hlo.loops import Executions
 from bert_jax.aot.hlo.parser import Computation, Instruction, Module
 from bert_jax.launch.hardware.accelerators import Accelerator
 
-# No work: names for values, and ends of what is counted at its start.
+# Free: aliases of values, and ends of operations that are counted at their start.
 _FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "domain",
     "add-dependency", "opt-barrier", "partition-id", "replica-id", "while", "conditional", "call",
@@ -27,17 +27,17 @@ _FREE_TARGETS = {
 }  # fmt: skip
 _COPIES = ("copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-slice-start")
 _SMALL = 1024  # elements; one register of the vector unit
-# What a fusion of the compiler's own kind is about.
-_HEARTS = ("sort", "scatter", "gather", "dynamic-update-slice", "dynamic-slice", "convolution")
+# Operations that dominate a fusion without a cycle estimate, by precedence.
+_DOMINANT = ("sort", "scatter", "gather", "dynamic-update-slice", "dynamic-slice", "convolution")
 _COST = re.compile(r'"cost_estimate":\{([^}]*)\}')
 _COUNT = re.compile(r'"(\w+)":"?(\d+)')
 
 
 @dataclasses.dataclass(frozen=True)
 class Bound:
-    """An instruction without cycles. All but `runs` are of one run.
+    """An instruction without a cycle estimate. All fields but `runs` are per execution.
 
-    seconds: the longer of both at the peaks. runs: in a step.
+    seconds: the longer of memory and compute time at peak. runs: executions per step.
     """
 
     computation: str
@@ -51,7 +51,7 @@ class Bound:
 
 @dataclasses.dataclass(frozen=True)
 class Unestimated:
-    """All bounds of a kind, all runs of a step together."""
+    """All bounds of a kind: totals of a step."""
 
     kind: str
     runs: int
@@ -62,10 +62,10 @@ class Unestimated:
 
 @dataclasses.dataclass(frozen=True)
 class Copies:
-    """Copies between HBM and the chip's own memory beside the computation, all runs of a step.
+    """Asynchronous copies between HBM and on-chip memory: totals of a step.
 
-    seconds: at the bandwidth of HBM; in no sum, since the compiler places them so that they end
-    before they are needed.
+    seconds: at the HBM bandwidth; not part of any total, because the compiler schedules the copies
+    to finish before their results are needed.
     """
 
     runs: int
@@ -80,10 +80,10 @@ def bounds(
     *,
     but: Collection[tuple[str, str]] = (),
 ) -> tuple[Bound, ...]:
-    """Of everything that takes time and has no cycles.
+    """Returns the bounds of all instructions that take time and have no cycle estimate.
 
     Args:
-        but: (computation, name) of what is counted elsewhere: fusions that are collectives.
+        but: (computation, name) of fusions that are collectives and are counted there.
     """
     times: collections.Counter[tuple[str, str]] = collections.Counter()
     for instruction, place in runs.instructions():
@@ -93,7 +93,7 @@ def bounds(
 
 
 def by_kind(every: Sequence[Bound]) -> tuple[Unestimated, ...]:
-    """The slowest kind first."""
+    """Returns the totals by kind, slowest first."""
     kinds: Mapping[str, list[Bound]] = collections.defaultdict(list)
     for one in every:
         kinds[one.kind].append(one)
@@ -111,12 +111,12 @@ def by_kind(every: Sequence[Bound]) -> tuple[Unestimated, ...]:
 
 
 def copies(runs: Executions, accelerator: Accelerator) -> Copies:
-    """What is fetched and put away beside the computation."""
+    """Returns the totals of asynchronous copies from and to HBM."""
     count = moved = 0
     for instruction, place in runs.instructions():
         if instruction.opcode in _COPIES:
             count += place.times
-            # The result holds the source, the destination and a flag; a slice is the smaller.
+            # The result is (source, destination, flag); a slice moves the smaller of the two.
             source, *rest = (shape.bytes for shape in instruction.shapes)
             moved += place.times * min(source, rest[0] if rest else source)
     return Copies(count, moved, moved / (accelerator.memory_bandwidth or float("inf")))
@@ -152,7 +152,7 @@ def _bound(
 
 
 def _work(module: Module, computation: Computation, instruction: Instruction) -> tuple[str, int]:
-    """What it does, and the bytes that it reads and writes at least."""
+    """Returns the kind of an instruction and a lower bound of the bytes that it accesses."""
     given = computation.operands(instruction)
     everything = instruction.bytes + sum(one.bytes for one in given)
     if instruction.opcode == "custom-call":
@@ -166,8 +166,8 @@ def _work(module: Module, computation: Computation, instruction: Instruction) ->
         return _touched(computation, instruction)
     here = {one.opcode: one for one in inside.instructions}
     opcodes = set(_opcodes(module, instruction))
-    heart = next((opcode for opcode in _HEARTS if opcode in opcodes), "fusion")
-    return _touched(inside, here[heart]) if heart in here else (heart, everything)
+    dominant = next((opcode for opcode in _DOMINANT if opcode in opcodes), "fusion")
+    return _touched(inside, here[dominant]) if dominant in here else (dominant, everything)
 
 
 def _opcodes(module: Module, fusion: Instruction) -> Iterator[str]:
@@ -178,11 +178,11 @@ def _opcodes(module: Module, fusion: Instruction) -> Iterator[str]:
 
 
 def _touched(computation: Computation, instruction: Instruction) -> tuple[str, int]:
-    """Of an operation on a part of an array: bytes of the part, not of the array."""
+    """Returns opcode and bytes; for an operation on a slice, bytes of the slice."""
     opcode, given = instruction.opcode, computation.operands(instruction)
     if opcode in ("gather", "dynamic-slice"):
         return opcode, 2 * instruction.bytes
-    if opcode == "scatter":  # arrays, indices, updates: the places are read, added to and written
+    if opcode == "scatter":  # arrays, indices, updates; updates are read, places read and written
         return opcode, 3 * given[-1].bytes
     if opcode == "dynamic-update-slice":
         return opcode, 2 * given[1].bytes

@@ -1,1 +1,1 @@
-"""Read the text of a compiled program."""
+"""Parses the optimized HLO text of a compiled program."""

@@ -1,11 +1,12 @@
-"""How often each instruction of a compiled program runs in one call of it.
+"""Counts the executions of each instruction in one run of a compiled program.
 
-The entry runs once, the body of a loop as often as the loop turns, the condition once more; of the
-branches of a conditional the one with most estimated cycles. What is inside a fusion is part of the
-fusion and does not count for itself.
+The entry runs once, a loop's body once per trip and its condition once more; of a conditional, the
+branch with the most estimated cycles. Instructions inside a fusion are part of the fusion and are
+not counted on their own.
 
-libtpu writes no trip counts down, so they are read as XLA itself finds them (`while_loop_analysis`,
-openxla/xla): a counter that starts at a constant, grows by a constant and is compared with one.
+libtpu does not record trip counts, so they are inferred as XLA does (`while_loop_analysis`,
+openxla/xla): from a counter that starts at a constant, changes by a constant and is compared with a
+constant.
 """
 
 import dataclasses
@@ -13,17 +14,17 @@ from collections.abc import Iterator
 
 from bert_jax.aot.hlo.parser import Computation, Instruction, Module
 
-# What they call runs once, beside the rest or on another core; -update and -done may name it again.
+# The called computation runs once, asynchronously; -update and -done may name it again.
 ASYNCHRONOUS = ("async-start", "call-start")
-_PASSES_ON = {"copy", "bitcast", "reshape", "convert", "copy-done", "opt-barrier"}
+_PASS_THROUGH = {"copy", "bitcast", "reshape", "convert", "copy-done", "opt-barrier"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A computation as it is run from somewhere: the same may be called from several places.
+    """A computation with its call site; one computation may be called from several places.
 
-    times: how often it runs in one call of the program.
-    caller, outer: the instruction that runs it, and that one's place; None for the entry.
+    times: number of executions per run of the program.
+    caller, outer: the calling instruction and its place; None for the entry.
     """
 
     computation: Computation
@@ -34,7 +35,7 @@ class Place:
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """trips: how often its body runs; None where the text does not say (it is counted once)."""
+    """trips: trip count; None if it cannot be inferred (the loop is counted once)."""
 
     instruction: Instruction
     trips: int | None
@@ -42,7 +43,7 @@ class Loop:
 
 @dataclasses.dataclass(frozen=True)
 class Executions:
-    """Everything that runs by itself, and the loops met on the way."""
+    """All places that execute, and the loops found among them."""
 
     places: tuple[Place, ...]
     loops: tuple[Loop, ...]
@@ -54,14 +55,14 @@ class Executions:
 
 
 def executions(module: Module) -> Executions:
-    """Every place from the entry down."""
+    """Returns every place reachable from the entry."""
     loops: list[Loop] = []
     places = tuple(_below(module, Place(module.entry, 1), loops))
     return Executions(places, tuple(loops))
 
 
 def cycles(module: Module, place: Place) -> int:
-    """Estimated cycles of all that runs below a place, its own times included."""
+    """Returns the estimated cycles of a place and all it calls, multiplied by their executions."""
     return sum(
         inner.times * (instruction.cycles or 0)
         for inner in _below(module, place, [])
@@ -70,16 +71,16 @@ def cycles(module: Module, place: Place) -> int:
 
 
 def _below(module: Module, place: Place, loops: list[Loop]) -> Iterator[Place]:
-    """The place itself and those that its instructions run."""
+    """Yields the place and, recursively, the places that its instructions call."""
     yield place
     for one in place.computation.instructions:
         if one.opcode == "while":
             trips = trip_count(module, one, place)
             loops.append(Loop(one, trips))
-            turns = 1 if trips is None else trips
-            runs = [("body", turns), ("condition", turns + 1)]
+            count = 1 if trips is None else trips
+            runs = [("body", count), ("condition", count + 1)]
         elif one.opcode == "conditional":
-            yield from _dearest(module, one, place, loops)
+            yield from _most_expensive_branch(module, one, place, loops)
             continue
         elif one.opcode == "call":
             runs = [("to_apply", 1)]
@@ -92,10 +93,10 @@ def _below(module: Module, place: Place, loops: list[Loop]) -> Iterator[Place]:
             yield from _below(module, Place(inner, place.times * times, one, place), loops)
 
 
-def _dearest(
+def _most_expensive_branch(
     module: Module, conditional: Instruction, place: Place, loops: list[Loop]
 ) -> Iterator[Place]:
-    """The branch with most estimated cycles, and what it runs."""
+    """Yields the branch with the most estimated cycles, and the places that it calls."""
     names = [
         name
         for attribute in ("branch_computations", "true_computation", "false_computation")
@@ -106,7 +107,7 @@ def _dearest(
 
 
 def trip_count(module: Module, loop: Instruction, place: Place) -> int | None:
-    """How often the body of a `while` in this place runs, None where that cannot be read."""
+    """Returns the trip count of a `while` in this place, None if it cannot be inferred."""
     if loop.known_trips is not None:
         return loop.known_trips
     condition = module.computations[loop.called["condition"][0]]
@@ -117,7 +118,7 @@ def trip_count(module: Module, loop: Instruction, place: Place) -> int | None:
     inside = Place(condition, 1, loop, place)
     counters = [_element(condition, side) for side in sides]
     if (counters[0] is None) == (counters[1] is None):
-        # Both are elements of the loop's state: the limit is the one that never changes.
+        # Both are elements of the loop state: the limit is the one that does not change.
         changes = [counter is not None and _constant(module, s, inside) is None
                    for counter, s in zip(counters, sides, strict=True)]  # fmt: skip
         counters = [c if changed else None for c, changed in zip(counters, changes, strict=True)]
@@ -129,14 +130,14 @@ def trip_count(module: Module, loop: Instruction, place: Place) -> int | None:
     step = _step(module, counters[at] or 0, loop, place)
     if limit is None or start is None or not step:
         return None
-    return _turns(start, step, limit, direction if at == 0 else _MIRRORED.get(direction, ""))
+    return _for_trips(start, step, limit, direction if at == 0 else _MIRRORED.get(direction, ""))
 
 
 _MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE"}
 
 
-def _turns(start: int, step: int, limit: int, direction: str) -> int | None:
-    """Turns of `for (i = start; i <direction> limit; i += step)`."""
+def _for_trips(start: int, step: int, limit: int, direction: str) -> int | None:
+    """Returns the trip count of `for (i = start; i <direction> limit; i += step)`."""
     far = limit - start
     if direction in ("LE", "GE"):
         far += 1 if direction == "LE" else -1
@@ -148,7 +149,7 @@ def _turns(start: int, step: int, limit: int, direction: str) -> int | None:
 
 
 def _element(computation: Computation, value: Instruction) -> int | None:
-    """Which element of the loop's state a value in its condition or body is, None for others."""
+    """Returns the index of a value in the loop state, None if it is not an element of it."""
     value = _origin(computation, value)
     if value.opcode != "get-tuple-element":
         return None
@@ -157,14 +158,14 @@ def _element(computation: Computation, value: Instruction) -> int | None:
 
 
 def _origin(computation: Computation, value: Instruction) -> Instruction:
-    """The value that copies, views and conversions of it pass on."""
-    while value.opcode in _PASSES_ON or value.opcode == "copy-start":
+    """Returns the value behind copies, views and conversions."""
+    while value.opcode in _PASS_THROUGH or value.opcode == "copy-start":
         value = computation.operands(value)[0]
     return value
 
 
 def _constant(module: Module, value: Instruction, place: Place) -> int | None:
-    """An integer that is the same whenever this place runs, None for other values."""
+    """Returns the integer that a value always has in this place, None if it varies."""
     value = _origin(place.computation, value)
     if value.opcode == "constant":
         return int(value.arguments) if value.arguments.lstrip("-").isdigit() else None
@@ -185,7 +186,7 @@ def _constant(module: Module, value: Instruction, place: Place) -> int | None:
 
 
 def _initial(module: Module, index: int, loop: Instruction, place: Place) -> int | None:
-    """The constant that an element of a loop's state is before its first turn."""
+    """Returns the constant initial value of an element of the loop state, None if unknown."""
     (state,) = place.computation.operands(loop)
     state = _origin(place.computation, state)
     if state.opcode != "tuple":
@@ -194,13 +195,13 @@ def _initial(module: Module, index: int, loop: Instruction, place: Place) -> int
 
 
 def _after(body: Computation, index: int) -> tuple[Instruction, Instruction | None]:
-    """The root of a loop's body, and the instruction that gives an element of the next state."""
+    """Returns the root of a loop body, and the instruction of an element of the next state."""
     root = _origin(body, body.root)
     return root, body.operands(root)[index] if root.opcode == "tuple" else None
 
 
 def _step(module: Module, index: int, loop: Instruction, place: Place) -> int | None:
-    """The constant that one turn adds to an element of the state."""
+    """Returns the constant that one iteration adds to an element of the state."""
     body = module.computations[loop.called["body"][0]]
     (_, after) = _after(body, index)
     if after is None:
@@ -222,7 +223,7 @@ def _step(module: Module, index: int, loop: Instruction, place: Place) -> int | 
 
 
 def _step_of_fusion(module: Module, fusion: Instruction, index: int, body: Place) -> int | None:
-    """As `_step`, where the addition is fused: its constant is inside, or an operand."""
+    """As `_step` for a fused addition: the constant is inside the fusion or an operand."""
     fused = module.fused(fusion)
     if fused is None or fused.root.opcode != "add":
         return None

@@ -1,9 +1,8 @@
-"""Optimized HLO text, as `jax.stages.Compiled.as_text()` prints it, into computations and sources.
+"""Parses optimized HLO text (`jax.stages.Compiled.as_text()`) into computations and sources.
 
-Plain Python: nothing here needs JAX or a device. A large unrolled program has some 27,000
-instructions in its entry and several times as many inside fusions (10-50 MB), so that a line is cut
-only into name, opcode and the rest; what else one wants to know of an instruction is read from the
-rest when it is asked for.
+Plain Python, without JAX or a device. A large unrolled program has some 27,000 instructions in its
+entry and several times as many inside fusions (10-50 MB), so a line is only split into name, type,
+opcode, arguments and the rest; attributes of an instruction are parsed lazily.
 
 The grammar is that of xla/hlo/parser/hlo_parser.cc and of `HloModule::ToString` (openxla/xla).
 """
@@ -18,7 +17,7 @@ from bert_jax.aot.hlo import stack_frames
 from bert_jax.aot.hlo.stack_frames import Frame
 from bert_jax.errors import UserError
 
-# Bits of an element. A type that is not here (token, opaque) takes no room.
+# Bits per element. Other types (token, opaque) take no memory.
 _BITS = {
     "pred": 8,
     **{f"{kind}{bits}": bits for kind in "su" for bits in (1, 2, 4, 8, 16, 32, 64)},
@@ -31,7 +30,7 @@ _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*->.*\{\s*$")
 _ARRAY = re.compile(r"([a-z]\w*)\[([^\]]*)\](?:\{([^}]*)\})?")
 _MEMORY = re.compile(r"S\((\d+)\)")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-_NO_ESTIMATE = 2**63 - 1  # what the compiler writes for work of another core
+_NO_ESTIMATE = 2**63 - 1  # the compiler's value for work of another core
 _OP_NAME = re.compile(r'metadata=\{[^}]*?op_name="((?:[^"\\]|\\.)*)"')
 _FRAME = re.compile(r"\bstack_frame_id=(\d+)")
 _OLD_SOURCE = re.compile(r'source_file="([^"]*)"(?: source_line=(\d+))?')
@@ -40,7 +39,7 @@ _CALLS = re.compile(
     r"\b(calls|body|condition|to_apply|true_computation|false_computation)=%?([\w.\-]+)"
 )
 _CALL_LISTS = re.compile(r"\b(branch_computations|called_computations)=\{([^}]*)\}")
-# Lists and iotas end at a comma; a mesh with named axes ends with the axes that are joined.
+# Lists and iotas end at a comma; a mesh with named axes ends with the axes of the collective.
 _GROUPS = re.compile(
     r"(?:replica_groups|source_target_pairs)="
     r"(@?mesh\[[^\]]*\][^{]*\{[^}]*\}|\{\{.*?\}\}|\{\}|\[[^\]]*\](?:<=\[[^\]]*\])?(?:T\([^)]*\))?)"
@@ -49,10 +48,9 @@ _GROUPS = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """One array of a result; a tuple is several.
+    """One array of a result; a tuple result has several.
 
-    dims: sizes as the program's text has them. memory: 0 for HBM, else the number of a space on the
-    chip (1 is VMEM on TPU).
+    dims: sizes as printed. memory: memory space, 0 for HBM, otherwise on-chip (1 is VMEM on TPU).
     """
 
     dtype: str
@@ -61,12 +59,12 @@ class Shape:
 
     @property
     def size(self) -> int:
-        """How many elements."""
+        """The number of elements."""
         return math.prod(self.dims)
 
     @property
     def bytes(self) -> int:
-        """Room of the elements, without what a tiled layout adds."""
+        """Bytes of the elements, without the padding of a tiled layout."""
         named = _BITS_IN_NAME.match(self.dtype)
         bits = int(named[1]) if named else _BITS.get(self.dtype, 0)
         return self.size * bits // 8
@@ -76,11 +74,11 @@ class Shape:
 
 
 def shapes(text: str) -> tuple[Shape, ...]:
-    """The arrays in the text of a type: `bf16[8,128]{1,0:T(8,128)(2,1)S(1)}`, tuples flattened."""
+    """Returns the arrays of a type, `bf16[8,128]{1,0:T(8,128)(2,1)S(1)}`, tuples flattened."""
     return tuple(
         Shape(
             dtype,
-            # A bounded dynamic dimension is "<=8": the room is that of the bound.
+            # A bounded dynamic dimension is printed as "<=8" and allocated at its bound.
             tuple(int(size.lstrip("<=")) for size in dims.split(",") if size),
             int(memory[1]) if (memory := _MEMORY.search(layout)) else 0,
         )
@@ -92,7 +90,7 @@ def shapes(text: str) -> tuple[Shape, ...]:
 class Instruction:
     """One line of a computation.
 
-    result: the text of its type. arguments: what stands in the parentheses. rest: what follows.
+    result: its type, as text. arguments: the text in the parentheses. rest: the text after them.
     """
 
     name: str
@@ -108,29 +106,29 @@ class Instruction:
 
     @property
     def bytes(self) -> int:
-        """Of all arrays of the result."""
+        """Bytes of all arrays of the result."""
         return sum(shape.bytes for shape in self.shapes)
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """Names of the instructions whose results it takes."""
+        """Names of the operand instructions."""
         return tuple(re.findall(r"%([\w.\-]+)", self.arguments))
 
     @property
     def cycles(self) -> int | None:
-        """What the compiler's cost model gives for one execution; None where it says nothing."""
+        """The compiler's cycle estimate for one execution; None if it has none."""
         found = _CYCLES.search(self.rest)
         return int(found[1]) if found and int(found[1]) < _NO_ESTIMATE else None
 
     @property
     def op_name(self) -> str:
-        """The path of transformations and primitives that it comes from, "" where unknown."""
+        """The path of JAX transformations and primitives that it comes from, "" if unknown."""
         found = _OP_NAME.search(self.rest)
         return found[1] if found else ""
 
     @property
     def index(self) -> int:
-        """Of a `get-tuple-element` or `parameter`."""
+        """Index of a `get-tuple-element` or `parameter`."""
         if self.opcode == "parameter":
             return int(self.arguments)
         found = re.search(r"\bindex=(\d+)", self.rest)
@@ -138,12 +136,12 @@ class Instruction:
 
     @property
     def target(self) -> str:
-        """What a custom call calls, "" otherwise."""
+        """The target of a custom call, "" otherwise."""
         return self.attribute("custom_call_target").strip('"')
 
     @property
     def called(self) -> Mapping[str, tuple[str, ...]]:
-        """Names of computations by the attribute that names them: calls, body, condition, …"""
+        """Names of called computations by attribute: calls, body, condition, …"""
         found = {key: (name,) for key, name in _CALLS.findall(self.rest)}
         for key, names in _CALL_LISTS.findall(self.rest):
             found[key] = tuple(name.strip().lstrip("%") for name in names.split(","))
@@ -151,18 +149,18 @@ class Instruction:
 
     @property
     def groups(self) -> str:
-        """The text of a collective's groups of devices, or of its pairs of source and target."""
+        """The text of a collective's replica groups or source-target pairs."""
         found = _GROUPS.search(self.rest)
         return found[1] if found else ""
 
     @property
     def known_trips(self) -> int | None:
-        """Turns of a `while`, where the compiler wrote them down (libtpu 0.0.42 does not)."""
+        """The trip count of a `while`, if the compiler recorded it (libtpu 0.0.42 does not)."""
         found = _TRIPS.search(self.rest)
         return int(found[1]) if found else None
 
     def attribute(self, name: str) -> str:
-        """The text of `name=…` up to a comma outside brackets; "" where there is none."""
+        """Returns the text of `name=…` up to a comma outside brackets; "" if it is missing."""
         start = re.search(rf"(?:^|[ ,]){re.escape(name)}=", self.rest)
         if not start:
             return ""
@@ -200,7 +198,7 @@ class Computation:
 class Module:
     """A compiled program.
 
-    frames: by number, each with the number of the frame that called it (0: none).
+    frames: by id, each with the id of its caller's frame (0: none).
     """
 
     computations: Mapping[str, Computation]
@@ -208,9 +206,9 @@ class Module:
     frames: Mapping[int, tuple[Frame, int]]
 
     def stack(self, instruction: Instruction) -> tuple[Frame, ...]:
-        """Where it comes from, the innermost frame first; () where the text does not say.
+        """Returns its source frames, innermost first; () if unknown.
 
-        A fusion without a source of its own has that of the root of what it fuses.
+        A fusion without a source has the source of the root of its computation.
         """
         found = _FRAME.search(instruction.rest)
         if found:
@@ -221,12 +219,12 @@ class Module:
         return self.stack(inside.root) if inside else ()
 
     def op_name(self, instruction: Instruction) -> str:
-        """As `Instruction.op_name`, for a fusion without one that of the root of what it fuses."""
+        """As `Instruction.op_name`; a fusion without one has its root's."""
         inside = None if instruction.op_name else self.fused(instruction)
         return self.op_name(inside.root) if inside else instruction.op_name
 
     def fused(self, instruction: Instruction) -> Computation | None:
-        """What a fusion consists of."""
+        """Returns the computation of a fusion, None for other instructions."""
         if instruction.opcode != "fusion":
             return None
         return self.computations.get(instruction.called.get("calls", ("",))[0])
@@ -240,10 +238,10 @@ class Module:
 
 
 def parse(text: str) -> Module:
-    """The text of a whole module.
+    """Parses the text of a module.
 
     Raises:
-        UserError: there is no entry computation in it.
+        UserError: it has no entry computation.
     """
     computations: dict[str, Computation] = {}
     entry = name = None
@@ -260,5 +258,5 @@ def parse(text: str) -> Module:
             root, own, result, opcode, arguments, rest = cut.groups()
             lines.append(Instruction(own, result, opcode, arguments, rest, root=bool(root)))
     if entry not in computations:
-        raise UserError("this is no text of a compiled program: there is no ENTRY computation")
+        raise UserError("not the HLO text of a compiled program: no ENTRY computation")
     return Module(computations, computations[entry], stack_frames.read(text))

@@ -1,7 +1,7 @@
-"""Which devices a collective joins, and which axes of the mesh that is.
+"""Maps a collective's replica groups to mesh axes.
 
-Numbers in a compiled program are places in the mesh, row by row. In a program for several slices
-they are those of one slice: between slices libtpu sends (collectives.py).
+Device numbers in a compiled program are row-major positions in the mesh. A program for several
+slices numbers the devices of one slice: between slices libtpu uses sends (collectives.py).
 """
 
 import math
@@ -18,15 +18,15 @@ _AXIS = re.compile(r"'?([^':,=]+)'?(?::\((\d+)\)(\d+))?'?")
 
 
 def parse(text: str, devices: int) -> Groups:
-    """The groups of `replica_groups=…` or the pairs of `source_target_pairs=…`.
+    """Parses the groups of `replica_groups=…` or the pairs of `source_target_pairs=…`.
 
-    Three forms: lists `{{0,1},{2,3}}` (`{}`: all in one), `[4,64]<=[64,4]T(1,0)`, which is an
-    iota reshaped, transposed and reshaped to (groups, devices of one), and named axes of a mesh of
-    the compiler's own, `mesh['axis_0'=2,'axis_1'=8], device_ids=([8,2]T(1,0)) {'axis_0'}`, whose
-    axes may be cut: `'axis_1':(2)4` are 4 within 2. (xla/hlo/ir/replica_group.cc, openxla/xla)
+    Three formats: lists `{{0,1},{2,3}}` (`{}`: one group of all), `[4,64]<=[64,4]T(1,0)`, an iota
+    reshaped, transposed and reshaped to (groups, devices per group), and named axes of the
+    compiler's own mesh, `mesh['axis_0'=2,'axis_1'=8], device_ids=([8,2]T(1,0)) {'axis_0'}`, whose
+    axes may be split: `'axis_1':(2)4` is 4 within 2. (xla/hlo/ir/replica_group.cc, openxla/xla)
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: the format is unknown.
     """
     text = text.strip()
     if text in ("", "{}"):
@@ -38,7 +38,7 @@ def parse(text: str, devices: int) -> Groups:
         return _rows(_of_mesh(*mesh.groups()))
     if iota := _IOTA.fullmatch(text):
         return _rows(_iota(iota).reshape(_numbers(iota[1])))
-    raise ValueError(f"replica groups in an unknown form: {text}")
+    raise ValueError(f"replica groups in an unknown format: {text}")
 
 
 def _rows(array: np.ndarray) -> Groups:
@@ -50,14 +50,14 @@ def _numbers(text: str) -> list[int]:
 
 
 def _iota(match: re.Match[str]) -> np.ndarray:
-    """`[…]<=[8,2]T(1,0)`; in a mesh's `device_ids` the first brackets are the reshape."""
+    """Expands `[…]<=[8,2]T(1,0)`; in a mesh's `device_ids` the first brackets are the reshape."""
     dims = _numbers(match[2] or match[1])
     numbers = np.arange(math.prod(dims)).reshape(dims)
     return numbers.transpose(_numbers(match[3])) if match[3] else numbers
 
 
 def _of_mesh(axes: str, ids: str | None, joined: str) -> np.ndarray:
-    """[groups, devices of one], of a mesh with named axes."""
+    """Returns [groups, devices per group] for a mesh with named axes."""
     sizes: dict[str, int] = {}
     for axis in axes.split(","):
         name, _, size = axis.rpartition("=")
@@ -68,14 +68,14 @@ def _of_mesh(axes: str, ids: str | None, joined: str) -> np.ndarray:
         numbers = _iota(iota)
     else:
         numbers = np.array(_numbers(ids))
-    # Each axis as (before, the part that is joined, after).
+    # Each axis as (before, the part in the group, after).
     parts = {name: (size, 1, 1) for name, size in sizes.items()}
     for name, before, size in _AXIS.findall(joined):
-        whole = sizes[name]
+        full = sizes[name]
         if size:
-            parts[name] = (int(before), int(size), whole // int(before) // int(size))
+            parts[name] = (int(before), int(size), full // int(before) // int(size))
         else:
-            parts[name] = (1, whole, 1)
+            parts[name] = (1, full, 1)
     dims = [size for part in parts.values() for size in part]
     inner = [3 * i + 1 for i in range(len(parts))]
     outer = [i for i in range(len(dims)) if i not in inner]
@@ -84,9 +84,9 @@ def _of_mesh(axes: str, ids: str | None, joined: str) -> np.ndarray:
 
 
 def axes(groups: Groups, mesh: Mapping[str, int]) -> tuple[str, ...]:
-    """The mesh axes along which the devices of a group differ, in the mesh's order.
+    """Returns the mesh axes along which the devices of a group differ, in the mesh's order.
 
-    groups: or pairs of source and target.
+    groups: replica groups or source-target pairs.
     """
     first = np.array([group[0] for group in groups for _ in group])
     every = np.array([device for group in groups for device in group])
@@ -99,5 +99,5 @@ def axes(groups: Groups, mesh: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def spans(groups: Groups, joined: Sequence[str], mesh: Mapping[str, int]) -> bool:
-    """Whether a group holds every device along these axes; else only some of them."""
+    """Whether a group holds every device along these axes, not only some."""
     return len(groups[0]) == math.prod(mesh[axis] for axis in joined)

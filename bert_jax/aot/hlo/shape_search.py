@@ -1,4 +1,4 @@
-"""Which instructions of a compiled program have results of a shape: for what must not be there."""
+"""Finds instructions with results of a given shape, to check that a program has none."""
 
 from collections.abc import Callable, Iterator
 
@@ -7,31 +7,31 @@ from bert_jax.aot.hlo.parser import Instruction, Module, Shape
 
 Found = tuple[tuple[Instruction, Shape], ...]
 
-# Other names for what is written already.
+# Views of existing arrays.
 _VIEWS = {
     "bitcast", "get-tuple-element", "tuple", "parameter", "while", "conditional", "call",
 }  # fmt: skip
 
 
 def computed(text: str, wanted: Callable[[Shape], bool]) -> Found:
-    """All of them, those inside fusions too: not in memory, but computed.
+    """Returns all matching results, including those inside fusions, which are not in memory.
 
     Args:
-        text: `jax.stages.Compiled.as_text()`; shapes are those of one device.
+        text: `jax.stages.Compiled.as_text()`; shapes are per device.
     """
     module = parser.parse(text)
     return tuple(_of(module, wanted, set(module.computations), set()))
 
 
 def with_size(text: str, size: int) -> Found:
-    """Those with a dimension of this size, such as the rows of the global batch."""
+    """Returns results with a dimension of this size, such as the rows of the global batch."""
     return computed(text, lambda shape: size in shape.dims)
 
 
 def written(text: str, wanted: Callable[[Shape], bool]) -> Found:
-    """Only those that are kept in memory, each array once: no views, nothing inside fusions.
+    """Returns matching results stored in memory, each once: no views, nothing inside fusions.
 
-    For example, the float32 copies of the logits that a step keeps.
+    For example, the float32 copies of the logits that a step stores.
     """
     module = parser.parse(text)
     places = {place.computation.name for place in loops.executions(module).places}

@@ -1,9 +1,9 @@
-"""Which part of the model an instruction belongs to, and which line of ours it comes from.
+"""Maps an instruction to a part of the model and to a source line of this package.
 
-Both are read from the stack of source frames that JAX records with every operation. The backward
-pass of an operation has the frames of its forward pass, so it lands on the same line; its name says
-`transpose(`. A fusion of several operations counts as a whole to the one that the compiler names it
-by, mostly its last or its product.
+Both come from the stack of source frames that JAX records with every operation. The backward pass
+of an operation has the frames of its forward pass, so it maps to the same line; its name contains
+`transpose(`. A fusion is attributed to the one operation that the compiler names it after, mostly
+its last or its matrix product.
 """
 
 import dataclasses
@@ -21,8 +21,8 @@ Direction = Literal["forward", "recomputed", "backward", "update"]
 PARTS: tuple[Part, ...] = get_args(Part)
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 
-# (a file or folder below bert_jax, what its function's name begins with, the part). The first frame
-# from inside out that one of these fits decides, and of these the first.
+# (file or folder below bert_jax, prefix of the function's name, part). The innermost frame that
+# matches a rule decides; the first matching rule wins.
 _RULES: tuple[tuple[str, str, Part], ...] = (
     ("ops/attention", "", "attention"),
     ("model/attention.py", "", "attention"),
@@ -39,7 +39,7 @@ _RULES: tuple[tuple[str, str, Part], ...] = (
     ("training/step.py", "_make_train_step.", "optimizer"),
 )
 
-# Building blocks: a line of these says little without the line that called it.
+# Building blocks: their lines are reported together with the calling line.
 _SHARED = (
     "model/layers.py",
     *(f"ops/{name}.py" for name in ("cross_entropy", "dropout", "embedding_lookup", "gelu")),
@@ -50,7 +50,7 @@ _PACKAGE = "bert_jax"
 _UNKNOWN = "(no source)"
 
 
-# Names of parameters, for what works on them without a source: conversions that the compiler moved.
+# Parameter names, for instructions without a source: conversions that the compiler moved.
 _PARAMETERS: tuple[tuple[str, Part], ...] = (
     ("['opt']", "optimizer"),
     ("['embeddings']", "embeddings"),
@@ -60,7 +60,7 @@ _PARAMETERS: tuple[tuple[str, Part], ...] = (
     *((f"['{objective.head}']", "heads") for objective in OBJECTIVES.values()),
 )
 
-_FAR = 8  # steps back from an instruction without a source, to one that has it
+_MAX_HOPS = 8  # operands followed from an instruction without a source
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,13 +73,12 @@ class Source:
 
 
 def source(module: Module, computation: Computation, instruction: Instruction) -> Source:
-    """Where an instruction comes from.
+    """Returns the source of an instruction.
 
-    One that the compiler added, such as a copy into another layout, has no source of its own: it
-    has that of the value it works on.
+    An instruction that the compiler added, such as a layout copy, takes the source of its operand.
     """
     value = instruction
-    for _ in range(_FAR):
+    for _ in range(_MAX_HOPS):
         if stack := module.stack(value):
             of = part(stack)
             return Source(of, _direction(module.op_name(value), of), line(stack))
@@ -93,7 +92,7 @@ def source(module: Module, computation: Computation, instruction: Instruction) -
 
 
 def part(stack: Sequence[Frame]) -> Part:
-    """The part of the model, from frames with the innermost first."""
+    """Returns the part of the model, from frames ordered innermost first."""
     for frame in stack:
         file = frame.within(_PACKAGE)
         for path, function, name in _RULES:
@@ -104,10 +103,9 @@ def part(stack: Sequence[Frame]) -> Part:
 
 
 def line(stack: Sequence[Frame]) -> str:
-    """The innermost line in our package: `model/encoder.py:65`.
+    """Returns the innermost line in our package: `model/encoder.py:65`.
 
-    A building block's line follows the one that uses it: `model/encoder.py:65 >
-    model/layers.py:44`.
+    A building block's line follows its caller's: `model/encoder.py:65 > model/layers.py:44`.
     """
     ours = [(file, frame) for frame in stack if (file := frame.within(_PACKAGE)) is not None]
     if not ours:

@@ -1,7 +1,7 @@
-"""The source of a compiled program's instructions: the tables at the head of its HLO text.
+"""Parses the source frames in the header of a compiled program's HLO text.
 
-FileNames, FunctionNames, FileLocations and StackFrames stand before the computations; an
-instruction names its innermost frame by number (xla/hlo/ir/stack_frames.cc, openxla/xla).
+The tables FileNames, FunctionNames, FileLocations and StackFrames precede the computations; an
+instruction refers to its innermost frame by id (xla/hlo/ir/stack_frames.cc, openxla/xla).
 """
 
 import dataclasses
@@ -13,14 +13,14 @@ _NUMBERS = re.compile(r"(\w+)=(\d+)")
 
 @dataclasses.dataclass(frozen=True)
 class Frame:
-    """A place in the source, from which an instruction comes."""
+    """A source location of an instruction."""
 
     file: str
     line: int
     function: str = ""
 
     def within(self, package: str) -> str | None:
-        """The file's path below the package's folder, None where it lies elsewhere."""
+        """Returns the file's path below the package's folder, None if it is outside."""
         parts = PurePosixPath(self.file).parts
         if package not in parts:
             return None
@@ -30,10 +30,10 @@ class Frame:
 
 
 def read(text: str) -> dict[int, tuple[Frame, int]]:
-    """Frames by number, each with the number of the frame that called it (0: none).
+    """Returns frames by id, each with the id of its caller's frame (0: none).
 
-    XLA prints a frame's caller as its number plus one (frame 1, which has none, names itself); a
-    text in which the first frame names 0 has them as they are.
+    XLA prints the caller's id plus one (frame 1, which has no caller, refers to itself); if the
+    first frame refers to 0, ids are not shifted.
     """
     files, functions = _table(text, "FileNames"), _table(text, "FunctionNames")
     locations = {n: _numbers(row) for n, row in _table(text, "FileLocations").items()}
@@ -52,7 +52,7 @@ def read(text: str) -> dict[int, tuple[Frame, int]]:
 
 
 def _table(text: str, name: str) -> dict[int, str]:
-    """Rows `number content` below a line that is the table's name, up to an empty line."""
+    """Returns the rows `id content` after the line with the table's name, up to an empty line."""
     start = text.find(f"\n{name}\n")
     if start < 0:
         return {}
