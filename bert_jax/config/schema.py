@@ -3,8 +3,9 @@
 A config file returns an `ml_collections.ConfigDict`; `config_values.from_dict` turns it into a
 `Config`. Below this border nothing asks whether a key exists.
 
-A field has a default only where it was added after the first release: what a run that began before
-had all the same, so that it can be resumed.
+Each setting is declared here, once: its type, its range and its default. A config file starts from
+the defaults (`configs/base.py`) and writes what it changes. A run that was started before a setting
+existed resumes with the default of that setting, so a default never changes.
 """
 
 import bisect
@@ -13,7 +14,13 @@ import itertools
 from typing import Annotated, Literal
 
 from bert_jax.config.serialization import Within
-from bert_jax.data_pipeline.pairing.modes import PAIRS, SEPARATED, Pairing, Separators
+from bert_jax.data_pipeline.pairing.modes import (
+    DEFAULT_PAIRING,
+    PAIRS,
+    SEPARATED,
+    Pairing,
+    Separators,
+)
 from bert_jax.errors import UserError
 
 # Upper limits are far beyond what anybody trains and below what overflows a counter (steps and
@@ -45,19 +52,19 @@ ScheduleName = Literal["bert", "fairseq"]
 class ModelConfig:
     """The encoder's architecture, in the names of transformers' `BertConfig`."""
 
-    vocab_size: Vocabulary
-    hidden_size: Width
-    num_hidden_layers: Layers
-    num_attention_heads: Heads
-    intermediate_size: Width
-    hidden_act: Literal["gelu", "gelu_tanh"]  # erf (the 2018 release), or its tanh approximation
-    hidden_dropout_prob: BelowOne
-    attention_probs_dropout_prob: BelowOne
-    max_position_embeddings: Positions
-    type_vocab_size: Width
-    initializer_range: Amount
-    layer_norm_eps: Positive
-    pad_vocab_to_multiple_of: Width  # rows added for the hardware: zero, never predicted
+    vocab_size: Vocabulary = 30522
+    hidden_size: Width = 768
+    num_hidden_layers: Layers = 12
+    num_attention_heads: Heads = 12
+    intermediate_size: Width = 3072
+    hidden_act: Literal["gelu", "gelu_tanh"] = "gelu"  # erf (the 2018 release), or its tanh form
+    hidden_dropout_prob: BelowOne = 0.1
+    attention_probs_dropout_prob: BelowOne = 0.1
+    max_position_embeddings: Positions = 512
+    type_vocab_size: Width = 2
+    initializer_range: Amount = 0.02
+    layer_norm_eps: Positive = 1e-12
+    pad_vocab_to_multiple_of: Width = 128  # zero rows, stripped at export
 
     def __post_init__(self) -> None:
         if self.hidden_size % self.num_attention_heads:
@@ -80,24 +87,25 @@ class ModelConfig:
 class DataConfig:
     """Which token store, and how examples and masks are made from it."""
 
-    store: str
-    source_weights: str  # "books=2,wiki=0.5": visits of a source's documents in an epoch; "" = 1
-    language_smoothing: Amount  # languages are drawn by share ** this; 1 = as they are
-    pairing: Pairing
-    # Where blocks of sentences have [SEP]: between documents, or after every sentence too.
-    separators: Separators = "documents"
-    negative_pool: Literal["source", "corpus"]  # where a random second sentence comes from
-    short_seq_prob: Share
-    dupe_factor: Whole  # 0 = new pairs and masks every epoch; n = n fixed sets of them, in turn
-    masking: Literal["token", "whole_word", "ngram", "span", "roberta"]
-    max_ngram: Words  # words, of masking=ngram
-    span_success: Inside  # p of the geometric lengths of masking=span
-    max_span: Words  # words, of masking=span
-    mask_rate: Share
-    mask_share: Share  # of the chosen tokens: replaced by [MASK]
-    random_share: Share  # replaced by a random token; the rest stay as they are
-    random_tokens: Literal["uniform", "unigram"]  # how a random token is drawn
-    span_boundary: bool  # the span boundary objective beside the masked tokens
+    store: str = ""  # folder written by `bert-jax data build`
+    source_weights: str = ""  # "books=2,wiki=0.5": visits to each document per epoch
+    language_smoothing: Amount = 1.0  # exponent on language shares; multilingual BERT: 0.7
+    pairing: Pairing = DEFAULT_PAIRING
+    separators: Separators = "documents"  # [SEP] between documents, or after sentences (fairseq)
+    negative_pool: Literal["source", "corpus"] = (
+        "source"  # of a random second sentence; paper: corpus
+    )
+    short_seq_prob: Share = 0.1
+    dupe_factor: Whole = 0  # 0 = new pairs and masks every epoch; n = n fixed sets
+    masking: Literal["token", "whole_word", "ngram", "span", "roberta"] = "token"
+    max_ngram: Words = 3  # ALBERT's
+    span_success: Inside = 0.2  # SpanBERT's
+    max_span: Words = 10  # SpanBERT's
+    mask_rate: Share = 0.15
+    mask_share: Share = 0.8  # of the chosen tokens: replaced by [MASK]
+    random_share: Share = 0.1  # replaced by a random token; the rest stay as they are
+    random_tokens: Literal["uniform", "unigram"] = "uniform"  # unigram: by frequency in the text
+    span_boundary: bool = False  # SpanBERT's objective; needs masking = "span"
 
     def __post_init__(self) -> None:
         if self.mask_share + self.random_share > 1:
@@ -117,17 +125,17 @@ class DataConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PhaseConfig:
-    """One stage of a run: a shape of the batch and how many steps it lasts."""
+    """One phase of a run: a shape of the batch and how many steps it lasts."""
 
-    steps: Count
-    batch_size: Rows  # rows in the global batch
-    micro_batches: Rows  # parts whose gradients are added up before an update
-    seq_length: Positions  # most tokens of an example
-    max_predictions: Positions  # most predictions of an example
-    examples_per_row: Positions  # 1 = padded rows of one example; more = rows packed with examples
-    row_length: Annotated[int, Within(0, 2**17)]  # tokens of a packed row; 0 = seq_length
-    learning_rate: Amount | None  # with optimizer.schedule_over="phase"; None = the optimizer's
-    warmup_steps: Whole | None  # the same
+    steps: Count = 1_000_000
+    batch_size: Rows = 256  # rows in the global batch
+    micro_batches: Rows = 1  # gradient accumulation steps per update
+    seq_length: Positions = 128  # most tokens of an example
+    max_predictions: Positions = 20  # most predictions of an example
+    examples_per_row: Positions = 1  # above 1: sequence packing
+    row_length: Annotated[int, Within(0, 2**17)] = 0  # tokens per packed row; 0 = seq_length
+    learning_rate: Amount | None = None  # only with schedule_over = "phase"
+    warmup_steps: Whole | None = None  # the same
 
     @property
     def row_tokens(self) -> int:
@@ -144,46 +152,48 @@ class PhaseConfig:
 class OptimizerConfig:
     """`bert_adamw` is the original's (no bias correction); `adamw` is Loshchilov and Hutter's."""
 
-    name: OptimizerName
-    learning_rate: Amount
-    warmup_steps: Whole
-    schedule: ScheduleName = "bert"  # the decay begins at step 0, or at the end of the warmup
-    decay_power: Amount  # of what is left of the steps; 1 = linear
-    schedule_over: Literal["run", "phase"]  # one schedule for all steps, or one for each phase
-    phase_moments: Literal["carry", "reset"]  # what a phase after the first starts with
-    phase_count: Literal["carry", "reset"]  # of updates, for the bias correction
-    b1: BelowOne
-    b2: BelowOne
-    eps: Positive  # with 0, what has no gradient yet would become 0/0
-    moment_dtype: Literal["float32", "bfloat16"]  # of what Adam keeps; it computes in float32
-    weight_decay: Amount
-    weight_decay_on: Literal["weights", "all"] = "weights"  # all: biases and LayerNorm too
-    clip_norm: Amount  # of all gradients together; 0 = none
-    max_nonfinite_steps: Count  # in a row whose loss or gradient is not finite; then the run stops
+    name: OptimizerName = "bert_adamw"
+    learning_rate: Amount = 1e-4
+    warmup_steps: Whole = 10_000
+    schedule: ScheduleName = "bert"  # decays from step 0; fairseq: after the warmup
+    decay_power: Amount = 1.0  # of what is left of the steps; 1 = linear
+    # phase: each phase has its own warmup and decay.
+    schedule_over: Literal["run", "phase"] = "run"
+    phase_moments: Literal["carry", "reset"] = "carry"  # or reset, at the start of each later phase
+    phase_count: Literal["carry", "reset"] = "carry"  # of updates, for the bias correction
+    b1: BelowOne = 0.9
+    b2: BelowOne = 0.999
+    eps: Positive = 1e-6  # with 0, what has no gradient yet would become 0/0
+    moment_dtype: Literal["float32", "bfloat16"] = "float32"  # or bfloat16: half the memory
+    weight_decay: Amount = 0.01
+    # all: biases and LayerNorm too (fairseq).
+    weight_decay_on: Literal["weights", "all"] = "weights"
+    clip_norm: Amount = 1.0  # of all gradients together; 0 = none
+    max_nonfinite_steps: Count = 10  # in a row, all skipped; then the run stops
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeshConfig:
     """Devices along each axis; one of them may be -1: whatever is left."""
 
-    slice: Axis
-    data: Axis
-    fsdp: Axis
-    tensor: Axis
+    slice: Axis = 1
+    data: Axis = -1  # -1 = all remaining devices
+    fsdp: Axis = 1
+    tensor: Axis = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ComputeConfig:
     """How the same model is computed; changes speed and rounding, not meaning."""
 
-    dtype: Literal["float32", "bfloat16"]  # of activations; parameters are always float32
-    unroll_layers: Whole  # layers per iteration of the scan over layers; 0 = all of them
-    # "auto" is the fastest that the devices have; while probabilities are dropped always "xla".
-    attention: Literal["auto", "xla", "pallas", "cudnn"]
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"  # of activations; parameters stay float32
+    unroll_layers: Whole = 0  # layers per scan iteration; 0 = all (no scan)
+    # "auto" is the fastest that the devices have; with attention dropout always "xla".
+    attention: Literal["auto", "xla", "pallas", "cudnn"] = "auto"
     # What the backward pass of a layer finds stored: all, nothing, or products without batch sizes.
-    remat: Literal["none", "full", "dots_saveable", "dots_with_no_batch_dims_saveable"]
-    # Parameters, gradients and moments split over the data axis too, between steps (ZeRO-1).
-    shard_optimizer: bool
+    remat: Literal["none", "full", "dots_saveable", "dots_with_no_batch_dims_saveable"] = "none"
+    # Parameters, gradients and moments are sharded over the data axis too, between steps (ZeRO-1).
+    shard_optimizer: bool = True
 
     @classmethod
     def plain(cls) -> "ComputeConfig":
@@ -199,50 +209,50 @@ class ComputeConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    every_steps: Count
-    keep: Count  # the newest so many
-    keep_every_steps: Whole  # those at multiples of this are never removed; 0 = none
-    keep_best: bool  # the one with the lowest held-out loss of each phase
-    write_attempts: Attempts  # with 1, 2, 4, … seconds between them; then the run stops
+    every_steps: Count = 1000
+    keep: Count = 3  # the newest so many
+    keep_every_steps: Whole = 0  # keep multiples of this permanently; 0 = none
+    keep_best: bool = True  # of each phase, by held-out loss
+    write_attempts: Attempts = 6  # 1, 2, 4, … s apart; then the run stops
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    every_steps: Count
-    batches: Whole  # at most so many batches of held-out rows; 0 = all of them
+    every_steps: Count = 1000
+    batches: Whole = 64  # at most so many batches of held-out rows; 0 = all of them
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeadlineConfig:
     """Seconds that a process may spend at one piece of work before it is taken to hang."""
 
-    start: Seconds  # until all processes have found one another
-    compile: Seconds  # one program
-    data: Seconds  # waiting for a batch
-    step: Seconds  # one step
-    evaluate: Seconds  # one batch of an evaluation
-    save: Seconds  # until an earlier checkpoint is written and this one is copied
-    restore: Seconds  # reading and checking one checkpoint
-    barrier: Seconds  # waiting for the other processes
-    peer: Seconds  # without a sign of life from another process
-    grace: Seconds  # from being asked to stop to having saved
+    start: Seconds = 600.0  # until all processes have found one another
+    compile: Seconds = 1800.0  # one program
+    data: Seconds = 600.0  # waiting for a batch
+    step: Seconds = 600.0  # one step
+    evaluate: Seconds = 600.0  # one batch
+    save: Seconds = 500.0  # below `step`: the other processes wait for process 0 in one
+    restore: Seconds = 1800.0  # reading and checking one checkpoint
+    barrier: Seconds = 2000.0  # above compile and restore: waits for the slowest process
+    peer: Seconds = 60.0  # without a heartbeat from another process
+    grace: Seconds = 25.0  # from the stop signal to the saved checkpoint
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
     """A whole run."""
 
-    seed: Annotated[int, Within(0, 2**32 - 1)]
-    log_every_steps: Count
-    model: ModelConfig
-    data: DataConfig
-    phases: tuple[PhaseConfig, ...]
-    optimizer: OptimizerConfig
-    mesh: MeshConfig
-    compute: ComputeConfig
-    checkpoint: CheckpointConfig
-    evaluation: EvaluationConfig
-    deadlines: DeadlineConfig
+    seed: Annotated[int, Within(0, 2**32 - 1)] = 0
+    log_every_steps: Count = 100
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    phases: tuple[PhaseConfig, ...] = (PhaseConfig(),)
+    optimizer: OptimizerConfig = OptimizerConfig()
+    mesh: MeshConfig = MeshConfig()
+    compute: ComputeConfig = ComputeConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    deadlines: DeadlineConfig = DeadlineConfig()
     objectives: str = ""  # "mlm,nsp"; "" = all that the data have labels for
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
 """Nested values to frozen dataclasses and back, checked key by key.
 
-A missing or unknown key, a value of the wrong type or a choice that does not exist is one clear
-line with the nearest valid name.
+An unknown key, a value of the wrong type or a choice that does not exist is one clear line with the
+nearest valid name.
 """
 
 import dataclasses
@@ -41,8 +41,8 @@ def from_dict(values: Mapping[str, Any], cls: type[T], where: str = "config") ->
     """A frozen dataclass from nested mappings, checked key by key.
 
     Raises:
-        UserError: an unknown or missing key, a wrong type or an unknown choice; names the key with
-            its path and the nearest valid name.
+        UserError: an unknown key, a wrong type or an unknown choice; names the key with its path
+            and the nearest valid name. A missing key takes its default.
     """
     if not isinstance(values, Mapping):
         _wrong(values, "keys", where)
@@ -50,26 +50,16 @@ def from_dict(values: Mapping[str, Any], cls: type[T], where: str = "config") ->
     unknown = sorted(set(values) - set(hints))
     if unknown:
         raise UserError(f"unknown key {where}.{unknown[0]}{nearest(unknown[0], hints)}")
-    values = {**_defaults(cls), **values}
-    missing = [name for name in hints if name not in values]
-    if missing:
-        raise UserError(f"missing key {where}.{missing[0]}; start from configs/base.py")
-    return cls(**{k: _convert(values[k], hint, f"{where}.{k}") for k, hint in hints.items()})
-
-
-def _defaults(cls: type) -> dict[str, Any]:
-    """Keys that runs of earlier versions lack, with the value that those runs had all the same."""
-    fields = dataclasses.fields(cls)
-    return {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
+    return cls(**{k: _convert(v, hints[k], f"{where}.{k}") for k, v in values.items()})
 
 
 def completed(values: Mapping[str, Any], cls: type) -> dict[str, Any]:
-    """Nested values as an earlier version wrote them, with the keys that were added since."""
-    full = {**_defaults(cls), **values}
+    """Nested values with the defaults of keys that they lack: an earlier version wrote them."""
+    full = {**to_dict(cls()), **values}
     for name, hint in typing.get_type_hints(cls).items():
         several = typing.get_origin(hint) is tuple
         part: type = typing.get_args(hint)[0] if several else hint
-        if name in full and dataclasses.is_dataclass(part):
+        if dataclasses.is_dataclass(part):
             value = full[name]
             full[name] = (
                 [completed(item, part) for item in value] if several else completed(value, part)

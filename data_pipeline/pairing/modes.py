@@ -5,7 +5,7 @@ from typing import Final, Literal, get_args
 Pairing = Literal["nsp", "sop", "full_sentences", "doc_sentences", "single"]
 Separators = Literal["documents", "sentences"]
 MODES: Final[tuple[Pairing, ...]] = get_args(Pairing)
-DEFAULT: Final[Pairing] = "nsp"
+DEFAULT_PAIRING: Final[Pairing] = "nsp"
 PAIRS: Final = ("nsp", "sop")  # may take a second segment from another document
 SEPARATED: Final = ("full_sentences", "doc_sentences")  # may have [SEP] after each sentence
 # Of a kind with labels: the meaning of 0 and of 1.

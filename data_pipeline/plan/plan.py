@@ -20,7 +20,7 @@ from bert_jax.data_pipeline.pairing.lengths import (
     read_only,
 )
 from bert_jax.data_pipeline.pairing.modes import (
-    DEFAULT,
+    DEFAULT_PAIRING,
     MODES,
     PAIRS,
     SEPARATED,
@@ -78,7 +78,7 @@ class PlanSpec:
     """
 
     seq_length: int
-    pairing: Pairing = DEFAULT
+    pairing: Pairing = DEFAULT_PAIRING
     separators: Separators = "documents"
     short_seq_prob: float = 0.1
     negative_pool: Literal["source", "corpus"] = "source"

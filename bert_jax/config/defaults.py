@@ -1,0 +1,30 @@
+"""The defaults of all settings, as a config file returns them."""
+
+import dataclasses
+import typing
+from typing import Any
+
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
+
+from bert_jax.config.schema import Config
+
+
+def defaults() -> ConfigDict:
+    """Every setting of `Config` with its default."""
+    return _config_dict(Config())
+
+
+def _config_dict(of: Any) -> ConfigDict:
+    made = ConfigDict()
+    hints = typing.get_type_hints(type(of))
+    for field in dataclasses.fields(of):
+        value = getattr(of, field.name)
+        if isinstance(value, tuple):
+            value = tuple(map(_config_dict, value))
+        elif dataclasses.is_dataclass(value):
+            value = _config_dict(value)
+        elif value is None:  # keeps the type of what may be set
+            value = placeholder(typing.get_args(hints[field.name])[0])
+        made[field.name] = value
+    return made
