@@ -63,14 +63,14 @@ def test_records_wait_for_a_full_disk(tmp_path, capsys):
     assert path.read_text().splitlines() == list("01234")
     full, well = capsys.readouterr().err.splitlines()
     assert full == (
-        f"{path}: cannot be written (No space left on device); the run goes on, records wait in "
-        "memory"
+        f"{path}: cannot be written (No space left on device); training continues, records "
+        "are buffered in memory"
     )
-    assert well == f"{path}: is written again"
+    assert well == f"{path}: writes succeed again"
 
 
 def test_only_the_newest_records_wait(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("bert_jax.metrics.jsonl._WAITING", 2)
+    monkeypatch.setattr("bert_jax.metrics.jsonl._MAX_PENDING", 2)
     path = tmp_path / "file" / "metrics.jsonl"
     path.parent.write_text("in the way")
     log = EventLog(path)
@@ -80,7 +80,7 @@ def test_only_the_newest_records_wait(tmp_path, monkeypatch, capsys):
     log.append("5")
     log.close()
     assert path.read_text().splitlines() == ["4", "5"]
-    assert "is written again; the 4 oldest records are lost" in capsys.readouterr().err
+    assert "writes succeed again; the 4 oldest records are lost" in capsys.readouterr().err
 
 
 def test_what_is_never_written_is_counted(tmp_path, capsys):

@@ -64,14 +64,14 @@ def test_every_second_of_a_life_is_somewhere():
 def test_people_read_causes_times_and_shares():
     text = goodput.render(goodput.account(LIFE))
     assert text.splitlines()[0] == "goodput 38.7%"
-    assert "58.0 s   38.7%  steps that count" in text
-    assert "12.0 s    8.0%  steps lost in a crash and done again" in text
-    assert "0:02:30  100.0%  since the first start" in text
+    assert "58.0 s   38.7%  productive steps" in text
+    assert "12.0 s    8.0%  steps lost in a crash and repeated" in text
+    assert "0:02:30  100.0%  total since the first start" in text
     assert goodput.render(goodput.account([])).startswith("goodput 0.0%")
 
 
 def test_steps_are_lost_back_to_the_earliest_later_beginning():
-    """The second attempt went on from 20, but the third found that damaged and used 10."""
+    """The second attempt resumed from 20, but the third found that damaged and used 10."""
     records = [
         record("start", 0, 0.0, seconds={}),
         record("goodput", 30, 30.0, seconds={"step": 30.0}),

@@ -267,7 +267,7 @@ def test_no_text_of_the_corpus_breaks_the_page(tmp_path, capsys) -> None:
     [
         ("--phase=1", "has phases 0 to 0"),
         ("--config.data.maskin=token", "did you mean data.masking?"),
-        ("--html=/proc/nowhere/page.html", "there is no folder /proc/nowhere"),
+        ("--html=/proc/nowhere/page.html", "no such folder /proc/nowhere"),
         ("--html=/proc", "/proc: a folder; give the name of a file"),
         ("--html=/proc/page.html", "cannot be written"),
     ],
@@ -330,7 +330,7 @@ def test_chosen_rows_are_shown_and_written(seen, tmp_path, capsys) -> None:
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
-        (["--step=12"], "step 12 is none of this run's 12: give one from 0 to 11"),
+        (["--step=12"], "step 12 is not one of this run's 12 steps: give one from 0 to 11"),
         (["--step=0", "--rows=7:9"], "between 0 and 8"),
         (["--step=0", "--rows=x"], "between 0 and 8"),
         (["--step=0", "--rows=3:3"], "between 0 and 8"),
@@ -380,7 +380,7 @@ def test_a_later_phase_is_found_and_counted_from_its_start(store, tmp_path, caps
     config = dataclasses.replace(config, phases=(first, second))
     assert [config.phase_at(step) for step in (0, 11, 12, 16)] == [(0, 0), (0, 11), (1, 0), (1, 4)]
     for step in (-1, 17):
-        with pytest.raises(UserError, match="none of this run's 17"):
+        with pytest.raises(UserError, match="not one of this run's 17 steps"):
             config.phase_at(step)
     description = workdir.describe(config, store, [1, 1], mesh={"data": 1}, device_kind="cpu")
     (tmp_path / "config.json").write_text(json.dumps(description))

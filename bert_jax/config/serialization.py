@@ -1,7 +1,7 @@
-"""Nested values to frozen dataclasses and back, checked key by key.
+"""Converts nested values to frozen dataclasses and back, and validates each key.
 
-A missing or unknown key, a value of the wrong type or a choice that does not exist is one clear
-line with the nearest valid name.
+A missing or unknown key, a value of the wrong type or an unknown choice is a one-line error with
+the nearest valid name.
 """
 
 import dataclasses
@@ -20,11 +20,11 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Within:
-    """The values that a number may have: `Annotated[float, Within(0, 1)]`; never NaN or inf."""
+    """The valid range of a number, as in `Annotated[float, Within(0, 1)]`; never NaN or inf."""
 
     low: float
     high: float = math.inf
-    without: tuple[float, ...] = ()  # of the ends, those that are not among them
+    without: tuple[float, ...] = ()  # excluded ends
 
     def __contains__(self, value: float) -> bool:
         inside = self.low <= value <= self.high and value not in self.without
@@ -38,11 +38,11 @@ class Within:
 
 
 def from_dict(values: Mapping[str, Any], cls: type[T], where: str = "config") -> T:
-    """A frozen dataclass from nested mappings, checked key by key.
+    """Returns a frozen dataclass from nested mappings, validated key by key.
 
     Raises:
-        UserError: an unknown or missing key, a wrong type or an unknown choice; names the key with
-            its path and the nearest valid name.
+        UserError: an unknown or missing key, a wrong type or an unknown choice; the message has
+            the key's path and the nearest valid name.
     """
     if not isinstance(values, Mapping):
         _wrong(values, "keys", where)
@@ -58,13 +58,13 @@ def from_dict(values: Mapping[str, Any], cls: type[T], where: str = "config") ->
 
 
 def _defaults(cls: type) -> dict[str, Any]:
-    """Keys that runs of earlier versions lack, with the value that those runs had all the same."""
+    """Keys missing from the runs of earlier versions -> their default, the earlier behaviour."""
     fields = dataclasses.fields(cls)
     return {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
 
 
 def completed(values: Mapping[str, Any], cls: type) -> dict[str, Any]:
-    """Nested values as an earlier version wrote them, with the keys that were added since."""
+    """Returns nested values written by an earlier version, with keys added since filled in."""
     full = {**_defaults(cls), **values}
     for name, hint in typing.get_type_hints(cls).items():
         several = typing.get_origin(hint) is tuple
@@ -78,7 +78,7 @@ def completed(values: Mapping[str, Any], cls: type) -> dict[str, Any]:
 
 
 def nearest(name: str, valid: typing.Iterable[str]) -> str:
-    """The end of an error line: the nearest valid name, or all of them."""
+    """Returns the end of an error message: the nearest valid name, or all valid names."""
     names = sorted(valid)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"; did you mean {close[0]}?" if close else f"; valid: {', '.join(names)}"
@@ -119,13 +119,13 @@ def _wrong(value: Any, wanted: str, where: str) -> typing.NoReturn:
 
 
 def shown(value: Any) -> str:
-    """A value for an error line: on one line, the middle of a long one left out."""
+    """Returns a value as one line for an error message, abbreviated in the middle if long."""
     text = reprlib.repr(value) if isinstance(value, Mapping | list | tuple) else repr(value)
     return text if len(text) <= 80 else f"{text[:60]}…{text[-15:]}"
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """Nested plain dicts and lists, as they are written to `config.json`."""
+    """Returns nested plain dicts and lists, as written to `config.json`."""
     return typing.cast(dict[str, Any], _plain(dataclasses.asdict(config)))
 
 
@@ -136,7 +136,7 @@ def _plain(value: Any) -> Any:
 
 
 def flatten(values: Any, where: str = "") -> dict[str, Any]:
-    """`{"phases[0].steps": 10, ...}`: one line per value, for diffs and golden texts."""
+    """Returns `{"phases[0].steps": 10, ...}`: one entry per value, for diffs and golden files."""
     if isinstance(values, dict):
         items = [(f"{where}.{k}" if where else k, v) for k, v in values.items()]
     elif isinstance(values, list):

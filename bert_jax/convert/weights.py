@@ -1,12 +1,12 @@
-"""Our parameters and the state dicts of transformers' BERTs: one table, read both ways.
+"""Converts between our parameters and transformers' BERT state dicts, by one table.
 
-With a pair head it is that of `BertForPreTraining`, without one and its pooler `BertForMaskedLM`'s.
-Ours are stacked over layers [L, ...], query, key and value are one kernel, and kernels are
-[in, out] (`y = x · kernel`). Theirs have one tensor a layer and torch's [out, in]. Rows added to
-the vocabulary for the hardware are cut off on the way out and are zero on the way in. The decoder's
-weight and bias are the word table and `cls.predictions.bias`: `transformers` ties them itself, so
-they are not written, and files that hold them are read without. The span boundary head has no
-counterpart there and is left out.
+With a pair head the state dict is that of `BertForPreTraining`, without it (and the pooler) that of
+`BertForMaskedLM`. Ours are stacked over layers [L, ...], query, key and value are one kernel, and
+kernels are [in, out] (`y = x · kernel`). Theirs have one tensor per layer and torch's [out, in].
+Padding rows of the vocabulary are dropped on export and are zero on import. The decoder's weight
+and bias are the word embeddings and `cls.predictions.bias`: `transformers` ties them, so they are
+not written, and are ignored when read. The span boundary head has no counterpart in transformers
+and is not exported.
 """
 
 import functools
@@ -26,8 +26,8 @@ Group = Literal["encoder", "pooler", "mlm", "pair"]
 _WITH_PAIRS: tuple[Group, ...] = ("encoder", "pooler", "mlm", "pair")
 _WITHOUT: tuple[Group, ...] = ("encoder", "mlm")
 
-# Our path, their name, and the number of input dimensions of a kernel (None where theirs has the
-# same layout). `{layer}` and `{part}` run over layers and over query, key, value.
+# Our path, their name, and the number of input dimensions of a kernel (None if both layouts are the
+# same). `{layer}` runs over layers, `{part}` over query, key and value.
 _LAYER = "bert.encoder.layer.{layer}"
 _TABLE: tuple[tuple[str, str, int | None], ...] = (
     ("encoder.embeddings.word", "bert.embeddings.word_embeddings.weight", None),
@@ -63,7 +63,7 @@ _PADDED = ("encoder.embeddings.word", "mlm.bias")  # their first dimension is th
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one of their tensors lies in ours."""
+    """The part of our parameters that corresponds to one of their tensors."""
 
     theirs: str
     ours: tuple[str, ...]
@@ -77,7 +77,7 @@ class Slot:
         return self.ours[0]  # type: ignore[return-value]
 
     def to_theirs(self, leaf: np.ndarray) -> np.ndarray:
-        """Our whole leaf -> their tensor."""
+        """Extracts their tensor from our leaf."""
         part = np.asarray(leaf)[self.index]
         if self.inputs is None:
             return part
@@ -91,7 +91,8 @@ class Slot:
 
 
 def slots(config: ModelConfig, *, pairs: bool = True) -> Iterator[Slot]:
-    """Every tensor of their state dict once, decoder apart; pairs: with pooler and pair head."""
+    """Yields each tensor of their state dict except the decoder's; pairs: with pooler and pair
+    head."""
     wanted = _WITH_PAIRS if pairs else _WITHOUT
     for ours, theirs, inputs in _TABLE:
         for slot in _slots_of(ours, theirs, inputs, config):
@@ -100,7 +101,7 @@ def slots(config: ModelConfig, *, pairs: bool = True) -> Iterator[Slot]:
 
 
 def _slots_of(ours: str, theirs: str, inputs: int | None, config: ModelConfig) -> Iterator[Slot]:
-    """A line of the table, over layers and parts."""
+    """Expands a row of the table over layers and parts."""
     path = tuple(ours.split("."))
     index: tuple[int | slice, ...]
     if "{layer}" not in theirs:
@@ -118,14 +119,14 @@ def _slots_of(ours: str, theirs: str, inputs: int | None, config: ModelConfig) -
 
 
 def to_transformers(params: Mapping[str, Any], config: ModelConfig) -> dict[str, np.ndarray]:
-    """Our parameters -> their state dict, C-contiguous float32 arrays, no tied decoder.
+    """Our parameters -> their state dict: C-contiguous float32 arrays, without the tied decoder.
 
-    Of `BertForPreTraining` where there is a pair head, of `BertForMaskedLM` where there is not.
+    The state dict is for `BertForPreTraining` with a pair head, for `BertForMaskedLM` without.
     """
     result = {}
     for slot in slots(config, pairs="pair" in params):
         leaf = _leaf(params, slot)
-        # A copy even where the layout is the same: the caller may write into what it gets.
+        # Copy even if the layout is the same: the caller may write into the result.
         result[slot.theirs] = np.array(slot.to_theirs(leaf), np.float32, order="C")
     return result
 
@@ -136,31 +137,31 @@ def from_transformers(
     *,
     require: Sequence[Group] | None = None,
 ) -> dict[str, Any]:
-    """Their state dict -> our parameters, a nested dict of float32 numpy arrays.
+    """Their state dict -> our parameters, a nested dict of float32 NumPy arrays.
 
-    The tree is that of `objectives(present(tensors))`: a pooler and a pair head are there where the
-    tensors hold one of them.
+    The tree is that of `objectives(present(tensors))`: it has a pooler and a pair head if the
+    tensors contain either.
 
-    Names of older files are understood: `LayerNorm.gamma` and `.beta`, no `bert.` in front (a bare
-    `BertModel`), `embeddings.position_ids`. Tensors of other heads are left out.
+    Names of older files are supported: `LayerNorm.gamma` and `.beta`, no `bert.` prefix (a bare
+    `BertModel`), `embeddings.position_ids`. Tensors of other heads are ignored.
 
     Args:
-        tensors: name -> array of any float type.
-        require: the groups that must be there, by default all of the tree. Another group that is
-            absent stays at zero.
+        tensors: name -> array of any float dtype.
+        require: the groups that must be present, by default all of the tree. Other absent groups
+            are zero.
 
     Raises:
-        UserError: a tensor of a required group is missing, has another shape than the config says
-            or no floating-point numbers, or holds NaN or infinite ones.
+        UserError: a tensor of a required group is missing, has another shape than in the config,
+            is not floating-point, or contains NaN or infinite values.
     """
-    given = {_modern(name): tensor for name, tensor in tensors.items()}
+    given = {_current_name(name): tensor for name, tensor in tensors.items()}
     here = present(tensors)
     learned = objectives(here)
     pairs = pair_objective(learned) is not None
     needed = here | set((_WITH_PAIRS if pairs else _WITHOUT) if require is None else require)
     shapes = nnx.to_pure_dict(declare(config, ComputeConfig.plain(), learned)[1])
-    # Zeros that take no memory: a config.json may ask for any size, so nothing is allocated for it
-    # before the weights were seen to have that size.
+    # Broadcast zeros take no memory: a config.json may ask for any size, so nothing is allocated
+    # before the weights are known to have that size.
     empty = jax.tree.map(lambda x: np.broadcast_to(np.float32(0), x.shape), shapes)
     used = [slot for slot in slots(config, pairs=pairs) if slot.group in needed]
     for slot in used:
@@ -169,7 +170,9 @@ def from_transformers(
     for slot in used:
         tensor = np.asarray(given[slot.theirs]).astype(np.float32)
         if not np.isfinite(tensor).all():
-            raise UserError(f"{slot.theirs} holds NaN or infinite numbers; export an earlier step")
+            raise UserError(
+                f"{slot.theirs} contains NaN or infinite values; export an earlier step"
+            )
         slot.to_ours(tensor, _leaf(params, slot))
     return params
 
@@ -179,39 +182,39 @@ def _leaf(params: Mapping[str, Any], slot: Slot) -> Any:
 
 
 def _check_tensor(slot: Slot, given: Mapping[str, Any], empty: Mapping[str, Any]) -> None:
-    """empty: our parameters, whose shapes count."""
+    """Raises UserError for a missing or invalid tensor; empty: zeros in our parameters' shapes."""
     if slot.theirs not in given:
         raise UserError(f"the weights have no {slot.theirs}; is this a BERT checkpoint?")
     tensor, wanted = given[slot.theirs], slot.to_theirs(_leaf(empty, slot)).shape
     if tuple(tensor.shape) != wanted:
         raise UserError(
-            f"{slot.theirs} has shape {list(tensor.shape)}, config.json asks for "
-            f"{list(wanted)}; weights and config.json do not belong together"
+            f"{slot.theirs} has shape {list(tensor.shape)}, config.json requires "
+            f"{list(wanted)}; use the config.json of these weights"
         )
     if not jax.dtypes.issubdtype(tensor.dtype, np.floating):
         raise UserError(
-            f"{slot.theirs} holds {tensor.dtype} numbers; weights are floating-point, export the "
-            "model again"
+            f"{slot.theirs} has dtype {tensor.dtype}, not a floating-point one; export the model "
+            "again"
         )
 
 
 def present(tensors: Mapping[str, Any]) -> set[Group]:
-    """The groups of which a state dict holds at least one tensor."""
+    """The groups with at least one tensor in a state dict."""
     marks: dict[Group, str] = {
         "encoder": "bert.encoder.", "pooler": "bert.pooler.",
         "mlm": "cls.predictions.transform.", "pair": "cls.seq_relationship.",
     }  # fmt: skip
-    names = [_modern(name) for name in tensors]
+    names = [_current_name(name) for name in tensors]
     return {g for g, mark in marks.items() if any(name.startswith(mark) for name in names)}
 
 
 def objectives(groups: Collection[Group]) -> tuple[Objective, ...]:
-    """Of the model that has room for these groups; for which labels a pair head was trained (nsp or
-    sop) is not known from its weights and makes no difference to them."""
+    """Objectives of a model with these groups. Weights do not reveal whether a pair head was
+    trained for nsp or sop, and both have the same layout."""
     return ("mlm", "nsp") if {"pooler", "pair"} & set(groups) else ("mlm",)
 
 
-def _modern(name: str) -> str:
+def _current_name(name: str) -> str:
     name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
     name = name.replace("LayerNorm.beta", "LayerNorm.bias")
     bare = name.startswith(("embeddings.", "encoder.", "pooler."))

@@ -1,4 +1,4 @@
-"""Floating-point operations of a training step, and the time that is left."""
+"""FLOPs of a training step, and the estimated time remaining."""
 
 from typing import TYPE_CHECKING
 
@@ -11,11 +11,10 @@ _SBO_POSITION = 200  # width of the relative position embeddings of the span bou
 
 
 def step_flops(config: Config, phase: PhaseConfig) -> float:
-    """Floating-point operations of one training step, matrix products only, padding included.
+    """Model FLOPs of one training step: matrix multiplications only, padding included.
 
     Forward plus backward is three times the forward pass; a product of [m, k] and [k, n] is 2mkn.
-    Splitting a batch into micro-batches changes nothing, and what rematerialization computes again
-    is not counted.
+    Gradient accumulation does not change the count; recomputation by rematerialization is excluded.
     """
     model = config.model
     H, I, V = model.hidden_size, model.intermediate_size, model.vocab_size  # noqa: E741
@@ -32,9 +31,9 @@ def step_flops(config: Config, phase: PhaseConfig) -> float:
 
 
 def seconds_left(config: Config, step: int, step_seconds: float) -> float:
-    """What the run still takes after `step` updates, the last of which took `step_seconds`.
+    """Seconds remaining after `step` updates, the last of which took `step_seconds`.
 
-    Phases to come are taken to run at the same number of operations a second.
+    Assumes that later phases run at the same FLOPs per second.
     """
     if step >= config.total_steps:
         return 0.0
