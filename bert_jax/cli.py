@@ -51,10 +51,10 @@ def _guarded(words: list[str]) -> int:
         code = code_of(error)
         if code is None:
             raise
-        said = "" if isinstance(error, StoppedError) else "error: "
+        prefix = "" if isinstance(error, StoppedError) else "error: "
         from bert_jax.runtime.console import plain
 
-        print(said, plain(line_of(error)), sep="", file=sys.stderr)
+        print(prefix, plain(line_of(error)), sep="", file=sys.stderr)
         return code
 
 
@@ -94,8 +94,8 @@ def find(words: Sequence[str]) -> str:
     name = next((c for c in COMMANDS if list(words[: len(c.split())]) == c.split()), None)
     if name is None:
         in_group = any(command.startswith(f"{words[0]} ") for command in COMMANDS)
-        said = " ".join(words[:2] if in_group else words[:1])
-        raise UsageError(f"unknown command {said!r}{nearest(said, COMMANDS)}")
+        given = " ".join(words[:2] if in_group else words[:1])
+        raise UsageError(f"unknown command {given!r}{nearest(given, COMMANDS)}")
     return name
 
 

@@ -1,4 +1,4 @@
-"""The entire pipeline on one machine; an interrupted demo resumes after its last complete stage."""
+"""The entire pipeline on one machine; an interrupted demo resumes where it stopped."""
 
 import dataclasses
 import time

@@ -294,7 +294,7 @@ def test_a_figure_that_is_not_finite_is_null_in_a_record() -> None:
 def test_the_line_of_the_end_says_what_to_do() -> None:
     line = SkippedStep(14, 10).stop("run", 16)
     for said in (
-        "steps 5 to 14", "max_nonfinite_steps=10", "parameters are those of step 5",
+        "steps 5 to 14", "max_nonfinite_steps=10", "parameters of step 5",
         "saved as step 16 in run", "bert-jax data batch --workdir=run --step=5",
         "--config.optimizer.learning_rate",
     ):  # fmt: skip

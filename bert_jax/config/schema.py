@@ -32,9 +32,7 @@ Positions = Annotated[int, Within(1, 2**17)]
 Rows = Annotated[int, Within(1, 2**20)]  # of a batch
 Attempts = Annotated[int, Within(1, 20)]
 Words = Annotated[int, Within(1, 512)]
-Axis = Annotated[
-    int, Within(-1, 2**20, without=(0,))
-]  # devices along the axis; -1 = the remaining devices
+Axis = Annotated[int, Within(-1, 2**20, without=(0,))]  # devices along it; -1 = the remaining
 Share = Annotated[float, Within(0, 1)]
 BelowOne = Annotated[float, Within(0, 1, without=(1,))]
 Inside = Annotated[float, Within(0, 1, without=(0, 1))]
@@ -159,8 +157,8 @@ class OptimizerConfig:
     schedule: ScheduleName = "bert"  # the decay begins at step 0, or at the end of the warmup
     decay_power: Amount  # power of the remaining share of the steps; 1 = linear
     schedule_over: Literal["run", "phase"]  # one schedule for all steps, or one for each phase
-    phase_moments: Literal["carry", "reset"]  # at the start of a later phase
-    phase_count: Literal["carry", "reset"]  # update count for the bias correction
+    phase_moments: Literal["carry", "reset"]  # Adam's moments at the start of a later phase
+    phase_count: Literal["carry", "reset"]  # the same for the update count of the bias correction
     b1: BelowOne
     b2: BelowOne
     eps: Positive  # not 0: parameters without a gradient yet would become 0/0
@@ -189,7 +187,7 @@ class ComputeConfig:
     unroll_layers: Whole  # layers per iteration of the scan over layers; 0 = all of them
     # "auto" is the fastest implementation for the devices; always "xla" with attention dropout.
     attention: Literal["auto", "xla", "pallas", "cudnn"]
-    # Activations of a layer stored for the backward pass, as in `jax.checkpoint_policies`.
+    # Activations stored for the backward pass: all, none, or a policy of jax.checkpoint_policies.
     remat: Literal["none", "full", "dots_saveable", "dots_with_no_batch_dims_saveable"]
     # Shard parameters, gradients and moments over the data axis, too, between steps (ZeRO-1).
     shard_optimizer: bool

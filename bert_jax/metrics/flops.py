@@ -1,11 +1,6 @@
 """FLOPs of a training step, and the estimated time remaining."""
 
-from typing import TYPE_CHECKING
-
 from bert_jax.config.schema import Config, PhaseConfig
-
-if TYPE_CHECKING:
-    pass
 
 _SBO_POSITION = 200  # width of the relative position embeddings of the span boundary head
 
@@ -37,9 +32,9 @@ def seconds_left(config: Config, step: int, step_seconds: float) -> float:
     """
     if step >= config.total_steps:
         return 0.0
-    now, _ = config.phase_at(max(step - 1, 0))
-    unit = step_flops(config, config.phases[now])
+    current, _ = config.phase_at(max(step - 1, 0))
+    current_flops = step_flops(config, config.phases[current])
     index, local = config.phase_at(step)
-    work = -local * step_flops(config, config.phases[index])
-    work += sum(p.steps * step_flops(config, p) for p in config.phases[index:])
-    return step_seconds * work / unit
+    remaining = -local * step_flops(config, config.phases[index])
+    remaining += sum(p.steps * step_flops(config, p) for p in config.phases[index:])
+    return step_seconds * remaining / current_flops

@@ -56,14 +56,14 @@ def account(records: Iterable[dict[str, Any]]) -> Goodput:
     after the last record of a killed process is unknown and counts as "down" until the next start.
     If the clock went backwards between two attempts, no time passed.
     """
-    tries = attempts.split(records)
+    history = attempts.split(records)
     seconds = dict.fromkeys(CAUSES, 0.0)
-    for i, attempt in enumerate(tries):
-        retained = min((later.first for later in tries[i + 1 :]), default=None)
+    for i, attempt in enumerate(history):
+        retained = min((later.first for later in history[i + 1 :]), default=None)
         for cause, spent in _seconds_by_cause(attempt, retained).items():
             seconds[cause] += spent
         if i:
-            seconds["down"] += max(0.0, attempt.begin - tries[i - 1].end)
+            seconds["down"] += max(0.0, attempt.begin - history[i - 1].end)
     return Goodput(seconds)
 
 

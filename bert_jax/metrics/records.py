@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 from etils import epath
 
@@ -15,11 +15,8 @@ from bert_jax.data_pipeline.storage.remote import reason
 from bert_jax.errors import UserError
 from bert_jax.metrics.jsonl import read_lines
 
-if TYPE_CHECKING:
-    pass
-
-LOG = "metrics.jsonl"  # of training
-EVALUATIONS = "evaluations.jsonl"  # of `bert-jax evaluate`
+LOG = "metrics.jsonl"  # written by training
+EVALUATIONS = "evaluations.jsonl"  # written by `bert-jax evaluate`
 
 Measured = Literal["train", "eval"]
 # Events of a run; docs/training.md lists the fields of each record.

@@ -46,7 +46,7 @@ class SkippedStep:
         steps = f"step {good}" if good == self.step else f"steps {good} to {self.step}"
         return (
             f"{steps}: loss or gradient not finite, config.optimizer.max_nonfinite_steps="
-            f"{self.in_row}; the updates were skipped, the parameters are those of step {good}, "
+            f"{self.in_row}; the updates were skipped, the parameters of step {good} are "
             f"saved as step {saved} in {folder}. `bert-jax data batch --workdir={folder} "
             f"--step={good}` shows the batch of that step; lower "
             "--config.optimizer.learning_rate or inspect the batch, then run the same command "

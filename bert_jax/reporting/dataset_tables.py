@@ -47,7 +47,7 @@ def of_rows(
         bound: upper bound of its fill.
         left_out: number of sentences that are too long for an example, and of their tokens.
     """
-    kept = max(0.0, 1 - data.mask_share - data.random_share)
+    unchanged = max(0.0, 1 - data.mask_share - data.random_share)
     return ("", "found", "expected"), [
         ("rows", counts.rows, f"of {rows:,}" if counts.rows < rows else "the entire epoch"),
         ("examples", counts.examples, ""),
@@ -69,13 +69,13 @@ def of_rows(
         ),
         ("[MASK]", _percent(counts.masked, counts.predicted, 2), f"{data.mask_share:.2%}"),
         ("random token", _percent(counts.random, counts.predicted, 2), f"{data.random_share:.2%}"),
-        ("unchanged", _percent(counts.kept, counts.predicted, 2), f"{kept:.2%}"),
+        ("unchanged", _percent(counts.kept, counts.predicted, 2), f"{unchanged:.2%}"),
     ]
 
 
 def of_labels(labels: np.ndarray, data: DataConfig, store: TokenStore) -> Rows:
-    """Balance of the pair labels per source; `labels`: int64 [sources, 2]."""
-    expected = "above 50%: a chunk of one sentence gets a random second"
+    """Counts of the pair labels per source; `labels`: int64 [sources, 2]."""
+    expected = "above 50%: chunks of one sentence get a random second"
     return ("source", *PAIR_LABELS[data.pairing], "share", "expected"), [
         (name, int(a), int(b), _percent(int(b), int(a + b), 2), expected)
         for name, (a, b) in zip(store.sources, labels, strict=True)
@@ -96,7 +96,7 @@ def of_held_out(store: TokenStore) -> Rows:
 
 
 def head(example: ShownExample, data: DataConfig, store: TokenStore) -> str:
-    """The line above a decoded example."""
+    """The heading of a decoded example."""
     words = [f"row {example.row}", f"example {example.number}", f"{len(example.tokens)} tokens"]
     words.append(f"{example.predictions} predictions")
     if example.label is not None and example.source is not None:
@@ -104,5 +104,5 @@ def head(example: ShownExample, data: DataConfig, store: TokenStore) -> str:
     return ", ".join(words)
 
 
-def _percent(part: int, whole: int, digits: int) -> str:
-    return f"{part / whole:.{digits}%}" if whole else "-"
+def _percent(part: int, total: int, digits: int) -> str:
+    return f"{part / total:.{digits}%}" if total else "-"

@@ -36,25 +36,25 @@ def add_training(
         page.text("No metrics yet.")
         return
     last = held_out[-1]
-    there = {name: title for name, title in _OBJECTIVES.items() if f"{name}/loss" in last}
+    present = {name: title for name, title in _OBJECTIVES.items() if f"{name}/loss" in last}
     page.heading("Held-out text")
     page.text(
         f"After {last['step']:,} steps, on documents the model never saw. A baseline is the result "
         "without a model: token frequencies for masked tokens, the majority label for sentence "
         "pairs, and the majority label per source."
     )
-    alone = {name: last.get(f"{name}/source_accuracy") for name in there}
+    source = {name: last.get(f"{name}/source_accuracy") for name in present}
     page.table(
         ("objective", "loss (nats)", "baseline", "accuracy", "baseline ", "source alone"),
         [
-            (title, *_figures_of(last, name), "" if alone[name] is None else f"{alone[name]:.1%}")
-            for name, title in there.items()
+            (title, *_figures_of(last, name), "" if source[name] is None else f"{source[name]:.1%}")
+            for name, title in present.items()
         ],
     )
     for name in ("nsp", "sop"):
         _add_sources(page, last, name)
     page.heading("Curves")
-    for name, title in there.items():
+    for name, title in present.items():
         for what, unit in (("loss", "loss (nats)"), ("accuracy", "accuracy")):
             key = f"{name}/{what}"
             lines = {"training": _line(train, key), "held-out": _line(held_out, key)}
@@ -109,5 +109,5 @@ def _figures_of(record: Mapping[str, float], name: str) -> tuple[float | str, ..
 
 def _line(records: Sequence[Mapping[str, float]], key: str) -> tuple[list[float], list[float]]:
     """Steps and values of the records that have the key; a non-finite loss is missing."""
-    there = [r for r in records if key in r]
-    return [r["step"] for r in there], [r[key] for r in there]
+    logged = [r for r in records if key in r]
+    return [r["step"] for r in logged], [r[key] for r in logged]

@@ -45,7 +45,7 @@ class AttemptStatus:
     processes: int | None  # None in runs of earlier versions
     began: float  # seconds since the epoch
     seconds: float  # until its last record
-    ended: str  # why; "running" while it runs
+    ended: str  # why; "running" while it is running
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +99,7 @@ def read(folder: epath.PathLike) -> Status:
     config = from_dict(description["config"], Config)
     found = health(path, lambda meta: identity.foreign(meta, description))
     records = [r for r in metrics.records(path / metrics.LOG) if is_finite(r.get("time"))]
-    tries = attempts.split(records)
+    history = attempts.split(records)
     # The latest written: steps repeated after a crash have records of lower steps after higher.
     latest = {record["kind"]: record for record in records}
     train = latest.get("train")
@@ -107,14 +107,14 @@ def read(folder: epath.PathLike) -> Status:
     speed = speed if is_finite(speed) else None
 
     good = [step for step, problem in found.items() if not problem]
-    step = max([*good, tries[-1].last if tries else 0], default=0)
+    step = max([*good, history[-1].last if history else 0], default=0)
     step = min(step, config.total_steps)
     phase, local = config.phase_at(max(step - 1, 0))
     finished = any(one >= config.total_steps for one in good)
     age = time.time() - max(r["time"] for r in records) if records else None
-    due = max(_MIN_QUIET_SECONDS, 3 * config.log_every_steps * (speed or 0.0))
-    recent = age is not None and age < due
-    working = not finished and _is_running(path, tries, recent)
+    quiet_limit = max(_MIN_QUIET_SECONDS, 3 * config.log_every_steps * (speed or 0.0))
+    recent = age is not None and age < quiet_limit
+    working = not finished and _is_running(path, history, recent)
     return Status(
         workdir=str(folder),
         step=step,
@@ -134,13 +134,13 @@ def read(folder: epath.PathLike) -> Status:
         goodput=goodput.account(records),
         attempts=[
             _attempt(one, "running" if working else "finished" if finished else "killed")
-            if one is tries[-1]
+            if one is history[-1]
             else _attempt(one, "killed")
-            for one in tries
+            for one in history
         ],
         skipped=sorted({r["step"] for r in records if r["kind"] == "skipped"}),
         save_failed=_unresolved_failure(latest.get("save_failed"), good),
-        hosts=_hosts(tries, train),
+        hosts=_hosts(history, train),
         stragglers=_texts(train, "hosts/stragglers"),
         checkpoints=_checkpoints(path, config, found),
         quarantined=_quarantined(path, records),
@@ -186,13 +186,13 @@ def _bigram(store: str) -> dict[str, float]:
         return {}
 
 
-def _is_running(path: epath.Path, tries: Sequence[Attempt], recent: bool) -> bool:
-    """Whether a trainer holds the lock; without a lock file, judged by the last record."""
+def _is_running(path: epath.Path, history: Sequence[Attempt], recent: bool) -> bool:
+    """Whether a trainer holds the lock; without a lock file, whether its last record is recent."""
     if "://" not in str(path) and (path / ".lock").exists():
         held = lock.is_locked(path)
         if held is not None:
             return held
-    return recent and bool(tries) and tries[-1].closing is None
+    return recent and bool(history) and history[-1].closing is None
 
 
 def _attempt(attempt: Attempt, otherwise: str) -> AttemptStatus:
@@ -231,18 +231,18 @@ def _checkpoints(
     path: epath.Path, config: Config, found: Mapping[int, str]
 ) -> list[CheckpointStatus]:
     """found: step -> its problem, empty if none."""
-    there = {one.step: one for one in list_checkpoints(path) if not found.get(one.step)}
-    why = catalog.reasons(list(there.values()), config.checkpoint, config.phase_ends)
+    usable = {one.step: one for one in list_checkpoints(path) if not found.get(one.step)}
+    reasons = catalog.reasons(list(usable.values()), config.checkpoint, config.phase_ends)
     return [
         CheckpointStatus(
             step=step,
-            loss=there[step].loss if step in there else None,
-            kept=why.get(step, []),
+            loss=usable[step].loss if step in usable else None,
+            kept=reasons.get(step, []),
             bytes=_size(catalog.folder_of(path) / str(step)),
             problem=problem,
         )
         for step, problem in found.items()
-        if problem or step in there  # a checkpoint may have been removed in the meantime
+        if problem or step in usable  # a checkpoint may have been removed in the meantime
     ]
 
 
@@ -265,10 +265,10 @@ def _unresolved_failure(failed: Record | None, good: Sequence[int]) -> Record | 
     return failed if failed and not any(step >= failed["step"] for step in good) else None
 
 
-def _hosts(tries: Sequence[Attempt], train: Record | None) -> list[HostStatus]:
-    if not tries or not train:
+def _hosts(history: Sequence[Attempt], train: Record | None) -> list[HostStatus]:
+    if not history or not train:
         return []
-    names = _texts(tries[-1].records[0], "hosts")
+    names = _texts(history[-1].records[0], "hosts")
     columns = [train.get(f"hosts/{name}") for name in ("own", "data_wait")]
     own, wait = ([s for s in c if is_finite(s)] if isinstance(c, list) else [] for c in columns)
     if not len(names) == len(own) == len(wait):

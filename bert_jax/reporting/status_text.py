@@ -24,7 +24,7 @@ def render(status: Status) -> str:
             f"{status.phase_steps:,}, {in_phase}"
         )
     lines += [in_phase, _state(status)]
-    lines += [*_figures(status), *_problems(status), *_hosts(status), *_time(status)]
+    lines += [*_figures(status), *_problems(status), *_hosts(status), *_timing(status)]
     lines += _checkpoints(status)
     return "\n".join(lines)
 
@@ -97,7 +97,7 @@ def _hosts(status: Status) -> Iterator[str]:
         yield console.table(("waiting for data", "not waiting for devices", "host"), rows)
 
 
-def _time(status: Status) -> Iterator[str]:
+def _timing(status: Status) -> Iterator[str]:
     if status.goodput.wall:
         yield goodput.render(status.goodput)
     if status.attempts:
