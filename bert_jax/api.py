@@ -105,7 +105,7 @@ class Model:
     def hidden_states(
         self, texts: str | Sequence[str], *, batch_size: int = 32
     ) -> list[np.ndarray]:
-        """Returns the last hidden states of each text, float32 [tokens, H], with [CLS] and [SEP]."""
+        """Last hidden states of each text, float32 [tokens, H], with [CLS] and [SEP]."""
         listed = _listed(texts)
         out: list[np.ndarray] = [np.empty(0)] * len(listed)
         for rows in self._batches(listed, batch_size):

@@ -349,7 +349,7 @@ def test_what_cannot_be_used_is_not_exported(tokenizer, tmp_path):
     with pytest.raises(UserError, match="the tokenizer has"):
         export(random_params(other), other, tokenizer, tmp_path / "out", card=Card())
     params["mlm"]["dense"]["bias"][3] = np.nan
-    with pytest.raises(UserError, match=r"transform\.dense\.bias holds NaN"):
+    with pytest.raises(UserError, match=r"transform\.dense\.bias contains NaN"):
         export(params, config, tokenizer, tmp_path / "out", card=Card())
     with pytest.raises(UserError, match="not a local folder"):
         export(params, config, tokenizer, "gs://bucket/out", card=Card())
@@ -416,7 +416,7 @@ def test_a_checkpoint_is_exported_with_its_facts(run, tmp_path, capsys):
             f"| mlm/loss | {10 + step}.0000 |",
             "optimizer.name = adamw",
             "- en\n",
-            "fills in the `license` field",
+            "fill in the `license` field",
         ):
             assert fact in card
         assert str(tmp_path) not in card

@@ -205,7 +205,7 @@ def test_the_verb_shows_counts_and_examples_and_writes_a_page(store, tmp_path, c
         assert told in out
     assert out.count("[CLS]") == 2
     assert "[MASK]→w" in out
-    assert "sentences: tokens of a sentence" in out
+    assert "sentences: tokens per sentence" in out
     reader = Reader()
     text = page.read_text()
     reader.feed(text)
@@ -220,7 +220,7 @@ def test_sentences_that_single_leaves_out_are_counted(store, capsys) -> None:
     words += ["--config.data.pairing=single", "--config.phases[0].seq_length=8"]
     assert cli.main(words) == errors.DONE
     long = store.train.sentence_lengths[store.train.sentence_lengths > 6]
-    (line,) = [li for li in capsys.readouterr().out.splitlines() if "sentences left out" in li]
+    (line,) = [li for li in capsys.readouterr().out.splitlines() if "sentences dropped" in li]
     assert f" {len(long)} " in line
     assert f" {long.sum():,} tokens" in line
 
@@ -268,7 +268,7 @@ def test_no_text_of_the_corpus_breaks_the_page(tmp_path, capsys) -> None:
         ("--phase=1", "has phases 0 to 0"),
         ("--config.data.maskin=token", "did you mean data.masking?"),
         ("--html=/proc/nowhere/page.html", "no such folder /proc/nowhere"),
-        ("--html=/proc", "/proc: a folder; give the name of a file"),
+        ("--html=/proc", "/proc: is a folder; give the name of a file"),
         ("--html=/proc/page.html", "cannot be written"),
     ],
 )

@@ -38,21 +38,27 @@ def of_lengths(lengths: Mapping[str, Lengths]) -> Rows:
 
 
 def of_rows(
-    counts: ExampleCounts, rows: int, bound: float, left_out: tuple[int, int], data: DataConfig
+    counts: ExampleCounts, rows: int, bound: float, dropped: tuple[int, int], data: DataConfig
 ) -> Rows:
     """Fill and masking of the counted rows.
 
     Args:
         rows: number of rows in the epoch.
         bound: upper bound of its fill.
-        left_out: number of sentences that are too long for an example, and of their tokens.
+        dropped: number of sentences that are too long for an example, and of their tokens.
     """
     unchanged = max(0.0, 1 - data.mask_share - data.random_share)
     return ("", "found", "expected"), [
         ("rows", counts.rows, f"of {rows:,}" if counts.rows < rows else "the entire epoch"),
         ("examples", counts.examples, ""),
         *(
-            [("sentences left out", left_out[0], f"{left_out[1]:,} tokens, too long for a block")]
+            [
+                (
+                    "sentences dropped",
+                    dropped[0],
+                    f"{dropped[1]:,} tokens, too long for a block",
+                )
+            ]
             if data.pairing == "single"
             else []
         ),
