@@ -62,7 +62,7 @@ def export(
             differ, or a parameter is not finite.
         StorageError: the folder cannot be written; an older one is unchanged.
     """
-    out = _checked_out(out)
+    out = _output_folder(out)
     if tokenizer.vocab_size != model_config.vocab_size:
         raise UserError(
             f"the tokenizer has {tokenizer.vocab_size:,} entries, the model "
@@ -101,9 +101,8 @@ def _write(folder: Path, files: Mapping[str, bytes], tensors: Mapping[str, np.nd
     # transformers rejects files whose metadata has no "format".
     about = {"format": "pt", "producer": f"{_PRODUCER} {version('bert-jax')}"}
     safetensors.numpy.save_file(dict(tensors), folder / WEIGHTS, metadata=about)
-    (folder / WEIGHTS).chmod(
-        (folder / "config.json").stat().st_mode
-    )  # safetensors creates it as 0600
+    # safetensors may create it readable by the owner only.
+    (folder / WEIGHTS).chmod((folder / "config.json").stat().st_mode)
     (folder / SUMS).write_text(checksums.render(folder, (*files, WEIGHTS)))
 
 
@@ -113,7 +112,7 @@ def run_export(workdir: epath.PathLike, out: Path | str, step: int | None = None
     Raises:
         UserError: no such checkpoint, or as `export`.
     """
-    _checked_out(out)  # fail before reading a large checkpoint
+    _output_folder(out)  # fail before reading a large checkpoint
     params, meta = checkpoint.load_params(workdir, step)
     if "sbo" in params:
         print("the span boundary head is not exported: transformers has none")
@@ -126,7 +125,7 @@ def run_export(workdir: epath.PathLike, out: Path | str, step: int | None = None
 
 def _tokenizer(file: epath.Path, digest: str) -> Tokenizer:
     """Loads the tokenizer the checkpoint was trained with; raises UserError for any other."""
-    remedy = f"copy the tokenizer.json with sha256 {digest[:12]}… leftovers from the token store"
+    remedy = f"copy the tokenizer.json with sha256 {digest[:12]}… there from the token store"
     if not file.exists():
         raise UserError(f"{file}: missing; {remedy}")
     tokenizer = Tokenizer(file.read_bytes(), name=str(file))
@@ -143,14 +142,14 @@ def _card(workdir: epath.Path, meta: Mapping[str, Any]) -> Card:
     measured = [r for r in records.read(workdir, "eval") if r["step"] <= meta["step"]]
     last = dict(measured[-1]) if measured else {}
     taken = last.get("step")
-    figures = {k: v for k, v in last.items() if k not in ("kind", "step", "time")}
+    metrics = {k: v for k, v in last.items() if k not in ("kind", "step", "time")}
     return Card(
         step=meta["step"],
         objectives=from_dict(config["data"], DataConfig, "config.data").objectives,
         settings=settings,
         sources=sources,
         languages=languages,
-        metrics=figures,
+        metrics=metrics,
         metrics_step=taken,
     )
 
@@ -166,10 +165,10 @@ def _text(store: str, digests: Mapping[str, Any]) -> tuple[list[dict[str, Any]],
     return manifest["sources"], manifest["languages"]
 
 
-def _checked_out(out: Path | str) -> Path:
+def _output_folder(out: Path | str) -> Path:
     """Returns the folder to write; raises UserError if anything but an export would be replaced."""
     if "://" in str(out):
-        raise UserError(f"{out}: not a local folder; export to one and copy it from leftovers")
+        raise UserError(f"{out}: not a local folder; export to one and copy it from there")
     out = Path(os.path.realpath(out))  # follow symbolic links instead of replacing them
     try:
         if not out.exists():

@@ -52,13 +52,7 @@ def of_rows(
         ("rows", counts.rows, f"of {rows:,}" if counts.rows < rows else "the entire epoch"),
         ("examples", counts.examples, ""),
         *(
-            [
-                (
-                    "sentences dropped",
-                    dropped[0],
-                    f"{dropped[1]:,} tokens, too long for a block",
-                )
-            ]
+            [("sentences dropped", dropped[0], f"{dropped[1]:,} tokens, too long for a block")]
             if data.pairing == "single"
             else []
         ),

@@ -50,7 +50,7 @@ def curves(
 
 def _plain(named: Mapping[str, Any]) -> dict[str, Any]:
     """The mapping with names that matplotlib draws literally: escapes mathtext and a leading "_",
-    and drops control characters, which are not valid XML."""
+    and replaces control characters, which are not valid XML."""
     shown = {name: plain(name).replace("$", r"\$") for name in named}
     return {
         f" {text}" if text.startswith("_") else text: named[name] for name, text in shown.items()

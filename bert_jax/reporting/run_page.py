@@ -47,7 +47,11 @@ def add_training(
     page.table(
         ("objective", "loss (nats)", "baseline", "accuracy", "baseline ", "source alone"),
         [
-            (title, *_figures_of(last, name), "" if source[name] is None else f"{source[name]:.1%}")
+            (
+                title,
+                *_loss_and_accuracy(last, name),
+                "" if source[name] is None else f"{source[name]:.1%}",
+            )
             for name, title in present.items()
         ],
     )
@@ -100,7 +104,7 @@ def _add_sources(page: Page, record: Mapping[str, float], name: str) -> None:
         )
 
 
-def _figures_of(record: Mapping[str, float], name: str) -> tuple[float | str, ...]:
+def _loss_and_accuracy(record: Mapping[str, float], name: str) -> tuple[float | str, ...]:
     loss, accuracy = (
         (record[f"{name}/{key}"], record[f"{name}/baseline_{key}"]) for key in ("loss", "accuracy")
     )

@@ -24,7 +24,7 @@ def render(status: Status) -> str:
             f"{status.phase_steps:,}, {in_phase}"
         )
     lines += [in_phase, _state(status)]
-    lines += [*_figures(status), *_problems(status), *_hosts(status), *_timing(status)]
+    lines += [*_metrics(status), *_problems(status), *_hosts(status), *_timing(status)]
     lines += _checkpoints(status)
     return "\n".join(lines)
 
@@ -48,17 +48,19 @@ def _state(status: Status) -> str:
     return words
 
 
-def _figures(status: Status) -> Iterator[str]:
+def _metrics(status: Status) -> Iterator[str]:
     now = time.time()
     if status.train:
-        yield _figures_line("training", status.train, now, _training)
+        yield _metrics_line("training", status.train, now, _training)
     if status.eval:
-        yield _figures_line("held-out", status.eval, now, progress.held_out)
+        yield _metrics_line("held-out", status.eval, now, progress.held_out)
 
 
-def _figures_line(what: str, record: Record, now: float, figures: Callable[[Record], str]) -> str:
+def _metrics_line(
+    what: str, record: Record, now: float, format_metrics: Callable[[Record], str]
+) -> str:
     try:
-        text = figures(record)
+        text = format_metrics(record)
     except (KeyError, TypeError, ValueError):
         text = "its record in metrics.jsonl is damaged"
     return f"{what} at step {record['step']:,} ({_ago(now - record['time'])}): {text}"
