@@ -20,7 +20,7 @@ REGENERATE = "python tests/test_config.py"
 
 
 def golden_text(name: str) -> str:
-    """A shipped config, one line a value."""
+    """A shipped config, one line per value."""
     values = flatten(to_dict(load(name)))
     return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
 
@@ -57,7 +57,7 @@ def test_a_config_survives_its_json() -> None:
 
 
 def changed(**values: object) -> dict:
-    """The tiny config as nested dicts, with some values replaced or, where None, left out."""
+    """The tiny config as nested dicts, with some values replaced or, if None, removed."""
     config = to_dict(load("tiny"))
     for path, value in values.items():
         *parents, key = path.split("__")
@@ -210,7 +210,7 @@ def test_a_run_without_the_newer_keys_had_these_values() -> None:
 
 
 def test_only_newer_keys_have_defaults_and_base_has_them_too() -> None:
-    """A default is no way to leave a key out of a config file."""
+    """A default does not allow omitting a key from a config file."""
 
     def defaults(cls: type, where: str) -> dict:
         found = {}

@@ -1,4 +1,4 @@
-"""Records on a disk: whole lines after any kill, and no run that ends because of them."""
+"""Records on a disk: complete lines after any kill, and write errors never end a run."""
 
 import struct
 import subprocess
@@ -100,7 +100,7 @@ def test_parts_are_read_after_the_file(tmp_path):
 
 
 def events(file: epath.Path) -> list[Event]:
-    """What TensorBoard reads, checksums compared."""
+    """The events that TensorBoard reads, with checksums verified."""
     data, found = file.read_bytes(), []
     while data:
         (length,), (crc,) = struct.unpack("<Q", data[:8]), struct.unpack("<I", data[8:12])
@@ -132,7 +132,7 @@ def test_scalars_are_events_of_tensorboard(tmp_path):
 @pytest.mark.parametrize("room", [0, 10, 60])
 @pytest.mark.processes
 def test_scalars_stay_readable_where_a_disk_was_full(room, tmp_path):
-    """room: bytes left. A record that fits only in part is taken back, so the next can be read."""
+    """room: bytes left. A partially written record is truncated, so that the next can be read."""
     code = """
 import resource, sys
 sys.dont_write_bytecode = True  # Python would keep a module's cut-off bytecode

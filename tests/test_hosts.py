@@ -52,7 +52,7 @@ def test_a_host_that_is_busy_with_something_else_is_named():
     "times",
     [
         [host("a", data=0.9, device=0.05), host("b", data=0.6, device=0.35)],  # all wait
-        [host("a", data=0.01), host("b", data=0.15, device=0.85)],  # not worth a look
+        [host("a", data=0.01), host("b", data=0.15, device=0.85)],  # too little to report
         [host("alone", data=0.9, device=0.0)],
         [host("a", device=1.2), host("b", device=1.2)],  # rounding: own time is not negative
     ],
