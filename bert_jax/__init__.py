@@ -5,7 +5,7 @@
     model = bert_jax.load("exported")
     vectors = model.encode(["One sentence.", "Another."])
 
-Importing this package imports nothing else: JAX loads when a model does.
+Importing this package is cheap: JAX is imported when a model is loaded.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ __all__ = ["load"]
 
 
 def load(path: Path | str) -> "Model":
-    """The model in a folder; see `bert_jax.api.load`."""
+    """Loads the model in a folder; see `bert_jax.api.load`."""
     from bert_jax import api
 
     return api.load(path)

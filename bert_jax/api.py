@@ -1,6 +1,6 @@
-"""Use a pretrained model: `bert_jax.load(path)` and what it gives.
+"""Inference with a pretrained model: `bert_jax.load(path)` returns a `Model`.
 
-Sizes: N texts, B rows of a batch, S positions, H hidden, P masks in a text.
+Dimensions: N texts, B batch, S sequence, H hidden, V vocabulary, P masks in a text.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,13 +25,13 @@ from bert_jax.objectives.pretraining_model import declare
 from bert_jax.objectives.registry import with_heads
 
 Pooling = Literal["mean", "cls", "pooled"]
-# Rows are padded to one of these lengths (or to the model's limit), so few shapes are compiled.
+# Rows are padded to one of these lengths (or to the model's maximum), so few shapes are compiled.
 _LENGTHS = (16, 32, 64, 128, 256, 512)
 
 
 @dataclass(frozen=True)
 class Fill:
-    """One way to fill a mask: a vocabulary entry.
+    """A predicted vocabulary entry for a mask.
 
     "##" marks the inside of a word (WordPiece), "▁" its start (SentencePiece).
     """
@@ -42,7 +42,7 @@ class Fill:
 
 @dataclass(frozen=True)
 class _Rows:
-    """A padded batch: which texts, their ids [B, S] and which positions are real [B, S]."""
+    """A padded batch: indices of its texts, token ids [B, S] and attention mask [B, S]."""
 
     texts: np.ndarray
     ids: np.ndarray
@@ -50,10 +50,10 @@ class _Rows:
 
 
 class Model:
-    """A BERT encoder with its tokenizer; made by `load`.
+    """A BERT encoder with its tokenizer; created by `load`.
 
-    Texts are tokenized as `AutoTokenizer` does: [CLS] text [SEP], special tokens such as "[MASK]"
-    recognized where they are written out, the end of a long text cut off. Computed in float32.
+    Texts are tokenized as by `AutoTokenizer`: [CLS] text [SEP], special tokens such as "[MASK]" are
+    recognized in the text, long texts are truncated. Computes in float32.
 
     Attributes:
         config: the architecture.
@@ -67,7 +67,7 @@ class Model:
         tokenizer: Tokenizer,
         groups: frozenset[str],
     ):
-        """groups: those parts of `params` that hold trained values."""
+        """groups: the parts of `params` that hold trained values."""
         self.config, self.tokenizer = config, tokenizer
         self._groups = groups
         self._params = jax.device_put(params)
@@ -82,16 +82,16 @@ class Model:
     def encode(
         self, texts: str | Sequence[str], *, pooling: Pooling = "mean", batch_size: int = 32
     ) -> np.ndarray:
-        """One vector for each text, float32 [N, H]; a single text is a list of one.
+        """Returns one vector per text, float32 [N, H]; a single text counts as a list of one.
 
         Args:
-            pooling: "mean" over all real positions, [CLS] and [SEP] among them, "cls" the hidden
-                state of [CLS], "pooled" the tanh layer on top of it that next-sentence prediction
-                trained.
-            batch_size: texts computed together.
+            pooling: "mean": the mean over all tokens, [CLS] and [SEP] included; "cls": the hidden
+                state of [CLS]; "pooled": the output of the tanh pooler on [CLS], trained by
+                next-sentence prediction.
+            batch_size: texts per batch.
 
         Raises:
-            UserError: another pooling, or "pooled" where the folder holds no pooler.
+            UserError: another pooling, or "pooled" if the folder has no pooler.
         """
         if pooling not in get_args(Pooling):
             raise UserError(f"pooling={pooling!r}; choose one of {', '.join(get_args(Pooling))}")
@@ -107,7 +107,7 @@ class Model:
     def hidden_states(
         self, texts: str | Sequence[str], *, batch_size: int = 32
     ) -> list[np.ndarray]:
-        """Last hidden states of each text, float32 [tokens of the text, H], [CLS] and [SEP] too."""
+        """Last hidden states of each text, float32 [tokens, H], with [CLS] and [SEP]."""
         listed = _listed(texts)
         out: list[np.ndarray] = [np.empty(0)] * len(listed)
         for rows in self._batches(listed, batch_size):
@@ -117,13 +117,13 @@ class Model:
         return out
 
     def fill_mask(self, text: str, top_k: int = 5) -> list[list[Fill]]:
-        """The likeliest entries for each [MASK] in the text, in order, likeliest first.
+        """Returns the `top_k` most probable entries for each [MASK] in the text, in order.
 
-        Several masks are filled independently of one another, as in training.
+        Several masks are predicted independently of each other, as in training.
 
         Raises:
             UserError: no [MASK] in the text, or one beyond the model's last position; or the folder
-                holds no masked-language-model head.
+                has no masked-language-model head.
         """
         self._need(
             MASKED_LM.head, "give a model that was saved with its masked-language-model head"
@@ -134,7 +134,7 @@ class Model:
         limit = self.config.max_position_embeddings
         masks = [i for i, token in enumerate(tokens) if token == self.tokenizer.special.mask]
         if not masks:
-            raise UserError(f"no [MASK] in {_short(text)!r}; write it where a word is missing")
+            raise UserError(f"no [MASK] in {_short(text)!r}; put one in place of a word")
         if len(tokens) > limit and masks[-1] >= limit - 1:
             raise UserError(
                 f"{_short(text)!r} has {len(tokens)} tokens with a [MASK] beyond the model's "
@@ -155,7 +155,7 @@ class Model:
             raise UserError(f"this model was saved without its {what}; {instead}")
 
     def _tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text with [CLS] and [SEP], of any length."""
+        """Token ids of each text with [CLS] and [SEP], not truncated."""
         special = self.tokenizer.special
         for text in texts:
             _check_unicode(text)
@@ -163,7 +163,7 @@ class Model:
         return [[special.cls, *encoding.ids, special.sep] for encoding in encodings]
 
     def _batches(self, texts: Sequence[str], batch_size: int) -> Iterator[_Rows]:
-        """Texts of about the same length together, so that little is padding."""
+        """Yields batches of texts sorted by length, to reduce padding."""
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size}; give 1 or more")
         limit, sep = self.config.max_position_embeddings, self.tokenizer.special.sep
@@ -185,15 +185,15 @@ class Model:
 
 
 def load(path: Path | str) -> Model:
-    """The model in a folder that `bert-jax convert export` or `transformers` wrote.
+    """Loads the model in a folder written by `bert-jax convert export` or `transformers`.
 
     Args:
         path: a local folder with config.json, model.safetensors and tokenizer.json or vocab.txt. A
-            BERT saved without some of its heads can be loaded; only what needs them cannot be used.
+            BERT saved without some of its heads can be loaded; methods that need them raise.
 
     Raises:
-        UserError: not such a folder, a file missing or damaged, weights that are not finite, or a
-            kind of BERT that is computed differently; says which and what to do.
+        UserError: no such folder, a file that is missing or damaged, weights that are not finite,
+            or an unsupported variant of BERT; the message has the remedy.
     """
     folder = read_folder(Path(path))
     params = weights.from_transformers(folder.tensors, folder.config, require=("encoder",))
@@ -212,17 +212,17 @@ def _listed(texts: str | Sequence[str]) -> list[str]:
 def _check_unicode(text: str) -> None:
     try:
         text.encode()
-    except UnicodeEncodeError as error:  # bytes of a command line that are no UTF-8, among others
+    except UnicodeEncodeError as error:  # such as command-line bytes that are not UTF-8
         raise UserError(
             f"{_short(text)!a}: character {error.start + 1} is not Unicode text; give UTF-8"
         ) from None
 
 
 def _finite(computed: jax.Array) -> np.ndarray:
-    """What was computed, if it is numbers: finite weights can be so large that it is not."""
+    """The array on the host; raises UserError if not finite, as finite weights may overflow."""
     values = np.asarray(computed)
     if not np.isfinite(values).all():
-        raise UserError("the model computes NaN or infinite numbers; export an earlier step")
+        raise UserError("the model outputs NaN or infinite values; export an earlier step")
     return values
 
 
@@ -234,8 +234,8 @@ def _short(text: str) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-# The functions that are compiled. "highest" because accelerators otherwise multiply float32
-# matrices in fewer bits, and these numbers are compared with other libraries'.
+# The compiled functions. "highest" because accelerators otherwise multiply float32 matrices in
+# lower precision, and the outputs are compared with other libraries'.
 
 
 @jax.default_matmul_precision("highest")
@@ -269,7 +269,7 @@ def _fills(
     *,
     top_k: int,
 ) -> tuple[jax.Array, jax.Array]:
-    """Ids and probabilities [P, top_k], falling."""
+    """Ids and probabilities [P, top_k], in descending order."""
     model = nnx.merge(graph, params)
     x_1xPxH = _hidden(graph, params, ids_1xS, real_1xS)[:, positions_P]
     head = getattr(model, MASKED_LM.head)

@@ -1,4 +1,4 @@
-"""`bert-jax COMMAND`: finds the command, turns errors into one line and an exit code."""
+"""`bert-jax COMMAND`: runs a command; errors become one line and an exit code."""
 
 import itertools
 import signal
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _guarded(words: list[str]) -> int:
-    """Errors become a line and an exit code."""
+    """Runs a command; prints an error as one line and returns its exit code."""
     try:
         return _run(words)
     except UsageError as error:
@@ -51,10 +51,10 @@ def _guarded(words: list[str]) -> int:
         code = code_of(error)
         if code is None:
             raise
-        said = "" if isinstance(error, StoppedError) else "error: "
+        prefix = "" if isinstance(error, StoppedError) else "error: "
         from bert_jax.runtime.console import plain
 
-        print(said, plain(line_of(error)), sep="", file=sys.stderr)
+        print(prefix, plain(line_of(error)), sep="", file=sys.stderr)
         return code
 
 
@@ -68,7 +68,7 @@ def _run(words: list[str]) -> int:
         return DONE if len(words) > 1 else USAGE
     name = find(words)
     command, rest = COMMANDS[name], words[len(name.split()) :]
-    # Behind the flags of a command that starts others stands their command line, which is theirs.
+    # After the flags of a command that starts others comes their command line, with its own flags.
     own = list(itertools.takewhile(lambda w: w.startswith("-"), rest)) if command.starts else rest
     if "--help" in own or "-h" in own:
         print(_help(name, command, define(command, own)[0]))
@@ -81,8 +81,8 @@ def _run(words: list[str]) -> int:
 
 
 def _check_output() -> None:
-    """Raises UserError where the disk under standard output did not take all of it. A reader that
-    went away (`| head`) has seen what it wanted."""
+    """Raises UserError if standard output could not be written completely to its disk. A closed
+    pipe (`| head`) is not an error."""
     if isinstance(sys.stdout, Outliving):
         sys.stdout.flush()
         if sys.stdout.failure:
@@ -90,12 +90,12 @@ def _check_output() -> None:
 
 
 def find(words: Sequence[str]) -> str:
-    """The command that a command line begins with; raises UsageError where there is none."""
+    """The command at the start of a command line; raises UsageError if there is none."""
     name = next((c for c in COMMANDS if list(words[: len(c.split())]) == c.split()), None)
     if name is None:
         in_group = any(command.startswith(f"{words[0]} ") for command in COMMANDS)
-        said = " ".join(words[:2] if in_group else words[:1])
-        raise UsageError(f"unknown command {said!r}{nearest(said, COMMANDS)}")
+        given = " ".join(words[:2] if in_group else words[:1])
+        raise UsageError(f"unknown command {given!r}{nearest(given, COMMANDS)}")
     return name
 
 
@@ -116,7 +116,7 @@ def _help(name: str, command: Command, values: flags.FlagValues) -> str:
     ]
     for flag in values:
         default = values[flag].default
-        # The default config is a path here: `define_config` names it in the help.
+        # The default of --config is a path: `define_config` has its name in the help.
         shown = "" if default in (None, []) or flag == "config" else f" (default {default})"
         lines.append(f"  --{flag:<16}{help_of(values, flag)}{shown}")
     return "\n".join([*lines, "", "Example:", f"  {command.example}"])

@@ -1,4 +1,4 @@
-"""The whole way on one machine; each stage is kept, so that an interrupted demo goes on."""
+"""The entire pipeline on one machine; an interrupted demo resumes where it stopped."""
 
 import dataclasses
 import time
@@ -21,21 +21,21 @@ from bert_jax.runtime.console import console
 
 T = TypeVar("T")
 
-_SENTENCES = 3  # to fill masks in
-_SHORTEST, _LONGEST = 8, 24  # tokens of such a sentence
+_SENTENCES = 3  # number of sentences to fill masks in
+_SHORTEST, _LONGEST = 8, 24  # tokens per sentence
 
 
 def demo(workdir: Path, *, data: str | None = None, steps: int | None = None) -> None:
     """Text → vocabulary → token store → pretraining → export → filled masks → report.html.
 
     Args:
-        workdir: every result is kept here; a stage whose result exists is not done again.
-        data: a file or folder of text; by default the documentation that every Python carries.
-        steps: training steps instead of the config's.
+        workdir: folder of all results; a stage whose result exists is not repeated.
+        data: a file or folder of text; by default Python's built-in documentation.
+        steps: number of training steps, if not the config's.
 
     Raises:
-        UserError: the text cannot be used, or the workdir was made from other text.
-        StoppedError: interrupted while training; everything is saved.
+        UserError: the text cannot be used, or the workdir was created from other text.
+        StoppedError: interrupted while training; the state is saved.
     """
     cpu.use_cpu_devices(2)
     compile_cache.use()
@@ -56,7 +56,7 @@ def demo(workdir: Path, *, data: str | None = None, steps: int | None = None) ->
 
 
 def _source(data: str | None) -> SourceSpec:
-    """The user's text by the look of its files, or Python's own documentation."""
+    """The user's text, its kind guessed from its files, or Python's own documentation."""
     if data is None:
         return parse_source("python")
     return parse_source(f"{guess_kind(Path(data))}:{data},name=text")
@@ -78,7 +78,7 @@ def _tokenizer(workdir: Path, source: SourceSpec, config: Config) -> Tokenizer:
 
 
 def _adapt(config: Config, store: TokenStore, steps: int | None) -> Config:
-    """The demo's config for this store."""
+    """The demo's config, adapted to this store."""
     (phase,) = config.phases
     return dataclasses.replace(
         config,
@@ -104,11 +104,11 @@ def _export(workdir: Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Fill:
-    """A held-out sentence with one word masked, the word, and the model's guesses."""
+    """A held-out sentence with one word masked, the word, and the model's predictions."""
 
     masked: str
     truth: str
-    guesses: str
+    predictions: str
 
 
 def _fill(model_path: Path, store: TokenStore, seed: int) -> list[Fill]:
@@ -118,10 +118,10 @@ def _fill(model_path: Path, store: TokenStore, seed: int) -> list[Fill]:
     model = load_model(model_path)
     fills = []
     for masked, truth in _masked_sentences(store, seed):
-        (guesses,) = model.fill_mask(masked)
-        text = ", ".join(f"{g.token} {g.probability:.0%}" for g in guesses)
+        (predictions,) = model.fill_mask(masked)
+        text = ", ".join(f"{g.token} {g.probability:.0%}" for g in predictions)
         fills.append(Fill(masked, truth, text))
-        console.print(f"  {masked}\n    was: {truth}   guesses: {text}")
+        console.print(f"  {masked}\n    masked word: {truth}   predictions: {text}")
     return fills
 
 
@@ -160,7 +160,7 @@ def _report(workdir: Path, store: TokenStore, fills: Sequence[Fill]) -> None:
     )
     run_page.add_training(page, epath.Path(workdir / "run"))
     page.heading("Masks filled by the exported model")
-    page.text("Sentences of the held-out documents, one word hidden from the model.")
-    rows = [(fill.masked, fill.truth, fill.guesses) for fill in fills]
-    page.table(("sentence", "hidden word", "guesses"), rows)
+    page.text("Held-out sentences with one word masked.")
+    rows = [(fill.masked, fill.truth, fill.predictions) for fill in fills]
+    page.table(("sentence", "masked word", "predictions"), rows)
     page.save(workdir / "report.html")

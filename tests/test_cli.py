@@ -259,10 +259,10 @@ def test_what_others_wrote_is_not_written_over(words, kind, say, tmp_path):
     foreign = tmp_path / "notes"
     foreign.write_text("<!doctype html>mine")
     for path, said in (
-        (foreign, f"exists and is no {kind} of bert-jax; choose another name"),
-        (Path("/dev/null"), f"exists and is no {kind} of bert-jax; choose another name"),
+        (foreign, f"exists and is not a {kind} of bert-jax; choose another name"),
+        (Path("/dev/null"), f"exists and is not a {kind} of bert-jax; choose another name"),
         (tmp_path, "a folder; give the name of a file"),
-        (tmp_path / "no/file", "there is no folder"),
+        (tmp_path / "no/file", "no such folder"),
     ):
         code, _, err = say(*(word.format(path) for word in words))
         assert code == errors.FAILED

@@ -59,7 +59,7 @@ def test_a_config_survives_its_json() -> None:
 
 
 def changed(**values: object) -> dict:
-    """The tiny config as nested dicts, with some values replaced or, where None, left out."""
+    """The tiny config as nested dicts, with some values replaced or, if None, removed."""
     config = to_dict(load("tiny"))
     for path, value in values.items():
         *parents, key = path.split("__")
@@ -128,7 +128,7 @@ def changed(**values: object) -> dict:
         ),
         (
             {"phases__0__seq_length": 1024},
-            "config.phases[0].seq_length=1024 is beyond config.model.max_position_embeddings=512",
+            "config.phases[0].seq_length=1024 exceeds config.model.max_position_embeddings=512",
         ),
         (
             {"phases__0__steps": 3_000_000_000},
@@ -152,8 +152,8 @@ def changed(**values: object) -> dict:
         ),
         (
             {"phases__0__max_predictions": 129},
-            "config.phases[0].max_predictions=129 is more than an example has tokens "
-            "(seq_length=128); give at most as many",
+            "config.phases[0].max_predictions=129 exceeds the tokens of an example "
+            "(seq_length=128); lower it",
         ),
         (
             {
@@ -161,8 +161,8 @@ def changed(**values: object) -> dict:
                 "model__max_position_embeddings": 2**17,
                 "phases__0__seq_length": 2**17,
             },
-            "config.phases[0]: 1048576 rows of 131072 tokens are more than the 67108864 that a "
-            "batch may have; lower batch_size or the length of a row",
+            "config.phases[0]: 1048576 rows of 131072 tokens exceed the limit of 67108864 "
+            "tokens per batch; lower batch_size or the row length",
         ),
         ({"mesh__data": 0}, "config.mesh.data=0 should be from -1 to 1048576, but not 0"),
         (
@@ -176,12 +176,12 @@ def changed(**values: object) -> dict:
         ({"phases": []}, "config.phases is empty; give at least one phase"),
         (
             {"data__separators": "sentences"},
-            'config.data.separators="sentences" has no meaning with config.data.pairing="nsp"; '
+            'config.data.separators="sentences" does not apply to config.data.pairing="nsp"; '
             'set separators="documents", or pairing to full_sentences or doc_sentences',
         ),
         (
             {"data__mask_share": 0.95},
-            "config.data.mask_share + config.data.random_share is over 1",
+            "config.data.mask_share + config.data.random_share exceeds 1",
         ),
     ],
     ids=lambda value: "" if isinstance(value, dict) else value[:50],
@@ -211,7 +211,7 @@ def test_a_missing_key_takes_its_default(missing: str) -> None:
 def test_all_phases_together_have_a_limit_of_steps() -> None:
     (phase,) = changed()["phases"]
     phases = [{**phase, "steps": 2**31 - 1}, {**phase, "steps": 1}]
-    with pytest.raises(UserError, match="2147483648 steps in all; the most are 2147483647"):
+    with pytest.raises(UserError, match="2147483648 steps in total; the maximum is 2147483647"):
         from_dict(changed(phases=phases), Config)
 
 

@@ -1,4 +1,4 @@
-"""Records on a disk: whole lines after any kill, and no run that ends because of them."""
+"""Records on a disk: complete lines after any kill, and write errors never end a run."""
 
 import struct
 import subprocess
@@ -63,14 +63,14 @@ def test_records_wait_for_a_full_disk(tmp_path, capsys):
     assert path.read_text().splitlines() == list("01234")
     full, well = capsys.readouterr().err.splitlines()
     assert full == (
-        f"{path}: cannot be written (No space left on device); the run goes on, records wait in "
-        "memory"
+        f"{path}: cannot be written (No space left on device); training continues, records "
+        "are buffered in memory"
     )
-    assert well == f"{path}: is written again"
+    assert well == f"{path}: writes succeed again"
 
 
 def test_only_the_newest_records_wait(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("bert_jax.metrics.jsonl._WAITING", 2)
+    monkeypatch.setattr("bert_jax.metrics.jsonl._MAX_PENDING", 2)
     path = tmp_path / "file" / "metrics.jsonl"
     path.parent.write_text("in the way")
     log = EventLog(path)
@@ -80,7 +80,7 @@ def test_only_the_newest_records_wait(tmp_path, monkeypatch, capsys):
     log.append("5")
     log.close()
     assert path.read_text().splitlines() == ["4", "5"]
-    assert "is written again; the 4 oldest records are lost" in capsys.readouterr().err
+    assert "writes succeed again; the 4 oldest records are lost" in capsys.readouterr().err
 
 
 def test_what_is_never_written_is_counted(tmp_path, capsys):
@@ -100,7 +100,7 @@ def test_parts_are_read_after_the_file(tmp_path):
 
 
 def events(file: epath.Path) -> list[Event]:
-    """What TensorBoard reads, checksums compared."""
+    """The events that TensorBoard reads, with checksums verified."""
     data, found = file.read_bytes(), []
     while data:
         (length,), (crc,) = struct.unpack("<Q", data[:8]), struct.unpack("<I", data[8:12])
@@ -132,7 +132,7 @@ def test_scalars_are_events_of_tensorboard(tmp_path):
 @pytest.mark.parametrize("room", [0, 10, 60])
 @pytest.mark.processes
 def test_scalars_stay_readable_where_a_disk_was_full(room, tmp_path):
-    """room: bytes left. A record that fits only in part is taken back, so the next can be read."""
+    """room: bytes left. A partially written record is truncated, so that the next can be read."""
     code = """
 import resource, sys
 sys.dont_write_bytecode = True  # Python would keep a module's cut-off bytecode

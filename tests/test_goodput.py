@@ -1,4 +1,4 @@
-"""Where the time of a run went, from its records alone."""
+"""Goodput of a run, from its records alone."""
 
 import json
 from typing import Any
@@ -27,7 +27,7 @@ def seconds_of(records: list[Record]) -> dict[str, float]:
     return {cause: pytest.approx(s) for cause, s in found.seconds.items() if s}
 
 
-# Killed between 30 and 40, with a checkpoint at 20; then asked to stop at 30; then to the end.
+# Killed between 30 and 40, with a checkpoint at 20; then stopped at 30; then finished.
 BEGUN = {"start": 5.0, "compile": 10.0}
 AGAIN = {"start": 1.0, "restore": 3.0}
 LIFE = [
@@ -55,7 +55,7 @@ def test_every_second_of_a_life_is_somewhere():
         "start": 6.0, "compile": 12.0, "restore": 3.0, "data": 1.0, "barrier": 1.0, "save": 2.0,
         "evaluate": 9.0,
         "down": (1100.0 - 1060.0) + (1128.0 - 1125.0),
-        "other": (60.0 - 60.0) + 1.0,  # what the account of the last attempt leaves of 22 s
+        "other": (60.0 - 60.0) + 1.0,  # not covered by the last attempt's account
     }  # fmt: skip
     assert goodput.account(LIFE).wall == pytest.approx(1150.0 - 1000.0)
     assert goodput.account(LIFE).share == pytest.approx(58 / 150)
@@ -64,14 +64,14 @@ def test_every_second_of_a_life_is_somewhere():
 def test_people_read_causes_times_and_shares():
     text = goodput.render(goodput.account(LIFE))
     assert text.splitlines()[0] == "goodput 38.7%"
-    assert "58.0 s   38.7%  steps that count" in text
-    assert "12.0 s    8.0%  steps lost in a crash and done again" in text
-    assert "0:02:30  100.0%  since the first start" in text
+    assert "58.0 s   38.7%  productive steps" in text
+    assert "12.0 s    8.0%  steps lost in a crash and repeated" in text
+    assert "0:02:30  100.0%  total since the first start" in text
     assert goodput.render(goodput.account([])).startswith("goodput 0.0%")
 
 
 def test_steps_are_lost_back_to_the_earliest_later_beginning():
-    """The second attempt went on from 20, but the third found that damaged and used 10."""
+    """The second attempt resumed from 20, but the third found that damaged and used 10."""
     records = [
         record("start", 0, 0.0, seconds={}),
         record("goodput", 30, 30.0, seconds={"step": 30.0}),
@@ -163,7 +163,7 @@ def test_cut_and_damaged_lines_are_left_out(tmp_path):
     path = epath.Path(tmp_path / "metrics.jsonl")
     path.write_bytes("\n".join([*noise, *texts, *noise]).encode() + b"\xff\xfe{")
     assert list(metrics.records(path)) == LIFE
-    # A line that is cut is all that is lost of it.
+    # Only the truncated line is lost.
     path.write_text("\n".join(texts)[:-5])
     assert goodput.account(metrics.records(path)).wall == pytest.approx(1145.0 - 1000.0)
 
@@ -211,7 +211,7 @@ def test_whatever_the_records_time_is_neither_negative_nor_made_up_twice(records
 
 @given(st.data())
 def test_with_a_clock_that_works_the_causes_add_up_to_the_time_since_the_first_start(data):
-    """Any number of attempts, ended anyhow, each from a step that an earlier one had saved."""
+    """Any number of attempts with any end, each resumed from a step that an earlier one saved."""
     now, records, reached = 1000.0, [], 0
     for _ in range(data.draw(st.integers(1, 5))):
         step = data.draw(st.integers(0, reached))

@@ -1,4 +1,4 @@
-"""Times of every host, and which of them holds the others up."""
+"""Times of every host, and which hosts are stragglers."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_a_host_that_waits_for_its_data_is_named(count):
     times.insert(1, host("slow", data=0.5, device=0.4))
     (line,) = stragglers(times)
     assert line == (
-        "slow holds the others up: of 1 s a step it waits for data for 0.5 s (the others: 0.01 s)"
+        "slow is a straggler: of 1 s per step it waits for data for 0.5 s (the others: 0.01 s)"
     )
     found = fields(times)
     assert found["hosts/slowest"] == "slow"
@@ -45,14 +45,14 @@ def test_a_host_that_waits_for_its_data_is_named(count):
 
 def test_a_host_that_is_busy_with_something_else_is_named():
     (line,) = stragglers([host("a"), host("b", device=0.3), host("c")])
-    assert line.startswith("b holds the others up: of 1 s a step it is busy itself for 0.7 s")
+    assert line.startswith("b is a straggler: of 1 s per step it is busy on the host for 0.7 s")
 
 
 @pytest.mark.parametrize(
     "times",
     [
         [host("a", data=0.9, device=0.05), host("b", data=0.6, device=0.35)],  # all wait
-        [host("a", data=0.01), host("b", data=0.15, device=0.85)],  # not worth a look
+        [host("a", data=0.01), host("b", data=0.15, device=0.85)],  # too little to report
         [host("alone", data=0.9, device=0.0)],
         [host("a", device=1.2), host("b", device=1.2)],  # rounding: own time is not negative
     ],

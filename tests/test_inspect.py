@@ -205,7 +205,7 @@ def test_the_verb_shows_counts_and_examples_and_writes_a_page(store, tmp_path, c
         assert told in out
     assert out.count("[CLS]") == 2
     assert "[MASK]→w" in out
-    assert "sentences: tokens of a sentence" in out
+    assert "sentences: tokens per sentence" in out
     reader = Reader()
     text = page.read_text()
     reader.feed(text)
@@ -220,7 +220,7 @@ def test_sentences_that_single_leaves_out_are_counted(store, capsys) -> None:
     words += ["--config.data.pairing=single", "--config.phases[0].seq_length=8"]
     assert cli.main(words) == errors.DONE
     long = store.train.sentence_lengths[store.train.sentence_lengths > 6]
-    (line,) = [li for li in capsys.readouterr().out.splitlines() if "sentences left out" in li]
+    (line,) = [li for li in capsys.readouterr().out.splitlines() if "sentences dropped" in li]
     assert f" {len(long)} " in line
     assert f" {long.sum():,} tokens" in line
 
@@ -267,8 +267,8 @@ def test_no_text_of_the_corpus_breaks_the_page(tmp_path, capsys) -> None:
     [
         ("--phase=1", "has phases 0 to 0"),
         ("--config.data.maskin=token", "did you mean data.masking?"),
-        ("--html=/proc/nowhere/page.html", "there is no folder /proc/nowhere"),
-        ("--html=/proc", "/proc: a folder; give the name of a file"),
+        ("--html=/proc/nowhere/page.html", "no such folder /proc/nowhere"),
+        ("--html=/proc", "/proc: is a folder; give the name of a file"),
         ("--html=/proc/page.html", "cannot be written"),
     ],
 )
@@ -330,7 +330,7 @@ def test_chosen_rows_are_shown_and_written(seen, tmp_path, capsys) -> None:
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
-        (["--step=12"], "step 12 is none of this run's 12: give one from 0 to 11"),
+        (["--step=12"], "step 12 is not one of this run's 12 steps: give one from 0 to 11"),
         (["--step=0", "--rows=7:9"], "between 0 and 8"),
         (["--step=0", "--rows=x"], "between 0 and 8"),
         (["--step=0", "--rows=3:3"], "between 0 and 8"),
@@ -380,7 +380,7 @@ def test_a_later_phase_is_found_and_counted_from_its_start(store, tmp_path, caps
     config = dataclasses.replace(config, phases=(first, second))
     assert [config.phase_at(step) for step in (0, 11, 12, 16)] == [(0, 0), (0, 11), (1, 0), (1, 4)]
     for step in (-1, 17):
-        with pytest.raises(UserError, match="none of this run's 17"):
+        with pytest.raises(UserError, match="not one of this run's 17 steps"):
             config.phase_at(step)
     description = workdir.describe(config, store, [1, 1], mesh={"data": 1}, device_kind="cpu")
     (tmp_path / "config.json").write_text(json.dumps(description))

@@ -12,7 +12,7 @@ from bert_jax import cli, errors
         ("--processes=0 pretrain", "usage: flag --processes=0: 0 is not a positive integer"),
         (
             "--processes=2",
-            "usage: launch local run needs a command behind its flags, such as pretrain",
+            "usage: launch local run needs a command after its flags, such as pretrain",
         ),
         (
             "--processes=2 pretrian",
@@ -22,11 +22,11 @@ from bert_jax import cli, errors
         ("--processes=2 data build", "usage: launch local run starts pretrain, not 'data'"),
         (
             "--processes=2 pretrain --config=tiny --coordinator=here:1 --workdir=run",
-            "usage: --coordinator is given by launch local run to each process; leave it out",
+            "usage: --coordinator is set by launch local run for each process; remove it",
         ),
         (
             "--processes 2 pretrain --process_id 1",
-            "usage: --process_id is given by launch local run to each process; leave it out",
+            "usage: --process_id is set by launch local run for each process; remove it",
         ),
         ("--processes=2 --max_failure=1 pretrain", "usage: Unknown command line flag 'max_fail"),
         ("--processes=2 pretrain --config=tiny", "usage: --workdir=… is missing"),

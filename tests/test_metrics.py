@@ -1,4 +1,4 @@
-"""What a run says of itself: strict JSON that survives a kill, and never the end of a run."""
+"""Records of a run: strict JSON that survives a kill; write errors never end a run."""
 
 import json
 import signal
@@ -24,7 +24,7 @@ def no_constant(name: str) -> None:
 
 
 def written(folder: Path) -> list[dict[str, Any]]:
-    """Every line, read as other programs would."""
+    """Every line, parsed as strict JSON like other programs do."""
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     return [json.loads(line, parse_constant=no_constant) for line in lines]
 
@@ -106,7 +106,7 @@ def test_a_killed_process_loses_no_line_and_the_next_one_starts_on_its_own(tmp_p
 
 @pytest.mark.processes
 def test_a_full_disk_is_one_line_for_each_file_and_what_was_written_stays(tmp_path):
-    """A limit on the size of files fails writes as a full disk does; then there is room again."""
+    """A limit on file sizes fails writes like a full disk; then space is free again."""
     script = (
         "import resource, sys; from etils import epath\n"
         "from bert_jax.metrics.writer import MetricWriter\n"

@@ -294,7 +294,7 @@ def test_a_figure_that_is_not_finite_is_null_in_a_record() -> None:
 def test_the_line_of_the_end_says_what_to_do() -> None:
     line = SkippedStep(14, 10).stop("run", 16)
     for said in (
-        "steps 5 to 14", "max_nonfinite_steps=10", "parameters are those of step 5",
+        "steps 5 to 14", "max_nonfinite_steps=10", "parameters of step 5",
         "saved as step 16 in run", "bert-jax data batch --workdir=run --step=5",
         "--config.optimizer.learning_rate",
     ):  # fmt: skip
@@ -318,7 +318,7 @@ def test_a_run_whose_numbers_go_wrong_ends_with_44_and_its_last_good_parameters(
         "--config.optimizer.max_nonfinite_steps=3", "--config.log_every_steps=4",
         "--config.checkpoint.every_steps=2", "--config.checkpoint.keep_every_steps=2",
     ]  # fmt: skip
-    # The second time from a checkpoint at the limit: it counts anew, and says the next steps.
+    # The second run starts from a checkpoint at the limit: the count restarts at the next steps.
     for first, saved in ((2, 6), (6, 10)):
         ended = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
         assert ended.returncode == errors.NUMBERS, ended.stderr
@@ -326,7 +326,7 @@ def test_a_run_whose_numbers_go_wrong_ends_with_44_and_its_last_good_parameters(
         said = ended.stderr.splitlines()[-1]
         steps = f"error: steps {first} to {first + 2}: loss or gradient not finite"
         assert said.startswith(steps), ended.stderr
-        assert f"those of step {first}, saved as step {saved} in {run}" in said
+        assert f"parameters of step {first} are saved as step {saved} in {run}" in said
     records = [strictly(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [(r["step"], r["in_row"]) for r in records if r["kind"] == "skipped"] == [
         (2, 1), (3, 2), (4, 3), (5, 3), (6, 1), (7, 2), (8, 3), (9, 3),

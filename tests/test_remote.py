@@ -296,7 +296,7 @@ def test_what_the_client_says_itself_is_not_shown(server, cache):
 def test_verify_and_inspect_take_a_store_in_a_bucket(server, cache, tmp_path, capsys):
     upload(server, small_store(tmp_path / "small").path)
     assert main(["data", "verify", f"--store={URL}"]) == 0
-    assert f"{URL}: nothing is wrong, copied to {cache}" in capsys.readouterr().out
+    assert f"{URL}: no errors found, copied to {cache}" in capsys.readouterr().out
     assert main(["data", "inspect", f"--store={URL}", "--examples=1"]) == 0
 
 
@@ -399,7 +399,7 @@ def records(path: str) -> list[str]:
 
 def test_records_in_a_bucket_are_read_in_order_over_starts_and_parts(server, monkeypatch):
     monkeypatch.setattr(jsonl, "_PART_BYTES", 40)
-    monkeypatch.setattr(jsonl, "_PAUSE", 0.01)
+    monkeypatch.setattr(jsonl, "_MIN_DELAY", 0.01)
     lines = [f'{{"step": {step}}}' for step in range(12)]
     for start in (0, 6):
         log = EventLog("gs://bucket/run/metrics.jsonl")
@@ -414,7 +414,7 @@ def test_records_in_a_bucket_are_read_in_order_over_starts_and_parts(server, mon
 
 
 def test_records_wait_for_a_bucket_that_refuses_them(server, monkeypatch, capsys):
-    monkeypatch.setattr(jsonl, "_PAUSE", 0.01)
+    monkeypatch.setattr(jsonl, "_MIN_DELAY", 0.01)
     server.faults.refuse_writes = 403
     log = EventLog("gs://bucket/run/metrics.jsonl")
     for step in range(5):
@@ -425,12 +425,12 @@ def test_records_wait_for_a_bucket_that_refuses_them(server, monkeypatch, capsys
     log.close()
     assert records("gs://bucket/run/metrics.jsonl") == list("012345")
     refused, well = capsys.readouterr().err.splitlines()
-    assert "cannot be written (no permission); the run goes on" in refused
-    assert "is written again" in well
+    assert "cannot be written (no permission); training continues" in refused
+    assert "writes succeed again" in well
 
 
 def test_a_bucket_that_is_away_does_not_hold_up_the_end(server, monkeypatch, capsys):
-    monkeypatch.setattr(jsonl, "_CLOSE", 0.2)
+    monkeypatch.setattr(jsonl, "_CLOSE_TIMEOUT", 0.2)
     server.faults.down = True
     log = EventLog("gs://bucket/run/metrics.jsonl")
     log.append("0")

@@ -420,7 +420,7 @@ def test_records_that_are_refused_end_no_run_and_no_secret_is_written(
         assert job.codes() == [0, 0]
         said = job.said()
     in_lines(said)
-    assert "metrics.jsonl: cannot be written (no permission); the run goes on" in said
+    assert "metrics.jsonl: cannot be written (no permission); training continues" in said
     assert list(records.records(checkpoint.folder_of(RUN).parent / "metrics.jsonl")) == []
     assert server.tokens[f"Bearer {SECRET}"] == {"tensorstore"}  # gcsfs asks Google for one first
     written = [name.encode() + server.read("bucket", name) for name in server.names("bucket")]

@@ -1,4 +1,4 @@
-"""`bert-jax status`: where a run stands, from its folder alone."""
+"""`bert-jax status`: the state of a run, from its folder alone."""
 
 import dataclasses
 import json
@@ -50,7 +50,7 @@ SCALARS = {
 
 
 def folder_of_a_run(path: Path, config: Config, done: int, *, age: float = 0.0) -> Path:
-    """What a run that has done so many steps leaves, without training it."""
+    """The folder of a run after a number of steps, written without training."""
     description = {
         "config": json.loads(json.dumps(dataclasses.asdict(config))),
         "data": {"tokenizer": "t", "train": "a", "held_out": "h", "rows_per_epoch": [80, 50]},
@@ -81,14 +81,14 @@ def test_the_page_has_the_curves_beside_the_baselines(config, tmp_path, capsys):
     assert cli.main(["status", f"--workdir={run}", f"--html={page}"]) == 0
     assert "step 30 of 100" in capsys.readouterr().out
     text = page.read_text()
-    # Loss and accuracy of two objectives, tokens a second, where the time went.
+    # Loss and accuracy of two objectives, tokens per second, goodput.
     assert text.count("<svg") == 6
     assert "left neighbour (bigram)" in text
     assert cli.main(["status", f"--workdir={run}", f"--html={tmp_path}/no/run.html"]) == 1
-    assert "no/run.html: there is no folder" in capsys.readouterr().err
+    assert "no/run.html: no such folder" in capsys.readouterr().err
 
 
-def test_a_run_at_work(config, tmp_path):
+def test_a_running_run(config, tmp_path):
     status = read(folder_of_a_run(tmp_path / "run", config, 70))
     assert (status.step, status.total_steps, status.working, status.finished) == (
         70, 100, True, False,
@@ -106,7 +106,7 @@ def test_a_run_at_work(config, tmp_path):
     assert all(0 < one.bytes < status.bytes for one in status.checkpoints)
     text = render(status)
     for said in (
-        "step 70 of 100 (70.0%)", "phase 2 of 2: step 10 of 40", "at work", "0:00:15 left",
+        "step 70 of 100 (70.0%)", "phase 2 of 2: step 10 of 40", "running: ", "0:00:15 left",
         "MLM 4.250", "MLM loss 4.250 (unigram 4.500)", "source alone 55.0%", "best of phase 1",
     ):  # fmt: skip
         assert said in text
@@ -120,10 +120,10 @@ def test_time_left_weighs_the_phases_to_come(config, tmp_path):
     assert status.seconds_left == pytest.approx(40 * 0.5 * long / short)
 
 
-def test_a_run_at_rest_and_a_finished_one(config, tmp_path):
+def test_a_stopped_run_and_a_finished_one(config, tmp_path):
     rest = read(folder_of_a_run(tmp_path / "rest", config, 30, age=7200))
     assert not rest.working
-    assert "no process seems to be at work" in render(rest)
+    assert "not running: last record 2 h ago" in render(rest)
     assert "2 h ago" in render(rest)
     done = read(folder_of_a_run(tmp_path / "done", config, 100, age=7200))
     assert (done.finished, done.working, done.seconds_left) == (True, False, 0.0)
@@ -137,8 +137,8 @@ def test_a_run_that_has_just_begun(config, tmp_path):
     assert "nothing recorded yet" in render(status)
 
 
-def test_a_stretch_done_again_counts_from_where_it_is(config, tmp_path):
-    """After a crash between 30 and 40 the run is at 30 again, whatever was logged beyond."""
+def test_repeated_steps_count_from_the_restart(config, tmp_path):
+    """After a crash between 30 and 40 the run is at 30 again, even if later steps were logged."""
     run = folder_of_a_run(tmp_path / "run", config, 30)
     with (run / "metrics.jsonl").open("a") as log:
         for step in (35, 31):
@@ -170,14 +170,14 @@ def test_a_folder_that_is_no_run_is_one_line(tmp_path, capsys):
 
 
 def add(run: Path, kind: str, step: int, *, age: float = 0.0, **values: object) -> None:
-    """A record more, `age` seconds old."""
+    """Appends a record, `age` seconds old."""
     record = json.loads(records.line(kind, step, 0, values))
     with (run / "metrics.jsonl").open("a") as log:
         log.write(json.dumps({**record, "time": time.time() - age}) + "\n")
 
 
-def test_a_life_with_accidents(config, tmp_path):
-    """Killed after 30, asked to stop at 40 with one checkpoint in quarantine, at work again."""
+def test_a_run_with_failures(config, tmp_path):
+    """Killed after 30, stopped at 40 with one checkpoint in quarantine, running again."""
     run = folder_of_a_run(tmp_path / "run", config, 50)
     (run / "metrics.jsonl").unlink()
     hosts = {"processes": 2, "hosts": ["host-0", "host-1"]}
@@ -193,7 +193,7 @@ def test_a_life_with_accidents(config, tmp_path):
     (run / "quarantine" / "30").mkdir(parents=True)
     status = read(run)
     assert [(one.first, one.last, one.processes, one.ended) for one in status.attempts] == [
-        (0, 30, 2, "killed"), (20, 40, 2, "stopped: SIGTERM on host-1"), (40, 50, 2, "at work"),
+        (0, 30, 2, "killed"), (20, 40, 2, "stopped: SIGTERM on host-1"), (40, 50, 2, "running"),
     ]  # fmt: skip
     assert status.skipped == [33]
     assert [(one.folder, one.reason) for one in status.quarantined] == [("30", "params/x differs")]
@@ -207,9 +207,9 @@ def test_a_life_with_accidents(config, tmp_path):
     assert status.goodput.wall == pytest.approx(1030, abs=1)
     text = render(status)
     for said in (
-        "1 step left out because loss or gradient was not finite: 33 (`bert-jax data batch",
-        "x late", "host-1", "goodput ", "steps lost in a crash and done again", "3 attempts:",
-        "0 to 30  killed", "20 to 40  stopped: SIGTERM on host-1", "40 to 50  at work",
+        "1 step skipped, loss or gradient not finite: 33 (`bert-jax data batch",
+        "x late", "host-1", "goodput ", "steps lost in a crash and repeated", "3 attempts:",
+        "0 to 30  killed", "20 to 40  stopped: SIGTERM on host-1", "40 to 50  running",
         "in quarantine: 30 (params/x differs)",
     ):  # fmt: skip
         assert said in text, said
@@ -220,7 +220,7 @@ def test_a_life_with_accidents(config, tmp_path):
 
 @pytest.mark.processes
 def test_a_killed_trainer_is_known_at_once(config, tmp_path):
-    """Its last record is new, but the lock went with the process."""
+    """Its last record is new, but the lock was released with the process."""
     run = folder_of_a_run(tmp_path / "run", config, 30)
     script = (
         f"import time; from bert_jax.workdir.lock import lock as held\n"
@@ -236,8 +236,8 @@ def test_a_killed_trainer_is_known_at_once(config, tmp_path):
     status = read(run)
     assert not status.working
     assert status.age < 60
-    assert "no process seems to be at work" in render(status)
-    assert render(status).endswith("a restart goes on from step 30")
+    assert "not running: last record " in render(status)
+    assert render(status).endswith("a restart resumes from step 30")
     assert [one.ended for one in status.attempts] == ["killed"]
 
 
@@ -246,7 +246,7 @@ def test_a_trainer_that_has_gone_quiet_is_told_from_one_that_is_gone(config, tmp
     with lock.lock(run):
         status = read(run)
         assert (status.working, status.late) == (True, True)
-        assert "at work, but last record 2 h ago: " in render(status)
+        assert "running, but last record 2 h ago: " in render(status)
     assert (read(run).working, read(run).late) == (False, False)
 
 
@@ -266,7 +266,7 @@ def test_a_damaged_checkpoint_is_named_and_not_what_a_restart_uses(config, tmp_p
 
 
 def test_damaged_files_are_one_line_or_none(config, tmp_path, capsys):
-    """Files of JSON cut, with flipped bits or other values: a status, or one line why not."""
+    """JSON files truncated, with flipped bits or other values: a status, or a one-line error."""
     run = folder_of_a_run(tmp_path / "run", config, 20)
     hosts = {"processes": 2, "hosts": ["a", "b"], "seconds": {"step": 1.0}}
     add(run, "start", 20, **hosts)
@@ -321,17 +321,17 @@ def test_figures_that_are_not_numbers_are_shown_as_such(config, tmp_path):
     )
 
 
-def test_a_failed_save_is_told_until_one_succeeds(config, tmp_path):
+def test_a_failed_save_is_reported_until_one_succeeds(config, tmp_path):
     run = folder_of_a_run(tmp_path / "run", config, 20)
     add(run, "save_failed", 30, reason="no space left")
-    assert "saving failed at step 30: no space left" in render(read(run))
+    assert "checkpoint save failed at step 30: no space left" in render(read(run))
     again = folder_of_a_run(tmp_path / "again", config, 30)
     add(again, "save_failed", 30, reason="no space left")
-    assert "saving failed" not in render(read(again))
+    assert "save failed" not in render(read(again))
 
 
 def products(jaxpr) -> float:
-    """Floating-point operations of the matrix products in a program, loops unrolled."""
+    """FLOPs of the matrix multiplications in a jaxpr, loops unrolled."""
     total = 0.0
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":

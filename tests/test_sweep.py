@@ -250,9 +250,9 @@ def test_what_is_printed_is_a_ranking_and_the_flags_to_use(monkeypatch) -> None:
     [
         (["--sweep", "--sweep_also=mesh.tensor"], 1, "give a key and a value, as in mesh.tensor=2"),
         (["--sweep", "--sweep_also=mesh.tenser=2"], 1, "did you mean mesh.tensor?"),
-        (["--sweep", "--html=sweep.html"], 2, "--html shows one way to run a config"),
+        (["--sweep", "--html=sweep.html"], 2, "--html shows one config, not a sweep"),
         (["--sweep", "--sweep_minutes=-1"], 2, "sweep_minutes"),
-        (["--html=nowhere/page.html"], 1, "nowhere/page.html: there is no folder nowhere"),
+        (["--html=nowhere/page.html"], 1, "nowhere/page.html: no such folder nowhere"),
     ],
 )
 def test_bad_input_is_one_line(words: list[str], code: int, says: str, capsys) -> None:

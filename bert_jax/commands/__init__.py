@@ -1,1 +1,1 @@
-"""What `bert-jax` can do, a module for each part of the way; heavy modules load where used."""
+"""The commands of `bert-jax`, one module per group; heavy modules are imported where used."""

@@ -18,19 +18,19 @@ def _define_compile(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.config.files import define_config
 
     define_config(values, words)
-    topology = "a TPU slice: v3-32, v4-128, v5e-16, v5p-128, v6e-256, tpu7x-64; several: 2xv5e-256"
+    topology = "TPU slice: v3-32, v4-128, v5e-16, v5p-128, v6e-256, tpu7x-64; multislice: 2xv5e-256"
     flags.DEFINE_string(
-        "topology", None, f"{topology} (default: the one the config names)",
+        "topology", None, f"{topology} (default: the config's)",
         flag_values=values,
     )  # fmt: skip
     flags.DEFINE_string("phase", "all", "phase of the config, from 0, or all", flag_values=values)
     flags.DEFINE_bool("json", False, "print one JSON object", flag_values=values)
     flags.DEFINE_string("html", None, "HTML page to write, with plots", flag_values=values)
-    sweep = "search batch sizes, meshes, rematerialization and loops for the fastest that fits"
+    sweep = "search batch sizes, meshes, remat and loop unrolling for the fastest that fits"
     flags.DEFINE_bool("sweep", False, sweep, flag_values=values)
     flags.DEFINE_float("sweep_minutes", 30.0, "time limit of the search", 0.0, flag_values=values)
     flags.DEFINE_multi_string(
-        "sweep_also", [], "another value to search, such as mesh.tensor=2 (may be repeated)",
+        "sweep_also", [], "additional value to search, such as mesh.tensor=2 (may be repeated)",
         flag_values=values,
     )  # fmt: skip
 
@@ -41,7 +41,7 @@ def _run_compile(values: flags.FlagValues, words: Sequence[str]) -> int | None:
 
     check_page(values.html)
     if values.html and values.sweep:
-        raise UsageError("--html shows one way to run a config: sweep first, then compile the best")
+        raise UsageError("--html shows one config, not a sweep: sweep first, then compile the best")
     config = read_config(values)
     of = _slice(values)
     phases = _phases(values.phase, config)
@@ -57,7 +57,7 @@ def _run_compile(values: flags.FlagValues, words: Sequence[str]) -> int | None:
     made = report.make(path_of(values).stem, config, of, phases, working)
     if values.html:
         report_html.save(made, values.html)
-    _print(report.as_dict(made) if values.json else report_text.render(made))
+    _print_result(report.as_dict(made) if values.json else report_text.render(made))
     return None if made.fits else FAILED
 
 
@@ -77,28 +77,28 @@ def _sweep(
         also=also, seconds=60 * values.sweep_minutes, working=working,
     )  # fmt: skip
     name = path_of(values).stem
-    as_said = sweep_text.as_dict if values.json else sweep_text.render
-    _print(as_said(found, name, of))
+    formatted = sweep_text.as_dict if values.json else sweep_text.render
+    _print_result(formatted(found, name, of))
     return None if found.best else FAILED
 
 
-def _print(said: str | dict[str, Any]) -> None:
-    if isinstance(said, dict):
+def _print_result(text: str | dict[str, Any]) -> None:
+    if isinstance(text, dict):
         import json
 
         from bert_jax.metrics.records import strict
 
-        said = json.dumps(strict(said), allow_nan=False)
-    print(said)
+        text = json.dumps(strict(text), allow_nan=False)
+    print(text)
 
 
-def _also(said: list[str], config: "Config") -> dict[str, list[Any]]:
-    """More values of keys, by key: of "mesh.tensor=2" and the like."""
+def _also(words: list[str], config: "Config") -> dict[str, list[Any]]:
+    """Additional values by key, parsed from words such as "mesh.tensor=2"."""
     from bert_jax.config.serialization import flatten, nearest, to_dict
 
     known = flatten(to_dict(config))
     found: dict[str, list[Any]] = {}
-    for word in said:
+    for word in words:
         key, sign, value = word.partition("=")
         key = key.removeprefix("--").removeprefix("config.")
         if not sign or not value:
@@ -107,7 +107,7 @@ def _also(said: list[str], config: "Config") -> dict[str, list[Any]]:
             raise UserError(f"--sweep_also={word}: unknown key{nearest(key, known)}")
         try:
             found.setdefault(key, []).append(ast.literal_eval(value))
-        except (ValueError, SyntaxError):  # a word
+        except (ValueError, SyntaxError):  # a plain string
             found.setdefault(key, []).append(value)
     return found
 
@@ -125,19 +125,19 @@ def _slice(values: flags.FlagValues) -> "Slice":
         raise UserError(f"--topology: {error}") from None
 
 
-def _phases(said: str, config: "Config") -> list[int]:
-    """Numbers of phases, from 0."""
+def _phases(text: str, config: "Config") -> list[int]:
+    """Phase indices, from 0."""
     every = list(range(len(config.phases)))
-    if said == "all":
+    if text == "all":
         return every
-    if not said.isdecimal() or int(said) not in every:
-        raise UserError(f"--phase={said}: give one from 0 to {every[-1]}, or all")
-    return [int(said)]
+    if not text.isdecimal() or int(text) not in every:
+        raise UserError(f"--phase={text}: give one from 0 to {every[-1]}, or all")
+    return [int(text)]
 
 
 COMMANDS = {
     "compile": Command(
-        "compile the training step for a TPU slice without having one: memory, time, collectives",
+        "compile the training step for a TPU slice, without a TPU: memory, time, collectives",
         "bert-jax compile --config=wiki_books_large --topology=v5e-256",
         _define_compile,
         _run_compile,

@@ -1,4 +1,4 @@
-"""`bert-jax convert`: checkpoints for other libraries."""
+"""`bert-jax convert`: converts checkpoints for other libraries."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ def _run_export(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 COMMANDS = {
     "convert export": Command(
-        "write a checkpoint as a folder that transformers loads",
+        "export a checkpoint as a folder that transformers loads",
         "bert-jax convert export --workdir=run --out=exported",
         _define_export,
         _run_export,

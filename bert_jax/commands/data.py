@@ -1,4 +1,4 @@
-"""`bert-jax data`: from text to a token store, and what one holds."""
+"""`bert-jax data`: builds, verifies and inspects token stores."""
 
 import json
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ KINDS = "a tokenizer.json, a vocab.txt or a SentencePiece .model"
 def _define_source(values: flags.FlagValues) -> None:
     text = (
         "KIND:PATH[,name=NAME][,lang=CODE], kinds wikiextractor, books, lines, python (no path); "
-        "may be given several times"
+        "may be repeated"
     )
     flags.DEFINE_multi_string("source", [], text, flag_values=values)
 
@@ -28,7 +28,7 @@ def _define_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
     flags.DEFINE_enum("model", "wordpiece", ALGORITHMS, model, flag_values=values)
     size = "number of entries, special tokens included"
     flags.DEFINE_integer("vocab_size", 30522, size, 100, flag_values=values)
-    flags.DEFINE_bool("cased", False, "keep case", flag_values=values)
+    flags.DEFINE_bool("cased", False, "do not lower-case text", flag_values=values)
 
 
 def _run_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -45,8 +45,8 @@ def _run_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
         tokenizer.save(Path(values.out))
     except OSError as error:
         raise UserError(
-            f"{values.out}: cannot be written ({error.strerror}); what was there is untouched: "
-            "make room or choose another --out"
+            f"{values.out}: cannot be written ({error.strerror}); an existing file is unchanged: "
+            "free disk space or choose another --out"
         ) from None
     print(f"{tokenizer.vocab_size:,} entries in {values.out}")
 
@@ -64,11 +64,12 @@ def _define_build(values: flags.FlagValues, words: Sequence[str]) -> None:
     flags.DEFINE_string("tokenizer", None, KINDS, flag_values=values)
     flags.DEFINE_bool("cased", False, "vocab.txt is cased", flag_values=values)
     flags.DEFINE_string("out", None, "folder of the new token store", flag_values=values)
-    share = "share of the documents of each source that is held out for evaluation"
+    share = "share of each source's documents held out for evaluation"
     flags.DEFINE_float("held_out_share", 0.01, share, 0, 0.5, flag_values=values)
-    strict = "fail instead of leaving out files, documents or sentences"
+    strict = "fail instead of skipping files, documents or sentences"
     flags.DEFINE_bool("strict", False, strict, flag_values=values)
-    flags.DEFINE_integer("workers", None, "processes (default: all cores)", 1, flag_values=values)
+    workers = "number of worker processes (default: all cores)"
+    flags.DEFINE_integer("workers", None, workers, 1, flag_values=values)
 
 
 def _run_build(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -170,7 +171,7 @@ COMMANDS = {
         _run_verify,
     ),
     "data inspect": Command(
-        "show what a token store holds and the examples made from it",
+        "show the contents of a token store and the examples made from it",
         "bert-jax data inspect --store=store --config=base --html=store.html",
         _define_inspect,
         _run_inspect,

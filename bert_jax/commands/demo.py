@@ -1,4 +1,4 @@
-"""`bert-jax demo`: every step from text to a model, on this machine."""
+"""`bert-jax demo`: all stages from text to a model, on this machine."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,9 +10,9 @@ from bert_jax.commands.command import Command
 
 def _define_demo(values: flags.FlagValues, words: Sequence[str]) -> None:
     flags.DEFINE_string("workdir", "demo_run", "folder for all results", flag_values=values)
-    data = "your text, a file or a folder (default: the documentation of Python)"
+    data = "your text, a file or a folder (default: Python's documentation)"
     flags.DEFINE_string("data", None, data, flag_values=values)
-    steps = "training steps (default: enough for a few minutes)"
+    steps = "number of training steps (default: a few minutes of training)"
     flags.DEFINE_integer("steps", None, steps, 1, flag_values=values)
 
 
@@ -24,7 +24,7 @@ def _run_demo(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 COMMANDS = {
     "demo": Command(
-        "run every step on this machine: text, tokenizer, store, pretraining, export, report",
+        "run all stages on this machine: text, tokenizer, store, pretraining, export, report",
         "bert-jax demo --data=/path/to/text",
         _define_demo,
         _run_demo,

@@ -1,4 +1,4 @@
-"""`bert-jax evaluate`: measure checkpoints of a run."""
+"""`bert-jax evaluate`: evaluates checkpoints of a run on held-out text."""
 
 import typing
 from collections.abc import Sequence
@@ -21,13 +21,13 @@ def _define_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
     flags.DEFINE_bool("best", False, best, flag_values=values)
     store = "another token store with the same tokenizer (default: the run's)"
     flags.DEFINE_string("store", None, store, flag_values=values)
-    batches = "limit on the number of batches (default: all held-out text)"
+    batches = "maximum number of batches (default: all held-out text)"
     flags.DEFINE_integer("batches", 0, batches, 0, flag_values=values)
     hints = typing.get_type_hints(DataConfig)
-    for name, what in (("pairing", "how examples are made"), ("masking", "how masks are drawn")):
+    for name, what in (("pairing", "how examples are built"), ("masking", "how tokens are masked")):
         choices = list(typing.get_args(hints[name]))
-        says = f"{what}: {', '.join(choices)} (default: the run's)"
-        flags.DEFINE_enum(name, None, choices, says, flag_values=values)
+        help_text = f"{what}: {', '.join(choices)} (default: the run's)"
+        flags.DEFINE_enum(name, None, choices, help_text, flag_values=values)
     define_cpu_devices(values)
 
 

@@ -1,4 +1,4 @@
-"""`bert-jax fill`: predict the masked tokens of texts."""
+"""`bert-jax fill`: predicts the masked tokens of texts."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 def _define_fill(values: flags.FlagValues, words: Sequence[str]) -> None:
-    flags.DEFINE_string("model", None, "an exported folder", flag_values=values)
+    flags.DEFINE_string("model", None, "folder of an exported model", flag_values=values)
     flags.DEFINE_integer("top_k", 5, "number of predictions for each mask", 1, flag_values=values)
 
 
 def _run_fill(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "model")
     if not words:
-        raise UsageError('give at least one text with a mask, like "Paris is in [MASK]."')
+        raise UsageError('give at least one text with a mask, such as "Paris is in [MASK]."')
     print_fills(values.model, words, values.top_k)
 
 
 def print_fills(model: Path | str, texts: Sequence[str], top_k: int) -> None:
-    """Prints each text and the likeliest fills of its masks.
+    """Prints each text and the most likely tokens for its masks.
 
     Raises:
         UserError: the folder cannot be loaded, or a text has no [MASK].
@@ -41,7 +41,8 @@ def print_fills(model: Path | str, texts: Sequence[str], top_k: int) -> None:
 
 
 def table(fills: Sequence[Sequence["Fill"]]) -> str:
-    """A line for each fill of the one mask, or for each mask of several: any number can be read."""
+    """Formats fills: one line per fill of a single mask, or one line per mask if there are several,
+    so that any number of masks is readable."""
     shown = [[f"{fill.probability:6.1%}  {fill.token}" for fill in mask] for mask in fills]
     if len(shown) == 1:
         return "\n".join(f"  {fill}" for fill in shown[0])

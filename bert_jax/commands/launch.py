@@ -1,4 +1,4 @@
-"""`bert-jax launch BACKEND run`: jobs of several processes; the only backend is this machine."""
+"""`bert-jax launch BACKEND run`: multi-process jobs; the only backend is the local machine."""
 
 import sys
 import typing
@@ -14,18 +14,18 @@ from bert_jax.errors import UsageError, UserError
 if typing.TYPE_CHECKING:
     from bert_jax.config.schema import Config
 
-_JOBS = pretrain.COMMANDS  # what several processes can do together
-_PLACE = ("coordinator", "num_processes", "process_id")  # flags that the launcher gives
+_JOBS = pretrain.COMMANDS  # commands that run as several processes
+_PLACE = ("coordinator", "num_processes", "process_id")  # flags set by the launcher
 
 
 def _define_local_run(values: flags.FlagValues, words: Sequence[str]) -> None:
-    values.set_gnu_getopt(False)  # what follows the first word is the command's
+    values.set_gnu_getopt(False)  # flags after the first word belong to the command
     flags.DEFINE_integer("processes", None, "number of processes", 1, flag_values=values)
-    preemptions = "limit on restarts after preemption (exit code 42)"
+    preemptions = "maximum number of restarts after preemption (exit code 42)"
     flags.DEFINE_integer("max_preemptions", 100, preemptions, 0, flag_values=values)
-    failures = "limit on restarts after a process failed, lost its peers or hung (43)"
+    failures = "maximum number of restarts after a process failed, lost its peers or hung (43)"
     flags.DEFINE_integer("max_failures", 3, failures, 0, flag_values=values)
-    grace = "seconds for saving after a signal (default: config.deadlines.grace)"
+    grace = "seconds to save after a signal (default: config.deadlines.grace)"
     flags.DEFINE_float("grace", None, grace, 0.0, flag_values=values)
 
 
@@ -48,20 +48,20 @@ def _run_local_run(values: flags.FlagValues, words: Sequence[str]) -> int:
 
 
 def _check(words: Sequence[str]) -> "Config":
-    """Parses the command as each process will, so that an error is printed once. Its config.
+    """Parses the command like each process, so that an error is printed once; returns its config.
 
     Raises:
-        UsageError, UserError: of the command, or it is not one that several processes can run.
+        UsageError, UserError: from the command, or it does not run as several processes.
     """
     names = ", ".join(_JOBS)
     if not words:
-        raise UsageError(f"launch local run needs a command behind its flags, such as {names}")
+        raise UsageError(f"launch local run needs a command after its flags, such as {names}")
     name, rest = words[0], words[1:]
     if name not in _JOBS:
         raise UsageError(f"launch local run starts {names}, not {name!r}{nearest(name, _JOBS)}")
     for flag in _PLACE:
         if any(word.lstrip("-").partition("=")[0] == flag for word in rest if word[:1] == "-"):
-            raise UsageError(f"--{flag} is given by launch local run to each process; leave it out")
+            raise UsageError(f"--{flag} is set by launch local run for each process; remove it")
     values, _ = parse(name, _JOBS[name], rest)
     need(values, "config", "workdir")
     from bert_jax.config.files import read_config

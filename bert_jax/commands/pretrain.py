@@ -1,4 +1,4 @@
-"""`bert-jax pretrain`: train a model."""
+"""`bert-jax pretrain`: trains a model."""
 
 import os
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ def _define_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
     define_config(values, words)
     flags.DEFINE_string("workdir", None, "folder of the run", flag_values=values)
     define_cpu_devices(values)
-    of_first = "HOST:PORT of process 0; the next two ports are used too (default: from the cluster)"
+    of_first = "HOST:PORT of process 0; uses the next two ports, too (default: from the cluster)"
     flags.DEFINE_string("coordinator", None, of_first, flag_values=values)
     flags.DEFINE_integer(
         "num_processes", None, "number of processes of the job", 1, flag_values=values
@@ -25,7 +25,7 @@ def _define_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
         "quarantine/ and restore an older one)"
     )
     flags.DEFINE_bool("strict_restore", False, strict, flag_values=values)
-    adopt = "use the checkpoints in the workdir although they belong to another run"
+    adopt = "use the checkpoints in the workdir even though they belong to another run"
     flags.DEFINE_bool("adopt", False, adopt, flag_values=values)
     traced = "FIRST:END, steps to profile for TensorBoard and Perfetto"
     flags.DEFINE_string("profile", None, traced, flag_values=values)

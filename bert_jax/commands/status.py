@@ -1,4 +1,4 @@
-"""`bert-jax status`: the state of a run."""
+"""`bert-jax status`: shows the state of a run."""
 
 from collections.abc import Sequence
 

@@ -1,1 +1,1 @@
-"""The settings of a run: their schema, their files, their JSON."""
+"""The configuration of a run: schema, config files and JSON."""

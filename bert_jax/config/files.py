@@ -18,7 +18,7 @@ _FLAG = "config"
 def define_config(
     values: flags.FlagValues, argv: Sequence[str], default: str | None = None
 ) -> None:
-    """Defines `--config` and the overrides that stand in argv; `default`: a shipped name."""
+    """Defines `--config` and the overrides found in argv; `default`: a shipped name."""
     given = any(word.startswith(f"--{_FLAG}=") for word in argv)
     path = None if given or default is None else shipped()[default]
     allow_configs_import()
@@ -36,7 +36,7 @@ def define_config(
 
 
 def resolve(argv: Sequence[str]) -> list[str]:
-    """argv with a shipped config's name replaced by its path.
+    """Returns argv with a shipped config's name replaced by its path.
 
     Raises:
         UserError: neither a shipped name nor a file, or an override of a key that does not exist.
@@ -59,20 +59,20 @@ def resolve(argv: Sequence[str]) -> list[str]:
 
 
 def read_config(values: flags.FlagValues) -> Config:
-    """The parsed flag as a frozen `Config`."""
+    """Returns the parsed flag as a frozen `Config`."""
     return from_dict(_plain(values[_FLAG].value), Config)
 
 
 def load(name: str) -> Config:
-    """A shipped config by name, without overrides."""
+    """Returns a shipped config by name, without overrides."""
     return from_dict(_plain(_execute(shipped()[name])), Config)
 
 
 def slice_of(path: Path) -> str | None:
-    """The TPU slice that a config file says it is meant for, its `SLICE`; None where it has none.
+    """Returns the TPU slice a config file is meant for, its `SLICE`; None if it does not set one.
 
     Raises:
-        UserError: the file cannot be run.
+        UserError: the file cannot be executed.
     """
     allow_configs_import()
     try:
@@ -83,7 +83,7 @@ def slice_of(path: Path) -> str | None:
 
 
 def path_of(values: flags.FlagValues) -> Path:
-    """The file of the parsed flag."""
+    """Returns the path of the parsed flag's config file."""
     return Path(config_flags.get_config_filename(values[_FLAG]))
 
 
@@ -91,7 +91,7 @@ def _execute(path: Path) -> ConfigDict:
     allow_configs_import()
     try:
         return runpy.run_path(str(path))["get_config"]()
-    except Exception as error:  # the file is the user's: anything may go wrong in it
+    except Exception as error:  # user code may raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(f"{path}: get_config() failed ({reason})") from error
 
@@ -106,7 +106,7 @@ def _check_overrides(path: Path, words: Sequence[str]) -> None:
 
 
 def _plain(value: object) -> dict:
-    """ConfigDicts and tuples as dicts and lists."""
+    """Converts nested ConfigDicts and tuples to dicts and lists."""
 
     def plain(item: object) -> object:
         if isinstance(item, ConfigDict):

@@ -1,7 +1,7 @@
-"""The configuration inside: frozen dataclasses, made at the border from a `configs/*.py` file.
+"""The configuration as frozen dataclasses, validated when a `configs/*.py` file is loaded.
 
-A config file returns an `ml_collections.ConfigDict`; `config_values.from_dict` turns it into a
-`Config`. Below this border nothing asks whether a key exists.
+A config file returns an `ml_collections.ConfigDict`; `serialization.from_dict` turns it into a
+`Config`. Code that receives a `Config` never checks whether a key exists.
 
 Each setting is declared here, once: its type, its range and its default. A config file starts from
 the defaults (`configs/base.py`) and writes what it changes. A run that was started before a setting
@@ -23,15 +23,15 @@ from bert_jax.data_pipeline.pairing.modes import (
 )
 from bert_jax.errors import UserError
 
-# Upper limits are far beyond what anybody trains and below what overflows a counter (steps and
-# positions are int32) or makes a compiler abort instead of saying that memory is short.
+# Upper limits are far beyond any real training run and below the values that overflow a counter
+# (steps and positions are int32) or make a compiler abort instead of reporting out of memory.
 _INT32 = 2**31 - 1
-_BATCH_TOKENS = 2**26  # a host may have to make all of them; LAMB's largest has half
+_BATCH_TOKENS = 2**26  # one host may have to build the entire batch; LAMB's largest has half
 Count = Annotated[int, Within(1, _INT32)]
 Whole = Annotated[int, Within(0, _INT32)]
 Amount = Annotated[float, Within(0)]
 Positive = Annotated[float, Within(0, without=(0,))]
-Seconds = Annotated[float, Within(0, 10**8, without=(0,))]  # three years: a timer must hold it
+Seconds = Annotated[float, Within(0, 10**8, without=(0,))]  # three years: must fit a timer
 Vocabulary = Annotated[int, Within(1, 2**24)]
 Width = Annotated[int, Within(1, 2**17)]
 Layers = Annotated[int, Within(1, 1000)]
@@ -40,7 +40,7 @@ Positions = Annotated[int, Within(1, 2**17)]
 Rows = Annotated[int, Within(1, 2**20)]  # of a batch
 Attempts = Annotated[int, Within(1, 20)]
 Words = Annotated[int, Within(1, 512)]
-Axis = Annotated[int, Within(-1, 2**20, without=(0,))]  # devices along it; -1 = what is left
+Axis = Annotated[int, Within(-1, 2**20, without=(0,))]  # devices along it; -1 = the remaining
 Share = Annotated[float, Within(0, 1)]
 BelowOne = Annotated[float, Within(0, 1, without=(1,))]
 Inside = Annotated[float, Within(0, 1, without=(0, 1))]
@@ -50,7 +50,7 @@ ScheduleName = Literal["bert", "fairseq"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """The encoder's architecture, in the names of transformers' `BertConfig`."""
+    """The encoder's architecture, named as in transformers' `BertConfig`."""
 
     vocab_size: Vocabulary = 30522
     hidden_size: Width = 768
@@ -85,7 +85,7 @@ class ModelConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Which token store, and how examples and masks are made from it."""
+    """The token store, and how examples and masks are made from it."""
 
     store: str = ""  # folder written by `bert-jax data build`
     source_weights: str = ""  # "books=2,wiki=0.5": visits to each document per epoch
@@ -109,17 +109,17 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         if self.mask_share + self.random_share > 1:
-            raise UserError("config.data.mask_share + config.data.random_share is over 1")
+            raise UserError("config.data.mask_share + config.data.random_share exceeds 1")
         if self.separators == "sentences" and self.pairing not in SEPARATED:
             raise UserError(
-                'config.data.separators="sentences" has no meaning with '
+                'config.data.separators="sentences" does not apply to '
                 f'config.data.pairing="{self.pairing}"; set separators="documents", or pairing to '
                 f"{' or '.join(SEPARATED)}"
             )
         if self.span_boundary and self.masking != "span":
             raise UserError(
-                f"config.data.span_boundary needs spans to have boundaries, not masking="
-                f'"{self.masking}"; set config.data.masking="span" or span_boundary=False'
+                f'config.data.span_boundary requires config.data.masking="span", not '
+                f'"{self.masking}"; change it or set span_boundary=False'
             )
 
 
@@ -144,13 +144,13 @@ class PhaseConfig:
 
     @property
     def row_predictions(self) -> int:
-        """Prediction slots of a row: as many for its length as an example has for its own."""
+        """Prediction slots of a row: `max_predictions` scaled from an example to the row length."""
         return -(-self.max_predictions * self.row_tokens // self.seq_length)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """`bert_adamw` is the original's (no bias correction); `adamw` is Loshchilov and Hutter's."""
+    """`bert_adamw` is original BERT's (no bias correction); `adamw` is Loshchilov and Hutter's."""
 
     name: OptimizerName = "bert_adamw"
     learning_rate: Amount = 1e-4
@@ -174,7 +174,7 @@ class OptimizerConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeshConfig:
-    """Devices along each axis; one of them may be -1: whatever is left."""
+    """Devices along each mesh axis; one of them may be -1: the remaining devices."""
 
     slice: Axis = 1
     data: Axis = -1  # -1 = all remaining devices
@@ -184,7 +184,7 @@ class MeshConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ComputeConfig:
-    """How the same model is computed; changes speed and rounding, not meaning."""
+    """How the model is computed; affects speed, memory and rounding only."""
 
     dtype: Literal["float32", "bfloat16"] = "bfloat16"  # of activations; parameters stay float32
     unroll_layers: Whole = 0  # layers per scan iteration; 0 = all (no scan)
@@ -197,7 +197,7 @@ class ComputeConfig:
 
     @classmethod
     def plain(cls) -> "ComputeConfig":
-        """Float32 on one device, nothing traded: for using a model rather than training it."""
+        """Float32 on one device, without rematerialization or kernels: for inference."""
         return cls(
             dtype="float32",
             unroll_layers=1,
@@ -224,7 +224,7 @@ class EvaluationConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeadlineConfig:
-    """Seconds that a process may spend at one piece of work before it is taken to hang."""
+    """Seconds a process may spend on one activity before it counts as hung."""
 
     start: Seconds = 600.0  # until all processes have found one another
     compile: Seconds = 1800.0  # one program
@@ -240,7 +240,7 @@ class DeadlineConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
-    """A whole run."""
+    """The configuration of a run."""
 
     seed: Annotated[int, Within(0, 2**32 - 1)] = 0
     log_every_steps: Count = 100
@@ -262,7 +262,7 @@ class Config:
             self._check_phase(f"config.phases[{i}]", phase)
         if self.total_steps > _INT32:
             raise UserError(
-                f"config.phases: {self.total_steps} steps in all; the most are {_INT32}"
+                f"config.phases: {self.total_steps} steps in total; the maximum is {_INT32}"
             )
         if self.data.pairing in PAIRS and self.model.type_vocab_size < 2:
             raise UserError(
@@ -272,45 +272,45 @@ class Config:
         kernel = self.compute.attention in ("pallas", "cudnn")
         if kernel and self.model.attention_probs_dropout_prob > 0:
             raise UserError(
-                f'config.compute.attention="{self.compute.attention}" cannot drop probabilities; '
+                f'config.compute.attention="{self.compute.attention}" has no dropout; '
                 'set config.model.attention_probs_dropout_prob=0 or config.compute.attention="auto"'
             )
 
     def _check_phase(self, where: str, phase: PhaseConfig) -> None:
         if phase.seq_length > self.model.max_position_embeddings:
             raise UserError(
-                f"{where}.seq_length={phase.seq_length} is beyond "
+                f"{where}.seq_length={phase.seq_length} exceeds "
                 f"config.model.max_position_embeddings={self.model.max_position_embeddings}"
             )
         if phase.max_predictions > phase.seq_length:
             raise UserError(
-                f"{where}.max_predictions={phase.max_predictions} is more than an example has "
-                f"tokens (seq_length={phase.seq_length}); give at most as many"
+                f"{where}.max_predictions={phase.max_predictions} exceeds the tokens of an "
+                f"example (seq_length={phase.seq_length}); lower it"
             )
         if phase.batch_size * phase.row_tokens > _BATCH_TOKENS:
             raise UserError(
-                f"{where}: {phase.batch_size} rows of {phase.row_tokens} tokens are more than the "
-                f"{_BATCH_TOKENS} that a batch may have; lower batch_size or the length of a row"
+                f"{where}: {phase.batch_size} rows of {phase.row_tokens} tokens exceed the limit "
+                f"of {_BATCH_TOKENS} tokens per batch; lower batch_size or the row length"
             )
         if phase.row_tokens < phase.seq_length:
             raise UserError(
-                f"{where}.row_length={phase.row_length} is shorter than an example may be "
-                f"(seq_length={phase.seq_length}); set it to 0 for the same length"
+                f"{where}.row_length={phase.row_length} is shorter than "
+                f"seq_length={phase.seq_length}; set it to 0 for the same length"
             )
         if phase.row_tokens > phase.seq_length and phase.examples_per_row == 1:
             raise UserError(
                 f"{where}.row_length={phase.row_length} is longer than an example, but "
-                "examples_per_row=1 puts a single one into a row; raise examples_per_row"
+                "examples_per_row=1 allows one example per row; raise examples_per_row"
             )
         if phase.batch_size % phase.micro_batches:
             raise UserError(
-                f"{where}.batch_size={phase.batch_size} does not divide into "
+                f"{where}.batch_size={phase.batch_size} is not a multiple of "
                 f"micro_batches={phase.micro_batches}; change one of them"
             )
         own = [n for n in ("learning_rate", "warmup_steps") if getattr(phase, n) is not None]
         if own and self.optimizer.schedule_over == "run":
             raise UserError(
-                f"{where}.{own[0]} has no use with one schedule over the whole run; set "
+                f"{where}.{own[0]} has no effect with one schedule over the entire run; set "
                 'config.optimizer.schedule_over="phase" or leave it None'
             )
 
@@ -320,18 +320,18 @@ class Config:
 
     @property
     def phase_ends(self) -> tuple[int, ...]:
-        """Updates done at the end of each phase."""
+        """Number of updates done at the end of each phase."""
         return tuple(itertools.accumulate(phase.steps for phase in self.phases))
 
     def phase_at(self, step: int) -> tuple[int, int]:
-        """The index of the phase that update `step` (from 0) belongs to, and its number there.
+        """Returns the phase index of update `step` (from 0), and the step within that phase.
 
         Raises:
             UserError: the run has no such step.
         """
         if not 0 <= step < self.total_steps:
             raise UserError(
-                f"step {step} is none of this run's {self.total_steps}: "
+                f"step {step} is not one of this run's {self.total_steps} steps: "
                 f"give one from 0 to {self.total_steps - 1}"
             )
         index = bisect.bisect_right(self.phase_ends, step)

@@ -1,4 +1,4 @@
-"""Nested values to frozen dataclasses and back, checked key by key.
+"""Converts nested values to frozen dataclasses and back, and validates each key.
 
 An unknown key, a value of the wrong type or a choice that does not exist is one clear line with the
 nearest valid name.
@@ -20,11 +20,11 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Within:
-    """The values that a number may have: `Annotated[float, Within(0, 1)]`; never NaN or inf."""
+    """The valid range of a number, as in `Annotated[float, Within(0, 1)]`; never NaN or inf."""
 
     low: float
     high: float = math.inf
-    without: tuple[float, ...] = ()  # of the ends, those that are not among them
+    without: tuple[float, ...] = ()  # excluded ends
 
     def __contains__(self, value: float) -> bool:
         inside = self.low <= value <= self.high and value not in self.without
@@ -38,7 +38,7 @@ class Within:
 
 
 def from_dict(values: Mapping[str, Any], cls: type[T], where: str = "config") -> T:
-    """A frozen dataclass from nested mappings, checked key by key.
+    """Returns a frozen dataclass from nested mappings, validated key by key.
 
     Raises:
         UserError: an unknown key, a wrong type or an unknown choice; names the key with its path
@@ -68,7 +68,7 @@ def completed(values: Mapping[str, Any], cls: type) -> dict[str, Any]:
 
 
 def nearest(name: str, valid: typing.Iterable[str]) -> str:
-    """The end of an error line: the nearest valid name, or all of them."""
+    """Returns the end of an error message: the nearest valid name, or all valid names."""
     names = sorted(valid)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"; did you mean {close[0]}?" if close else f"; valid: {', '.join(names)}"
@@ -109,13 +109,13 @@ def _wrong(value: Any, wanted: str, where: str) -> typing.NoReturn:
 
 
 def shown(value: Any) -> str:
-    """A value for an error line: on one line, the middle of a long one left out."""
+    """Returns a value as one line for an error message, abbreviated in the middle if long."""
     text = reprlib.repr(value) if isinstance(value, Mapping | list | tuple) else repr(value)
     return text if len(text) <= 80 else f"{text[:60]}…{text[-15:]}"
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """Nested plain dicts and lists, as they are written to `config.json`."""
+    """Returns nested plain dicts and lists, as written to `config.json`."""
     return typing.cast(dict[str, Any], _plain(dataclasses.asdict(config)))
 
 
@@ -126,7 +126,7 @@ def _plain(value: Any) -> Any:
 
 
 def flatten(values: Any, where: str = "") -> dict[str, Any]:
-    """`{"phases[0].steps": 10, ...}`: one line per value, for diffs and golden texts."""
+    """Returns `{"phases[0].steps": 10, ...}`: one entry per value, for diffs and golden files."""
     if isinstance(values, dict):
         items = [(f"{where}.{k}" if where else k, v) for k, v in values.items()]
     elif isinstance(values, list):

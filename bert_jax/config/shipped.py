@@ -1,4 +1,4 @@
-"""The configs that come with bert-jax, by name."""
+"""The configs shipped with bert-jax, by name."""
 
 import importlib.util
 import sys
@@ -18,7 +18,7 @@ def shipped() -> dict[str, Path]:
 
 
 class _ShippedAsConfigs(MetaPathFinder):
-    """Finds `configs` in bert_jax where nobody else has a package of that name."""
+    """Finds `configs` in bert_jax if no other package of that name exists."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -33,8 +33,8 @@ class _ShippedAsConfigs(MetaPathFinder):
 def allow_configs_import() -> None:
     """Makes `from configs import base` work in a user's config file.
 
-    A package `configs` of their own is found first. The wheel has the configs inside bert_jax, so
-    that it puts no `configs` into site-packages.
+    A user's own package `configs` takes precedence. The wheel ships the configs inside bert_jax, so
+    that it does not install `configs` into site-packages.
     """
     if not any(isinstance(finder, _ShippedAsConfigs) for finder in sys.meta_path):
         sys.meta_path.append(_ShippedAsConfigs())

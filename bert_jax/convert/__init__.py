@@ -1,1 +1,1 @@
-"""Convert between our parameters and other libraries' checkpoints."""
+"""Converts between our parameters and other libraries' checkpoints."""

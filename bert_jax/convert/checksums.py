@@ -1,7 +1,7 @@
-"""SHA256SUMS of an exported folder: written by the export, checked by whoever reads the folder.
+"""SHA256SUMS of an exported folder: written by the export, verified when the folder is loaded.
 
 The format is that of coreutils, so `sha256sum -c SHA256SUMS` checks a copy without this program.
-transformers does not look at the file. It shows damage, not who wrote the folder.
+transformers ignores the file. It detects damage; it does not authenticate who wrote the folder.
 """
 
 import re
@@ -16,15 +16,15 @@ _LINE = re.compile(r"([0-9a-f]{64})  ([\w.-]+)")
 
 
 def render(folder: Path, names: Iterable[str]) -> str:
-    """The text of SHA256SUMS for these files of a folder."""
+    """Returns the contents of SHA256SUMS for these files of a folder."""
     return "".join(f"{file_digest(folder / name)}  {name}\n" for name in sorted(names))
 
 
 def read(folder: Path) -> dict[str, str] | None:
-    """File name -> sha256; None where a folder has no SHA256SUMS, as those of other programs.
+    """File name -> sha256; None if the folder has no SHA256SUMS, as from other programs.
 
     Raises:
-        UserError: the file cannot be read, or is not what an export writes.
+        UserError: the file cannot be read, or is not in the format of an export.
     """
     file = folder / SUMS
     try:
@@ -40,13 +40,13 @@ def read(folder: Path) -> dict[str, str] | None:
 
 
 def check(folder: Path, name: str, sums: Mapping[str, str] | None) -> None:
-    """Checks a file that is about to be read.
+    """Verifies the checksum of a file before it is read.
 
     Args:
-        sums: as `read` gives them; without any, nothing is checked.
+        sums: as returned by `read`; None skips the check.
 
     Raises:
-        UserError: the file is not the one that was exported, or SHA256SUMS does not list it.
+        UserError: the file differs from the exported one, or SHA256SUMS does not list it.
     """
     if sums is None:
         return
@@ -57,7 +57,7 @@ def check(folder: Path, name: str, sums: Mapping[str, str] | None) -> None:
     except OSError as error:
         raise UserError(f"{folder / name}: cannot be read ({error.strerror})") from None
     if found != sums[name]:
-        raise UserError(f"{folder / name}: not the file that was exported, says {SUMS}; {_REMEDY}")
+        raise UserError(f"{folder / name}: checksum differs from {SUMS}; {_REMEDY}")
 
 
-_REMEDY = f"copy or export the folder again; where you changed it on purpose, remove {SUMS}"
+_REMEDY = f"copy or export the folder again; if you changed it on purpose, remove {SUMS}"

@@ -1,4 +1,4 @@
-"""Write a checkpoint as a folder that `transformers` and `bert_jax.load` read."""
+"""Exports a checkpoint as a folder that `transformers` and `bert_jax.load` read."""
 
 import os
 import re
@@ -49,30 +49,30 @@ def export(
 ) -> None:
     """Writes weights, configuration, tokenizer and model card into the folder `out`.
 
-    The folder appears complete or not at all. One that an earlier export wrote is replaced, unless
-    its model card was edited since; a link to a folder stays and what it points to is written.
+    The folder appears complete or not at all. An earlier export is replaced, unless its model card
+    was edited since; symbolic links are followed.
 
     Args:
-        params: our parameters, arrays of any kind. Without a pair head the folder is one for
-            `BertForMaskedLM`; a span boundary head is left out, as transformers has none.
+        params: our parameters, arrays of any kind. Without a pair head the export is for
+            `BertForMaskedLM`; a span boundary head is omitted, as transformers has none.
         card: its `objectives` are those of the parameters.
         tokenizer: of the store they were trained on.
 
     Raises:
-        UserError: `out` holds something that is not an export, the tokenizer has another number of
-            entries than the model, or a parameter is not finite.
-        StorageError: the folder cannot be written; an older one is as it was.
+        UserError: `out` exists and is not an export, the vocabulary sizes of tokenizer and model
+            differ, or a parameter is not finite.
+        StorageError: the folder cannot be written; an older one is unchanged.
     """
-    out = _free(out)
+    out = _output_folder(out)
     if tokenizer.vocab_size != model_config.vocab_size:
         raise UserError(
             f"the tokenizer has {tokenizer.vocab_size:,} entries, the model "
-            f"{model_config.vocab_size:,}; give the tokenizer that the model was trained with"
+            f"{model_config.vocab_size:,}; give the tokenizer the model was trained with"
         )
     tensors = names.to_transformers(params, model_config)
     for name, tensor in tensors.items():
         if not np.isfinite(tensor).all():
-            raise UserError(f"{name} holds NaN or infinite numbers; export an earlier step")
+            raise UserError(f"{name} contains NaN or infinite values; export an earlier step")
     architecture = transformers_class(params)
     config = to_config_json(
         model_config, pad_token_id=tokenizer.special.pad, architecture=architecture
@@ -85,12 +85,12 @@ def export(
         lowercase=lowercases(tokenizer),
     )
     files |= {"config.json": json_bytes(config), CARD: text.encode()}
-    temporary = _beside(out, "tmp")
+    temporary = _temporary_path(out, "tmp")
     try:
         _remove_leftovers(out)
         temporary.mkdir(parents=True)
         _write(temporary, files, tensors)
-        _put(temporary, out)
+        _publish(temporary, out)
     except (OSError, safetensors.SafetensorError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise StorageError(f"{out}: cannot be written ({reason}); nothing was changed") from error
@@ -101,24 +101,25 @@ def export(
 def _write(folder: Path, files: Mapping[str, bytes], tensors: Mapping[str, np.ndarray]) -> None:
     for name, data in files.items():
         (folder / name).write_bytes(data)
-    # transformers refuses files that do not say which library's layout they hold.
+    # transformers rejects files whose metadata has no "format".
     about = {"format": "pt", "producer": f"{_PRODUCER} {version('bert-jax')}"}
     safetensors.numpy.save_file(dict(tensors), folder / WEIGHTS, metadata=about)
-    (folder / WEIGHTS).chmod((folder / "config.json").stat().st_mode)  # not only ours
+    # safetensors may create it readable by the owner only.
+    (folder / WEIGHTS).chmod((folder / "config.json").stat().st_mode)
     (folder / SUMS).write_text(checksums.render(folder, (*files, WEIGHTS)))
 
 
 def run_export(workdir: epath.PathLike, out: Path | str, step: int | None = None) -> None:
-    """Exports a checkpoint of a pretraining run (the newest by default) and says what it wrote.
+    """Exports a checkpoint of a pretraining run (default: the newest) and prints the result.
 
     Raises:
         UserError: no such checkpoint, or as `export`.
     """
-    _free(out)  # before reading a large checkpoint for nothing
+    _output_folder(out)  # fail before reading a large checkpoint
     params, meta = checkpoint.load_params(workdir, step)
     for objective in OBJECTIVES.values():
         if objective.head in params and not objective.tensors:
-            print(f"{objective.title}: its head is left out, transformers has none")
+            print(f"{objective.title}: its head is not exported: transformers has none")
     model_config = from_dict(meta["config"]["model"], ModelConfig, "config.model")
     folder = epath.Path(workdir)
     tokenizer = _tokenizer(folder / "tokenizer.json", meta["data"]["tokenizer"])
@@ -127,13 +128,13 @@ def run_export(workdir: epath.PathLike, out: Path | str, step: int | None = None
 
 
 def _tokenizer(file: epath.Path, digest: str) -> Tokenizer:
-    """The tokenizer that the checkpoint was trained with, and no other."""
-    again = f"copy the tokenizer.json with sha256 {digest[:12]}… there from the token store"
+    """Loads the tokenizer the checkpoint was trained with; raises UserError for any other."""
+    remedy = f"copy the tokenizer.json with sha256 {digest[:12]}… there from the token store"
     if not file.exists():
-        raise UserError(f"{file}: missing; {again}")
+        raise UserError(f"{file}: missing; {remedy}")
     tokenizer = Tokenizer(file.read_bytes(), name=str(file))
     if tokenizer.digest != digest:
-        raise UserError(f"{file}: not the one the checkpoint was trained with; {again}")
+        raise UserError(f"{file}: not the one the checkpoint was trained with; {remedy}")
     return tokenizer
 
 
@@ -146,20 +147,20 @@ def _card(workdir: epath.Path, meta: Mapping[str, Any]) -> Card:
     measured = [r for r in records.read(workdir, "eval") if r["step"] <= meta["step"]]
     last = dict(measured[-1]) if measured else {}
     taken = last.get("step")
-    figures = {k: v for k, v in last.items() if k not in ("kind", "step", "time")}
+    metrics = {k: v for k, v in last.items() if k not in ("kind", "step", "time")}
     return Card(
         step=meta["step"],
         objectives=chosen(data, config.get("objectives", "")),
         settings=settings,
         sources=sources,
         languages=languages,
-        metrics=figures,
+        metrics=metrics,
         metrics_step=taken,
     )
 
 
 def _text(store: str, digests: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
-    """What the store says about its text, if it is still the store that was trained on."""
+    """Sources and languages of the store; empty if it is not the store that was trained on."""
     try:
         manifest = read_manifest(store)
     except UserError:
@@ -169,28 +170,28 @@ def _text(store: str, digests: Mapping[str, Any]) -> tuple[list[dict[str, Any]],
     return manifest["sources"], manifest["languages"]
 
 
-def _free(out: Path | str) -> Path:
-    """The folder to write, after making sure that nothing but an export would be replaced."""
+def _output_folder(out: Path | str) -> Path:
+    """Returns the folder to write; raises UserError if anything but an export would be replaced."""
     if "://" in str(out):
-        raise UserError(f"{out}: exports are written to a local folder; copy it from there")
-    out = Path(os.path.realpath(out))  # a link to a folder is one for its owner to move
+        raise UserError(f"{out}: not a local folder; export to one and copy it from there")
+    out = Path(os.path.realpath(out))  # follow symbolic links instead of replacing them
     try:
         if not out.exists():
             return out
         held = {entry.name for entry in out.iterdir()} if out.is_dir() else {out.name}
-        if not out.is_dir() or (held and not (held <= _FILES and _ours(out / WEIGHTS))):
+        if not out.is_dir() or (held and not (held <= _FILES and _is_export(out / WEIGHTS))):
             raise UserError(f"{out}: exists and is not an export of bert-jax; give a new folder")
         sums = checksums.read(out) if SUMS in held else None
         if sums and CARD in held and file_digest(out / CARD) != sums.get(CARD):
             raise UserError(
-                f"{out / CARD}: was edited since it was exported; move it away or give a new folder"
+                f"{out / CARD}: was edited after the export; move it away or give a new folder"
             )
     except OSError as error:
-        raise UserError(f"{out}: cannot be looked at ({error.strerror})") from None
+        raise UserError(f"{out}: cannot be accessed ({error.strerror})") from None
     return out
 
 
-def _ours(weights: Path) -> bool:
+def _is_export(weights: Path) -> bool:
     try:
         with safetensors.safe_open(weights, framework="numpy") as file:
             return (file.metadata() or {}).get("producer", "").startswith(_PRODUCER)
@@ -198,18 +199,18 @@ def _ours(weights: Path) -> bool:
         return False
 
 
-def _beside(out: Path, kind: str) -> Path:
-    """Where this process keeps the new folder (tmp) or the one before (old) for a moment."""
+def _temporary_path(out: Path, kind: str) -> Path:
+    """Temporary path of this process for the new folder ("tmp") or the previous one ("old")."""
     return out.parent / f".{out.name}.{os.getpid()}.{kind}"
 
 
-def _put(temporary: Path, out: Path) -> None:
-    """Moves the finished folder into place; a folder cannot be replaced in one step."""
+def _publish(temporary: Path, out: Path) -> None:
+    """Moves the finished folder into place; a folder cannot be replaced in a single rename."""
     if not out.exists():
         atomic.publish(temporary, out)
         return
-    atomic.sync_tree(temporary)  # before the old one goes
-    old = _beside(out, "old")
+    atomic.sync_tree(temporary)  # before the old one is moved
+    old = _temporary_path(out, "old")
     out.rename(old)
     try:
         atomic.publish(temporary, out)
@@ -221,14 +222,14 @@ def _put(temporary: Path, out: Path) -> None:
 
 
 def _remove_leftovers(out: Path) -> None:
-    """Tidies after exports to `out` that were killed.
+    """Cleans up after killed exports to `out`.
 
-    One that was killed just between moving the old folder away and the new one into place has left
-    no `out`: the old folder goes back first, so that it is there until the new one is complete.
+    An export killed between moving the old folder away and moving the new one into place leaves no
+    `out`: the old folder is restored first, so that it exists until the new one is complete.
     """
     name = re.compile(rf"\.{re.escape(out.name)}\.\d+\.(tmp|old)")
-    there = [path for path in out.parent.glob(".*") if name.fullmatch(path.name)]
-    for path in there:
+    leftovers = [path for path in out.parent.glob(".*") if name.fullmatch(path.name)]
+    for path in leftovers:
         if path.suffix == ".old" and not out.exists():
             path.rename(out)
         else:

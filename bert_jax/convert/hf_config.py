@@ -1,4 +1,4 @@
-"""`config.json` of transformers' BERT and our `ModelConfig`, both ways."""
+"""Converts between transformers' BERT `config.json` and our `ModelConfig`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,8 +18,8 @@ _SHARED = (
     "intermediate_size",
     "max_position_embeddings",
 )
-_HERE = "config.model"  # where messages of the configuration's own checks say a key is
-# Those that a config.json may leave out, with the values of transformers' BertConfig.
+_HERE = "config.model"  # prefix of keys in the messages of `from_dict`
+# Keys that a config.json may omit, with the defaults of transformers' BertConfig.
 _DEFAULTS = {
     "hidden_dropout_prob": 0.1,
     "attention_probs_dropout_prob": 0.1,
@@ -32,7 +32,7 @@ _DEFAULTS = {
 def to_config_json(
     config: ModelConfig, *, pad_token_id: int, architecture: str = "BertForPreTraining"
 ) -> dict[str, Any]:
-    """The contents of config.json; architecture: the class of transformers that loads the model."""
+    """Returns the contents of config.json; architecture: the transformers class that loads it."""
     return {
         "architectures": [architecture],
         "model_type": "bert",
@@ -47,12 +47,13 @@ def to_config_json(
 
 
 def from_config_json(values: Mapping[str, Any], where: str) -> ModelConfig:
-    """A BERT's config.json -> our configuration, the vocabulary not padded.
+    """Returns our configuration from a BERT's config.json, without vocabulary padding.
+
+    Args:
+        where: the file, for messages.
 
     Raises:
-        UserError: another kind of model, a kind of BERT that is computed differently, or a value
-            that is missing or that the configuration of a run may not have either; `where` names
-            the file.
+        UserError: not a BERT, an unsupported BERT variant, or a missing or invalid value.
     """
     kind = values.get("model_type", "bert")
     if kind != "bert":
@@ -60,7 +61,7 @@ def from_config_json(values: Mapping[str, Any], where: str) -> ModelConfig:
     position = values.get("position_embedding_type", "absolute")
     if position != "absolute":
         raise UserError(
-            f"{where}: position_embedding_type={shown(position)} is computed differently; "
+            f"{where}: position_embedding_type={shown(position)} is not supported; "
             "only 'absolute' can be loaded"
         )
     if values.get("is_decoder") or values.get("add_cross_attention"):
@@ -68,7 +69,7 @@ def from_config_json(values: Mapping[str, Any], where: str) -> ModelConfig:
     act = values.get("hidden_act", "gelu")
     if not isinstance(act, str) or act not in _ACTS:
         hint = nearest(act[:80], _ACTS) if isinstance(act, str) else nearest("", _ACTS)
-        raise UserError(f"{where}: hidden_act={shown(act)} is not there{hint}")
+        raise UserError(f"{where}: hidden_act={shown(act)} is not supported{hint}")
     missing = [name for name in _SHARED if values.get(name) is None]
     if missing:
         raise UserError(f"{where}: no {missing[0]}; is this the config.json of a BERT model?")

@@ -1,4 +1,4 @@
-"""The model card: README.md of an exported folder, made of facts only."""
+"""The model card: README.md of an exported folder, with recorded facts only."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from bert_jax.objectives.registry import BERT_FOR_PRETRAINING, find, transformer
 
 @dataclass(frozen=True)
 class Card:
-    """What is known about a run.
+    """The facts about a run that the card lists.
 
     Attributes:
-        step: updates the parameters have seen.
-        objectives: what was learned.
-        settings: every setting of the run by its path, as `serialization.flatten` gives them.
-        sources: `sources` of the token store's manifest; empty where the store was not at hand.
+        step: number of updates of the parameters.
+        objectives: the training objectives.
+        settings: every setting of the run by its path, as returned by `serialization.flatten`.
+        sources: `sources` of the token store's manifest; empty if the store was not available.
         languages: language codes of the store.
-        metrics: held-out figures by name, as `metrics.jsonl` holds them; empty without any.
-        metrics_step: the step at which they were taken.
-        command: the command that trained it, where it is known.
+        metrics: held-out metrics by name, as in `metrics.jsonl`; empty if none were recorded.
+        metrics_step: the step of the metrics.
+        command: the command that trained the model, if known.
     """
 
     step: int | None = None
@@ -35,7 +35,7 @@ class Card:
 
 
 def render(card: Card, config: ModelConfig, *, parameters: int, lowercase: bool) -> str:
-    """The text of README.md; `parameters` counts the tied decoder once."""
+    """Returns the text of README.md; `parameters` counts the tied decoder once."""
     learned = find(card.objectives)
     heads = f"{config.num_attention_heads} heads"
     trained = "" if card.step is None else f", trained for {card.step:,} steps"
@@ -47,7 +47,7 @@ def render(card: Card, config: ModelConfig, *, parameters: int, lowercase: bool)
         f"- {parameters:,} parameters: {config.num_hidden_layers} layers, {heads}, hidden size "
         f"{config.hidden_size}, feed-forward size {config.intermediate_size}\n"
         f"- {config.vocab_size:,} WordPiece entries, "
-        f"{'lower-cased, accents stripped' if lowercase else 'case kept'}\n"
+        f"{'lower-cased, accents stripped' if lowercase else 'cased'}\n"
         f"- sequences of at most {config.max_position_embeddings} tokens",
         _use(learned),
         _data(card.sources),
@@ -68,7 +68,7 @@ def _heads(learned: Sequence[Objective]) -> str:
 def _use(learned: Sequence[Objective]) -> str:
     name = transformers_class([objective.head for objective in learned])
     pooler = any(objective.needs_pooler for objective in learned)
-    facts = [] if pooler else ["There is no pooler: nothing trained one."]
+    facts = [] if pooler else ["The model has no pooler: no objective trained one."]
     facts += [objective.card for objective in learned if objective.card and objective.tensors]
     lines = [
         "## Use",
@@ -89,7 +89,7 @@ def _use(learned: Sequence[Objective]) -> str:
 
 _LICENCE = """## Licence
 
-Not stated. Whoever publishes this model fills in the `license` field at the top of this file, with
+Not stated. Before publishing this model, fill in the `license` field at the top of this file, with
 regard to the licences of the text it was trained on."""
 
 
@@ -104,12 +104,12 @@ def _front_matter(card: Card) -> str:
 def _data(sources: Sequence[Mapping[str, Any]]) -> str:
     if not sources:
         return (
-            "## Training text\n\nThe token store was not at hand when this folder was written, so "
-            "this card cannot say what is in it. Describe the text here before publishing."
+            "## Training text\n\nThe token store was not available when this folder was written, "
+            "so its contents are not listed. Describe the text here before publishing."
         )
     rows = ["| source | kind | documents | sentences | tokens |", "|---|---|---:|---:|---:|"]
     for source in sources:
-        # A store that was not built from files knows only names.
+        # A store that was not built from files has only the names of its sources.
         train = source.get("splits", {}).get("train", {})
         counts = (f"{train[n]:,}" if n in train else "" for n in _COUNTS)
         rows.append(f"| {source['name']} | {source.get('kind', '')} | {' | '.join(counts)} |")
@@ -122,12 +122,12 @@ _COUNTS = ("documents", "sentences", "tokens")
 def _metrics(card: Card) -> str:
     if not card.metrics:
         return ""
-    rows = ["| figure | value |", "|---|---:|"]
+    rows = ["| metric | value |", "|---|---:|"]
     rows += [f"| {name} | {value:.4f} |" for name, value in sorted(card.metrics.items())]
     return (
-        f"## Held-out figures\n\nOn documents kept out of training, at step "
-        f"{card.metrics_step:,}. Losses are in nats; a `baseline` is what the most frequent answer "
-        "gets, a `source` figure is what knowing only the text's source is worth.\n\n"
+        f"## Held-out metrics\n\nOn documents held out from training, at step "
+        f"{card.metrics_step:,}. Losses are in nats; a `baseline` predicts the most frequent "
+        "answer, a `source` metric the most frequent answer for the text's source.\n\n"
         + "\n".join(rows)
     )
 
@@ -141,5 +141,5 @@ def _training(card: Card) -> str:
     if card.settings:
         lines = "\n".join(f"{key} = {value}" for key, value in card.settings.items())
         listing = f"```\n{lines}\n```"
-        parts.append(f"<details><summary>Every setting</summary>\n\n{listing}\n\n</details>")
+        parts.append(f"<details><summary>All settings</summary>\n\n{listing}\n\n</details>")
     return "\n\n".join(parts)

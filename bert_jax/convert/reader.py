@@ -1,4 +1,4 @@
-"""Read a folder that transformers or our export wrote: configuration, weights, tokenizer."""
+"""Reads a folder written by transformers or our export: configuration, weights, tokenizer."""
 
 import json
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ Sums = Mapping[str, str] | None  # of an exported folder
 
 @dataclass(frozen=True)
 class Folder:
-    """What a folder holds; `tensors` have transformers' names and the type they were saved in."""
+    """Contents of a folder; `tensors` have transformers' names and their stored dtypes."""
 
     config: ModelConfig
     tensors: dict[str, np.ndarray]
@@ -33,8 +33,8 @@ def read_folder(path: Path) -> Folder:
     """Reads config.json, model.safetensors and tokenizer.json or vocab.txt.
 
     Raises:
-        UserError: no such folder, a file missing, damaged or other than SHA256SUMS says, another
-            kind of model, or a tokenizer with more entries than the model.
+        UserError: no such folder, a file that is missing, damaged or differs from SHA256SUMS,
+            another kind of model, or a tokenizer with more entries than the model.
     """
     if not path.is_dir():
         raise UserError(f"{path}: no such folder; give one that `bert-jax convert export` wrote")
@@ -50,8 +50,8 @@ def read_folder(path: Path) -> Folder:
     tokenizer = _read_tokenizer(path, sums)
     if tokenizer.vocab_size > config.vocab_size:
         raise UserError(
-            f"{path}: the tokenizer has {tokenizer.vocab_size:,} entries, config.json says "
-            f"{config.vocab_size:,}; the files do not belong together"
+            f"{path}: the tokenizer has {tokenizer.vocab_size:,} entries, config.json has "
+            f"{config.vocab_size:,}; use the tokenizer that belongs to this model"
         )
     return Folder(config, tensors, tokenizer)
 
@@ -78,7 +78,7 @@ def _read_weights(file: Path, sums: Sums) -> dict[str, np.ndarray]:
         others = ("pytorch_model.bin", "model.safetensors.index.json")
         found = next((name for name in others if (file.parent / name).exists()), None)
         hint = (
-            f"only {found} is there: load it with transformers and "
+            f"only {found} exists: load it with transformers and "
             'save_pretrained(folder, max_shard_size="100GB")'
             if found
             else "give a folder with an exported model"
@@ -86,7 +86,7 @@ def _read_weights(file: Path, sums: Sums) -> dict[str, np.ndarray]:
         raise UserError(f"{file}: missing; {hint}")
     checksums.check(file.parent, file.name, sums)
     try:
-        # By way of JAX: plain numpy has no bfloat16.
+        # Loaded with the Flax reader: plain NumPy has no bfloat16.
         return {k: np.asarray(v) for k, v in safetensors.flax.load_file(file).items()}
     except (OSError, safetensors.SafetensorError) as error:
         raise UserError(f"{file}: cannot be read ({error}); export the model again") from None

@@ -1,9 +1,9 @@
-"""The tokenizer's files beside exported weights, so that `AutoTokenizer` gives our ids.
+"""The tokenizer files of an export, with which `AutoTokenizer` produces our ids.
 
-`tokenizer.json` is copied byte for byte. For the WordPiece of BERT transformers does not take it as
-it is: from `tokenizer_config.json` 4.x overrides its normalizer and 5.x builds the whole tokenizer
-again. So what that file says must agree with tokenizer.json. Every other tokenizer, SentencePiece
-among them, is exported under the class that reads tokenizer.json and nothing else.
+`tokenizer.json` is copied byte for byte. For BERT's WordPiece, transformers does not use it
+unchanged: from `tokenizer_config.json`, 4.x overrides its normalizer and 5.x rebuilds the entire
+tokenizer. That file must therefore agree with tokenizer.json. Every other tokenizer, SentencePiece
+included, is exported under the class that reads only tokenizer.json.
 """
 
 import json
@@ -16,14 +16,14 @@ from bert_jax.data_pipeline.tokenizer.wordpiece import LONGEST_WORD, PREFIX
 
 
 def tokenizer_files(tokenizer: Tokenizer, max_positions: int) -> dict[str, bytes]:
-    """File name -> contents."""
+    """Returns file name -> contents."""
     spec = json.loads(tokenizer.json)
     pad, unk, cls, sep, mask = SPECIAL_TOKENS
     specials = {
         "cls_token": cls, "mask_token": mask, "pad_token": pad, "sep_token": sep, "unk_token": unk,
     }  # fmt: skip
     settings = {
-        **_behaviour(spec),
+        **_class_settings(spec),
         "clean_up_tokenization_spaces": True,
         "model_max_length": max_positions,
         **specials,
@@ -46,12 +46,12 @@ def lowercases(tokenizer: Tokenizer) -> bool:
 
 
 def json_bytes(value: Any) -> bytes:
-    """As people read it."""
+    """Returns the value as indented UTF-8 JSON."""
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _behaviour(spec: dict[str, Any]) -> dict[str, Any]:
-    """The class that reads the tokenizer and the settings it needs."""
+def _class_settings(spec: dict[str, Any]) -> dict[str, Any]:
+    """Returns the transformers class that reads the tokenizer, and the settings it needs."""
     normalizer = spec["normalizer"] or {}
     model = spec["model"]
     original = (
@@ -62,7 +62,7 @@ def _behaviour(spec: dict[str, Any]) -> dict[str, Any]:
         and model["max_input_chars_per_word"] == LONGEST_WORD
         and model["continuing_subword_prefix"] == PREFIX
     )
-    if not original:  # the class that does take tokenizer.json as it is
+    if not original:  # the class that uses tokenizer.json unchanged
         return {"tokenizer_class": "PreTrainedTokenizerFast"}
     return {
         "tokenizer_class": "BertTokenizer",

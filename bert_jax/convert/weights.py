@@ -1,12 +1,12 @@
-"""Our parameters and the state dicts of transformers' BERTs: one table, read both ways.
+"""Converts between our parameters and transformers' BERT state dicts, by one table.
 
-With a pair head it is that of `BertForPreTraining`, without one and its pooler `BertForMaskedLM`'s.
-Ours are stacked over layers [L, ...], query, key and value are one kernel, and kernels are
-[in, out] (`y = x · kernel`). Theirs have one tensor a layer and torch's [out, in]. Rows added to
-the vocabulary for the hardware are cut off on the way out and are zero on the way in. The decoder's
-weight and bias are the word table and `cls.predictions.bias`: `transformers` ties them itself, so
-they are not written, and files that hold them are read without. The span boundary head has no
-counterpart there and is left out.
+With a pair head the state dict is that of `BertForPreTraining`, without it (and the pooler) that of
+`BertForMaskedLM`. Ours are stacked over layers [L, ...], query, key and value are one kernel, and
+kernels are [in, out] (`y = x · kernel`). Theirs have one tensor per layer and torch's [out, in].
+Padding rows of the vocabulary are dropped on export and are zero on import. The decoder's weight
+and bias are the word embeddings and `cls.predictions.bias`: `transformers` ties them, so they are
+not written, and are ignored when read. The span boundary head has no counterpart in transformers
+and is not exported.
 """
 
 import functools
@@ -52,7 +52,7 @@ _PARTS = ("query", "key", "value")
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one of their tensors lies in ours."""
+    """The part of our parameters that corresponds to one of their tensors."""
 
     theirs: str
     ours: tuple[str, ...]
@@ -65,7 +65,7 @@ class Slot:
         return "pooler" if self.ours[:2] == ("encoder", "pooler") else self.ours[0]
 
     def to_theirs(self, leaf: np.ndarray) -> np.ndarray:
-        """Our whole leaf -> their tensor."""
+        """Extracts their tensor from our leaf."""
         part = np.asarray(leaf)[self.index]
         if self.inputs is None:
             return part
@@ -115,7 +115,7 @@ def _slots_of(tensor: Tensor, config: ModelConfig) -> Iterator[Slot]:
 
 
 def to_transformers(params: Mapping[str, Any], config: ModelConfig) -> dict[str, np.ndarray]:
-    """Our parameters -> their state dict, C-contiguous float32 arrays, no tied decoder.
+    """Our parameters -> their state dict: C-contiguous float32 arrays, without the tied decoder.
 
     Of the class `registry.transformers_class(params)`.
     """
@@ -123,7 +123,7 @@ def to_transformers(params: Mapping[str, Any], config: ModelConfig) -> dict[str,
     pooler = {"pooler"} if "pooler" in params["encoder"] else set()
     for slot in slots(config, params.keys() | pooler):
         leaf = _leaf(params, slot)
-        # A copy even where the layout is the same: the caller may write into what it gets.
+        # Copy even if the layout is the same: the caller may write into the result.
         result[slot.theirs] = np.array(slot.to_theirs(leaf), np.float32, order="C")
     return result
 
@@ -134,31 +134,31 @@ def from_transformers(
     *,
     require: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Their state dict -> our parameters, a nested dict of float32 numpy arrays.
+    """Their state dict -> our parameters, a nested dict of float32 NumPy arrays.
 
     The tree is that of the objectives `registry.with_heads(present(tensors))`: a pooler and a pair
-    head are there where the tensors hold one of them.
+    head exist where the tensors contain one of them.
 
-    Names of older files are understood: `LayerNorm.gamma` and `.beta`, no `bert.` in front (a bare
-    `BertModel`), `embeddings.position_ids`. Tensors of other heads are left out.
+    Names of older files are supported: `LayerNorm.gamma` and `.beta`, no `bert.` prefix (a bare
+    `BertModel`), `embeddings.position_ids`. Tensors of other heads are ignored.
 
     Args:
-        tensors: name -> array of any float type.
-        require: the groups that must be there, by default all of the tree. Another group that is
-            absent stays at zero.
+        tensors: name -> array of any float dtype.
+        require: the groups that must be present, by default all of the tree. Other absent groups
+            are zero.
 
     Raises:
-        UserError: a tensor of a required group is missing, has another shape than the config says
-            or no floating-point numbers, or holds NaN or infinite ones.
+        UserError: a tensor of a required group is missing, has another shape than in the config,
+            is not floating-point, or contains NaN or infinite values.
     """
-    given = {_modern(name): tensor for name, tensor in tensors.items()}
+    given = {_current_name(name): tensor for name, tensor in tensors.items()}
     here = present(tensors)
     learned = with_heads(here)
     groups = groups_of(learned)
     needed = here | (groups if require is None else set(require))
     shapes = nnx.to_pure_dict(declare(config, ComputeConfig.plain(), learned)[1])
-    # Zeros that take no memory: a config.json may ask for any size, so nothing is allocated for it
-    # before the weights were seen to have that size.
+    # Broadcast zeros take no memory: a config.json may ask for any size, so nothing is allocated
+    # before the weights are known to have that size.
     empty = jax.tree.map(lambda x: np.broadcast_to(np.float32(0), x.shape), shapes)
     used = [slot for slot in slots(config, groups) if slot.group in needed]
     for slot in used:
@@ -167,7 +167,9 @@ def from_transformers(
     for slot in used:
         tensor = np.asarray(given[slot.theirs]).astype(np.float32)
         if not np.isfinite(tensor).all():
-            raise UserError(f"{slot.theirs} holds NaN or infinite numbers; export an earlier step")
+            raise UserError(
+                f"{slot.theirs} contains NaN or infinite values; export an earlier step"
+            )
         slot.to_ours(tensor, _leaf(params, slot))
     return params
 
@@ -177,32 +179,32 @@ def _leaf(params: Mapping[str, Any], slot: Slot) -> Any:
 
 
 def _check_tensor(slot: Slot, given: Mapping[str, Any], empty: Mapping[str, Any]) -> None:
-    """empty: our parameters, whose shapes count."""
+    """Raises UserError for a missing or invalid tensor; empty: zeros in our parameters' shapes."""
     if slot.theirs not in given:
         raise UserError(f"the weights have no {slot.theirs}; is this a BERT checkpoint?")
     tensor, wanted = given[slot.theirs], slot.to_theirs(_leaf(empty, slot)).shape
     if tuple(tensor.shape) != wanted:
         raise UserError(
-            f"{slot.theirs} has shape {list(tensor.shape)}, config.json asks for "
-            f"{list(wanted)}; weights and config.json do not belong together"
+            f"{slot.theirs} has shape {list(tensor.shape)}, config.json requires "
+            f"{list(wanted)}; use the config.json of these weights"
         )
     if not jax.dtypes.issubdtype(tensor.dtype, np.floating):
         raise UserError(
-            f"{slot.theirs} holds {tensor.dtype} numbers; weights are floating-point, export the "
-            "model again"
+            f"{slot.theirs} has dtype {tensor.dtype}, not a floating-point one; export the model "
+            "again"
         )
 
 
 def present(tensors: Mapping[str, Any]) -> set[str]:
-    """The groups of which a state dict holds at least one tensor."""
+    """The groups with at least one tensor in a state dict."""
     prefixes = {"encoder": "bert.encoder.", "pooler": "bert.pooler."}
     heads = (objective for objective in OBJECTIVES.values() if objective.tensors)
     prefixes |= {objective.head: objective.tensor_prefix for objective in heads}
-    names = [_modern(name) for name in tensors]
+    names = [_current_name(name) for name in tensors]
     return {g for g, prefix in prefixes.items() if any(n.startswith(prefix) for n in names)}
 
 
-def _modern(name: str) -> str:
+def _current_name(name: str) -> str:
     name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
     name = name.replace("LayerNorm.beta", "LayerNorm.bias")
     bare = name.startswith(("embeddings.", "encoder.", "pooler."))

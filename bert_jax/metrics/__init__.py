@@ -1,1 +1,1 @@
-"""What a run notes of itself, and what is read out of it."""
+"""Metrics and events that a run records, and what is computed from them."""

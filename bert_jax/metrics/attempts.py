@@ -1,7 +1,7 @@
-"""The attempts at a run: from the start of its processes to their end, as its records tell.
+"""Attempts of a run, each from the start of its processes to their end, read from its records.
 
-Runs of earlier versions have no "start" records; there an attempt ends where the run was stopped or
-where steps are done again.
+Runs of earlier versions have no "start" records; their attempts end where the run stopped or where
+steps are repeated.
 """
 
 import dataclasses
@@ -14,14 +14,14 @@ from bert_jax.runtime.activity import ACTIVITIES
 
 Record = dict[str, Any]
 
-_LAST = ("stopped", "lost", "finished")
-# Written by a start that may not have come to its "start" record, or belonging to no attempt.
+_END_KINDS = ("stopped", "lost", "finished")
+# May be written before the "start" record of an attempt, or belong to no attempt.
 _NEUTRAL = ("quarantined", "adopted")
 
 
 @dataclasses.dataclass(frozen=True)
 class Account:
-    """Seconds by activity since an attempt began, when it had done so many steps of the run."""
+    """Seconds by activity since an attempt began, at the time `step` steps of the run were done."""
 
     step: int
     seconds: dict[str, float]
@@ -32,36 +32,36 @@ class Attempt:
     """One start of the run. Times are seconds since the epoch, by the clock of the first host."""
 
     records: tuple[Record, ...]  # at least one, in the order written
-    first: int  # the step it went on from
+    first: int  # the step it resumed from
     begin: float
-    accounts: tuple[Account, ...]  # of the beginning, and as time went by; at least one
+    accounts: tuple[Account, ...]  # at the start, then over time; at least one
 
     @property
     def last(self) -> int:
-        """Steps of the run that were done when it ended, as far as is recorded."""
+        """Steps of the run done when it ended, as far as recorded."""
         return max(self.first, *(r["step"] for r in self.records if r["kind"] != "skipped"))
 
     @property
     def end(self) -> float:
-        """When the last sign of it was written."""
+        """Time of its last record."""
         return max(record["time"] for record in self.records)
 
     @property
     def closing(self) -> Record | None:
-        """The record that says why it ended; None while it goes on, or if it was killed."""
-        return next((r for r in reversed(self.records) if r["kind"] in _LAST), None)
+        """The record of why it ended; None while it is running, or if it was killed."""
+        return next((r for r in reversed(self.records) if r["kind"] in _END_KINDS), None)
 
 
 def split(records: Iterable[Record]) -> list[Attempt]:
-    """The attempts that the records of a run tell of, in order; records without time are left out.
+    """The attempts in the records of a run, in order; records without a time are ignored.
 
-    records: as `metrics.records` yields them.
+    records: as yielded by `metrics.records`.
     """
     groups: list[list[Record]] = []
     for record in records:
         if record["kind"] in _NEUTRAL or not is_finite(record.get("time")):
             continue
-        if not groups or _begins(record, groups[-1]):
+        if not groups or _starts_attempt(record, groups[-1]):
             groups.append([])
         groups[-1].append(record)
     attempts: list[Attempt] = []
@@ -70,10 +70,10 @@ def split(records: Iterable[Record]) -> list[Attempt]:
     return attempts
 
 
-def _begins(record: Record, before: list[Record]) -> bool:
+def _starts_attempt(record: Record, before: list[Record]) -> bool:
     if record["kind"] == "start":
         return True
-    if any(one["kind"] in _LAST for one in before):
+    if any(one["kind"] in _END_KINDS for one in before):
         return record["kind"] != "goodput"
     if before[0]["kind"] == "start" or record["kind"] != "train":
         return False
@@ -82,33 +82,33 @@ def _begins(record: Record, before: list[Record]) -> bool:
 
 def _attempt(group: list[Record], before: Attempt | None) -> Attempt:
     head = group[0]
-    told = [r for r in group if isinstance(r.get("seconds"), dict)]
+    timed = [r for r in group if isinstance(r.get("seconds"), dict)]
     if head["kind"] == "start":
         first = head["step"]
-        spent = _seconds(head) if head in told else {}
+        spent = _seconds(head) if head in timed else {}
         begin = head["time"] - sum(spent.values())
         start = Account(first, spent)
     else:
-        first, stretch = _guess(group, before)
-        begin = head["time"] - stretch
+        first, elapsed = _infer_start(group, before)
+        begin = head["time"] - elapsed
         start = Account(first, {})
-    later = [r for r in told if r is not head]
+    later = [r for r in timed if r is not head]
     accounts = [Account(r["step"], _seconds(r)) for r in later] or _from_train(group, start)
-    return Attempt(tuple(group), first, begin, tuple(_growing([start, *accounts])))
+    return Attempt(tuple(group), first, begin, tuple(_monotonic([start, *accounts])))
 
 
-def _growing(accounts: list[Account]) -> list[Account]:
-    """Without those that have fewer steps, or less time for them, than the one before: damage."""
-    kept = accounts[:1]
+def _monotonic(accounts: list[Account]) -> list[Account]:
+    """Drops accounts with fewer steps or less step time than the previous one: they are damaged."""
+    valid = accounts[:1]
     for account in accounts[1:]:
-        steps = [one.seconds.get("step", 0.0) for one in (kept[-1], account)]
-        if account.step >= kept[-1].step and steps[1] >= steps[0]:
-            kept.append(account)
-    return kept
+        steps = [one.seconds.get("step", 0.0) for one in (valid[-1], account)]
+        if account.step >= valid[-1].step and steps[1] >= steps[0]:
+            valid.append(account)
+    return valid
 
 
-def _guess(group: list[Record], before: Attempt | None) -> tuple[int, float]:
-    """The step that an attempt without "start" went on from; seconds from there to a record."""
+def _infer_start(group: list[Record], before: Attempt | None) -> tuple[int, float]:
+    """The step an attempt without "start" resumed from, and the seconds to its first record."""
     head, first = group[0], 0
     train = next((r for r in group if r["kind"] == "train"), head)
     if before is not None:
@@ -116,7 +116,7 @@ def _guess(group: list[Record], before: Attempt | None) -> tuple[int, float]:
         logged = [r["step"] for r in before.records if r["kind"] == "train"]
         closed = before.closing is not None
         if not closed and logged:
-            # Killed: the first stretch was as long as any other one.
+            # Killed: assume that its first logging interval was as long as the shortest one before.
             gaps = [b - a for a, b in itertools.pairwise([before.first, *logged])]
             first = max(0, head["step"] - min(gaps))
     speed = train.get("step_seconds")
@@ -124,7 +124,7 @@ def _guess(group: list[Record], before: Attempt | None) -> tuple[int, float]:
 
 
 def _from_train(group: list[Record], start: Account) -> list[Account]:
-    """What the speeds in "train" records tell where no account was kept later: time of steps."""
+    """Step time from the speeds in "train" records, for attempts without later accounts."""
     accounts = [start]
     for record in group:
         if record["kind"] == "train" and is_finite(record.get("step_seconds")):
@@ -135,7 +135,7 @@ def _from_train(group: list[Record], start: Account) -> list[Account]:
 
 
 def _seconds(record: Record) -> dict[str, float]:
-    """Seconds by activity; one that this version does not know counts as other."""
+    """Seconds by activity; activities unknown to this version count as other."""
     known: dict[str, float] = {}
     for name, value in record["seconds"].items():
         if is_finite(value) and value > 0:

@@ -5,11 +5,10 @@ from bert_jax.objectives.registry import chosen, find
 
 
 def step_flops(config: Config, phase: PhaseConfig) -> float:
-    """Floating-point operations of one training step, matrix products only, padding included.
+    """Model FLOPs of one training step: matrix multiplications only, padding included.
 
     Forward plus backward is three times the forward pass; a product of [m, k] and [k, n] is 2mkn.
-    Splitting a batch into micro-batches changes nothing, and what rematerialization computes again
-    is not counted.
+    Gradient accumulation does not change the count; recomputation by rematerialization is excluded.
     """
     model = config.model
     H, I = model.hidden_size, model.intermediate_size  # noqa: E741

@@ -1,14 +1,14 @@
-"""Appends records to a file that outlives the process, and never gets in the way of a run.
+"""Appends records to a durable log without ever interrupting a run.
 
-On a disk a record is there when `append` returns: it survives a kill, and one that was cut stays
-alone on its line. In a bucket nothing can be appended, so a thread writes numbered parts, the last
-one anew about every second while there is something new:
+On a disk a record is written when `append` returns: it survives SIGKILL, and a truncated record
+stays on a line of its own. Objects in a bucket cannot be appended to, so a thread writes numbered
+parts, and rewrites the last one about once a second while new records arrive:
 
     <workdir>/metrics.jsonl          on a disk
               metrics-00001.jsonl    in a bucket, metrics-00002.jsonl after 1 MB and in every start
 
-What cannot be written waits in memory, is tried again with the next record (in a bucket, after a
-while), and is said once on standard error. `append` never raises.
+Records that cannot be written stay in memory and are retried with the next record (in a bucket,
+after a delay); the failure is reported once on standard error. `append` never raises.
 """
 
 import collections
@@ -24,11 +24,11 @@ from etils import epath
 
 from bert_jax.data_pipeline.storage.remote import is_remote, open_path, reason
 
-_PART_BYTES: Final = 1 << 20  # of a part in a bucket: what the last one is at most written anew
-_WAITING: Final = 10_000  # records kept while nothing can be written; then the oldest go
-_PAUSE: Final = 1.0  # seconds between two writes of one object: more are refused
-_LONGEST_PAUSE: Final = 60.0  # seconds between attempts
-_CLOSE: Final = 15.0  # seconds that a run waits for its last records
+_PART_BYTES: Final = 1 << 20  # size at which a part in a bucket is closed; bounds what is rewritten
+_MAX_PENDING: Final = 10_000  # records buffered while writes fail; then the oldest are dropped
+_MIN_DELAY: Final = 1.0  # seconds between writes of one object: a bucket refuses more
+_MAX_DELAY: Final = 60.0  # seconds between retries
+_CLOSE_TIMEOUT: Final = 15.0  # seconds to wait at the end of a run for its last records
 
 
 class Appender:
@@ -38,47 +38,47 @@ class Appender:
         """Opens nothing yet.
 
         Args:
-            header: what every new file or part begins with.
-            separator: what every record ends with; an existing file that ends otherwise was cut,
-                and gets one before the next record.
+            header: bytes at the start of every new file or part.
+            separator: bytes at the end of every record; an existing file that ends otherwise was
+                truncated, and gets one before the next record.
         """
         self.path, self.header, self.separator = open_path(path), header, separator
-        self.waiting: collections.deque[bytes] = collections.deque()
-        self.lock = threading.Lock()  # of `waiting`
-        self._lost = 0  # records given up since the last success
+        self.pending: collections.deque[bytes] = collections.deque()
+        self.lock = threading.Lock()  # guards `pending`
+        self._lost = 0  # records dropped since the last success
         self._failing = False
         self._sink = _Parts(self) if is_remote(path) else _File(self)
 
     def append(self, record: bytes) -> None:
-        """Writes a record, or keeps it for later."""
+        """Writes a record, or buffers it until it can be written."""
         with self.lock:
-            self.waiting.append(record)
-            if len(self.waiting) > _WAITING:
-                self.waiting.popleft()
+            self.pending.append(record)
+            if len(self.pending) > _MAX_PENDING:
+                self.pending.popleft()
                 self._lost += 1
         self._sink.write()
 
     def close(self) -> None:
-        """Tries once more to write what waits; in a bucket for some seconds at most."""
-        left = self._sink.close() + self._lost
-        if left:
-            print(f"{self.path}: {left:,} records could not be written", file=sys.stderr)
+        """Retries pending records once; in a bucket for at most `_CLOSE_TIMEOUT` seconds."""
+        unwritten = self._sink.close() + self._lost
+        if unwritten:
+            print(f"{self.path}: {unwritten:,} records could not be written", file=sys.stderr)
 
-    def failed(self, error: Exception) -> None:
-        """Says what is wrong, once until it is well again."""
+    def report_failure(self, error: Exception) -> None:
+        """Prints the error, once until a write succeeds again."""
         if not self._failing:
             print(
-                f"{self.path}: cannot be written ({reason(error)}); the run goes on, records wait "
-                "in memory",
+                f"{self.path}: cannot be written ({reason(error)}); training continues, records "
+                "are buffered in memory",
                 file=sys.stderr,
             )
         self._failing = True
 
-    def worked(self) -> None:
-        """Says that it is well again, if it was not."""
+    def report_recovery(self) -> None:
+        """Prints that writes succeed again, if they failed before."""
         if self._failing:
             lost = f"; the {self._lost:,} oldest records are lost" if self._lost else ""
-            print(f"{self.path}: is written again{lost}", file=sys.stderr)
+            print(f"{self.path}: writes succeed again{lost}", file=sys.stderr)
         self._failing, self._lost = False, 0
 
 
@@ -87,10 +87,10 @@ class _File:
 
     def __init__(self, owner: Appender):
         self._owner, self._descriptor = owner, -1
-        self._turn = threading.Lock()  # a checkpoint that fails is noted by its own thread
+        self._write_lock = threading.Lock()  # a failed save is recorded from a thread
 
     def write(self) -> None:
-        with self._turn:
+        with self._write_lock:
             self._write()
 
     def _write(self) -> None:
@@ -98,14 +98,14 @@ class _File:
         try:
             if self._descriptor < 0:
                 self._open()
-            while owner.waiting:
-                self._put(owner.waiting[0])
-                owner.waiting.popleft()
+            while owner.pending:
+                self._write_all(owner.pending[0])
+                owner.pending.popleft()
         except OSError as error:
-            self._shut()
-            owner.failed(error)
+            self._close_file()
+            owner.report_failure(error)
         else:
-            owner.worked()
+            owner.report_recovery()
 
     def _open(self) -> None:
         owner, path = self._owner, os.fspath(self._owner.path)
@@ -115,87 +115,87 @@ class _File:
         size = os.fstat(self._descriptor).st_size
         ends = len(owner.separator)
         if not size:
-            self._put(owner.header)
+            self._write_all(owner.header)
         elif os.pread(self._descriptor, ends, max(size - ends, 0)) != owner.separator:
-            self._put(owner.separator)
+            self._write_all(owner.separator)
 
-    def _put(self, data: bytes) -> None:
-        """All of it, or nothing."""
+    def _write_all(self, data: bytes) -> None:
+        """Writes all bytes or none; raises OSError if the disk is full."""
         before = os.fstat(self._descriptor).st_size
         if os.write(self._descriptor, data) != len(data):
             os.ftruncate(self._descriptor, before)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def _shut(self) -> None:
+    def _close_file(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = -1
 
     def close(self) -> int:
         """Records that are still not written."""
-        if self._owner.waiting:
+        if self._owner.pending:
             self.write()
-        self._shut()
-        return len(self._owner.waiting)
+        self._close_file()
+        return len(self._owner.pending)
 
 
 class _Parts:
-    """Numbered objects in a bucket, written by a thread that nobody waits for."""
+    """Numbered objects in a bucket, written by a background thread."""
 
     def __init__(self, owner: Appender):
         self._owner = owner
-        self._part: list[bytes] = []  # of this part, the last `_unsent` of them not yet there
+        self._part: list[bytes] = []  # records of this part; the last `_unsent` are not uploaded
         self._bytes = self._unsent = 0
-        self._number = 0  # of the part; 0 before the bucket has said which there are
-        self._new, self._closing = threading.Event(), threading.Event()
+        self._number = 0  # of the part; 0 until the existing parts were listed
+        self._wake, self._closing = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 
     def write(self) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="event-log", daemon=True)
             self._thread.start()
-        self._new.set()
+        self._wake.set()
 
     def close(self) -> int:
         """Records that are still not written."""
         self._closing.set()
-        self._new.set()
+        self._wake.set()
         if self._thread is not None:
-            self._thread.join(_CLOSE)
-        return self._left()
+            self._thread.join(_CLOSE_TIMEOUT)
+        return self._unwritten()
 
-    def _left(self) -> int:
-        return len(self._owner.waiting) + self._unsent
+    def _unwritten(self) -> int:
+        return len(self._owner.pending) + self._unsent
 
     def _work(self) -> None:
-        pause = 0.0
-        while not self._closing.is_set() or self._left():
-            self._new.wait()
-            self._closing.wait(pause)  # no pause any more when the run ends
-            self._new.clear()
-            if not self._left():
+        delay = 0.0
+        while not self._closing.is_set() or self._unwritten():
+            self._wake.wait()
+            self._closing.wait(delay)  # no delay at the end of the run
+            self._wake.clear()
+            if not self._unwritten():
                 continue
             try:
                 self._upload()
-            except Exception as error:  # whatever it is: nothing here may end a run
-                self._owner.failed(error)
-                pause = min(max(2 * pause, _PAUSE), _LONGEST_PAUSE)
+            except Exception as error:  # any error: logging must not end a run
+                self._owner.report_failure(error)
+                delay = min(max(2 * delay, _MIN_DELAY), _MAX_DELAY)
                 if self._closing.is_set():
                     return
             else:
-                self._owner.worked()
-                pause = _PAUSE
-            if self._left():
-                self._new.set()
+                self._owner.report_recovery()
+                delay = _MIN_DELAY
+            if self._unwritten():
+                self._wake.set()
 
     def _upload(self) -> None:
-        """Writes the part anew with what waits; a large part is the last time."""
+        """Rewrites the part with the pending records; starts a new part once it is large."""
         owner = self._owner
         if not self._number:
             self._number = 1 + max((number for number, _ in _parts(owner.path)), default=0)
         with owner.lock:
-            while owner.waiting and self._bytes < _PART_BYTES:
-                self._part.append(owner.waiting.popleft())
+            while owner.pending and self._bytes < _PART_BYTES:
+                self._part.append(owner.pending.popleft())
                 self._bytes += len(self._part[-1])
                 self._unsent += 1
         data = owner.header + b"".join(self._part)
@@ -206,25 +206,23 @@ class _Parts:
 
 
 class EventLog:
-    """Appends lines to a path; see this file's head."""
+    """Appends lines to a path; see the module docstring."""
 
     def __init__(self, path: epath.PathLike):
         self._appender = Appender(path, separator=b"\n")
 
     def append(self, line: str) -> None:
-        """Writes a line, with or without its line break; keeps it for later where it cannot."""
+        """Writes a line, with or without its newline, or buffers it until it can be written."""
         self._appender.append(line.rstrip("\n").encode() + b"\n")
 
     def close(self) -> None:
-        """Tries once more to write what waits."""
+        """Retries pending lines once."""
         self._appender.close()
 
 
 def read_lines(path: epath.PathLike) -> Iterator[str]:
-    """The lines of a log, in the order written: the file, then the parts; none if nothing is there.
-
-    Raises what the disk or the bucket does.
-    """
+    """Yields the lines of a log in the order written: the file, then the parts; none if no log
+    exists. Raises the errors of the disk or the bucket."""
     opened = open_path(path)
     files = [opened] if opened.exists() else []
     for file in [*files, *(part for _, part in _parts(opened))]:
@@ -236,10 +234,10 @@ def _part(path: epath.Path, number: int) -> epath.Path:
 
 
 def _parts(path: epath.Path) -> list[tuple[int, epath.Path]]:
-    """Number and path of every part that is there, ascending."""
+    """Number and path of every existing part, ascending."""
     name = re.compile(rf"{re.escape(path.stem)}-(\d{{5,}}){re.escape(path.suffix)}")
     try:
-        there = [(name.fullmatch(file.name), file) for file in path.parent.iterdir()]
+        found = [(name.fullmatch(file.name), file) for file in path.parent.iterdir()]
     except FileNotFoundError:
         return []
-    return sorted((int(match[1]), file) for match, file in there if match)
+    return sorted((int(match[1]), file) for match, file in found if match)

@@ -1,13 +1,13 @@
-"""What a run says of itself: JSON lines and TensorBoard; and what a step costs in operations.
+"""Records of a run: one JSON object per line of metrics.jsonl.
 
-Reading needs neither JAX nor TensorBoard: they load where something is written.
+Reading them needs neither JAX nor TensorBoard.
 """
 
 import json
 import math
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 from etils import epath
 
@@ -15,20 +15,17 @@ from bert_jax.data_pipeline.storage.remote import reason
 from bert_jax.errors import UserError
 from bert_jax.metrics.jsonl import read_lines
 
-if TYPE_CHECKING:
-    pass
-
-LOG = "metrics.jsonl"  # of training
-EVALUATIONS = "evaluations.jsonl"  # of `bert-jax evaluate`
+LOG = "metrics.jsonl"  # written by training
+EVALUATIONS = "evaluations.jsonl"  # written by `bert-jax evaluate`
 
 Measured = Literal["train", "eval"]
-# What happened to a run; docs/training.md lists what each record holds.
+# Events of a run; docs/training.md lists the fields of each record.
 Event = Literal[
-    "start",  # a process begins to train; step: the one it goes on from
+    "start",  # training starts; step: the one it resumes from
     "goodput",  # seconds by activity so far
-    "skipped",  # an update that was left out; step: its number from 0, as `data batch` takes it
-    "quarantined",  # a checkpoint that is damaged or of another run was set aside
-    "adopted",  # a checkpoint of another run was taken into this one
+    "skipped",  # a skipped update; step: its number from 0, as for `data batch --step`
+    "quarantined",  # a checkpoint that is damaged or of another run was moved to quarantine/
+    "adopted",  # a checkpoint of another run was adopted by this one
     "save_failed",
     "stopped",
     "lost",
@@ -37,13 +34,13 @@ Event = Literal[
 
 
 def line(kind: str, step: int, phase: int, values: Mapping[str, Any]) -> str:
-    """A record as it stands in a file: strict JSON, null for a number that is not finite."""
+    """A record as a line of strict JSON; numbers that are not finite become null."""
     record = {"kind": kind, "step": step, "phase": phase, "time": time.time(), **values}
     return json.dumps(strict(record), allow_nan=False) + "\n"
 
 
 def strict(value: Any) -> Any:
-    """The same for JSON: NumPy's numbers as Python's, None for those that are not finite."""
+    """The value for strict JSON: NumPy scalars as Python's, None for non-finite numbers."""
     if isinstance(value, Mapping):
         return {str(name): strict(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -54,7 +51,7 @@ def strict(value: Any) -> Any:
 
 
 def read(workdir: epath.Path, kind: str) -> list[dict[str, Any]]:
-    """The records of one kind by step; of a stretch that was done again, the last."""
+    """The records of one kind, sorted by step; for repeated steps, the latest."""
     by_step: dict[int, dict[str, Any]] = {}
     for record in records(workdir / LOG):
         if record["kind"] == "start":
@@ -65,21 +62,21 @@ def read(workdir: epath.Path, kind: str) -> list[dict[str, Any]]:
 
 
 def records(path: epath.Path) -> Iterator[dict[str, Any]]:
-    """Every whole record of a file, in the order written; none where there is no file.
+    """Yields every complete record of a file, in the order written; none if no file exists.
 
-    Numbers that were not finite, null in the file, are NaN again.
+    Nulls, which stand for non-finite numbers, become NaN.
 
     Raises:
         UserError: the file cannot be read.
     """
     try:
         lines = list(read_lines(path))
-    except Exception as error:  # of the disk, or of what reads from buckets
+    except Exception as error:  # from the disk or a bucket's client
         raise UserError(f"{path}: cannot be read ({reason(error)})") from error
-    for one in lines:
+    for text in lines:
         try:
-            record = json.loads(one)
-        except (ValueError, RecursionError):  # cut by a kill, or damaged
+            record = json.loads(text)
+        except (ValueError, RecursionError):  # truncated by a kill, or damaged
             continue
         if isinstance(record, dict) and isinstance(record.get("kind"), str):
             step = record.get("step")
@@ -93,7 +90,7 @@ def is_finite(value: Any) -> TypeGuard[float]:
         return False
     try:
         return math.isfinite(value)
-    except OverflowError:  # whole numbers have no limit
+    except OverflowError:  # an int too large for a float
         return False
 
 

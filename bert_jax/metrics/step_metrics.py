@@ -1,4 +1,4 @@
-"""From the sums that steps leave on the devices to the scalars of a stretch of steps."""
+"""Turns the per-step sums on the devices into the scalars of a logging interval."""
 
 import dataclasses
 import time
@@ -13,7 +13,7 @@ from bert_jax.objectives.total import summarize
 
 
 class SumAccumulator:
-    """Adds up trees of numbers from the devices, in float64: long sums stay exact counts."""
+    """Adds up pytrees of numbers from the devices, in float64, so that large counts stay exact."""
 
     def __init__(self) -> None:
         self.sums: Any = None
@@ -27,8 +27,8 @@ class SumAccumulator:
 class SkippedStep:
     """A step whose update was skipped."""
 
-    step: int  # from 0, as `bert-jax data batch --step` counts them
-    in_row: int  # skipped in a row, this one included; the limit from there on
+    step: int  # from 0, as for `bert-jax data batch --step`
+    in_row: int  # consecutive skipped steps, this one included; at most the limit
 
     def __str__(self) -> str:
         return (
@@ -36,33 +36,34 @@ class SkippedStep:
         )
 
     def stop(self, folder: object, saved: int) -> str:
-        """Why a run ends, where this is the first step at the limit; one line.
+        """The one-line error of a run that stops because this step reached the limit.
 
         Args:
-            folder: the workdir. saved: the step of the checkpoint in it that holds this state.
+            folder: the workdir.
+            saved: the step of the checkpoint in it that holds this state.
         """
         good = self.step - self.in_row + 1
         steps = f"step {good}" if good == self.step else f"steps {good} to {self.step}"
         return (
             f"{steps}: loss or gradient not finite, config.optimizer.max_nonfinite_steps="
-            f"{self.in_row}; the updates were skipped, the parameters are those of step {good}, "
+            f"{self.in_row}; the updates were skipped, the parameters of step {good} are "
             f"saved as step {saved} in {folder}. `bert-jax data batch --workdir={folder} "
-            f"--step={good}` rebuilds what that step saw; lower "
-            "--config.optimizer.learning_rate or look at the batch before the run goes on; where "
-            "it then ends the same way, an update before was too large: remove the newest folders "
-            f"of {folder}/checkpoints, and it goes on from an older one"
+            f"--step={good}` shows the batch of that step; lower "
+            "--config.optimizer.learning_rate or inspect the batch, then run the same command "
+            "again to resume; if it stops the same way, an earlier update was too large: remove "
+            f"the newest folders of {folder}/checkpoints to resume from an older one"
         )
 
 
 class StepMetrics:
-    """Turns the metrics of a stretch of steps into scalars, and finds the steps that were skipped.
+    """Turns the metrics of a logging interval into scalars, and reports the skipped steps.
 
-    A step's metrics are fetched when the next one has been dispatched, so that the device never
-    waits for the host. They are whole on every device: every process learns the same.
+    A step's metrics are fetched after the next one was dispatched, so that the device never waits
+    for the host. They are replicated on every device: every process gets the same.
     """
 
     def __init__(self, sources: tuple[str, ...], flops: float, peak: float | None):
-        """flops: of one step; peak: of all devices in a second, None where it is not known."""
+        """flops: of one step; peak: FLOP/s of all devices together, None if unknown."""
         self._sources, self._flops, self._peak = sources, flops, peak
         self._pending: tuple[int, dict[str, Any]] | None = None
         self._skipped: list[SkippedStep] = []
@@ -70,12 +71,12 @@ class StepMetrics:
 
     def _start(self) -> None:
         self._losses, self._tokens = SumAccumulator(), SumAccumulator()
-        self._steps = self._left_out = 0
+        self._steps = self._num_skipped = 0
         self._latest: dict[str, float] = {}
         self._clock = time.perf_counter()
 
     def add(self, metrics: dict[str, Any], step: int) -> None:
-        """Takes note of a step that was dispatched. step: counted from 0 over the run."""
+        """Adds the metrics of a dispatched step. step: counted from 0 over the run."""
         self._fetch()
         self._pending = step, metrics
         self._steps += 1
@@ -84,7 +85,7 @@ class StepMetrics:
         """The skipped steps found since the last call, in order.
 
         Args:
-            wait: for the step added last, too; else it is found when the next one is added.
+            wait: also wait for the step added last; else it is checked when the next one is added.
         """
         if wait:
             self._fetch()
@@ -100,7 +101,7 @@ class StepMetrics:
         self._tokens.add({"tokens": sums.pop("tokens")})
         self._latest["learning_rate"] = float(metrics["learning_rate"])
         if metrics["skipped"]:
-            self._left_out += 1
+            self._num_skipped += 1
             self._skipped.append(SkippedStep(step, int(metrics["in_row"])))
         else:
             self._losses.add(sums)
@@ -108,29 +109,28 @@ class StepMetrics:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """What is done inside (evaluating, saving) does not count as time of the steps."""
+        """Excludes the time inside the context (evaluation, saving) from the step time."""
         jax.block_until_ready(self._pending)
         start = time.perf_counter()
         yield
         self._clock += time.perf_counter() - start
 
     def take(self) -> dict[str, float]:
-        """The scalars of the stretch; a new one begins. At least one step was added before.
+        """Returns the scalars of the interval and starts a new one; needs at least one step.
 
-        Losses are those of the steps that were not skipped, and missing where all were, as is
-        `grad_norm`; `skipped_steps` counts the others, where there are any. Speeds and `padding`
-        are those of all steps.
+        Losses cover the steps that were not skipped; they and `grad_norm` are missing if all were.
+        `skipped_steps` counts skipped steps, if any. Speeds and `padding` cover all steps.
         """
         self._fetch()
         seconds = time.perf_counter() - self._clock
         scalars = summarize({**(self._losses.sums or {}), **self._tokens.sums}, self._sources)
-        if self._left_out == self._steps:
-            del scalars["loss"]  # of no step
+        if self._num_skipped == self._steps:
+            del scalars["loss"]  # all steps were skipped
         scalars |= self._latest
         scalars["step_seconds"] = seconds / self._steps
         scalars["tokens_per_second"] = float(self._tokens.sums["tokens"]["real"]) / seconds
-        if self._left_out:
-            scalars["skipped_steps"] = self._left_out
+        if self._num_skipped:
+            scalars["skipped_steps"] = self._num_skipped
         if self._peak:
             scalars["flops_utilization"] = self._steps * self._flops / seconds / self._peak
         self._start()

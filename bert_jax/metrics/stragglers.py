@@ -1,9 +1,9 @@
-"""Times of every host, and which of them holds the others up.
+"""Times of every host, and which hosts are stragglers.
 
-All hosts finish a step together, so the time of a step tells nothing about one of them. What does
-is the time that a host did not wait for its devices: its own time. One that is late with its batch,
-or that the operating system keeps from running, has more of it, while the others' devices wait for
-its devices. (A device that computes slowly is not found this way: every host waits for it.)
+All hosts finish a step together, so step time does not identify a slow host. Host time, the time a
+host did not wait for its devices, does: a host whose batch is late, or that the operating system
+does not schedule, has more of it while the devices of the others wait for its devices. (A slow
+device is not detected this way: every host waits for it.)
 """
 
 import dataclasses
@@ -12,13 +12,13 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-_OF_A_STEP = 0.2  # a straggler is behind the others by more than this share of a step
-_TIMES = 2.0  # and takes more than so many times what they take
+_MIN_STEP_SHARE = 0.2  # a straggler is slower than the others by more than this share of a step
+_MIN_RATIO = 2.0  # and takes more than this multiple of their time
 
 
 @dataclasses.dataclass(frozen=True)
 class HostTimes:
-    """Of one process, mean seconds of a step over a stretch of steps."""
+    """Mean seconds per step of one process over a logging interval."""
 
     host: str
     step: float
@@ -27,11 +27,11 @@ class HostTimes:
 
     @property
     def own(self) -> float:
-        """What it took itself, waiting for data included."""
+        """Host time: not waiting for the devices, but waiting for data included."""
         return max(0.0, self.step - self.device)
 
     def text(self) -> str:
-        """For another process: `parse` reads it."""
+        """Serializes the times for another process; `parse` reads them."""
         return json.dumps([self.host, *(round(s, 6) for s in (self.step, self.data, self.device))])
 
     @classmethod
@@ -41,20 +41,20 @@ class HostTimes:
 
 
 class StepTimer:
-    """What a process adds up between two logs."""
+    """Accumulates the waiting times of a process over a logging interval."""
 
     def __init__(self, host: str):
         self._host = host
         self._steps, self._data, self._device = 0, 0.0, 0.0
 
     def add(self, *, data: float = 0.0, device: float = 0.0) -> None:
-        """Takes note of a step: seconds waited for its batch, and for the devices."""
+        """Adds a step: seconds waited for its batch, and for the devices."""
         self._steps += 1
         self._data += data
         self._device += device
 
     def take(self, step_seconds: float) -> HostTimes:
-        """The means of the stretch, in which a step took so many seconds; a new one begins."""
+        """Returns the means of the interval, given its mean step time, and starts a new one."""
         steps = max(self._steps, 1)
         times = HostTimes(self._host, step_seconds, self._data / steps, self._device / steps)
         self._steps, self._data, self._device = 0, 0.0, 0.0
@@ -62,15 +62,15 @@ class StepTimer:
 
 
 def fields(times: Sequence[HostTimes]) -> dict[str, Any]:
-    """What a "train" record says of the hosts.
+    """The fields of a "train" record about the hosts.
 
     Args:
-        times: of every process, in their order; at least one.
+        times: of every process, in process order; at least one.
 
     Returns:
         `hosts/data_wait` and `hosts/own`: seconds of each, in the order of `hosts` in the "start"
-        record; the median and the longest wait for data; the host with the most time of its own,
-        where there are several; the stragglers, where there are any.
+        record; the median and the longest wait for data; the host with the most host time, if
+        there are several hosts; the stragglers, if any.
     """
     waits = [one.data for one in times]
     found: dict[str, Any] = {
@@ -81,29 +81,29 @@ def fields(times: Sequence[HostTimes]) -> dict[str, Any]:
     }
     if len(times) > 1:
         found["hosts/slowest"] = max(times, key=lambda one: one.own).host
-    if late := stragglers(times):
-        found["hosts/stragglers"] = late
+    if slow := stragglers(times):
+        found["hosts/stragglers"] = slow
     return found
 
 
 def stragglers(times: Sequence[HostTimes]) -> list[str]:
-    """A line for every host that holds the others up; empty where none does.
+    """One line per straggler; empty if no host slows the others down.
 
-    A host is compared with the median of the others, so that of two hosts one can be late, too. It
-    is a straggler if it is behind by more than a fifth of a step, which is worth a look, and takes
-    more than twice as long, which is no noise: where all hosts wait for data, none is late.
+    A host is compared with the median of the others, so that one of two hosts can be a straggler.
+    It is one if it is slower by more than a fifth of a step, which matters, and takes more than
+    twice as long, which is not noise: if all hosts wait for data, no host is a straggler.
     """
     lines = []
     for i, one in enumerate(times):
         others = [*times[:i], *times[i + 1 :]]
         for name, mine, theirs in (
             ("waits for data", one.data, [other.data for other in others]),
-            ("is busy itself", one.own, [other.own for other in others]),
+            ("is busy on the host", one.own, [other.own for other in others]),
         ):
             usual = statistics.median(theirs) if theirs else mine
-            if mine - usual > _OF_A_STEP * one.step and mine > _TIMES * usual:
+            if mine - usual > _MIN_STEP_SHARE * one.step and mine > _MIN_RATIO * usual:
                 lines.append(
-                    f"{one.host} holds the others up: of {one.step:.3g} s a step it {name} for "
+                    f"{one.host} is a straggler: of {one.step:.3g} s per step it {name} for "
                     f"{mine:.3g} s (the others: {usual:.3g} s)"
                 )
                 break

@@ -1,7 +1,7 @@
-"""Scalars as TensorBoard reads them, appended like other records (see `event_log`).
+"""Writes scalars as TensorBoard event files, appended like other records (see `jsonl`).
 
-tensorboardX' own writer hands its events to a thread that a full disk ends, and then waits for it;
-here only its formats are used.
+tensorboardX's writer passes events to a thread that dies when the disk is full, and then blocks on
+it; only its protocol buffers are used here.
 """
 
 import os
@@ -21,10 +21,10 @@ _VERSION = "brain.Event:2"
 
 
 class ScalarEvents:
-    """An event file of its own in a folder, for one start of a run; `write` never raises."""
+    """A new event file in a folder, for one start of a run; `write` never raises."""
 
     def __init__(self, folder: epath.Path, first_step: int):
-        """first_step: of this start; TensorBoard drops what a lost stretch had written."""
+        """first_step: step resumed from; TensorBoard discards older events beyond it."""
         name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
         header = _record(Event(wall_time=time.time(), file_version=_VERSION))
         self._appender = Appender(folder / name, header=header)
@@ -32,7 +32,7 @@ class ScalarEvents:
         self._appender.append(_record(begins))
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """The values by name after `step` updates."""
+        """Writes the scalars by name after `step` updates."""
         now = time.time()
         records = (
             _record(Event(wall_time=now, step=step, summary=scalar(name, value)))
@@ -45,7 +45,7 @@ class ScalarEvents:
 
 
 def _record(event: Event) -> bytes:
-    """An event framed with its length and checksums: TFRecord."""
+    """The event as a TFRecord, framed with its length and checksums."""
     data = event.SerializeToString()
     length = struct.pack("<Q", len(data))
     return length + _checksum(length) + data + _checksum(data)

@@ -13,9 +13,9 @@ from bert_jax.metrics.records import LOG, Event, Measured, line
 
 
 class MetricWriter:
-    """Appends records to `metrics.jsonl`, and what was measured to TensorBoard event files.
+    """Appends records to `metrics.jsonl`, and scalars to TensorBoard event files.
 
-    Nothing here ends a run: what cannot be written is said once. One process writes, the first.
+    A failed write never ends a run; it is reported once. Only process 0 writes.
     """
 
     def __init__(self, workdir: epath.Path):
@@ -28,9 +28,9 @@ class MetricWriter:
         self._first_step = 0
 
     def write(self, kind: Measured, step: int, phase: int, scalars: Mapping[str, Any]) -> None:
-        """step: how many updates the parameters have seen, the last in `config.phases[phase]`.
+        """Writes metrics; values that are not numbers (names, lists) go to the file only.
 
-        Values that are no numbers (names, lists) are for the file alone.
+        step: number of updates applied to the parameters, the last in `config.phases[phase]`.
         """
         self._record(kind, step, phase, scalars)
         if self._active:
@@ -46,7 +46,7 @@ class MetricWriter:
             self._curves.write(step, numbers)
 
     def event(self, kind: Event, step: int, phase: int, **values: Any) -> None:
-        """Writes that something happened; `step` and `phase` as in `write`, unless `Event` says so.
+        """Writes an event; `step` and `phase` as in `write`, except where `Event` notes otherwise.
 
         values: numbers, text, and lists and dicts of these.
         """

@@ -6,6 +6,6 @@ NEXT_SENTENCE = sentence_pair(
     "nsp",
     "Next sentence (NSP)",
     head_title="next-sentence",
-    card="The next-sentence head says 0 where the second text follows the first and 1 where it "
+    card="The next-sentence head predicts 0 if the second text follows the first and 1 if it "
     "does not.",
 )

@@ -6,7 +6,7 @@ SENTENCE_ORDER = sentence_pair(
     "sop",
     "Sentence order (SOP)",
     head_title="sentence-order",
-    # transformers calls it next-sentence prediction whatever it learned.
-    card="The head that transformers calls `seq_relationship` says 0 where two texts are in "
-    "order and 1 where they are swapped, or the second comes from elsewhere.",
+    # transformers calls the head next-sentence prediction for any pair objective.
+    card="The head that transformers calls `seq_relationship` predicts 0 if two texts are in "
+    "order and 1 if they are swapped, or the second comes from elsewhere.",
 )

@@ -79,6 +79,6 @@ SPAN_BOUNDARY = Objective(
     flops=_flops,
     # One more than the count, as published: spanbert_loss.py:61-66 of SpanBERT.
     denominator=lambda count: count + 1,
-    card="It was trained with the span boundary objective too, whose head is not here: "
+    card="It was also trained with the span boundary objective, whose head is not included: "
     "transformers has none.",
 )

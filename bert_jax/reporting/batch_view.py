@@ -28,14 +28,14 @@ from bert_jax.training.batches import phase_batches
 def batch(
     workdir: str, step: int, *, store_path: str | None, rows: str | None, out: str | None
 ) -> None:
-    """Prints (and writes, as .npz) the batch that a step of a run saw.
+    """Prints the batch that a step of a run trained on; with `out`, also writes it as .npz.
 
     Args:
-        step: counted from 0: the batch seen on the way from `step` updates to `step` + 1.
+        step: counted from 0: the batch of update `step` + 1.
         rows: "FIRST:END" or one number; None prints 4 and writes all.
 
     Raises:
-        UserError: no run there, no such step or rows, or a store that is not the run's.
+        UserError: the workdir holds no run, no such step or rows, or a store that is not the run's.
     """
     config, store = open_run(open_path(workdir), store_path)
     index, local = config.phase_at(step)
@@ -45,7 +45,7 @@ def batch(
     console.print(f"step {step}: step {local} of config.phases[{index}], {phase.batch_size} rows")
     vocabulary = Vocabulary(Tokenizer.load(store.tokenizer_path), store.special)
     few = len(chosen) if rows else min(4, len(chosen))
-    shown = decode(_first(arrays, few), vocabulary, chosen[:few])
+    shown = decode(_head_rows(arrays, few), vocabulary, chosen[:few])
     _print_examples(shown, [dataset_tables.head(example, config.data, store) for example in shown])
     if out:
         data = io.BytesIO()
@@ -55,7 +55,7 @@ def batch(
 
 
 def is_batch(path: Path) -> bool:
-    """Whether a file is a batch that was written here, and may be written anew."""
+    """Whether a file is a batch written by `batch`, which may be overwritten."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return "input_ids" in getattr(arrays, "files", ())
@@ -64,13 +64,13 @@ def is_batch(path: Path) -> bool:
 
 
 def open_run(workdir: epath.Path, store_path: str | None = None) -> tuple[Config, TokenStore]:
-    """A run's configuration, and the store it trains on.
+    """Returns a run's configuration and the store it trains on.
 
     Args:
-        store_path: where the store lies now, if not where the configuration says.
+        store_path: current path of the store, if it differs from the configuration.
 
     Raises:
-        UserError: no run there, or the store is not the one it trained on.
+        UserError: the workdir holds no run, or the store is not the one it trained on.
     """
     file = workdir / "config.json"
     try:
@@ -90,13 +90,13 @@ def open_run(workdir: epath.Path, store_path: str | None = None) -> tuple[Config
         if data[name] != digest:
             raise UserError(
                 f"{store.path}: its {name} digest is {digest[:12]}…, the run's {data[name][:12]}…: "
-                "not the store that the run saw; give that one with --store"
+                "not the store that the run trained on; give that one with --store"
             )
     return config, store
 
 
 def parse_rows(text: str | None, batch_size: int) -> list[int]:
-    """ "0:4" or "7" as row numbers; None is all of them."""
+    """Row numbers from "0:4" or "7"; None selects all rows."""
     first, colon, end = (text or f"0:{batch_size}").partition(":")
     try:
         start = int(first)
@@ -108,5 +108,5 @@ def parse_rows(text: str | None, batch_size: int) -> list[int]:
     return rows
 
 
-def _first(arrays: Batch, count: int) -> Batch:
+def _head_rows(arrays: Batch, count: int) -> Batch:
     return {name: array[:count] for name, array in arrays.items()}

@@ -1,4 +1,4 @@
-"""Looking at data: what a store holds, what is made of it, and the very batch a step saw."""
+"""`bert-jax data verify` and `data inspect`: a store's contents and the examples made from it."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,7 +30,7 @@ from bert_jax.reporting import dataset_tables, html, plots
 from bert_jax.runtime.console import console, plain
 from bert_jax.training.batches import phase_batches
 
-MOST_SLOTS = 100_000_000  # places for tokens in the rows that `inspect` counts
+MOST_SLOTS = 100_000_000  # token positions in the rows that `inspect` counts, at most
 _STYLES = {
     "special": "dim",
     "plain": "",
@@ -38,18 +38,18 @@ _STYLES = {
     "random": "bold magenta",
     "kept": "bold green",
 }
-_COUNTED = {  # what the horizontal axis of a histogram counts
-    "sentences": "tokens of a sentence",
-    "documents": "tokens of a document",
-    "examples": "tokens of an example, special ones too",
-    "predictions": "predictions of an example",
+_COUNTED = {  # label of the horizontal axis of a histogram
+    "sentences": "tokens per sentence",
+    "documents": "tokens per document",
+    "examples": "tokens per example, special tokens included",
+    "predictions": "predictions per example",
 }
 
-_LENGTHS: Final = "Tokens (of an example: specials too), and predictions of an example"
+_LENGTHS: Final = "Tokens (special tokens included in examples), and predictions per example"
 
 
 def verify(path: Path | str) -> None:
-    """Reads all of a store and says what was checked; UserError where anything is wrong."""
+    """Reads an entire store and prints what was checked; raises UserError if anything is wrong."""
     seen, folder = 0, path
     if is_remote(path):
         folder = stage(str(path), repair=True)
@@ -65,7 +65,7 @@ def verify(path: Path | str) -> None:
     files = store.manifest["files"]
     size = sum(entry["bytes"] for entry in files.values())
     copied = f", copied to {folder}" if is_remote(path) else ""
-    print(f"{path}: nothing is wrong{copied}")
+    print(f"{path}: no errors found{copied}")
     print(f"  {len(files)} files, {size / 1e6:,.1f} MB: size and sha256 of each")
     for split in (store.train, store.held_out):
         print(
@@ -85,7 +85,10 @@ def inspect(
     examples: int,
     page: str | None,
 ) -> None:
-    """Prints what a store holds and what the config makes of it; `page`: an HTML file to write.
+    """Prints what a store holds and the examples a config makes from it.
+
+    Args:
+        page: an HTML file to write, too.
 
     Raises:
         UserError: no such phase or split, a split without text, or as `phase_batches`.
@@ -155,7 +158,7 @@ def _is_number(value: object) -> bool:
 def _print_bars(title: str, lengths: Lengths) -> None:
     console.print(rich.text.Text(f"{title}: {_COUNTED[title]}", "bold"))
     bins = lengths.bins()
-    # As rich does with the frames of tables, where the terminal has no such characters.
+    # Like rich's table borders: ASCII where the terminal lacks block characters.
     block = "#" if console.options.ascii_only else "█"
     most = max((count for _, _, count in bins), default=1)
     for low, high, count in bins:

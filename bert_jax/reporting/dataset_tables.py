@@ -1,6 +1,6 @@
-"""Tables of what a store holds and of what a config makes of it: for the terminal and for pages.
+"""Tables of a store's contents and of the examples a config makes from it.
 
-Each is a header and rows; numbers are ints, everything else is text as it will be shown.
+Each is a header and rows; numbers are ints, everything else is text as displayed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ def of_groups(groups: Sequence[Group]) -> Rows:
 
 
 def of_lengths(lengths: Mapping[str, Lengths]) -> Rows:
-    """Quantiles and means."""
+    """Quantiles and means of each distribution of lengths."""
     return ("", *_SHARES, "mean"), [
         (name, *map(of.quantile, _SHARES.values()), f"{of.mean:,.1f}")
         for name, of in lengths.items()
@@ -38,40 +38,44 @@ def of_lengths(lengths: Mapping[str, Lengths]) -> Rows:
 
 
 def of_rows(
-    counts: ExampleCounts, rows: int, bound: float, left_out: tuple[int, int], data: DataConfig
+    counts: ExampleCounts, rows: int, bound: float, dropped: tuple[int, int], data: DataConfig
 ) -> Rows:
-    """Fill and masks of the counted rows.
+    """Fill and masking of the counted rows.
 
     Args:
-        rows: of the whole epoch.
-        bound: of its fill.
-        left_out: sentences that are too long for its examples, and their tokens.
+        rows: number of rows in the epoch.
+        bound: upper bound of its fill.
+        dropped: number of sentences that are too long for an example, and of their tokens.
     """
-    kept = max(0.0, 1 - data.mask_share - data.random_share)
+    unchanged = max(0.0, 1 - data.mask_share - data.random_share)
     return ("", "found", "expected"), [
-        ("rows", counts.rows, f"of {rows:,}" if counts.rows < rows else "the whole epoch"),
+        ("rows", counts.rows, f"of {rows:,}" if counts.rows < rows else "the entire epoch"),
         ("examples", counts.examples, ""),
         *(
-            [("sentences left out", left_out[0], f"{left_out[1]:,} tokens, too long for a block")]
+            [("sentences dropped", dropped[0], f"{dropped[1]:,} tokens, too long for a block")]
             if data.pairing == "single"
             else []
         ),
-        ("fill: tokens / places", _percent(counts.tokens, counts.slots, 2), f"at most {bound:.2%}"),
+        (
+            "fill: tokens / positions",
+            _percent(counts.tokens, counts.slots, 2),
+            f"at most {bound:.2%}",
+        ),
         ("predictions", counts.predicted, ""),
         (
             "predictions / tokens",
             _percent(counts.predicted, counts.tokens, 2),
             f"{data.mask_rate:.2%}, rounded in each example, at most max_predictions",
         ),
-        ("now [MASK]", _percent(counts.masked, counts.predicted, 2), f"{data.mask_share:.2%}"),
-        ("now any token", _percent(counts.random, counts.predicted, 2), f"{data.random_share:.2%}"),
-        ("as it was", _percent(counts.kept, counts.predicted, 2), f"{kept:.2%}"),
+        ("[MASK]", _percent(counts.masked, counts.predicted, 2), f"{data.mask_share:.2%}"),
+        ("random token", _percent(counts.random, counts.predicted, 2), f"{data.random_share:.2%}"),
+        ("unchanged", _percent(counts.kept, counts.predicted, 2), f"{unchanged:.2%}"),
     ]
 
 
 def of_labels(labels: np.ndarray, data: DataConfig, store: TokenStore) -> Rows:
-    """Balance of the pair labels per source; `labels`: int64 [sources, 2]."""
-    expected = "above 50%: a chunk of one sentence gets a random second"
+    """Counts of the pair labels per source; `labels`: int64 [sources, 2]."""
+    expected = "above 50%: chunks of one sentence get a random second"
     return ("source", *LABELS[data.pairing], "share", "expected"), [
         (name, int(a), int(b), _percent(int(b), int(a + b), 2), expected)
         for name, (a, b) in zip(store.sources, labels, strict=True)
@@ -79,7 +83,7 @@ def of_labels(labels: np.ndarray, data: DataConfig, store: TokenStore) -> Rows:
 
 
 def of_held_out(store: TokenStore) -> Rows:
-    """What the held-out tokens cost without a model."""
+    """Cross-entropy of the held-out tokens under unigram and bigram frequencies, in nats."""
     tokens = len(store.train.tokens)
     return ("", "nats per token", "counted in"), [
         ("token frequencies (unigram)", f"{unigram_loss(store):.3f}", f"{tokens:,} tokens"),
@@ -92,13 +96,13 @@ def of_held_out(store: TokenStore) -> Rows:
 
 
 def head(example: ShownExample, data: DataConfig, store: TokenStore) -> str:
-    """The line above a decoded example."""
+    """The heading of a decoded example."""
     words = [f"row {example.row}", f"example {example.number}", f"{len(example.tokens)} tokens"]
-    words.append(f"{example.predictions} to predict")
+    words.append(f"{example.predictions} predictions")
     if example.label is not None and example.source is not None:
         words += [store.sources[example.source], LABELS[data.pairing][example.label]]
     return ", ".join(words)
 
 
-def _percent(part: int, whole: int, digits: int) -> str:
-    return f"{part / whole:.{digits}%}" if whole else "-"
+def _percent(part: int, total: int, digits: int) -> str:
+    return f"{part / total:.{digits}%}" if total else "-"

@@ -1,4 +1,4 @@
-"""Pages for people: one HTML file with everything in it, plots as inline SVG."""
+"""Reports as one self-contained HTML file, with plots as inline SVG."""
 
 import html
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ figcaption, .note {{ color: #5a6a7a; }} figure {{ margin: 1rem 0; }}
 class Page:
     """Collects sections; `save` writes them as one self-contained file.
 
-    All text is escaped here, whatever it is and wherever it comes from; only figures are markup.
+    All text is escaped here, whatever its source; only figures are inserted as markup.
     """
 
     def __init__(self, title: str):
@@ -59,7 +59,7 @@ class Page:
         self._parts.append(f"<p>{html.escape(text)}</p>")
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        """Numbers and percentages stand to the right; floats have four significant digits."""
+        """Right-aligns numbers and percentages; floats have four significant digits."""
         head = "".join(f"<th>{html.escape(h)}</th>" for h in header)
         body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
         self._parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
@@ -68,13 +68,13 @@ class Page:
         self._parts.append(f"<figure>{svg}<figcaption>{html.escape(caption)}</figcaption></figure>")
 
     def examples(self, examples: "Sequence[ShownExample]", heads: Sequence[str]) -> None:
-        """Decoded examples under their headings, what is to be predicted in colour."""
+        """Adds decoded examples below their headings, with predicted tokens highlighted."""
         legend = " ".join(
             f'<span class="{kind}">{text}</span>'
             for kind, text in (
                 ("masked", "[MASK]→original"),
                 ("random", "random→original"),
-                ("kept", "kept→original"),
+                ("kept", "unchanged→original"),
                 ("edge", "next to a span"),
             )
         )
@@ -87,18 +87,18 @@ class Page:
             )
 
     def save(self, path: epath.PathLike) -> None:
-        """Writes the page; an older file is as it was until then.
+        """Writes the page atomically.
 
         Raises:
             StorageError: it cannot be written.
         """
         page = _PAGE.format(title=html.escape(self._title), body="\n".join(self._parts))
-        # Halves of characters: of names of files.
+        # File names may hold lone surrogates.
         write_named(path, page.encode(errors="backslashreplace"))
 
 
 def is_page(path: epath.PathLike) -> bool:
-    """Whether a file is a page that was written here, and may be written anew."""
+    """Whether a file is a page written by `Page.save`, which may be overwritten."""
     with epath.Path(path).open("rb") as file:
         return _MARK.encode() in file.read(1000)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def histogram(lengths: "Lengths", *, xlabel: str) -> str:
-    """An SVG bar plot of how many things have a length."""
+    """An SVG histogram of lengths."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 2.6), layout="constrained")
@@ -23,7 +23,7 @@ def histogram(lengths: "Lengths", *, xlabel: str) -> str:
     names = [f"{a:,}" if a == b else f"{a:,}-{b:,}" for a, b, _ in bins]
     axes.bar(range(len(bins)), [count for _, _, count in bins], width=0.9)
     axes.set_xticks(range(len(bins)), names, rotation=45, ha="right", fontsize=8)
-    axes.set(xlabel=xlabel, ylabel="how many")
+    axes.set(xlabel=xlabel, ylabel="count")
     return _svg(figure)
 
 
@@ -33,7 +33,7 @@ def curves(
     ylabel: str,
     baselines: Mapping[str, float] | None = None,
 ) -> str:
-    """An SVG plot of named (steps, values) lines, with baselines as dashed horizontals."""
+    """An SVG plot of named (steps, values) lines, with baselines as dashed horizontal lines."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 3.2), layout="constrained")
@@ -49,8 +49,8 @@ def curves(
 
 
 def _plain(named: Mapping[str, Any]) -> dict[str, Any]:
-    """Names as matplotlib draws them literally: a formula in one, or a _ before it, means nothing
-    here, and control characters would not be XML."""
+    """The mapping with names that matplotlib draws literally: escapes mathtext and a leading "_",
+    and replaces control characters, which are not valid XML."""
     shown = {name: plain(name).replace("$", r"\$") for name in named}
     return {
         f" {text}" if text.startswith("_") else text: named[name] for name, text in shown.items()
@@ -58,12 +58,12 @@ def _plain(named: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _svg(figure: "Figure") -> str:
-    """The figure in the house's style, as text that stands inside a page."""
+    """Styles the figure and returns it as an <svg> element to embed in a page."""
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.3)
     out = io.StringIO()
-    with warnings.catch_warnings():  # of letters that the font does not have
+    with warnings.catch_warnings():  # about glyphs missing from the font
         warnings.simplefilter("ignore", UserWarning)
         figure.savefig(out, format="svg", metadata={"Date": None})
     text = out.getvalue()
@@ -71,7 +71,7 @@ def _svg(figure: "Figure") -> str:
 
 
 def stacked_bar(parts: Mapping[str, float]) -> str:
-    """An SVG bar of shares, named below it; `parts` add up to more than 0."""
+    """An SVG stacked bar of shares with a legend; `parts` add up to more than 0."""
     from matplotlib import colormaps
     from matplotlib.figure import Figure
 
@@ -89,7 +89,8 @@ def stacked_bar(parts: Mapping[str, float]) -> str:
 
 
 def stacked_bars(rows: Mapping[str, Mapping[str, float]], *, xlabel: str) -> str:
-    """An SVG of named bars from top to bottom, each of named pieces that are alike in all bars."""
+    """An SVG of named horizontal stacked bars, from top to bottom; pieces of one name share a
+    colour."""
     from matplotlib import colormaps
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""The page of a run: its curves, sources and goodput."""
+"""The HTML page of a run: its curves, sources and goodput."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -15,11 +15,11 @@ from bert_jax.reporting.html import Page
 def add_training(
     page: Page, workdir: epath.Path, *, token_baselines: Mapping[str, float] | None = None
 ) -> None:
-    """Curves and final figures of a run, each objective beside its trivial baselines.
+    """Adds curves and final metrics of a run, each objective with its trivial baselines.
 
     Args:
-        token_baselines: more lines for the plot of the masked tokens' loss, such as
-            `bert_jax.data_pipeline.analysis.baselines.bigram_loss`, in nats.
+        token_baselines: name -> nats; further lines in the plot of the MLM loss, such as
+            `bert_jax.data_pipeline.analysis.baselines.bigram_loss`.
     """
     from bert_jax.metrics import records as metrics
     from bert_jax.objectives.masked_lm import MASKED_LM
@@ -31,25 +31,29 @@ def add_training(
         return
     last = held_out[-1]
     titles = {name: one.title for name, one in OBJECTIVES.items()}
-    there = {name: titles.get(name, name) for name in metrics.measured(last)}
+    present = {name: titles.get(name, name) for name in metrics.measured(last)}
     page.heading("Held-out text")
     page.text(
-        f"After {last['step']:,} steps, on documents the model never saw. A baseline says what is "
-        "to be had without reading: token frequencies for masked tokens, the more frequent label "
-        "for sentence pairs, and that label for each source apart."
+        f"After {last['step']:,} steps, on documents the model never saw. A baseline is the result "
+        "without a model: token frequencies for masked tokens, the majority label for sentence "
+        "pairs, and the majority label per source."
     )
-    alone = {name: last.get(f"{name}/source_accuracy") for name in there}
+    source = {name: last.get(f"{name}/source_accuracy") for name in present}
     page.table(
         ("objective", "loss (nats)", "baseline", "accuracy", "baseline ", "source alone"),
         [
-            (title, *_pair(last, name), "" if alone[name] is None else f"{alone[name]:.1%}")
-            for name, title in there.items()
+            (
+                title,
+                *_loss_and_accuracy(last, name),
+                "" if source[name] is None else f"{source[name]:.1%}",
+            )
+            for name, title in present.items()
         ],
     )
-    for name in there:
+    for name in present:
         _add_sources(page, last, name)
     page.heading("Curves")
-    for name, title in there.items():
+    for name, title in present.items():
         for what, unit in (("loss", "loss (nats)"), ("accuracy", "accuracy")):
             key = f"{name}/{what}"
             lines = {"training": _line(train, key), "held-out": _line(held_out, key)}
@@ -65,20 +69,20 @@ def add_training(
 
 
 def add_goodput(page: Page, found: "Goodput") -> None:
-    """Where the time of a run went: a bar and a table; nothing where no time is recorded."""
+    """Adds the wall time of a run by cause, as a bar and a table; nothing without recorded time."""
     from bert_jax.metrics import goodput
 
     if not found.wall:
         return
     page.heading("Where the time went")
-    page.text(f"Goodput: {found.share:.1%} of the time went into steps that count.")
+    page.text(f"Goodput: {found.share:.1%} of the time was spent on productive steps.")
     parts = {goodput.CAUSES[cause]: spent for cause, spent in found.seconds.items() if spent > 0}
     page.figure(stacked_bar(parts), "Shares of the time since the first start")
     page.table(*goodput.table(found))
 
 
 def _add_sources(page: Page, record: Mapping[str, float], name: str) -> None:
-    """Accuracy of a pair objective for each source apart, if the record has it."""
+    """Adds the accuracy of a pair objective per source, if the record has it."""
     first, last = f"{name}/", "/baseline_accuracy"
     sources = sorted(
         key.removeprefix(first).removesuffix(last)
@@ -87,7 +91,7 @@ def _add_sources(page: Page, record: Mapping[str, float], name: str) -> None:
     )
     if sources:
         page.table(
-            ("source", f"{name.upper()} accuracy", "more frequent label"),
+            ("source", f"{name.upper()} accuracy", "majority label"),
             [
                 (s, *(f"{record[f'{name}/{s}{key}']:.1%}" for key in ("/accuracy", last)))
                 for s in sources
@@ -95,7 +99,7 @@ def _add_sources(page: Page, record: Mapping[str, float], name: str) -> None:
         )
 
 
-def _pair(record: Mapping[str, float], name: str) -> tuple[float | str, ...]:
+def _loss_and_accuracy(record: Mapping[str, float], name: str) -> tuple[float | str, ...]:
     loss, accuracy = (
         (record[f"{name}/{key}"], record[f"{name}/baseline_{key}"]) for key in ("loss", "accuracy")
     )
@@ -103,6 +107,6 @@ def _pair(record: Mapping[str, float], name: str) -> tuple[float | str, ...]:
 
 
 def _line(records: Sequence[Mapping[str, float]], key: str) -> tuple[list[float], list[float]]:
-    """Steps and values of the records that have it: a loss that is not finite is left out."""
-    there = [r for r in records if key in r]
-    return [r["step"] for r in there], [r[key] for r in there]
+    """Steps and values of the records that have the key; a non-finite loss is missing."""
+    logged = [r for r in records if key in r]
+    return [r["step"] for r in logged], [r[key] for r in logged]

@@ -1,4 +1,4 @@
-"""Where a run stands, from its folder alone: `bert-jax status`. Loads neither JAX nor Orbax."""
+"""`bert-jax status`: the state of a run, from its folder alone. Imports neither JAX nor Orbax."""
 
 import dataclasses
 import json
@@ -23,7 +23,7 @@ from bert_jax.metrics.time_left import seconds_left
 from bert_jax.workdir import description as workdir
 from bert_jax.workdir import identity, lock
 
-_AT_LEAST = 60.0  # seconds without a record before a run is taken to be at rest
+_MIN_QUIET_SECONDS = 60.0  # seconds without a record before a run counts as not running
 
 Record = dict[str, Any]
 
@@ -31,36 +31,36 @@ Record = dict[str, Any]
 @dataclasses.dataclass(frozen=True)
 class CheckpointStatus:
     step: int
-    loss: float | None  # held-out, if it was evaluated when it was saved
-    kept: list[str]  # why; without a reason it goes at the next save
+    loss: float | None  # held-out loss, if evaluated when it was saved
+    kept: list[str]  # why it is retained; if empty, the next save removes it
     bytes: int
-    problem: str  # why a restart would not use it; empty: nothing wrong can be seen
+    problem: str  # why a restart would not use it; empty: none found
 
 
 @dataclasses.dataclass(frozen=True)
 class AttemptStatus:
     """One start of the run."""
 
-    first: int  # the step it went on from
-    last: int  # steps done when it ended, as far as is recorded
+    first: int  # the step it resumed from
+    last: int  # steps done when it ended, as far as recorded
     processes: int | None  # None in runs of earlier versions
     began: float  # seconds since the epoch
     seconds: float  # until its last record
-    ended: str  # why; "at work" while it goes on
+    ended: str  # why; "running" while it is running
 
 
 @dataclasses.dataclass(frozen=True)
 class HostStatus:
-    """Mean seconds of a step, over the stretch before the last "train" record."""
+    """Mean seconds per step, over the logging interval of the last "train" record."""
 
     host: str
-    own: float  # not waiting for its devices
+    own: float  # host time: not waiting for its devices
     data_wait: float
 
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-    """A run by its last record. Times are in seconds, ages at the moment of asking."""
+    """State of a run at its last record. Times are in seconds; ages are at the time of the call."""
 
     workdir: str
     step: int
@@ -71,51 +71,51 @@ class Status:
     phase_steps: int
     epochs: list[float]  # of each phase, so far
     finished: bool
-    working: bool  # a process seems to be at it
-    late: bool  # at work, but its last record is older than it should be
+    working: bool  # a process seems to be running
+    late: bool  # running, but its last record is older than expected
     age: float | None  # of the last record
     seconds_left: float | None
     train: Record | None  # the last record of its kind
     eval: Record | None
     goodput: Goodput
     attempts: list[AttemptStatus]
-    skipped: list[int]  # steps from 0 whose updates were left out, by number
+    skipped: list[int]  # steps whose updates were skipped, from 0, ascending
     save_failed: Record | None  # the last of its kind, if nothing was saved since
     hosts: list[HostStatus]
-    stragglers: list[str]  # a line for each
+    stragglers: list[str]  # one line for each
     checkpoints: list[CheckpointStatus]
     quarantined: list[Quarantined]
-    restart_from: int | None  # the step that the next start goes on from; None: from the beginning
-    bytes: int  # of the whole folder
+    restart_from: int | None  # the step that the next start resumes from; None: the beginning
+    bytes: int  # of the entire folder
 
 
 def read(folder: epath.PathLike) -> Status:
-    """The status of the run in a folder.
+    """Returns the status of the run in a folder.
 
     Raises:
-        UserError: there is no run in the folder, or what says so is damaged.
+        UserError: the folder holds no run, or its config.json is damaged.
     """
     path = epath.Path(folder)
     description = workdir.read(path)
     config = from_dict(description["config"], Config)
     found = health(path, lambda meta: identity.foreign(meta, description))
     records = [r for r in metrics.records(path / metrics.LOG) if is_finite(r.get("time"))]
-    tries = attempts.split(records)
-    # The latest written: a stretch that is being repeated after a crash may lie behind others.
+    history = attempts.split(records)
+    # The latest written: steps repeated after a crash have records of lower steps after higher.
     latest = {record["kind"]: record for record in records}
     train = latest.get("train")
     speed = train.get("step_seconds") if train else None
     speed = speed if is_finite(speed) else None
 
     good = [step for step, problem in found.items() if not problem]
-    step = max([*good, tries[-1].last if tries else 0], default=0)
+    step = max([*good, history[-1].last if history else 0], default=0)
     step = min(step, config.total_steps)
     phase, local = config.phase_at(max(step - 1, 0))
     finished = any(one >= config.total_steps for one in good)
     age = time.time() - max(r["time"] for r in records) if records else None
-    due = max(_AT_LEAST, 3 * config.log_every_steps * (speed or 0.0))
-    recent = age is not None and age < due
-    working = not finished and _at_work(path, tries, recent)
+    quiet_limit = max(_MIN_QUIET_SECONDS, 3 * config.log_every_steps * (speed or 0.0))
+    recent = age is not None and age < quiet_limit
+    working = not finished and _is_running(path, history, recent)
     operations = [] if speed is None else _step_flops(description, config)
     left = None if speed is None else seconds_left(config, step, speed, operations)
     return Status(
@@ -136,14 +136,14 @@ def read(folder: epath.PathLike) -> Status:
         eval=latest.get("eval"),
         goodput=goodput.account(records),
         attempts=[
-            _attempt(one, "at work" if working else "finished" if finished else "killed")
-            if one is tries[-1]
+            _attempt(one, "running" if working else "finished" if finished else "killed")
+            if one is history[-1]
             else _attempt(one, "killed")
-            for one in tries
+            for one in history
         ],
         skipped=sorted({r["step"] for r in records if r["kind"] == "skipped"}),
-        save_failed=_unsaved(latest.get("save_failed"), good),
-        hosts=_hosts(tries, train),
+        save_failed=_unresolved_failure(latest.get("save_failed"), good),
+        hosts=_hosts(history, train),
         stragglers=_texts(train, "hosts/stragglers"),
         checkpoints=_checkpoints(path, config, found),
         quarantined=_quarantined(path, records),
@@ -162,20 +162,20 @@ def _step_flops(description: Record, config: Config) -> list[float]:
 
 
 def as_json(status: Status) -> str:
-    """Every field; a number that is not finite is null."""
+    """All fields as JSON; non-finite numbers become null."""
     fields = dataclasses.asdict(status)
     fields["goodput"] |= {"wall": status.goodput.wall, "share": status.goodput.share}
     return json.dumps(metrics.strict(fields), indent=2, allow_nan=False)
 
 
 def write_page(folder: epath.PathLike, path: epath.PathLike) -> None:
-    """The run's curves beside what trivial predictions give, and where its time went, as HTML.
+    """Writes an HTML page with the run's curves, their trivial baselines and its goodput.
 
-    The left-neighbour model is counted from the run's token store, and left out where the store
-    cannot be read any more.
+    The bigram baseline is counted from the run's token store, and omitted if the store can no
+    longer be read.
 
     Raises:
-        UserError: there is no run in the folder.
+        UserError: the folder holds no run.
         StorageError: the file cannot be written.
     """
     from bert_jax.reporting import html, run_page
@@ -198,17 +198,17 @@ def _bigram(store: str) -> dict[str, float]:
         return {}
 
 
-def _at_work(path: epath.Path, tries: Sequence[Attempt], recent: bool) -> bool:
-    """By the lock that a trainer holds, where there is one; else by the last record."""
+def _is_running(path: epath.Path, history: Sequence[Attempt], recent: bool) -> bool:
+    """Whether a trainer holds the lock; without a lock file, whether its last record is recent."""
     if "://" not in str(path) and (path / ".lock").exists():
         held = lock.is_locked(path)
         if held is not None:
             return held
-    return recent and bool(tries) and tries[-1].closing is None
+    return recent and bool(history) and history[-1].closing is None
 
 
 def _attempt(attempt: Attempt, otherwise: str) -> AttemptStatus:
-    """otherwise: why it ended if it has not said so."""
+    """otherwise: why it ended, if no record of its end exists."""
     closing, head = attempt.closing, attempt.records[0]
     ended = otherwise
     if closing is not None:
@@ -234,51 +234,53 @@ def _epochs(path: epath.Path, description: Record, config: Config, step: int) ->
         ]
     except (KeyError, TypeError, ValueError, ZeroDivisionError):
         raise UserError(
-            f"{path / 'config.json'}: damaged, it does not say how many rows an epoch has; "
-            "`bert-jax pretrain` with the run's own flags writes it anew"
+            f"{path / 'config.json'}: damaged, the number of rows per epoch is missing; "
+            "`bert-jax pretrain` with the run's own flags rewrites it"
         ) from None
 
 
 def _checkpoints(
     path: epath.Path, config: Config, found: Mapping[int, str]
 ) -> list[CheckpointStatus]:
-    """found: step -> what is wrong with it."""
-    there = {one.step: one for one in list_checkpoints(path) if not found.get(one.step)}
-    why = catalog.reasons(list(there.values()), config.checkpoint, config.phase_ends)
+    """found: step -> its problem, empty if none."""
+    usable = {one.step: one for one in list_checkpoints(path) if not found.get(one.step)}
+    reasons = catalog.reasons(list(usable.values()), config.checkpoint, config.phase_ends)
     return [
         CheckpointStatus(
             step=step,
-            loss=there[step].loss if step in there else None,
-            kept=why.get(step, []),
+            loss=usable[step].loss if step in usable else None,
+            kept=reasons.get(step, []),
             bytes=_size(catalog.folder_of(path) / str(step)),
             problem=problem,
         )
         for step, problem in found.items()
-        if problem or step in there  # one of them may have been removed a moment ago
+        if problem or step in usable  # a checkpoint may have been removed in the meantime
     ]
 
 
 def _quarantined(path: epath.Path, records: Sequence[Record]) -> list[Quarantined]:
-    """What lies there, with the reason recorded when it was put there if it has none with it."""
-    said = {
+    """The checkpoints in quarantine; a missing reason is taken from the records."""
+    recorded = {
         str(record["step"]): record["reason"]
         for record in records
         if record["kind"] == "quarantined" and isinstance(record.get("reason"), str)
     }
     return [
-        dataclasses.replace(one, reason=one.reason or said.get(one.folder.partition("-")[0], ""))
+        dataclasses.replace(
+            one, reason=one.reason or recorded.get(one.folder.partition("-")[0], "")
+        )
         for one in list_quarantined(path)
     ]
 
 
-def _unsaved(failed: Record | None, good: Sequence[int]) -> Record | None:
+def _unresolved_failure(failed: Record | None, good: Sequence[int]) -> Record | None:
     return failed if failed and not any(step >= failed["step"] for step in good) else None
 
 
-def _hosts(tries: Sequence[Attempt], train: Record | None) -> list[HostStatus]:
-    if not tries or not train:
+def _hosts(history: Sequence[Attempt], train: Record | None) -> list[HostStatus]:
+    if not history or not train:
         return []
-    names = _texts(tries[-1].records[0], "hosts")
+    names = _texts(history[-1].records[0], "hosts")
     columns = [train.get(f"hosts/{name}") for name in ("own", "data_wait")]
     own, wait = ([s for s in c if is_finite(s)] if isinstance(c, list) else [] for c in columns)
     if not len(names) == len(own) == len(wait):
@@ -292,7 +294,7 @@ def _texts(record: Record | None, name: str) -> list[str]:
 
 
 def _size(path: epath.Path) -> int:
-    """Bytes of all files below a folder; what goes away meanwhile does not count."""
+    """Bytes of all files below a folder; files removed in the meantime do not count."""
     try:
         if path.is_dir():
             return sum(_size(below) for below in path.iterdir())

@@ -1,4 +1,4 @@
-"""The status of a run as a person reads it."""
+"""The status of a run as text."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -9,11 +9,11 @@ from bert_jax.reporting.status import Record, Status
 from bert_jax.runtime import console
 from bert_jax.training import progress
 
-_MOST = 5  # attempts and skipped steps that are listed
+_MAX_LISTED = 5  # attempts and skipped steps that are listed
 
 
 def render(status: Status) -> str:
-    """What `bert-jax status` prints."""
+    """Returns the text that `bert-jax status` prints."""
     share = status.step / status.total_steps
     lines = [f"{status.workdir}: step {status.step:,} of {status.total_steps:,} ({share:.1%})"]
     epochs = status.epochs[status.phase]
@@ -21,69 +21,70 @@ def render(status: Status) -> str:
     if status.phases > 1:
         in_phase = (
             f"phase {status.phase + 1} of {status.phases}: step {status.phase_step:,} of "
-            f"{status.phase_steps:,}, {in_phase} in it"
+            f"{status.phase_steps:,}, {in_phase}"
         )
-    lines += [in_phase, _at_work(status)]
-    lines += [*_figures(status), *_troubles(status), *_hosts(status), *_time(status)]
+    lines += [in_phase, _state(status)]
+    lines += [*_metrics(status), *_problems(status), *_hosts(status), *_timing(status)]
     lines += _checkpoints(status)
     return "\n".join(lines)
 
 
-def _at_work(status: Status) -> str:
+def _state(status: Status) -> str:
     if status.finished:
         return "finished"
     if status.age is None:
         if status.working:
-            return "at work: nothing recorded yet"
-        return "nothing recorded yet: it has just been started, or was stopped before its first log"
+            return "running: nothing recorded yet"
+        return "nothing recorded yet: it has just started, or was stopped before its first record"
     left = "" if status.seconds_left is None else f"about {console.clock(status.seconds_left)} left"
     last = f"last record {_ago(status.age)}"
     if status.late:
-        return f"at work, but {last}: it compiles or evaluates for long, or it hangs"
+        return f"running, but {last}: a long compilation or evaluation, or it hangs"
     if status.working:
-        return ", ".join(filter(None, (f"at work: {last}", left)))
-    words = f"at rest: {last}, so no process seems to be at work"
+        return ", ".join(filter(None, (f"running: {last}", left)))
+    words = f"not running: {last}"
     if left:
-        words += f"; {left} once the same `bert-jax pretrain` command is given again"
+        words += f", {left}; run the same `bert-jax pretrain` command again to resume"
     return words
 
 
-def _figures(status: Status) -> Iterator[str]:
+def _metrics(status: Status) -> Iterator[str]:
     now = time.time()
     if status.train:
-        yield _or_damaged("training", status.train, now, _training)
+        yield _metrics_line("training", status.train, now, _training)
     if status.eval:
-        yield _or_damaged("held-out", status.eval, now, progress.held_out)
+        yield _metrics_line("held-out", status.eval, now, progress.held_out)
 
 
-def _or_damaged(what: str, record: Record, now: float, figures: Callable[[Record], str]) -> str:
+def _metrics_line(
+    what: str, record: Record, now: float, format_metrics: Callable[[Record], str]
+) -> str:
     try:
-        said = figures(record)
+        text = format_metrics(record)
     except (KeyError, TypeError, ValueError):
-        said = "its record in metrics.jsonl is damaged"
-    return f"{what} at step {record['step']:,} ({_ago(now - record['time'])}): {said}"
+        text = "its record in metrics.jsonl is damaged"
+    return f"{what} at step {record['step']:,} ({_ago(now - record['time'])}): {text}"
 
 
 def _training(record: Record) -> str:
     losses = ", ".join(f"{name.upper()} {record[f'{name}/loss']:.3f}" for name in measured(record))
     loss = f"loss {record['loss']:.3f} ({losses})" if losses else "no finite loss"
     return (
-        f"{loss}, {record['tokens_per_second']:,.0f} tokens/s, "
-        f"{record['step_seconds']:.3g} s a step"
+        f"{loss}, {record['tokens_per_second']:,.0f} tokens/s, {record['step_seconds']:.3g} s/step"
     )
 
 
-def _troubles(status: Status) -> Iterator[str]:
+def _problems(status: Status) -> Iterator[str]:
     if status.skipped:
-        shown = ", ".join(map(str, status.skipped[-_MOST:]))
-        more = "…, " if len(status.skipped) > _MOST else ""
+        shown = ", ".join(map(str, status.skipped[-_MAX_LISTED:]))
+        more = "…, " if len(status.skipped) > _MAX_LISTED else ""
         yield (
-            f"{_count(len(status.skipped), 'step')} left out because loss or gradient was not "
-            f"finite: {more}{shown} (`bert-jax data batch --step` shows what it saw)"
+            f"{_count(len(status.skipped), 'step')} skipped, loss or gradient not finite: "
+            f"{more}{shown} (`bert-jax data batch --step` shows the batch)"
         )
     if status.save_failed:
         reason = status.save_failed.get("reason")
-        yield f"saving failed at step {status.save_failed['step']:,}" + (
+        yield f"checkpoint save failed at step {status.save_failed['step']:,}" + (
             f": {reason}" if isinstance(reason, str) else ""
         )
     yield from status.stragglers
@@ -91,18 +92,18 @@ def _troubles(status: Status) -> Iterator[str]:
 
 def _hosts(status: Status) -> Iterator[str]:
     if len(status.hosts) > 1:
-        yield "seconds of a step:"
+        yield "seconds per step:"
         rows = [(f"{h.data_wait:.3g}", f"{h.own:.3g}", h.host) for h in status.hosts]
         yield console.table(("waiting for data", "not waiting for devices", "host"), rows)
 
 
-def _time(status: Status) -> Iterator[str]:
+def _timing(status: Status) -> Iterator[str]:
     if status.goodput.wall:
         yield goodput.render(status.goodput)
     if status.attempts:
-        left_out = len(status.attempts) - _MOST
+        hidden = len(status.attempts) - _MAX_LISTED
         yield f"{_count(len(status.attempts), 'attempt')}" + (
-            f", the last {_MOST}:" if left_out > 0 else ":"
+            f", the last {_MAX_LISTED}:" if hidden > 0 else ":"
         )
         rows = [
             (
@@ -112,9 +113,9 @@ def _time(status: Status) -> Iterator[str]:
                 f"{one.first:,} to {one.last:,}",
                 one.ended,
             )
-            for one in status.attempts[-_MOST:]
+            for one in status.attempts[-_MAX_LISTED:]
         ]
-        yield console.table(("began", "for", "processes", "steps", "ended"), rows)
+        yield console.table(("started", "duration", "processes", "steps", "end"), rows)
 
 
 def _checkpoints(status: Status) -> Iterator[str]:
@@ -125,13 +126,13 @@ def _checkpoints(status: Status) -> Iterator[str]:
             "-" if one.loss is None else f"{one.loss:.4f}",
             _mb(one.bytes),
             "not usable" if one.problem else "good",
-            one.problem or ", ".join(one.kept) or "goes at the next save",
+            one.problem or ", ".join(one.kept) or "removed at the next save",
         )
         for one in status.checkpoints
     ]
     if rows:
         yield console.table(
-            ("step", "held-out loss", "size", "health", "kept as, or what is wrong"), rows
+            ("step", "held-out loss", "size", "health", "retained as, or problem"), rows
         )
     else:
         yield "none yet"
@@ -139,7 +140,7 @@ def _checkpoints(status: Status) -> Iterator[str]:
         yield f"in quarantine: {aside.folder}" + (f" ({aside.reason})" if aside.reason else "")
     if not status.finished and not status.working:
         at = "the beginning" if status.restart_from is None else f"step {status.restart_from:,}"
-        yield f"a restart goes on from {at}"
+        yield f"a restart resumes from {at}"
 
 
 def _count(number: int, what: str) -> str:
