@@ -159,7 +159,7 @@ def test_training_a_tokenizer_shows_how_far_it_is(say, tmp_path):
 def test_a_path_without_its_kind(say, tmp_path):
     code, _, err = build(say, tmp_path, "text/books")
     assert code == errors.FAILED
-    assert "write KIND:PATH, such as books:text/books" in one_line(err)
+    assert "write KIND:PATH, for example books:text/books" in one_line(err)
 
 
 def test_a_run_is_not_an_export(say, tmp_path):
