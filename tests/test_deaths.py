@@ -179,7 +179,7 @@ def hang(config: Config, workdir: Path, tmp_path: Path, *fault: object) -> Job:
 
 def assert_it_says_where(job: Job, hit: int, activity: str) -> None:
     mine, other = said_by(job, hit), said_by(job, 1 - hit)
-    assert f"host-{hit}: where every thread is:" in mine
+    assert f"host-{hit}: stacks of all threads:" in mine
     assert "in sleeps_for_ever" in mine
     line = (
         rf"host-{hit} hangs: \d+ s at '{activity}' after step \d+ \(config.deadlines.{activity}\)"
@@ -218,7 +218,7 @@ def test_hanging_where_the_others_wait_at_the_same(place, number, disturbed, sta
     """They may come to the deadline first: so all show their stacks."""
     job = hang(saving(disturbed, **{place: 8.0}), started, tmp_path, "host-0", place, number)
     for process in (0, 1):
-        assert f"host-{process}: where every thread is:" in said_by(job, process)
+        assert f"host-{process}: stacks of all threads:" in said_by(job, process)
         line = rf"error: .*host-\d hangs: \d+ s at '{place}' after step \d \(config.deadlines."
         assert re.search(line, said_by(job, process))
     assert "in sleeps_for_ever" in said_by(job, 0)
@@ -286,7 +286,7 @@ def test_a_workdir_of_another_configuration(config, undisturbed, started, tmp_pa
     with Job(other, started, tmp_path, processes=2) as job:
         assert job.codes() == [FAILED, FAILED]
     for process in (0, 1):
-        assert said_by(job, process).count("cannot go on with another config.seed") == 1
+        assert said_by(job, process).count("cannot resume with another config.seed") == 1
     assert "Traceback" not in job.said()
 
 
@@ -318,7 +318,7 @@ def test_a_second_trainer_does_the_first_no_harm(config, undisturbed, started, t
         first.send(signal.SIGCONT, 1)
         assert first.codes() == [DONE, DONE]
     for process in (0, 1):
-        assert "another trainer is at work there" in said_by(second, process)
+        assert "another trainer is running there" in said_by(second, process)
     assert "Traceback" not in second.said()
     assert_same_bits(undisturbed, started)
 

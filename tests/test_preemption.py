@@ -210,7 +210,7 @@ def test_a_signal_that_was_ignored_stays_ignored(ignored):
             until(lambda: handler.why, "request")
         assert all(signal.getsignal(number) == signal.SIG_IGN for number in ignored)
     names = ", ".join(number.name for number in ignored)
-    assert lines[0] == f"{names}: ignored since the start, and by this run"
+    assert lines[0] == f"{names}: already ignored at the start, stays ignored"
     assert handler.why.startswith("SIGTERM")
     assert len(lines) == 2
 

@@ -366,8 +366,8 @@ def test_a_bucket_that_takes_nothing_ends_a_run_in_one_line(server, no_pauses, s
 @pytest.mark.parametrize(
     ("where", "says"),
     [
-        ("gs://nowhere/run", "cannot be the folder of a run (no such bucket or object)"),
-        ("gs://secret/run", "cannot be the folder of a run (no permission); give this machine's"),
+        ("gs://nowhere/run", "cannot be used as a workdir (no such bucket or object)"),
+        ("gs://secret/run", "cannot be used as a workdir (no permission); give this machine's"),
     ],
 )
 def test_a_workdir_that_cannot_be_is_one_line(where, says, server):

@@ -255,7 +255,7 @@ def test_one_that_cannot_save_in_time(told, disturbed, undisturbed, start, tmp_p
     for process in job.processes:
         assert "not saved within 4 s (config.deadlines.grace)" in process.said()
         assert f"SIGTERM to host-{told}" in process.said()
-    assert "where every thread is:" in job.said()
+    assert "stacks of all threads:" in job.said()
     assert complete_steps(tmp_path / "run")[-1] == 4
     assert_goes_on(disturbed, undisturbed, tmp_path)
 

@@ -109,7 +109,7 @@ with clock.activity({activity!r}):
 """
     code, _, err = program(deadlines, body, **{activity: 0.5})
     assert code == LOST
-    assert "host-7: where every thread is:" in err
+    assert "host-7: stacks of all threads:" in err
     assert "in reads_for_ever" in err
     assert "in sleeps_elsewhere" in err
     assert re.search(
