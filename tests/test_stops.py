@@ -239,7 +239,7 @@ def test_ctrl_c_twice(told, disturbed, undisturbed, start, tmp_path):
     job.send(signal.SIGINT, told)
     assert job.codes() == [130, 130]
     for process in job.processes:
-        assert "interrupted at once" in process.said()
+        assert "interrupted without saving" in process.said()
         assert "Traceback" not in process.said()
     assert complete_steps(tmp_path / "run")[-1] == 4
     assert_goes_on(disturbed, undisturbed, tmp_path)

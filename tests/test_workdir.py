@@ -135,7 +135,7 @@ def test_what_may_change_is_said(key: str, run, old) -> None:
     before, after = (flatten(d)[f"config.{key}"] for d in (old, new))
     bits = BITS if key.startswith(("mesh.", "compute.")) else ""
     assert claim.claim(run, new, resuming_at=8) == [
-        f"goes on with config.{key}={after} (was {before}){bits}"
+        f"resumes with config.{key}={after} (was {before}){bits}"
     ]
     assert json.loads((run / "config.json").read_text()) == new
     assert claim.claim(run, new, resuming_at=8) == []
@@ -153,7 +153,7 @@ def test_a_phase_may_change_until_it_begins_and_not_after_it_ends(name: str, run
     else:
         assert f"another config.phases[1].{name} after 7" in refused(run, later, 7)[0]
         (said,) = claim.claim(run, later, resuming_at=6)
-    assert said.startswith(f"goes on with config.phases[1].{name}={value} (was ")
+    assert said.startswith(f"resumes with config.phases[1].{name}={value} (was ")
     assert said.endswith(BITS) == (name == "micro_batches")
 
 
@@ -162,13 +162,13 @@ def test_phases_come_and_go_only_after_the_present(run, old) -> None:
     del fewer["config"]["phases"][1], fewer["data"]["rows_per_epoch"][1]
     assert "another config.phases[1] after 7 steps" in refused(run, fewer, 7)[0]
     assert refused(run, fewer, 7)[1:] == ["- config.phases[1]: 6 steps"]
-    assert claim.claim(run, fewer, resuming_at=6) == ["goes on without config.phases[1]"]
-    assert claim.claim(run, old, resuming_at=6) == ["goes on with a new config.phases[1]"]
+    assert claim.claim(run, fewer, resuming_at=6) == ["resumes without config.phases[1]"]
+    assert claim.claim(run, old, resuming_at=6) == ["resumes with a new config.phases[1]"]
 
 
 def test_fewer_steps_than_are_done_are_refused(run, old) -> None:
     first, *diff = refused(run, changed(old, "config.phases[1].steps", 2), 9)
-    assert "config.phases[1].steps=2 is less than the 3 steps of it that are done" in first
+    assert "config.phases[1].steps=2 is less than the 3 steps already done" in first
     assert diff == ["- config.phases[1].steps: 6", "+ config.phases[1].steps: 2"]
 
 
@@ -176,7 +176,7 @@ def test_fewer_steps_than_are_done_are_refused(run, old) -> None:
 def test_another_store_is_refused_and_both_are_named(key: str, run, old) -> None:
     new = changed(changed(old, f"data.{key}", "aaaa"), "config.data.store", "/elsewhere")
     first, *diff = refused(run, new, 1)
-    assert f"cannot go on with another data.{key}" in first
+    assert f"cannot resume with another data.{key}" in first
     assert {f"+ data.{key}: aaaa", "+ config.data.store: /elsewhere"} <= set(diff)
     assert f"- config.data.store: {old['config']['data']['store']}" in diff
 
@@ -184,7 +184,7 @@ def test_another_store_is_refused_and_both_are_named(key: str, run, old) -> None
 def test_another_tokenizer_is_refused_first(run, old) -> None:
     new = changed(changed(old, "data.tokenizer", "aaaa"), "config.seed", 9)
     first, *diff = refused(run, new, 1)
-    assert "was trained with another tokenizer than the store was made with" in first
+    assert "was trained with another tokenizer than the store was built with" in first
     assert "+ data.tokenizer: aaaa" in diff
 
 
@@ -195,10 +195,10 @@ def test_other_versions_and_devices_go_on_and_are_said(run, old) -> None:
     new = changed(changed(old, "versions.jax", "99.1"), "versions.python", "3.99.0")
     new = changed(new, "devices.mesh.data", 4)
     assert claim.claim(run, new, resuming_at=3) == [
-        f"goes on with jax 99.1 (was {versions()['jax']}){BITS}",
-        f"goes on with python 3.99.0 (was {versions()['python']}){BITS}",
-        "goes on with cpu devices of mesh slice=1 data=4 fsdp=1 tensor=1 "
-        f"(was cpu devices of mesh slice=1 data=8 fsdp=1 tensor=1){BITS}",
+        f"resumes with jax 99.1 (was {versions()['jax']}){BITS}",
+        f"resumes with python 3.99.0 (was {versions()['python']}){BITS}",
+        "resumes with cpu devices in mesh slice=1 data=4 fsdp=1 tensor=1 "
+        f"(was cpu devices in mesh slice=1 data=8 fsdp=1 tensor=1){BITS}",
     ]
     assert claim.claim(run, new, resuming_at=3) == []
 
@@ -221,9 +221,9 @@ def test_a_run_that_lacks_newer_settings_takes_their_defaults(run, old) -> None:
     assert diff == ["- config.data.separators: documents", "+ config.data.separators: sentences"]
     new = changed(old, "config.optimizer.schedule", "fairseq")
     assert claim.claim(run, new, resuming_at=3) == [
-        "goes on with config.optimizer.schedule=fairseq (was bert)",
-        "takes config.data.separators=documents: a setting newer than the run",
-        "takes config.optimizer.weight_decay_on=weights: a setting newer than the run",
+        "resumes with config.optimizer.schedule=fairseq (was bert)",
+        "uses config.data.separators=documents: a setting newer than the run",
+        "uses config.optimizer.weight_decay_on=weights: a setting newer than the run",
     ]
 
 
@@ -288,7 +288,7 @@ def everything(folder: Path) -> dict[str, bytes | None]:
 @pytest.mark.parametrize(
     ("fill", "said"),
     [
-        (other_trainer, "holds checkpoints, and no config.json of a pretraining run"),
+        (other_trainer, "holds checkpoints, but no config.json of a pretraining run"),
         (holding("photo.jpg", "x"), "holds photo.jpg, and no config.json"),
         (holding("metrics.jsonl", "x"), "holds metrics.jsonl, and no config.json"),
         (holding("config.json", '{"model_type": "bert"}'), "its config.json is not of a pretrain"),
@@ -334,14 +334,14 @@ def test_a_workdir_whose_name_is_no_text_is_refused_at_once(tmp_path, capsys):
     assert cli.main(["pretrain", *words]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
-        f"error: --workdir={tmp_path}/run\\udcff: not a name in UTF-8; give the folder another name"
+        f"error: --workdir={tmp_path}/run\\udcff: not valid UTF-8; give the folder another name"
     )
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_pipe_in_place_of_config_json_keeps_nobody_waiting(tmp_path):
     os.mkfifo(tmp_path / "config.json")
-    with pytest.raises(UserError, match=r"config\.json is not of a pretraining run"):
+    with pytest.raises(UserError, match=r"config\.json is not from a pretraining run"):
         claim.check_free(tmp_path)
 
 
