@@ -157,7 +157,7 @@ def test_without_an_evaluation_there_is_no_best(tmp_path):
     save(tmp_path, keeping(9), [1], description={"config": {"phases": [{"steps": 3}]}})
     with pytest.raises(UserError, match="no checkpoint was evaluated"):
         find_step(tmp_path, "best")
-    with pytest.raises(UserError, match="no checkpoints there"):
+    with pytest.raises(UserError, match="no checkpoints found"):
         find_step(tmp_path / "elsewhere")
 
 
@@ -238,6 +238,6 @@ def test_damaged_parameters_are_not_exported(tmp_path, capsys):
     assert cli.main(["convert", "export", *words]) == 45
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: {tmp_path / 'run'}/checkpoints/3: damaged: ")
-    assert line.endswith("; there is no other")
+    assert line.endswith("; no other checkpoint exists")
     assert not (tmp_path / "out").exists()
     assert complete_steps(tmp_path / "run") == [3]

@@ -151,7 +151,7 @@ def test_a_full_disk_ends_the_run_and_loses_nothing(tmp_path):
     assert lines[2].startswith(f"warning: {where}: cannot be written (")
     assert lines[2].endswith("; attempt 1 of 2, the next in 1 s")
     assert lines[3].startswith(f"error: {where}: cannot be written after 2 attempts (")
-    assert "nothing is lost up to step 7; the same command goes on" in lines[3]
+    assert "the newest checkpoint is step 7; run the same command again to resume" in lines[3]
     assert len(lines) == 4
     assert "Traceback" not in err
     assert names(tmp_path) == ["3", "7"]
@@ -185,7 +185,7 @@ def test_a_file_in_place_of_the_folder(tmp_path, capsys, monkeypatch):
     assert (kind, step) == ("save_failed", 7)
     assert details["reason"]
     assert capsys.readouterr().out.count("warning: ") == 2
-    with pytest.raises(StorageError, match="a file where the folder of checkpoints should be"):
+    with pytest.raises(StorageError, match="a file, but should be the folder of checkpoints"):
         RunCheckpoints(tmp_path, keeping(9))
     (tmp_path / "checkpoints").unlink()
     (tmp_path / "away").rename(tmp_path / "checkpoints")

@@ -324,7 +324,7 @@ def test_damaged_ones_of_the_run_and_one_of_another_leave_nothing_to_begin_from(
     copy(tmp_path / "other", 8, run)
     (run / "checkpoints" / "4" / "commit_success.txt").unlink()
     for _ in range(2):
-        with pytest.raises(StorageError, match="no good checkpoint is left"):
+        with pytest.raises(StorageError, match="no valid checkpoint is left"):
             start(run)
     assert set(in_quarantine(run)) == {"4", "8"}
 

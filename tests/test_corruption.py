@@ -121,7 +121,10 @@ DAMAGES = {
         lambda step: rewritten(step / "meta/metadata", format_version=9),
         "it has format 9, this program reads format 3",
     ),
-    "phase": (lambda step: rewritten(step / "meta/metadata", phase=1), "is not what was written"),
+    "phase": (
+        lambda step: rewritten(step / "meta/metadata", phase=1),
+        "differs from what was written",
+    ),
     "a pipe": (lambda step: _pipe(step / "meta/metadata"), "meta/metadata in it is not a regular"),
     "a pipe of Orbax": (lambda step: _pipe(step / "params/_METADATA"), "is not a regular file"),
     "number": (lambda step: shutil.copytree(step, step.with_name("13")), "it is of step 12"),
@@ -158,16 +161,16 @@ def test_a_changed_value_is_found_where_the_files_are_sound(good, tmp_path):
     checkpoints.close()
     right = good / "checkpoints" / "12" / "meta" / "metadata"
     shutil.copy(right, tmp_path / "checkpoints" / "12" / "meta" / "metadata")
-    with pytest.raises(StorageError, match="no good checkpoint is left"):
+    with pytest.raises(StorageError, match="no valid checkpoint is left"):
         restored(tmp_path)
-    assert shown(tmp_path)["12"] == "1 of 8 arrays not bit for bit what was saved: opt/zeros"
+    assert shown(tmp_path)["12"] == "1 of 8 arrays differ from what was saved: opt/zeros"
 
 
 def test_a_run_never_begins_anew_where_there_was_a_checkpoint(workdir):
     for step in STEPS:
         (workdir / "checkpoints" / f"{step}" / "commit_success.txt").unlink()
     for _ in range(2):
-        with pytest.raises(StorageError, match=r"no good checkpoint is left.*remove that folder"):
+        with pytest.raises(StorageError, match=r"no valid checkpoint is left.*remove that folder"):
             restored(workdir)
     assert list(shown(workdir)) == ["12", "3", "7"]
     assert RunCheckpoints(workdir / "new", KEEP).restore_newest(ABSTRACT) is None
@@ -189,8 +192,8 @@ def test_another_model_is_no_damage(workdir):
     wider["params"]["head"] = jax.ShapeDtypeStruct((32,), like.dtype, sharding=like.sharding)
     fewer = {name: tree for name, tree in ABSTRACT.items() if name != "nonfinite"}
     for abstract, said in (
-        (wider, r"params/head is bfloat16\[16\], the configuration asks for bfloat16\[32\]"),
-        (fewer, r"nonfinite/in_row is int32\[\], the configuration asks for none"),
+        (wider, r"params/head is bfloat16\[16\], the configuration expects bfloat16\[32\]"),
+        (fewer, r"nonfinite/in_row is int32\[\], the configuration expects none"),
     ):
         with pytest.raises(UserError, match=said):
             RunCheckpoints(workdir, KEEP).restore_newest(abstract)

@@ -240,7 +240,9 @@ def test_a_process_that_was_stopped_while_others_left_ends_at_once(members, monk
     job.ends[1].close()
     clock[0] = 3600.0
     line = job.endings[0].line()
-    assert line.startswith("host-0 (process 0) was stopped for 3600 s, and host-1 (process 1) went")
+    assert line.startswith(
+        "host-0 (process 0) was stopped for 3600 s, and host-1 (process 1) continued"
+    )
 
 
 # --- told -----------------------------------------------------------------------------------------

@@ -190,7 +190,7 @@ def test_the_first_signal_interrupts_nothing(number, listening):
     timer.start()
     hashlib.pbkdf2_hmac("sha256", b"", b"", 1_000_000)  # half a second in which no handler runs
     timer.join()
-    until(lambda: listening._agreed is not None, "place to stop at")
+    until(lambda: listening._stop_at is not None, "step to stop at")
     assert listening.why.startswith(number.name)
     with pytest.raises(StopRequestedError):
         listening.check()
@@ -198,7 +198,7 @@ def test_the_first_signal_interrupts_nothing(number, listening):
 
 @pytest.mark.parametrize("ignored", [[signal.SIGHUP], [signal.SIGINT, signal.SIGHUP]])
 def test_a_signal_that_was_ignored_stays_ignored(ignored):
-    """nohup, a shell's background job: a line says so, and another signal handler the run."""
+    """nohup, a shell's background job: a line says so, and another signal stops the run."""
     handler, lines = PreemptionHandler(single_process_group(ActivityClock()), LIMIT), []
     handler.begin()
     with dispositions(lambda number: signal.SIG_IGN if number in ignored else _untouched):
@@ -230,14 +230,14 @@ def test_a_second_ctrl_c_interrupts(listening):
 def test_a_second_sigterm_does_not(listening):
     for _ in range(3):
         os.kill(os.getpid(), signal.SIGTERM)
-    until(lambda: listening._agreed is not None, "place to stop at")
+    until(lambda: listening._stop_at is not None, "step to stop at")
     assert pieces(listening) == 0
 
 
 def test_sigterm_and_one_ctrl_c_are_one_request(listening):
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
         os.kill(os.getpid(), number)
-    until(lambda: listening._agreed is not None, "place to stop at")
+    until(lambda: listening._stop_at is not None, "step to stop at")
     assert pieces(listening) == 0
 
 

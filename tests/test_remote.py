@@ -385,7 +385,7 @@ def test_a_bucket_of_others_is_refused_before_anything_in_it_changes(server):
     for name in ("5.removed/array", "7.unfinished", "3/array"):
         server.write("bucket", f"run/checkpoints/{name}", b"theirs")
     before = server.names("bucket")
-    with pytest.raises(UserError, match=r"run: holds checkpoints, and no config\.json of a"):
+    with pytest.raises(UserError, match=r"run: holds checkpoints, but no config\.json of a"):
         claim.check_free("gs://bucket/run")
     assert server.names("bucket") == before
     server.write("bucket", "empty/", b"")  # as the console makes a folder

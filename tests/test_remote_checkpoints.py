@@ -359,7 +359,7 @@ def test_storage_that_refuses_ends_all_processes_and_a_restart_has_the_same_bits
     assert "attempt 2 of 3, the next in 2 s" in first
     for said in (first, second):
         assert "cannot be written after 3 attempts" in said
-        assert "nothing is lost up to step " in said
+        assert "the newest checkpoint is step " in said
     server.faults.refuse_writes = 0
     there = complete_steps(RUN)
     assert there

@@ -268,7 +268,7 @@ def test_what_is_wrong_is_said_before_anything_is_read(store, tmp_path, monkeypa
 
 
 def other_trainer(folder: Path) -> None:
-    """What another program that saves with Orbax has there, one save not finished."""
+    """Files of another program that saves with Orbax, one save unfinished."""
     for name in ("3/params/d/array", "5.orbax-checkpoint-tmp-99/params/d/array", "7.removed/array"):
         (folder / "checkpoints" / name).parent.mkdir(parents=True)
         (folder / "checkpoints" / name).write_bytes(b"theirs")
@@ -289,9 +289,12 @@ def everything(folder: Path) -> dict[str, bytes | None]:
     ("fill", "said"),
     [
         (other_trainer, "holds checkpoints, but no config.json of a pretraining run"),
-        (holding("photo.jpg", "x"), "holds photo.jpg, and no config.json"),
-        (holding("metrics.jsonl", "x"), "holds metrics.jsonl, and no config.json"),
-        (holding("config.json", '{"model_type": "bert"}'), "its config.json is not of a pretrain"),
+        (holding("photo.jpg", "x"), "holds photo.jpg, but no config.json"),
+        (holding("metrics.jsonl", "x"), "holds metrics.jsonl, but no config.json"),
+        (
+            holding("config.json", '{"model_type": "bert"}'),
+            "its config.json is not from a pretrain",
+        ),
         (lambda folder: (folder / "quarantine" / "3").mkdir(parents=True), "holds quarantine"),
     ],
     ids=["another trainer", "a file", "a log", "an export", "quarantine alone"],
