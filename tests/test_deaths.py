@@ -229,7 +229,7 @@ def test_a_barrier_says_who_has_not_come(disturbed, started, tmp_path):
     job = hang(saving(disturbed, barrier=8.0), started, tmp_path, "host-1", "exchange", 4)
     line = (
         r"waited 8 s for all processes at '\w+' \(config.deadlines.barrier\); "
-        r"there: host-0 \(process 0\); missing: host-1 \(process 1\)"
+        r"arrived: host-0 \(process 0\); missing: host-1 \(process 1\)"
     )
     assert re.search(f"error: {line}", said_by(job, 0))
     assert re.search(rf"error: host-0 \(process 0\): {line}", said_by(job, 1))

@@ -117,7 +117,10 @@ def test_flags():
         (("h:1", None, None), "--coordinator without --num_processes and --process_id; give all"),
         ((None, 2, 1), "--num_processes and --process_id without --coordinator"),
         (("h", 2, 1), "coordinator 'h': give HOST:PORT"),
-        (("h:1", 2, 2), "--process_id=2 is none of --num_processes=2: give one from 0 to 1"),
+        (
+            ("h:1", 2, 2),
+            "--process_id=2 is out of range for --num_processes=2: give one from 0 to 1",
+        ),
         (("h:1", 2, -1), "--process_id=-1"),
     ],
 )
@@ -206,7 +209,7 @@ def test_what_a_cluster_lacks_is_one_line(environment, monkeypatch, values, with
     with pytest.raises(UserError, match=f"this looks like {line}|but {line}") as raised:
         find_topology()
     assert str(raised.value).endswith(
-        "give --coordinator, --num_processes and --process_id to go without"
+        "give --coordinator, --num_processes and --process_id instead"
     )
     assert "\n" not in str(raised.value)
 

@@ -345,7 +345,7 @@ def test_who_never_arrives_at_a_barrier_is_named(me, members):
         job.peers(me, barrier=0.3).all_gather_text("save")
     assert str(error.value) == (
         "waited 0 s for all processes at 'save' (config.deadlines.barrier); "
-        f"there: {there[me]}; missing: {missing[me]}"
+        f"arrived: {there[me]}; missing: {missing[me]}"
     )
 
 
