@@ -116,7 +116,7 @@ DAMAGES = {
     "no marker": (lambda step: (step / "commit_success.txt").unlink(), "no commit_success.txt"),
     "no meta": (lambda step: shutil.rmtree(step / "meta"), "no meta/metadata"),
     "not JSON": (lambda step: (step / "meta/metadata").write_text("{"), "is not JSON"),
-    "lacks all": (lambda step: (step / "meta/metadata").write_text("{}"), "say its format_version"),
+    "lacks all": (lambda step: (step / "meta/metadata").write_text("{}"), "has no format_version"),
     "format": (
         lambda step: rewritten(step / "meta/metadata", format_version=9),
         "it has format 9, this program reads format 3",

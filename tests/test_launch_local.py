@@ -238,7 +238,7 @@ while True:
     assert code == 42
     passed_on = {"SIGHUP": "SIGTERM"}.get(name, name)
     assert of("host-0", lines) == of("host-1", lines) == [f"saved on {passed_on}".encode()]
-    assert said(lines)[0] == f"{name}: passed on; what has not ended in 40 s is killed"
+    assert said(lines)[0] == f"{name}: forwarded; processes still running in 40 s are killed"
     assert said(lines)[1].endswith("ended with 42; not started again")
     assert len(job.starts("host-0")) == 1
 
@@ -283,8 +283,8 @@ while True:
     code, lines = job.wait()
     assert code == 42
     first, asked, *_ = said(lines)
-    assert first == "SIGINT, SIGHUP: ignored since the start, not passed on"
-    assert asked.startswith("SIGTERM: passed on")
+    assert first == "SIGINT, SIGHUP: already ignored at the start, not forwarded"
+    assert asked.startswith("SIGTERM: forwarded")
     assert of("host-0", lines) == of("host-1", lines) == [b"['SIGHUP', 'SIGINT']"]
 
 
@@ -308,7 +308,7 @@ sys.exit(43)
     job.process.send_signal(signal.SIGINT)
     code, lines = job.wait()
     assert code == 42
-    assert "host-1: not ended in time, killed" in said(lines)
+    assert "host-1: still running at the deadline, killed" in said(lines)
     assert said(lines)[-1].endswith("not started again")
 
 
@@ -344,7 +344,7 @@ while True:
     job.process.send_signal(signal.SIGTERM)
     code, lines = job.wait()
     assert code == 42  # one has saved: all that there is
-    assert "host-1: not ended in time, killed" in said(lines)
+    assert "host-1: still running at the deadline, killed" in said(lines)
     assert (
         said(lines)[-1] == "host-1 was killed by SIGKILL; host-0 ended with 42; not started again"
     )
@@ -380,8 +380,8 @@ while True:
     code, lines = job.wait()
     assert code == 0
     assert said(lines) == [
-        "host-1, host-2: still there after another ended, asked to end",
-        "host-2: not ended in time, killed",
+        "host-1, host-2: still running after another ended, sent SIGTERM",
+        "host-2: still running at the deadline, killed",
         "host-0 was killed by SIGKILL; starting again (2 of 3 failures left)",
     ]
     assert not any(map(is_there, job.pids()))
