@@ -178,7 +178,7 @@ def test_a_file_in_place_of_the_folder(tmp_path, capsys, monkeypatch):
     (tmp_path / "checkpoints").rename(tmp_path / "away")
     (tmp_path / "checkpoints").write_text("")
     save(checkpoints, 7)
-    with pytest.raises(StorageError, match=r"7: cannot be written after 3 .*up to step 3"):
+    with pytest.raises(StorageError, match=r"7: cannot be written after 3 .*checkpoint is step 3"):
         save(checkpoints, 12)
     checkpoints.close()  # it has been said once
     ((kind, step, details),) = told

@@ -235,7 +235,7 @@ def test_a_bucket_that_takes_nothing_ends_the_run_and_loses_nothing(status, serv
     checkpoints = RunCheckpoints(RUN, keeping(9, attempts=3))
     save(checkpoints, 3)
     server.faults.refuse_writes = status
-    with pytest.raises(StorageError, match=r"7: cannot be written after 3 .*up to step 3"):
+    with pytest.raises(StorageError, match=r"7: cannot be written after 3 .*checkpoint is step 3"):
         save(checkpoints, 7)
     assert capsys.readouterr().out.count("warning: ") == 2
     assert restored() == 3
