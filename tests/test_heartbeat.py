@@ -72,9 +72,9 @@ class Ending:
         self.showed: list[bool] = []
         self.ended = threading.Event()
 
-    def end(self, code: int, line: str, *, stacks: bool = False, tell: bool = True) -> None:
+    def end(self, code: int, line: str, *, stacks: bool = False, notify: bool = True) -> None:
         self.showed.append(stacks)
-        self.ends.append((code, line, tell))
+        self.ends.append((code, line, notify))
         self.ended.set()
         threading.Event().wait()  # for ever
 

@@ -63,7 +63,7 @@ class _Exit:
     def __init__(self) -> None:
         self.ends: list[tuple[int, str]] = []
 
-    def end(self, code: int, line: str, *, stacks: bool = False, tell: bool = True) -> None:
+    def end(self, code: int, line: str, *, stacks: bool = False, notify: bool = True) -> None:
         self.ends.append((code, line))
         if threading.current_thread().name == "grace":
             return

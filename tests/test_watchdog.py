@@ -156,7 +156,7 @@ time.sleep(60)
 def test_what_was_told_by_another_is_not_told_again(deadlines):
     body = """
 process_exit.before.append(lambda code, line: print("told"))
-process_exit.end(44, "host-1 (process 1): no numbers", tell=False)
+process_exit.end(44, "host-1 (process 1): no numbers", notify=False)
 """
     code, out, err = program(deadlines, body)
     assert (code, out, err) == (44, "", "error: host-1 (process 1): no numbers\n")

@@ -20,8 +20,8 @@ from bert_jax.errors import LOST
 from bert_jax.runtime.activity import ActivityClock
 
 _INTERVAL = 1.0  # seconds between heartbeats
-_NEWS = 30.0  # seconds to detect that another process is gone; usually far less
-_PARTING = 2.5  # seconds for a process that closed its connection to report why
+_DETECTION = 30.0  # seconds to detect that another process is gone; usually far less
+_CLOSING = 2.5  # seconds for a process that closed its connection to report why
 _RESUME = "run the same command again to resume from the newest checkpoint"
 
 
@@ -70,7 +70,7 @@ class Heartbeat:
     def wait_for_news(self) -> None:
         """Waits after a failed collective or store call; if another process is gone, this one
         exits in this call and reports it."""
-        self._over.wait(_NEWS)
+        self._over.wait(_DETECTION)
         if any(state.closed for state in self._states):
             self._over.wait()
 
@@ -152,7 +152,7 @@ class Heartbeat:
                     state.changed += now - before
                 continue
             for process, state in enumerate(self._states):
-                if state.closed and now - state.closed > _PARTING:
+                if state.closed and now - state.closed > _CLOSING:
                     self._lost(process, "its connection closed")
             silent = now - self._answered
             if not self._peers.is_first and silent > limit:
@@ -193,7 +193,7 @@ class Heartbeat:
         self._process_exit.end(
             LOST,
             f"{self._peers.name(process)} is lost: {how}{last}; {_RESUME}",
-            tell=process != 0,  # without process 0 there is no store to notify the others through
+            notify=process != 0,  # process 0 serves the store that notifies the others
         )
 
     def _follow(self, verdict: str) -> None:
@@ -202,7 +202,7 @@ class Heartbeat:
             with contextlib.suppress(Exception):  # process 0 may be gone itself
                 self._peers.put(f"gone/{self._peers.process_id}", "")
             line = f"{self._peers.name(process)}: {line}"
-            self._process_exit.end(code, line, stacks=stacks, tell=False)
+            self._process_exit.end(code, line, stacks=stacks, notify=False)
 
     def _notify(self, code: int, line: str) -> None:
         """Notifies the others that this process ends; process 0 waits until they know."""

@@ -48,7 +48,7 @@ def in_process_job(config: Config) -> Iterator[Job]:
 
 @contextlib.contextmanager
 def distributed_job(
-    config: Config, place: ProcessTopology, about: Mapping[str, str]
+    config: Config, topology: ProcessTopology, about: Mapping[str, str]
 ) -> Iterator[Job]:
     """A job with its own processes: starts JAX, enforces deadlines, ends with the other processes.
 
@@ -67,7 +67,7 @@ def distributed_job(
         stack.enter_context(preemption.listening(console.console.print))
         with clock.activity("start"):
             peers = distributed.connect(
-                place,
+                topology,
                 about,
                 clock,
                 timeout=config.deadlines.start,

@@ -33,16 +33,16 @@ class ProcessGroup:
 
     def __init__(
         self,
-        place: ProcessTopology,
-        met: Roster,
+        topology: ProcessTopology,
+        roster: Roster,
         clock: ActivityClock,
         client: Any,
         *,
         barrier: float,
     ):
         """client: JAX's store, None for a single process. barrier: timeout in seconds."""
-        self.process_id, self.num_processes = place.process_id, place.num_processes
-        self.hosts, self.place, self.connections = met.hosts, place, met.connections
+        self.process_id, self.num_processes = topology.process_id, topology.num_processes
+        self.hosts, self.topology, self.connections = roster.hosts, topology, roster.connections
         self._clock, self._client, self._barrier = clock, client, barrier
         self._counts: dict[str, itertools.count] = defaultdict(itertools.count)
 
@@ -128,12 +128,12 @@ def host_name() -> str:
 
 def single_process_group(clock: ActivityClock) -> ProcessGroup:
     """Returns the group of a single process, whether JAX is started or not."""
-    met = Roster((host_name(),), {})
-    return ProcessGroup(ProcessTopology("", 1, 0, found_by="alone"), met, clock, None, barrier=0.0)
+    topology, roster = ProcessTopology("", 1, 0, found_by="alone"), Roster((host_name(),), {})
+    return ProcessGroup(topology, roster, clock, None, barrier=0.0)
 
 
 def connect(
-    place: ProcessTopology,
+    topology: ProcessTopology,
     about: Mapping[str, str],
     clock: ActivityClock,
     *,
@@ -156,40 +156,42 @@ def connect(
     from jax._src import distributed, xla_bridge
 
     started = xla_bridge.backends_are_initialized() or distributed.global_state.client is not None
-    if place.found_by == "alone" and started:
+    if topology.found_by == "alone" and started:
         return single_process_group(clock)  # inside a program that already uses JAX
-    me = Registration(place.process_id, place.num_processes, host_name(), about)
-    bind = os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", place.coordinator)
+    me = Registration(topology.process_id, topology.num_processes, host_name(), about)
+    bind = os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", topology.coordinator)
     say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
-    met = rendezvous(place.coordinator, me, bind=bind, timeout=timeout, say=say)
-    if place.num_processes > 1:
+    roster = rendezvous(topology.coordinator, me, bind=bind, timeout=timeout, say=say)
+    if topology.num_processes > 1:
         _park_aborts()
     jax.config.update("jax_enable_preemption_service", False)  # replaced by preemption.py
-    with _watching(met, lost):
+    with _watching(roster, lost):
         jax.distributed.initialize(
-            place.coordinator,
-            place.num_processes,
-            place.process_id,
-            local_device_ids=place.local_device_ids,
+            topology.coordinator,
+            topology.num_processes,
+            topology.process_id,
+            local_device_ids=topology.local_device_ids,
             cluster_detection_method="deactivate",
             initialization_timeout=int(timeout),
             coordinator_bind_address=bind,
             heartbeat_timeout_seconds=_NEVER,
         )
     client = distributed.global_state.client
-    return ProcessGroup(place, met, clock, client, barrier=barrier)
+    return ProcessGroup(topology, roster, clock, client, barrier=barrier)
 
 
 @contextlib.contextmanager
-def _watching(met: Roster, lost: Callable[[str], object]) -> Iterator[None]:
+def _watching(roster: Roster, lost: Callable[[str], object]) -> Iterator[None]:
     """Watches the connections until heartbeat.py does."""
-    over, of = threading.Event(), {c: process for process, c in met.connections.items()}
+    over = threading.Event()
+    processes = {connection: process for process, connection in roster.connections.items()}
 
     def watch() -> None:
         while not over.wait(0.1):
-            for connection in select.select(list(of), [], [], 0)[0]:
-                process = of.pop(connection)
-                lost(f"{met.hosts[process]} (process {process}) is lost: it ended during the start")
+            for connection in select.select(list(processes), [], [], 0)[0]:
+                process = processes.pop(connection)
+                name = f"{roster.hosts[process]} (process {process})"
+                lost(f"{name} is lost: it ended during the start")
 
     thread = threading.Thread(target=watch, name="connections", daemon=True)
     thread.start()

@@ -178,7 +178,7 @@ class PreemptionHandler:
     def watch_machine(self) -> None:
         """Polls the maintenance notice if this is a Compute Engine machine."""
         named = os.environ.get("GCE_METADATA_HOST")
-        if named or self.peers.place.found_by in ("gcetpu", "gketpu"):
+        if named or self.peers.topology.found_by in ("gcetpu", "gketpu"):
             host = named or "metadata.google.internal"
             threading.Thread(target=self._poll, args=(host,), name="notices", daemon=True).start()
 

@@ -34,7 +34,7 @@ class ProcessExit:
         self.before: list[Callable[[int, str], None]] = []
         self.with_stacks = False  # the other processes are to print their stacks, too
 
-    def end(self, code: int, line: str, *, stacks: bool = False, tell: bool = True) -> NoReturn:
+    def end(self, code: int, line: str, *, stacks: bool = False, notify: bool = True) -> NoReturn:
         """Prints the line, and every thread's stack if `stacks`; notifies the others; exits."""
         self._lock.acquire()  # never released: other threads block here until the process exits
         # Printing and notifying may block on a thread that hangs, or on a full pipe.
@@ -47,9 +47,9 @@ class ProcessExit:
             faulthandler.dump_traceback(all_threads=True)
         prefix = "" if code == STOPPED else "error: "
         print(f"{prefix}{line}", file=sys.stderr, flush=True)
-        for notify in self.before if tell else ():
+        for callback in self.before if notify else ():
             with contextlib.suppress(Exception):
-                notify(code, line)
+                callback(code, line)
         os._exit(code)
 
 
