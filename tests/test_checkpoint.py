@@ -1,4 +1,4 @@
-"""What a run keeps of its checkpoints, and why."""
+"""Tests of checkpoint retention, selection and loading."""
 
 import dataclasses
 import json
@@ -40,7 +40,7 @@ def keeping(keep: int = 1, every: int = 0, best: bool = False) -> CheckpointConf
 
 
 def save(workdir, config, steps, *, losses=None, phase_ends=(), description=None) -> list[int]:
-    """Saves a tiny state at each step; the steps that are left."""
+    """Saves a tiny state at each step; returns the remaining steps."""
     checkpoints = RunCheckpoints(workdir, config, phase_ends)
     for step in steps:
         state = {
@@ -178,7 +178,7 @@ def test_another_format_is_refused(tmp_path):
 
 
 def damage(workdir: Path, step: int) -> None:
-    """Changes a bit in the middle of the parameters, in every file that holds some."""
+    """Flips a bit in the middle of every file with parameters."""
     for file in (workdir / "checkpoints" / f"{step}" / "params").rglob("d/*"):
         data = bytearray(file.read_bytes())
         data[len(data) // 2] ^= 16
@@ -186,7 +186,7 @@ def damage(workdir: Path, step: int) -> None:
 
 
 def copy_as_another_runs(workdir: Path, step: int, to: int) -> None:
-    """The checkpoint under another step, as if another run with another seed had saved it."""
+    """Copies the checkpoint to another step, as if a run with another seed had saved it."""
     folder = workdir / "checkpoints"
     shutil.copytree(folder / f"{step}", folder / f"{to}")
     meta = read_meta(workdir, step)

@@ -1,4 +1,4 @@
-"""Signs of life, verdicts and barriers among processes; the store is a dictionary here."""
+"""Tests of heartbeats, notices and barriers between processes, with a dictionary as store."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ LIMIT = 60.0  # seconds
 
 
 class Store:
-    """What `ProcessGroup` uses of JAX's client."""
+    """The part of JAX's client that `ProcessGroup` uses."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
@@ -63,7 +63,7 @@ class Store:
 
 
 class Ending:
-    """Takes down how the process would have ended; the thread that ended it goes no further."""
+    """Records how the process would have exited, and blocks the calling thread."""
 
     def __init__(self) -> None:
         self.before: list[Callable[[int, str], None]] = []
@@ -79,13 +79,13 @@ class Ending:
         threading.Event().wait()  # for ever
 
     def line(self) -> str:
-        """How it ended, as soon as it has."""
+        """Waits for the exit and returns its message."""
         assert self.ended.wait(LIMIT)
         return self.ends[0][1]
 
 
 class Members:
-    """The processes of a job in one test."""
+    """The processes of a job, as threads of one test."""
 
     def __init__(self, count: int):
         self.store = Store()
@@ -116,7 +116,7 @@ class Members:
         return heartbeat
 
     def say(self, process: int, count: int = 1, activity: str = "data") -> None:
-        """A beat, by hand."""
+        """Writes a heartbeat."""
         beat = json.dumps([count, activity, 9.0, 4])
         self.store.texts[f"bert_jax/beats/{process}"] = beat
 
@@ -201,7 +201,7 @@ def test_a_closed_connection_is_a_death(members):
 
 
 def test_what_a_process_said_before_it_went_is_the_reason(members):
-    """Its connection is closed as well: but the verdict is there."""
+    """Its connection is closed as well, but its verdict is stored."""
     job = members(3)
     verdict = json.dumps([44, "the numbers are wrong", 2, False])
     job.store.texts["bert_jax/verdict"] = verdict
@@ -213,7 +213,7 @@ def test_what_a_process_said_before_it_went_is_the_reason(members):
 
 
 def test_a_process_whose_own_beats_stood_still_blames_nobody(members, monkeypatch):
-    """All processes were stopped, and go on: an hour has passed for each of them."""
+    """All processes were suspended for an hour and continue."""
     job = members(2)
     clock, asked = [0.0], time.monotonic
     monkeypatch.setattr("time.monotonic", lambda: asked() + clock[0])
@@ -263,7 +263,7 @@ def test_an_end_is_told_to_all_and_process_0_waits_until_they_know(members):
 
 
 def test_where_one_hangs_all_say_where_they_are(members):
-    """The one that reached its deadline may only have waited for another."""
+    """The process that reached its deadline may only have waited for another."""
     job = members(2)
     job.start(0)
     job.start(1)
@@ -275,7 +275,7 @@ def test_where_one_hangs_all_say_where_they_are(members):
 
 
 def test_process_0_waits_for_the_last_that_does_not_know(members):
-    """Of four, one is dead, one has heard and is gone; the last has yet to hear."""
+    """One of four is dead, one was notified and has exited, the last is not notified yet."""
     job = members(4)
     job.start(0)
     job.store.texts["bert_jax/gone/2"] = ""

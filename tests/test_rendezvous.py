@@ -1,4 +1,4 @@
-"""Processes find one another before JAX starts; here each is a thread."""
+"""Tests of the rendezvous before JAX starts; each process is a thread."""
 
 import json
 import socket
@@ -45,7 +45,7 @@ def start(address):
 
 
 def connected(address: str) -> socket.socket:
-    """A connection to process 0, as soon as it listens."""
+    """Connects to process 0 as soon as it listens."""
     while True:
         try:
             return socket.create_connection(split_address(address), timeout=5)
@@ -113,7 +113,7 @@ def test_processes_that_differ_are_named_by_what_differs(start):
 
 
 def test_who_cannot_reach_process_0_says_so_before_the_deadline(address, monkeypatch):
-    """Else a mistyped address is ten minutes of silence."""
+    """Otherwise a mistyped address means ten minutes of silence."""
     monkeypatch.setattr(rendezvous, "_BETWEEN", 0.1)
     said: list[str] = []
     guest = Registration(1, 2, "host-1", ABOUT)

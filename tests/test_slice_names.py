@@ -1,4 +1,4 @@
-"""The table of slices: names as users know them, and the line for each that does not exist."""
+"""Tests of the slice table: Cloud TPU names, and the errors for unknown slices."""
 
 import re
 

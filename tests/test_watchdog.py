@@ -1,4 +1,4 @@
-"""What a process is doing is accounted for, and ended where it takes too long."""
+"""Tests of the activity clock and of deadlines."""
 
 import dataclasses
 import os
@@ -23,7 +23,7 @@ def deadlines(tmp_path_factory) -> DeadlineConfig:
 
 
 def program(deadlines: DeadlineConfig, body: str, **changes: float) -> tuple[int, str, str]:
-    """(exit code, standard output, standard error) of a process with a watchdog."""
+    """Returns (exit code, standard output, standard error) of a process with a watchdog."""
     values = dataclasses.asdict(dataclasses.replace(deadlines, **changes))
     start = f"""
 import sys, threading, time
@@ -121,7 +121,7 @@ with clock.activity({activity!r}):
 
 @pytest.mark.processes
 def test_what_goes_well_is_left_alone(deadlines):
-    """Many short pieces, and a long one that makes progress."""
+    """Many short activities, and a long one that makes progress."""
     body = """
 for _ in range(8):
     with clock.activity("step"):

@@ -1,4 +1,4 @@
-"""What a run may go on with: every key of its configuration, other versions, other devices."""
+"""Tests of what may change when a run resumes: configuration keys, versions, devices."""
 
 import copy
 import dataclasses
@@ -70,7 +70,7 @@ def config(store: TokenStore) -> Config:
 
 
 def described(config: Config, store: TokenStore) -> dict[str, Any]:
-    """A description as config.json holds it."""
+    """Returns a description as stored in config.json."""
     mesh = {"slice": 1, "data": 8, "fsdp": 1, "tensor": 1}
     description = workdir.describe(config, store, [40, 20], mesh=mesh, device_kind="cpu")
     return json.loads(json.dumps(description))
@@ -88,7 +88,7 @@ def run(old: dict[str, Any], tmp_path: Path) -> epath.Path:
 
 
 def changed(description: dict[str, Any], key: str, value: Any = None) -> dict[str, Any]:
-    """A copy with another value at a key like "config.phases[0].steps"."""
+    """Returns a copy with another value at a key like "config.phases[0].steps"."""
     made = copy.deepcopy(description)
     words = key.replace("[", ".").replace("]", "").split(".")
     *path, last = [int(word) if word.isdigit() else word for word in words]
@@ -100,7 +100,7 @@ def changed(description: dict[str, Any], key: str, value: Any = None) -> dict[st
 
 
 def refused(run: epath.Path, new: dict[str, Any], step: int) -> list[str]:
-    """The lines of the refusal, which changes nothing."""
+    """Returns the lines of the error; asserts that nothing was changed."""
     before = (run / "config.json").read_text()
     with pytest.raises(UserError) as error:
         claim.claim(run, new, resuming_at=step)
@@ -238,7 +238,7 @@ def test_a_damaged_config_json_is_one_line(text: str, run, old) -> None:
 
 
 def test_a_lost_config_json_does_not_open_the_door(run, old, monkeypatch) -> None:
-    """What the checkpoint says of itself holds then."""
+    """Then the checkpoint's metadata is compared."""
     (run / "config.json").unlink()
     monkeypatch.setattr(claim.catalog, "all_steps", lambda path: [2, 3])
     monkeypatch.setattr(claim.catalog, "read_meta", lambda path, step: {3: old}[step])
@@ -248,7 +248,7 @@ def test_a_lost_config_json_does_not_open_the_door(run, old, monkeypatch) -> Non
 
 
 def test_what_is_wrong_is_said_before_anything_is_read(store, tmp_path, monkeypatch):
-    """A refusal for which one need not wait: no device is asked for, no array is opened."""
+    """Refused before any device is initialized or any array is opened."""
     config = small_config(store)
     run = epath.Path(tmp_path / "run")
     mesh = {"slice": 1, "data": 8, "fsdp": 1, "tensor": 1}
@@ -324,7 +324,7 @@ def test_an_empty_folder_is_free_and_so_is_what_a_death_before_the_mark_leaves(n
 
 
 def test_the_mark_is_the_first_thing_in_a_workdir(old, tmp_path):
-    """Before the folder of checkpoints is tidied and anything is logged."""
+    """Written before partial checkpoints are removed and anything is logged."""
     run, adopted = claim.begin(epath.Path(tmp_path / "run"), old)
     assert list(everything(tmp_path / "run")) == ["config.json"]
     assert workdir.read(tmp_path / "run") == run
@@ -349,7 +349,7 @@ def test_a_pipe_in_place_of_config_json_keeps_nobody_waiting(tmp_path):
 
 
 def test_the_tokenizer_is_kept_byte_for_byte(tmp_path):
-    """One with the line breaks of another system has another digest without them."""
+    """A file with another system's line breaks would have another digest after conversion."""
     data = b'{"model": {},\r\n "version": "1.0"}\r\n'
     (tmp_path / "tokenizer.json").write_bytes(data)
     store = SimpleNamespace(tokenizer_path=tmp_path / "tokenizer.json")

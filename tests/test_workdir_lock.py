@@ -1,4 +1,4 @@
-"""One trainer per workdir, with real processes: a lock that no way of dying leaves behind."""
+"""Tests of the workdir lock with real processes: it never outlives its trainer."""
 
 import errno
 import fcntl
@@ -43,13 +43,13 @@ with held(sys.argv[1]):
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refusal here need not wait for a process that may be dying."""
+    """Fails fast instead of waiting for a process that may be dying."""
     monkeypatch.setattr(lock, "_TRIES", 2)
 
 
 @contextmanager
 def holder(workdir: Path, *how: str) -> Iterator[tuple[subprocess.Popen, int]]:
-    """A process that holds the lock until it is told to end, and its child, if it has one."""
+    """Starts a process that holds the lock until told to end; yields it and its child, if any."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(workdir), *how],
         stdin=subprocess.PIPE,
