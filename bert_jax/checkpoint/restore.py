@@ -50,7 +50,7 @@ Sums = Callable[[Any], jax.Array]
 
 
 def alone(name: str, text: str) -> list[str]:
-    """The exchange of a single process."""
+    """Returns the text of a single process; the `Exchange` without other processes."""
     del name
     return [text]
 
@@ -259,7 +259,7 @@ def _place(array: np.ndarray, like: Any) -> jax.Array:
 def _quarantine(
     workdir: epath.PathLike, step: int, reason: str, tell: Tell, kind: str = ""
 ) -> None:
-    """Moves a checkpoint to quarantine after its reason is stored there, and reports it."""
+    """Stores the reason in quarantine, moves the checkpoint there, and prints a warning."""
     checkpoint, folder, number = folder_of(workdir) / str(step), quarantine_of(workdir), 1
     taken, to = names_in(folder), folder / str(step)
     while to.name in taken:

@@ -21,7 +21,7 @@ from bert_jax.errors import DONE, FAILED, LOST, STOPPED, StoppedError, code_of
 from bert_jax.runtime import console, streams
 from bert_jax.runtime.activity import ActivityClock
 
-# In JAX's error message if the connection between processes failed.
+# Matches JAX's error message if the connection between processes failed.
 _CONNECTION = re.compile("Gloo|DEADLINE_EXCEEDED|UNAVAILABLE")
 
 

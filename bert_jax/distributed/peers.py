@@ -25,7 +25,7 @@ from bert_jax.errors import LostError
 from bert_jax.runtime.activity import ActivityClock
 
 # JAX's own heartbeats abort a process without a message; ours (heartbeat.py) report who is gone.
-_NEVER = 10**7  # seconds
+_NEVER = 10**7  # seconds: disables them
 
 
 class ProcessGroup:

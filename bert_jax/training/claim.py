@@ -137,7 +137,7 @@ def begin(
 
 def _id_without_checkpoints(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """Returns the old id, so that a backup of the checkpoints can be put back; a new id if the
-    parameters have another meaning."""
+    two descriptions are not compatible."""
     found = identity.compare(old, new, 0)
     return (not found.refused and old.get("run_id")) or identity.new_id()
 

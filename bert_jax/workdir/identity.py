@@ -38,7 +38,7 @@ Description = Mapping[str, Any]
 
 
 def new_id() -> str:
-    """A random id for a run, 16 hexadecimal digits."""
+    """Returns a random id for a run, 16 hexadecimal digits."""
     return secrets.token_hex(8)
 
 
