@@ -1,16 +1,16 @@
-"""How the program ends: its exit codes, and what carries them."""
+"""Exit codes of the program, and the exceptions that map to them."""
 
 import errno
 
 from bert_jax.data_pipeline.errors import StorageError, UserError
 
 DONE = 0
-FAILED = 1  # UserError: bad input, said in one line
-USAGE = 2  # the command line cannot be read
-STOPPED = 42  # asked to stop, saved; the same command goes on
-LOST = 43  # another process is gone, or this one hangs; the same command goes on
-NUMBERS = 44  # losses or gradients are not finite; the same command would end the same way
-STORAGE = 45  # a checkpoint cannot be written, none is good, or the store changed under the run
+FAILED = 1  # UserError: bad input, reported in one line
+USAGE = 2  # the command line cannot be parsed
+STOPPED = 42  # asked to stop, saved; the same command resumes
+LOST = 43  # another process is lost, or this one hangs; the same command resumes
+NUMBERS = 44  # losses or gradients are not finite; the same command would fail the same way
+STORAGE = 45  # a checkpoint cannot be written, none is valid, or the store changed during the run
 
 __all__ = [
     "DONE",
@@ -32,15 +32,15 @@ __all__ = [
 
 
 class UsageError(Exception):
-    """A command line that cannot be read."""
+    """The command line cannot be parsed."""
 
 
 class StoppedError(Exception):
-    """The run was asked to stop and has saved itself; the same command goes on from there."""
+    """The run was asked to stop and has saved a checkpoint; the same command resumes from it."""
 
 
 class LostError(Exception):
-    """Another process is gone or does not answer; one line names its host."""
+    """Another process is gone or does not answer; the message names its host."""
 
 
 class NumbersError(Exception):
@@ -57,16 +57,16 @@ _CODES: dict[type[BaseException], int] = {
 }
 
 
-# What a disk says that is full or broken, to whatever was writing or reading.
+# Errors of a full or broken disk.
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
-# What it says of a name that was given to it.
+# Errors of a path that the user gave.
 _NAME = {
     errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR,
 }  # fmt: skip
 
 
 def code_of(error: BaseException) -> int | None:
-    """The exit code of an error that is said in one line; None for all others."""
+    """Returns the exit code of an error that is reported in one line; None for all others."""
     if isinstance(error, OSError) and error.errno in _DISK:
         return STORAGE
     if isinstance(error, OSError) and error.errno in _NAME and error.filename:
@@ -77,23 +77,24 @@ def code_of(error: BaseException) -> int | None:
 
 
 def line_of(error: BaseException) -> str:
-    """What is said of an error that has an exit code."""
+    """Returns the one-line message of an error that has an exit code."""
     if isinstance(error, OSError) and error.errno in _DISK | _NAME:
         name = str(error.filename)
         name = name if len(name) <= 200 else f"{name[:60]}…{name[-60:]}"
         where = f"{name}: " if error.filename else ""
-        hint = "; the same command goes on once the storage works" if error.errno in _DISK else ""
+        retry = "; run the same command again to resume once the storage works"
+        hint = retry if error.errno in _DISK else ""
         return f"{where}{error.strerror}{hint}"
     if _is_out_of_memory(error):
-        said = " ".join(str(error).split())[:200]
+        details = " ".join(str(error).split())[:200]
         return (
-            f"out of memory ({said}); take a smaller batch or model, more config.phases[…]"
+            f"out of memory ({details}); use a smaller batch or model, more config.phases[…]"
             ".micro_batches, or config.compute.remat"
         )
     return str(error)
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """Of Python and numpy, or of XLA, whose class is not imported for this."""
+    """Whether Python, NumPy or XLA ran out of memory; XLA's by name, so JAX is not imported."""
     of_xla = type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError")
     return isinstance(error, MemoryError) or (of_xla and "RESOURCE_EXHAUSTED" in str(error))

@@ -1,1 +1,1 @@
-"""Where and how a job runs; no JAX."""
+"""Launches jobs and describes hardware; imports no JAX."""

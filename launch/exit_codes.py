@@ -1,27 +1,27 @@
-"""What the exit codes of a job's processes say together: done, an error, reason to start again."""
+"""Combines the exit codes of a job's processes: done, an error, or a reason to restart."""
 
 import signal
 from collections.abc import Iterable, Sequence
 
-# The processes' own codes (bert_jax/errors.py) for which the same command goes on.
+# The exit codes of processes (bert_jax/errors.py) after which the same command resumes.
 STOPPED = 42  # asked to stop, saved
-LOST = 43  # another process is gone, or this one hangs
+LOST = 43  # another process is lost, or this one hangs
 
-_KILLED = range(129, 193)  # 128 + N: how a shell, or a process itself, says that signal N ended it
+_KILLED = range(129, 193)  # 128 + N: a shell or the process itself reports an end by signal N
 
 
 def signal_of(code: int) -> int | None:
-    """The signal that ended a process, or None; exit codes as in `subprocess`."""
+    """Returns the signal that ended a process, or None; exit codes as in `subprocess`."""
     return -code if code < 0 else code - 128 if code in _KILLED else None
 
 
 def verdict(codes: Iterable[int]) -> int:
-    """The exit code of a job.
+    """Returns the exit code of a job.
 
-    codes: of its processes, in the order in which they ended, negative where a signal ended one.
+    codes: of its processes, in the order in which they ended, negative if a signal ended one.
     Returns:
-        0: all are done. STOPPED: some saved and ended because they were asked to. LOST: some were
-        killed or lost another. Any other code is an error that would come again, the first of them.
+        0: all are done. STOPPED: some saved and stopped on request. LOST: some were killed or lost
+        another process. Any other code is the first error that would occur again.
     """
     codes = list(codes)
     restartable = (0, STOPPED, LOST)
@@ -34,7 +34,7 @@ def verdict(codes: Iterable[int]) -> int:
 
 
 def describe(ends: Sequence[tuple[str, int]]) -> str:
-    """`host-1 was killed by SIGKILL; host-0, host-2 ended with 43`, signals first.
+    """Formats `host-1 was killed by SIGKILL; host-0, host-2 ended with 43`, signals first.
 
     ends: host name and exit code of each process.
     """

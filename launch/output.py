@@ -1,37 +1,36 @@
-"""The output of several processes as one: whole lines under the names of their hosts."""
+"""Merges the output of several processes line by line, each line prefixed with its host."""
 
 import os
 import select
 
-_CHUNK = 2**16  # bytes read at once
-_LONGEST = 2**20  # bytes: a longer line is shown in pieces of so many
-_ENOUGH = 2**22  # bytes not yet written: until the reader catches up, nothing more is read
+_CHUNK = 2**16  # bytes per read
+_MAX_LINE = 2**20  # bytes: a longer line is split into pieces of this size
+_MAX_BUFFERED = 2**22  # bytes: reading pauses until the reader of the output catches up
 
 
 class Lines:
-    """One pipe from a process; cuts what comes into whole lines.
+    """Splits the output from one pipe of a process into complete lines.
 
-    Bytes stay bytes: what is not UTF-8 passes unchanged.
+    Works on bytes: invalid UTF-8 passes unchanged.
     """
 
     def __init__(self, fd: int, name: str):
-        """fd: the end to read, from now on this object's. name: stands before each line."""
+        """fd: the read end, owned by this object from now on. name: prefix of each line."""
         self.fd, self._prefix, self._rest = fd, f"{name} | ".encode(), b""
         os.set_blocking(fd, False)
 
     def read(self) -> bytes | None:
-        """The lines that are whole after one more read; None where nothing more will come."""
+        """Reads once and returns the complete lines; None at the end of the output."""
         chunk = self._take()
         return None if chunk == b"" else self._cut(chunk or b"")
 
     def close(self) -> bytes:
-        """What the pipe still holds, the unfinished last line included; closes it.
+        """Returns what the pipe still holds, including an incomplete last line, and closes it.
 
-        A process of the process may hold the other end for ever: what is not there yet is not
-        waited for.
+        A child process may hold the other end open forever, so this does not wait for more.
         """
         last = []
-        for _ in range(_LONGEST // _CHUNK):  # a pipe holds no more
+        for _ in range(_MAX_LINE // _CHUNK):  # a pipe holds no more
             chunk = self._take()
             if not chunk:
                 break
@@ -42,25 +41,25 @@ class Lines:
         return b"".join(last)
 
     def _take(self) -> bytes | None:
-        """What is there; empty at the end, None where nothing is there yet."""
+        """Returns the available bytes; empty at the end, None if none are available yet."""
         try:
             return os.read(self.fd, _CHUNK)
         except BlockingIOError:
             return None
 
     def _cut(self, chunk: bytes) -> bytes:
-        *whole, self._rest = (self._rest + chunk).split(b"\n")
-        if len(self._rest) >= _LONGEST:
-            whole.append(self._rest)
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        if len(self._rest) >= _MAX_LINE:
+            lines.append(self._rest)
             self._rest = b""
-        return self._named(whole)
+        return self._named(lines)
 
     def _named(self, lines: list[bytes]) -> bytes:
         return b"".join(self._prefix + line + b"\n" for line in lines)
 
 
 class Out:
-    """A file descriptor that is written without ever waiting for whoever reads it."""
+    """Writes to a file descriptor without ever waiting for its reader."""
 
     def __init__(self, fd: int):
         self.fd, self.is_closed = fd, False
@@ -68,28 +67,28 @@ class Out:
 
     @property
     def wants(self) -> bool:
-        """Whether something is to be written."""
+        """Whether there is buffered output to write."""
         return bool(self._waiting)
 
     @property
     def is_full(self) -> bool:
-        return len(self._waiting) > _ENOUGH
+        return len(self._waiting) > _MAX_BUFFERED
 
     def put(self, lines: bytes) -> None:
         if not self.is_closed:
             self._waiting += lines
 
     def write(self) -> None:
-        """Writes a piece, when `poll` has said that there is room."""
+        """Writes a piece after `poll` reported that there is room."""
         try:
-            # So much fits, and at once, where a pipe has room at all.
+            # A pipe with room takes PIPE_BUF bytes without blocking.
             del self._waiting[: os.write(self.fd, self._waiting[: select.PIPE_BUF])]
         except BlockingIOError:  # no room after all
             return
-        except BrokenPipeError:  # nobody reads any more; the job continues
+        except BrokenPipeError:  # the reader is gone; the job continues
             self.is_closed = True
             self._waiting.clear()
-        except OSError:  # a full disk: lines are lost, the job goes on
+        except OSError:  # a full disk: lines are lost, the job continues
             self._waiting.clear()
 
     def flush(self) -> None:

@@ -53,7 +53,7 @@ TPUS = [row for row in ACCELERATORS if row.device_kinds[0].startswith("TPU")]
 
 @pytest.mark.parametrize("tpu", TPUS, ids=lambda row: row.device_kinds[0])
 def test_what_the_compiler_says_of_a_tpu_is_within_what_it_can(tpu: Accelerator) -> None:
-    """Figures of one device, published and estimated, agree with one another."""
+    """Published and estimated figures of a device are consistent."""
     assert tpu.clock
     assert tpu.flops_per_cycle
     assert tpu.bytes_per_cycle

@@ -46,7 +46,7 @@ def run(
             ["--models=bse"],
             "no shipped config 'bse'; did you mean base?",
         ),
-        ("slices.py", ["--slices=v5e-17"], "--slices: there is no v5e-17; nearest: v5e-16"),
+        ("slices.py", ["--slices=v5e-17"], "--slices: v5e-17 does not exist; nearest: v5e-16"),
         ("train_gpu.py", ["--cases=huge"], "--cases=huge: 'huge' is none of base, large"),
         ("train_gpu.py", ["--steps=0"], "--steps=0: at least 1 is needed"),
         ("attention_gradient.py", ["--evaluations=0"], "--evaluations=0: at least 1 is needed"),

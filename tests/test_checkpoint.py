@@ -1,4 +1,4 @@
-"""What a run keeps of its checkpoints, and why."""
+"""Tests of checkpoint retention, selection and loading."""
 
 import dataclasses
 import json
@@ -41,7 +41,7 @@ def keeping(keep: int = 1, every: int = 0, best: bool = False) -> CheckpointConf
 
 
 def save(workdir, config, steps, *, losses=None, phase_ends=(), description=None) -> list[int]:
-    """Saves a tiny state at each step; the steps that are left."""
+    """Saves a tiny state at each step; returns the remaining steps."""
     checkpoints = RunCheckpoints(workdir, config, phase_ends)
     for step in steps:
         state = {
@@ -158,7 +158,7 @@ def test_without_an_evaluation_there_is_no_best(tmp_path):
     save(tmp_path, keeping(9), [1], description={"config": {"phases": [{"steps": 3}]}})
     with pytest.raises(UserError, match="no checkpoint was evaluated"):
         find_step(tmp_path, "best")
-    with pytest.raises(UserError, match="no checkpoints there"):
+    with pytest.raises(UserError, match="no checkpoints found"):
         find_step(tmp_path / "elsewhere")
 
 
@@ -179,7 +179,7 @@ def test_another_format_is_refused(tmp_path):
 
 
 def damage(workdir: Path, step: int) -> None:
-    """Changes a bit in the middle of the parameters, in every file that holds some."""
+    """Flips a bit in the middle of every file with parameters."""
     for file in (workdir / "checkpoints" / f"{step}" / "params").rglob("d/*"):
         data = bytearray(file.read_bytes())
         data[len(data) // 2] ^= 16
@@ -187,7 +187,7 @@ def damage(workdir: Path, step: int) -> None:
 
 
 def copy_as_another_runs(workdir: Path, step: int, to: int) -> None:
-    """The checkpoint under another step, as if another run with another seed had saved it."""
+    """Copies the checkpoint to another step, as if a run with another seed had saved it."""
     folder = workdir / "checkpoints"
     shutil.copytree(folder / f"{step}", folder / f"{to}")
     meta = read_meta(workdir, step)
@@ -239,6 +239,6 @@ def test_damaged_parameters_are_not_exported(tmp_path, capsys):
     assert cli.main(["convert", "export", *words]) == 45
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: {tmp_path / 'run'}/checkpoints/3: damaged: ")
-    assert line.endswith("; there is no other")
+    assert line.endswith("; no other checkpoint exists")
     assert not (tmp_path / "out").exists()
     assert complete_steps(tmp_path / "run") == [3]

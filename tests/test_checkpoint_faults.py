@@ -1,4 +1,4 @@
-"""Saving while processes are killed, storage fails, and several processes hold the state."""
+"""Tests of saving while processes are killed, storage fails, or the state is sharded."""
 
 import gc
 import os
@@ -28,7 +28,7 @@ ABSTRACT = over(jax.devices()[:1])[1]
 
 
 def start(*words: object) -> subprocess.Popen:
-    """A process of `saving_process.py`; its output goes through pipes, which no limit touches."""
+    """Starts `saving_process.py`; its output goes to pipes, which the file size limit ignores."""
     command = [sys.executable, str(PROGRAM), *map(str, words)]
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
     return subprocess.Popen(
@@ -37,7 +37,7 @@ def start(*words: object) -> subprocess.Popen:
 
 
 def ended(process: subprocess.Popen) -> tuple[int, list[str], str]:
-    """(exit code, lines, what went to stderr)."""
+    """Returns (exit code, lines, stderr)."""
     try:
         out, err = process.communicate(timeout=240)
     finally:
@@ -46,7 +46,7 @@ def ended(process: subprocess.Popen) -> tuple[int, list[str], str]:
 
 
 def restored(workdir: Path) -> int:
-    """The step that is used, all its bits as saved."""
+    """Returns the restored step; asserts that all bits are as saved."""
     found = RunCheckpoints(workdir, keeping(2)).restore_newest(ABSTRACT)
     assert found is not None
     step = found[1]["step"]
@@ -103,7 +103,7 @@ def test_what_earlier_processes_left_is_removed_and_nothing_else(tmp_path):
 def test_what_a_bucket_holds_of_a_checkpoint_that_was_not_finished_is_removed(
     tmp_path, monkeypatch
 ):
-    """Where nothing can be renamed a file beside it says so, when writing and when removing."""
+    """Without rename, a file next to it marks a checkpoint being written or removed."""
     checkpoints = RunCheckpoints(tmp_path, keeping(9))
     for step in STEPS:
         save(checkpoints, step)
@@ -143,7 +143,7 @@ def test_what_a_bucket_holds_of_a_checkpoint_that_was_not_finished_is_removed(
 
 @pytest.mark.processes
 def test_a_full_disk_ends_the_run_and_loses_nothing(tmp_path):
-    """The limit of a file's size is what the process may write: too little for a checkpoint."""
+    """The file size limit of the process is too small for a checkpoint."""
     code, lines, err = ended(start("save", tmp_path, "--limit=300", "--attempts=2"))
     where = tmp_path / "checkpoints" / "12"
     assert code == 45
@@ -151,7 +151,7 @@ def test_a_full_disk_ends_the_run_and_loses_nothing(tmp_path):
     assert lines[2].startswith(f"warning: {where}: cannot be written (")
     assert lines[2].endswith("; attempt 1 of 2, the next in 1 s")
     assert lines[3].startswith(f"error: {where}: cannot be written after 2 attempts (")
-    assert "nothing is lost up to step 7; the same command goes on" in lines[3]
+    assert "the newest checkpoint is step 7; run the same command again to resume" in lines[3]
     assert len(lines) == 4
     assert "Traceback" not in err
     assert names(tmp_path) == ["3", "7"]
@@ -178,14 +178,14 @@ def test_a_file_in_place_of_the_folder(tmp_path, capsys, monkeypatch):
     (tmp_path / "checkpoints").rename(tmp_path / "away")
     (tmp_path / "checkpoints").write_text("")
     save(checkpoints, 7)
-    with pytest.raises(StorageError, match=r"7: cannot be written after 3 .*up to step 3"):
+    with pytest.raises(StorageError, match=r"7: cannot be written after 3 .*checkpoint is step 3"):
         save(checkpoints, 12)
     checkpoints.close()  # it has been said once
     ((kind, step, details),) = told
     assert (kind, step) == ("save_failed", 7)
     assert details["reason"]
     assert capsys.readouterr().out.count("warning: ") == 2
-    with pytest.raises(StorageError, match="a file where the folder of checkpoints should be"):
+    with pytest.raises(StorageError, match="a file, but should be the folder of checkpoints"):
         RunCheckpoints(tmp_path, keeping(9))
     (tmp_path / "checkpoints").unlink()
     (tmp_path / "away").rename(tmp_path / "checkpoints")
@@ -193,7 +193,7 @@ def test_a_file_in_place_of_the_folder(tmp_path, capsys, monkeypatch):
 
 
 def test_a_part_whose_folder_cannot_be_made_ends_the_save(tmp_path, monkeypatch, capfd):
-    """At once, without a word of those who would have written into it; the next goes well."""
+    """It ends at once, without output of the writer threads; the next save succeeds."""
     items = restore.parts(state_of(3))
     mkdir, ended = type(epath.Path(tmp_path)).mkdir, []
 
@@ -225,7 +225,7 @@ def test_a_part_whose_folder_cannot_be_made_ends_the_save(tmp_path, monkeypatch,
 
 
 def test_a_storage_that_loses_a_file_is_no_news_of_orbax(tmp_path, monkeypatch, caplog):
-    """What goes wrong is raised, for one line of ours; Orbax does without this file."""
+    """The error is raised, to be reported in one line; Orbax does not need this file."""
     mkdir = type(epath.Path(tmp_path)).mkdir
 
     def lose(path: epath.Path, **how: object) -> None:
@@ -266,7 +266,7 @@ def test_a_checkpoint_that_cannot_be_removed_is_a_warning(tmp_path, monkeypatch,
 
 
 def test_nothing_is_removed_before_the_new_one_is_on_the_disk(tmp_path, monkeypatch):
-    """Every file of it and its name are flushed first."""
+    """Every file and the folder are flushed first."""
     done = []
     sync, remove = atomic.sync, orbax_io.remove
     monkeypatch.setattr(atomic, "sync", lambda path: (done.append(str(path)), sync(path)))
@@ -286,7 +286,7 @@ def test_nothing_is_removed_before_the_new_one_is_on_the_disk(tmp_path, monkeypa
 
 @pytest.mark.parametrize("devices", [1, 8])
 def test_training_goes_on_while_it_is_written(devices, tmp_path):
-    """What is written is the state when it was saved, not the memory that held it."""
+    """The saved arrays are a copy: later changes of the buffers are not written."""
     placed, abstract = over(jax.devices()[:devices])
     step = jax.jit(
         lambda s: jax.tree.map(lambda x: x if x.dtype == bool else x * 0, s), donate_argnums=0
@@ -328,7 +328,7 @@ def on_two(what: str, workdir: Path) -> list[tuple[int, list[str], str]]:
 
 @pytest.mark.processes
 def test_two_processes_save_what_one_restores_and_agree_on_what_is_good(tmp_path):
-    """Arrays are split over both; each has a part of them."""
+    """Arrays are sharded over both processes."""
     for code, lines, err in on_two("save", tmp_path):
         assert (code, lines) == (0, [f"saved {step}" for step in STEPS]), err
     assert names(tmp_path) == ["12", "7"]

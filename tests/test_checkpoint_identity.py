@@ -1,4 +1,4 @@
-"""A checkpoint belongs to its run: another run's is never used unseen, and its own always is."""
+"""Tests of checkpoint identity: a run never silently uses a checkpoint of another run."""
 
 import dataclasses
 import functools
@@ -37,7 +37,7 @@ KEEP = CheckpointConfig(
 
 
 def state(step: int, seed: int = 0) -> dict[str, Any]:
-    """As small as a state may be: what it holds tells of which step and seed it is."""
+    """A minimal state whose values identify its step and seed."""
     x = jnp.array([step, seed, 0], jnp.float32)
     counts = {"in_row": jnp.int32(0), "total": jnp.int32(0)}
     return {"step": np.int32(step), "params": {"x": x}, "nonfinite": counts}
@@ -54,7 +54,7 @@ def store(tmp_path_factory) -> TokenStore:
 
 @pytest.fixture(scope="module")
 def other_store(tmp_path_factory) -> TokenStore:
-    """Another text of other words, so with another tokenizer."""
+    """A store of another text, so with another tokenizer."""
     return small_store(tmp_path_factory.mktemp("other"), words="v", documents=30)
 
 
@@ -66,7 +66,7 @@ def config(store) -> Config:
 
 @dataclasses.dataclass
 class Started:
-    """A start of a run: what it restored (None: nothing) and its description."""
+    """A start of a run: the restored step (None: nothing) and its description."""
 
     step: int | None
     seed: int | None  # of the run that saved what was restored
@@ -75,7 +75,7 @@ class Started:
 
 @dataclasses.dataclass
 class Starter:
-    """Starts runs as `pretrain` does, with a state that costs nothing, and saves some steps."""
+    """Starts runs as `pretrain` does, with a tiny state, and saves some steps."""
 
     store: TokenStore
     config: Config
@@ -89,7 +89,7 @@ class Starter:
         adopt: bool = False,
         exchange: Callable[[str, str], list[str]] | None = None,
     ) -> Started:
-        """legacy: leave no trace of run ids, as earlier versions did."""
+        """legacy: write no run ids, as earlier versions did."""
         mesh = {"slice": 1, "data": 1, "fsdp": 1, "tensor": 1}
         described = workdir.describe(
             self.config, self.store, [40, 20], mesh=mesh, device_kind="cpu"
@@ -210,7 +210,7 @@ def test_a_run_begun_from_nothing_with_another_seed_is_another_run(start, other,
 
 
 def test_checkpoints_from_before_permitted_changes_are_still_the_runs_own(start, tmp_path):
-    """A phase that was added, other steps of the phase at work, another learning rate and mesh."""
+    """An added phase, other steps of the current phase, another learning rate and mesh."""
     run, config = tmp_path / "run", start.config
     first, second = config.phases
     shorter = dataclasses.replace(config, phases=(dataclasses.replace(first, steps=9),))
@@ -248,7 +248,7 @@ def test_another_runs_checkpoint_is_set_aside_and_named(step, start, other, tmp_
 
 
 def test_a_run_without_a_checkpoint_of_its_own_is_refused_every_time(start, other, tmp_path):
-    """Never begun from nothing, and nothing is moved: --adopt must find what was put there."""
+    """It does not start from scratch and moves nothing: --adopt must find the checkpoint."""
     run = tmp_path / "run"
     other(tmp_path / "other", 2, 4)
     start(run, 3)
@@ -324,13 +324,13 @@ def test_damaged_ones_of_the_run_and_one_of_another_leave_nothing_to_begin_from(
     copy(tmp_path / "other", 8, run)
     (run / "checkpoints" / "4" / "commit_success.txt").unlink()
     for _ in range(2):
-        with pytest.raises(StorageError, match="no good checkpoint is left"):
+        with pytest.raises(StorageError, match="no valid checkpoint is left"):
             start(run)
     assert set(in_quarantine(run)) == {"4", "8"}
 
 
 def test_an_edited_config_json_does_not_open_the_door(start, other, tmp_path):
-    """The checkpoint's own record has the last word."""
+    """The checkpoint's metadata decides."""
     run = tmp_path / "run"
     start(run, 4)
     config_json = json.loads((run / "config.json").read_text())
@@ -341,7 +341,7 @@ def test_an_edited_config_json_does_not_open_the_door(start, other, tmp_path):
 
 
 def test_what_one_process_takes_for_another_runs_all_set_aside(start, tmp_path):
-    """This process among two, which sees another checkpoint under the same name."""
+    """One of two processes; the other sees another checkpoint under the same name."""
     run = tmp_path / "run"
     start(run, 2, 4)
     theirs = {"restore/runs": json.dumps({"4": "of another run: by its word"})}

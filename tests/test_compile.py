@@ -52,8 +52,8 @@ def say(capsys):
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["--config=base", "--topology=v5e-17"], 1, "there is no v5e-17; nearest: v5e-16 (4x4)"),
-        (["--config=base", "--topology=h100-8"], 1, '"h100-8" is no TPU slice'),
+        (["--config=base", "--topology=v5e-17"], 1, "v5e-17 does not exist; nearest: v5e-16 (4x4)"),
+        (["--config=base", "--topology=h100-8"], 1, '"h100-8" is not a TPU slice'),
         (["--config=base", "--phase=1"], 1, "--phase=1: give one from 0 to 0, or all"),
         (["--config=base", "--phase=first"], 1, "--phase=first: give one from 0"),
         (["--config=tiny"], 2, "--topology=… is missing"),

@@ -1,4 +1,4 @@
-"""What is compiled once is not compiled again, and no file of the cache can change or end a run."""
+"""Tests of the compilation cache: programs are reused, and damaged files do no harm."""
 
 import os
 import stat
@@ -25,7 +25,7 @@ def store(tmp_path_factory) -> TokenStore:
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch) -> Path:
-    """An empty cache for the processes a test starts; JAX is told of no other."""
+    """Returns an empty cache for the processes of a test; JAX has no other configured."""
     for name in list(os.environ):
         if name.startswith(("JAX_COMPILATION_CACHE", "JAX_PERSISTENT_CACHE")):
             monkeypatch.delenv(name)
@@ -35,7 +35,7 @@ def cache(tmp_path, monkeypatch) -> Path:
 
 
 def started(config, workdir: Path, folder: Path, *, processes: int = 1, **options) -> list[Counter]:
-    """How often each line was said by each process of a run that ends well."""
+    """Returns the number of times that each process of a successful run printed each line."""
     program = (str(HERE / "compiling_process.py"),)
     with Job(config, workdir, folder, processes=processes, program=program, **options) as job:
         assert job.codes() == [0] * processes
@@ -115,7 +115,7 @@ print("found", sum(found))
 
 
 def small(cache: Path, *words: str, **env: str) -> tuple[str, str]:
-    """(the folder that JAX was told of, all else that was said): a process of three programs."""
+    """Runs three programs in a process; returns (JAX's cache folder, all other output)."""
     done = subprocess.run(
         [sys.executable, "-c", SMALL, *words],
         env={**os.environ, **env},
@@ -175,7 +175,7 @@ def test_a_cache_that_cannot_be_used_is_one_line(cache):
     folder, said = small(cache, BERT_JAX_CACHE=str(other))
     assert folder == "None"
     assert said.count("\n") == 0
-    assert "not kept" in said
+    assert "not cached" in said
 
 
 @pytest.mark.processes
@@ -188,7 +188,7 @@ def test_what_the_user_has_told_jax_wins(cache, tmp_path):
 
 
 def test_programs_for_other_threads_or_processors_are_others(monkeypatch):
-    """JAX's key has neither; XLA for CPUs divides work, and so adds, by the number of threads."""
+    """JAX's key has neither; XLA for CPUs splits sums by the number of threads."""
     monkeypatch.setenv("PJRT_NPROC", "16")
     here = compile_cache._processor()
     assert here == compile_cache._processor()

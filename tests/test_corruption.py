@@ -1,4 +1,4 @@
-"""Checkpoints that were damaged: used only if every bit is what was saved, else named and kept."""
+"""Tests of damaged checkpoints: restored only if bit for bit as saved, else quarantined."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def workdir(good, tmp_path) -> Path:
 
 
 def restored(workdir: Path, **how: bool) -> int:
-    """The step that is used; asserts that every leaf has the bits that were saved for it."""
+    """Returns the restored step; asserts that every leaf has the saved bits."""
     found = RunCheckpoints(workdir, KEEP).restore_newest(ABSTRACT, **how)
     assert found is not None
     state, meta = found
@@ -58,12 +58,12 @@ def restored(workdir: Path, **how: bool) -> int:
 
 
 def shown(workdir: Path) -> dict[str, str]:
-    """What is in quarantine, and why."""
+    """Returns the checkpoints in quarantine and the reasons."""
     return {one.folder: one.reason for one in list_quarantined(workdir)}
 
 
 def data_file(workdir: Path, step: int, item: str) -> Path:
-    """The file that holds the arrays of an item."""
+    """Returns the file with the arrays of an item."""
     files = (workdir / "checkpoints" / f"{step}" / item).rglob("d/*")
     return max(files, key=lambda file: (file.stat().st_size, str(file)))
 
@@ -87,7 +87,7 @@ def test_bits_come_back_as_they_were_on_any_number_of_devices(workdir):
 
 
 def _one_bit(step: Path) -> None:
-    """Of the arrays as they are stored: the checkpoint is rewritten with another value."""
+    """Flips one bit in the stored arrays of the parameters."""
     file = data_file(step.parents[1], int(step.name), "params")
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
@@ -95,7 +95,7 @@ def _one_bit(step: Path) -> None:
 
 
 def _pipe(file: Path) -> None:
-    """Whoever opens it to read waits for a writer that never comes."""
+    """Opening it for reading would block: it has no writer."""
     file.unlink(missing_ok=True)
     os.mkfifo(file)
 
@@ -116,12 +116,15 @@ DAMAGES = {
     "no marker": (lambda step: (step / "commit_success.txt").unlink(), "no commit_success.txt"),
     "no meta": (lambda step: shutil.rmtree(step / "meta"), "no meta/metadata"),
     "not JSON": (lambda step: (step / "meta/metadata").write_text("{"), "is not JSON"),
-    "lacks all": (lambda step: (step / "meta/metadata").write_text("{}"), "say its format_version"),
+    "lacks all": (lambda step: (step / "meta/metadata").write_text("{}"), "has no format_version"),
     "format": (
         lambda step: rewritten(step / "meta/metadata", format_version=9),
         "it has format 9, this program reads format 3",
     ),
-    "phase": (lambda step: rewritten(step / "meta/metadata", phase=1), "is not what was written"),
+    "phase": (
+        lambda step: rewritten(step / "meta/metadata", phase=1),
+        "differs from what was written",
+    ),
     "a pipe": (lambda step: _pipe(step / "meta/metadata"), "meta/metadata in it is not a regular"),
     "a pipe of Orbax": (lambda step: _pipe(step / "params/_METADATA"), "is not a regular file"),
     "number": (lambda step: shutil.copytree(step, step.with_name("13")), "it is of step 12"),
@@ -150,7 +153,7 @@ def test_what_is_damaged_is_named_and_moved_and_the_one_before_is_used(damage, w
 
 
 def test_a_changed_value_is_found_where_the_files_are_sound(good, tmp_path):
-    """Another state saved properly, under the fingerprints of this one."""
+    """Another state, saved correctly but with the fingerprints of this one."""
     other = state_of(12)
     other["opt"]["zeros"][7] = -0.0
     checkpoints = RunCheckpoints(tmp_path, KEEP)
@@ -158,16 +161,16 @@ def test_a_changed_value_is_found_where_the_files_are_sound(good, tmp_path):
     checkpoints.close()
     right = good / "checkpoints" / "12" / "meta" / "metadata"
     shutil.copy(right, tmp_path / "checkpoints" / "12" / "meta" / "metadata")
-    with pytest.raises(StorageError, match="no good checkpoint is left"):
+    with pytest.raises(StorageError, match="no valid checkpoint is left"):
         restored(tmp_path)
-    assert shown(tmp_path)["12"] == "1 of 8 arrays not bit for bit what was saved: opt/zeros"
+    assert shown(tmp_path)["12"] == "1 of 8 arrays differ from what was saved: opt/zeros"
 
 
 def test_a_run_never_begins_anew_where_there_was_a_checkpoint(workdir):
     for step in STEPS:
         (workdir / "checkpoints" / f"{step}" / "commit_success.txt").unlink()
     for _ in range(2):
-        with pytest.raises(StorageError, match=r"no good checkpoint is left.*remove that folder"):
+        with pytest.raises(StorageError, match=r"no valid checkpoint is left.*remove that folder"):
             restored(workdir)
     assert list(shown(workdir)) == ["12", "3", "7"]
     assert RunCheckpoints(workdir / "new", KEEP).restore_newest(ABSTRACT) is None
@@ -189,8 +192,8 @@ def test_another_model_is_no_damage(workdir):
     wider["params"]["head"] = jax.ShapeDtypeStruct((32,), like.dtype, sharding=like.sharding)
     fewer = {name: tree for name, tree in ABSTRACT.items() if name != "nonfinite"}
     for abstract, said in (
-        (wider, r"params/head is bfloat16\[16\], the configuration asks for bfloat16\[32\]"),
-        (fewer, r"nonfinite/in_row is int32\[\], the configuration asks for none"),
+        (wider, r"params/head is bfloat16\[16\], the configuration expects bfloat16\[32\]"),
+        (fewer, r"nonfinite/in_row is int32\[\], the configuration expects none"),
     ):
         with pytest.raises(UserError, match=said):
             RunCheckpoints(workdir, KEEP).restore_newest(abstract)
@@ -213,7 +216,7 @@ def test_a_storage_out_of_reach_is_no_damage(error, workdir, monkeypatch):
 
 
 def test_a_step_is_good_only_if_all_processes_say_so(workdir):
-    """This process among two; the other cannot read the newest, and finds the next one changed."""
+    """One of two processes; the other cannot read the newest, and finds the next one changed."""
     answers = {"restore/12/read": "it has no meta", "restore/7/verify": "params/head"}
     asked = []
 
@@ -239,7 +242,7 @@ def test_health_is_told_without_reading_arrays(workdir):
 
 
 def test_nothing_is_unpickled(workdir, monkeypatch):
-    """Neither by name nor in a file that is put in the place of another."""
+    """Neither by name nor in a file that replaces another."""
 
     def refuse(*arguments: object, **named: object) -> None:
         raise AssertionError("unpickled")
@@ -318,7 +321,7 @@ def folder_instead(rng: random.Random, file: Path) -> None:
 
 
 def edit_json(rng: random.Random, file: Path) -> None:
-    """One value of a JSON file is another one, if it is one."""
+    """Changes one value of a file, if it is JSON."""
     try:
         content = json.loads(file.read_bytes())
     except ValueError:
@@ -353,7 +356,7 @@ def replace(rng: random.Random, checkpoints: Path) -> None:
 
 
 def replace_by_namesake(rng: random.Random, checkpoints: Path) -> None:
-    """A file, or a whole item, of one step in another."""
+    """Copies a file or an entire item of one step to another."""
     one, other = rng.sample(sorted(checkpoints.iterdir()), 2)
     inside = rng.choice([p for p in sorted(one.rglob("*")) if not p.name.startswith("d")])
     target = other / inside.relative_to(one)
@@ -388,7 +391,7 @@ def file_instead(rng: random.Random, checkpoints: Path) -> None:
 
 
 def rename(rng: random.Random, checkpoints: Path) -> None:
-    """A step under the name of another, or two exchanged."""
+    """Renames a step, or swaps two."""
     one, other = rng.sample(sorted(checkpoints.iterdir()), 2)
     if rng.random() < 0.5:
         one.rename(checkpoints / str(rng.choice([1, 5, 13, 10**12])))
@@ -414,7 +417,7 @@ ON_ALL: list[Callable[[random.Random, Path], None]] = [
 
 
 def corrupt(rng: random.Random, workdir: Path) -> list[str]:
-    """Does one to three things to the checkpoints, mostly to the newest; what was done."""
+    """Damages the checkpoints one to three times, mostly the newest; returns the damages."""
     done = []
     checkpoints = workdir / "checkpoints"
     for _ in range(rng.choice([1, 1, 1, 2, 3])):

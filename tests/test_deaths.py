@@ -1,4 +1,4 @@
-"""Processes that die, stop, hang or fail: the others end, say who it was, and nothing is lost."""
+"""Tests of processes that die, stop, hang or fail: the others exit and report it."""
 
 import dataclasses
 import os
@@ -39,7 +39,7 @@ def config(disturbed) -> Config:
 
 @pytest.fixture
 def started(tmp_path) -> Path:
-    """A workdir to go on in."""
+    """Returns the workdir to resume in."""
     return tmp_path / "run"
 
 
@@ -55,12 +55,12 @@ def saving(config: Config, **deadlines: float) -> Config:
 
 
 def faulty(host: str, place: str, number: int, fault: str) -> tuple[str, ...]:
-    """The program of a job in which this happens."""
+    """Returns the program of a job in which this fault occurs."""
     return (FAULTY, host, place, str(number), fault)
 
 
 def goes_on(config: Config, workdir: Path, tmp_path: Path, whole: Path, processes: int = 2) -> None:
-    """The same command uses the newest complete step and ends with the same bits."""
+    """The same command resumes from the newest complete step and gives the same bits."""
     newest = max(complete_steps(workdir), default=0)
     with Job(config, workdir, tmp_path, processes=processes) as job:
         assert job.codes() == [DONE] * processes
@@ -70,7 +70,7 @@ def goes_on(config: Config, workdir: Path, tmp_path: Path, whole: Path, processe
 
 
 def said_by(job: Job, process: int) -> str:
-    """What a process printed, in one line."""
+    """Returns the output of a process, in one line."""
     return " ".join(job.processes[process].said().split())
 
 
@@ -97,7 +97,7 @@ def kill_at_random(config: Config, workdir: Path, tmp_path: Path, hit: int, coun
 
 @pytest.mark.slow
 def test_kills_at_random_moments_cost_no_bits(config, undisturbed, started, tmp_path):
-    """First of process 0, which serves the others, then of another; in the end one goes on."""
+    """First process 0, which serves the others, then another; finally one process resumes."""
     kill_at_random(config, started, tmp_path, hit=0, count=2)
     kill_at_random(config, started, tmp_path, hit=1, count=2)
     goes_on(config, started, tmp_path, undisturbed, processes=1)
@@ -112,7 +112,7 @@ def test_kills_in_jobs_of_four_and_of_one(config, undisturbed, started, tmp_path
 
 @pytest.mark.nightly
 def test_kills_at_every_kind_of_work(config, undisturbed, started, tmp_path):
-    """One after another in one run; each attempt goes on where the one before was killed."""
+    """One after another in one run; each attempt resumes where the previous was killed."""
     for place, number, hit in (
         ("meet JAX", 1, 0),
         ("compile", 1, 1),
@@ -135,7 +135,7 @@ def test_kills_at_every_kind_of_work(config, undisturbed, started, tmp_path):
 
 
 def stop_and_continue(config: Config, workdir: Path, tmp_path: Path, *fault: object) -> None:
-    """A process that the others gave up ends as soon as it goes on, and writes nothing."""
+    """A process that the others gave up ends as soon as it continues, and writes nothing."""
     host, place, number = fault
     program, hit = faulty(host, place, number, "stop"), int(host[-1])
     with Job(config, workdir, tmp_path, processes=2, program=program) as job:
@@ -153,7 +153,7 @@ def stop_and_continue(config: Config, workdir: Path, tmp_path: Path, *fault: obj
 
 @pytest.mark.slow
 def test_a_stopped_process_is_given_up_and_does_not_go_on(disturbed, started, tmp_path):
-    """Stopped where it begins to write a checkpoint."""
+    """Suspended where it begins to write a checkpoint."""
     stop_and_continue(saving(disturbed, peer=6.0), started, tmp_path, "host-0", "write", 3)
 
 
@@ -167,7 +167,7 @@ def test_stopped_there(place, hit, disturbed, started, tmp_path):
 
 
 def hang(config: Config, workdir: Path, tmp_path: Path, *fault: object) -> Job:
-    """All end with 43; the output of the one that hangs shows where."""
+    """All exit with 43; the output of the hanging process shows where."""
     host, place, number = fault
     program = faulty(host, place, number, "hang")
     with Job(config, workdir, tmp_path, processes=2, program=program) as job:
@@ -179,7 +179,7 @@ def hang(config: Config, workdir: Path, tmp_path: Path, *fault: object) -> Job:
 
 def assert_it_says_where(job: Job, hit: int, activity: str) -> None:
     mine, other = said_by(job, hit), said_by(job, 1 - hit)
-    assert f"host-{hit}: where every thread is:" in mine
+    assert f"host-{hit}: stacks of all threads:" in mine
     assert "in sleeps_for_ever" in mine
     line = (
         rf"host-{hit} hangs: \d+ s at '{activity}' after step \d+ \(config.deadlines.{activity}\)"
@@ -215,10 +215,10 @@ def test_hanging_there(place, number, hit, activity, disturbed, undisturbed, sta
 @pytest.mark.nightly
 @pytest.mark.parametrize(("place", "number"), [("step", 3), ("evaluate", 1)])
 def test_hanging_where_the_others_wait_at_the_same(place, number, disturbed, started, tmp_path):
-    """They may come to the deadline first: so all show their stacks."""
+    """The others may reach the deadline first, so all print their stacks."""
     job = hang(saving(disturbed, **{place: 8.0}), started, tmp_path, "host-0", place, number)
     for process in (0, 1):
-        assert f"host-{process}: where every thread is:" in said_by(job, process)
+        assert f"host-{process}: stacks of all threads:" in said_by(job, process)
         line = rf"error: .*host-\d hangs: \d+ s at '{place}' after step \d \(config.deadlines."
         assert re.search(line, said_by(job, process))
     assert "in sleeps_for_ever" in said_by(job, 0)
@@ -229,7 +229,7 @@ def test_a_barrier_says_who_has_not_come(disturbed, started, tmp_path):
     job = hang(saving(disturbed, barrier=8.0), started, tmp_path, "host-1", "exchange", 4)
     line = (
         r"waited 8 s for all processes at '\w+' \(config.deadlines.barrier\); "
-        r"there: host-0 \(process 0\); missing: host-1 \(process 1\)"
+        r"arrived: host-0 \(process 0\); missing: host-1 \(process 1\)"
     )
     assert re.search(f"error: {line}", said_by(job, 0))
     assert re.search(rf"error: host-0 \(process 0\): {line}", said_by(job, 1))
@@ -280,13 +280,13 @@ def test_stores_that_differ_between_machines(config, started, tmp_path, monkeypa
 
 @pytest.mark.nightly
 def test_a_workdir_of_another_configuration(config, undisturbed, started, tmp_path):
-    """All see it, and each says it once."""
+    """All processes see it, and each reports it once."""
     shutil.copytree(undisturbed, started)
     other = dataclasses.replace(config, seed=config.seed + 1)
     with Job(other, started, tmp_path, processes=2) as job:
         assert job.codes() == [FAILED, FAILED]
     for process in (0, 1):
-        assert said_by(job, process).count("cannot go on with another config.seed") == 1
+        assert said_by(job, process).count("cannot resume with another config.seed") == 1
     assert "Traceback" not in job.said()
 
 
@@ -318,7 +318,7 @@ def test_a_second_trainer_does_the_first_no_harm(config, undisturbed, started, t
         first.send(signal.SIGCONT, 1)
         assert first.codes() == [DONE, DONE]
     for process in (0, 1):
-        assert "another trainer is at work there" in said_by(second, process)
+        assert "another trainer is running there" in said_by(second, process)
     assert "Traceback" not in second.said()
     assert_same_bits(undisturbed, started)
 
@@ -329,7 +329,7 @@ def test_a_second_trainer_does_the_first_no_harm(config, undisturbed, started, t
 def launched(
     config: Config, workdir: Path, folder: Path, during: Callable[[Callable[[], str]], None], *words
 ) -> tuple[int, str]:
-    """Exit code and output of `bert-jax launch local run`; `during` gets at the output so far."""
+    """Returns exit code and output of `bert-jax launch local run`; `during` gets partial output."""
     folder.mkdir(exist_ok=True)
     command = [
         *(sys.executable, "-m", "bert_jax", "launch", "local", "run", "--processes=2", *words),

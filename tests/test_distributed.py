@@ -1,4 +1,4 @@
-"""Which process of a job this is: by flags, by what a cluster says, or alone; and JAX's start."""
+"""Tests of the process topology from flags or a cluster, and of starting JAX."""
 
 import http.server
 import os
@@ -51,7 +51,7 @@ SLICES = {
     "MEGASCALE_NUM_SLICES": "3",
     "MEGASCALE_SLICE_ID": "2",
 }
-# Of jobs that these tests themselves run in.
+# Variables of jobs in which these tests themselves may run.
 FOREIGN = ("SLURM_", "OMPI_", "TPU_", "MEGASCALE_", "KUBERNETES_", "JAX_COORDINATOR")
 
 
@@ -63,20 +63,20 @@ def _nowhere(monkeypatch):
 
 @pytest.fixture
 def environment(monkeypatch):
-    """Sets variables."""
+    """Sets environment variables."""
     return lambda values: [monkeypatch.setenv(name, value) for name, value in values.items()]
 
 
 @pytest.fixture
 def tpu_machine(monkeypatch):
-    """JAX believes to be on a machine with TPUs."""
+    """Makes JAX detect a machine with TPUs."""
     for module in (tpu, jax._src.clusters.cluster, jax._src.cloud_tpu_init):
         monkeypatch.setattr(module, "running_in_cloud_tpu_vm", True)
 
 
 @pytest.fixture
 def metadata(monkeypatch):
-    """What a metadata server on loopback says, by path; the rest is not found."""
+    """Answers of a metadata server on loopback by path; other paths return 404."""
     said: dict[str, str] = {}
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -117,7 +117,10 @@ def test_flags():
         (("h:1", None, None), "--coordinator without --num_processes and --process_id; give all"),
         ((None, 2, 1), "--num_processes and --process_id without --coordinator"),
         (("h", 2, 1), "coordinator 'h': give HOST:PORT"),
-        (("h:1", 2, 2), "--process_id=2 is none of --num_processes=2: give one from 0 to 1"),
+        (
+            ("h:1", 2, 2),
+            "--process_id=2 is out of range for --num_processes=2: give one from 0 to 1",
+        ),
         (("h:1", 2, -1), "--process_id=-1"),
     ],
 )
@@ -169,7 +172,7 @@ def test_a_port_of_ones_own(environment):
 
 
 def test_gke(environment, tpu_machine, metadata):
-    """On one slice the rest of what a slice is asked for comes from the metadata server."""
+    """With a single slice, the remaining values come from the metadata server."""
     environment(GKE)
     metadata["tpu-env"] = ""
     assert find_topology() == ProcessTopology("127.0.0.1:8482", 2, 1, None, "gketpu")
@@ -206,7 +209,7 @@ def test_what_a_cluster_lacks_is_one_line(environment, monkeypatch, values, with
     with pytest.raises(UserError, match=f"this looks like {line}|but {line}") as raised:
         find_topology()
     assert str(raised.value).endswith(
-        "give --coordinator, --num_processes and --process_id to go without"
+        "give --coordinator, --num_processes and --process_id instead"
     )
     assert "\n" not in str(raised.value)
 
@@ -219,7 +222,7 @@ def test_gke_without_a_number_is_one_line(environment, monkeypatch, tpu_machine)
 
 
 def test_a_metadata_server_that_is_not_there_is_one_line(monkeypatch, tpu_machine, free_port):
-    """Another attempt may find it: the code says so."""
+    """Another attempt may find it, and the exit code reports that."""
     monkeypatch.setenv("GCE_METADATA_IP", f"127.0.0.1:{free_port}")
     with pytest.raises(LostError, match=r"a Cloud TPU VM \(its metadata server") as raised:
         find_topology()
@@ -302,7 +305,7 @@ def refuses(address: tuple[str, int]) -> bool:
 @pytest.mark.parametrize("everywhere", [False, True])
 @pytest.mark.processes
 def test_process_0_listens_on_the_named_address_alone(store, start, tmp_path, everywhere):
-    """While processes are awaited, and when JAX's service runs there; on others where told to."""
+    """During the rendezvous, and when JAX's service listens; on other addresses if configured."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     env = {"JAX_COORDINATOR_BIND_ADDRESS": f"0.0.0.0:{port}"} if everywhere else {}
@@ -321,7 +324,7 @@ def test_process_0_listens_on_the_named_address_alone(store, start, tmp_path, ev
 @pytest.mark.nightly
 @pytest.mark.processes
 def test_a_process_that_compiles_for_longer_is_waited_for(store, tmp_path):
-    """Longer than gloo waits for it: 30 s, which nothing changes."""
+    """Longer than gloo's timeout of 30 s, which cannot be configured."""
     config = deep_config(store, steps=2)
     with Job(config, tmp_path / "run", tmp_path, processes=2, devices=2) as job:
         job.wait_for_line("devices (cpu) in 2 processes")

@@ -1,4 +1,4 @@
-"""A job ends once, with the right code and line, and nothing is left waiting."""
+"""Tests of shutdown: a job exits once, with the right code and message, and never blocks."""
 
 import contextlib
 import dataclasses
@@ -41,7 +41,7 @@ LIMIT = 60.0  # seconds for whatever is waited for
 
 
 class Store:
-    """The key-value store of a job, as JAX's client shows it."""
+    """The key-value store of a job, with the interface of JAX's client."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
@@ -120,7 +120,7 @@ def test_a_job_that_ends_because_of_its_numbers_has_saved_what_it_says(tmp_path)
         assert saved
         ends = [r["kind"] for r in records.records(epath.Path(tmp_path / "run") / records.LOG)]
         assert ends[-1] == "stopped"  # and no record of a process that was lost after it
-        # Gloo's lines and others from C++ are not for users.
+        # Output of gloo and other C++ code is not for users.
         assert not any("[Gloo]" in process.said() for process in job.processes)
         assert complete_steps(tmp_path / "run") == [int(saved[1])]
 
@@ -175,7 +175,7 @@ def test_a_process_that_was_put_to_sleep_does_not_hang():
 
 
 def test_a_ctrl_c_that_another_process_told_of_first_is_no_second_one():
-    """A terminal, or the launcher, gives all processes the same Ctrl-C."""
+    """A terminal or the launcher sends all processes the same Ctrl-C."""
     ended, said, heard = [], [], []
     ending = ProcessExit("here")
     ending.end = lambda code, line, **_: ended.append(code)
@@ -193,7 +193,7 @@ def test_a_ctrl_c_that_another_process_told_of_first_is_no_second_one():
 
 
 def test_beats_go_on_while_processes_agree_on_where_to_stop():
-    """Whoever waits for a slow process must not look lost itself."""
+    """A process that waits for a slow one must not be reported as lost."""
     store = Store()
     first, _ = peers_of(store, 2)
     agreeing, done = threading.Event(), threading.Event()
@@ -219,7 +219,7 @@ def test_beats_go_on_while_processes_agree_on_where_to_stop():
 
 
 def test_exchanges_leave_little_in_the_store():
-    """It lies in the memory of process 0 for the whole run."""
+    """It stays in the memory of process 0 during the entire run."""
     store = Store()
     everyone = peers_of(store, 3)
     with ThreadPoolExecutor(3) as pool:
@@ -236,7 +236,7 @@ def test_exchanges_leave_little_in_the_store():
 
 
 def test_what_is_being_written_when_a_run_fails_has_the_time_of_a_save(tmp_path, monkeypatch):
-    """The deadline of saving ends a wait for a storage that hangs; without one it has no end."""
+    """The deadline for saving ends a wait for storage that hangs; there is no other limit."""
     clock, doing, write = ActivityClock(), [], orbax_io.write
 
     def writes_slowly(*what: object) -> None:

@@ -230,7 +230,7 @@ def test_what_cannot_be_evaluated_is_one_line(run, store, capsys, tmp_path):
     code, _, _, err = evaluate(run, capsys, f"--store={other.path}")
     assert (code, "give a store of that tokenizer" in err) == (1, True)
     code, _, _, err = evaluate(tmp_path, capsys)
-    assert (code, "no checkpoints there" in err) == (1, True)
+    assert (code, "no checkpoints found" in err) == (1, True)
 
 
 def test_other_held_out_text_is_said(run, capsys, tmp_path):

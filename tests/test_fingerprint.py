@@ -1,4 +1,4 @@
-"""Fingerprints: what they are, that the layout does not matter, and that every change shows."""
+"""Tests of fingerprints: definition, independence of sharding, detection of changes."""
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +40,7 @@ def reference(x: np.ndarray) -> str:
 
 
 def random_array(dtype: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
-    """Any bits at all: NaNs with payloads, denormals, -0.0; only true and false for bool."""
+    """Random bits: NaNs with payloads, denormals, -0.0; only true and false for bool."""
     rng = np.random.default_rng(seed)
     if dtype == "bool":
         return rng.integers(0, 2, shape).astype(bool)
@@ -113,7 +113,7 @@ def test_any_changed_bit_and_any_two_swapped_elements_show(data):
 
 
 def test_equal_values_at_other_places_show():
-    """Rows moved about in an array of few values, and an array of the other shape."""
+    """Permuted rows in an array of few values, and an array of another shape."""
     x = np.zeros((16, 16), np.float32)
     said = set()
     for row in range(16):

@@ -1,4 +1,4 @@
-"""Signs of life, verdicts and barriers among processes; the store is a dictionary here."""
+"""Tests of heartbeats, notices and barriers between processes, with a dictionary as store."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ LIMIT = 60.0  # seconds
 
 
 class Store:
-    """What `ProcessGroup` uses of JAX's client."""
+    """The part of JAX's client that `ProcessGroup` uses."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
@@ -63,7 +63,7 @@ class Store:
 
 
 class Ending:
-    """Takes down how the process would have ended; the thread that ended it goes no further."""
+    """Records how the process would have exited, and blocks the calling thread."""
 
     def __init__(self) -> None:
         self.before: list[Callable[[int, str], None]] = []
@@ -72,20 +72,20 @@ class Ending:
         self.showed: list[bool] = []
         self.ended = threading.Event()
 
-    def end(self, code: int, line: str, *, stacks: bool = False, tell: bool = True) -> None:
+    def end(self, code: int, line: str, *, stacks: bool = False, notify: bool = True) -> None:
         self.showed.append(stacks)
-        self.ends.append((code, line, tell))
+        self.ends.append((code, line, notify))
         self.ended.set()
         threading.Event().wait()  # for ever
 
     def line(self) -> str:
-        """How it ended, as soon as it has."""
+        """Waits for the exit and returns its message."""
         assert self.ended.wait(LIMIT)
         return self.ends[0][1]
 
 
 class Members:
-    """The processes of a job in one test."""
+    """The processes of a job, as threads of one test."""
 
     def __init__(self, count: int):
         self.store = Store()
@@ -116,7 +116,7 @@ class Members:
         return heartbeat
 
     def say(self, process: int, count: int = 1, activity: str = "data") -> None:
-        """A beat, by hand."""
+        """Writes a heartbeat."""
         beat = json.dumps([count, activity, 9.0, 4])
         self.store.texts[f"bert_jax/beats/{process}"] = beat
 
@@ -170,7 +170,7 @@ def test_process_0_names_the_one_that_is_silent(members):
     line = job.endings[0].line()
     assert line.startswith("host-2 (process 2) is lost: silent for ")
     assert "before that 'data' for 9 s after step 4" in line
-    assert "the same command goes on from the newest checkpoint" in line
+    assert "run the same command again to resume from the newest checkpoint" in line
     assert job.endings[0].ends[0][0] == LOST
 
 
@@ -201,7 +201,7 @@ def test_a_closed_connection_is_a_death(members):
 
 
 def test_what_a_process_said_before_it_went_is_the_reason(members):
-    """Its connection is closed as well: but the verdict is there."""
+    """Its connection is closed as well, but its verdict is stored."""
     job = members(3)
     verdict = json.dumps([44, "the numbers are wrong", 2, False])
     job.store.texts["bert_jax/verdict"] = verdict
@@ -213,7 +213,7 @@ def test_what_a_process_said_before_it_went_is_the_reason(members):
 
 
 def test_a_process_whose_own_beats_stood_still_blames_nobody(members, monkeypatch):
-    """All processes were stopped, and go on: an hour has passed for each of them."""
+    """All processes were suspended for an hour and continue."""
     job = members(2)
     clock, asked = [0.0], time.monotonic
     monkeypatch.setattr("time.monotonic", lambda: asked() + clock[0])
@@ -240,7 +240,9 @@ def test_a_process_that_was_stopped_while_others_left_ends_at_once(members, monk
     job.ends[1].close()
     clock[0] = 3600.0
     line = job.endings[0].line()
-    assert line.startswith("host-0 (process 0) was stopped for 3600 s, and host-1 (process 1) went")
+    assert line.startswith(
+        "host-0 (process 0) was stopped for 3600 s, and host-1 (process 1) continued"
+    )
 
 
 # --- told -----------------------------------------------------------------------------------------
@@ -261,7 +263,7 @@ def test_an_end_is_told_to_all_and_process_0_waits_until_they_know(members):
 
 
 def test_where_one_hangs_all_say_where_they_are(members):
-    """The one that reached its deadline may only have waited for another."""
+    """The process that reached its deadline may only have waited for another."""
     job = members(2)
     job.start(0)
     job.start(1)
@@ -273,7 +275,7 @@ def test_where_one_hangs_all_say_where_they_are(members):
 
 
 def test_process_0_waits_for_the_last_that_does_not_know(members):
-    """Of four, one is dead, one has heard and is gone; the last has yet to hear."""
+    """One of four is dead, one was notified and has exited, the last is not notified yet."""
     job = members(4)
     job.start(0)
     job.store.texts["bert_jax/gone/2"] = ""
@@ -343,7 +345,7 @@ def test_who_never_arrives_at_a_barrier_is_named(me, members):
         job.peers(me, barrier=0.3).all_gather_text("save")
     assert str(error.value) == (
         "waited 0 s for all processes at 'save' (config.deadlines.barrier); "
-        f"there: {there[me]}; missing: {missing[me]}"
+        f"arrived: {there[me]}; missing: {missing[me]}"
     )
 
 

@@ -366,7 +366,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path) -> None:
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(UserError, match="not what a pretraining run writes"):
             batch_view.open_run(epath.Path(tmp_path))
-        with pytest.raises(UserError, match="not the folder of a pretraining run"):
+        with pytest.raises(UserError, match="not the workdir of a pretraining run"):
             workdir.read(epath.Path(tmp_path))
     (tmp_path / "config.json").write_text('{"config": {}, "data": {"tokenizer": 1, "train": 2}}')
     with pytest.raises(UserError, match="missing key"):

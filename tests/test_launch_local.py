@@ -1,4 +1,4 @@
-"""Jobs on this machine: real launchers, real signals, small programs as the processes."""
+"""Tests of local jobs: real launchers, real signals, small programs as processes."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from launched import LAUNCHER, LIMIT, Launched, is_there, of, said, until
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Callable[..., Launched]]:
-    """Starts a launcher of processes that run this program; nothing of it is left afterwards."""
+    """Starts a launcher of processes that run this program; cleans up afterwards."""
     made: list[Launched] = []
 
     def start(
@@ -238,7 +238,7 @@ while True:
     assert code == 42
     passed_on = {"SIGHUP": "SIGTERM"}.get(name, name)
     assert of("host-0", lines) == of("host-1", lines) == [f"saved on {passed_on}".encode()]
-    assert said(lines)[0] == f"{name}: passed on; what has not ended in 40 s is killed"
+    assert said(lines)[0] == f"{name}: forwarded; processes still running in 40 s are killed"
     assert said(lines)[1].endswith("ended with 42; not started again")
     assert len(job.starts("host-0")) == 1
 
@@ -265,7 +265,7 @@ sys.exit(42)
 
 @pytest.mark.processes
 def test_a_signal_that_was_ignored_at_the_start_stays_ignored(launch):
-    """As under nohup, and in a shell's background."""
+    """As under nohup, or in a shell's background job."""
     job = launch(
         """
 ignored = {n.name for n in signal.Signals if signal.getsignal(n) == signal.SIG_IGN}
@@ -283,14 +283,14 @@ while True:
     code, lines = job.wait()
     assert code == 42
     first, asked, *_ = said(lines)
-    assert first == "SIGINT, SIGHUP: ignored since the start, not passed on"
-    assert asked.startswith("SIGTERM: passed on")
+    assert first == "SIGINT, SIGHUP: already ignored at the start, not forwarded"
+    assert asked.startswith("SIGTERM: forwarded")
     assert of("host-0", lines) == of("host-1", lines) == [b"['SIGHUP', 'SIGINT']"]
 
 
 @pytest.mark.processes
 def test_stopping_a_job_that_waits_for_a_frozen_process_is_no_failure(launch):
-    """One has failed, the other would be killed some time later for not noticing."""
+    """One has failed, the other would be killed later for not detecting it."""
     job = launch(
         """
 mark(f"{host} ready")
@@ -308,13 +308,13 @@ sys.exit(43)
     job.process.send_signal(signal.SIGINT)
     code, lines = job.wait()
     assert code == 42
-    assert "host-1: not ended in time, killed" in said(lines)
+    assert "host-1: still running at the deadline, killed" in said(lines)
     assert said(lines)[-1].endswith("not started again")
 
 
 @pytest.mark.processes
 def test_a_process_that_a_passed_on_signal_ends_has_lost_nothing(launch):
-    """It had not come so far that it could save: the job was stopped, not lost."""
+    """It had not yet installed its handler: the job was stopped, not lost."""
     job = launch("mark(f'{host} ready'); time.sleep(600)")
     job.until("host-0 ready", "host-1 ready")
     job.process.send_signal(signal.SIGTERM)
@@ -344,7 +344,7 @@ while True:
     job.process.send_signal(signal.SIGTERM)
     code, lines = job.wait()
     assert code == 42  # one has saved: all that there is
-    assert "host-1: not ended in time, killed" in said(lines)
+    assert "host-1: still running at the deadline, killed" in said(lines)
     assert (
         said(lines)[-1] == "host-1 was killed by SIGKILL; host-0 ended with 42; not started again"
     )
@@ -356,7 +356,7 @@ while True:
 
 @pytest.mark.processes
 def test_one_that_outlives_a_failure_is_asked_and_killed(launch):
-    """What it answers is not the reason: the job starts again for the one that was killed."""
+    """Its exit code does not count: the job restarts because of the one that was killed."""
     job = launch(
         """
 if starts == 2:
@@ -380,8 +380,8 @@ while True:
     code, lines = job.wait()
     assert code == 0
     assert said(lines) == [
-        "host-1, host-2: still there after another ended, asked to end",
-        "host-2: not ended in time, killed",
+        "host-1, host-2: still running after another ended, sent SIGTERM",
+        "host-2: still running at the deadline, killed",
         "host-0 was killed by SIGKILL; starting again (2 of 3 failures left)",
     ]
     assert not any(map(is_there, job.pids()))
@@ -421,7 +421,7 @@ time.sleep(600)
 
 @pytest.mark.processes
 def test_what_a_process_started_ends_with_it_and_holds_nothing_up(launch):
-    """Its children have its pipes, which therefore never end."""
+    """Its children inherit its pipes, which therefore never close."""
     job = launch(
         """
 own = subprocess.Popen(["sleep", "600"])

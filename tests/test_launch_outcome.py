@@ -1,4 +1,4 @@
-"""What the exit codes of a job's processes say together."""
+"""Tests of the exit code of a job."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Asking a run to stop: where all processes stop, what a second signal does, who is asked."""
+"""Tests of preemption: where all processes stop, second signals, maintenance notices."""
 
 import hashlib
 import http.server
@@ -54,16 +54,16 @@ class _Store:
 
 
 class _EndError(Exception):
-    """A process would be gone here."""
+    """Raised where a process would exit."""
 
 
 class _Exit:
-    """Notes how the process would end, and ends the thread that it is told by."""
+    """Records how the process would exit, and ends the calling thread."""
 
     def __init__(self) -> None:
         self.ends: list[tuple[int, str]] = []
 
-    def end(self, code: int, line: str, *, stacks: bool = False, tell: bool = True) -> None:
+    def end(self, code: int, line: str, *, stacks: bool = False, notify: bool = True) -> None:
         self.ends.append((code, line))
         if threading.current_thread().name == "grace":
             return
@@ -71,7 +71,7 @@ class _Exit:
 
 
 def processes(count: int, grace: float = LIMIT) -> list[PreemptionHandler]:
-    """So many processes that share a store."""
+    """Creates processes that share a store."""
     store, hosts = _Store(), tuple(f"host-{i}" for i in range(count))
     return [
         PreemptionHandler(
@@ -90,7 +90,7 @@ def processes(count: int, grace: float = LIMIT) -> list[PreemptionHandler]:
 
 
 def pieces(handler: PreemptionHandler) -> int:
-    """Works until it must not begin another piece; how many it did."""
+    """Runs work items until told to stop; returns their number."""
     for done in range(100):
         try:
             handler.begin()
@@ -119,7 +119,7 @@ def test_all_stop_where_the_one_that_is_furthest_is(begun):
 
 
 def test_nobody_begins_a_piece_while_they_agree():
-    """Else the one that said three could have begun a fourth."""
+    """Otherwise the process that published three items could have begun a fourth."""
     first, second = processes(2)
     for handler in (first, second):
         handler.begin()
@@ -165,12 +165,12 @@ def test_asking_again_changes_nothing():
     assert pieces(handler) == 0
 
 
-# Signals, to the process of the tests itself
+# Signals to the test process itself
 
 
 @pytest.fixture
 def listening() -> Iterator[PreemptionHandler]:
-    """A run inside another program: no process is ended."""
+    """A run inside another program: no process exits."""
     handler = PreemptionHandler(single_process_group(ActivityClock()), LIMIT)
     handler.begin()
     with dispositions(lambda number: _untouched):
@@ -185,12 +185,12 @@ def _untouched(*_: object) -> None:
 
 @pytest.mark.parametrize("number", ASKING)
 def test_the_first_signal_interrupts_nothing(number, listening):
-    """The main thread sees it long after the request is known: as while it waits for a device."""
+    """The main thread handles it long after the request, as while it waits for a device."""
     timer = threading.Timer(0.05, os.kill, (os.getpid(), number))
     timer.start()
     hashlib.pbkdf2_hmac("sha256", b"", b"", 1_000_000)  # half a second in which no handler runs
     timer.join()
-    until(lambda: listening._agreed is not None, "place to stop at")
+    until(lambda: listening._stop_at is not None, "step to stop at")
     assert listening.why.startswith(number.name)
     with pytest.raises(StopRequestedError):
         listening.check()
@@ -198,7 +198,7 @@ def test_the_first_signal_interrupts_nothing(number, listening):
 
 @pytest.mark.parametrize("ignored", [[signal.SIGHUP], [signal.SIGINT, signal.SIGHUP]])
 def test_a_signal_that_was_ignored_stays_ignored(ignored):
-    """nohup, a shell's background job: a line says so, and another signal handler the run."""
+    """nohup or a shell's background job: a line reports it, and another signal stops the run."""
     handler, lines = PreemptionHandler(single_process_group(ActivityClock()), LIMIT), []
     handler.begin()
     with dispositions(lambda number: signal.SIG_IGN if number in ignored else _untouched):
@@ -210,7 +210,7 @@ def test_a_signal_that_was_ignored_stays_ignored(ignored):
             until(lambda: handler.why, "request")
         assert all(signal.getsignal(number) == signal.SIG_IGN for number in ignored)
     names = ", ".join(number.name for number in ignored)
-    assert lines[0] == f"{names}: ignored since the start, and by this run"
+    assert lines[0] == f"{names}: already ignored at the start, stays ignored"
     assert handler.why.startswith("SIGTERM")
     assert len(lines) == 2
 
@@ -230,14 +230,14 @@ def test_a_second_ctrl_c_interrupts(listening):
 def test_a_second_sigterm_does_not(listening):
     for _ in range(3):
         os.kill(os.getpid(), signal.SIGTERM)
-    until(lambda: listening._agreed is not None, "place to stop at")
+    until(lambda: listening._stop_at is not None, "step to stop at")
     assert pieces(listening) == 0
 
 
 def test_sigterm_and_one_ctrl_c_are_one_request(listening):
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
         os.kill(os.getpid(), number)
-    until(lambda: listening._agreed is not None, "place to stop at")
+    until(lambda: listening._stop_at is not None, "step to stop at")
     assert pieces(listening) == 0
 
 
@@ -272,7 +272,7 @@ def notices(says: dict[str, str], status: int = 200) -> type[http.server.BaseHTT
 
 @pytest.fixture
 def machine(monkeypatch) -> Iterator[Callable]:
-    """What a metadata server says -> the run that is on this machine."""
+    """Returns a function: answers of a metadata server -> a run on this machine."""
     monkeypatch.setattr(preemption, "_POLL", 0.02)
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # the server is this machine's own
     servers, runs = [], []
@@ -316,7 +316,7 @@ def test_a_notice_is_a_request(name, said, machine):
 
 @pytest.mark.parametrize(("says", "status"), [(WELL, 200), (WELL, 503), ({}, 200)])
 def test_no_notice_no_request(says, status, machine):
-    """All is well, or the server fails, or it is none: the run goes on, and goes on asking."""
+    """No notice, or the server fails, or is not one: the run continues, and keeps polling."""
     says = dict(says)
     handler = machine(says, status)
     time.sleep(0.2)  # nothing is to happen, ten times
@@ -330,7 +330,7 @@ def test_no_notice_no_request(says, status, machine):
 
 
 def test_nothing_compiles_after_the_first_step(tmp_path, monkeypatch):
-    """Two phases with evaluations and checkpoints, stopped in between and gone on with."""
+    """Two phases with evaluations and checkpoints, stopped in between and resumed."""
     from jax._src import monitoring
 
     store = small_store(tmp_path / "store")

@@ -366,8 +366,8 @@ def test_a_bucket_that_takes_nothing_ends_a_run_in_one_line(server, no_pauses, s
 @pytest.mark.parametrize(
     ("where", "says"),
     [
-        ("gs://nowhere/run", "cannot be the folder of a run (no such bucket or object)"),
-        ("gs://secret/run", "cannot be the folder of a run (no permission); give this machine's"),
+        ("gs://nowhere/run", "cannot be used as a workdir (no such bucket or object)"),
+        ("gs://secret/run", "cannot be used as a workdir (no permission); give this machine's"),
     ],
 )
 def test_a_workdir_that_cannot_be_is_one_line(where, says, server):
@@ -385,7 +385,7 @@ def test_a_bucket_of_others_is_refused_before_anything_in_it_changes(server):
     for name in ("5.removed/array", "7.unfinished", "3/array"):
         server.write("bucket", f"run/checkpoints/{name}", b"theirs")
     before = server.names("bucket")
-    with pytest.raises(UserError, match=r"run: holds checkpoints, and no config\.json of a"):
+    with pytest.raises(UserError, match=r"run: holds checkpoints, but no config\.json of a"):
         claim.check_free("gs://bucket/run")
     assert server.names("bucket") == before
     server.write("bucket", "empty/", b"")  # as the console makes a folder

@@ -1,4 +1,4 @@
-"""Checkpoints in a bucket: written, damaged, refused, read over a bad connection, by processes."""
+"""Tests of checkpoints in a bucket: damage, denied access, bad connections, processes."""
 
 import dataclasses
 import errno
@@ -69,7 +69,7 @@ def three_saves(count: int = 9) -> None:
 
 
 def restored(*, strict: bool = False) -> int:
-    """The step that is used, all its bits as saved."""
+    """Returns the restored step; asserts that all bits are as saved."""
     found = RunCheckpoints(RUN, keeping(9)).restore_newest(ABSTRACT, strict=strict)
     assert found is not None
     step = found[1]["step"]
@@ -212,7 +212,7 @@ def test_what_is_refused_for_a_moment_is_read_all_the_same(server, monkeypatch, 
 
 
 def test_a_bucket_that_may_not_be_listed_is_no_empty_folder(server):
-    """Or the run would begin anew, over what is there."""
+    """Otherwise the run would start from scratch and overwrite them."""
     three_saves()
     server.faults.denied = frozenset({"bucket"})
     for look in (
@@ -235,7 +235,7 @@ def test_a_bucket_that_takes_nothing_ends_the_run_and_loses_nothing(status, serv
     checkpoints = RunCheckpoints(RUN, keeping(9, attempts=3))
     save(checkpoints, 3)
     server.faults.refuse_writes = status
-    with pytest.raises(StorageError, match=r"7: cannot be written after 3 .*up to step 3"):
+    with pytest.raises(StorageError, match=r"7: cannot be written after 3 .*checkpoint is step 3"):
         save(checkpoints, 7)
     assert capsys.readouterr().out.count("warning: ") == 2
     assert restored() == 3
@@ -245,7 +245,7 @@ def test_a_bucket_that_takes_nothing_ends_the_run_and_loses_nothing(status, serv
 
 
 def test_a_bucket_that_is_full_for_a_while_is_waited_for(server, monkeypatch, capsys):
-    """Full after some objects of the checkpoint, which cannot be removed either at first."""
+    """The bucket is full after some objects, which cannot be removed at first either."""
     checkpoints = RunCheckpoints(RUN, keeping(9, attempts=3))
     save(checkpoints, 3)
     server.faults.refuse_names = "7/commit_success.txt"
@@ -270,7 +270,7 @@ def test_a_bucket_that_is_full_for_a_while_is_waited_for(server, monkeypatch, ca
 
 
 def test_errors_are_told_apart():
-    """Those that say nothing of what is there, and of these those that may pass."""
+    """Errors that say nothing about the stored data, and which of them may be transient."""
     import aiohttp
     import requests
     from gcsfs.retry import ChecksumError, HttpError
@@ -325,7 +325,7 @@ def config(tmp_path_factory) -> Config:
 
 @pytest.fixture(scope="module")
 def reference(config, tmp_path_factory) -> Path:
-    """A run on the disk that nothing happens to."""
+    """An undisturbed run on the local disk."""
     folder = tmp_path_factory.mktemp("reference")
     run_job(config, folder / "run", folder, processes=1)
     return folder / "run"
@@ -359,7 +359,7 @@ def test_storage_that_refuses_ends_all_processes_and_a_restart_has_the_same_bits
     assert "attempt 2 of 3, the next in 2 s" in first
     for said in (first, second):
         assert "cannot be written after 3 attempts" in said
-        assert "nothing is lost up to step " in said
+        assert "the newest checkpoint is step " in said
     server.faults.refuse_writes = 0
     there = complete_steps(RUN)
     assert there

@@ -1,4 +1,4 @@
-"""Processes find one another before JAX starts; here each is a thread."""
+"""Tests of the rendezvous before JAX starts; each process is a thread."""
 
 import json
 import socket
@@ -45,7 +45,7 @@ def start(address):
 
 
 def connected(address: str) -> socket.socket:
-    """A connection to process 0, as soon as it listens."""
+    """Connects to process 0 as soon as it listens."""
     while True:
         try:
             return socket.create_connection(split_address(address), timeout=5)
@@ -85,8 +85,8 @@ def test_one_process_meets_nobody():
 
 def test_who_is_missing_and_who_is_there_is_said_by_name(start):
     first, _ = start(0, 3, timeout=1.5), start(2, 3, timeout=3)
-    line = r"2 of 3 processes came: host-0 \(process 0\), host-2 \(process 2\); missing: process 1 "
-    with pytest.raises(LostError, match=line + r"within 2 s \(config.deadlines.start\)"):
+    line = r"2 of 3 processes connected: host-0 \(process 0\), host-2 \(process 2\); missing: "
+    with pytest.raises(LostError, match=line + r"process 1 within 2 s \(config.deadlines.start\)"):
         first.result()
 
 
@@ -99,7 +99,7 @@ def test_a_process_that_went_away_is_missing_again(start, address):
 
 
 def test_without_process_0_the_address_is_said(start, address):
-    with pytest.raises(LostError, match=rf"nobody answers at {address}.*port is closed"):
+    with pytest.raises(LostError, match=rf"no answer from {address}.*port is closed"):
         start(1, 2, timeout=1).result()
 
 
@@ -113,19 +113,19 @@ def test_processes_that_differ_are_named_by_what_differs(start):
 
 
 def test_who_cannot_reach_process_0_says_so_before_the_deadline(address, monkeypatch):
-    """Else a mistyped address is ten minutes of silence."""
+    """Otherwise a mistyped address means ten minutes of silence."""
     monkeypatch.setattr(rendezvous, "_BETWEEN", 0.1)
     said: list[str] = []
     guest = Registration(1, 2, "host-1", ABOUT)
     with pytest.raises(LostError):
         meet(address, guest, timeout=2, say=said.append)
-    assert f"process 1 (host-1): nobody answers at {address} yet" in said
+    assert f"process 1 (host-1): no answer from {address} yet" in said
 
 
 def test_two_processes_with_one_number_are_refused_and_the_rest_goes_on(start):
     first, one, two = start(0, 3), start(1, 3), start(1, 3)
     (refused,) = wait((one, two), return_when=FIRST_COMPLETED).done
-    assert "two processes call themselves process 1" in str(refused.exception())
+    assert "two processes have --process_id=1" in str(refused.exception())
     third = start(2, 3)
     assert first.result().hosts == third.result().hosts == ("host-0", "host-1", "host-2")
 

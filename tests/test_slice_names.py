@@ -1,4 +1,4 @@
-"""The table of slices: names as users know them, and the line for each that does not exist."""
+"""Tests of the slice table: Cloud TPU names, and the errors for unknown slices."""
 
 import re
 
@@ -69,20 +69,20 @@ def test_other_names_of_a_slice(said: str, meant: str) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("v5e-17", "there is no v5e-17; nearest: v5e-16 (4x4) and v5e-32 (4x8)"),
-        ("v6e-1024", "there is no v6e-1024; nearest: v6e-256 (16x16)"),
+        ("v5e-17", "v5e-17 does not exist; nearest: v5e-16 (4x4) and v5e-32 (4x8)"),
+        ("v6e-1024", "v6e-1024 does not exist; nearest: v6e-256 (16x16)"),
         ("v5e-0", "nearest: v5e-1 (1x1)"),
         ("3xv5e-20", "nearest: 3xv5e-16 (4x4) and 3xv5e-32 (4x8)"),
-        ("v4-4", "nearest: v4-8 (2x2x1) (its name counts cores, two a chip)"),
-        ("v5e:4x4", "there is no v5e:4x4; 4x4 chips are v5e-16"),
+        ("v4-4", "nearest: v4-8 (2x2x1) (its name counts cores, two per chip)"),
+        ("v5e:4x4", "v5e:4x4 does not exist; 4x4 chips are v5e-16"),
         ("v5p-4x4x4", "4x4x4 chips are v5p-128"),
         ("v6e-3x5", "nearest: v6e-8 (2x4) and v6e-16 (4x4)"),
         ("0xv5e-16", "give 1 to 256 slices"),
-        ("v5-16", '"v5-16" is no TPU slice: there are v2, v3, v4, v5e'),
-        ("a100", '"a100" is no TPU slice'),
-        ("", '"" is no TPU slice'),
-        ("v5e", '"v5e" is no TPU slice'),
-        ("v5e-x", "there is no v5e-x"),
+        ("v5-16", '"v5-16" is not a TPU slice; give one of v2, v3, v4, v5e'),
+        ("a100", '"a100" is not a TPU slice'),
+        ("", '"" is not a TPU slice'),
+        ("v5e", '"v5e" is not a TPU slice'),
+        ("v5e-x", "v5e-x does not exist"),
     ],
 )
 def test_what_does_not_exist_is_refused_in_one_line_with_what_does(name: str, says: str) -> None:

@@ -1,4 +1,4 @@
-"""Real processes that are asked to stop, at every kind of work: saved, 42, and no bit is lost."""
+"""Tests of real processes that are asked to stop during every activity: saved, exit code 42."""
 
 import dataclasses
 import http.server
@@ -41,7 +41,7 @@ PROGRAM = (str(Path(__file__).with_name("slow_process.py")),)
 
 @pytest.fixture
 def start(disturbed, tmp_path) -> Iterator[Any]:
-    """Starts the run with something in it that takes long; ended with the test."""
+    """Starts the run with one slow activity; kills it after the test."""
     jobs = []
 
     def start(slow: dict[str, Any], **options: Any) -> Job:
@@ -60,13 +60,13 @@ def start(disturbed, tmp_path) -> Iterator[Any]:
 
 
 def events(workdir: Path, kind: str) -> list[dict[str, Any]]:
-    """All records of a kind, of one step more than once too."""
+    """Returns all records of a kind, including repeated steps."""
     found = records.records(epath.Path(workdir) / records.LOG)
     return [record for record in found if record["kind"] == kind]
 
 
 def assert_saved(job: Job, workdir: Path) -> int:
-    """All ended with 42 at one step, which is the newest that is saved; the step."""
+    """Asserts that all exited with 42 at the same, newest saved step; returns the step."""
     assert job.codes() == [STOPPED] * len(job.processes)
     stopped = [re.findall(r"^stops at step (\d+)$", p.said(), re.M) for p in job.processes]
     (step,) = {int(number) for numbers in stopped for number in numbers}
@@ -81,7 +81,7 @@ def assert_saved(job: Job, workdir: Path) -> int:
 
 
 def assert_goes_on(config: Config, whole: Path, tmp_path: Path) -> None:
-    """The same command ends as if nothing had been."""
+    """Runs the same command again: the results equal an undisturbed run's."""
     run(config, tmp_path / "run", tmp_path, processes=2)
     assert_same_bits(whole, tmp_path / "run")
 
@@ -103,7 +103,7 @@ def test_stepping(told, disturbed, undisturbed, start, tmp_path):
 
 @pytest.mark.parametrize("told", [night_0, night_1])
 def test_evaluating(told, disturbed, undisturbed, start, tmp_path):
-    """In the middle of the run: what was left of the evaluation is not left out afterwards."""
+    """In the middle of the run: the rest of the evaluation is done after resuming."""
     job = start({"host": "host-1", "held_out": 0.6})
     job.wait_for(lambda: newest_step(tmp_path / "run") == 8, "an evaluation")
     job.send(signal.SIGTERM, told)
@@ -115,7 +115,7 @@ def test_evaluating(told, disturbed, undisturbed, start, tmp_path):
 @pytest.mark.nightly
 @pytest.mark.parametrize("told", [0, 1])
 def test_the_evaluation_at_the_end(told, disturbed, undisturbed, start, tmp_path):
-    """All steps are done: the next start evaluates, the one after it has nothing left to do."""
+    """All steps are done: the next start evaluates, the one after it has nothing to do."""
     job = start({"held_out": 0.6})
     job.wait_for(lambda: newest_step(tmp_path / "run") == STEPS, "the last step")
     job.send(signal.SIGTERM, told)
@@ -139,7 +139,7 @@ def test_saving(told, disturbed, undisturbed, start, tmp_path):
 @pytest.mark.nightly
 @pytest.mark.parametrize("told", [0, 1])
 def test_one_process_waits_for_data(told, disturbed, undisturbed, start, tmp_path):
-    """The other is in that step already: both finish it, as the data comes."""
+    """The other is in that step already: both finish it once the data arrives."""
     job = start({"host": "host-1", "batch": [5, 6.0]})
     job.wait_for(lambda: newest_step(tmp_path / "run") == 5, "a step that waits for data")
     job.send(signal.SIGTERM, told)
@@ -149,7 +149,7 @@ def test_one_process_waits_for_data(told, disturbed, undisturbed, start, tmp_pat
 
 @pytest.mark.parametrize("told", [night_0, night_1])
 def test_all_wait_for_data(told, disturbed, undisturbed, start, tmp_path):
-    """Nobody waits for it any longer."""
+    """No process waits for it any longer."""
     job = start({"batch": [5, FOREVER]})
     job.wait_for(lambda: newest_step(tmp_path / "run") == 5, "a step that waits for data")
     job.send(signal.SIGTERM, told)
@@ -159,7 +159,7 @@ def test_all_wait_for_data(told, disturbed, undisturbed, start, tmp_path):
 
 @pytest.mark.parametrize("told", [night_0, slow_1])
 def test_compiling(told, start, tmp_path):
-    """Nothing is unsaved yet, so nobody waits for the compiler."""
+    """Nothing is unsaved yet, so no process waits for the compiler."""
     job = start({"compile": FOREVER})
     for process in (0, 1):
         job.wait_for_line("slow compile", process)
@@ -175,7 +175,7 @@ def test_compiling(told, start, tmp_path):
 
 @pytest.mark.nightly
 def test_compiling_after_a_restart(disturbed, undisturbed, start, tmp_path):
-    """What an earlier attempt saved stays what it is."""
+    """Checkpoints of earlier attempts stay unchanged."""
     job = start({"batch": [5, FOREVER]})
     job.wait_for(lambda: newest_step(tmp_path / "run") == 5, "a step that waits for data")
     job.send(signal.SIGTERM, 0)
@@ -190,7 +190,7 @@ def test_compiling_after_a_restart(disturbed, undisturbed, start, tmp_path):
 
 @pytest.mark.nightly
 def test_waiting_for_the_others_at_the_start(start, tmp_path):
-    """One leaves at once, the one that comes too late finds nobody and says so."""
+    """One exits at once; the late one finds no coordinator and reports it."""
     job = start({}, start=30.0)
     job.send(signal.SIGSTOP, 1)
     job.wait_for_line("missing: process 1", 0)
@@ -205,7 +205,7 @@ def test_waiting_for_the_others_at_the_start(start, tmp_path):
 
 @pytest.mark.nightly
 def test_every_process_is_sent_every_signal(disturbed, undisturbed, start, tmp_path):
-    """As by a cluster, twice: a Ctrl-C that comes to another process later is no second one."""
+    """As from a cluster, twice: a later Ctrl-C to another process is not a second one."""
     job = start({"host": "host-1", "batch": [5, 3.0]})
     job.wait_for(lambda: newest_step(tmp_path / "run") == 5, "a step that waits for data")
     job.send(signal.SIGINT, 0)
@@ -230,7 +230,7 @@ def test_every_process_at_the_same_time(disturbed, undisturbed, start, tmp_path)
 @pytest.mark.nightly
 @pytest.mark.parametrize("told", [0, 1])
 def test_ctrl_c_twice(told, disturbed, undisturbed, start, tmp_path):
-    """The second ends all of them at once; what was saved before is there."""
+    """The second ends all of them at once; earlier checkpoints remain."""
     job = start({"host": "host-1", "batch": [5, FOREVER]})
     job.wait_for(lambda: newest_step(tmp_path / "run") == 5, "a step that waits for data")
     job.send(signal.SIGINT, told)
@@ -239,7 +239,7 @@ def test_ctrl_c_twice(told, disturbed, undisturbed, start, tmp_path):
     job.send(signal.SIGINT, told)
     assert job.codes() == [130, 130]
     for process in job.processes:
-        assert "interrupted at once" in process.said()
+        assert "interrupted without saving" in process.said()
         assert "Traceback" not in process.said()
     assert complete_steps(tmp_path / "run")[-1] == 4
     assert_goes_on(disturbed, undisturbed, tmp_path)
@@ -247,7 +247,7 @@ def test_ctrl_c_twice(told, disturbed, undisturbed, start, tmp_path):
 
 @pytest.mark.parametrize("told", [night_0, night_1])
 def test_one_that_cannot_save_in_time(told, disturbed, undisturbed, start, tmp_path):
-    """The grace period ends them with 43, and says which and why; nothing else is lost."""
+    """After the grace period they exit with 43 and report which and why."""
     job = start({"host": "host-1", "batch": [5, FOREVER]}, grace=4.0)
     job.wait_for(lambda: newest_step(tmp_path / "run") == 5, "a step that waits for data")
     job.send(signal.SIGTERM, told)
@@ -255,14 +255,14 @@ def test_one_that_cannot_save_in_time(told, disturbed, undisturbed, start, tmp_p
     for process in job.processes:
         assert "not saved within 4 s (config.deadlines.grace)" in process.said()
         assert f"SIGTERM to host-{told}" in process.said()
-    assert "where every thread is:" in job.said()
+    assert "stacks of all threads:" in job.said()
     assert complete_steps(tmp_path / "run")[-1] == 4
     assert_goes_on(disturbed, undisturbed, tmp_path)
 
 
 @pytest.mark.nightly
 def test_one_process_is_stopped_when_another_is_told(disturbed, undisturbed, start, tmp_path):
-    """A frozen one neither agrees nor saves: the grace period ends the others, by that name."""
+    """A suspended process neither agrees nor saves: the grace period ends the others."""
     job = start(SLOW_STEPS, grace=6.0)
     job.wait_for(lambda: newest_step(tmp_path / "run") >= 4, "a step")
     job.send(signal.SIGSTOP, 1)
@@ -275,7 +275,7 @@ def test_one_process_is_stopped_when_another_is_told(disturbed, undisturbed, sta
 
 
 class Notices(http.server.BaseHTTPRequestHandler):
-    """What a machine of Compute Engine is told about itself."""
+    """The metadata server of a Compute Engine machine."""
 
     def do_GET(self) -> None:
         name = self.path.rpartition("/")[2]
@@ -321,7 +321,7 @@ def test_the_maintenance_notice_of_one_machine(notice, disturbed, undisturbed, s
 
 
 class Launched:
-    """`bert-jax launch local run` with two processes, and what it prints."""
+    """`bert-jax launch local run` with two processes, and its output."""
 
     def __init__(self, config: Config, workdir: Path, folder: Path, slow: dict[str, Any]):
         self.output = folder / f"launcher_{time.monotonic_ns()}.txt"
@@ -385,7 +385,7 @@ def test_the_launcher_is_told(disturbed, undisturbed, tmp_path):
     ],
 )
 def test_the_launcher_starts_again_what_was_stopped(stopped, disturbed, undisturbed, tmp_path):
-    """Another process of it each time; then the run is done, as if nothing had been."""
+    """A different process each time; the finished run equals an undisturbed one."""
     workdir = tmp_path / "run"
     with Launched(disturbed, workdir, tmp_path, {"batch": [3, 0.7]}) as job:
         for attempt, told in enumerate(stopped):

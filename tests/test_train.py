@@ -340,7 +340,7 @@ def test_every_value_that_stops_a_run_is_named_and_none_that_follows(
     with pytest.raises(UserError) as error:
         pretrain(dataclasses.replace(changed, phases=changed.phases[:1]), run)
     assert str(error.value) == (
-        f"{run}: cannot go on with another config.seed, config.phases[1], "
+        f"{run}: cannot resume with another config.seed, config.phases[1], "
         "config.phases[0].seq_length: a finished phase cannot change, and 8 steps are done; put "
         "the old values back, add a phase or give a new --workdir\n"
         f"- config.seed: {phases_config.seed}\n+ config.seed: 5\n- config.phases[1]: 6 steps\n"
@@ -357,7 +357,7 @@ def test_every_value_that_stops_a_run_is_named_and_none_that_follows(
         ),
         (
             {"tokenizer.json": "1", "manifest.json": "2"},
-            "holds manifest.json, tokenizer.json, and no config.json of a",
+            "holds manifest.json, tokenizer.json, but no config.json of a",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""What a process is doing is accounted for, and ended where it takes too long."""
+"""Tests of the activity clock and of deadlines."""
 
 import dataclasses
 import os
@@ -23,7 +23,7 @@ def deadlines(tmp_path_factory) -> DeadlineConfig:
 
 
 def program(deadlines: DeadlineConfig, body: str, **changes: float) -> tuple[int, str, str]:
-    """(exit code, standard output, standard error) of a process with a watchdog."""
+    """Returns (exit code, standard output, standard error) of a process with a watchdog."""
     values = dataclasses.asdict(dataclasses.replace(deadlines, **changes))
     start = f"""
 import sys, threading, time
@@ -109,7 +109,7 @@ with clock.activity({activity!r}):
 """
     code, _, err = program(deadlines, body, **{activity: 0.5})
     assert code == LOST
-    assert "host-7: where every thread is:" in err
+    assert "host-7: stacks of all threads:" in err
     assert "in reads_for_ever" in err
     assert "in sleeps_elsewhere" in err
     assert re.search(
@@ -121,7 +121,7 @@ with clock.activity({activity!r}):
 
 @pytest.mark.processes
 def test_what_goes_well_is_left_alone(deadlines):
-    """Many short pieces, and a long one that makes progress."""
+    """Many short activities, and a long one that makes progress."""
     body = """
 for _ in range(8):
     with clock.activity("step"):
@@ -156,7 +156,7 @@ time.sleep(60)
 def test_what_was_told_by_another_is_not_told_again(deadlines):
     body = """
 process_exit.before.append(lambda code, line: print("told"))
-process_exit.end(44, "host-1 (process 1): no numbers", tell=False)
+process_exit.end(44, "host-1 (process 1): no numbers", notify=False)
 """
     code, out, err = program(deadlines, body)
     assert (code, out, err) == (44, "", "error: host-1 (process 1): no numbers\n")

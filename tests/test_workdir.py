@@ -1,4 +1,4 @@
-"""What a run may go on with: every key of its configuration, other versions, other devices."""
+"""Tests of what may change when a run resumes: configuration keys, versions, devices."""
 
 import copy
 import dataclasses
@@ -70,7 +70,7 @@ def config(store: TokenStore) -> Config:
 
 
 def described(config: Config, store: TokenStore) -> dict[str, Any]:
-    """A description as config.json holds it."""
+    """Returns a description as stored in config.json."""
     mesh = {"slice": 1, "data": 8, "fsdp": 1, "tensor": 1}
     description = workdir.describe(config, store, [40, 20], mesh=mesh, device_kind="cpu")
     return json.loads(json.dumps(description))
@@ -88,7 +88,7 @@ def run(old: dict[str, Any], tmp_path: Path) -> epath.Path:
 
 
 def changed(description: dict[str, Any], key: str, value: Any = None) -> dict[str, Any]:
-    """A copy with another value at a key like "config.phases[0].steps"."""
+    """Returns a copy with another value at a key like "config.phases[0].steps"."""
     made = copy.deepcopy(description)
     words = key.replace("[", ".").replace("]", "").split(".")
     *path, last = [int(word) if word.isdigit() else word for word in words]
@@ -100,7 +100,7 @@ def changed(description: dict[str, Any], key: str, value: Any = None) -> dict[st
 
 
 def refused(run: epath.Path, new: dict[str, Any], step: int) -> list[str]:
-    """The lines of the refusal, which changes nothing."""
+    """Returns the lines of the error; asserts that nothing was changed."""
     before = (run / "config.json").read_text()
     with pytest.raises(UserError) as error:
         claim.claim(run, new, resuming_at=step)
@@ -135,7 +135,7 @@ def test_what_may_change_is_said(key: str, run, old) -> None:
     before, after = (flatten(d)[f"config.{key}"] for d in (old, new))
     bits = BITS if key.startswith(("mesh.", "compute.")) else ""
     assert claim.claim(run, new, resuming_at=8) == [
-        f"goes on with config.{key}={after} (was {before}){bits}"
+        f"resumes with config.{key}={after} (was {before}){bits}"
     ]
     assert json.loads((run / "config.json").read_text()) == new
     assert claim.claim(run, new, resuming_at=8) == []
@@ -153,7 +153,7 @@ def test_a_phase_may_change_until_it_begins_and_not_after_it_ends(name: str, run
     else:
         assert f"another config.phases[1].{name} after 7" in refused(run, later, 7)[0]
         (said,) = claim.claim(run, later, resuming_at=6)
-    assert said.startswith(f"goes on with config.phases[1].{name}={value} (was ")
+    assert said.startswith(f"resumes with config.phases[1].{name}={value} (was ")
     assert said.endswith(BITS) == (name == "micro_batches")
 
 
@@ -162,13 +162,13 @@ def test_phases_come_and_go_only_after_the_present(run, old) -> None:
     del fewer["config"]["phases"][1], fewer["data"]["rows_per_epoch"][1]
     assert "another config.phases[1] after 7 steps" in refused(run, fewer, 7)[0]
     assert refused(run, fewer, 7)[1:] == ["- config.phases[1]: 6 steps"]
-    assert claim.claim(run, fewer, resuming_at=6) == ["goes on without config.phases[1]"]
-    assert claim.claim(run, old, resuming_at=6) == ["goes on with a new config.phases[1]"]
+    assert claim.claim(run, fewer, resuming_at=6) == ["resumes without config.phases[1]"]
+    assert claim.claim(run, old, resuming_at=6) == ["resumes with a new config.phases[1]"]
 
 
 def test_fewer_steps_than_are_done_are_refused(run, old) -> None:
     first, *diff = refused(run, changed(old, "config.phases[1].steps", 2), 9)
-    assert "config.phases[1].steps=2 is less than the 3 steps of it that are done" in first
+    assert "config.phases[1].steps=2 is less than the 3 steps already done" in first
     assert diff == ["- config.phases[1].steps: 6", "+ config.phases[1].steps: 2"]
 
 
@@ -176,7 +176,7 @@ def test_fewer_steps_than_are_done_are_refused(run, old) -> None:
 def test_another_store_is_refused_and_both_are_named(key: str, run, old) -> None:
     new = changed(changed(old, f"data.{key}", "aaaa"), "config.data.store", "/elsewhere")
     first, *diff = refused(run, new, 1)
-    assert f"cannot go on with another data.{key}" in first
+    assert f"cannot resume with another data.{key}" in first
     assert {f"+ data.{key}: aaaa", "+ config.data.store: /elsewhere"} <= set(diff)
     assert f"- config.data.store: {old['config']['data']['store']}" in diff
 
@@ -184,7 +184,7 @@ def test_another_store_is_refused_and_both_are_named(key: str, run, old) -> None
 def test_another_tokenizer_is_refused_first(run, old) -> None:
     new = changed(changed(old, "data.tokenizer", "aaaa"), "config.seed", 9)
     first, *diff = refused(run, new, 1)
-    assert "was trained with another tokenizer than the store was made with" in first
+    assert "was trained with another tokenizer than the store was built with" in first
     assert "+ data.tokenizer: aaaa" in diff
 
 
@@ -195,10 +195,10 @@ def test_other_versions_and_devices_go_on_and_are_said(run, old) -> None:
     new = changed(changed(old, "versions.jax", "99.1"), "versions.python", "3.99.0")
     new = changed(new, "devices.mesh.data", 4)
     assert claim.claim(run, new, resuming_at=3) == [
-        f"goes on with jax 99.1 (was {versions()['jax']}){BITS}",
-        f"goes on with python 3.99.0 (was {versions()['python']}){BITS}",
-        "goes on with cpu devices of mesh slice=1 data=4 fsdp=1 tensor=1 "
-        f"(was cpu devices of mesh slice=1 data=8 fsdp=1 tensor=1){BITS}",
+        f"resumes with jax 99.1 (was {versions()['jax']}){BITS}",
+        f"resumes with python 3.99.0 (was {versions()['python']}){BITS}",
+        "resumes with cpu devices in mesh slice=1 data=4 fsdp=1 tensor=1 "
+        f"(was cpu devices in mesh slice=1 data=8 fsdp=1 tensor=1){BITS}",
     ]
     assert claim.claim(run, new, resuming_at=3) == []
 
@@ -223,9 +223,9 @@ def test_a_run_that_lacks_newer_settings_takes_their_defaults(run, old) -> None:
     assert diff == ["- config.data.separators: documents", "+ config.data.separators: sentences"]
     new = changed(old, "config.optimizer.schedule", "fairseq")
     assert claim.claim(run, new, resuming_at=3) == [
-        "goes on with config.optimizer.schedule=fairseq (was bert)",
-        "takes config.data.separators=documents: a setting newer than the run",
-        "takes config.optimizer.weight_decay_on=weights: a setting newer than the run",
+        "resumes with config.optimizer.schedule=fairseq (was bert)",
+        "uses config.data.separators=documents: a setting newer than the run",
+        "uses config.optimizer.weight_decay_on=weights: a setting newer than the run",
     ]
 
 
@@ -240,7 +240,7 @@ def test_a_damaged_config_json_is_one_line(text: str, run, old) -> None:
 
 
 def test_a_lost_config_json_does_not_open_the_door(run, old, monkeypatch) -> None:
-    """What the checkpoint says of itself holds then."""
+    """Then the checkpoint's metadata is compared."""
     (run / "config.json").unlink()
     monkeypatch.setattr(claim.catalog, "all_steps", lambda path: [2, 3])
     monkeypatch.setattr(claim.catalog, "read_meta", lambda path, step: {3: old}[step])
@@ -250,7 +250,7 @@ def test_a_lost_config_json_does_not_open_the_door(run, old, monkeypatch) -> Non
 
 
 def test_what_is_wrong_is_said_before_anything_is_read(store, tmp_path, monkeypatch):
-    """A refusal for which one need not wait: no device is asked for, no array is opened."""
+    """Refused before any device is initialized or any array is opened."""
     config = small_config(store)
     run = epath.Path(tmp_path / "run")
     mesh = {"slice": 1, "data": 8, "fsdp": 1, "tensor": 1}
@@ -270,7 +270,7 @@ def test_what_is_wrong_is_said_before_anything_is_read(store, tmp_path, monkeypa
 
 
 def other_trainer(folder: Path) -> None:
-    """What another program that saves with Orbax has there, one save not finished."""
+    """Files of another program that saves with Orbax, one save unfinished."""
     for name in ("3/params/d/array", "5.orbax-checkpoint-tmp-99/params/d/array", "7.removed/array"):
         (folder / "checkpoints" / name).parent.mkdir(parents=True)
         (folder / "checkpoints" / name).write_bytes(b"theirs")
@@ -290,10 +290,13 @@ def everything(folder: Path) -> dict[str, bytes | None]:
 @pytest.mark.parametrize(
     ("fill", "said"),
     [
-        (other_trainer, "holds checkpoints, and no config.json of a pretraining run"),
-        (holding("photo.jpg", "x"), "holds photo.jpg, and no config.json"),
-        (holding("metrics.jsonl", "x"), "holds metrics.jsonl, and no config.json"),
-        (holding("config.json", '{"model_type": "bert"}'), "its config.json is not of a pretrain"),
+        (other_trainer, "holds checkpoints, but no config.json of a pretraining run"),
+        (holding("photo.jpg", "x"), "holds photo.jpg, but no config.json"),
+        (holding("metrics.jsonl", "x"), "holds metrics.jsonl, but no config.json"),
+        (
+            holding("config.json", '{"model_type": "bert"}'),
+            "its config.json is not from a pretrain",
+        ),
         (lambda folder: (folder / "quarantine" / "3").mkdir(parents=True), "holds quarantine"),
     ],
     ids=["another trainer", "a file", "a log", "an export", "quarantine alone"],
@@ -323,7 +326,7 @@ def test_an_empty_folder_is_free_and_so_is_what_a_death_before_the_mark_leaves(n
 
 
 def test_the_mark_is_the_first_thing_in_a_workdir(old, tmp_path):
-    """Before the folder of checkpoints is tidied and anything is logged."""
+    """Written before partial checkpoints are removed and anything is logged."""
     run, adopted = claim.begin(epath.Path(tmp_path / "run"), old)
     assert list(everything(tmp_path / "run")) == ["config.json"]
     assert workdir.read(tmp_path / "run") == run
@@ -336,19 +339,19 @@ def test_a_workdir_whose_name_is_no_text_is_refused_at_once(tmp_path, capsys):
     assert cli.main(["pretrain", *words]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
-        f"error: --workdir={tmp_path}/run\\udcff: not a name in UTF-8; give the folder another name"
+        f"error: --workdir={tmp_path}/run\\udcff: not valid UTF-8; give the folder another name"
     )
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_pipe_in_place_of_config_json_keeps_nobody_waiting(tmp_path):
     os.mkfifo(tmp_path / "config.json")
-    with pytest.raises(UserError, match=r"config\.json is not of a pretraining run"):
+    with pytest.raises(UserError, match=r"config\.json is not from a pretraining run"):
         claim.check_free(tmp_path)
 
 
 def test_the_tokenizer_is_kept_byte_for_byte(tmp_path):
-    """One with the line breaks of another system has another digest without them."""
+    """A file with another system's line breaks would have another digest after conversion."""
     data = b'{"model": {},\r\n "version": "1.0"}\r\n'
     (tmp_path / "tokenizer.json").write_bytes(data)
     store = SimpleNamespace(tokenizer_path=tmp_path / "tokenizer.json")

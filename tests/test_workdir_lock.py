@@ -1,4 +1,4 @@
-"""One trainer per workdir, with real processes: a lock that no way of dying leaves behind."""
+"""Tests of the workdir lock with real processes: it never outlives its trainer."""
 
 import errno
 import fcntl
@@ -43,13 +43,13 @@ with held(sys.argv[1]):
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refusal here need not wait for a process that may be dying."""
+    """Fails fast instead of waiting for a process that may be dying."""
     monkeypatch.setattr(lock, "_TRIES", 2)
 
 
 @contextmanager
 def holder(workdir: Path, *how: str) -> Iterator[tuple[subprocess.Popen, int]]:
-    """A process that holds the lock until it is told to end, and its child, if it has one."""
+    """Starts a process that holds the lock until told to end; yields it and its child, if any."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(workdir), *how],
         stdin=subprocess.PIPE,
@@ -79,7 +79,7 @@ def test_a_second_trainer_is_told_who_is_at_work(tmp_path: Path) -> None:
             pytest.fail("two hold one lock")
         message = str(error.value)
         assert "\n" not in message
-        assert f"{tmp_path}/run: another trainer is at work there" in message
+        assert f"{tmp_path}/run: another trainer is running there" in message
         assert f"(process {process.pid} on host-a since 2" in message
         process.communicate("end\n", timeout=WAIT)
         assert process.returncode == 0
@@ -154,5 +154,5 @@ def test_an_old_or_foreign_text_in_the_file_is_no_harm(tmp_path: Path) -> None:
     with held(tmp_path):
         assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
         (tmp_path / ".lock").write_bytes(b"[]")
-        with pytest.raises(UserError, match="it has not said which"), held(tmp_path):
+        with pytest.raises(UserError, match="process unknown"), held(tmp_path):
             pass

@@ -1,1 +1,1 @@
-"""Checkpoints: written while training goes on, verified bit for bit when used."""
+"""Checkpoints: written while training continues, verified bit for bit when read."""

@@ -1,11 +1,11 @@
-"""The checkpoints of a run as they lie on disk: which there are, and why each is kept.
+"""The checkpoints of a run on disk: which exist, and why each is kept.
 
     <workdir>/checkpoints/STEP/      complete: it holds a commit marker, written last
-             quarantine/STEP[-N]/    one that was not what had been saved, moved out of the way
-                        STEP[-N].txt why
+             quarantine/STEP[-N]/    a damaged checkpoint or one of another run
+                        STEP[-N].txt the reason
 
-Needs neither JAX nor Orbax, so that `bert-jax status` answers at once. `manager.py` writes what
-is read here, and removes what `reasons` gives no reason for.
+Imports neither JAX nor Orbax, so that `bert-jax status` starts fast. `manager.py` writes the
+checkpoints, and removes those for which `reasons` returns no reason.
 """
 
 import bisect
@@ -35,10 +35,10 @@ from bert_jax.data_pipeline.storage.remote import (
 )
 from bert_jax.errors import StorageError
 
-# Of `meta`; 1 had one phase and called the pair head nsp, 2 had no fingerprints.
+# Format of `meta`; 1 had one phase and called the pair head nsp, 2 had no fingerprints.
 FORMAT_VERSION = 3
 MARKER = "commit_success.txt"
-# What TensorStore says about itself before and after what is wrong.
+# TensorStore's prefix and suffix around the actual error.
 _NOISE = re.compile(r"Error opening \"\w+\" driver: | \[\w+(\[\d+\])?='.*", re.DOTALL)
 
 Result = TypeVar("Result")
@@ -46,7 +46,7 @@ Result = TypeVar("Result")
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointInfo:
-    """A checkpoint: updates done, and the held-out loss if it was evaluated when it was saved."""
+    """A checkpoint: its step, and its held-out loss if it was evaluated."""
 
     step: int
     loss: float | None
@@ -54,14 +54,14 @@ class CheckpointInfo:
 
 @dataclasses.dataclass(frozen=True)
 class Quarantined:
-    """A checkpoint that was moved out of the way: its folder there, and why."""
+    """A checkpoint in quarantine: its folder there, and the reason."""
 
     folder: str
     reason: str
 
 
 class DamagedError(StorageError):
-    """A checkpoint that is not what was saved."""
+    """A checkpoint differs from what was saved."""
 
     def __init__(self, folder: epath.Path, reason: str):
         super().__init__(f"{folder}: damaged: {reason}")
@@ -77,24 +77,26 @@ def quarantine_of(workdir: epath.PathLike) -> epath.Path:
 
 
 def all_steps(workdir: epath.PathLike) -> list[int]:
-    """The steps that something in the folder of checkpoints is named after, ascending.
+    """Returns all steps with an entry in the checkpoint folder, complete or not, ascending.
 
-    Raises StorageError where it cannot be listed, as all that look for checkpoints.
+    Raises:
+        StorageError: the folder cannot be listed (as in all functions that list checkpoints).
     """
     names = names_in(folder_of(workdir))
     return sorted(int(name) for name in names if name.isdecimal() and str(int(name)) == name)
 
 
 def complete_steps(workdir: epath.PathLike) -> list[int]:
-    """The steps of all checkpoints that were written to their end, ascending."""
+    """Returns the steps of all complete checkpoints, ascending."""
     folder = folder_of(workdir)
     return [step for step in all_steps(workdir) if MARKER in names_in(folder / str(step))]
 
 
 def names_in(folder: epath.Path) -> list[str]:
-    """The names in a folder, none where there is no such folder.
+    """Returns the names in a folder, an empty list if it does not exist.
 
-    StorageError where it cannot be listed: in a bucket `is_dir` would say that there is none.
+    Raises:
+        StorageError: it cannot be listed (in a bucket, `is_dir` would return False).
     """
     try:
         return retry_read(folder, lambda: sorted(path.name for path in folder.iterdir()))
@@ -105,56 +107,56 @@ def names_in(folder: epath.Path) -> list[str]:
 
 
 def with_digest(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """`meta` with the digest of its content, so that it cannot change unseen."""
+    """Returns `meta` with a digest of its content, so that changes are detected."""
     meta = json.loads(json.dumps(meta))
     return {**meta, "digest": _digest(meta)}
 
 
 def read_meta(workdir: epath.PathLike, step: int) -> dict[str, Any]:
-    """What a checkpoint says of itself: step, phase, evaluation, config, data, fingerprints, …
+    """Reads a checkpoint's metadata: step, phase, evaluation, config, data, fingerprints, …
 
     Raises:
-        DamagedError: it is not complete, or this is not what was written, or not of this step, or
-            another version of this program wrote it in another format.
-        StorageError: the storage does not serve it.
+        DamagedError: it is incomplete, differs from what was written, has another step, or was
+            written by another version of this program in another format.
+        StorageError: the storage is unavailable.
     """
     folder = folder_of(workdir) / str(step)
     return retry_read(folder, lambda: _read_meta(folder, step))
 
 
 def retry_read(folder: epath.Path, read: Callable[[], Result], what: str = "") -> Result:
-    """What `read` gives; again and again, with a line each time, while the storage is out of reach.
+    """Returns `read()`; retries with a warning each time while the storage is unavailable.
 
-    Nothing is wrong with a checkpoint that may not be read, or not now.
+    A checkpoint that cannot be read now, or without permission, is not damaged.
 
     Args:
-        what: says what is wrong if that is not it.
+        what: prefix of the reason for a DamagedError.
 
     Raises:
-        StorageError: the storage does not serve it.
-        DamagedError: anything else.
+        StorageError: the storage is unavailable.
+        DamagedError: any other error.
     """
 
-    def passes(error: BaseException) -> bool:
-        away = _away(error)
-        return away is not None and is_retryable(away)
+    def can_retry(error: BaseException) -> bool:
+        unavailable = _unavailable(error)
+        return unavailable is not None and is_retryable(unavailable)
 
-    def say(why: str) -> None:
+    def warn(why: str) -> None:
         line = " ".join(_NOISE.sub("", why).split())
         print(f"warning: {folder}: cannot be read ({line})", file=sys.stderr, flush=True)
 
     try:
-        return retry(read, passes, say)
+        return retry(read, can_retry, warn)
     except Exception as error:  # of any library that reads from storage
-        away, said = _away(error), one_line(error)
-        if away is not None:
-            why = one_line(away)
+        unavailable, message = _unavailable(error), one_line(error)
+        if unavailable is not None:
+            why = one_line(unavailable)
             raise StorageError(f"{folder}: cannot be read ({why}); nothing was changed") from error
-        raise DamagedError(folder, f"{what} ({said})" if what else said) from error
+        raise DamagedError(folder, f"{what} ({message})" if what else message) from error
 
 
-def _away(error: BaseException) -> BaseException | None:
-    """The error of a storage that did not serve, of those that led to this one."""
+def _unavailable(error: BaseException) -> BaseException | None:
+    """Returns the error of unavailable storage in the chain of causes, or None."""
     return next((one for one in _chain(error) if is_unreachable(one)), None)
 
 
@@ -165,17 +167,17 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, on one line that can still be read."""
+    """Returns an error's message on one line of at most 303 characters."""
     if is_storage_error(error) and not isinstance(error, FileNotFoundError):
-        said = reason(error)
+        text = reason(error)
     else:
-        said = str(getattr(error, "strerror", None) or error or type(error).__name__)
-    said = " ".join(_NOISE.sub("", said).split())
-    return said if len(said) <= 300 else f"{said[:150]} … {said[-150:]}"
+        text = str(getattr(error, "strerror", None) or error or type(error).__name__)
+    text = " ".join(_NOISE.sub("", text).split())
+    return text if len(text) <= 300 else f"{text[:150]} … {text[-150:]}"
 
 
 def _check_kinds(folder: epath.Path) -> None:
-    """Raises ValueError where something in a checkpoint is neither a file nor a folder."""
+    """Raises ValueError if a checkpoint holds anything but regular files and folders."""
     for below, folders, names in os.walk(folder):
         paths = [os.path.join(below, name) for name in (*folders, *names)]
         for path in paths:
@@ -191,7 +193,7 @@ def _read_meta(folder: epath.Path, step: int) -> dict[str, Any]:
     if not names:
         raise ValueError("an empty folder")
     if MARKER not in names:
-        raise ValueError(f"no {MARKER} in it, so it was not written to its end")
+        raise ValueError(f"no {MARKER} in it: the write did not finish")
     if not is_remote(folder):
         _check_kinds(folder)
     try:
@@ -203,14 +205,14 @@ def _read_meta(folder: epath.Path, step: int) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise ValueError("its meta/metadata is not JSON") from None
     if not isinstance(meta, dict) or "format_version" not in meta:
-        raise ValueError("its meta/metadata does not say its format_version")
+        raise ValueError("its meta/metadata has no format_version")
     if meta["format_version"] != FORMAT_VERSION:
         raise ValueError(
             f"it has format {meta['format_version']!r:.20}, this program reads format "
-            f"{FORMAT_VERSION}: use the version that wrote it, or train anew in a new --workdir"
+            f"{FORMAT_VERSION}: use the version that wrote it, or train again in a new --workdir"
         )
     if meta.pop("digest", None) != _digest(meta):
-        raise ValueError("its meta/metadata is not what was written")
+        raise ValueError("its meta/metadata differs from what was written")
     if meta["step"] != step:
         raise ValueError(f"it is of step {meta['step']}")
     return meta
@@ -223,12 +225,10 @@ def _digest(meta: Mapping[str, Any]) -> str:
 def health(
     workdir: epath.PathLike, foreign: Callable[[dict[str, Any]], str] = lambda meta: ""
 ) -> dict[int, str]:
-    """Step -> what is wrong with its checkpoint as far as can be told without reading arrays.
-
-    An empty text where nothing is.
+    """Returns step -> problem of its checkpoint, an empty string if none; reads no arrays.
 
     Args:
-        foreign: says of a record why it is not the run's, see `run_identity.foreign`.
+        foreign: returns why metadata is not the run's, see `identity.foreign`.
     """
 
     def trouble(step: int) -> str:
@@ -241,16 +241,16 @@ def health(
 
 
 def list_quarantined(workdir: epath.PathLike) -> list[Quarantined]:
-    """What was moved out of the way, by name."""
+    """Returns the checkpoints in quarantine, by name."""
     folder = quarantine_of(workdir)
     names = names_in(folder)
 
-    def said(name: str) -> str:
+    def read_reason(name: str) -> str:
         file = folder / f"{name}.txt"
-        there = file.name in names and not is_special(file)
-        return retry_read(file, lambda: file.read_text().strip()) if there else ""
+        exists = file.name in names and not is_special(file)
+        return retry_read(file, lambda: file.read_text().strip()) if exists else ""
 
-    return [Quarantined(name, said(name)) for name in names if not name.endswith(".txt")]
+    return [Quarantined(name, read_reason(name)) for name in names if not name.endswith(".txt")]
 
 
 def info_of(meta: dict[str, Any]) -> CheckpointInfo:
@@ -259,7 +259,7 @@ def info_of(meta: dict[str, Any]) -> CheckpointInfo:
 
 
 def list_checkpoints(workdir: epath.PathLike) -> list[CheckpointInfo]:
-    """All checkpoints that nothing seems to be wrong with (see `health`), by step."""
+    """Returns all checkpoints without a known problem (see `health`), by step."""
     saved = []
     for step in all_steps(workdir):
         with suppress(DamagedError):
@@ -268,9 +268,9 @@ def list_checkpoints(workdir: epath.PathLike) -> list[CheckpointInfo]:
 
 
 def best_by_phase(saved: Iterable[CheckpointInfo], phase_ends: Sequence[int]) -> dict[int, int]:
-    """Phase -> the step with the lowest held-out loss of its checkpoints, the later of equals.
+    """Returns phase -> step with the lowest held-out loss, the later one on a tie.
 
-    Losses of phases are not compared: another length is another task.
+    Losses of different phases are not compared: another sequence length is another task.
     """
     best: dict[int, tuple[float, int]] = {}
     for one in saved:
@@ -285,7 +285,7 @@ def best_by_phase(saved: Iterable[CheckpointInfo], phase_ends: Sequence[int]) ->
 def reasons(
     saved: Sequence[CheckpointInfo], config: CheckpointConfig, phase_ends: Sequence[int]
 ) -> dict[int, list[str]]:
-    """Step -> why its checkpoint is kept; without a reason it is removed at the next save."""
+    """Returns step -> reasons to keep its checkpoint; without one, the next save removes it."""
     steps = sorted(one.step for one in saved)
     why: dict[int, list[str]] = {step: [] for step in steps}
     for step in steps[-config.keep :]:

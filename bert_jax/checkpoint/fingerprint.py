@@ -1,14 +1,14 @@
-"""Fingerprints of arrays: 64 bits that any changed bit changes, however the array is laid out.
+"""Fingerprints of arrays: 64-bit checksums that do not depend on the sharding.
 
-A fingerprint is two sums, modulo 2**32, over all words of an array. What is added for a word is a
-bijection of the word, another one at every position. So a single changed word, be it by one bit or
-by all, always changes both sums; any other difference (two elements swapped, a block zeroed) passes
-unseen with a chance of 2**-64. Integer addition commutes, so neither the sharding nor the number of
-processes nor the order of the sum matters, and a fingerprint is computed where the array lies.
+A fingerprint is two sums, modulo 2**32, over all words of an array. Each term is a bijection of the
+word, a different one at every position. So a single changed word, by one bit or by all, always
+changes both sums; any other difference (two elements swapped, a block zeroed) goes undetected with
+probability 2**-64. Integer addition commutes, so neither the sharding nor the number of processes
+nor the order of summation matters, and each device sums its own shards.
 
-A word is 32 bits: an element of 4 bytes, one of 1 or 2 bytes widened by zeros, half of one of 8.
-A position is known by one 32-bit number for each dimension, so any shape will do whose dimensions
-are below 2**32 each; the number of elements is not limited. Shape and type are not part of it.
+A word is 32 bits: a 4-byte element, a 1- or 2-byte element padded with zeros, or half of an 8-byte
+element. A position is given by one 32-bit number per dimension, so every dimension must be below
+2**32; the number of elements is not limited. Shape and dtype are not part of the fingerprint.
 """
 
 import functools
@@ -28,24 +28,24 @@ MIXERS = (
     ((16, 13, 16), (0x85EBCA6B, 0xC2B2AE35)),
     ((16, 15, 15), (0x21F0AAAD, 0xD35A2D97)),
 )
-STRIDE = 0x9E3779B9  # 2**32 / golden ratio: sets the numbers of dimensions apart
+STRIDE = 0x9E3779B9  # 2**32 / golden ratio: makes the numbers of dimensions differ
 _WORDS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint32}
 
 
 def fingerprints(tree: Any) -> dict[str, str]:
-    """Path of each leaf (see `path_of`) -> its fingerprint, 16 hexadecimal digits.
+    """Returns path of each leaf (see `path_of`) -> its fingerprint, 16 hexadecimal digits.
 
-    One program computes them all, on the devices that hold the arrays; every process gets them.
-    Where arrays are split over processes, all processes must call this.
+    One program computes them all on the devices that hold the arrays; every process gets them.
+    If arrays are sharded over processes, all processes must call this.
 
     Raises:
-        TypeError: a leaf of complex numbers or of numbers smaller than a byte.
+        TypeError: a leaf is complex or has elements smaller than a byte.
     """
     return named(tree, program(mesh_of(tree))(tree))
 
 
 def named(tree: Any, sums: jax.Array) -> dict[str, str]:
-    """What `program` gave for this tree, as text."""
+    """Returns the output of `program` for this tree as path -> fingerprint."""
     paths = [path_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
     return {
         path: f"{int(one):08x}{int(other):08x}"
@@ -54,38 +54,38 @@ def named(tree: Any, sums: jax.Array) -> dict[str, str]:
 
 
 def path_of(path: tuple) -> str:
-    """A path in a tree as text: params/encoder/word."""
+    """Returns a path in a tree as text, such as params/encoder/word."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def mesh_of(tree: Any) -> Any:
-    """The mesh that the arrays (or ShapeDtypeStructs) of a tree lie on, None if on no mesh."""
-    layouts = (getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(tree))
-    return next((s.mesh for s in layouts if isinstance(s, NamedSharding)), None)
+    """Returns the mesh of a tree's arrays (or ShapeDtypeStructs), None if they have none."""
+    shardings = (getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(tree))
+    return next((s.mesh for s in shardings if isinstance(s, NamedSharding)), None)
 
 
 @functools.lru_cache
 def program(mesh: Any) -> Any:
-    """A jitted function: tree of arrays -> uint32 [leaves, 2], whole on every device of a mesh."""
-    whole = None if mesh is None else NamedSharding(mesh, P())
+    """Returns a jitted function: tree of arrays -> uint32 [leaves, 2], replicated over the mesh."""
+    replicated = None if mesh is None else NamedSharding(mesh, P())
 
     def sums(tree: Any) -> jax.Array:
         leaves = jax.tree.leaves(tree)
         return jnp.array([_sums(x) for x in leaves], jnp.uint32).reshape(len(leaves), 2)
 
-    return jax.jit(sums, out_shardings=whole)
+    return jax.jit(sums, out_shardings=replicated)
 
 
 def _sums(x: jax.Array) -> tuple[jax.Array, ...]:
     words = _words(x)
     mixed = [_mix(words ^ _positions(words.shape, which), which) for which in range(len(MIXERS))]
     zeros = [jnp.uint32(0)] * len(MIXERS)
-    # Both at once: XLA for CPUs would write what goes into a simple sum to memory first.
+    # One reduction for both: XLA for CPUs would write the input of a plain sum to memory first.
     return lax.reduce(mixed, zeros, lambda a, b: jax.tree.map(jnp.add, a, b), range(words.ndim))
 
 
 def _words(x: jax.Array) -> jax.Array:
-    """uint32 of the array's shape; elements of 8 bytes have a last dimension of 2 more."""
+    """Returns uint32 of the array's shape, with a trailing dimension of 2 for 8-byte elements."""
     if x.dtype == jnp.bool_:
         return x.astype(jnp.uint32)
     small = jnp.issubdtype(x.dtype, jnp.integer) and jnp.iinfo(x.dtype).bits < 8
@@ -95,12 +95,12 @@ def _words(x: jax.Array) -> jax.Array:
 
 
 def _positions(shape: tuple[int, ...], which: int) -> jax.Array:
-    """uint32 of this shape: a number for each position, the sum of one for each coordinate."""
+    """Returns uint32 of this shape: a number per position, the sum of one per coordinate."""
     total = jnp.zeros(shape, jnp.uint32)
     for dim, size in enumerate(shape):
         start = jnp.uint32((dim + 1) * STRIDE % 2**32)
         own = _mix(lax.iota(jnp.uint32, size) + start, which)
-        # Computed once for each coordinate, not once for each element.
+        # Keeps XLA from recomputing it for every element.
         own = lax.optimization_barrier(own)
         total = total + lax.broadcast_in_dim(own, shape, (dim,))
     return total
@@ -114,7 +114,7 @@ def _mix(x: jax.Array, which: int) -> jax.Array:
 
 
 def described(tree: Mapping[str, Any]) -> dict[str, str]:
-    """Path of each leaf -> its type and shape as text, such as float32[2,3]."""
+    """Returns path of each leaf -> its dtype and shape as text, such as float32[2,3]."""
     return {
         path_of(path): f"{np.dtype(leaf.dtype).name}[{','.join(map(str, leaf.shape))}]"
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)

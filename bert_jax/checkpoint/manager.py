@@ -1,15 +1,15 @@
-"""Checkpoints of a run: saved while training goes on, verified when they are used.
+"""Checkpoint manager of a run: saves asynchronously, verifies on restore.
 
     <workdir>/checkpoints/<step>/params, opt, …, meta
 
-Each part of the state is an item of its own, so that export and use read only what they need.
+Each part of the state is a separate item, so that export and inference read only what they need.
 The data state is the step itself. `meta` is JSON: format version, step, phase of the last update,
-the held-out figures if the step was evaluated, fingerprint and shape of every array, and the run's
-description. The state at the end of a phase is saved as that phase left it; what the next phase
-resets, it resets when it starts.
+held-out metrics if the step was evaluated, fingerprint and shape of every array, and the run's
+description. The state at the end of a phase is saved unchanged; the next phase resets what it has
+to when it starts.
 
-Process 0 alone writes; `catalog.py` says what lies on disk, `orbax_io.py` writes and reads one,
-`restore.py` decides which is good.
+Only process 0 writes. `catalog.py` lists checkpoints, `orbax_io.py` writes and reads one,
+`restore.py` selects the one to restore.
 """
 
 import threading
@@ -47,9 +47,9 @@ from bert_jax.runtime.console import console
 
 
 class RunCheckpoints:
-    """Saves in the background, keeps what the configuration asks for, restores the newest good one.
+    """Saves in the background, prunes as configured, restores the newest valid checkpoint.
 
-    Every process of a run has one and calls the same methods in the same order.
+    Every process of a run has an instance and calls the same methods in the same order.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class RunCheckpoints:
         exchange: Exchange = alone,
         tell: Tell = lambda kind, step, details: None,
     ):
-        """Removes what an earlier process left half written.
+        """Removes partial checkpoints of an earlier process.
 
         Args:
-            phase_ends: updates done at the end of each phase; these checkpoints stay.
-            exchange: how the processes of a run tell each other what they found.
-            tell: takes down "quarantined" and "save_failed"; may be called by another thread.
+            phase_ends: the last step of each phase; these checkpoints are kept.
+            exchange: all-gathers text between the processes of the run.
+            tell: records "quarantined" and "save_failed"; may be called by another thread.
 
         Raises:
             StorageError: the folder cannot be read, or is a file.
@@ -75,28 +75,28 @@ class RunCheckpoints:
         self._folder, self._exchange, self._tell = folder_of(workdir), exchange, tell
         self._writes = jax.process_index() == 0
         self._steps, self._quarantined = restore.find(workdir, exchange)
-        # Only what process 0 knows to be complete.
+        # Complete checkpoints; only process 0 needs them.
         known = list_checkpoints(workdir) if self._writes else []
         self._saved = {one.step: one for one in known}
         self._thread: threading.Thread | None = None
         self._failure: StorageError | None = None
         self._sums: restore.Sums | None = None
-        self._whole: dict[Any, Callable[[jax.Array], jax.Array]] = {}
+        self._gather: dict[Any, Callable[[jax.Array], jax.Array]] = {}
 
     def latest_step(self) -> int | None:
-        """The newest step there is, good or not, or being written; None if there is none."""
+        """Returns the newest step, valid or not, or being written; None if no step exists."""
         return max(self._steps, default=None)
 
     def prepare(self, abstract: dict[str, Any]) -> None:
-        """Compiles what saving and restoring need, so that neither waits for a compiler later.
+        """Compiles the programs for saving and restoring ahead of time.
 
         abstract: the state as ShapeDtypeStructs with shardings.
         """
         tree = parts(abstract)
         self._sums = fingerprint.program(fingerprint.mesh_of(tree)).lower(tree).compile()
         for like in jax.tree.leaves(tree):
-            if _is_spread(like.sharding) and _layout(like) not in self._whole:
-                self._whole[_layout(like)] = _make_whole(like).lower(like).compile()
+            if _is_split(like.sharding) and _layout(like) not in self._gather:
+                self._gather[_layout(like)] = _replicate(like).lower(like).compile()
 
     def save(
         self,
@@ -106,17 +106,17 @@ class RunCheckpoints:
         phase: int = 0,
         evaluation: Mapping[str, float] | None = None,
     ) -> None:
-        """Copies the state and writes it in the background; nothing to do if the step is there.
+        """Copies the state and writes it in the background; does nothing if the step is saved.
 
-        Waits until the one before is written.
+        First waits until the previous checkpoint is written.
 
         Args:
             meta: the run's description.
             phase: of the last update.
-            evaluation: held-out figures of this state, if it was evaluated.
+            evaluation: held-out metrics of this state, if it was evaluated.
 
         Raises:
-            StorageError: the one before could not be written.
+            StorageError: the previous checkpoint could not be written.
         """
         step = int(state["step"])
         if step == self.latest_step():
@@ -141,9 +141,9 @@ class RunCheckpoints:
             self._thread.start()
 
     def note_evaluation(self, step: int, evaluation: Mapping[str, float]) -> None:
-        """Adds held-out figures to the checkpoint of a step that was saved without them.
+        """Adds held-out metrics to a checkpoint that was saved without them.
 
-        Where the storage refuses, the checkpoint stays as it is.
+        If writing them fails, prints a warning and leaves the checkpoint unchanged.
         """
         if not self._writes:
             return
@@ -151,30 +151,30 @@ class RunCheckpoints:
             meta = {**read_meta(self._workdir, step), "evaluation": dict(evaluation)}
             orbax_io.replace_meta(self._folder / str(step), with_digest(meta))
         except Exception as error:  # whatever the storage raises
-            said = f"warning: step {step} stays without its evaluation ({one_line(error)})"
-            console.print(said, markup=False)
+            warning = f"warning: step {step}: its evaluation cannot be stored ({one_line(error)})"
+            console.print(warning, markup=False)
             return
         self._saved[step] = CheckpointInfo(step, evaluation["loss"])
 
     def restore_newest(
         self, abstract: dict[str, Any], *, strict: bool = False, foreign: Judge = lambda meta: ""
     ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """The newest state that is what was saved, bit for bit, and its `meta`.
+        """Restores the newest state that is bit for bit what was saved.
 
-        Those that are not, and those of other runs, are moved to quarantine; see
-        `restoring.restore_newest`.
+        Moves damaged checkpoints and those of other runs to quarantine, see
+        `restore.restore_newest`.
 
         Args:
-            abstract: the state as ShapeDtypeStructs with shardings; any mesh will do.
-            strict: stop at the first that is not good, and move nothing.
-            foreign: says of a checkpoint's record why it is not the run's; an empty text if it is.
+            abstract: the state as ShapeDtypeStructs with shardings, on any mesh.
+            strict: fail at the first invalid checkpoint, and move nothing.
+            foreign: returns why a checkpoint's metadata is not the run's, an empty string if it is.
 
         Returns:
-            None if there never was a checkpoint.
+            The state and its `meta`; None if the run never saved a checkpoint.
 
         Raises:
-            StorageError: none is good, or the storage cannot be read.
-            UserError: it holds arrays of other shapes, or all are of other runs.
+            StorageError: no checkpoint is valid, or the storage cannot be read.
+            UserError: it holds arrays of other shapes, or all checkpoints are of other runs.
         """
         tree = parts(abstract)
         self._steps = restore.set_aside(
@@ -198,7 +198,7 @@ class RunCheckpoints:
         if found is not None:
             step = found[1]["step"]
             self._steps = [one for one in self._steps if one <= step]
-            self._saved = {one: what for one, what in self._saved.items() if one in self._steps}
+            self._saved = {one: info for one, info in self._saved.items() if one in self._steps}
         return found
 
     def check(self) -> None:
@@ -208,38 +208,38 @@ class RunCheckpoints:
             raise failure
 
     def wait(self) -> None:
-        """Until everything is written; raises StorageError if it could not be."""
+        """Waits until everything is written; raises StorageError if it could not be."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
         self.check()
 
     def close(self) -> None:
-        """As `wait`."""
+        """Same as `wait`."""
         self.wait()
 
     def _copy(self, x: jax.Array) -> np.ndarray | None:
-        """A whole array on the host of the process that writes, None on the others.
+        """Returns the unsharded array on the host in the process that writes, None in the others.
 
-        What is spread over processes is first made whole by all of them, one array at a time.
+        All processes first replicate an array that is sharded over them, one array at a time.
         """
-        if _is_spread(x.sharding):
-            if _layout(x) not in self._whole:
-                self._whole[_layout(x)] = _make_whole(x)
-            x = self._whole[_layout(x)](x)
+        if _is_split(x.sharding):
+            if _layout(x) not in self._gather:
+                self._gather[_layout(x)] = _replicate(x)
+            x = self._gather[_layout(x)](x)
         if not self._writes:
             return None
-        whole, seen = np.empty(x.shape, x.dtype), set()
+        full, seen = np.empty(x.shape, x.dtype), set()
         for shard in x.addressable_shards:
             if str(shard.index) not in seen:
                 seen.add(str(shard.index))
-                whole[shard.index] = np.asarray(shard.data)
-        return whole
+                full[shard.index] = np.asarray(shard.data)
+        return full
 
     def _write(
         self, saved: CheckpointInfo, items: Mapping[str, Any], meta: Mapping[str, Any]
     ) -> None:
-        """In a thread: writes, again and again if need be, then removes what need not be kept."""
+        """Writes a checkpoint with retries, then prunes old ones; runs in a thread."""
         folder, attempts = self._folder / str(saved.step), self._config.write_attempts
         for attempt in range(1, attempts + 1):
             try:
@@ -262,55 +262,59 @@ class RunCheckpoints:
         self._prune()
 
     def _give_up(self, folder: epath.Path, step: int, reason: str) -> None:
-        kept = max(self._saved, default=None)
-        lost = "no step was saved before" if kept is None else f"nothing is lost up to step {kept}"
+        newest = max(self._saved, default=None)
+        saved = (
+            "no step was saved before"
+            if newest is None
+            else f"the newest checkpoint is step {newest}"
+        )
         attempts = self._config.write_attempts
         self._failure = StorageError(
-            f"{folder}: cannot be written after {attempts} attempts ({reason}); {lost}; the same "
-            "command goes on from there once the storage can be written to"
+            f"{folder}: cannot be written after {attempts} attempts ({reason}); {saved}; run the "
+            "same command again to resume once the storage can be written to"
         )
         self._tell("save_failed", step, {"reason": reason})
 
     def _prune(self) -> None:
         why = reasons(list(self._saved.values()), self._config, self._phase_ends)
-        for step in [step for step, said in why.items() if not said]:
+        for step in [step for step, kept_for in why.items() if not kept_for]:
             del self._saved[step]
             folder = self._folder / str(step)
             try:
                 orbax_io.remove(folder)
-            except Exception as error:  # one too many does no harm
-                said = f"warning: {folder}: cannot be removed ({one_line(error)})"
-                console.print(said, markup=False)
+            except Exception as error:  # an extra checkpoint does no harm
+                warning = f"warning: {folder}: cannot be removed ({one_line(error)})"
+                console.print(warning, markup=False)
 
 
 _sleep = time.sleep  # between attempts
 
 
-def _is_spread(layout: jax.sharding.Sharding) -> bool:
-    """Whether no process holds all of an array that is laid out so."""
-    return not (layout.is_fully_addressable or layout.is_fully_replicated)
+def _is_split(sharding: jax.sharding.Sharding) -> bool:
+    """Whether no single process holds all of an array with this sharding."""
+    return not (sharding.is_fully_addressable or sharding.is_fully_replicated)
 
 
 def _layout(x: Any) -> tuple:
     return x.shape, x.dtype, x.sharding
 
 
-def _make_whole(like: Any) -> Any:
-    """A jitted function that gives every device all of an array laid out like this one."""
+def _replicate(like: Any) -> Any:
+    """Returns a jitted function that replicates an array sharded like this one."""
     return jax.jit(lambda x: x, out_shardings=NamedSharding(like.sharding.mesh, P()))
 
 
 def find_step(workdir: epath.PathLike, step: int | Literal["best"] | None = None) -> int:
-    """The step of a complete checkpoint: that one, the newest (None), or the best.
+    """Returns the step of a complete checkpoint: the given step, the newest (None) or the best.
 
-    The best has the lowest held-out loss of the last phase of which a checkpoint was evaluated.
+    The best has the lowest held-out loss in the last phase with an evaluated checkpoint.
 
     Raises:
         UserError: the workdir holds no such checkpoint.
     """
     steps = complete_steps(workdir)
     if not steps:
-        raise UserError(f"{workdir}: no checkpoints there; give the --workdir of a pretraining run")
+        raise UserError(f"{workdir}: no checkpoints found; give the --workdir of a pretraining run")
     if step is None:
         return steps[-1]
     if step == "best":
@@ -335,7 +339,7 @@ def _names(steps: Sequence[int]) -> str:
 def load_params(
     workdir: epath.PathLike, step: int | Literal["best"] | None = None
 ) -> tuple[dict, dict[str, Any]]:
-    """Parameters of a step (see `find_step`) as arrays on one device, and its `meta`.
+    """Loads the parameters of a step (see `find_step`) to one device, and its `meta`.
 
     Raises:
         UserError: the workdir holds no such checkpoint, or it is another run's.
@@ -351,16 +355,18 @@ def load_params(
         return found["params"], meta
     except DamagedError as error:
         others = [one for one in complete_steps(workdir) if one != step]
-        instead = f"give another --step ({_names(others)})" if others else "there is no other"
+        instead = (
+            f"give another --step ({_names(others)})" if others else "no other checkpoint exists"
+        )
         raise StorageError(f"{error}; {instead}") from error
 
 
-def _params_of(config: Mapping[str, Any], layout: jax.sharding.Sharding) -> Any:
-    """The parameters of a run, laid out so, as ShapeDtypeStructs."""
+def _params_of(config: Mapping[str, Any], sharding: jax.sharding.Sharding) -> Any:
+    """Returns the parameters of a run as ShapeDtypeStructs with this sharding."""
     model = from_dict(config["model"], ModelConfig, "config.model")
     data = from_dict(config["data"], DataConfig, "config.data")
     objectives = chosen(data, config.get("objectives", ""))
     shapes = jax.eval_shape(
         lambda: init_params(model, ComputeConfig.plain(), objectives, jax.random.key(0))
     )
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=layout), shapes)
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes)

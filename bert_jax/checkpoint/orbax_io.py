@@ -1,14 +1,13 @@
-"""One checkpoint on disk: written by one process, read by any; the only module that imports Orbax.
+"""Reads and writes one checkpoint on disk; the only module that imports Orbax.
 
     STEP/params, opt, …   arrays, an item for each part of the state
          meta             JSON
          commit_success.txt
 
-Arrays are whole NumPy arrays here, so a process reads and writes by itself: no call waits for
-another process. Whenever the process dies, what has the name of a step is complete: a checkpoint is
-written into a folder of another name that is renamed at the end, and renamed again before it is
-removed. In a bucket nothing can be renamed at once; there STEP.unfinished lies beside a checkpoint
-while it is being written or removed.
+Arrays are unsharded NumPy arrays here, so no call waits for another process. Whenever the process
+dies, a folder named after a step is complete: a checkpoint is written to a temporary folder that is
+renamed at the end, and renamed again before it is removed. A bucket has no atomic rename; there
+STEP.unfinished exists next to a checkpoint while it is being written or removed.
 """
 
 import asyncio
@@ -29,45 +28,45 @@ from bert_jax.checkpoint.catalog import MARKER
 from bert_jax.data_pipeline.storage import atomic
 from bert_jax.data_pipeline.storage.remote import is_remote, put
 
-# What follows the step in names: of Orbax while it writes, of ours, and of ours in buckets.
+# Suffixes after the step: Orbax's while writing, ours while removing, and ours in buckets.
 _WRITTEN, _REMOVED, _UNFINISHED = ".orbax-checkpoint-tmp", ".removed", ".unfinished"
 
-# TensorStore would repeat a request for a quarter of an hour without a word. As gcsfs does, about
-# half a minute; who calls says so, and tries again. Orbax has no public name for it.
+# TensorStore retries a request for a quarter of an hour without a message. Limited to about half a
+# minute, as in gcsfs; the caller reports it and retries. Orbax has no public name for this.
 for _context in (tensorstore_utils._BASE_TS_CONTEXT, tensorstore_utils._DEFAULT_OCDBT_TS_CONTEXT):
     _context["gcs_request_retries"] = {"max_retries": 5, "initial_delay": "1s"}
 
 
 def write(folder: epath.Path, items: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
-    """Writes a checkpoint whole or not at all; on return it would survive a loss of power.
+    """Writes a checkpoint atomically; once it returns, the checkpoint survives a power loss.
 
     Args:
         items: name -> tree of NumPy arrays.
 
     Raises:
-        Exception: whatever the storage raises. What there is of it then is for `discard`.
+        Exception: whatever the storage raises; `discard` then removes the partial checkpoint.
     """
     args = {name: ocp.args.StandardSave(tree) for name, tree in items.items()}
     folder.parent.mkdir(parents=True, exist_ok=True)
     if is_remote(folder):
-        if folder.exists():  # of an attempt that could not tidy up after itself
+        if folder.exists():  # from an attempt that could not clean up
             remove(folder)
-        _beside(folder, _UNFINISHED).write_text("")
+        _sibling(folder, _UNFINISHED).write_text("")
     with _quietly(), _checkpointer(items) as checkpointer:
         checkpointer.save(folder, args=ocp.args.Composite(meta=ocp.args.JsonSave(meta), **args))
     if not is_remote(folder):
         atomic.sync_tree(folder)
         atomic.sync(folder.parent)
     else:
-        _beside(folder, _UNFINISHED).unlink()
+        _sibling(folder, _UNFINISHED).unlink()
 
 
 def read(folder: epath.Path, likes: Mapping[str, Any]) -> dict[str, Any]:
-    """Items of a checkpoint as trees of NumPy arrays, of the shapes and types of `likes`.
+    """Reads items of a checkpoint as trees of NumPy arrays, with shapes and dtypes of `likes`.
 
     Raises:
-        Exception: whatever Orbax raises where a file is not what was written.
-        ValueError: an array of another shape or type than its like.
+        Exception: whatever Orbax raises for a file that differs from what was written.
+        ValueError: an array has another shape or dtype than in `likes`.
     """
 
     def empty(like: Any) -> np.ndarray:
@@ -92,7 +91,7 @@ def read(folder: epath.Path, likes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def replace_meta(folder: epath.Path, meta: Mapping[str, Any]) -> None:
-    """Other `meta` for a checkpoint that is complete; at any moment it has the old or the new.
+    """Replaces the `meta` of a complete checkpoint atomically.
 
     Raises:
         Exception: whatever the storage raises.
@@ -101,18 +100,18 @@ def replace_meta(folder: epath.Path, meta: Mapping[str, Any]) -> None:
 
 
 def remove(folder: epath.Path) -> None:
-    """Removes a checkpoint; never leaves half of one that could be taken for a whole one."""
+    """Removes a checkpoint; never leaves a partial one that looks complete."""
     if not is_remote(folder):
-        folder.rename(_beside(folder, _REMOVED)).rmtree()
+        folder.rename(_sibling(folder, _REMOVED)).rmtree()
         return
-    _beside(folder, _UNFINISHED).write_text("")
+    _sibling(folder, _UNFINISHED).write_text("")
     (folder / MARKER).unlink(missing_ok=True)
     folder.rmtree()
-    _beside(folder, _UNFINISHED).unlink()
+    _sibling(folder, _UNFINISHED).unlink()
 
 
 def discard(folder: epath.Path) -> None:
-    """Removes what a failed attempt to write a checkpoint left, as far as the storage lets."""
+    """Removes the files of a failed attempt to write a checkpoint, as far as possible."""
     with suppress(Exception):
         if folder.exists():
             remove(folder)
@@ -121,33 +120,33 @@ def discard(folder: epath.Path) -> None:
 
 
 def tidy(checkpoints: epath.Path, step: str = "") -> None:
-    """Removes what is left of checkpoints that were being written or removed.
+    """Removes partial checkpoints, whose writing or removal was interrupted.
 
-    step: of this one only.
+    step: only those of this step.
     """
     try:
-        there = list(checkpoints.iterdir())
+        paths = list(checkpoints.iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return
-    for path in there:
+    for path in paths:
         name, dot, rest = path.name.partition(".")
         if not name.isdecimal() or step not in ("", name):
             continue
         if dot + rest == _UNFINISHED:
             folder = path.with_name(name)
-            if folder in there and not (folder / MARKER).exists():
+            if folder in paths and not (folder / MARKER).exists():
                 folder.rmtree()
             path.unlink()
         elif dot + rest == _REMOVED or (dot + rest).startswith(_WRITTEN):
             path.rmtree()
 
 
-def _beside(folder: epath.Path, suffix: str) -> epath.Path:
+def _sibling(folder: epath.Path, suffix: str) -> epath.Path:
     return folder.with_name(folder.name + suffix)
 
 
 def _checkpointer(items: Iterable[str]) -> ocp.Checkpointer:
-    """For this process alone, however many there are."""
+    """Returns a checkpointer for this process alone, without barriers."""
     me = jax.process_index()
     alone = ocp.options.MultiprocessingOptions(
         primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"process{me}"
@@ -156,56 +155,56 @@ def _checkpointer(items: Iterable[str]) -> ocp.Checkpointer:
         name: ocp.StandardCheckpointHandler(multiprocessing_options=alone) for name in items
     }
     handlers["meta"] = ocp.JsonCheckpointHandler(multiprocessing_options=alone)
-    # Made while the writing begins, a folder that cannot be made is waited for by the threads that
-    # would write into it, for twenty minutes.
-    in_turn = ocp.options.AsyncOptions(create_directories_asynchronously=False)
-    options = ocp.CompositeOptions(multiprocessing_options=alone, async_options=in_turn)
+    # If created asynchronously, a folder that cannot be created blocks the threads that write to it
+    # for twenty minutes.
+    synchronous = ocp.options.AsyncOptions(create_directories_asynchronously=False)
+    options = ocp.CompositeOptions(multiprocessing_options=alone, async_options=synchronous)
     handler = ocp.CompositeCheckpointHandler(composite_options=options, **handlers)
     return ocp.Checkpointer(handler, multiprocessing_options=alone)
 
 
-class _PatientLoop(asyncio.SelectorEventLoop):
-    """Closes when everything that was begun has ended.
+class _DrainingLoop(asyncio.SelectorEventLoop):
+    """An event loop that waits for all its tasks before it closes.
 
-    Orbax reads and writes many arrays at once and is done when one fails. The others would then
-    print tracebacks, of their own failures and of not finding the loop any more.
+    Orbax reads and writes many arrays at once and returns when one fails. The others would then
+    print tracebacks of their own failures and of the closed loop.
     """
 
     def close(self) -> None:
         if not self.is_closed():
-            self.run_until_complete(self._end())
+            self.run_until_complete(self._drain())
         super().close()
 
-    async def _end(self) -> None:
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        await asyncio.gather(*left, return_exceptions=True)
-        await asyncio.sleep(0)  # what failed in the last moment is still to be taken note of
+    async def _drain(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # lets the last failures be retrieved
 
 
-class _PatientPolicy(asyncio.DefaultEventLoopPolicy):
+class _DrainingPolicy(asyncio.DefaultEventLoopPolicy):
     def new_event_loop(self) -> asyncio.AbstractEventLoop:
-        return _PatientLoop()
+        return _DrainingLoop()
 
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Orbax raises what goes wrong, prints nothing, and leaves no thread at work when it is done.
+    """Makes Orbax raise errors without printing them, and joins all of its threads on exit.
 
-    Of what fails it raises one, which the caller says in a line. Threads that write the other items
-    would go on, and write into the folder of the next attempt.
+    Orbax raises one of the errors, which the caller reports in one line. Threads that write the
+    other items would otherwise continue, and write into the folder of the next attempt.
     """
     before, log = asyncio.get_event_loop_policy(), logging.getLogger("absl")
-    asyncio.set_event_loop_policy(_PatientPolicy())
-    log.addFilter(_is_no_complaint)
+    asyncio.set_event_loop_policy(_DrainingPolicy())
+    log.addFilter(_is_below_warning)
     try:
         yield
     finally:
         for thread in threading.enumerate():
             if type(thread).__name__ == "_SignalingThread":
-                threading.Thread.join(thread)  # Orbax's own would raise what failed in it
-        log.removeFilter(_is_no_complaint)
+                threading.Thread.join(thread)  # Orbax's override re-raises the thread's error
+        log.removeFilter(_is_below_warning)
         asyncio.set_event_loop_policy(before)
 
 
-def _is_no_complaint(record: logging.LogRecord) -> bool:
+def _is_below_warning(record: logging.LogRecord) -> bool:
     return record.levelno < logging.WARNING

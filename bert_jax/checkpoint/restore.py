@@ -1,8 +1,8 @@
-"""Which checkpoint a run goes on from: its newest of which every bit is what was saved.
+"""Restores the newest checkpoint of a run that is bit for bit what was saved.
 
-One that is not is named with the reason and moved to `<workdir>/quarantine`, and an older one is
-tried; those of other runs are moved there first. Every process reads for itself; a step is good
-only if it is good for all of them.
+A damaged one is reported with the reason and moved to `<workdir>/quarantine`, and an older one is
+tried; checkpoints of other runs are moved there first. Every process reads on its own; a step is
+valid only if it is valid for all processes.
 """
 
 import json
@@ -39,50 +39,51 @@ from bert_jax.runtime.console import console
 from bert_jax.workdir import identity
 from bert_jax.workdir.description import is_marked, read
 
-# (name, text) -> the texts of all processes, by their number; waits for all of them.
+# (name, text) -> the texts of all processes, by process id; waits for all of them.
 Exchange = Callable[[str, str], list[str]]
-# (kind, step, details) -> None: takes down an event of the run.
+# (kind, step, details) -> None: records an event of the run.
 Tell = Callable[[str, int, dict[str, Any]], None]
-# A checkpoint's record -> why it is not the run's, or an empty text; see `run_identity.foreign`.
+# A checkpoint's metadata -> why it is not the run's, or an empty string; see `identity.foreign`.
 Judge = Callable[[dict[str, Any]], str]
-# The parts of a state -> uint32 [leaves, 2], see `fingerprint.program`.
+# Parts of a state -> uint32 [leaves, 2], see `fingerprint.program`.
 Sums = Callable[[Any], jax.Array]
 
 
 def alone(name: str, text: str) -> list[str]:
-    """The exchange of a single process."""
+    """Returns the text of a single process; the `Exchange` without other processes."""
     del name
     return [text]
 
 
 def parts(state: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a state is saved as arrays: everything but the step, which is a number in `meta`."""
+    """Returns the parts of a state saved as arrays: all but the step, a number in `meta`."""
     return {name: tree for name, tree in state.items() if name != "step"}
 
 
 def find(workdir: epath.PathLike, exchange: Exchange = alone) -> tuple[list[int], list[str]]:
-    """Steps in the folder of checkpoints, and names in quarantine: what process 0 sees.
+    """Returns process 0's view: steps in the checkpoint folder, and names in quarantine.
 
-    Process 0 first removes what an earlier process left half written.
+    Process 0 first removes partial checkpoints of an earlier process.
 
     Raises:
-        StorageError: the folder of checkpoints is a file, or cannot be read.
+        StorageError: the checkpoint folder is a file, or cannot be read.
     """
-    said = json.dumps(_look(workdir)) if jax.process_index() == 0 else ""
-    steps, quarantined = json.loads(exchange("checkpoints", said)[0])
+    listing = json.dumps(_list(workdir)) if jax.process_index() == 0 else ""
+    steps, quarantined = json.loads(exchange("checkpoints", listing)[0])
     return steps, quarantined
 
 
-def _look(workdir: epath.PathLike) -> tuple[list[int], list[str]]:
+def _list(workdir: epath.PathLike) -> tuple[list[int], list[str]]:
     folder = folder_of(workdir)
     try:
         orbax_io.tidy(folder)
-    except Exception as error:  # it does no harm
-        console.print(f"warning: {folder}: cannot be tidied ({one_line(error)})", markup=False)
+    except Exception as error:  # partial checkpoints do no harm
+        warning = f"warning: {folder}: partial checkpoints cannot be removed ({one_line(error)})"
+        console.print(warning, markup=False)
     if not is_remote(folder) and folder.is_file():
         raise StorageError(
-            f"{folder}: a file where the folder of checkpoints should be; put the folder back, or "
-            "remove the file to begin anew"
+            f"{folder}: a file, but should be the folder of checkpoints; put the folder back, or "
+            "remove the file to start from scratch"
         )
     return all_steps(workdir), [one.folder for one in list_quarantined(workdir)]
 
@@ -96,19 +97,19 @@ def set_aside(
     tell: Tell,
     strict: bool,
 ) -> list[int]:
-    """Moves the checkpoints of other runs to quarantine; the steps that are left.
+    """Moves the checkpoints of other runs to quarantine; returns the remaining steps.
 
     Raises:
-        UserError: `strict`, or no other is left; nothing was moved.
+        UserError: `strict`, or none would remain; nothing was moved.
     """
     seen: dict[int, str] = {}
     for step in steps:
-        with suppress(DamagedError):  # whosever it is, it will not be used
+        with suppress(DamagedError):  # its run is unknown, but it will not be used
             seen[step] = foreign(read_meta(workdir, step))
-    verdict = {step: why for step, why in seen.items() if why}
+    mine = {step: why for step, why in seen.items() if why}
     theirs: dict[int, str] = {}
-    for said in exchange("restore/runs", json.dumps(verdict) if verdict else ""):
-        theirs |= {int(step): why for step, why in json.loads(said or "{}").items()}
+    for text in exchange("restore/runs", json.dumps(mine) if mine else ""):
+        theirs |= {int(step): why for step, why in json.loads(text or "{}").items()}
     left = [step for step in steps if step not in theirs]
     if not theirs:
         return left
@@ -117,12 +118,12 @@ def set_aside(
     if strict:
         raise UserError(
             f"{named}; nothing was moved. Without --strict_restore it is moved to quarantine, "
-            "with --adopt it is taken into this run"
+            "with --adopt this run adopts it"
         )
     if not left:
         raise UserError(
             f"{named}; no checkpoint of this run is left, and nothing was moved. Put the run's "
-            "own back, go on from this one with --adopt, or give a new --workdir"
+            "own back, resume from this one with --adopt, or give a new --workdir"
         )
     for step in sorted(theirs, reverse=True) if jax.process_index() == 0 else ():
         _quarantine(workdir, step, theirs[step], tell)
@@ -140,16 +141,16 @@ def restore_newest(
     tell: Tell,
     strict: bool,
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """The newest good state and its `meta`; None where there never was a checkpoint.
+    """Restores the newest valid state and its `meta`; None if no checkpoint was ever saved.
 
     Args:
-        steps, quarantined: what `find` found.
+        steps, quarantined: returned by `find`.
         abstract: the state as ShapeDtypeStructs with shardings.
-        strict: stop at the first that is not good, and move nothing.
+        strict: fail at the first invalid checkpoint, and move nothing.
 
     Raises:
-        StorageError: none of those that are there is good, or the storage cannot be read.
-        UserError: a good one holds arrays of other shapes, so of another model.
+        StorageError: no checkpoint is valid, or the storage cannot be read.
+        UserError: a valid one holds arrays of other shapes, so of another model.
     """
     newest = ""
     for step in sorted(steps, reverse=True):
@@ -159,16 +160,16 @@ def restore_newest(
         if strict:
             raise StorageError(
                 f"{found}; nothing was changed. Without --strict_restore it is moved to quarantine "
-                "and the newest good one is used"
+                "and the newest valid one is used"
             )
         newest = newest or f" (the newest, step {step}: {found.reason})"
         if jax.process_index() == 0:
             _quarantine(workdir, step, found.reason, tell, "damaged: ")
     if steps or quarantined:
         raise StorageError(
-            f"{workdir}: no good checkpoint is left{newest}; {quarantine_of(workdir)} holds what "
-            "was there, and why. Put back a copy of one if you have it; to begin anew, remove that "
-            "folder or give a new --workdir"
+            f"{workdir}: no valid checkpoint is left{newest}; {quarantine_of(workdir)} holds the "
+            "rejected ones and the reasons. Put back a copy of one if you have it; to start from "
+            "scratch, remove that folder or give a new --workdir"
         )
     return None
 
@@ -180,7 +181,7 @@ def _try(
     sums: Sums,
     exchange: Exchange,
 ) -> tuple[dict[str, Any], dict[str, Any]] | DamagedError:
-    """The state of a step and its `meta`, or what is wrong with it for the first who complains."""
+    """Returns the state of a step and its `meta`, or the first process's error if it is damaged."""
     wanted, folder = parts(abstract), folder_of(workdir) / str(step)
     meta: dict[str, Any] = {}
     items: dict[str, Any] = {}
@@ -191,55 +192,55 @@ def _try(
         items = _read(folder, wanted)
     except DamagedError as error:
         verdict = error.reason
-    for said in exchange(f"restore/{step}/read", verdict):
-        if said:  # before any array is placed: what follows all processes do together
-            return DamagedError(folder, said)
+    for problem in exchange(f"restore/{step}/read", verdict):
+        if problem:  # before any array is placed: all processes take part in the following
+            return DamagedError(folder, problem)
     placed = jax.tree.map(_place, items, wanted)
     verdict = _changed(named(placed, sums(placed)), meta["fingerprints"])
-    for said in exchange(f"restore/{step}/verify", verdict):
-        if said:
-            return DamagedError(folder, said)
+    for problem in exchange(f"restore/{step}/verify", verdict):
+        if problem:
+            return DamagedError(folder, problem)
     return {"step": _place(np.array(step, np.int32), abstract["step"]), **placed}, meta
 
 
 def read_verified(
     workdir: epath.PathLike, meta: Mapping[str, Any], wanted: Mapping[str, Any], sums: Sums
 ) -> dict[str, Any]:
-    """Some parts of the state of a step, checked and placed as `wanted` says; moves nothing.
+    """Reads and verifies parts of a step's state, sharded as `wanted`; moves nothing.
 
     Raises:
-        DamagedError: they are not what was saved.
+        DamagedError: they differ from what was saved.
         UserError: they hold arrays of other shapes than `wanted`.
     """
     folder = folder_of(workdir) / str(meta["step"])
-    _check_shapes(workdir, meta["step"], _of(meta["shapes"], wanted), described(wanted))
+    _check_shapes(workdir, meta["step"], _select(meta["shapes"], wanted), described(wanted))
     placed = jax.tree.map(_place, _read(folder, wanted), dict(wanted))
-    changed = _changed(named(placed, sums(placed)), _of(meta["fingerprints"], wanted))
+    changed = _changed(named(placed, sums(placed)), _select(meta["fingerprints"], wanted))
     if changed:
         raise DamagedError(folder, changed)
     return placed
 
 
 def _read(folder: epath.Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    # Orbax and TensorStore have many errors, and promise none.
+    # Orbax and TensorStore raise many errors, none of them documented.
     return retry_read(folder, lambda: orbax_io.read(folder, wanted), "its arrays cannot be read")
 
 
 def _check_shapes(
-    workdir: epath.PathLike, step: int, there: Mapping[str, str], here: Mapping[str, str]
+    workdir: epath.PathLike, step: int, saved: Mapping[str, str], expected: Mapping[str, str]
 ) -> None:
-    for path in {**there, **here}:
-        if there.get(path) != here.get(path):
+    for path in {**saved, **expected}:
+        if saved.get(path) != expected.get(path):
             raise UserError(
                 f"{workdir}: in its checkpoint of step {step} {path} is "
-                f"{there.get(path, 'not there')}, the configuration asks for "
-                f"{here.get(path, 'none')}; put the old values back or give a new --workdir"
+                f"{saved.get(path, 'missing')}, the configuration expects "
+                f"{expected.get(path, 'none')}; put the old values back or give a new --workdir"
             )
 
 
-def _of(said: Mapping[str, str], wanted: Mapping[str, Any]) -> dict[str, str]:
-    """What is said of these parts of a state."""
-    return {path: text for path, text in said.items() if path.partition("/")[0] in wanted}
+def _select(by_path: Mapping[str, str], wanted: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the entries of the wanted parts of a state."""
+    return {path: text for path, text in by_path.items() if path.partition("/")[0] in wanted}
 
 
 def _changed(now: Mapping[str, str], then: Mapping[str, str]) -> str:
@@ -247,23 +248,21 @@ def _changed(now: Mapping[str, str], then: Mapping[str, str]) -> str:
     if not changed:
         return ""
     others = ", …" if len(changed) > 1 else ""
-    return (
-        f"{len(changed)} of {len(then)} arrays not bit for bit what was saved: {changed[0]}{others}"
-    )
+    return f"{len(changed)} of {len(then)} arrays differ from what was saved: {changed[0]}{others}"
 
 
 def _place(array: np.ndarray, like: Any) -> jax.Array:
-    """A whole array on the host -> one laid out as its like; every process places its own part."""
+    """Shards an array on the host like `like`; every process places its own shards."""
     return jax.make_array_from_callback(array.shape, like.sharding, lambda index: array[index])
 
 
 def _quarantine(
     workdir: epath.PathLike, step: int, reason: str, tell: Tell, kind: str = ""
 ) -> None:
-    """Moves a checkpoint out of the way, the reason first, and says so."""
+    """Stores the reason in quarantine, moves the checkpoint there, and prints a warning."""
     checkpoint, folder, number = folder_of(workdir) / str(step), quarantine_of(workdir), 1
-    there, to = names_in(folder), folder / str(step)
-    while to.name in there:
+    taken, to = names_in(folder), folder / str(step)
+    while to.name in taken:
         number += 1
         to = folder / f"{step}-{number}"
     try:
@@ -279,7 +278,7 @@ def _quarantine(
 
 
 def check_own(workdir: epath.PathLike, meta: Mapping[str, Any]) -> None:
-    """Raises UserError where a checkpoint in a run's folder is another run's."""
+    """Raises UserError if a checkpoint in a run's workdir belongs to another run."""
     folder = open_path(workdir)
     if not is_marked(folder):
         return
@@ -287,5 +286,5 @@ def check_own(workdir: epath.PathLike, meta: Mapping[str, Any]) -> None:
     if why:
         raise UserError(
             f"{catalog.folder_of(workdir) / str(meta['step'])}: {why}; give the --step of another "
-            "checkpoint. `bert-jax pretrain` sets it aside, or takes it with --adopt"
+            "checkpoint. `bert-jax pretrain` moves it to quarantine, or adopts it with --adopt"
         )

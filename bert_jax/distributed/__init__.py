@@ -1,1 +1,1 @@
-"""One process among those of a job: finding the others, stopping and ending with them."""
+"""Distributed jobs: rendezvous of the processes, heartbeats, preemption and shutdown."""

@@ -1,4 +1,4 @@
-"""Which process of how many this is: flags, environment or cluster."""
+"""Finds the process topology of a job from flags, environment or cluster."""
 
 import dataclasses
 import os
@@ -11,16 +11,16 @@ from bert_jax.errors import LostError, UserError
 
 @dataclasses.dataclass(frozen=True)
 class ProcessTopology:
-    """Which process of how many this is, and where process 0 is to be found."""
+    """Process id, number of processes, and the address of process 0."""
 
     coordinator: str  # "host:port"
     num_processes: int
     process_id: int
-    local_device_ids: tuple[int, ...] | None = None  # None: all of this machine
+    local_device_ids: tuple[int, ...] | None = None  # None: all devices of this machine
     found_by: str = "flags"  # or the kind of cluster, or "alone"
 
 
-# How JAX calls a cluster -> how people do, and where its answers come from.
+# JAX's name of a cluster -> its common name, and where its values come from.
 _CLUSTERS = {
     "ompi": "Open MPI (OMPI_COMM_WORLD_*, OMPI_MCA_orte_hnp_uri)",
     "slurm": "SLURM (SLURM_JOB_ID, _STEP_NODELIST, _NTASKS, _PROCID, _LOCALID)",
@@ -28,7 +28,7 @@ _CLUSTERS = {
     "gcetpu": "a Cloud TPU VM (its metadata server, MEGASCALE_*)",
     "k8s": "Kubernetes (its Job, its pod)",
 }
-_FLAGS = "give --coordinator, --num_processes and --process_id to go without"
+_FLAGS = "give --coordinator, --num_processes and --process_id instead"
 
 
 def find_topology(
@@ -38,13 +38,13 @@ def find_topology(
     *,
     timeout: float = 300.0,
 ) -> ProcessTopology:
-    """From flags, or from the environment: a TPU VM, GKE, SLURM, …; else this process is alone.
+    """Returns the topology from flags or a cluster (TPU VM, GKE, SLURM, …), else one process.
 
     Args:
-        timeout: seconds for a cluster to answer who this process is.
+        timeout: seconds for the cluster to answer.
 
     Raises:
-        UserError: flags or what the cluster says are missing or make no sense.
+        UserError: flags or values of the cluster are missing or invalid.
         LostError: the cluster does not answer.
     """
     given = {
@@ -63,26 +63,26 @@ def find_topology(
     split_address(coordinator)
     if not 0 <= process_id < num_processes:
         raise UserError(
-            f"--process_id={process_id} is none of --num_processes={num_processes}: "
+            f"--process_id={process_id} is out of range for --num_processes={num_processes}: "
             f"give one from 0 to {num_processes - 1}"
         )
     return ProcessTopology(coordinator, num_processes, process_id)
 
 
 def single_process() -> ProcessTopology:
-    """Of a process without others."""
+    """Returns the topology of a single process, with a free port for the coordinator."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         return ProcessTopology(f"127.0.0.1:{free.getsockname()[1]}", 1, 0, found_by="alone")
 
 
 def _detect(timeout: float) -> ProcessTopology:
-    """Asks JAX, in a thread: a server of metadata or of names may never answer."""
-    looked_at: list[str] = []
+    """Asks JAX, in a thread, as a metadata or DNS server may never answer."""
+    tried: list[str] = []
     answer: list[ProcessTopology | Exception] = []
 
     def ask() -> None:
         try:
-            answer.append(_ask_jax(looked_at, timeout))
+            answer.append(_ask_jax(tried, timeout))
         except Exception as error:  # whatever the cluster's libraries raise
             answer.append(error)
 
@@ -92,31 +92,31 @@ def _detect(timeout: float) -> ProcessTopology:
     found = answer[0] if answer else TimeoutError(f"no answer in {timeout:.0f} s")
     if isinstance(found, ProcessTopology):
         return found
-    kind = looked_at[-1] if looked_at else ""
-    lacks = f"{found.args[0]} is not set" if isinstance(found, KeyError) else str(found)
+    kind = tried[-1] if tried else ""
+    problem = f"{found.args[0]} is not set" if isinstance(found, KeyError) else str(found)
     line = (
-        f"this looks like {_CLUSTERS.get(kind, kind)}, but {' '.join(lacks.split())[:300]} "
+        f"this looks like {_CLUSTERS.get(kind, kind)}, but {' '.join(problem.split())[:300]} "
         f"({type(found).__name__}); {_FLAGS}"
     )
     raise (LostError if isinstance(found, OSError) else UserError)(line)
 
 
-def _ask_jax(looked_at: list[str], timeout: float) -> ProcessTopology:
-    """What `jax.distributed.initialize()` would find; `looked_at` says which cluster it is at."""
+def _ask_jax(tried: list[str], timeout: float) -> ProcessTopology:
+    """Returns what `jax.distributed.initialize()` would find; appends each cluster to `tried`."""
     from jax._src.clusters import ClusterEnv  # no public name
 
     for kind in ClusterEnv._cluster_types:
         if kind.opt_in_only_method:
             continue
-        looked_at.append(kind.name)
+        tried.append(kind.name)
         if kind.is_env_present():
             break
     else:
         return single_process()
-    named = os.environ.get("JAX_COORDINATOR_ADDRESS")
-    patience = int(timeout) + 60  # for a name to be known: the caller does not wait that long
+    given = os.environ.get("JAX_COORDINATOR_ADDRESS")
+    dns_timeout = int(timeout) + 60  # longer than the caller waits
     address, count, process, devices = ClusterEnv.auto_detect_unset_distributed_params(
-        named, None, None, None, kind.name, patience
+        given, None, None, None, kind.name, dns_timeout
     )
     if not (address and count and process is not None and 0 <= process < count):
         raise ValueError(f"it calls this process {process} of {count}, coordinator {address}")

@@ -1,4 +1,4 @@
-"""A process of a training job: the others, what it is doing, when it preemption, how it ends."""
+"""A process of a training job: its process group, activity clock, preemption and shutdown."""
 
 import contextlib
 import dataclasses
@@ -21,24 +21,24 @@ from bert_jax.errors import DONE, FAILED, LOST, STOPPED, StoppedError, code_of
 from bert_jax.runtime import console, streams
 from bert_jax.runtime.activity import ActivityClock
 
-# What JAX's error says where processes could not talk to one another.
+# Matches JAX's error message if the connection between processes failed.
 _CONNECTION = re.compile("Gloo|DEADLINE_EXCEEDED|UNAVAILABLE")
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What the training loop needs of it."""
+    """The parts of a job that the training loop uses."""
 
     peers: ProcessGroup
     clock: ActivityClock
     preemption: PreemptionHandler
-    # Told the exit code and the line before a deadline or the loss of another process ends this.
+    # Called with the exit code and message before a deadline or a lost process ends this one.
     before_end: list[Callable[[int, str], None]] = dataclasses.field(default_factory=list)
 
 
 @contextlib.contextmanager
 def in_process_job(config: Config) -> Iterator[Job]:
-    """For a run inside another program: one process, which no deadline ends."""
+    """A job inside another program: a single process without deadlines."""
     clock = ActivityClock()
     peers = distributed.single_process_group(clock)
     preemption = PreemptionHandler(peers, config.deadlines.grace)
@@ -48,12 +48,12 @@ def in_process_job(config: Config) -> Iterator[Job]:
 
 @contextlib.contextmanager
 def distributed_job(
-    config: Config, place: ProcessTopology, about: Mapping[str, str]
+    config: Config, topology: ProcessTopology, about: Mapping[str, str]
 ) -> Iterator[Job]:
-    """For a process of its own: starts JAX, keeps the deadlines, ends together with the others.
+    """A job with its own processes: starts JAX, enforces deadlines, ends with the other processes.
 
     Args:
-        about: what must be the same in all processes.
+        about: versions and settings that must be the same in all processes.
     """
     clock, process_exit = ActivityClock(), ProcessExit(distributed.host_name())
     watchdog = Watchdog(clock, config.deadlines, distributed.host_name(), process_exit)
@@ -67,7 +67,7 @@ def distributed_job(
         stack.enter_context(preemption.listening(console.console.print))
         with clock.activity("start"):
             peers = distributed.connect(
-                place,
+                topology,
                 about,
                 clock,
                 timeout=config.deadlines.start,
@@ -94,7 +94,7 @@ def distributed_job(
 
 
 def _end_together(peers: ProcessGroup, heartbeat: Heartbeat, code: int, line: str) -> NoReturn:
-    """All processes are at the same place. Process 0, which serves the others, goes last."""
+    """Ends all processes at the same point; process 0, which serves the store, exits last."""
     peers.all_gather_text("end")
     heartbeat.stop()
     if peers.is_first:
@@ -107,24 +107,24 @@ def _end_together(peers: ProcessGroup, heartbeat: Heartbeat, code: int, line: st
 
 
 def _end_all(error: BaseException, heartbeat: Heartbeat, process_exit: ProcessExit) -> NoReturn:
-    """Only this process is here: the others hear why, and end with the same code."""
+    """Handles an error in this process only: notifies the others, which exit with the same code."""
     code = code_of(error)
     if code is None:
-        import jax  # has started; not when this module is read
+        import jax  # here, not at import time of this module
 
         if isinstance(error, jax.errors.JaxRuntimeError):
-            # Most likely because another process is gone: then this ends in here.
+            # Most likely another process is gone: then the process exits in this call.
             heartbeat.wait_for_news()
         traceback.print_exception(error)
-        # A connection failed, though nobody is gone: another attempt may go well.
+        # A connection failed, though no process is gone: another attempt may succeed.
         failed = isinstance(error, jax.errors.JaxRuntimeError) and _CONNECTION.search(str(error))
         code = LOST if failed else FAILED
-    # Lost without a death: somewhere a process hangs, and its stacks say where.
+    # LOST although no process died: one hangs, and its stacks show where.
     process_exit.end(code, str(error) or type(error).__name__, stacks=code == LOST)
 
 
 def _exit(code: int) -> NoReturn:
-    """Without JAX's own parting of processes, which waits for those that are gone already."""
+    """Exits without JAX's own shutdown barrier, which waits for processes already gone."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -1,7 +1,7 @@
-"""The processes of a job: which one this is, starting JAX among them, agreeing with them.
+"""The process group of a job: starts JAX in all processes and synchronizes them.
 
-JAX is always started as a distributed job, with one process too: then collectives on the CPU are
-the same code (gloo) in any number of processes, and give the same bits.
+JAX is always started as a distributed job, even with one process: so CPU collectives run the same
+code (gloo) with any number of processes, and give the same bits.
 """
 
 import contextlib
@@ -24,35 +24,35 @@ from bert_jax.distributed.rendezvous import Registration, Roster, rendezvous
 from bert_jax.errors import LostError
 from bert_jax.runtime.activity import ActivityClock
 
-# JAX's own heartbeats abort a process without a word; ours (heartbeat.py) say who is gone.
-_NEVER = 10**7  # seconds
+# JAX's own heartbeats abort a process without a message; ours (heartbeat.py) report who is gone.
+_NEVER = 10**7  # seconds: disables them
 
 
 class ProcessGroup:
-    """This process and the others, through JAX's key-value store."""
+    """The processes of the job, which communicate through JAX's key-value store."""
 
     def __init__(
         self,
-        place: ProcessTopology,
-        met: Roster,
+        topology: ProcessTopology,
+        roster: Roster,
         clock: ActivityClock,
         client: Any,
         *,
         barrier: float,
     ):
-        """client: of JAX's store, None for a process without others; barrier: seconds."""
-        self.process_id, self.num_processes = place.process_id, place.num_processes
-        self.hosts, self.place, self.connections = met.hosts, place, met.connections
+        """client: JAX's store, None for a single process. barrier: timeout in seconds."""
+        self.process_id, self.num_processes = topology.process_id, topology.num_processes
+        self.hosts, self.topology, self.connections = roster.hosts, topology, roster.connections
         self._clock, self._client, self._barrier = clock, client, barrier
         self._counts: dict[str, itertools.count] = defaultdict(itertools.count)
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the process that writes."""
+        """Whether this is process 0, the one that writes."""
         return self.process_id == 0
 
     def name(self, process: int) -> str:
-        """A process as people call it."""
+        """Returns a process's name for messages."""
         if self.num_processes == 1:
             return self.hosts[0]
         return f"{self.hosts[process]} (process {process})"
@@ -60,10 +60,10 @@ class ProcessGroup:
     def all_gather_text(
         self, name: str, text: str = "", *, timeout: float | None = None
     ) -> list[str]:
-        """A barrier with values: what each process says, by process; all of them call it.
+        """All-gathers text: returns each process's text by process id; all processes call it.
 
         Raises:
-            LostError: not all came within `timeout` seconds; names who is there and who is not.
+            LostError: not all arrived within `timeout` seconds; the message lists who is missing.
         """
         if self.num_processes == 1:
             return [text]
@@ -76,20 +76,20 @@ class ProcessGroup:
             try:
                 if not self.is_first:
                     return json.loads(self.wait(f"{folder}/all", deadline))
-                said = [
+                texts = [
                     self.wait(f"{folder}/{process}", deadline)
                     for process in range(self.num_processes)
                 ]
-                self.put(f"{folder}/all", json.dumps(said))
-                if number:  # who is here has read the one before; the store keeps all in memory
+                self.put(f"{folder}/all", json.dumps(texts))
+                if number:  # all have read the previous one; the store keeps everything in memory
                     self._client.key_value_delete(f"bert_jax/exchange/{name}/{number - 1}")
-                return said
+                return texts
             except TimeoutError:
-                there = sorted(int(key) for key in self.all(folder) if key.isdigit())
-        missing = [p for p in range(self.num_processes) if p not in there]
+                arrived = sorted(int(key) for key in self.all(folder) if key.isdigit())
+        missing = [p for p in range(self.num_processes) if p not in arrived]
         raise LostError(
             f"waited {timeout:.0f} s for all processes at {name!r} (config.deadlines.barrier); "
-            f"there: {', '.join(map(self.name, there))}; "
+            f"arrived: {', '.join(map(self.name, arrived))}; "
             f"missing: {', '.join(map(self.name, missing)) or 'none, but process 0 did not answer'}"
         )
 
@@ -97,7 +97,7 @@ class ProcessGroup:
         self._client.key_value_set(f"bert_jax/{key}", text, allow_overwrite=True)
 
     def get(self, key: str) -> str | None:
-        """The text under a key, None where there is none."""
+        """Returns the text stored under a key, None if the key does not exist."""
         try:
             return self._client.key_value_try_get(f"bert_jax/{key}")
         except Exception as error:  # JAX raises one type for everything
@@ -106,7 +106,7 @@ class ProcessGroup:
             raise
 
     def wait(self, key: str, deadline: float) -> str:
-        """The text under a key, as soon as it is there; TimeoutError at `time.monotonic()`."""
+        """Waits for a key and returns its text; TimeoutError at `deadline`, a monotonic time."""
         left = max(int(1000 * (deadline - time.monotonic())), 1)
         try:
             return self._client.blocking_key_value_get(f"bert_jax/{key}", left)
@@ -116,24 +116,24 @@ class ProcessGroup:
             raise
 
     def all(self, folder: str) -> Mapping[str, str]:
-        """The texts of all keys directly in a folder, by the last part of their names."""
+        """Returns the texts of all keys directly in a folder, by the last part of the key."""
         pairs = self._client.key_value_dir_get(f"bert_jax/{folder}/")
         return {key.rpartition("/")[2]: text for key, text in pairs}
 
 
 def host_name() -> str:
-    """What this machine is called in lines and records."""
+    """Returns this machine's name for messages and records."""
     return os.environ.get("BERT_JAX_HOST_NAME") or socket.gethostname()
 
 
 def single_process_group(clock: ActivityClock) -> ProcessGroup:
-    """A process without others, JAX started or not."""
-    met = Roster((host_name(),), {})
-    return ProcessGroup(ProcessTopology("", 1, 0, found_by="alone"), met, clock, None, barrier=0.0)
+    """Returns the group of a single process, whether JAX is started or not."""
+    topology, roster = ProcessTopology("", 1, 0, found_by="alone"), Roster((host_name(),), {})
+    return ProcessGroup(topology, roster, clock, None, barrier=0.0)
 
 
 def connect(
-    place: ProcessTopology,
+    topology: ProcessTopology,
     about: Mapping[str, str],
     clock: ActivityClock,
     *,
@@ -141,57 +141,59 @@ def connect(
     barrier: float,
     lost: Callable[[str], object] = print,
 ) -> ProcessGroup:
-    """Meets the other processes and starts JAX among them; before the first array is made.
+    """Waits for the other processes and starts JAX in all; call it before creating any array.
 
     Args:
-        about: what must be the same in all processes.
-        timeout: seconds until all must be there. barrier: the same, for `Peers.exchange`.
-        lost: told in another thread that a process has gone while JAX starts, which JAX would wait
-            for.
+        about: versions and settings that must be the same in all processes.
+        timeout: seconds for all processes to arrive.
+        barrier: seconds for all processes to arrive at an `all_gather_text`.
+        lost: called in another thread if a process ends while JAX starts, which JAX would wait for.
 
     Raises:
-        LostError, UserError: see `rendezvous.meet`.
+        LostError, UserError: see `rendezvous.rendezvous`.
     """
     import jax
     from jax._src import distributed, xla_bridge
 
     started = xla_bridge.backends_are_initialized() or distributed.global_state.client is not None
-    if place.found_by == "alone" and started:
-        return single_process_group(clock)  # inside a program that has used JAX already
-    me = Registration(place.process_id, place.num_processes, host_name(), about)
-    bind = os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", place.coordinator)
+    if topology.found_by == "alone" and started:
+        return single_process_group(clock)  # inside a program that already uses JAX
+    me = Registration(topology.process_id, topology.num_processes, host_name(), about)
+    bind = os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", topology.coordinator)
     say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
-    met = rendezvous(place.coordinator, me, bind=bind, timeout=timeout, say=say)
-    if place.num_processes > 1:
+    roster = rendezvous(topology.coordinator, me, bind=bind, timeout=timeout, say=say)
+    if topology.num_processes > 1:
         _park_aborts()
-    jax.config.update("jax_enable_preemption_service", False)  # preemption.py takes its place
-    with _watching(met, lost):
+    jax.config.update("jax_enable_preemption_service", False)  # replaced by preemption.py
+    with _watching(roster, lost):
         jax.distributed.initialize(
-            place.coordinator,
-            place.num_processes,
-            place.process_id,
-            local_device_ids=place.local_device_ids,
+            topology.coordinator,
+            topology.num_processes,
+            topology.process_id,
+            local_device_ids=topology.local_device_ids,
             cluster_detection_method="deactivate",
             initialization_timeout=int(timeout),
             coordinator_bind_address=bind,
             heartbeat_timeout_seconds=_NEVER,
         )
     client = distributed.global_state.client
-    return ProcessGroup(place, met, clock, client, barrier=barrier)
+    return ProcessGroup(topology, roster, clock, client, barrier=barrier)
 
 
 @contextlib.contextmanager
-def _watching(met: Roster, lost: Callable[[str], object]) -> Iterator[None]:
-    """Looks at the connections until heartbeat.py does."""
-    over, of = threading.Event(), {c: process for process, c in met.connections.items()}
+def _watching(roster: Roster, lost: Callable[[str], object]) -> Iterator[None]:
+    """Watches the connections until heartbeat.py does."""
+    over = threading.Event()
+    processes = {connection: process for process, connection in roster.connections.items()}
 
-    def look() -> None:
+    def watch() -> None:
         while not over.wait(0.1):
-            for connection in select.select(list(of), [], [], 0)[0]:
-                process = of.pop(connection)
-                lost(f"{met.hosts[process]} (process {process}) is lost: it ended at the start")
+            for connection in select.select(list(processes), [], [], 0)[0]:
+                process = processes.pop(connection)
+                name = f"{roster.hosts[process]} (process {process})"
+                lost(f"{name} is lost: it ended during the start")
 
-    thread = threading.Thread(target=look, name="connections", daemon=True)
+    thread = threading.Thread(target=watch, name="connections", daemon=True)
     thread.start()
     try:
         yield
@@ -201,12 +203,11 @@ def _watching(met: Roster, lost: Callable[[str], object]) -> Iterator[None]:
 
 
 def _park_aborts() -> None:
-    """Lets a thread that calls abort() sleep for ever instead.
+    """Makes a thread that calls abort() sleep forever instead.
 
     When process 0 is gone, a thread of JAX's client aborts the process within milliseconds, before
-    any line could say why. Parked, it leaves a second to heartbeat.py, which says it and exits with
-    43.
-    An abort for another reason ends at the deadline of what the process was doing.
+    an error can be printed. A parked thread leaves heartbeat.py a second to report it and exit with
+    43. After an abort for another reason, the deadline of the current activity ends the process.
     """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)

@@ -1,10 +1,9 @@
-"""Asked to stop: all processes agree on the same place to stop at, within the grace period.
+"""Preemption: all processes agree to stop at the same step, within the grace period.
 
-The request is a signal to any process (SIGTERM, Ctrl-C, SIGHUP from a terminal that closes), or the
-maintenance notice of the machine.
-What a run does is a sequence of pieces, steps and batches of evaluations, the same in every
-process, and before each piece every process calls `begin`. When a request is known, every process
-says how many pieces it has begun; the largest number is where all of them stop.
+A request to stop is a signal to any process (SIGTERM, Ctrl-C, SIGHUP from a terminal that closes)
+or the maintenance notice of the machine. A run is a sequence of work items (steps and evaluation
+batches), the same in every process, and every process calls `begin` before each item. After a
+request, every process publishes the number of items it has begun; all stop at the largest number.
 """
 
 import http.client
@@ -23,53 +22,55 @@ from bert_jax.distributed.peers import ProcessGroup
 from bert_jax.distributed.watchdog import ProcessExit
 from bert_jax.errors import LOST, STOPPED
 
-# What Compute Engine says of itself: metadata path -> what it says while all is well.
+# Metadata paths of Compute Engine -> their values while no maintenance is due.
 _NOTICES = {"maintenance-event": "NONE", "preempted": "FALSE"}
-_POLL = 5.0  # seconds
-_ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_AT_ONCE = "interrupted at once; the same command goes on from the newest checkpoint"
+_POLL = 5.0  # seconds between polls
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_INTERRUPTED = (
+    "interrupted without saving; run the same command again to resume from the newest checkpoint"
+)
 
 
 class StopRequestedError(Exception):
-    """Raised out of a wait, at the place that all processes agreed to stop at."""
+    """Raised at the work item that all processes agreed to stop at."""
 
 
 class PreemptionHandler:
-    """Requests to stop, and the place where all processes do."""
+    """Receives requests to stop and makes all processes stop at the same work item."""
 
     def __init__(self, peers: ProcessGroup, grace: float, process_exit: ProcessExit | None = None):
         """Args:
-        grace: seconds from a request to having saved.
-        process_exit: ends the process when no step was done yet, and when the grace period is
-            over; None: nothing ends it.
+        grace: seconds from a request until the checkpoint is saved.
+        process_exit: ends the process if no work item has begun, and when the grace period is over;
+            None: nothing ends it.
         """
         self.peers, self._grace, self._process_exit = peers, grace, process_exit
         self._lock = threading.Lock()
-        self._begun = 0  # pieces of work
-        self._agreed: int | None = None  # pieces to do in all
+        self._begun = 0  # work items begun
+        self._stop_at: int | None = None  # total work items, once agreed
         self.why = ""
 
     def begin(self) -> None:
-        """The next piece of work begins.
+        """Begins the next work item.
 
         Raises:
-            StopRequestedError: it must not; in every process at the same piece.
+            StopRequestedError: the run stops here; in every process at the same item.
         """
         with self._lock:
             self._check()
             self._begun += 1
 
     def check(self) -> None:
-        """Raises StopRequestedError where the next piece must not begin; for use while waiting."""
+        """Raises StopRequestedError if the next work item must not begin; for use while waiting."""
         with self._lock:
             self._check()
 
     def _check(self) -> None:
-        if self._agreed is not None and self._begun >= self._agreed:
+        if self._stop_at is not None and self._begun >= self._stop_at:
             raise StopRequestedError
 
     def request(self, why: str) -> None:
-        """Asks all processes to stop; from any thread, may come again."""
+        """Asks all processes to stop; may be called from any thread and more than once."""
         with self._lock:
             if self.why:
                 return
@@ -84,77 +85,78 @@ class PreemptionHandler:
             self.peers.put("stop", why)  # read by the heartbeat of every process, this one's too
 
     def agree(self, why: str) -> None:
-        """Finds the place to stop at; called in every process once the request is known."""
-        threading.Thread(target=self._end_in_time, name="grace", daemon=True).start()
-        with self._lock:  # no piece begins meanwhile
+        """Agrees on the work item to stop at; called in every process after a request."""
+        threading.Thread(target=self._enforce_grace, name="grace", daemon=True).start()
+        with self._lock:  # no work item begins meanwhile
             self.why = why
             if self._process_exit and not self._begun:
                 self._process_exit.end(
                     STOPPED, f"{why}: stopped before the first step, nothing is lost"
                 )
             if self.peers.num_processes == 1:
-                self._agreed = self._begun
+                self._stop_at = self._begun
                 return
             self.peers.put(f"begun/{self.peers.process_id}", str(self._begun))
             deadline = time.monotonic() + self._grace
             everywhere = range(self.peers.num_processes)
             try:
                 begun = [int(self.peers.wait(f"begun/{p}", deadline)) for p in everywhere]
-            except Exception:  # the grace period is over, or process 0 gone, which is said there
+            except Exception:  # grace period over, or process 0 lost; both are reported elsewhere
                 return
-            self._agreed = max(begun)
+            self._stop_at = max(begun)
 
-    def _end_in_time(self) -> None:
+    def _enforce_grace(self) -> None:
         time.sleep(self._grace)
         if self._process_exit:
             self._process_exit.end(
                 LOST,
                 f"{self.peers.name(self.peers.process_id)}: asked to stop ({self.why}), but not "
-                f"saved within {self._grace:.0f} s (config.deadlines.grace); the same command goes "
-                "on from the newest checkpoint",
+                f"saved within {self._grace:.0f} s (config.deadlines.grace); run the same command "
+                "again to resume from the newest checkpoint",
                 stacks=True,
             )
 
     @contextmanager
     def listening(self, say: Callable[[str], None]) -> Iterator[None]:
-        """SIGTERM, SIGINT and SIGHUP are requests to stop; a second SIGINT interrupts at once. One
-        that is ignored here already, as nohup and a shell's background jobs want, stays ignored.
+        """Handles SIGTERM, SIGINT and SIGHUP as requests to stop; a second SIGINT exits without
+        saving. A signal that is already ignored (nohup, a shell's background job) stays ignored.
 
-        It is a second one where this very process was sent both: a signal to each process of a
+        A SIGINT is the second only if this process received both: a signal to every process of a
         cluster is one request, however late it reaches the last of them.
 
-        The signals are read by a thread, so that they are known while the main thread waits for a
-        device or a compiler. Outside the main thread of a program nothing is listened to.
+        A thread reads the signals, so that they are handled while the main thread waits for a
+        device or a compiler. Does nothing outside the main thread of a program.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         reader, writer = socket.socketpair()
         writer.setblocking(False)
-        ignored = [n for n in _ASKING if signal.getsignal(n) == signal.SIG_IGN]
-        asking = [n for n in _ASKING if n not in ignored]
+        ignored = [n for n in _STOP_SIGNALS if signal.getsignal(n) == signal.SIG_IGN]
+        handling = [n for n in _STOP_SIGNALS if n not in ignored]
         if ignored:
-            say(f"{', '.join(n.name for n in ignored)}: ignored since the start, and by this run")
-        # SIGINTs: the thread misses none, the main thread may see them late, and two as one.
-        heard, handled = itertools.count(), itertools.count()
+            names = ", ".join(n.name for n in ignored)
+            say(f"{names}: already ignored at the start, stays ignored")
+        # SIGINTs: the thread misses none; the main thread may see them late, or two as one.
+        received, handled = itertools.count(), itertools.count()
         twice = threading.Event()
 
         def listen() -> None:
             while numbers := reader.recv(64):
                 for number in numbers:
-                    if number == signal.SIGINT and next(heard):
+                    if number == signal.SIGINT and next(received):
                         twice.set()
                         if self._process_exit:
-                            self._process_exit.end(128 + number, _AT_ONCE)
-                    elif number in asking:
-                        self._note(signal.Signals(number), say)
+                            self._process_exit.end(128 + number, _INTERRUPTED)
+                    elif number in handling:
+                        self._on_signal(signal.Signals(number), say)
 
         def interrupt(number: int, frame: Any) -> None:
             again = number == signal.SIGINT and (next(handled) or twice.is_set())
-            if again and not self._process_exit:  # which ends it otherwise
+            if again and not self._process_exit:  # with it, `listen` ends the process
                 raise KeyboardInterrupt
 
-        old = {number: signal.signal(number, interrupt) for number in asking}
+        old = {number: signal.signal(number, interrupt) for number in handling}
         old_fd = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         listener = threading.Thread(target=listen, name="signals", daemon=True)
         listener.start()
@@ -168,32 +170,32 @@ class PreemptionHandler:
             listener.join()
             reader.close()
 
-    def _note(self, number: signal.Signals, say: Callable[[str], None]) -> None:
+    def _on_signal(self, number: signal.Signals, say: Callable[[str], None]) -> None:
         how = "again" if number == signal.SIGINT else "twice"
-        say(f"{number.name}: saves and preemption (Ctrl-C {how}: at once, unsaved)")
+        say(f"{number.name}: saves and stops (Ctrl-C {how}: stops without saving)")
         self.request(f"{number.name} to {self.peers.name(self.peers.process_id)}")
 
     def watch_machine(self) -> None:
-        """Polls the maintenance notice, where this is a machine of Compute Engine."""
+        """Polls the maintenance notice if this is a Compute Engine machine."""
         named = os.environ.get("GCE_METADATA_HOST")
-        if named or self.peers.place.found_by in ("gcetpu", "gketpu"):
+        if named or self.peers.topology.found_by in ("gcetpu", "gketpu"):
             host = named or "metadata.google.internal"
             threading.Thread(target=self._poll, args=(host,), name="notices", daemon=True).start()
 
     def _poll(self, host: str) -> None:
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         while not self.why:
-            for path, well in _NOTICES.items():
-                asked = urllib.request.Request(
+            for path, normal in _NOTICES.items():
+                request = urllib.request.Request(
                     f"http://{host}/computeMetadata/v1/instance/{path}",
                     headers={"Metadata-Flavor": "Google"},
                 )
                 try:
-                    with direct.open(asked, timeout=2) as answer:
-                        said = answer.read(200).decode(errors="replace").strip()
+                    with direct.open(request, timeout=2) as answer:
+                        value = answer.read(200).decode(errors="replace").strip()
                 except (OSError, http.client.HTTPException):
-                    continue  # a machine that answers nothing has no notice
-                if said and said != well:
+                    continue  # no answer, no notice
+                if value and value != normal:
                     machine = self.peers.name(self.peers.process_id)
-                    self.request(f"{path} {said} of {machine}")
+                    self.request(f"{path} {value} of {machine}")
             time.sleep(_POLL)

@@ -1,10 +1,10 @@
-"""All processes of a job find one another before JAX starts.
+"""Rendezvous: all processes of a job register with process 0 before JAX starts.
 
-JAX's own start says neither who is missing nor who differs: it waits, then aborts. So process 0
-first listens on the coordinator's port itself. Every other process connects and says one line of
-JSON: who it is, how many it expects, and the versions and settings that must be equal everywhere.
-When all are there and agree, each is told so; then the port is free for JAX. The connections stay
-open: when one closes, its process is gone.
+JAX's own start reports neither which process is missing nor which differs: it waits, then aborts.
+So process 0 first listens on the coordinator's port itself. Every other process connects and sends
+one line of JSON: its id, the number of processes it expects, and the versions and settings that
+must be the same everywhere. When all have registered and agree, process 0 replies to each and frees
+the port for JAX. The connections stay open: when one closes, its process is gone.
 """
 
 import contextlib
@@ -19,13 +19,13 @@ from collections.abc import Callable, Mapping
 from bert_jax.errors import LostError, UserError
 
 _RETRY = 0.5  # seconds between two attempts to reach process 0
-_BETWEEN = 10.0  # seconds between two lines about who is missing
-_LONGEST = 65536  # bytes of a line
+_BETWEEN = 10.0  # seconds between two messages about missing processes
+_MAX_LINE = 65536  # bytes
 
 
 @dataclasses.dataclass(frozen=True)
 class Registration:
-    """What a process says of itself."""
+    """The message with which a process registers."""
 
     process: int
     num_processes: int
@@ -37,10 +37,10 @@ class Registration:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """ "host:port" -> host, port; an IPv6 host stands in brackets.
+    """Splits "host:port" into host and port; an IPv6 host is in brackets.
 
     Raises:
-        UserError: it is none.
+        UserError: the address is invalid.
     """
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
@@ -51,7 +51,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 @dataclasses.dataclass(frozen=True)
 class Roster:
-    """hosts: of each process. connections: of process 0 to all others, of those to process 0."""
+    """hosts: of each process. connections: to all others in process 0, else only to process 0."""
 
     hosts: tuple[str, ...]
     connections: Mapping[int, socket.socket]
@@ -71,50 +71,50 @@ def rendezvous(
         address: of the coordinator, "host:port".
         bind: the address that process 0 listens on, by default the coordinator's.
         timeout: seconds.
-        say: is told now and then who is missing.
+        say: called regularly with the missing processes.
 
     Raises:
-        LostError: not all came in time; names who is there and who is not.
-        UserError: the port is taken, or processes differ in what must be equal.
+        LostError: not all registered in time; the message lists who is missing.
+        UserError: the port is taken, or processes differ in values that must be equal.
     """
     if me.num_processes == 1:
         return Roster((me.host,), {})
     if me.process == 0:
-        return _receive(bind or address, me, timeout, say)
-    return _visit(address, me, timeout, say)
+        return _serve(bind or address, me, timeout, say)
+    return _register(address, me, timeout, say)
 
 
-def _receive(address: str, me: Registration, timeout: float, say: Callable[[str], None]) -> Roster:
-    """Process 0: collects the others."""
-    deadline, told = time.monotonic() + timeout, time.monotonic()
-    guests: dict[int, Registration] = {0: me}
-    open_to: dict[socket.socket, bytes] = {}  # connection -> what it has said so far
+def _serve(address: str, me: Registration, timeout: float, say: Callable[[str], None]) -> Roster:
+    """Process 0: collects the registrations of the others."""
+    deadline, reported = time.monotonic() + timeout, time.monotonic()
+    joined: dict[int, Registration] = {0: me}
+    received: dict[socket.socket, bytes] = {}  # connection -> bytes received
     of: dict[socket.socket, int] = {}  # connection -> its process
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(_listen(address))
-        stack.callback(lambda: [*map(socket.socket.close, open_to)])
-        while len(guests) < me.num_processes:
+        stack.callback(lambda: [*map(socket.socket.close, received)])
+        while len(joined) < me.num_processes:
             if time.monotonic() > deadline:
-                raise LostError(f"{_missing(guests, me)} within {timeout:.0f} s ({_START})")
-            if time.monotonic() > told + _BETWEEN:
-                told = time.monotonic()
-                say(_missing(guests, me))
-            for ready in select.select([server, *open_to], [], [], 0.2)[0]:
+                raise LostError(f"{_missing(joined, me)} within {timeout:.0f} s ({_START})")
+            if time.monotonic() > reported + _BETWEEN:
+                reported = time.monotonic()
+                say(_missing(joined, me))
+            for ready in select.select([server, *received], [], [], 0.2)[0]:
                 if ready is server:
-                    open_to[server.accept()[0]] = b""
+                    received[server.accept()[0]] = b""
                     continue
                 with contextlib.suppress(OSError):
-                    if said := ready.recv(4096):
-                        open_to[ready] += said
-                        if open_to[ready].endswith(b"\n"):
-                            _admit(open_to[ready], ready, guests, of, me)
-                        if len(open_to[ready]) <= _LONGEST:
+                    if data := ready.recv(4096):
+                        received[ready] += data
+                        if received[ready].endswith(b"\n"):
+                            _accept(received[ready], ready, joined, of, me)
+                        if len(received[ready]) <= _MAX_LINE:
                             continue
-                guests.pop(of.pop(ready, -1), None)  # gone again, and may come back
-                del open_to[ready]
+                joined.pop(of.pop(ready, -1), None)  # disconnected; it may register again
+                del received[ready]
                 ready.close()
-        verdict = _differences(guests)
-        hosts = tuple(guests[process].host for process in sorted(guests))
+        verdict = _differences(joined)
+        hosts = tuple(joined[process].host for process in sorted(joined))
         answer = json.dumps({"error": verdict, "hosts": hosts}).encode() + b"\n"
         for connection in of:
             with contextlib.suppress(OSError):
@@ -122,7 +122,7 @@ def _receive(address: str, me: Registration, timeout: float, say: Callable[[str]
         if verdict:
             raise UserError(verdict)
         for connection in of:
-            del open_to[connection]
+            del received[connection]
     return Roster(hosts, {process: connection for connection, process in of.items()})
 
 
@@ -138,7 +138,7 @@ def _listen(address: str) -> socket.socket:
 
 
 def _plainly(error: OSError) -> str:
-    """Without what Python adds, the address once more."""
+    """Returns the error text without the address that Python appends."""
     code = error.errno or 0
     return os.strerror(code) if code > 0 else error.strerror or str(error)
 
@@ -147,87 +147,87 @@ def _family(host: str, port: int) -> socket.AddressFamily:
     return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
 
 
-def _admit(
-    said: bytes,
+def _accept(
+    line: bytes,
     connection: socket.socket,
-    guests: dict[int, Registration],
+    joined: dict[int, Registration],
     of: dict[socket.socket, int],
     me: Registration,
 ) -> None:
-    """Takes note of a process; what is not one of ours is left waiting and not counted."""
+    """Registers a process, or replies with an error; ignores other clients."""
     try:
-        guest = Registration(**json.loads(said))
+        peer = Registration(**json.loads(line))
     except (ValueError, TypeError):
         return
-    if not isinstance(guest.process, int) or guest.process < 0:
+    if not isinstance(peer.process, int) or peer.process < 0:
         return
-    if guest.process in guests:
-        answer = f"two processes call themselves process {guest.process}: {guest.host} and "
-        answer += f"{guests[guest.process].host}; give each its own --process_id"
-    elif guest.num_processes != me.num_processes or guest.process >= me.num_processes:
-        answer = f"process {guest.process} ({guest.host}) expects {guest.num_processes} processes, "
+    if peer.process in joined:
+        answer = f"two processes have --process_id={peer.process}: {peer.host} and "
+        answer += f"{joined[peer.process].host}; give each its own --process_id"
+    elif peer.num_processes != me.num_processes or peer.process >= me.num_processes:
+        answer = f"process {peer.process} ({peer.host}) expects {peer.num_processes} processes, "
         answer += f"process 0 ({me.host}) {me.num_processes}; start all with the same number"
     else:
-        guests[guest.process] = guest
-        of[connection] = guest.process
+        joined[peer.process] = peer
+        of[connection] = peer.process
         return
     with contextlib.suppress(OSError):
         connection.sendall(json.dumps({"error": answer, "hosts": []}).encode() + b"\n")
 
 
-def _missing(guests: Mapping[int, Registration], me: Registration) -> str:
-    missing = [str(p) for p in range(me.num_processes) if p not in guests]
-    there = ", ".join(f"{guests[p].host} (process {p})" for p in sorted(guests))
+def _missing(joined: Mapping[int, Registration], me: Registration) -> str:
+    missing = [str(p) for p in range(me.num_processes) if p not in joined]
+    registered = ", ".join(f"{joined[p].host} (process {p})" for p in sorted(joined))
     return (
-        f"{len(guests)} of {me.num_processes} processes came: {there}; "
+        f"{len(joined)} of {me.num_processes} processes connected: {registered}; "
         f"missing: process {', '.join(missing)}"
     )
 
 
-def _differences(guests: Mapping[int, Registration]) -> str:
-    """What differs between processes, "" where nothing does; names the fewest."""
-    for key in guests[0].about:
+def _differences(joined: Mapping[int, Registration]) -> str:
+    """Returns the first difference between processes, the rarest value first; "" if none."""
+    for key in joined[0].about:
         by_value: dict[str, list[int]] = {}
-        for process, guest in sorted(guests.items()):
-            by_value.setdefault(guest.about.get(key, "nothing"), []).append(process)
+        for process, peer in sorted(joined.items()):
+            by_value.setdefault(peer.about.get(key, "nothing"), []).append(process)
         if len(by_value) > 1:
             groups = sorted(by_value.items(), key=lambda item: len(item[1]))
-            said = "; ".join(
-                f"{value} on {', '.join(f'{guests[p].host} (process {p})' for p in processes[:8])}"
+            values = "; ".join(
+                f"{value} on {', '.join(f'{joined[p].host} (process {p})' for p in processes[:8])}"
                 for value, processes in groups
             )
-            return f"processes differ in {key}: {said}; start all with the same"
+            return f"processes differ in {key}: {values}; start all with the same value"
     return ""
 
 
 _START = "config.deadlines.start"
 
 
-def _visit(address: str, me: Registration, timeout: float, say: Callable[[str], None]) -> Roster:
-    """Another process: reports to process 0, again and again until it is there."""
+def _register(address: str, me: Registration, timeout: float, say: Callable[[str], None]) -> Roster:
+    """Another process: registers with process 0, retrying until it answers."""
     where, deadline = split_address(address), time.monotonic() + timeout
-    reached, told = False, time.monotonic()
+    reached, reported = False, time.monotonic()
     while time.monotonic() < deadline:
-        if not reached and time.monotonic() > told + _BETWEEN:
-            told = time.monotonic()
-            say(f"process {me.process} ({me.host}): nobody answers at {address} yet")
+        if not reached and time.monotonic() > reported + _BETWEEN:
+            reported = time.monotonic()
+            say(f"process {me.process} ({me.host}): no answer from {address} yet")
         with contextlib.suppress(OSError, ValueError):
             left = max(deadline - time.monotonic(), 0.1)
             with contextlib.ExitStack() as stack:
                 connection = stack.enter_context(socket.create_connection(where, timeout=left))
                 connection.sendall(me.line())
                 reached = True
-                with connection.makefile("rb") as said:
-                    answer = json.loads(said.readline(_LONGEST * 16))
+                with connection.makefile("rb") as reply:
+                    answer = json.loads(reply.readline(_MAX_LINE * 16))
                 if answer["error"]:
                     raise UserError(answer["error"])
-                stack.pop_all()  # it stays open
+                stack.pop_all()  # the connection stays open
                 return Roster(tuple(answer["hosts"]), {0: connection})
         time.sleep(_RETRY)
     why = (
-        "process 0 answers, but not all processes came"
+        "process 0 answers, but not all processes connected"
         if reached
-        else f"nobody answers at {address}: process 0 has not started, the address is not its "
+        else f"no answer from {address}: process 0 has not started, the address is not its "
         "machine's, or the port is closed to this machine"
     )
-    raise LostError(f"process {me.process} ({me.host}): {why}, in {timeout:.0f} s ({_START})")
+    raise LostError(f"process {me.process} ({me.host}): {why}, within {timeout:.0f} s ({_START})")

@@ -1,6 +1,6 @@
-"""What a process is doing, for how long, and its end where that takes too long.
+"""Deadlines: ends a process that takes too long at one activity, and reports where it hangs.
 
-One account serves deadlines, goodput and the lines that say where a process hangs.
+The same activity clock measures deadlines and goodput.
 """
 
 import contextlib
@@ -17,44 +17,44 @@ from bert_jax.config.schema import DeadlineConfig
 from bert_jax.errors import LOST, STOPPED
 from bert_jax.runtime.activity import ACTIVITIES, ActivityClock
 
-_TELLING = 15.0  # seconds that a process that ends has to say so
-_STOPPED = 2.0  # seconds between two looks, after which this process itself stood still
+_TELLING = 15.0  # seconds for an ending process to report it
+_STOPPED = 2.0  # seconds between two checks that mean this process itself was suspended
 
 
 class ProcessExit:
-    """Ends the process from a thread, with one line and an exit code; whoever comes first.
+    """Ends the process from any thread with a one-line message and an exit code; first call wins.
 
-    The main thread may be anywhere, in a collective that never ends too, so nothing is unwound:
-    what is written was flushed when it was written.
+    The main thread may be blocked, even in a collective that never returns, so the stack is not
+    unwound: every file is flushed when it is written.
     """
 
     def __init__(self, host: str):
         self._host, self._lock = host, threading.Lock()
-        # What else must hear of it before this process is gone: (code, line).
+        # Called with (code, line) before the process ends.
         self.before: list[Callable[[int, str], None]] = []
-        self.with_stacks = False  # the others are to say where they are, too
+        self.with_stacks = False  # the other processes are to print their stacks, too
 
-    def end(self, code: int, line: str, *, stacks: bool = False, tell: bool = True) -> NoReturn:
-        """Says the line, with `stacks` where every thread is, tells the others, exits."""
-        self._lock.acquire()  # for good: a second thread with another reason waits for the end
-        # What is said and told below may wait for a thread that hangs, or for a full pipe.
+    def end(self, code: int, line: str, *, stacks: bool = False, notify: bool = True) -> NoReturn:
+        """Prints the line, and every thread's stack if `stacks`; notifies the others; exits."""
+        self._lock.acquire()  # never released: other threads block here until the process exits
+        # Printing and notifying may block on a thread that hangs, or on a full pipe.
         timer = threading.Timer(_TELLING, os._exit, (code,))
         timer.daemon = True
         timer.start()
         self.with_stacks = stacks
         if stacks:
-            print(f"{self._host}: where every thread is:", file=sys.stderr, flush=True)
+            print(f"{self._host}: stacks of all threads:", file=sys.stderr, flush=True)
             faulthandler.dump_traceback(all_threads=True)
         prefix = "" if code == STOPPED else "error: "
         print(f"{prefix}{line}", file=sys.stderr, flush=True)
-        for hear in self.before if tell else ():
+        for callback in self.before if notify else ():
             with contextlib.suppress(Exception):
-                hear(code, line)
+                callback(code, line)
         os._exit(code)
 
 
 class Watchdog:
-    """Ends a process that takes longer at something than its deadline allows."""
+    """Ends a process that exceeds the deadline of its current activity."""
 
     def __init__(
         self, clock: ActivityClock, deadlines: DeadlineConfig, host: str, process_exit: ProcessExit
@@ -66,25 +66,25 @@ class Watchdog:
             for activity, seconds in dataclasses.asdict(deadlines).items()
             if activity in ACTIVITIES
         }
-        # These say themselves who is missing, at their deadline; this is for when they cannot.
+        # These two report who is missing at their own deadline; this is a fallback.
         self._deadlines["start"] += 30.0
         self._deadlines["barrier"] = max(self._deadlines.values()) + 30.0
-        # What others are doing, for the line: set by whoever knows.
+        # Returns what other processes are doing, for the message; set by `job.py`.
         self.others: Callable[[], str] = lambda: ""
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 
     def stop(self) -> None:
-        """The process goes on, with something else."""
+        """Stops watching; the process continues."""
         self._over.set()
 
     def _run(self) -> None:
-        looked = time.monotonic()
+        last_check = time.monotonic()
         while not self._over.wait(0.2):
-            now, before = time.monotonic(), looked
-            looked = now
-            if now - before > _STOPPED:  # Ctrl-Z, a machine asleep: nothing of it was work
+            now, before = time.monotonic(), last_check
+            last_check = now
+            if now - before > _STOPPED:  # Ctrl-Z, or the machine slept: not time spent working
                 self._clock.progress()
             activity, seconds = self._clock.now()
             if seconds > self._deadlines.get(activity, float("inf")):

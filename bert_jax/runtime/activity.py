@@ -1,11 +1,11 @@
-"""What a process is doing, and for how long: one account for deadlines and goodput."""
+"""The activity clock: times what a process is doing, for deadlines and goodput."""
 
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# What a run does with its time; all but "other" have a deadline of that name in the configuration.
+# Activities of a run; all but "other" have a deadline of that name in the configuration.
 ACTIVITIES = (
     "start",
     "compile",
@@ -20,17 +20,17 @@ ACTIVITIES = (
 
 
 class ActivityClock:
-    """Keeps account of one process; safe to read from other threads."""
+    """Times the activities of one process; safe to read from other threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._seconds = dict.fromkeys(ACTIVITIES, 0.0)
         self._activity, self._since, self._booked = "other", time.monotonic(), time.monotonic()
-        self.step = 0  # updates done, for whoever asks where this process is
+        self.step = 0  # updates done, for messages about this process
 
     @contextmanager
     def activity(self, activity: str) -> Iterator[None]:
-        """What is done inside is this activity; one within another counts for the inner alone."""
+        """Counts the time inside as this activity; nested time counts only for the inner one."""
         before = self._enter(activity)
         try:
             yield
@@ -38,17 +38,17 @@ class ActivityClock:
             self._enter(before)
 
     def progress(self) -> None:
-        """The activity goes well: its deadline starts anew (a batch of many was evaluated)."""
+        """Restarts the activity's deadline after progress, such as one evaluated batch of many."""
         with self._lock:
             self._since = time.monotonic()
 
     def now(self) -> tuple[str, float]:
-        """The activity, and for how many seconds."""
+        """Returns the current activity and its duration in seconds."""
         with self._lock:
             return self._activity, time.monotonic() - self._since
 
     def seconds(self) -> dict[str, float]:
-        """Activity -> seconds spent at it so far; they add up to the time since the start."""
+        """Returns activity -> seconds spent on it so far; they sum to the time since the start."""
         with self._lock:
             self._book()
             return dict(self._seconds)

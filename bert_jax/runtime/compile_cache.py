@@ -1,15 +1,15 @@
-"""Compiled programs, kept on this machine: a second start compiles nothing.
+"""Persistent compilation cache on this machine: a second start compiles nothing.
 
-JAX knows by what a program is the same (its text, the versions, the options, the devices) and asks
-for it here. Its own store of files takes a damaged file for a program as long as zlib does, writes
-in place, where another process may be reading, and says a line for every program that it cannot
-write. This one keeps a digest before each program and replaces files whole.
+JAX computes the cache key (program text, versions, options, devices) and calls this cache. Its own
+file cache accepts a damaged file if zlib does, writes in place, where another process may be
+reading, and prints a line for every program that it cannot write. This cache stores a digest before
+each program and replaces files atomically.
 
     $BERT_JAX_CACHE/compiled/PROCESSOR/PROGRAM-KEY    sha256 of the rest, then the program
 
-PROCESSOR is a digest of what XLA makes code for and JAX's key may leave out, so that machines with
-other processors can share the folder. A program is machine code: whoever can write to the folder
-can run what they like. So it is used only where this user alone can write to it.
+PROCESSOR is a digest of properties that XLA compiles for but JAX's key may leave out, so that
+machines with different processors can share the folder. A program is machine code: anyone who can
+write to the folder can execute code. So the folder is used only if this user alone can write to it.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from bert_jax.data_pipeline.storage.cache_dir import cache_dir
 from bert_jax.data_pipeline.storage.digested_files import DigestedFiles, own_folder
 from bert_jax.runtime.console import console
 
-# In /proc/cpuinfo, on x86 and ARM: what it is and which instructions it has.
+# Fields of /proc/cpuinfo on x86 and ARM: processor model and instruction sets.
 _OF_PROCESSOR = (
     "vendor_id",
     "cpu family",
@@ -37,17 +37,17 @@ _OF_PROCESSOR = (
     "CPU part",
     "Features",
 )
-_OFF = "compiled programs are not kept, every start compiles anew"
+_OFF = "compiled programs are not cached, every start compiles again"
 
 
 def use() -> None:
-    """Keeps what JAX compiles from now on; does nothing where JAX was told of a cache already.
+    """Enables the cache; does nothing if JAX has a cache configured already.
 
-    Call it before the first program is compiled, and after `sharding.use_cpu_devices`. A folder
-    that cannot be used is one line, no error.
+    Call it before the first program is compiled, and after `cpu.use_cpu_devices`. A folder that
+    cannot be used causes a warning, not an error.
     """
-    told = jax.config.values
-    if told["jax_compilation_cache_dir"] or not told["jax_enable_compilation_cache"]:
+    settings = jax.config.values
+    if settings["jax_compilation_cache_dir"] or not settings["jax_enable_compilation_cache"]:
         return
     root = cache_dir() / "compiled"
     try:
@@ -55,7 +55,7 @@ def use() -> None:
     except OSError as error:
         _warn(root, error.strerror or str(error))
         return
-    _keep_in(folder)
+    _cache_in(folder)
 
 
 def _warn(folder: Path, reason: str) -> None:
@@ -63,11 +63,11 @@ def _warn(folder: Path, reason: str) -> None:
 
 
 def _processor() -> str:
-    """A digest of this machine's kind of processor, and of the threads that XLA divides work for.
+    """Returns a digest of the processor model, its instruction sets and XLA's number of threads.
 
-    The processor's instructions: JAX's key has them only as far as XLA describes the device.
-    PJRT_NPROC: the compiler cuts sums and products for that many threads, and not every version's
-    key says for how many.
+    Instruction sets: JAX's key has only those that XLA reports for the device.
+    PJRT_NPROC: the compiler splits reductions and matrix products for that many threads, and not
+    every version's key includes the number.
     """
     described = [platform.machine(), os.environ.get("PJRT_NPROC") or str(os.cpu_count())]
     with contextlib.suppress(OSError):
@@ -78,12 +78,12 @@ def _processor() -> str:
     return hashlib.sha256("\n".join(described).encode()).hexdigest()[:16]
 
 
-def _keep_in(folder: Path) -> None:
-    # Private names, all in this function; `tests/test_compile_cache.py` sees whether they hold.
+def _cache_in(folder: Path) -> None:
+    # Private names of JAX, all in this function; `tests/test_compile_cache.py` checks them.
     from jax._src import compilation_cache, compiler
     from jax._src.compilation_cache_interface import CacheInterface
 
-    class Kept(DigestedFiles, CacheInterface):
+    class Cache(DigestedFiles, CacheInterface):
         pass
 
     def write(
@@ -94,17 +94,17 @@ def _keep_in(folder: Path) -> None:
         executable: Any,
         host_callbacks: Sequence[Any],
     ) -> None:
-        """In every process, where JAX's own writes in the first alone: each host has its folder,
+        """Writes in every process, unlike JAX (process 0 only): each host has its own folder,
         and on CPUs each process its own keys."""
         if not host_callbacks:
-            with contextlib.suppress(Exception):  # not every device's programs can be kept
+            with contextlib.suppress(Exception):  # not every device's programs can be serialized
                 compilation_cache.put_executable_and_time(
                     cache_key, module_name, executable, backend, int(compile_time_secs)
                 )
 
-    def made(path: str) -> tuple[Kept, str]:
-        return Kept(Path(path), functools.partial(_warn, Path(path))), path
+    def get_cache(path: str) -> tuple[Cache, str]:
+        return Cache(Path(path), functools.partial(_warn, Path(path))), path
 
-    compilation_cache.get_file_cache = made
+    compilation_cache.get_file_cache = get_cache
     compiler._cache_write = write
     jax.config.update("jax_compilation_cache_dir", str(folder))

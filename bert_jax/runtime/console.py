@@ -1,4 +1,4 @@
-"""What a person sees: a bar with loss, tokens/s and time left, or plain lines; tables."""
+"""Console output: a progress bar with loss, tokens/s and time left, or plain lines; tables."""
 
 import contextlib
 import re
@@ -9,18 +9,18 @@ import rich.console
 import rich.progress
 import rich.text
 
-# What would steer a terminal or cannot be printed: control characters but line feed and tab, halves
-# of characters (names that are no UTF-8), and those that turn the direction of writing round.
+# Characters that control a terminal or cannot be printed: control characters except line feed and
+# tab, surrogates (names that are not valid UTF-8), and bidirectional overrides.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 
 
 def plain(text: str) -> str:
-    """The text with everything in it that a terminal would obey replaced."""
+    """Returns the text with terminal control characters replaced."""
     return _UNSAFE.sub("\ufffd", text)
 
 
 class Console(rich.console.Console):
-    """Prints text as it is: names of files, sources and tokens are no markup and no emoji codes."""
+    """Prints text verbatim: names of files, sources and tokens are not markup or emoji codes."""
 
     def __init__(self, *, stderr: bool = False):
         super().__init__(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
@@ -33,7 +33,7 @@ console = Console()
 
 
 def progress(what: str, total: int) -> rich.progress.Progress:
-    """A bar with rate and time left for `total` pieces of work; hidden where it is no terminal."""
+    """Returns a bar with rate and time left for `total` items; hidden unless on a terminal."""
     bar = rich.progress.Progress(
         rich.progress.TextColumn("{task.description} {task.completed}/{task.total}"),
         rich.progress.BarColumn(bar_width=None),
@@ -50,7 +50,7 @@ def progress(what: str, total: int) -> rich.progress.Progress:
 
 @contextlib.contextmanager
 def working(what: str) -> Iterator[None]:
-    """On standard error, that something long is done, with the time so far; elsewhere one line."""
+    """Shows a spinner with elapsed time on standard error; a single line if not a terminal."""
     errors = Console(stderr=True)
     if not errors.is_terminal:
         errors.print(f"{what} …")
@@ -69,7 +69,7 @@ def working(what: str) -> Iterator[None]:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as what stands in them, all but the last to the right."""
+    """Formats a text table; all columns but the last are right-aligned."""
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
     return "\n".join(
         "  ".join(
@@ -81,7 +81,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def clock(seconds: float) -> str:
-    """h:mm:ss"""
+    """Formats a duration in seconds as h:mm:ss."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}"

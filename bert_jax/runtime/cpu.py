@@ -1,4 +1,4 @@
-"""Devices and memory of a CPU; set before JAX starts."""
+"""CPU devices and memory allocation; configured before JAX starts."""
 
 import contextlib
 import ctypes
@@ -11,40 +11,40 @@ _CPU_THREADS = 16
 
 
 def use_cpu_devices(count: int | None, *, processes: int = 1) -> None:
-    """Lets the CPU act as so many devices in each process; only before the first array is made.
+    """Makes the CPU act as `count` devices per process; call it before creating any array.
 
-    The same devices in total give the same bits however many processes and cores they have:
+    The same total number of devices gives the same bits for any number of processes and cores:
 
-    - PJRT_NPROC, the size of XLA's thread pool: sums and products are cut into as many parts as
-      there are threads, which otherwise are the cores or the devices of the process, whichever are
-      more. Measured: bits of 4 devices differ after five steps between pools of 4 and 8 threads,
-      even without parallel tasks and threads in Eigen; with a fixed size in nothing.
-    - Thunks in order: devices that share cores may begin two collectives in different orders, and
-      then wait for one another for ever (seen with a split optimizer).
+    - PJRT_NPROC, the size of XLA's thread pool: reductions and matrix products are split into one
+      part per thread; by default that is the larger of the process's cores and devices. Measured:
+      results of 4 devices differ after five steps between pools of 4 and 8 threads, even without
+      parallel tasks and Eigen threads; with a fixed size they do not.
+    - Thunks in order: devices that share cores may start two collectives in different orders, and
+      then wait for each other forever (seen with a sharded optimizer).
 
-    What the user has set in the environment wins; all processes must have set the same.
+    Environment variables set by the user take precedence; they must be equal in all processes.
 
     Args:
-        count: devices of each process. None: one if there is no accelerator, and since there may be
-            one, no fewer threads than without this.
-        processes: of the job.
+        count: devices of each process. None: JAX's default; as there may be an accelerator, the
+            thread pool is then no smaller than XLA's default.
+        processes: number of processes of the job.
     """
     total = (count or 1) * processes
     threads = max(_CPU_THREADS, total, 0 if count else os.cpu_count() or 1)
     os.environ.setdefault("PJRT_NPROC", str(threads))
     if total > 1:
-        flags = (_CPU_IN_ORDER, os.environ.get("XLA_FLAGS", ""))  # of two the last counts
+        flags = (_CPU_IN_ORDER, os.environ.get("XLA_FLAGS", ""))  # the last occurrence wins
         os.environ["XLA_FLAGS"] = " ".join(filter(None, flags))
     if count:
         jax.config.update("jax_num_cpu_devices", count)
 
 
 def keep_memory() -> None:
-    """Lets this process keep the memory that it frees, where the C library is glibc.
+    """Makes glibc keep freed memory in the process; does nothing with another C library.
 
-    XLA for CPUs takes the temporaries of a program anew at every execution. By default glibc maps
-    that much memory from the kernel and gives it back, and the kernel zeroes each page at its first
-    use: a fifth of the processor's time in a step of a small model.
+    XLA for CPUs allocates a program's temporaries at every execution. By default glibc maps that
+    much memory from the kernel and returns it, and the kernel zeroes each page at its first use:
+    a fifth of the CPU time in a step of a small model.
     """
     trim_threshold, mmap_max = -1, -4  # M_TRIM_THRESHOLD and M_MMAP_MAX of malloc.h
     with contextlib.suppress(OSError, AttributeError, TypeError):  # no such function here

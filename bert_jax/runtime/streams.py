@@ -1,7 +1,7 @@
-"""Standard output and error that a program outlives.
+"""Standard output and error whose failures do not end the program.
 
-What cannot be written, because nobody reads it any more, the disk under it is full or the terminal
-is gone, is left out, and the program continues: a run is worth more than its log.
+Output that cannot be written (closed pipe, full disk, closed terminal) is dropped, and the program
+continues: a run is worth more than its log.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from typing import Any, TextIO
 class _Raw(io.FileIO):
     """A file descriptor whose writes never fail."""
 
-    lost: OSError | None = None  # why something was left out, the first time
+    lost: OSError | None = None  # the first error because of which output was dropped
 
     def write(self, data: Any) -> int:
         try:
@@ -30,13 +30,13 @@ class _Raw(io.FileIO):
 
 
 class Outliving(io.TextIOWrapper):
-    """A text stream whose writes never fail, neither for the disk nor for a character."""
+    """A text stream whose writes never fail, neither on I/O nor on encoding errors."""
 
     def __init__(self, number: int, like: TextIO | None, *, line_buffering: bool) -> None:
         """
         Args:
-            number: the file descriptor; stays open.
-            like: whose encoding and buffering are taken; None: UTF-8.
+            number: the file descriptor; not closed with the stream.
+            like: stream from which to copy encoding and buffering; None: UTF-8.
         """
         self._file = _Raw(number, "w", closefd=False)
         unbuffered = bool(getattr(like, "write_through", False))
@@ -50,7 +50,7 @@ class Outliving(io.TextIOWrapper):
 
     @property
     def failure(self) -> str:
-        """Why what was written is not complete; empty where it is, or the reader went away."""
+        """Returns why output was dropped; empty if none was, or the reader closed the pipe."""
         lost = self._file.lost
         if lost is None or lost.errno == errno.EPIPE:
             return ""
@@ -59,8 +59,8 @@ class Outliving(io.TextIOWrapper):
 
 @contextlib.contextmanager
 def outliving() -> Iterator[None]:
-    """Standard output and error are `Outliving` inside, where they are the program's own: not in a
-    notebook, not in a test that reads them."""
+    """Replaces standard output and error by `Outliving` streams, unless they are redirected in
+    Python, as in a notebook or a test."""
     _open_closed()
     before = sys.stdout, sys.stderr
     if sys.stdout is None or _is_own(sys.stdout, 1):
@@ -77,7 +77,7 @@ def outliving() -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_stdout() -> Iterator[None]:
-    """Standard output is Python's alone: gloo prints a line for every device from C++."""
+    """Suppresses output of C++ code to standard output: gloo prints a line for every device."""
     before = sys.stdout
     if not _is_own(before, 1):
         yield
@@ -104,16 +104,16 @@ def _take_over(number: int, stream: TextIO | None) -> Outliving:
 
 
 def _is_own(stream: TextIO | None, number: int) -> bool:
-    """Whether a stream is the program's standard output (1) or error (2)."""
+    """Whether a stream writes to the process's standard output (1) or error (2)."""
     try:
         return isinstance(stream, io.TextIOWrapper) and stream.fileno() == number
-    except (OSError, ValueError):  # a stream in memory, or one that is closed
+    except (OSError, ValueError):  # an in-memory or closed stream
         return False
 
 
 def _open_closed() -> None:
-    """Opens 0, 1 and 2 where they were closed: else the next file gets the number, and what C++
-    prints goes into it."""
+    """Opens descriptors 0, 1 and 2 if closed: else the next file gets the number, and receives the
+    output of C++ code."""
     with contextlib.suppress(OSError):
         while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
             os.set_inheritable(number, True)

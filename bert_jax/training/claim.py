@@ -1,4 +1,4 @@
-"""Whose a workdir is, and whether a run may resume in it."""
+"""Claims a workdir for a run: which run owns it, and whether that run may resume."""
 
 import contextlib
 import os
@@ -28,20 +28,20 @@ from bert_jax.workdir.description import (
     write_description,
 )
 
-# In a folder that is free: the lock of a run that died before it wrote config.json, what it had of
-# that, and what a new file system holds.
-_NO_CONTENT = re.compile(r"|\.lock|\.(config|tokenizer)\.json\.(\d+\.)?tmp|lost\+found")
+# Allowed in a free folder: the lock and temporary files of a run that died before it wrote
+# config.json, and the lost+found of a new file system.
+_IGNORED = re.compile(r"|\.lock|\.(config|tokenizer)\.json\.(\d+\.)?tmp|lost\+found")
 
 
 def check_free(workdir: epath.PathLike) -> None:
-    """Changes nothing in the folder.
+    """Checks that a run may use the folder; changes nothing in it.
 
     Raises:
-        UserError: a run would write over files that are not of a run, or cannot read or name them.
+        UserError: the folder holds files that no run wrote, or cannot be read or named.
     """
     check_name(os.fspath(workdir))
     folder = open_path(workdir)
-    with storage_errors(folder, "cannot be the folder of a run"):
+    with storage_errors(folder, "cannot be used as a workdir"):
         if is_remote(folder):
             check_bucket(folder)
         if folder.exists() and not folder.is_dir():
@@ -49,13 +49,13 @@ def check_free(workdir: epath.PathLike) -> None:
         if (folder / "config.json").exists():
             _check_is_run(folder)
             return
-        # A bucket may hold an object of the folder's own name.
+        # A bucket may hold an object with the folder's own name.
         names = set(catalog.names_in(folder)) - ({folder.name} if is_remote(folder) else set())
-    held = sorted(name for name in names if not _NO_CONTENT.fullmatch(name))
+    held = sorted(name for name in names if not _IGNORED.fullmatch(name))
     if held and _first_meta(folder) is None:
         more = ", …" if len(held) > 3 else ""
         raise UserError(
-            f"{folder}: holds {', '.join(held[:3])}{more}, and no config.json of a pretraining "
+            f"{folder}: holds {', '.join(held[:3])}{more}, but no config.json of a pretraining "
             "run; nothing was changed. Give a new or empty folder as --workdir"
         )
 
@@ -64,20 +64,20 @@ def _check_is_run(folder: epath.Path) -> None:
     try:
         read(folder)
     except UserError as error:
-        if error.__cause__:  # of storage: nothing is known about what is there
+        if error.__cause__:  # a storage error: the content is unknown
             raise
         raise UserError(
-            f"{folder}: its config.json is not of a pretraining run; give another --workdir"
+            f"{folder}: its config.json is not from a pretraining run; give another --workdir"
         ) from None
 
 
 def check_first(workdir: epath.Path, config: Config) -> None:
-    """What can be refused at once: before JAX starts, a store is read or a plan is made.
+    """Checks what can be checked before JAX starts, the store is read or a plan is computed.
 
-    `begin` decides in the end; this saves hours of verifying the wrong store.
+    `begin` checks everything; this avoids hours spent on verifying the wrong store.
 
     Raises:
-        UserError: as `check_free` and `begin`, or no token store where the configuration says.
+        UserError: as `check_free` and `begin`, or no token store exists at config.data.store.
     """
     check_free(workdir)
     if not config.data.store:
@@ -101,16 +101,16 @@ def check_first(workdir: epath.Path, config: Config) -> None:
 def begin(
     workdir: epath.Path, description: Mapping[str, Any], *, adopt: bool = False
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Marks a free folder as the run's, or finds out which run's it is; called by one process.
+    """Marks a free folder as the run's, or identifies the run that owns it; called by one process.
 
     Args:
-        description: what the run is to be, without an id.
-        adopt: checkpoints of other runs that are there belong to this one from now on.
+        description: of the new run, without an id.
+        adopt: the run adopts the checkpoints of other runs in the folder.
 
     Returns:
-        The description by which checkpoints are told to be the run's: the one it was last started
-        with, the new one where there was none; with its `run_id` and all it `adopted`. And what it
-        adopts now, an entry for each checkpoint.
+        The description that identifies the run's checkpoints (the one it was last started with, or
+        the new one for a new run) with its `run_id` and everything it `adopted`; and the entries of
+        the checkpoints that it adopts now.
 
     Raises:
         UserError: as `check_free` and `claim`. Nothing in the folder was changed.
@@ -123,50 +123,50 @@ def begin(
         run = {**description, "run_id": identity.new_id()}
         write_description(workdir, run)
     elif not catalog.all_steps(workdir) and not catalog.list_quarantined(workdir):
-        run = {**description, "run_id": _id_from_nothing(old, description)}
+        run = {**description, "run_id": _id_without_checkpoints(old, description)}
     else:
         step = _newest_own(workdir, old)
         if step is not None:
             identity.check(workdir, old, description, step)
-        run = {**old, "run_id": old.get("run_id") or _id_of_own(workdir, old)}
+        run = {**old, "run_id": old.get("run_id") or _id_from_checkpoints(workdir, old)}
     adopted = _adopted(workdir, run) if adopt else []
     if adopted:
         run = {**run, "adopted": [*run.get("adopted", []), *adopted]}
     return run, adopted
 
 
-def _id_from_nothing(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """The old id, under which a backup of the checkpoints can be restored; a new one where what the
-    parameters mean is different."""
+def _id_without_checkpoints(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """Returns the old id, so that a backup of the checkpoints can be put back; a new id if the
+    two descriptions are not compatible."""
     found = identity.compare(old, new, 0)
     return (not found.refused and old.get("run_id")) or identity.new_id()
 
 
-def _id_of_own(workdir: epath.Path, run: Mapping[str, Any]) -> str:
-    """Of the newest checkpoint of a run whose config.json has no id, a new one if that has none."""
+def _id_from_checkpoints(workdir: epath.Path, run: Mapping[str, Any]) -> str:
+    """Returns the newest id among the run's checkpoints, as config.json has none, or a new one."""
     own = [meta for meta in _metas(workdir) if not identity.foreign(meta, run)]
     return next(filter(None, (meta.get("run_id") for meta in own)), identity.new_id())
 
 
 def _adopted(workdir: epath.Path, run: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """An entry for every checkpoint there that is not the run's."""
-    judged = [(meta, identity.foreign(meta, run)) for meta in _metas(workdir)]
-    return [identity.adoption(meta, why) for meta, why in judged if why]
+    """Returns an entry for every checkpoint in the workdir that belongs to another run."""
+    checked = [(meta, identity.foreign(meta, run)) for meta in _metas(workdir)]
+    return [identity.adoption(meta, why) for meta, why in checked if why]
 
 
 def _newest_own(workdir: epath.Path, run: Mapping[str, Any]) -> int | None:
-    """The step of the newest complete checkpoint of the run, as far as one can tell."""
+    """Returns the step of the newest complete checkpoint that may be the run's, or None."""
     for step in reversed(catalog.complete_steps(workdir)):
         try:
             if not identity.foreign(catalog.read_meta(workdir, step), run):
                 return step
-        except catalog.DamagedError:  # whosever it was
+        except catalog.DamagedError:  # its run is unknown
             return step
     return None
 
 
 def _metas(workdir: epath.Path) -> Iterator[dict[str, Any]]:
-    """The records of all checkpoints that can be read, the newest first."""
+    """Yields the metadata of every readable checkpoint, newest first."""
     for step in reversed(catalog.all_steps(workdir)):
         with contextlib.suppress(catalog.DamagedError):
             yield catalog.read_meta(workdir, step)
@@ -179,24 +179,22 @@ def _first_meta(workdir: epath.Path) -> dict[str, Any] | None:
 def claim(
     workdir: epath.Path, description: dict[str, Any], *, resuming_at: int | None
 ) -> list[str]:
-    """Writes the description; when the run goes on, first checks that it may.
+    """Writes the description; for a run that resumes, first checks that it may.
 
     Args:
-        resuming_at: the step of the checkpoint to go on from, None for a new run.
+        resuming_at: the step of the checkpoint that the run resumes from, None for a new run.
 
     Returns:
-        A line for everything that is different from before and may be: settings, versions of
-        packages, devices.
+        One line for each allowed difference: settings, package versions, devices.
 
     Raises:
-        UserError: the workdir was started with another store, tokenizer or setting that decides
-            what a step sees or what parameters mean, or a phase that is finished would change.
-            After one line that names every such key comes a diff, a line for each old and new
-            value.
+        UserError: the run was started with another store, tokenizer or setting that decides the
+            examples of a step or the meaning of the parameters, or a finished phase would change.
+            One line with every such key, then a diff with one line per old and new value.
     """
     changed = []
     if resuming_at is not None:
-        # Where config.json is lost, the newest checkpoint says under what the run was begun.
+        # If config.json is lost, the newest checkpoint records the run's description.
         old = read(workdir) if is_marked(workdir) else _first_meta(workdir)
         if old is not None:
             identity.check(workdir, old, description, resuming_at)

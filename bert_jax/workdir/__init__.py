@@ -1,1 +1,1 @@
-"""The folder of a run: what lies in it, who may write to it, which run it is."""
+"""The workdir of a run: its files, its lock and the identity of its run."""

@@ -1,12 +1,12 @@
-"""What a run's folder belongs to: its configuration, its data, its tokenizer.
+"""The description of a run, stored in its workdir: configuration, data and tokenizer.
 
-<workdir>/config.json     the run's id and configuration, the digests of what it was trained on, the
+<workdir>/config.json     the run's id and configuration, the digests of its training data, the
                           versions and devices it last ran with, checkpoints that it adopted
           tokenizer.json  the tokenizer of the store, as it will be exported
           checkpoints/ metrics.jsonl evaluations.jsonl tensorboard/
 
-`config.json` is the mark of a workdir: it is written before anything else (but the lock), and a
-folder that holds something and has no such mark is refused before anything in it changes.
+`config.json` marks a workdir: it is written before anything else (except the lock), and a folder
+that has content but no `config.json` is refused before anything in it changes.
 """
 
 import hashlib
@@ -39,12 +39,12 @@ def describe(
     mesh: Mapping[str, int],
     device_kind: str,
 ) -> dict[str, Any]:
-    """The run's description: goes into `config.json` and into every checkpoint.
+    """Returns the run's description, stored in `config.json` and in every checkpoint.
 
     Args:
-        rows_per_epoch: of each phase.
-        mesh: devices along each axis; how many processes have them changes no number.
-        device_kind: what they are.
+        rows_per_epoch: rows per epoch of each phase.
+        mesh: devices along each axis; the number of processes changes no result.
+        device_kind: `jax.Device.device_kind` of the devices.
     """
     from bert_jax.metrics.flops import step_flops  # imports JAX, which `bert-jax status` need not
 
@@ -63,16 +63,16 @@ def describe(
 
 
 def digest(config: Config) -> str:
-    """A short name of a configuration: equal where every value is."""
+    """Returns a short digest of a configuration: equal if and only if all values are."""
     text = json.dumps(to_dict(config), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def read(workdir: epath.PathLike) -> dict[str, Any]:
-    """The description of the run in a folder.
+    """Reads the description of the run in a workdir.
 
     Raises:
-        UserError: the folder is not one of a run.
+        UserError: the folder is not the workdir of a run.
     """
     path = open_path(workdir) / "config.json"
     with storage_errors(path):
@@ -84,7 +84,7 @@ def read(workdir: epath.PathLike) -> dict[str, Any]:
         except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
             pass
     raise UserError(
-        f"{workdir}: not the folder of a pretraining run (no config.json of one in it); "
+        f"{workdir}: not the workdir of a pretraining run (no valid config.json); "
         "give the --workdir that was given to `bert-jax pretrain`"
     )
 
@@ -106,7 +106,7 @@ def check_name(workdir: str) -> None:
         usable = False
     if not usable:
         shown = workdir.encode("ascii", "backslashreplace").decode()
-        raise UserError(f"--workdir={shown}: not a name in UTF-8; give the folder another name")
+        raise UserError(f"--workdir={shown}: not valid UTF-8; give the folder another name")
 
 
 def keep_tokenizer(workdir: epath.Path, store: TokenStore) -> None:
@@ -125,11 +125,11 @@ def write_description(workdir: epath.Path, description: Mapping[str, Any]) -> No
 
 
 def _write(path: epath.Path, data: bytes) -> None:
-    """All of it or nothing.
+    """Writes a file atomically.
 
     Raises:
-        UserError: there is no such bucket, or no permission.
-        StorageError: the disk or the bucket does not take it, now.
+        UserError: the bucket does not exist, or permission is denied.
+        StorageError: the disk or the bucket cannot be written to at the moment.
     """
     try:
         with storage_errors(path, "cannot be written"):

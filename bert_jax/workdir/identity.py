@@ -1,9 +1,9 @@
-"""Which run a description is of: what may change between two starts, and whose a checkpoint is.
+"""Identity of a run: what may change when it resumes, and whether a checkpoint belongs to it.
 
-A run has a random id, made when its workdir is first claimed and stored in `config.json` and in the
-`meta` of every checkpoint. Where one of the two has none, being of an earlier version, the rest of
-the checkpoint's record is compared: configuration, seed, digests of store and tokenizer, by the
-same rules that decide what a second start may change.
+A run has a random id, created when its workdir is first claimed and stored in `config.json` and in
+the `meta` of every checkpoint. If either has no id (an earlier version wrote it), the rest of the
+checkpoint's metadata is compared instead: configuration, seed, digests of store and tokenizer, by
+the same rules that decide what may change when a run resumes.
 """
 
 import dataclasses
@@ -20,33 +20,33 @@ from bert_jax.config.schema import Config
 from bert_jax.config.serialization import completed, flatten
 from bert_jax.errors import UserError
 
-# What may change between two starts of one run: none of it changes which examples a step sees or
-# what the parameters mean, or in which type checkpoints hold the moments.
+# May change when a run resumes: affects neither the examples of a step, nor the meaning of the
+# parameters, nor the dtype in which checkpoints store the moments.
 _MAY_CHANGE = re.compile(
     r"config\.(log_every_steps|data\.store|optimizer\.(?!name|moment_dtype)"
     r"|mesh\.|compute\.|checkpoint\.|evaluation\.|deadlines\.)"
 )
 _OF_PHASE = re.compile(r"(?:config\.phases|data\.rows_per_epoch)\[(\d+)\](?:\.(\w+))?")
-# The same for a phase that has begun and not ended.
+# May change in the current phase (started, not finished).
 _MAY_CHANGE_IN_PHASE = {"steps", "micro_batches", "learning_rate", "warmup_steps"}
-# Of what may change, what changes the order or precision in which numbers are added up.
+# Settings among these that change the order or precision of sums.
 _ROUNDS = re.compile(r"config\.(mesh|compute)\.|config\.phases\[\d+\]\.micro_batches")
 _BITS = ": the last bits may differ"
-_SHOWN = 3  # differences named in the line about another run's checkpoint
+_SHOWN = 3  # differences listed in the message about another run's checkpoint
 
 Description = Mapping[str, Any]
 
 
 def new_id() -> str:
-    """A random id for a run, 16 hexadecimal digits."""
+    """Returns a random id for a run, 16 hexadecimal digits."""
     return secrets.token_hex(8)
 
 
 def foreign(meta: Description, run: Description) -> str:
-    """Why a checkpoint is not of this run, in a few words; an empty text where it is.
+    """Returns why a checkpoint does not belong to this run, an empty string if it does.
 
     Args:
-        meta: the checkpoint's own record.
+        meta: the checkpoint's metadata.
         run: the description that the run was last started with.
     """
     if is_adopted(meta, run):
@@ -58,24 +58,24 @@ def foreign(meta: Description, run: Description) -> str:
         found = compare(meta, run, meta["step"])
     except (KeyError, TypeError, AttributeError):
         return "of another run: it does not record a configuration"
-    said = [f"run id {theirs}, not {ours}"] if theirs and ours else []
+    reasons = [f"run id {theirs}, not {ours}"] if theirs and ours else []
     differ = {**found.refused, **found.frozen, **found.too_few}
     for key in sorted(differ, key=lambda key: not key.startswith("data.")):  # digests first
-        said.append(f"{key} is {_short(key, differ[key][0])}, not {_short(key, differ[key][1])}")
-    if len(said) > _SHOWN:
-        said[_SHOWN:] = [f"{len(said) - _SHOWN} more"]
-    return f"of another run: {', '.join(said)}" if said else ""
+        reasons.append(f"{key} is {_short(key, differ[key][0])}, not {_short(key, differ[key][1])}")
+    if len(reasons) > _SHOWN:
+        reasons[_SHOWN:] = [f"{len(reasons) - _SHOWN} more"]
+    return f"of another run: {', '.join(reasons)}" if reasons else ""
 
 
 def is_adopted(meta: Description, run: Description) -> bool:
-    """Whether a checkpoint of another run was taken into this one with --adopt."""
+    """Whether this run adopted the checkpoint from another run (--adopt)."""
     return any(one["state"] == _state(meta) for one in run.get("adopted", ()))
 
 
 def adoption(meta: Description, why: str) -> dict[str, Any]:
-    """The entry for another run's checkpoint in `adopted` of config.json.
+    """Returns the entry for another run's checkpoint in `adopted` of config.json.
 
-    why: what `foreign` says of it.
+    why: the reason that `foreign` returned.
     """
     return {
         "step": meta["step"],
@@ -86,7 +86,7 @@ def adoption(meta: Description, why: str) -> dict[str, Any]:
 
 
 def _state(meta: Description) -> str:
-    """What identifies the saved arrays: a digest of the step and all fingerprints."""
+    """Returns a digest of the step and all fingerprints, which identifies the saved arrays."""
     text = json.dumps([meta["step"], meta.get("fingerprints")], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -100,22 +100,22 @@ Values = dict[str, tuple[Any, Any]]  # key -> (old, new)
 
 @dataclasses.dataclass
 class Comparison:
-    """What keeps a run from continuing, by why it does."""
+    """Differences that prevent a run from resuming, grouped by reason."""
 
     refused: Values = dataclasses.field(default_factory=dict)
     frozen: Values = dataclasses.field(default_factory=dict)  # of a finished phase
-    too_few: Values = dataclasses.field(default_factory=dict)  # steps of the phase at work
-    done: int = 0  # updates of the phase at work
+    too_few: Values = dataclasses.field(default_factory=dict)  # steps of the current phase
+    done: int = 0  # updates of the current phase
 
 
 def compare(old: Description, new: Description, step: int) -> Comparison:
-    """What of two descriptions may not differ after `step` updates.
+    """Returns the differences between two descriptions that are not allowed after `step` updates.
 
     Raises:
         KeyError, TypeError, AttributeError: one of them is not a description.
     """
-    before, after, phases = _of_run(old), _of_run(new), old["config"]["phases"]
-    lengths, kept = [phase["steps"] for phase in phases], len(new["config"]["phases"])
+    before, after, phases = _comparable(old), _comparable(new), old["config"]["phases"]
+    lengths, remaining = [phase["steps"] for phase in phases], len(new["config"]["phases"])
     starts = [0]
     for steps in lengths:
         starts.append(starts[-1] + steps)
@@ -129,16 +129,16 @@ def compare(old: Description, new: Description, step: int) -> Comparison:
                 found.refused[key] = before.get(key), after.get(key)
             continue
         index = int(match[1])
-        to = found.frozen if index < finished else found.refused
-        may = to is found.refused and match[2] in _MAY_CHANGE_IN_PHASE and index < kept
-        if index >= begun or may:
+        group = found.frozen if index < finished else found.refused
+        allowed = group is found.refused and match[2] in _MAY_CHANGE_IN_PHASE and index < remaining
+        if index >= begun or allowed:
             continue
-        if index >= kept:
-            to[f"config.phases[{index}]"] = f"{lengths[index]} steps", None
+        if index >= remaining:
+            group[f"config.phases[{index}]"] = f"{lengths[index]} steps", None
         elif key.startswith("config.") or not (found.frozen or found.refused):
-            # What follows from settings that are named already is not: keys of `data` come last.
-            to[key] = before.get(key), after.get(key)
-    if finished < begun and finished < kept:
+            # Keys of `data` come last and are left out if settings listed already explain them.
+            group[key] = before.get(key), after.get(key)
+    if finished < begun and finished < remaining:
         found.done, wanted = step - starts[finished], new["config"]["phases"][finished]["steps"]
         if wanted < found.done:
             found.too_few[f"config.phases[{finished}].steps"] = lengths[finished], wanted
@@ -146,19 +146,19 @@ def compare(old: Description, new: Description, step: int) -> Comparison:
 
 
 def check(workdir: epath.PathLike, old: Description, new: Description, step: int) -> None:
-    """Raises UserError where a run cannot continue under a new description after `step` updates.
+    """Raises UserError if a run cannot resume under a new description after `step` updates.
 
-    After one line that names every key comes a diff, a line for each old and new value.
+    The error is one line with every such key, then a diff with one line per old and new value.
 
     Args:
-        old: as it was, from config.json or a checkpoint.
+        old: the previous description, from config.json or a checkpoint.
     """
     try:
-        before, after = _of_run(old), _of_run(new)
+        before, after = _comparable(old), _comparable(new)
         found = compare(old, new, step)
     except (KeyError, TypeError, AttributeError):
         raise UserError(
-            f"{epath.Path(workdir) / 'config.json'}: not what a pretraining run writes; put the "
+            f"{epath.Path(workdir) / 'config.json'}: not written by a pretraining run; put the "
             "old file back or give a new --workdir"
         ) from None
     store = "config.data.store"
@@ -166,27 +166,27 @@ def check(workdir: epath.PathLike, old: Description, new: Description, step: int
         keys = ("data.tokenizer", store)
         differ = {key: (before.get(key), after.get(key)) for key in keys}
         raise UserError(
-            f"{workdir}: its checkpoint was trained with another tokenizer than the store was made "
-            f"with; give the store of the run or a new --workdir\n{_diff(differ)}"
+            f"{workdir}: its checkpoint was trained with another tokenizer than the store was "
+            f"built with; give the store of the run or a new --workdir\n{_diff(differ)}"
         )
     refused, frozen = found.refused, found.frozen
     stores = before.get(store), after.get(store)
     if any(key.startswith("data.") for key in refused) and stores[0] != stores[1]:
-        refused = refused | {store: stores}  # may change; here it says why
+        refused = refused | {store: stores}  # may change; shown here as the cause
     if frozen:
         raise UserError(
-            f"{workdir}: cannot go on with another {', '.join([*refused, *frozen])}: a "
+            f"{workdir}: cannot resume with another {', '.join([*refused, *frozen])}: a "
             f"finished phase cannot change, and {step} steps are done; put the old values back, "
             f"add a phase or give a new --workdir\n{_diff(refused | frozen)}"
         )
     if refused:
         raise UserError(
-            f"{workdir}: cannot go on with another {', '.join(refused)} after {step} steps; "
+            f"{workdir}: cannot resume with another {', '.join(refused)} after {step} steps; "
             f"put the old values back or give a new --workdir\n{_diff(refused)}"
         )
     for key, (_, wanted) in found.too_few.items():
         raise UserError(
-            f"{workdir}: {key}={wanted} is less than the {found.done} steps of it that are done; "
+            f"{workdir}: {key}={wanted} is less than the {found.done} steps already done; "
             f"give {found.done} or more, or a new --workdir\n{_diff(found.too_few)}"
         )
 
@@ -198,37 +198,37 @@ def _diff(values: Values) -> str:
     return "\n".join(lines)
 
 
-def _of_run(description: Description) -> dict[str, Any]:
-    """What of a description may stop a run, one value per key."""
+def _comparable(description: Description) -> dict[str, Any]:
+    """Returns the configuration and data of a description, flattened, with defaults filled in."""
     config = completed(description["config"], Config)
     return flatten({"config": config, "data": description["data"]})
 
 
 def changes(old: Description, new: Description) -> list[str]:
-    """A line for everything that is different and may be."""
+    """Returns one line for each allowed difference."""
     before = flatten(completed(old["config"], Config), "config")
     after = flatten(new["config"], "config")
     lines = []
     for index in range(len(old["config"]["phases"]), len(new["config"]["phases"])):
-        lines.append(f"goes on with a new config.phases[{index}]")
+        lines.append(f"resumes with a new config.phases[{index}]")
     for index in range(len(new["config"]["phases"]), len(old["config"]["phases"])):
-        lines.append(f"goes on without config.phases[{index}]")
+        lines.append(f"resumes without config.phases[{index}]")
     for key in [k for k in before if k in after and before[k] != after[k]]:
         bits = _BITS if _ROUNDS.match(key) else ""
-        lines.append(f"goes on with {key}={after[key]} (was {before[key]}){bits}")
+        lines.append(f"resumes with {key}={after[key]} (was {before[key]}){bits}")
     for key in sorted(before.keys() - flatten(old["config"], "config")):
         if before[key] == after[key]:
-            lines.append(f"takes {key}={after[key]}: a setting newer than the run")
+            lines.append(f"uses {key}={after[key]}: a setting newer than the run")
     for name, version in new["versions"].items():
         was = old.get("versions", {}).get(name, version)
         if was != version:
-            lines.append(f"goes on with {name} {version} (was {was}){_BITS}")
+            lines.append(f"resumes with {name} {version} (was {was}){_BITS}")
     was, now = old.get("devices"), new["devices"]
     if was and was != now:
-        lines.append(f"goes on with {_devices(now)} (was {_devices(was)}){_BITS}")
+        lines.append(f"resumes with {_devices(now)} (was {_devices(was)}){_BITS}")
     return lines
 
 
 def _devices(devices: Description) -> str:
     axes = " ".join(f"{axis}={size}" for axis, size in devices["mesh"].items())
-    return f"{devices['kind']} devices of mesh {axes}"
+    return f"{devices['kind']} devices in mesh {axes}"

@@ -1,8 +1,9 @@
-"""One trainer per workdir: <workdir>/.lock is locked while one is at work, and says which.
+"""One trainer per workdir: a running trainer holds a lock on <workdir>/.lock and records its pid.
 
-The kernel drops the lock when the process ends, however it ends, so none is ever stale; the text in
-the file is for whoever is refused. A file system that cannot lock (some network ones, buckets)
-leaves the workdir unguarded, as does a folder that cannot be written: what writes there says so.
+The kernel releases the lock when the process ends, however it ends, so it is never stale; the text
+in the file is for the error message of a second trainer. Without file locks (some network file
+systems, buckets) the workdir is unprotected, as is a folder that cannot be written: the first write
+to it reports that.
 """
 
 import contextlib
@@ -21,31 +22,33 @@ from etils import epath
 from bert_jax.errors import UserError
 
 _NAME: Final = ".lock"
-_TRIES: Final = 20  # `is_locked` of another process locks for an instant, a dying one for longer
-_PAUSE: Final = 0.1  # seconds between them
+_TRIES: Final = (
+    20  # `is_locked` elsewhere holds the lock for an instant, a dying process for longer
+)
+_PAUSE: Final = 0.1  # seconds between tries
 _TAKEN: Final = (errno.EWOULDBLOCK, errno.EACCES)
-_MOST: Final = 4096  # bytes read of the file
+_MAX_BYTES: Final = 4096  # read from the file
 
 _held: set[int] = set()  # file descriptors
 
 
-def _forget() -> None:
-    """In a forked child: closes its copies, which would keep the lock when the trainer is gone."""
+def _close_in_child() -> None:
+    """Closes a forked child's copies, which would hold the lock after the trainer has ended."""
     for descriptor in _held:
         with contextlib.suppress(OSError):
             os.close(descriptor)
     _held.clear()
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_close_in_child)
 
 
 @contextlib.contextmanager
 def lock(workdir: epath.PathLike) -> Iterator[None]:
-    """Holds the workdir's lock; the folder is made. Of several processes of a run, the first only.
+    """Holds the workdir's lock, creating the folder; only process 0 of a run calls this.
 
     Raises:
-        UserError: another process holds it; names its pid, its host and since when.
+        UserError: another process holds it; the message has its pid, its host and since when.
     """
     folder = _local(workdir)
     descriptor = None if folder is None else _take(folder)
@@ -54,14 +57,14 @@ def lock(workdir: epath.PathLike) -> Iterator[None]:
     finally:
         if descriptor is not None:
             _held.discard(descriptor)
-            # The file stays: removing it would let two hold a lock, on two files of one name.
+            # The file stays: if it were removed, two processes could each lock a file of this name.
             with contextlib.suppress(OSError):
                 os.ftruncate(descriptor, 0)
             os.close(descriptor)
 
 
 def is_locked(workdir: epath.PathLike) -> bool | None:
-    """Whether a trainer is at work there; None where that cannot be told (remote, no locks)."""
+    """Whether a trainer is running in the workdir; None if unknown (remote, no file locks)."""
     folder = _local(workdir)
     if folder is None:
         return None
@@ -81,7 +84,7 @@ def is_locked(workdir: epath.PathLike) -> bool | None:
 
 
 def _take(folder: Path) -> int | None:
-    """The descriptor that holds the lock, None where locking is impossible."""
+    """Returns the descriptor that holds the lock, None where locking is impossible."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / _NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -95,13 +98,13 @@ def _take(folder: Path) -> int | None:
             if error.errno in _TAKEN and tries_left:
                 time.sleep(_PAUSE)
                 continue
-            who = _holder(descriptor)
+            holder = _holder(descriptor)
             os.close(descriptor)
             if error.errno not in _TAKEN:
                 return None
             raise UserError(
-                f"{folder}: another trainer is at work there ({who}); wait until it ends, stop it, "
-                "or give another --workdir"
+                f"{folder}: another trainer is running there ({holder}); wait until it ends, stop "
+                "it, or give another --workdir"
             ) from None
     _held.add(descriptor)
     about = {
@@ -109,7 +112,7 @@ def _take(folder: Path) -> int | None:
         "host": os.environ.get("BERT_JAX_HOST_NAME") or socket.gethostname(),
         "since": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
     }
-    with contextlib.suppress(OSError):  # a full disk: the lock holds all the same
+    with contextlib.suppress(OSError):  # a full disk: the lock is held anyway
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, (json.dumps(about) + "\n").encode(), 0)
     return descriptor
@@ -117,13 +120,13 @@ def _take(folder: Path) -> int | None:
 
 def _holder(descriptor: int) -> str:
     try:
-        about = json.loads(os.pread(descriptor, _MOST, 0))
+        about = json.loads(os.pread(descriptor, _MAX_BYTES, 0))
         return f"process {about['pid']} on {about['host']} since {about['since']}"
     except (OSError, ValueError, KeyError, TypeError):
-        return "it has not said which"
+        return "process unknown"
 
 
 def _local(workdir: epath.PathLike) -> Path | None:
-    """The folder as a local one; None for a bucket."""
+    """Returns the workdir as a local path; None for a bucket."""
     name = os.fspath(workdir)
     return None if "://" in name else Path(name)

@@ -1,1 +1,1 @@
-"""Where a job runs: one module each."""
+"""Launch backends, one module each."""

@@ -1,8 +1,8 @@
-"""A job of several processes on this machine: started, merged, stopped and started again.
+"""Runs a job of several processes on this machine: merges their output, restarts and stops them.
 
-One thread, one `poll`: it reads what the processes print, writes it, takes signals and ended
-processes from the wake-up descriptor, and keeps the deadlines. Nothing in it blocks, so a signal is
-passed on at once even where nobody reads the output.
+A single thread with one `poll` forwards the processes' output, receives signals and ended processes
+through the wake-up descriptor, and enforces deadlines. It never blocks, so a signal is forwarded at
+once even if no one reads the output.
 """
 
 import contextlib
@@ -23,13 +23,13 @@ from bert_jax.launch.output import Lines, Out
 HOST_VARIABLE = "BERT_JAX_HOST_NAME"
 _NAME = "launch"
 _ADDRESS = "127.0.0.1"
-_MOST_SECONDS_BETWEEN = 30.0  # a failure and the next start
-_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_MAX_BACKOFF = 30.0  # seconds between a failure and the next start
+_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
-# Run by each process before the command takes its place: the kernel kills it when the launcher is
-# gone, however that ended. `preexec_fn` would do the same in a fork of the launcher, where a lock
-# that another thread holds is held for ever. The signal outlives exec, but not the death of a
-# launcher before it was asked for: hence the look at the parent afterwards. 1 is PR_SET_PDEATHSIG.
+# Runs in each process before it execs the command: the kernel kills the process when the launcher
+# ends, however it ends. `preexec_fn` would run in a fork of the launcher, where a lock held by
+# another thread stays locked forever. The setting survives exec, but does nothing if the launcher
+# ended before the call: hence the check of the parent afterwards. 1 is PR_SET_PDEATHSIG.
 _DIE_WITH_LAUNCHER = """
 import ctypes, os, signal, sys
 launcher, *command = sys.argv[1:]
@@ -41,21 +41,21 @@ os.execvp(command[0], command)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How often a job is started again, and how long is waited for its processes, in seconds."""
+    """Restart budgets, and timeouts for the job's processes in seconds."""
 
     max_preemptions: int = 100
     max_failures: int = 3
-    grace: float = 25.0  # from being asked to stop to having saved
-    noticing: float = 15.0  # that another process is gone
-    margin: float = 15.0  # for ending besides, and after being asked to
-    between: float = 1.0  # the first failure and the next start; twice as long each time
+    grace: float = 25.0  # from the request to stop until the checkpoint is saved
+    noticing: float = 15.0  # to detect that another process is gone
+    margin: float = 15.0  # to exit, in addition to the above or after SIGTERM
+    between: float = 1.0  # from the first failure to the next start; doubles each time
 
 
 def run(command: Sequence[str], processes: int, limits: Limits | None = None) -> int:
-    """Runs a command as a job of several processes; starts it again as often as limits allow.
+    """Runs a command as a job of several processes; restarts it as often as the limits allow.
 
-    command: program and arguments; each process gets `--coordinator`, `--num_processes` and
-        `--process_id` besides, and its host name in BERT_JAX_HOST_NAME.
+    command: program and arguments; each process also gets `--coordinator`, `--num_processes` and
+        `--process_id`, and its host name in BERT_JAX_HOST_NAME.
     Returns the exit code of the job: see `bert_jax.launch.exit_codes.verdict`.
     Raises:
         OSError: a process cannot be started.
@@ -71,7 +71,7 @@ def run(command: Sequence[str], processes: int, limits: Limits | None = None) ->
             ends = job.attempt()
             code = verdict(code for _, code in ends)
             if job.is_stopping and code == LOST:
-                code = STOPPED  # it was asked for: no failure, however they ended
+                code = STOPPED  # a requested stop is not a failure, however they ended
             what = describe(ends)
             if code == 0:
                 return code
@@ -85,7 +85,7 @@ def run(command: Sequence[str], processes: int, limits: Limits | None = None) ->
             used[code] += 1
             wait = 0.0
             if code == LOST:
-                wait = min(limits.between * 2 ** (used[LOST] - 1), _MOST_SECONDS_BETWEEN)
+                wait = min(limits.between * 2 ** (used[LOST] - 1), _MAX_BACKOFF)
             after = f" in {wait:g} s" if wait else ""
             job.say(f"{what}; starting again{after} ({most - used[code]} of {most} {name} left)")
             if not job.wait(wait):
@@ -96,10 +96,10 @@ class _Host:
     """One process of the job, leader of a session and a process group of its own."""
 
     def __init__(self, index: int, command: Sequence[str]):
-        self.name, self.is_given_up = f"host-{index}", False
-        # The command takes the place of this small program: same process, same descriptors.
+        self.name, self.is_terminated = f"host-{index}", False
+        # This small program execs the command: same process, same descriptors.
         guard = [sys.executable, "-I", "-S", "-c", _DIE_WITH_LAUNCHER, str(os.getpid())]
-        # A pipe each for output and errors: no line of one stands inside a line of the other.
+        # Separate pipes for output and errors: lines of one do not split lines of the other.
         (out, its_out), (err, its_err) = os.pipe(), os.pipe()
         self.pipes = [Lines(out, self.name), Lines(err, self.name)]
         try:
@@ -108,9 +108,9 @@ class _Host:
                 stdin=subprocess.DEVNULL,
                 stdout=its_out,
                 stderr=its_err,
-                # Lines appear when they are printed, not when a buffer is full.
+                # Unbuffered: lines appear when they are printed.
                 env={**os.environ, HOST_VARIABLE: self.name, "PYTHONUNBUFFERED": "1"},
-                # Ctrl-C of a terminal goes to the launcher alone, which passes it on.
+                # Ctrl-C in a terminal reaches only the launcher, which forwards it.
                 start_new_session=True,
             )
         finally:
@@ -122,35 +122,35 @@ class _Host:
         return self._process.pid
 
     def has_ended(self) -> bool:
-        """Whether it ended; it stays a zombie, so that its group keeps its number."""
+        """Whether it ended; it stays a zombie, so that its group id is not reused."""
         options = os.WEXITED | os.WNOWAIT | os.WNOHANG
         return os.waitid(os.P_PID, self.pid, options) is not None
 
     def send(self, number: int) -> None:
-        """A request to the process alone: it knows what to do with its own processes."""
+        """Sends a signal to the process alone, which handles its own child processes."""
         os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Ends the process and all that it started."""
+        """Kills the process and its child processes."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
     def close(self) -> int:
-        """Ends what is left of it; the exit code."""
+        """Kills remaining processes of the group; returns the exit code."""
         self.kill()
         return self._process.wait()
 
 
 class _Job:
-    """The processes of one attempt after another, and what the launcher was asked meanwhile."""
+    """The processes of each attempt, and the signals that the launcher received."""
 
     def __init__(self, command: Sequence[str], processes: int, limits: Limits):
         self._command, self._processes, self._limits = list(command), processes, limits
         self._out = Out(sys.stdout.fileno())
         self._running: list[_Host] = []
         self._pipes: dict[int, Lines] = {}
-        self._asked: set[int] = set()  # signals that were passed on
-        self._ask_at: float | None = None  # when the processes left are asked to end
+        self._signals: set[int] = set()  # signals that were forwarded
+        self._terminate_at: float | None = None  # when the remaining processes get SIGTERM
         self._kill_at: float | None = None  # when they are killed
 
     def __enter__(self) -> "_Job":
@@ -158,12 +158,12 @@ class _Job:
         for end in (self._wake, self._waker):
             end.setblocking(False)
         self._old_wakeup = signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
-        # nohup or a shell's background wanted it so.
-        ignored = [n for n in _PASSED_ON if signal.getsignal(n) == signal.SIG_IGN]
+        # Set by nohup or a shell's background job.
+        ignored = [n for n in _FORWARDED if signal.getsignal(n) == signal.SIG_IGN]
         if ignored:
             names = ", ".join(number.name for number in ignored)
-            self.say(f"{names}: ignored since the start, not passed on")
-        numbers = {signal.SIGCHLD, *_PASSED_ON} - set(ignored)
+            self.say(f"{names}: already ignored at the start, not forwarded")
+        numbers = {signal.SIGCHLD, *_FORWARDED} - set(ignored)
         self._old_handlers = {number: signal.signal(number, _wake_up) for number in numbers}
         return self
 
@@ -173,7 +173,7 @@ class _Job:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for host in self._running:  # none, unless something went wrong here
+        for host in self._running:  # none, unless the launcher failed
             host.close()
         for number, handler in self._old_handlers.items():
             signal.signal(number, handler)
@@ -184,15 +184,15 @@ class _Job:
 
     @property
     def is_stopping(self) -> bool:
-        return bool(self._asked)
+        return bool(self._signals)
 
     def say(self, line: str) -> None:
         self._out.put(f"{_NAME} | {line}\n".encode())
 
     def attempt(self) -> list[tuple[str, int]]:
-        """Runs the processes once; host and exit code of each, in the order in which they ended."""
+        """Runs the processes once; returns their hosts and exit codes in the order they ended."""
         ends = []
-        self._ask_at = self._kill_at = None
+        self._terminate_at = self._kill_at = None
         with _reserved_port() as port:
             for index in range(self._processes):
                 place = (
@@ -206,23 +206,23 @@ class _Job:
             ids = ", ".join(f"{host.name} is process {host.pid}" for host in self._running)
             self.say(f"coordinator {_ADDRESS}:{port}; {ids}")
             while self._running:
-                self._turn(self._next_time())
+                self._poll(self._next_deadline())
                 for host in [host for host in self._running if host.has_ended()]:
                     code = self._end(host)
-                    if not host.is_given_up:  # how it then ends says nothing
+                    if not host.is_terminated:  # after SIGTERM its exit code has no meaning
                         ends.append((host.name, code))
-                self._keep_time()
+                self._enforce_deadlines()
         return ends
 
     def wait(self, seconds: float) -> bool:
-        """Between two attempts; whether there is to be another: not where the job was stopped."""
+        """Waits between two attempts; returns whether to start another, False on a stop signal."""
         until = time.monotonic() + seconds
-        while time.monotonic() < until and not self._asked:
-            self._turn(until)
-        return not self._asked
+        while time.monotonic() < until and not self._signals:
+            self._poll(until)
+        return not self._signals
 
-    def _turn(self, until: float | None) -> None:
-        """Waits until something happens, or until that time, and takes care of it."""
+    def _poll(self, until: float | None) -> None:
+        """Waits for events, until that time at most, and handles them."""
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         if self._out.wants:
@@ -248,54 +248,54 @@ class _Job:
         self._out.put(lines)
 
     def _end(self, host: _Host) -> int:
-        """Takes leave of a process that has ended; its exit code."""
+        """Removes a process that has ended; returns its exit code."""
         self._running.remove(host)
         code = host.close()
         for lines in host.pipes:
             if self._pipes.pop(lines.fd, None):
                 self._out.put(lines.close())
-        if signal_of(code) in self._asked:
-            code = STOPPED  # before it could know better: nothing was there to be saved
-        if code != 0 and not self._asked and self._ask_at is None and self._kill_at is None:
-            # The others end by themselves: they notice, or are still saving as this one did.
-            theirs = self._limits.grace if code == STOPPED else self._limits.noticing
-            self._ask_at = time.monotonic() + theirs + self._limits.margin
+        if signal_of(code) in self._signals:
+            code = STOPPED  # before it installed its handler: there was nothing to save
+        if code != 0 and not self._signals and self._terminate_at is None and self._kill_at is None:
+            # The others end on their own: they detect it, or are still saving as this one did.
+            needed = self._limits.grace if code == STOPPED else self._limits.noticing
+            self._terminate_at = time.monotonic() + needed + self._limits.margin
         return code
 
     def _stop(self, number: int) -> None:
-        """Passes a signal on, each time it comes; after the first one there is a last moment."""
+        """Forwards every signal; the first one starts the deadline after which all are killed."""
         name = signal.Signals(number).name
         number = signal.SIGTERM if number == signal.SIGHUP else number  # a terminal was closed
-        if not self._asked:
+        if not self._signals:
             seconds = self._limits.grace + self._limits.margin
-            self._ask_at, self._kill_at = None, time.monotonic() + seconds
+            self._terminate_at, self._kill_at = None, time.monotonic() + seconds
             if self._running:
-                self.say(f"{name}: passed on; what has not ended in {seconds:g} s is killed")
+                self.say(f"{name}: forwarded; processes still running in {seconds:g} s are killed")
             else:
                 self.say(f"{name}: not started again")
-        self._asked.add(number)
+        self._signals.add(number)
         for host in self._running:
             host.send(number)
 
-    def _next_time(self) -> float | None:
-        """When something is to be done even if nothing happens."""
-        times = [time for time in (self._ask_at, self._kill_at) if time is not None]
+    def _next_deadline(self) -> float | None:
+        """Returns the next deadline in monotonic time, None if there is none."""
+        times = [time for time in (self._terminate_at, self._kill_at) if time is not None]
         return min(times) if times else None
 
-    def _keep_time(self) -> None:
+    def _enforce_deadlines(self) -> None:
         now, names = time.monotonic(), ", ".join(host.name for host in self._running)
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_at = None
             if names:
-                self.say(f"{names}: not ended in time, killed")
+                self.say(f"{names}: still running at the deadline, killed")
             for host in self._running:
                 host.kill()
-        elif self._ask_at is not None and now >= self._ask_at:
-            self._ask_at, self._kill_at = None, now + self._limits.margin
+        elif self._terminate_at is not None and now >= self._terminate_at:
+            self._terminate_at, self._kill_at = None, now + self._limits.margin
             if names:
-                self.say(f"{names}: still there after another ended, asked to end")
+                self.say(f"{names}: still running after another ended, sent SIGTERM")
             for host in self._running:
-                host.is_given_up = True
+                host.is_terminated = True
                 host.send(signal.SIGTERM)
 
 
@@ -305,11 +305,12 @@ def _wake_up(number: int, frame: FrameType | None) -> None:
 
 @contextlib.contextmanager
 def _reserved_port() -> Iterator[int]:
-    """A free TCP port of this machine that nobody else is given while the context lasts.
+    """Reserves a free TCP port of this machine while the context lasts.
 
-    It is bound, not listened on: with SO_REUSEADDR (Python's servers) or SO_REUSEPORT (gRPC's)
-    process 0 may bind it too and gets all connections, while the kernel gives it to none that asks
-    for any port. One that was merely found free could be taken before process 0 comes to it.
+    It is bound but not listened on: with SO_REUSEADDR (Python's servers) or SO_REUSEPORT (gRPC's)
+    process 0 can bind it too and gets all connections, while the kernel does not assign it to
+    sockets that ask for any port. A port that is only checked could be taken before process 0
+    binds it.
     """
     with socket.socket() as held:
         for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):

@@ -1,4 +1,4 @@
-"""What an accelerator can do, by the name JAX gives its kind.
+"""Accelerator specifications by JAX device kind.
 
 Numbers are per JAX device, which is a chip except on TPU v2, v3 and TPU7x: there a device is one of
 the chip's two cores, so the chip's published figures are halved.
@@ -14,21 +14,21 @@ _GIB = 2**30
 
 @dataclass(frozen=True)
 class Accelerator:
-    """What one JAX device has and does; None where it is not known, or not meant for this kind.
+    """Specifications of one JAX device; None where unknown or not applicable.
 
     device_kinds: the values of `jax.Device.device_kind` that name it.
-    bf16_flops: dense bfloat16 FLOP/s of its matrix units, the peak that utilization divides by.
-    memory_bytes: capacity of its high-bandwidth memory.
-    usable_bytes: what the TPU compiler gives a program of it, its runtime's share taken off.
-    memory_bandwidth: bytes/s of that memory.
-    ici_bandwidth: bytes/s over all its links to other chips of a slice, in both directions at once.
-    dcn_bandwidth: bytes/s to other slices, over the network of the data center.
-    clock: cycles/s, of those in which the TPU compiler estimates.
-    flops_per_cycle, bytes_per_cycle: what the TPU compiler takes a cycle to be worth where one
-        bound alone holds: of a bfloat16 product of 4096 x 4096 matrices, and of reading and writing
-        256 MiB each.
-    fusion_kib: KiB of on-chip memory that the TPU compiler may give to what one operation works
-        on, where another value than its own was found to be better.
+    bf16_flops: dense bfloat16 FLOP/s of its matrix units, the peak that MFU is relative to.
+    memory_bytes: HBM capacity.
+    usable_bytes: HBM that the TPU compiler makes available to a program, less the runtime's share.
+    memory_bandwidth: HBM bandwidth in bytes/s.
+    ici_bandwidth: bytes/s over all ICI links to other chips of a slice, both directions added up.
+    dcn_bandwidth: bytes/s to other slices over the data center network.
+    clock: cycles/s, in which the TPU compiler gives its estimates.
+    flops_per_cycle, bytes_per_cycle: throughput that the TPU compiler assumes for an operation that
+        is only compute-bound (a bfloat16 product of 4096 x 4096 matrices) or only memory-bound
+        (reading and writing 256 MiB each).
+    fusion_kib: KiB of on-chip memory that the TPU compiler may use for one operation; set if a
+        value other than its default was found to be better.
     """
 
     device_kinds: tuple[str, ...]
@@ -56,15 +56,15 @@ ACCELERATORS = (
     # bandwidth. JAX's numbers in bytes show that the pages' "16 GB" and "32 GB" of v5e and v6e are
     # GiB.
     #
-    # Links: "Bidirectional inter-chip interconnect (ICI) bandwidth per chip" of the pages; those of
+    # ICI: "Bidirectional inter-chip interconnect (ICI) bandwidth per chip" of the pages; those of
     # v3 and v4 give only the all-reduce bandwidth of a pod (340 TB/s over 1,024 chips, 1.1 PB/s
-    # over 4,096). Of v5e the page has both, and there the first is twice the second per chip.
-    # Network: the pages' "Data center network (DCN) bandwidth per chip"; of v5e 6.4 Tbit/s a pod.
+    # over 4,096). The page of v5e has both, and the first is twice the second per chip.
+    # DCN: the pages' "Data center network (DCN) bandwidth per chip"; v5e: 6.4 Tbit/s per pod.
     #
-    # Usable memory: "exceeds available HBM (15.75G)", as libtpu 0.0.42 refuses a program that is
-    # too large. Per cycle: the estimates of the same compiler for one such operation alone. Clock:
-    # the peak over the multiplications and additions that the matrix units do in a cycle, a power
-    # of two (v5e 131,072; v3 half of that for a core; TPU7x 524,288); published for v2, v3 (CACM
+    # Usable memory: "exceeds available HBM (15.75G)" in libtpu 0.0.42's error for a program that is
+    # too large. Per cycle: the same compiler's estimates for one such operation alone. Clock: the
+    # peak over the multiplications and additions of the matrix units per cycle, a power of two (v5e
+    # 131,072; v3 half of that per core; TPU7x 524,288); published for v2, v3 (CACM
     # 63(7)) and v4 (Jouppi et al., "TPU v4", ISCA 2023) with the same result.
     Accelerator(
         ("TPU v2",),
@@ -88,7 +88,7 @@ ACCELERATORS = (
         bytes_per_cycle=448,
     ),
     Accelerator(
-        ("TPU v4",),  # one device a chip ("megacore")
+        ("TPU v4",),  # one device per chip ("megacore")
         275 * _TFLOPS,
         32 * _GIB,
         usable_bytes=_gib(30.75),
@@ -109,8 +109,8 @@ ACCELERATORS = (
         clock=1.5e9,
         flops_per_cycle=126_898,
         bytes_per_cycle=443,
-        # Of 128 MiB; twice the default. By the compiler's estimate BERT-large at 512 goes from
-        # 128.7 to 115.0 million cycles a step, with as much memory.
+        # Out of 128 MiB; twice the default. By the compiler's estimate BERT-large at length 512
+        # takes 115.0 instead of 128.7 million cycles per step, with the same memory.
         fusion_kib=32_768,
     ),
     Accelerator(
@@ -171,10 +171,10 @@ BY_DEVICE_KIND = {kind: row for row in ACCELERATORS for kind in row.device_kinds
 
 
 def peak_flops(device_kind: str, dtype: object) -> float | None:
-    """Peak FLOP/s of one JAX device of this kind at matrix products of `dtype`, None where unknown.
+    """Returns the peak matmul FLOP/s of one JAX device of this kind, None if unknown.
 
-    dtype: a name, a NumPy dtype or a scalar type. Only bfloat16 has a row: float32 products run in
-    several precisions (one or more bfloat16 passes, TF32), so that no one peak belongs to them.
+    dtype: a name, a NumPy dtype or a scalar type. Only bfloat16 is supported: float32 products run
+    in several precisions (one or more bfloat16 passes, TF32), so they have no single peak.
     """
     row = BY_DEVICE_KIND.get(device_kind)
     name = getattr(dtype, "name", None) or getattr(dtype, "__name__", dtype)

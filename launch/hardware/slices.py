@@ -1,6 +1,6 @@
-"""The TPU slices there are, by the names people order them by: v3-32, v5e-16, 2xv5e-256.
+"""TPU slices by their Cloud TPU names: v3-32, v5e-16, 2xv5e-256.
 
-libtpu takes any shape of any size, real or not (v6e:32x32); what is not in this table is refused.
+libtpu accepts any shape of any size, real or not (v6e:32x32); this table rejects unknown slices.
 """
 
 import difflib
@@ -15,14 +15,13 @@ from bert_jax.launch.hardware.accelerators import BY_DEVICE_KIND, Accelerator
 
 @dataclass(frozen=True)
 class Generation:
-    """A version of the TPU.
+    """A TPU version.
 
-    device_kind: of its JAX devices. platform: how libtpu calls it.
-    cores, devices: of a chip, as names of slices count them and as JAX has them.
+    device_kind: of its JAX devices. platform: libtpu's name.
+    cores, devices: per chip, as slice names count cores and as JAX counts devices.
     shapes: chips along each axis of every slice, from small to large.
-    torus: an axis wraps around where it has so many chips or more, in a slice of all such axes (3D)
-        or alone (2D).
-    eight: a slice of eight chips is one host, where others have four chips a host.
+    torus: an axis with at least this many chips wraps around; in 3D only if all axes do.
+    eight: a slice of eight chips is a single host; other hosts have four chips.
     """
 
     name: str
@@ -40,10 +39,10 @@ class Generation:
 
 
 def _cubes(most: int) -> tuple[tuple[int, ...], ...]:
-    """The shapes of slices in three dimensions, of up to `most` cubes of 4x4x4 chips.
+    """Returns the shapes of 3D slices, of up to `most` cubes of 4x4x4 chips.
 
-    So many cubes are put together as nearly to a cube as they go; where a side would be longer than
-    64 of them there is no such slice.
+    The cubes are arranged as close to a cube as possible; if a side were longer than 64 cubes, no
+    such slice exists.
     """
     shapes: list[tuple[int, ...]] = [(2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4)]
     for count in range(1, most + 1):
@@ -58,9 +57,9 @@ def _cubes(most: int) -> tuple[tuple[int, ...], ...]:
     return tuple(shapes)
 
 
-# Cloud TPU documentation, the page of each version, and the table with which MaxText compiles ahead
-# of time (accelerator_to_spec_map.py). v2, v3, v4 and v5p count cores in their names, two a chip,
-# v5e and v6e chips; TPU7x is sold by chips, and named by cores as in MaxText and XPK.
+# Cloud TPU documentation, the page of each version, and MaxText's table for ahead-of-time
+# compilation (accelerator_to_spec_map.py). Names of v2, v3, v4 and v5p count cores, two per chip,
+# those of v5e and v6e chips; TPU7x is sold by chips, and named by cores as in MaxText and XPK.
 _SQUARES = ((2, 2), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
 _LITE = ((1, 1), (2, 2), (2, 4), *_SQUARES[1:])
 GENERATIONS = {
@@ -76,12 +75,12 @@ GENERATIONS = {
     )
 }
 ALIASES = {"v5litepod": "v5e", "v5lite": "v5e", "v7x": "tpu7x"}
-_MOST_SLICES = 256
+_MAX_SLICES = 256
 
 
 @dataclass(frozen=True)
 class Slice:
-    """So many equal slices, each with chips along every axis, joined by the network."""
+    """One or more equal slices connected by DCN; `shape` is chips along each axis of a slice."""
 
     generation: Generation
     shape: tuple[int, ...]
@@ -121,18 +120,18 @@ class Slice:
 
     @property
     def topology(self) -> str:
-        """How libtpu names the shape of one slice."""
+        """libtpu's name for the shape of one slice."""
         return f"{self.generation.platform}:{'x'.join(map(str, self.shape))}"
 
     @property
     def chip_config(self) -> str:
-        """libtpu's name for how the cores of a chip make up devices."""
+        """libtpu's name for how a chip's cores form devices."""
         joined = self.generation.cores > self.generation.devices
         return "megacore" if joined else "default"
 
     @property
     def wrap(self) -> tuple[bool, bool, bool]:
-        """Along which axes the links close to a ring."""
+        """Whether the links wrap around, for each axis."""
         long = [side >= self.generation.torus for side in self.shape]
         if len(long) == 3:
             long = [all(long)] * 3
@@ -142,7 +141,7 @@ class Slice:
 
 @functools.cache
 def names() -> tuple[str, ...]:
-    """Every single slice there is."""
+    """Returns the names of all single slices."""
     return tuple(
         Slice(generation, shape).name
         for generation in GENERATIONS.values()
@@ -151,23 +150,23 @@ def names() -> tuple[str, ...]:
 
 
 def find(name: str) -> Slice:
-    """The slices of a name like v5e-16, v5litepod-16 or 2xv5e-256.
+    """Returns the slices of a name like v5e-16, v5litepod-16 or 2xv5e-256.
 
     Raises:
-        ValueError: there are none of this name; one line with the nearest that there are.
+        ValueError: no such slice exists; the message lists the nearest ones.
     """
     words = re.fullmatch(r"(?:(\d+)x)?(?:tpu[ -]?)?([a-z]*\d+[a-z]*)[-:]([\dx]+)", _plain(name))
     generation = _generation(words[2]) if words else None
     if words is None or generation is None:
         raise ValueError(_unknown(name, words[2] if words else _plain(name)))
     count, size = int(words[1] or 1), words[3]
-    if not 1 <= count <= _MOST_SLICES:
-        raise ValueError(f"{name}: give 1 to {_MOST_SLICES} slices, as in 2x{generation.name}-…")
+    if not 1 <= count <= _MAX_SLICES:
+        raise ValueError(f"{name}: give 1 to {_MAX_SLICES} slices, as in 2x{generation.name}-…")
     known = [Slice(generation, shape, count) for shape in generation.shapes]
     by_size = {found.slice_chips * generation.cores: found for found in known}
     if size.isdecimal() and int(size) in by_size:
         return by_size[int(size)]
-    raise ValueError(f"there is no {name}{_nearest(known, size)}")
+    raise ValueError(f"{name} does not exist{_nearest(known, size)}")
 
 
 def _plain(name: str) -> str:
@@ -183,13 +182,13 @@ def _unknown(name: str, word: str) -> str:
     near = difflib.get_close_matches(word, [*GENERATIONS, *ALIASES], n=1, cutoff=0.5)
     example = f"{ALIASES.get(near[0], near[0])}-64" if near else "v5e-16"
     return (
-        f'"{name}" is no TPU slice: there are {", ".join(GENERATIONS)}, each with its size behind '
-        f"a dash, such as {example} or, of several, 2xv5e-256"
+        f'"{name}" is not a TPU slice; give one of {", ".join(GENERATIONS)} with its size after '
+        f"a dash, such as {example}, or 2xv5e-256 for several slices"
     )
 
 
 def _nearest(known: list[Slice], size: str) -> str:
-    """What to take instead of a size or a shape that is not there."""
+    """Returns a hint with slices close to a size or shape that does not exist."""
     sides = [int(side) for side in size.split("x") if side]
     if "x" in size:
         same = [found for found in known if sorted(found.shape) == sorted(sides)]
@@ -200,7 +199,7 @@ def _nearest(known: list[Slice], size: str) -> str:
     smaller = [found for found in known if _size(found) < wanted][-1:]
     larger = [found for found in known if _size(found) >= wanted][:1]
     both = " and ".join(f"{f.name} ({f.topology.partition(':')[2]})" for f in smaller + larger)
-    counted = " (its name counts cores, two a chip)" if known[0].generation.cores == 2 else ""
+    counted = " (its name counts cores, two per chip)" if known[0].generation.cores == 2 else ""
     return f"; nearest: {both}{counted}"
 
 
