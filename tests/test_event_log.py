@@ -3,12 +3,14 @@
 import struct
 import subprocess
 import sys
+import threading
 
 import pytest
 from etils import epath
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.record_writer import masked_crc32c
 
+from bert_jax.metrics import jsonl
 from bert_jax.metrics.jsonl import EventLog, read_lines
 from bert_jax.metrics.tensorboard import ScalarEvents
 
@@ -89,6 +91,27 @@ def test_what_is_never_written_is_counted(tmp_path, capsys):
     log.append("0")
     log.close()
     assert "1 records could not be written" in capsys.readouterr().err
+
+
+def test_a_write_that_fails_while_the_log_is_closed_is_tried_once_more(monkeypatch, capsys):
+    """The attempt at the end of a run is one that begins there."""
+    owner = jsonl.Appender("gs://bucket/run/metrics.jsonl")
+    begun, tried = threading.Event(), []
+
+    def upload(parts: jsonl._Parts) -> None:
+        tried.append(len(tried))
+        if len(tried) == 1:
+            begun.set()
+            parts._closing.wait(10)  # refused only when the run ends
+            raise PermissionError("no permission")
+        owner.pending.clear()
+
+    monkeypatch.setattr(jsonl._Parts, "_upload", upload)
+    owner.append(b"record")
+    assert begun.wait(10)
+    owner.close()
+    assert tried == [0, 1]
+    assert "could not be written" not in capsys.readouterr().err
 
 
 def test_parts_are_read_after_the_file(tmp_path):

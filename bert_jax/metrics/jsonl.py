@@ -175,12 +175,13 @@ class _Parts:
             self._wake.clear()
             if not self._unwritten():
                 continue
+            last = self._closing.is_set()  # an attempt that begins after `close` was called
             try:
                 self._upload()
             except Exception as error:  # any error: logging must not end a run
                 self._owner.report_failure(error)
                 delay = min(max(2 * delay, _MIN_DELAY), _MAX_DELAY)
-                if self._closing.is_set():
+                if last:
                     return
             else:
                 self._owner.report_recovery()
