@@ -156,3 +156,11 @@ def test_an_objective_is_named_in_its_own_file_alone(path: Path) -> None:
             if isinstance(node, ast.Constant) and isinstance(node.value, str)
         )
         assert not [text for text in texts if re.match(r"(mlm|nsp|sop|sbo)($|/)", text)]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_a_function_has_at_most_60_lines(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or 0) - node.lineno + 1
+            assert lines <= 60, f"{node.name} of {name_of(path)} has {lines} lines; split it"

@@ -18,12 +18,13 @@ from bert_jax.data_pipeline.analysis.inspect import (
     count_groups,
     decode,
 )
+from bert_jax.data_pipeline.batch import Batches
 from bert_jax.data_pipeline.pairing.blocks import dropped
 from bert_jax.data_pipeline.storage.progress import byte_bar
 from bert_jax.data_pipeline.storage.remote import is_remote
 from bert_jax.data_pipeline.store.manifest import SPLITS, bytes_to_verify, read_manifest
 from bert_jax.data_pipeline.store.staging import stage
-from bert_jax.data_pipeline.store.store import open_store
+from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.reporting import dataset_tables, html, plots
@@ -102,13 +103,7 @@ def inspect(
     shape = config.phases[phase]
     batches = phase_batches(config, store, split, shape)
     counts = count_examples(store, batches, MOST_SLOTS)
-    vocabulary = Vocabulary(Tokenizer.load(store.tokenizer_path), store.special)
-    shown: list[ShownExample] = []
-    for row in range(shape.batch_size if examples else 0):
-        shown += decode(batches.batch(0, [row]), vocabulary, [row])
-        if len(shown) >= examples:
-            break
-    shown = shown[:examples]
+    shown = _first_examples(store, batches, shape.batch_size, examples)
     heads = [dataset_tables.head(example, config.data, store) for example in shown]
     lengths = {
         "sentences": Lengths.of(split.sentence_lengths),
@@ -139,6 +134,19 @@ def inspect(
     _print_examples(shown, heads)
     if page:
         _write_page(epath.Path(page), f"{path}: {split_name}", tables, lengths, shown, heads)
+
+
+def _first_examples(
+    store: TokenStore, batches: Batches, rows: int, examples: int
+) -> list[ShownExample]:
+    """The first examples of the first batch, decoded."""
+    vocabulary = Vocabulary(Tokenizer.load(store.tokenizer_path), store.special)
+    shown: list[ShownExample] = []
+    for row in range(rows if examples else 0):
+        shown += decode(batches.batch(0, [row]), vocabulary, [row])
+        if len(shown) >= examples:
+            break
+    return shown[:examples]
 
 
 def _print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -135,12 +135,7 @@ def read(folder: epath.PathLike) -> Status:
         train=train,
         eval=latest.get("eval"),
         goodput=goodput.account(records),
-        attempts=[
-            _attempt(one, "running" if working else "finished" if finished else "killed")
-            if one is history[-1]
-            else _attempt(one, "killed")
-            for one in history
-        ],
+        attempts=_attempts(history, working, finished),
         skipped=sorted({r["step"] for r in records if r["kind"] == "skipped"}),
         save_failed=_unresolved_failure(latest.get("save_failed"), good),
         hosts=_hosts(history, train),
@@ -150,6 +145,14 @@ def read(folder: epath.PathLike) -> Status:
         restart_from=max(good, default=None),
         bytes=_size(path),
     )
+
+
+def _attempts(history: Sequence[Attempt], working: bool, finished: bool) -> list[AttemptStatus]:
+    """An attempt without an end of its own was killed, unless it is the last one."""
+    ends = ["killed"] * len(history)
+    if ends:
+        ends[-1] = "running" if working else "finished" if finished else "killed"
+    return [_attempt(one, end) for one, end in zip(history, ends, strict=True)]
 
 
 def _step_flops(description: Record, config: Config) -> list[float]:

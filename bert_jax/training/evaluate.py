@@ -173,12 +173,16 @@ def evaluate_run(
             line = metrics.line("evaluate", one, metas[one]["phase"], {**about, **scalars})
             log.append(line)
             records.append(json.loads(line))
+    _print(records, text)
+    return records
+
+
+def _print(records: Sequence[dict[str, Any]], text: TokenStore) -> None:
     console.print(_table(records, text.sources), markup=False)
     console.print(
         f"without a model, any held-out token: by frequency {unigram_loss(text):.3f} nats, "
         f"by its left neighbour (bigram) {bigram_loss(text):.3f}"
     )
-    return records
 
 
 def _asked(

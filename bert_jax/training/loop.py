@@ -23,6 +23,7 @@ from bert_jax.training.phase_loop import PhaseLoop
 from bert_jax.training.profiling import Profiler, Steps
 from bert_jax.training.progress import RunDisplay
 from bert_jax.training.setup import RunContext, RunPhase, compile_phase, prepare
+from bert_jax.training.state_sharding import State
 from bert_jax.workdir import lock
 
 
@@ -75,9 +76,24 @@ def pretrain(
         state, unevaluated = recovery.restore_or_init(
             run, checkpoints, known, strict=strict_restore
         )
-        first = job.clock.step = int(state["step"])
-        left = [p for p in run.phases if p.last > first or (p.last == first and unevaluated)]
-        _announce(run, left, first)
+        _train(run, state, unevaluated, checkpoints, writer, profile, stop_after)
+
+
+def _train(
+    run: RunContext,
+    state: State,
+    unevaluated: bool,
+    checkpoints: RunCheckpoints,
+    writer: MetricWriter,
+    profile: Steps | None,
+    stop_after: int | None,
+) -> None:
+    """Trains the phases that are left; unevaluated: the evaluation of the state was interrupted."""
+    job, config = run.job, run.config
+    first = job.clock.step = int(state["step"])
+    left = [p for p in run.phases if p.last > first or (p.last == first and unevaluated)]
+    _announce(run, left, first)
+    with contextlib.ExitStack() as stack:
         stack.enter_context(recovery.recording_end(writer, job))
         if left:  # a finished run starts no new attempt
             _record_start(run, writer, left[0], first)

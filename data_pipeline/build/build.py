@@ -82,9 +82,7 @@ def build_store(
     console, out, started = Console(stderr=True), Path(out), time.monotonic()
     _check(sources, held_out_share)
     work = out.parent / f".{out.name}.building"
-    found = _find(sources, console, progress)
-    if strict:
-        check_found(sources, found)
+    found = _find(sources, console, progress, strict)
     jobs = _plan(sources, found, tokenizer, work)
     digest = _digest([tokenizer.digest, held_out_share, *(job.shard.name for job in jobs)])
     with _writing(out):
@@ -95,39 +93,44 @@ def build_store(
             if not working_folder.is_free(out):  # another build has just finished it
                 return _reuse(out, digest, work, console if progress else None, strict)
             tokenizer.save(work / TOKENIZER)
-            unfinished = _unfinished_jobs(jobs, work, console)
-            total, left = sum(job.bytes for job in jobs), sum(job.bytes for job in unfinished)
-            if progress and len(unfinished) < len(jobs):
-                finished = f"{len(jobs) - len(unfinished)} of {len(jobs)} shards"
-                console.print(f"resuming: {finished} are already built")
-            run(
-                build_shard,
-                unfinished,
-                total_bytes=total,
-                done_bytes=total - left,
-                workers=workers,
-                title="build",
-                progress=progress,
-            )
+            built = _build_shards(jobs, work, console, workers, progress)
+            left_out = [result.entry() for result in found]
+            made = work / "store"
             entries = merge(
-                jobs,
-                sources,
-                tokenizer,
-                work / "store",
-                left_out=[result.entry() for result in found],
-                held_out_share=held_out_share,
-                build_digest=digest,
-            )
+                jobs, sources, tokenizer, made,
+                left_out=left_out, held_out_share=held_out_share, build_digest=digest,
+            )  # fmt: skip
             if strict:
                 check_dropped(entries)
-            atomic.publish(work / "store", out)
+            atomic.publish(made, out)
             shutil.rmtree(work, ignore_errors=True)
+    seconds = time.monotonic() - started
     if progress:
         print_tables(console, entries)
-        seconds = time.monotonic() - started
-        console.print(f"{escape(str(out))}: {left / 1e6:.1f} MB of text in {seconds:.1f} s")
+        console.print(f"{escape(str(out))}: {built / 1e6:.1f} MB of text in {seconds:.1f} s")
     print_warnings(console, entries)
     return open_store(out, verify=False)
+
+
+def _build_shards(
+    jobs: Sequence[Unit], work: Path, console: Console, workers: int | None, progress: bool
+) -> int:
+    """Builds the shards that an earlier build did not finish; returns the bytes of text read."""
+    unfinished = _unfinished_jobs(jobs, work, console)
+    total, left = sum(job.bytes for job in jobs), sum(job.bytes for job in unfinished)
+    if progress and len(unfinished) < len(jobs):
+        finished = f"{len(jobs) - len(unfinished)} of {len(jobs)} shards"
+        console.print(f"resuming: {finished} are already built")
+    run(
+        build_shard,
+        unfinished,
+        total_bytes=total,
+        done_bytes=total - left,
+        workers=workers,
+        title="build",
+        progress=progress,
+    )
+    return left
 
 
 def train_tokenizer(
@@ -191,9 +194,13 @@ def _check(sources: Sequence[SourceSpec], held_out_share: float) -> None:
         check_language(spec.language)
 
 
-def _find(sources: Sequence[SourceSpec], console: Console, progress: bool) -> list[Found]:
+def _find(
+    sources: Sequence[SourceSpec], console: Console, progress: bool, strict: bool = False
+) -> list[Found]:
     found = [find(spec) for spec in sources]
     print_found(console, sources, found, progress)
+    if strict:
+        check_found(sources, found)
     return found
 
 
