@@ -247,7 +247,7 @@ def test_a_bug_in_one_process_ends_all(config, started, tmp_path):
         assert job.codes() == [FAILED, FAILED]
     assert "Traceback" in said_by(job, 1)
     assert "in has_a_bug" in said_by(job, 1)
-    assert "error: host-1 (process 1): of this bug nobody knew" in said_by(job, 0)
+    assert "error: host-1 (process 1): a bug" in said_by(job, 0)
     assert "Traceback" not in said_by(job, 0)
 
 
