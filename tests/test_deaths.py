@@ -228,7 +228,7 @@ def test_hanging_where_the_others_wait_at_the_same(place, number, disturbed, sta
 def test_a_barrier_says_who_has_not_come(disturbed, started, tmp_path):
     job = hang(saving(disturbed, barrier=8.0), started, tmp_path, "host-1", "exchange", 4)
     line = (
-        r"waited 8 s for all processes at '\w+' \(config.deadlines.barrier\); "
+        r"waited 8 s for all processes at '[\w/]+' \(config.deadlines.barrier\); "
         r"arrived: host-0 \(process 0\); missing: host-1 \(process 1\)"
     )
     assert re.search(f"error: {line}", said_by(job, 0))
