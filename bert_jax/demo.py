@@ -103,7 +103,7 @@ def _export(workdir: Path) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Fill:
+class FilledSentence:
     """A held-out sentence with one word masked, the word, and the model's predictions."""
 
     masked: str
@@ -111,7 +111,7 @@ class Fill:
     predictions: str
 
 
-def _fill(model_path: Path, store: TokenStore, seed: int) -> list[Fill]:
+def _fill(model_path: Path, store: TokenStore, seed: int) -> list[FilledSentence]:
     """Fills one mask in each of a few held-out sentences with the exported model."""
     from bert_jax.api import load as load_model
 
@@ -120,7 +120,7 @@ def _fill(model_path: Path, store: TokenStore, seed: int) -> list[Fill]:
     for masked, truth in _masked_sentences(store, seed):
         (predictions,) = model.fill_mask(masked)
         text = ", ".join(f"{g.token} {g.probability:.0%}" for g in predictions)
-        fills.append(Fill(masked, truth, text))
+        fills.append(FilledSentence(masked, truth, text))
         console.print(f"  {masked}\n    masked word: {truth}   predictions: {text}")
     return fills
 
@@ -151,7 +151,7 @@ def _masked_sentences(store: TokenStore, seed: int) -> list[tuple[str, str]]:
     return result
 
 
-def _report(workdir: Path, store: TokenStore, fills: Sequence[Fill]) -> None:
+def _report(workdir: Path, store: TokenStore, fills: Sequence[FilledSentence]) -> None:
     page = html.Page("bert-jax demo")
     (source,) = store.manifest["sources"]
     page.text(

@@ -164,3 +164,54 @@ def test_a_function_has_at_most_60_lines(path: Path) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or 0) - node.lineno + 1
             assert lines <= 60, f"{node.name} of {name_of(path)} has {lines} lines; split it"
+
+
+# Words of our own that the field has other words for, and names that were given up.
+RETIRED_WORDS = re.compile(
+    r"\b(anew|nobody|whoever|dearest|so many|so often|(go|goes|went|going) on (from|with|at|by))\b",
+    re.IGNORECASE,
+)
+RETIRED_NAMES = set(
+    [
+        "Program",
+        "make_program",
+        "make_batches",
+        "Stretch",
+        "Totals",
+        "StepReport",
+        "Pulse",
+        "Stops",
+        "Ending",
+        "Watch",
+        "Peers",
+        "Guest",
+        "Met",
+        "Saved",
+        "sealed",
+        "patiently",
+        "in_a_line",
+        "saying",
+        "is_away",
+        "may_pass",
+        "decayed",
+        "unlatch",
+        "Refused",
+        "Tried",
+        "Held",
+        "Notes",
+        "suits",
+    ]
+)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_the_field_has_a_word_for_it(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    found = RETIRED_WORDS.search(text)
+    assert not found, f"{name_of(path)} says {found[0]!r}"
+    named = {
+        node.name
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    }
+    assert not named & RETIRED_NAMES, name_of(path)

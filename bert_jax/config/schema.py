@@ -190,7 +190,7 @@ class ComputeConfig:
     unroll_layers: Whole = 0  # layers per scan iteration; 0 = all (no scan)
     # "auto" is the fastest that the devices have; with attention dropout always "xla".
     attention: Literal["auto", "xla", "pallas", "cudnn"] = "auto"
-    # What the backward pass of a layer finds stored: all, nothing, or products without batch sizes.
+    # Activations stored for the backward pass: all, none, or a policy of jax.checkpoint_policies.
     remat: Literal["none", "full", "dots_saveable", "dots_with_no_batch_dims_saveable"] = "none"
     # Parameters, gradients and moments are sharded over the data axis too, between steps (ZeRO-1).
     shard_optimizer: bool = True
@@ -210,7 +210,7 @@ class ComputeConfig:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
     every_steps: Count = 1000
-    keep: Count = 3  # the newest so many
+    keep: Count = 3  # number of newest checkpoints to retain
     keep_every_steps: Whole = 0  # keep multiples of this permanently; 0 = none
     keep_best: bool = True  # of each phase, by held-out loss
     write_attempts: Attempts = 6  # 1, 2, 4, … s apart; then the run stops
@@ -219,7 +219,7 @@ class CheckpointConfig:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
     every_steps: Count = 1000
-    batches: Whole = 64  # at most so many batches of held-out rows; 0 = all of them
+    batches: Whole = 64  # limit on held-out batches; 0 = all
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
