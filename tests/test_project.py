@@ -171,37 +171,12 @@ RETIRED_WORDS = re.compile(
     r"\b(anew|nobody|whoever|dearest|so many|so often|(go|goes|went|going) on (from|with|at|by))\b",
     re.IGNORECASE,
 )
-RETIRED_NAMES = set(
-    [
-        "Program",
-        "make_program",
-        "make_batches",
-        "Stretch",
-        "Totals",
-        "StepReport",
-        "Pulse",
-        "Stops",
-        "Ending",
-        "Watch",
-        "Peers",
-        "Guest",
-        "Met",
-        "Saved",
-        "sealed",
-        "patiently",
-        "in_a_line",
-        "saying",
-        "is_away",
-        "may_pass",
-        "decayed",
-        "unlatch",
-        "Refused",
-        "Tried",
-        "Held",
-        "Notes",
-        "suits",
-    ]
-)
+RETIRED_NAMES = {
+    "Program", "make_program", "make_batches", "Stretch", "Totals", "StepReport", "Pulse", "Stops",
+    "Ending", "Watch", "Peers", "Guest", "Met", "Saved", "sealed", "patiently", "in_a_line",
+    "saying", "is_away", "may_pass", "decayed", "unlatch", "Refused", "Tried", "Held", "Notes",
+    "suits",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
