@@ -211,8 +211,8 @@ def _open(path: str, trained_on: dict[str, Any], *, given: bool) -> TokenStore:
     store = open_store(path)
     if store.tokenizer_digest != trained_on["tokenizer"]:
         raise UserError(
-            f"{path}: built with tokenizer {store.tokenizer_digest[:12]}…, the run was trained with "
-            f"{trained_on['tokenizer'][:12]}…; give a store built with that tokenizer"
+            f"{path}: built with tokenizer {store.tokenizer_digest[:12]}…, the run was trained "
+            f"with {trained_on['tokenizer'][:12]}…; give a store built with that tokenizer"
         )
     if store.held_out.digest != trained_on["held_out"]:
         console.print(

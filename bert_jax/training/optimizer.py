@@ -27,7 +27,7 @@ def weight_decay_mask(params: Any) -> Any:
 
 
 def make_optimizer(config: OptimizerConfig, axes: Any) -> optax.GradientTransformationExtraArgs:
-    """Returns global-norm clipping, Adam, weight decay and LAMB's trust ratio as one transformation.
+    """Returns a chain of global-norm clipping, Adam, weight decay and LAMB's trust ratio.
 
     Its updates are not yet scaled by the learning rate. Weight decay is decoupled and scaled by the
     rate: weight_decay·p is added to Adam's update. `weight_decay_on="all"` decays biases and

@@ -53,7 +53,7 @@ class PhaseLoop:
         phase = self.phase
         first = self.done = int(state["step"])
         if first == phase.first and self.compiled.start_phase:
-            # The last checkpoint of the previous phase is saved before this, so this runs exactly once.
+            # The previous phase's last checkpoint is saved before this, so this runs exactly once.
             state = self.compiled.start_phase(state)
         self.display.phase(phase.index, phase)
         make = functools.partial(self.run.batch, phase)

@@ -24,7 +24,7 @@ def claim_workdir(
 ) -> tuple[RunContext, dict[str, Any]]:
     """Returns the run with its id, and the description that identifies its checkpoints.
 
-    See `claim.begin`. From here on the workdir belongs to the run; nothing in it was changed before.
+    See `claim.begin`. From here on the workdir belongs to the run; before, nothing in it changed.
     """
     text = ""
     if run.job.peers.is_first:

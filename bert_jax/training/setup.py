@@ -58,7 +58,7 @@ class RunPhase:
         config, rows = self.config, self.train.rows_per_epoch
         epochs = config.steps * config.batch_size / rows
         fill, bound = self.train.fill()
-        possible = f", at most {bound:.2%} when packed" if config.examples_per_row > 1 else ""
+        possible = f", at most {bound:.2%} possible" if config.examples_per_row > 1 else ""
         return (
             f"{config.steps:,} steps of {config.batch_size:,} rows of {config.row_tokens} tokens "
             f"({fill:.2%} real{possible}), {rows:,} rows per epoch, {epochs:.1f} epochs"

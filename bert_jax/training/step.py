@@ -76,8 +76,8 @@ def make_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunct
     """Returns the jitted functions; nothing is compiled or allocated yet.
 
     Raises:
-        UserError: a mesh axis does not divide a dimension that it shards, or the requested attention
-            kernel does not support these devices or phases.
+        UserError: a mesh axis does not divide a dimension that it shards, or the requested
+            attention kernel does not support these devices or phases.
     """
     learned = chosen(config.data, config.objectives)
     compute = dispatch.resolve(config, mesh)
