@@ -106,7 +106,7 @@ def test_a_batch_that_does_not_divide_is_one_line(store) -> None:
     config = small_config(store)
     phase = dataclasses.replace(config.phases[0], batch_size=12)
     mesh = make_mesh(config.mesh, jax.devices())
-    with pytest.raises(UserError, match="batch_size=12 does not divide over 8 devices"):
+    with pytest.raises(UserError, match="batch_size=12 is not divisible by 8 devices"):
         lower.lower(dataclasses.replace(config, phases=(phase,)), phase, mesh)
 
 

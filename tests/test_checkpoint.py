@@ -219,7 +219,7 @@ def test_a_run_goes_on_from_the_newest_good_one_and_ends_with_the_same_bits(tmp_
     assert "checkpoints/16: of another run: run id ffffffffffffffff, not " in said
     for step in (12, 8):
         assert f"checkpoints/{step}: damaged: " in said
-    assert f"goes on from step 4 in {run}" in said
+    assert f"resumes from step 4 in {run}" in said
     assert [one.folder for one in list_quarantined(run)] == ["12", "16", "8"]
     again, meta_again = load_params(run)
     assert complete_steps(run) == [4, 8, 12]

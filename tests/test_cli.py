@@ -242,7 +242,7 @@ def test_a_model_larger_than_the_machine_is_refused_before_it_is_made(say, tmp_p
         f"--config.data.store={store.path}", f"--workdir={tmp_path / 'run'}",
     )  # fmt: skip
     assert code == errors.FAILED
-    assert "parameters and what the optimizer keeps take" in one_line(err)
+    assert "parameters and optimizer state need" in one_line(err)
 
 
 @pytest.mark.parametrize(

@@ -249,7 +249,7 @@ def test_a_step_too_large_is_reported_with_what_would_help() -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--config.phases[0].batch_size=24"], "batch_size=24 does not divide over 16 devices"),
+        (["--config.phases[0].batch_size=24"], "batch_size=24 is not divisible by 16 devices"),
         (["--config.mesh.data=3"], "config.mesh (slice=1, data=3, fsdp=1, tensor=1) does not fit"),
         (["--topology=2xv5e-16"], "let config.mesh.slice be the number of slices"),
         (["--config.mesh.tensor=16"], "config.mesh.tensor=16 does not divide"),

@@ -65,7 +65,7 @@ def goes_on(config: Config, workdir: Path, tmp_path: Path, whole: Path, processe
     with Job(config, workdir, tmp_path, processes=processes) as job:
         assert job.codes() == [DONE] * processes
     if newest:
-        assert f"goes on from step {newest} in" in job.processes[0].said()
+        assert f"resumes from step {newest} in" in job.processes[0].said()
     assert_same_bits(whole, workdir)
 
 
@@ -274,7 +274,7 @@ def test_stores_that_differ_between_machines(config, started, tmp_path, monkeypa
     with Job(config, started, tmp_path, processes=2, program=program) as job:
         assert job.codes() == [FAILED, FAILED]
     for process in (0, 1):
-        assert "store is not the same store on every machine (by digest)" in said_by(job, process)
+        assert "store differs between machines (by digest)" in said_by(job, process)
     assert "Traceback" not in job.said()
 
 

@@ -65,7 +65,7 @@ def test_interrupted_while_training_it_goes_on_to_the_report(text, tmp_path):
         demo(workdir, text, step + 5), capture_output=True, text=True, check=False, timeout=600
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"goes on from step {step}" in done.stdout
+    assert f"resumes from step {step}" in done.stdout
     report = (workdir / "report.html").read_text()
     assert report.count("<svg") == 5
     assert report.count("[MASK]") == 3

@@ -172,8 +172,8 @@ def test_all_checkpoints_give_what_training_logged(run, capsys):
             if name not in ("kind", "time"):
                 assert measured[name] == pytest.approx(value, rel=1e-6, abs=1e-9), name
     *lines, without = out.splitlines()[-6:]
-    assert "by frequency" in without
-    assert "(bigram)" in without
+    assert "baselines over all held-out tokens: unigram" in without
+    assert ", bigram " in without
     for heading in ("step", "phase", "MLM loss", "unigram", "NSP loss", "wiki", "books"):
         assert heading in lines[0]
     for line, record in zip(lines[1:], added, strict=True):
@@ -228,7 +228,7 @@ def test_what_cannot_be_evaluated_is_one_line(run, store, capsys, tmp_path):
     assert (code, "no head for it, as the run was trained with pairing=nsp" in err) == (1, True)
     other = small_store(tmp_path / "other", words="v")
     code, _, _, err = evaluate(run, capsys, f"--store={other.path}")
-    assert (code, "give a store of that tokenizer" in err) == (1, True)
+    assert (code, "give a store built with that tokenizer" in err) == (1, True)
     code, _, _, err = evaluate(tmp_path, capsys)
     assert (code, "no checkpoints found" in err) == (1, True)
 

@@ -193,7 +193,7 @@ def test_a_form_that_the_devices_run_is_taken(form: str, device: Any) -> None:
         ("cudnn", TPU, {}, "not on TPU v5 lite"),
         ("cudnn", MI300, {}, "not on AMD Instinct MI300X"),
         ("cudnn", H200, {"dtype": "float32"}, 'not in config.compute.dtype="float32"'),
-        ("pallas", TPU, {"length": 100}, r"multiple of 128 .*config.phases\[0\] has rows of 100"),
+        ("pallas", TPU, {"length": 100}, r"multiple of 128, .*config.phases\[0\] has rows of 100"),
         ("pallas", TPU, {"length": 2048}, "at most 1024"),
         ("pallas", TPU, {"head_dim": 4}, "heads of 4"),
         ("cudnn", H200, {"head_dim": 256}, "heads of 256"),

@@ -50,7 +50,7 @@ def test_what_is_no_range_of_steps_is_one_line(text):
 def test_steps_beyond_the_run_are_refused():
     Steps.parse("3:5").check(5)
     with pytest.raises(
-        UserError, match=r"^--profile=3:6: this run has steps 0 to 4; give an END of 5"
+        UserError, match=r"^--profile=3:6: this run has steps 0 to 4; give an END of at most 5"
     ):
         Steps.parse("3:6").check(5)
 
@@ -83,7 +83,7 @@ def test_a_trace_that_cannot_be_written_is_one_line(tmp_path, capsys):
     train(Profiler(epath.Path(tmp_path), Steps(0, 2)), 0, 4)
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith(f"warning: {tmp_path / 'profile'}: no trace (")
-    assert line.endswith("training goes on")
+    assert line.endswith("training continues")
     train(Profiler(epath.Path(tmp_path / "next"), Steps(0, 2)), 0, 4)  # the profiler is free again
     assert steps_marked(tmp_path / "next") == [0, 1]
 

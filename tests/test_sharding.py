@@ -198,7 +198,7 @@ def test_a_batch_that_does_not_divide_into_micro_batches_is_one_line() -> None:
     with pytest.raises(UserError) as error:
         global_batch.check_divides(mesh, 48, 4)
     assert str(error.value) == (
-        "batch_size=48 does not divide over 8 devices in micro_batches=4; nearest that does: 64"
+        "batch_size=48 is not divisible by 8 devices * micro_batches=4; nearest multiple: 64"
     )
 
 

@@ -101,7 +101,7 @@ def test_the_slice_axis_follows_the_slices(described: dict) -> None:
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_mesh_that_cannot_be_laid_is_one_line(case: str, described: dict) -> None:
-    assert "cannot be laid on these" in described[case]["error"]
+    assert "cannot be mapped to these" in described[case]["error"]
 
 
 if __name__ == "__main__":

@@ -173,7 +173,7 @@ def test_ids_beyond_the_vocabulary_are_refused(store, tmp_path):
 def test_a_batch_that_does_not_divide_is_refused(store, tmp_path):
     config = small_config(store)
     phase = dataclasses.replace(config.phases[0], batch_size=12)
-    with pytest.raises(UserError, match=r"batch_size=12 does not divide over 8 devices"):
+    with pytest.raises(UserError, match=r"batch_size=12 is not divisible by 8 devices"):
         pretrain(dataclasses.replace(config, phases=(phase,)), tmp_path)
 
 

@@ -1,1 +1,1 @@
-"""The encoder."""
+"""The BERT encoder and parts of its heads."""

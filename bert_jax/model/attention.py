@@ -1,6 +1,7 @@
 """Self-attention, block-diagonal over the examples of a row.
 
-Sizes: B rows, S positions, H hidden, A heads, D head dimension. Lines are of google-research/bert.
+Sizes: B rows, S positions, H hidden, A heads, D head dimension. Line numbers refer to
+google-research/bert.
 """
 
 import jax
@@ -19,7 +20,7 @@ class Attention(nnx.Module):
 
     def __init__(self, config: ModelConfig, compute: ComputeConfig, keys: Keys):
         H, A, D = config.hidden_size, config.num_attention_heads, config.head_dim
-        self.form = compute.attention
+        self.kernel = compute.attention
         self.hidden_rate = config.hidden_dropout_prob
         self.probability_rate = config.attention_probs_dropout_prob
         self.qkv = Dense(config, keys, (H,), (3, A, D), ("embed", "qkv", "heads", "head_dim"))
@@ -29,10 +30,11 @@ class Attention(nnx.Module):
     def __call__(
         self, x_BxSxH: jax.Array, examples_BxS: jax.Array, key: jax.Array | None
     ) -> jax.Array:
-        """[B, S, H] -> [B, S, H].
+        """Returns the hidden states after attention [B, S, H].
 
         Args:
-            examples_BxS: number of the example each position belongs to, 0 for padding.
+            x_BxSxH: hidden states.
+            examples_BxS: id of the example of each position, 0 for padding.
             key: uint32 dropout key of this layer, None in evaluation.
         """
         keys = (None, None) if key is None else (fold_key(key, 0), fold_key(key, 1))
@@ -41,7 +43,7 @@ class Attention(nnx.Module):
             self.qkv.product(x_BxSxH), self.qkv.bias[...].astype(x_BxSxH.dtype)
         )
         y_BxSxAxD = dispatch.attend(
-            self.form,
+            self.kernel,
             q_BxSxAxD,
             k_BxSxAxD,
             v_BxSxAxD,

@@ -1,8 +1,8 @@
 """The BERT encoder exactly as the original (modeling.py of google-research/bert): post-LayerNorm.
 
-NNX declares the parameters and the forward pass and nothing more: between two steps everything is a
-plain dict of arrays. All layers are one stacked set of parameters under one `lax.scan`, which
-`compute.unroll_layers` may lay out without a loop.
+NNX only declares the parameters and the forward pass: between steps the state is a plain dict of
+arrays. The parameters of all layers are stacked and applied by one `lax.scan`, which
+`compute.unroll_layers` can unroll.
 Sizes: B rows, S positions, H hidden, I intermediate, L layers, V vocabulary, N examples in a row.
 """
 
@@ -32,7 +32,9 @@ class Embeddings(nnx.Module):
         def words(key, shape, dtype=jnp.float32, out_sharding=None):
             del out_sharding
             real = jnp.arange(shape[0])[:, None] < config.vocab_size
-            return jnp.where(real, init(key, shape, dtype), 0)  # added rows are zero and stay zero
+            return jnp.where(
+                real, init(key, shape, dtype), 0
+            )  # padding rows are zero and stay zero
 
         positions, types = config.max_position_embeddings, config.type_vocab_size
         self.word = param(keys, (config.padded_vocab_size, H), ("vocab", "table"), words)
@@ -47,7 +49,7 @@ class Embeddings(nnx.Module):
         positions_BxS: jax.Array,
         key: jax.Array | None,
     ) -> jax.Array:
-        """Three integer arrays [B, S] -> float32 [B, S, H]."""
+        """Returns the embeddings, float32 [B, S, H], of three integer arrays [B, S]."""
         x_BxSxH = lookup(self.word[...], ids_BxS) + lookup(self.type[...], types_BxS)
         x_BxSxH = x_BxSxH + lookup(self.position[...], positions_BxS)
         return dropout(self.norm(x_BxSxH), rate=self.config.hidden_dropout_prob, key=key)
@@ -64,7 +66,7 @@ class FeedForward(nnx.Module):
         self.norm = LayerNorm(config, keys)
 
     def __call__(self, x_BxSxH: jax.Array, key: jax.Array | None) -> jax.Array:
-        """[B, S, H] -> [B, S, H]."""
+        """Returns the hidden states [B, S, H] after the feed-forward network."""
         y_BxSxH = self.down(activation(self.config, self.up(x_BxSxH)))
         return self.norm(x_BxSxH + dropout(y_BxSxH, rate=self.config.hidden_dropout_prob, key=key))
 
@@ -79,7 +81,7 @@ class Layer(nnx.Module):
     def __call__(
         self, x_BxSxH: jax.Array, examples_BxS: jax.Array, key: jax.Array | None
     ) -> jax.Array:
-        """[B, S, H] -> [B, S, H]."""
+        """Returns the hidden states [B, S, H] after the layer."""
         x_BxSxH = self.attention(x_BxSxH, examples_BxS, key)
         return constrain_batch(self.mlp(x_BxSxH, None if key is None else fold_key(key, 2)))
 
@@ -92,12 +94,13 @@ _POLICIES = {
 
 
 def _rematerialized(body: Callable, remat: str, *, looped: bool) -> Callable:
-    """The body of the layer loop, whose backward pass finds stored only what the policy keeps.
+    """Returns the body of the layer loop, rematerialized by a checkpoint policy.
 
-    Forward and backward pass of a loop are two loops, between which XLA merges nothing. Where they
-    are straight code instead, it would find the recomputed values equal to the first ones and keep
-    those, so there barriers are needed (`prevent_cse`); inside a loop they would only cost. On a
-    CPU straight code saves no memory even so: XLA puts the recomputation before its time.
+    The forward and backward passes of a scan are two loops, and XLA does no common-subexpression
+    elimination between them. In unrolled code it would merge the recomputed values with the first
+    ones and keep those in memory, so barriers are needed there (`prevent_cse`); inside a loop they
+    only add cost. On CPUs unrolled code saves no memory even so: XLA schedules the recomputation
+    too early.
     """
     if remat == "none":
         return body
@@ -105,10 +108,10 @@ def _rematerialized(body: Callable, remat: str, *, looped: bool) -> Callable:
 
 
 class Encoder(nnx.Module):
-    """Token ids to hidden states; `pooled` gives tanh(dense(h[CLS])) (modeling.py:218-232)."""
+    """Token ids to hidden states; `pooled` returns tanh(dense(h[CLS])) (modeling.py:218-232)."""
 
     def __init__(self, config: ModelConfig, compute: ComputeConfig, keys: Keys, *, pooler: bool):
-        """pooler: whether there is one; only a sentence-pair objective trains it."""
+        """pooler: whether to add a pooler; only sentence-pair objectives train it."""
         self.compute = compute
         self.num_layers = config.num_hidden_layers
         self.embeddings = Embeddings(config, keys)
@@ -128,11 +131,11 @@ class Encoder(nnx.Module):
         positions_BxS: jax.Array,
         key: jax.Array | None = None,
     ) -> jax.Array:
-        """Hidden states [B, S, H] of the last layer, in the compute type.
+        """Returns the hidden states [B, S, H] of the last layer, in the compute dtype.
 
         Args:
-            examples_BxS: number of the example each position belongs to, 0 for padding; a position
-                looks only at positions of its own example.
+            examples_BxS: id of the example of each position, 0 for padding; a position attends
+                only to positions of its own example.
             key: uint32 dropout key of this step, None in evaluation.
         """
         layer_keys = None if key is None else fold_key(key, jnp.arange(1, self.num_layers + 1))
@@ -150,10 +153,10 @@ class Encoder(nnx.Module):
         return x_BxSxH
 
     def _looped(self, unroll: int) -> bool:
-        """Whether every layer is inside a compiled loop: no rest beside it, more than one turn."""
+        """Returns whether every layer is in a compiled loop: no remainder, over one iteration."""
         return self.num_layers % unroll == 0 and self.num_layers > unroll
 
     def pooled(self, x_BxSxH: jax.Array, cls_positions_BxN: jax.Array) -> jax.Array:
-        """One vector [B, N, H] per example, from the hidden state of its [CLS]."""
+        """Returns one vector per example, [B, N, H], from the hidden state of its [CLS]."""
         cls_BxNxH = jnp.take_along_axis(x_BxSxH, cls_positions_BxN[..., None], axis=1)
         return jnp.tanh(self.pooler(cls_BxNxH))

@@ -1,4 +1,4 @@
-"""Parts that heads have in common."""
+"""Layers shared by the heads."""
 
 import jax
 import jax.numpy as jnp
@@ -9,23 +9,23 @@ from bert_jax.model.layers import Axes, Dense, Keys, LayerNorm, activation
 
 
 class Transform(nnx.Module):
-    """LayerNorm(activation(dense(x))), to the hidden size."""
+    """LayerNorm(activation(dense(x))), projected to the hidden size."""
 
     def __init__(self, config: ModelConfig, keys: Keys, size: int, axes: Axes):
-        """size: of the input; axes: logical names of the kernel's two dimensions."""
+        """size: input size; axes: logical names of the kernel's two dimensions."""
         self.config = config
         self.dense = Dense(config, keys, (size,), (config.hidden_size,), axes)
         self.norm = LayerNorm(config, keys)
 
     def __call__(self, x_BxPxI: jax.Array) -> jax.Array:
-        """[B, P, size] -> [B, P, H], in the type of x."""
+        """[B, P, size] -> [B, P, H], in the dtype of x."""
         return self.norm(activation(self.config, self.dense(x_BxPxI)))
 
 
 def word_logits(
     config: ModelConfig, y_BxPxH: jax.Array, table_VxH: jax.Array, bias_V: jax.Array
 ) -> jax.Array:
-    """Float32 logits [B, P, V]; rows added to the table for padding get -inf."""
+    """Returns float32 logits [B, P, V]; padding rows of the vocabulary get -inf."""
     logits_BxPxV = jnp.einsum(
         "bph,vh->bpv", y_BxPxH, table_VxH.astype(y_BxPxH.dtype),
         preferred_element_type=jnp.float32,

@@ -1,8 +1,8 @@
-"""The two layers everything is made of, their activation, and how a parameter is declared.
+"""Dense and LayerNorm, the activation, and the declaration of parameters.
 
-What is kept for the backward pass is chosen here, since XLA recomputes what is cheap inside of the
-products that need it, but only from what there is: of an activation its argument, of a LayerNorm
-its argument with two numbers a row.
+The residuals of the backward pass are chosen here: XLA fuses cheap recomputation into the matrix
+products that use it, but only from stored values. An activation stores its input, a LayerNorm its
+input and two numbers per row.
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ Axes = tuple[str, ...]  # logical names, one per dimension; parallel/partition.p
 
 
 class Keys:
-    """Random keys made from one, in order: the keys that `nnx.Rngs` makes from it.
+    """A sequence of random keys from one key, the same as that of `nnx.Rngs`.
 
-    `nnx.Rngs` counts in a Variable. Under a trace flax 0.12 asks such a Variable for its sharding,
-    JAX answers with an error, and its message prints the whole program so far, for each key.
+    `nnx.Rngs` stores its count in a Variable. While tracing, flax 0.12 queries the sharding of such
+    a Variable, JAX raises an error, and its message formats the full program so far, for each key.
     """
 
     def __init__(self, key: jax.Array):
@@ -36,15 +36,15 @@ class Keys:
 
 
 def param(keys: Keys, shape: Sequence[int], axes: Axes, init: Initializer) -> nnx.Param:
-    """A float32 parameter with a logical name for each dimension."""
+    """Returns a float32 parameter with a logical axis name for each dimension."""
     return nnx.Param(init(keys(), tuple(shape), jnp.float32), axes=axes)
 
 
 class Dense(nnx.Module):
     """y = x · kernel + bias, over any number of input and output dimensions.
 
-    Weights are drawn from a normal cut at two standard deviations (modeling.py:375-377 of
-    google-research/bert), biases start at zero.
+    Kernels are initialized from a normal distribution truncated at two standard deviations
+    (modeling.py:375-377 of google-research/bert), biases with zeros.
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class Dense(nnx.Module):
         self.bias = param(keys, outputs, axes[len(inputs) :], zeros)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """[..., *inputs] -> [..., *outputs], in the type of x."""
+        """[..., *inputs] -> [..., *outputs], in the dtype of x."""
         y = self.product(x)
         bias = self.bias[...].astype(x.dtype)
         return y + bias.reshape((1,) * (y.ndim - bias.ndim) + bias.shape)
 
     def product(self, x: jax.Array) -> jax.Array:
-        """The same without the bias."""
+        """Returns x · kernel, without the bias."""
         n = self.contracted
         dims = ((tuple(range(x.ndim - n, x.ndim)), tuple(range(n))), ((), ()))
         return jax.lax.dot_general(x, self.kernel[...].astype(x.dtype), dims)
@@ -82,10 +82,10 @@ class LayerNorm(nnx.Module):
         self.bias = param(keys, (config.hidden_size,), ("norm",), zeros)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """[..., H] -> [..., H], in the type of x."""
+        """[..., H] -> [..., H], in the dtype of x."""
         return layer_norm(x, self.scale[...], self.bias[...], self.eps)
 
 
 def activation(config: ModelConfig, x: jax.Array) -> jax.Array:
-    """GELU: with erf as in the 2018 release, or its tanh approximation (bert bee6030, 2019)."""
+    """Returns GELU: with erf (2018 release) or its tanh approximation (bert bee6030, 2019)."""
     return gelu(x, config.hidden_act == "gelu_tanh")

@@ -1,1 +1,1 @@
-"""What the encoder is trained to predict: heads, losses and their sums."""
+"""Pretraining objectives: heads, losses and metrics."""

@@ -1,4 +1,4 @@
-"""The training text, as far as baselines need it."""
+"""Statistics of the training text for the baselines."""
 
 import dataclasses
 
@@ -12,11 +12,11 @@ class Corpus:
     """Token frequencies and sources of the training text."""
 
     sources: tuple[str, ...]
-    log_unigram: np.ndarray  # float32 [V] log-frequencies of the ids, counts plus one
+    log_unigram: np.ndarray  # float32 [V] log-frequencies of the ids, add-one smoothed
 
     @classmethod
     def of(cls, store: TokenStore, specials: tuple[float, float] = (0.0, 0.0)) -> "Corpus":
-        """specials: the [CLS] and [SEP] that may be predicted, for each token of text."""
+        """specials: numbers of predictable [CLS] and [SEP] per token of text."""
         counts = store.train.token_counts.astype(np.float64)
         counts[[store.special.cls, store.special.sep]] += np.multiply(specials, counts.sum())
         counts += 1

@@ -1,4 +1,4 @@
-"""Masked language modelling: the tokens that were masked, from their hidden states.
+"""Masked language modelling: predicts masked tokens from their hidden states.
 
 Sizes: B rows, P prediction slots, H hidden, V padded vocabulary.
 """
@@ -20,7 +20,7 @@ from bert_jax.parallel.global_batch import Batch
 
 
 class MaskedLMHead(Transform):
-    """Dense, activation, LayerNorm, word table, bias: run_pretraining.py:240-282."""
+    """Dense, activation, LayerNorm, word embeddings, bias: run_pretraining.py:240-282."""
 
     def __init__(self, config: ModelConfig, keys: Keys):
         super().__init__(config, keys, config.hidden_size, ("embed", "pooled"))
@@ -33,17 +33,17 @@ class MaskedLMHead(Transform):
 
 
 def _logits(head: MaskedLMHead, states: States, batch: Batch) -> jax.Array:
-    """[B, P, V]. Only the masked positions reach the vocabulary: they are gathered first."""
+    """Returns logits [B, P, V]; masked positions are gathered before the vocabulary projection."""
     return head(states.at(batch["masked_positions"]), states.table)
 
 
 def token_sums(
     logits_BxPxV: jax.Array, labels_BxP: jax.Array, weights_BxP: jax.Array, corpus: Corpus
 ) -> dict[str, jax.Array]:
-    """Sums over predicted tokens: loss (nats), correct, count; and what frequency alone predicts.
+    """Returns sums over predicted tokens: loss (nats), correct, count, and the unigram baseline.
 
-    The baseline's loss is the cross-entropy of the training frequencies on the labels seen; its
-    accuracy is that of always saying the most frequent token.
+    The baseline's loss is the cross-entropy of the labels under the training frequencies; its
+    accuracy is that of always predicting the most frequent token.
     """
     loss_BxP, correct_BxP = log_loss(logits_BxPxV, labels_BxP)
     unigram_BxP = -jnp.asarray(corpus.log_unigram)[labels_BxP]
@@ -57,7 +57,7 @@ def token_sums(
 
 
 def token_baselines(of: Mapping[str, Any], sources: Sequence[str]) -> dict[str, float]:
-    """Loss and accuracy of the training frequencies."""
+    """Returns loss and accuracy of the unigram baseline."""
     count = max(float(of["count"]), 1.0)
     return {
         "baseline_loss": float(of["baseline_loss"]) / count,

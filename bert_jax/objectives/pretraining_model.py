@@ -1,4 +1,4 @@
-"""The encoder with the heads of some objectives."""
+"""The pretraining model: the encoder with the heads of the chosen objectives."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from bert_jax.parallel.global_batch import Batch
 
 
 class PretrainingModel(nnx.Module):
-    """The encoder, a pooler where an objective needs one, and a head for each objective."""
+    """The encoder, a pooler if an objective needs one, and a head for each objective."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class PretrainingModel(nnx.Module):
             setattr(self, objective.head, objective.make_head(config, keys))
 
     def __call__(self, batch: Batch, key: jax.Array | None = None) -> dict[str, jax.Array]:
-        """Float32 logits of each objective.
+        """Returns float32 logits of each objective.
 
         Args:
             key: uint32 dropout key of this step, None in evaluation.
@@ -57,7 +57,7 @@ class PretrainingModel(nnx.Module):
 def declare(
     config: ModelConfig, compute: ComputeConfig, objectives: Sequence[str]
 ) -> tuple[nnx.GraphDef, nnx.State]:
-    """The model's structure and its parameters' shapes and logical axes; allocates nothing."""
+    """Returns the model's graph and abstract parameters with logical axes; allocates nothing."""
     return nnx.split(
         nnx.eval_shape(
             lambda: PretrainingModel(config, compute, objectives, Keys(jax.random.key(0)))
@@ -68,6 +68,6 @@ def declare(
 def init_params(
     config: ModelConfig, compute: ComputeConfig, objectives: Sequence[str], key: jax.Array
 ) -> dict:
-    """Fresh parameters as a plain nested dict of float32 arrays."""
+    """Returns newly initialized parameters as a plain nested dict of float32 arrays."""
     model = PretrainingModel(config, compute, objectives, Keys(key))
     return nnx.to_pure_dict(nnx.state(model))

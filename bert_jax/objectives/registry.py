@@ -1,4 +1,4 @@
-"""All objectives by name. A new one is a file beside this one and a name in `OBJECTIVES`."""
+"""All objectives by name. To add one, write a file in this folder and list it in `OBJECTIVES`."""
 
 from collections.abc import Collection, Iterable
 
@@ -11,7 +11,7 @@ from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.sentence_order import SENTENCE_ORDER
 from bert_jax.objectives.span_boundary import SPAN_BOUNDARY
 
-# In this order their heads are initialized and exported.
+# Heads are initialized and exported in this order.
 OBJECTIVES: dict[str, Objective] = {
     objective.name: objective
     for objective in (MASKED_LM, NEXT_SENTENCE, SENTENCE_ORDER, SPAN_BOUNDARY)
@@ -21,10 +21,10 @@ BERT_FOR_PRETRAINING = (MASKED_LM.name, NEXT_SENTENCE.name)
 
 
 def find(names: Iterable[str]) -> tuple[Objective, ...]:
-    """The objectives with these names.
+    """Returns the objectives with these names.
 
     Raises:
-        UserError: there is no such objective, or two of them share a head.
+        UserError: an objective does not exist, or two of them share a head.
     """
     found: dict[str, Objective] = {}
     for name in names:
@@ -35,7 +35,7 @@ def find(names: Iterable[str]) -> tuple[Objective, ...]:
         head = OBJECTIVES[name].head
         if head in found:
             raise UserError(
-                f"config.objectives: {found[head].name} and {name} share the head {head!r}; give "
+                f"config.objectives: {found[head].name} and {name} share the head {head!r}; choose "
                 "one of them"
             )
         found[head] = OBJECTIVES[name]
@@ -43,13 +43,14 @@ def find(names: Iterable[str]) -> tuple[Objective, ...]:
 
 
 def chosen(data: DataConfig, names: str = "") -> tuple[str, ...]:
-    """The names of a run's objectives.
+    """Returns the names of a run's objectives.
 
     Args:
-        names: `config.objectives`, separated by commas; "" for all that the data have labels for.
+        names: `config.objectives`, comma-separated; "" for all objectives that the data has labels
+            for.
 
     Raises:
-        UserError: as `find`, or the data have no labels for one of them.
+        UserError: see `find`, or the data has no labels for an objective.
     """
     if not names:
         return tuple(one.name for one in OBJECTIVES.values() if one.has_labels(data))
@@ -58,15 +59,17 @@ def chosen(data: DataConfig, names: str = "") -> tuple[str, ...]:
         if not objective.has_labels(data):
             raise UserError(
                 f"config.objectives: config.data makes no labels for {objective.name}; change "
-                "config.data.pairing or config.data.span_boundary, or leave it out"
+                "config.data.pairing or config.data.span_boundary, or remove the objective"
             )
     return tuple(objective.name for objective in found)
 
 
 def with_heads(heads: Collection[str]) -> tuple[str, ...]:
-    """The names of objectives that a model with these heads can have; of those that share a head,
-    the first: their weights do not tell which one was trained. A pooler counts as a head that
-    needs one, and a BERT saved without any head is read as one for masked tokens.
+    """Returns the names of the objectives of a model with these heads.
+
+    Of the objectives that share a head, the first is returned, since the weights do not show which
+    one was trained. A pooler stands for a head that needs one; a BERT without any head is read as a
+    masked language model.
     """
     found: dict[str, str] = {}
     for objective in OBJECTIVES.values():
@@ -76,7 +79,7 @@ def with_heads(heads: Collection[str]) -> tuple[str, ...]:
 
 
 def transformers_class(heads: Collection[str]) -> str:
-    """The class of transformers that takes every weight of a model with these heads."""
+    """Returns the transformers class that loads every weight of a model with these heads."""
     pair = NEXT_SENTENCE.head in heads
     if MASKED_LM.head in heads:
         return "BertForPreTraining" if pair else "BertForMaskedLM"

@@ -1,4 +1,4 @@
-"""What next-sentence prediction and sentence order have in common: two classes from [CLS].
+"""Shared by next-sentence and sentence-order prediction: two classes from [CLS].
 
 Sizes: B rows, N examples in a row, H hidden, C sources.
 """
@@ -19,7 +19,7 @@ from bert_jax.parallel.global_batch import Batch
 
 
 def sentence_pair(name: str, title: str, *, head_title: str, card: str) -> Objective:
-    """An objective with a pair head; a model has one of them."""
+    """Returns an objective with the pair head, of which a model has at most one."""
     return Objective(
         name=name,
         title=title,
@@ -47,13 +47,13 @@ def _make_head(config: ModelConfig, keys: Keys) -> Dense:
 
 
 def _logits(head: Dense, states: States, batch: Batch) -> jax.Array:
-    """[B, N, 2]."""
+    """Returns logits [B, N, 2]."""
     pooled_BxNxH = states.pooled(batch["cls_positions"])
     return pair_logits(pooled_BxNxH, head.kernel[...], head.bias[...])
 
 
 def pair_logits(x_BxNxH: jax.Array, kernel_Hx2: jax.Array, bias_2: jax.Array) -> jax.Array:
-    """Float32 logits [B, N, 2], never rounded to the compute type."""
+    """Returns float32 logits [B, N, 2], never rounded to the compute dtype."""
     logits_BxNx2 = jnp.einsum(
         "bnh,hc->bnc", x_BxNxH, kernel_Hx2.astype(x_BxNxH.dtype),
         preferred_element_type=jnp.float32,
@@ -62,7 +62,8 @@ def pair_logits(x_BxNxH: jax.Array, kernel_Hx2: jax.Array, bias_2: jax.Array) ->
 
 
 def pair_sums(logits_BxNx2: jax.Array, batch: Batch, corpus: Corpus) -> dict[str, jax.Array]:
-    """Sums over examples: loss (nats), correct, count; per source correct [C], labels [C, 2]."""
+    """Returns sums over examples: loss (nats), correct, count; correct [C] and labels [C, 2] by
+    source."""
     loss_BxN, correct_BxN = log_loss(logits_BxNx2, batch["pair_labels"])
     weights_BxN = batch["pair_weights"]
     source_BxNxC = (
@@ -79,10 +80,10 @@ def pair_sums(logits_BxNx2: jax.Array, batch: Batch, corpus: Corpus) -> dict[str
 
 
 def _baselines(of: Mapping[str, Any], sources: Sequence[str]) -> dict[str, float]:
-    """Constant predictions, over all and by source; accuracy by source.
+    """Returns metrics of constant predictions, overall and per source, and accuracy per source.
 
     `baseline_accuracy` predicts the more frequent label, `source_accuracy` the more frequent label
-    of the example's source: it is what knowing only the source gives.
+    of the example's source, i.e. the accuracy possible from the source alone.
     """
     labels, correct = np.asarray(of["source_labels"]), np.asarray(of["source_correct"])
     total = max(labels.sum(), 1)
@@ -100,7 +101,7 @@ def _baselines(of: Mapping[str, Any], sources: Sequence[str]) -> dict[str, float
 
 
 def _entropy(counts: np.ndarray) -> float:
-    """-sum n log(n / total), in nats: the summed loss of the best constant prediction."""
+    """Returns -sum n log(n / total) in nats: the summed loss of the best constant prediction."""
     seen = counts[counts > 0]
     return float(-(seen * np.log(seen / counts.sum())).sum())
 

@@ -1,4 +1,4 @@
-"""SpanBERT's span boundary objective: a masked token from the states around its span.
+"""SpanBERT's span boundary objective: predicts masked tokens from the states around their span.
 
 Sizes: B rows, P prediction slots, H hidden, O offset size, V padded vocabulary.
 """
@@ -17,21 +17,21 @@ from bert_jax.objectives.masked_lm import token_baselines, token_sums
 from bert_jax.objectives.objective import Objective, States
 from bert_jax.parallel.global_batch import Batch
 
-OFFSET_SIZE = 200  # width of a place's embedding (`--pair-positional-embedding-size 200`)
+OFFSET_SIZE = 200  # width of the position embedding (`--pair-positional-embedding-size 200`)
 
 
 class SpanBoundaryHead(nnx.Module):
-    """A masked token from the states just outside its span and its place in it.
+    """Predicts a token from the states at its span's outer boundary and its position in the span.
 
-    [x_left; x_right; p_offset], twice dense, activation, LayerNorm; then the word table and a bias
-    of its own: BertPairTargetPredictionHead, pair_bert.py:338-402 of SpanBERT (0670d8b).
+    [x_left; x_right; p_offset], twice dense, activation, LayerNorm; then the word embeddings and a
+    separate bias: BertPairTargetPredictionHead, pair_bert.py:338-402 of SpanBERT (0670d8b).
     """
 
     def __init__(self, config: ModelConfig, keys: Keys):
         H, init = config.hidden_size, truncated_normal(config.initializer_range)
         self.config = config
         self.offset = param(keys, (SPAN_TARGETS, OFFSET_SIZE), ("position", "table"), init)
-        # 2H + 200 divides by few mesh sizes, so it is replicated and the output is split.
+        # Few mesh sizes divide 2H + 200, so this dimension is replicated and the output is sharded.
         self.first = Transform(config, keys, 2 * H + OFFSET_SIZE, ("boundary", "embed"))
         self.second = Transform(config, keys, H, ("embed", "pooled"))
         self.bias = param(keys, (config.padded_vocab_size,), ("vocab",), zeros)
@@ -43,7 +43,7 @@ class SpanBoundaryHead(nnx.Module):
         offsets_BxP: jax.Array,
         table_VxH: jax.Array,
     ) -> jax.Array:
-        """States before and after each slot's span, the slot's place in it -> logits [B, P, V]."""
+        """Returns logits [B, P, V] from the states around each slot's span and its offset."""
         offset_BxPxO = self.offset[...].astype(left_BxPxH.dtype)[offsets_BxP]
         x_BxPxI = jnp.concatenate([left_BxPxH, right_BxPxH, offset_BxPxO], axis=-1)
         y_BxPxH = self.second(self.first(x_BxPxI))
@@ -51,7 +51,7 @@ class SpanBoundaryHead(nnx.Module):
 
 
 def _logits(head: SpanBoundaryHead, states: States, batch: Batch) -> jax.Array:
-    """[B, P, V]."""
+    """Returns logits [B, P, V]."""
     left_BxPxH, right_BxPxH = states.at(batch["span_left"]), states.at(batch["span_right"])
     return head(left_BxPxH, right_BxPxH, batch["span_offsets"], states.table)
 
@@ -77,7 +77,7 @@ SPAN_BOUNDARY = Objective(
     sums=_sums,
     baselines=token_baselines,
     flops=_flops,
-    # One more than the count, as published: spanbert_loss.py:61-66 of SpanBERT.
+    # count + 1 as published: spanbert_loss.py:61-66 of SpanBERT.
     denominator=lambda count: count + 1,
     card="It was also trained with the span boundary objective, whose head is not included: "
     "transformers has none.",

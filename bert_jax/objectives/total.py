@@ -1,4 +1,4 @@
-"""The loss of all objectives, as sums over the global batch with their counts.
+"""The total loss of all objectives, from sums and counts over the global batch.
 
 A loss is sum / count over the global batch, never a mean of means, so it does not depend on how
 rows are sharded. (The original normalizes per core and adds 1e-5 to the count.)
@@ -14,13 +14,13 @@ from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.registry import OBJECTIVES
 from bert_jax.parallel.global_batch import Batch
 
-Sums = dict[str, dict[str, jax.Array]]  # objective -> name -> a sum over the global batch
+Sums = dict[str, dict[str, jax.Array]]  # objective -> name -> sum over the global batch
 
 
 def denominators(batch: Batch, objectives: Iterable[str]) -> dict[str, jax.Array]:
-    """The number that each objective's summed loss is divided by, from the weights of a batch.
+    """Returns the denominator of each objective's summed loss, from the weights of a batch.
 
-    Known before the first forward pass, so that micro-batches add up to the loss of the batch.
+    It is known before the forward pass, so that micro-batches add up to the loss of the batch.
 
     Args:
         batch: arrays with any leading dimensions.
@@ -35,11 +35,11 @@ def all_sums(
     corpus: Corpus,
     counts: Mapping[str, jax.Array] | None = None,
 ) -> tuple[jax.Array, Sums]:
-    """The loss that is minimized, all objectives with equal weights, and every sum behind it.
+    """Returns the training loss, with all objectives weighted equally, and the sums behind it.
 
     Args:
         outputs: logits of each objective.
-        counts: `denominators` of the global batch, where this is a micro-batch.
+        counts: `denominators` of the global batch, if this is a micro-batch.
     """
     if counts is None:
         counts = denominators(batch, outputs)
@@ -56,7 +56,7 @@ def all_sums(
 
 
 def summarize(sums: Mapping[str, Mapping[str, Any]], sources: tuple[str, ...]) -> dict[str, float]:
-    """Sums over any number of batches -> metrics, with those of trivial baselines.
+    """Returns metrics, including trivial baselines, from sums over any number of batches.
 
     `loss` is the sum of the objectives' losses, each a mean over its predictions.
     """

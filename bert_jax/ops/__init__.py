@@ -1,1 +1,1 @@
-"""Operations with a form or a gradient of their own; pure functions of arrays."""
+"""Operations with custom implementations or gradients; pure functions of arrays."""

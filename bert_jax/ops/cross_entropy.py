@@ -1,4 +1,4 @@
-"""Cross-entropy over the vocabulary, with its gradient."""
+"""Cross-entropy over the vocabulary, with a custom gradient."""
 
 import jax
 import jax.numpy as jnp
@@ -6,18 +6,18 @@ import numpy as np
 
 
 def log_loss(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """-log p(label) and whether no logit is higher than the label's, over the last dimension."""
+    """Returns -log p(label) and whether no logit exceeds the label's, over the last dimension."""
     loss, of_label, top = cross_entropy(logits, labels)
     return loss, of_label >= top
 
 
 @jax.custom_vjp
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, ...]:
-    """-log p(label), the label's logit and the highest, of which only the first has a gradient.
+    """Returns -log p(label), the label's logit and the highest; only the first has a gradient.
 
-    Nothing of the size of the logits is kept but they: the gradient is made of them again, where it
-    is used. The label is found by comparing, not by a gather, which the partitioner cannot split
-    over a vocabulary that lies split, and whose gradient would be a scatter into as many zeros.
+    The logits are the only residual of their size: the gradient is recomputed from them where it is
+    used. The label's logit is selected by comparison. The partitioner cannot split a gather over a
+    sharded vocabulary, and its gradient would be a scatter into an array of zeros of that size.
     """
     return _forward(logits, labels)[0]
 

@@ -1,9 +1,9 @@
 """Dropout whose mask is a pure function of (key, position), the same on every mesh.
 
-Each element's bits are a hash of a key and of the element's index, so there is no generator state,
-nothing to checkpoint, and nothing that must be drawn for the whole batch: under `jit` the index is
-an iota that the partitioner splits with the array, and the hash fuses into the multiplication.
-The backward pass makes the mask again instead of storing it.
+Each element's bits are a hash of a key and the element's index, so there is no generator state to
+checkpoint and nothing is drawn for the global batch: under `jit` the index is an iota that the
+partitioner splits with the array, and the hash is fused into the multiplication. The backward pass
+recomputes the mask instead of storing it.
 """
 
 import functools
@@ -21,7 +21,7 @@ _COLUMN = np.uint32(0x85EBCA77)
 
 
 def keep_mask(key: jax.Array, shape: tuple[int, ...], rate: float) -> jax.Array:
-    """True with probability 1 - rate, independently for each element.
+    """Returns a mask that is True with probability 1 - rate, independently for each element.
 
     The index is hashed in two levels, (all leading dimensions, last dimension), because a global
     batch can hold more than 2**32 elements.
@@ -29,7 +29,7 @@ def keep_mask(key: jax.Array, shape: tuple[int, ...], rate: float) -> jax.Array:
     row = jnp.zeros((*shape[:-1], 1), jnp.uint32)
     for axis, size in enumerate(shape[:-1]):
         row = row * np.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, row.shape, axis)
-        if axis == 0:  # the batch, of which this device may have a part
+        if axis == 0:  # the batch, of which this device may hold a shard
             row = row + jnp.asarray(global_row_offset(size), jnp.uint32)
     column = jax.lax.broadcasted_iota(jnp.uint32, shape, len(shape) - 1)
     bits = hash32(hash32(row * _ROW + key) + column * _COLUMN)

@@ -1,4 +1,4 @@
-"""Rows of an embedding table, their gradients summed in float32."""
+"""Embedding lookup whose gradients are summed in float32."""
 
 import jax
 import jax.numpy as jnp
@@ -7,9 +7,9 @@ import numpy as np
 
 @jax.custom_vjp
 def lookup(table_VxH: jax.Array, ids_BxS: jax.Array) -> jax.Array:
-    """Rows of a table in float32, [B, S, H]; their gradients too are added up in float32.
+    """Returns rows of a table in float32, [B, S, H]; gradients are accumulated in float32 too.
 
-    A frequent word has thousands of them in a batch, whose sum bfloat16 would not take.
+    A frequent word has thousands of gradients in a batch, too many to accumulate in bfloat16.
     """
     return table_VxH[ids_BxS].astype(jnp.float32)
 

@@ -1,4 +1,4 @@
-"""GELU with its gradient."""
+"""GELU with a custom gradient."""
 
 import functools
 
@@ -9,13 +9,14 @@ import numpy as np
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def gelu(x: jax.Array, tanh: bool) -> jax.Array:
+    """Returns GELU, computed in float32, in the dtype of x; tanh: use the approximation."""
     return _gelu32(x.astype(jnp.float32), tanh).astype(x.dtype)
 
 
 def _gelu32(x: jax.Array, tanh: bool) -> jax.Array:
     if tanh:
         return jax.nn.gelu(x, approximate=True)
-    # Not jax.nn.gelu's erfc, which is two series and an exponential.
+    # jax.nn.gelu uses erfc, which costs two series and an exponential.
     return x * (0.5 + 0.5 * jax.lax.erf(x * np.float32(0.5**0.5)))
 
 

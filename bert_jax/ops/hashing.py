@@ -1,4 +1,4 @@
-"""Hashes of 32 bits: counter-based random numbers on the device."""
+"""32-bit hashes: counter-based random numbers on the device."""
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +10,9 @@ _COLUMN = np.uint32(0x85EBCA77)
 
 
 def hash32(x: jax.Array) -> jax.Array:
-    """A 32-bit finalizer of low bias: every input bit flips every output bit about half the time.
+    """Returns a low-bias 32-bit hash: an input bit flips each output bit about half the time.
 
-    Constants of "lowbias32" (C. Wellons, hash-prospector).
+    The constants are those of "lowbias32" (C. Wellons, hash-prospector).
     """
     x = x ^ (x >> 16)
     x = x * np.uint32(0x7FEB352D)
@@ -22,7 +22,7 @@ def hash32(x: jax.Array) -> jax.Array:
 
 
 def fold_key(key: jax.Array | int, word: jax.Array | int) -> jax.Array:
-    """A new key from a key and a number (a step, a layer, a place in the layer)."""
+    """Returns a new key from a key and a number (a step, a layer, a position in the layer)."""
     return hash32(
         hash32(jnp.asarray(key, jnp.uint32) + _ROW) ^ (jnp.asarray(word, jnp.uint32) * _COLUMN)
     )

@@ -1,4 +1,4 @@
-"""Queries, keys and values out of one product, with their biases."""
+"""Splits the fused query, key and value projection and adds its bias."""
 
 import jax
 import jax.numpy as jnp
@@ -6,10 +6,10 @@ import jax.numpy as jnp
 
 @jax.custom_vjp
 def split_qkv(qkv_BxSx3xAxD: jax.Array, bias_3xAxD: jax.Array) -> tuple[jax.Array, ...]:
-    """Queries, keys and values [B, S, A, D] from the product and its bias.
+    """Returns queries, keys and values [B, S, A, D] from the fused product and its bias.
 
-    Their gradients are summed for the bias one by one, before they are stacked: so each sum is the
-    end of the product that makes the gradient. After, it would be a pass of its own over all three.
+    The bias gradient sums each of the three gradients before they are stacked, so XLA fuses each
+    sum into the product that computes the gradient. After stacking it would need another pass.
     """
     return tuple(jnp.unstack(qkv_BxSx3xAxD + bias_3xAxD[None, None], axis=2))
 

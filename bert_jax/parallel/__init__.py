@@ -1,1 +1,1 @@
-"""Devices: the mesh, how arrays are partitioned over it, collectives."""
+"""The device mesh, the sharding of arrays over it, and collectives."""

@@ -1,7 +1,7 @@
-"""Collectives over the data axes, for code that is written per device (`jax.shard_map`).
+"""Collectives over the data axes, for per-device code (`jax.shard_map`).
 
-No operation of such code has the size of the global batch, and a gradient is reduce-scattered in
-one collective. XLA's partitioner would all-reduce most gradients and then slice them.
+No operation of per-device code has the size of the global batch, and a gradient is reduce-scattered
+in one collective. XLA's partitioner would all-reduce most gradients and then slice them.
 """
 
 import jax
@@ -14,18 +14,18 @@ from bert_jax.parallel.partition import AXES
 
 
 def is_pure_data_parallel(mesh: Mesh | AbstractMesh) -> bool:
-    """Whether no axis of more than one device splits parameters while a step runs."""
+    """Returns whether no axis of more than one device shards parameters during a step."""
     return all(n in ("slice", "data") or mesh.shape[n] == 1 for n in MESH_AXES)
 
 
 def _manual_axes() -> tuple[str, ...]:
-    """The axes of more than one device that the enclosing `shard_map` maps over."""
+    """Returns the axes of more than one device that the enclosing `shard_map` maps over."""
     mesh = jax.sharding.get_abstract_mesh()
     return tuple(n for n in MESH_AXES if n in mesh.manual_axes and mesh.shape[n] > 1)
 
 
 def global_row_offset(rows: int) -> jax.Array | int:
-    """The index in the global batch of this device's first row; 0 outside of `shard_map`.
+    """Returns the index in the global batch of this device's first row; 0 outside `shard_map`.
 
     Args:
         rows: number of rows on each device.
@@ -35,12 +35,12 @@ def global_row_offset(rows: int) -> jax.Array | int:
 
 
 def all_gather(x: jax.Array, split: P, per_layer: bool = False) -> jax.Array:
-    """A device's shard of an array -> the unsharded array.
+    """Returns the unsharded array from this device's shard.
 
     Args:
         split: the PartitionSpec of the array.
-        per_layer: one collective for each index of the first dimension, which is not split. Where
-            each is used by itself, no stack has to be assembled or sliced.
+        per_layer: one collective for each index of the first dimension, which is not sharded. If
+            the layers are used separately, no stack has to be assembled or sliced.
     """
     if "data" not in split:
         return x
@@ -50,7 +50,7 @@ def all_gather(x: jax.Array, split: P, per_layer: bool = False) -> jax.Array:
 
 
 def reduce_scatter(x: jax.Array, split: P, per_layer: bool = False) -> jax.Array:
-    """The sum over devices, of which each keeps its shard.
+    """Returns this device's shard of the sum over devices.
 
     Args:
         split: the PartitionSpec of the sum.
@@ -61,7 +61,7 @@ def reduce_scatter(x: jax.Array, split: P, per_layer: bool = False) -> jax.Array
         return jnp.stack([reduce_scatter(part, P(*split[1:])) for part in x])
     if "data" in split:
         i = split.index("data")
-        # Along the first dimension: along others TPUs all-reduce and slice.
+        # Along the first dimension, because along others TPUs all-reduce and slice.
         x = jax.lax.psum_scatter(jnp.moveaxis(x, i, 0), "data", tiled=True)
         x, axes = jnp.moveaxis(x, 0, i), tuple(n for n in axes if n != "data")
     return jax.lax.psum(x, axes) if axes else x

@@ -1,4 +1,4 @@
-"""The mesh of devices that arrays are partitioned over."""
+"""The device mesh that arrays are sharded over."""
 
 import math
 from collections.abc import Sequence
@@ -15,10 +15,11 @@ MESH_AXES = ("slice", "data", "fsdp", "tensor")
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """The mesh for training and for compilation ahead of time alike.
+    """Returns the mesh, for training and for ahead-of-time compilation.
 
     Raises:
-        UserError: the axes do not multiply to the number of devices.
+        UserError: the product of the axes is not the number of devices, or the mesh does not fit
+            the topology.
     """
     devices = jax.devices() if devices is None else devices
     sizes = [getattr(config, axis) for axis in MESH_AXES]
@@ -29,26 +30,26 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     if -1 in sizes or min(sizes) < 1 or math.prod(sizes) != len(devices):
         raise UserError(
             f"config.mesh ({shape}) does not fit {len(devices)} devices: the product of all axes "
-            "is their number; one axis, no more, may be -1 and takes what is left"
+            "must be the number of devices; at most one axis may be -1, which is then inferred"
         )
     types = (AxisType.Auto,) * len(MESH_AXES)
     slices = len({getattr(device, "slice_index", None) for device in devices})
     try:
         if slices == 1:
             return jax.make_mesh(tuple(sizes), MESH_AXES, axis_types=types, devices=devices)
-        laid = mesh_utils.create_hybrid_device_mesh(
+        grid = mesh_utils.create_hybrid_device_mesh(
             (1, *sizes[1:]), (sizes[0], 1, 1, 1), devices, allow_split_physical_axes=True
         )
     except (NotImplementedError, ValueError) as error:
         raise UserError(
-            f"config.mesh ({shape}) cannot be laid on these {len(devices)} devices in {slices} "
-            f"slices of {devices[0].device_kind}; let config.mesh.slice be the number of slices "
-            "and each other axis a product of sides of a slice"
+            f"config.mesh ({shape}) cannot be mapped to these {len(devices)} devices in {slices} "
+            f"slices of {devices[0].device_kind}; set config.mesh.slice to the number of slices "
+            "and every other axis to a product of side lengths of a slice"
         ) from error
-    return Mesh(laid, MESH_AXES, axis_types=types)
+    return Mesh(grid, MESH_AXES, axis_types=types)
 
 
 def axis_size(mesh: Mesh | AbstractMesh, entry: Any) -> int:
-    """How many parts one entry of a PartitionSpec cuts its dimension into."""
+    """Returns the number of shards into which a PartitionSpec entry splits its dimension."""
     names = entry if isinstance(entry, tuple) else (entry,) if entry else ()
     return math.prod(mesh.shape[name] for name in names)

@@ -1,4 +1,4 @@
-"""Where arrays live: the one table of mesh axes, the mesh, and global batches from local rows."""
+"""Sharding rules: the table from logical axes to mesh axes, and PartitionSpecs made from it."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from jax.sharding import PartitionSpec as P
 from bert_jax.errors import UserError
 from bert_jax.parallel.mesh import axis_size
 
-# Logical axis of a parameter or activation -> mesh axis. A name that is not here is an error.
-# The embedding tables keep their width whole: split, every lookup would be a rematerialization.
+# Logical axis of a parameter or activation -> mesh axis. A missing name is an error. The width of
+# embedding tables is not sharded: otherwise every lookup would be a full rematerialization.
 AXES: dict[str, Any] = {
     "batch": ("slice", "data", "fsdp"),
     "layers": None,
@@ -32,26 +32,26 @@ AXES: dict[str, Any] = {
 
 
 def spec(*axes: str) -> P:
-    """Logical axes -> PartitionSpec.
+    """Returns the PartitionSpec of logical axes.
 
     Raises:
-        KeyError: an axis that is not in the table.
+        KeyError: an axis is not in `AXES`.
     """
     return P(*(AXES[axis] for axis in axes))
 
 
 def constrain_batch(x: jax.Array) -> jax.Array:
-    """Keeps the leading dimension of an activation split over the data axes of the mesh in use."""
+    """Constrains the leading dimension of an activation to the data axes of the current mesh."""
     mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.manual_axes:  # nothing to split, or written for one device
+    if mesh.empty or mesh.manual_axes:  # nothing to shard, or per-device code
         return x
     return jax.lax.with_sharding_constraint(x, spec("batch"))
 
 
 def param_axes(abstract: nnx.State) -> dict:
-    """The logical axes of each parameter as a tuple of names, in a dict like the parameters'.
+    """Returns the logical axes of each parameter, a dict like the parameters' of tuples of names.
 
-    "layers" comes first where layers are stacked; "qkv" counts the matrices fused into one.
+    "layers" comes first if layers are stacked; "qkv" is the dimension over fused matrices.
     """
 
     def leaf(variable: nnx.Variable) -> tuple[str, ...]:
@@ -65,15 +65,16 @@ def param_axes(abstract: nnx.State) -> dict:
 
 
 def param_specs(axes: Any) -> Any:
-    """A tree of logical axes -> the same tree of PartitionSpecs."""
+    """Returns the tree of PartitionSpecs for a tree of logical axes."""
     return jax.tree.map(lambda names: spec(*names), axes, is_leaf=lambda x: isinstance(x, tuple))
 
 
 def check_fits(mesh: Mesh | AbstractMesh, axes: Any, shapes: Any) -> None:
-    """Raises UserError where a mesh axis does not divide the dimension of a parameter it splits.
+    """Raises UserError if a mesh axis does not divide a parameter dimension that it shards.
 
     Args:
-        axes, shapes: trees alike, of logical axes and of arrays (or ShapeDtypeStructs).
+        axes, shapes: trees of the same structure, of logical axes and of arrays (or
+            ShapeDtypeStructs).
     """
 
     def leaf(path: tuple, names: tuple[str, ...], x: Any) -> None:
@@ -93,10 +94,10 @@ _REMEDY = {"vocab": "make config.model.pad_vocab_to_multiple_of a multiple of co
 
 
 def over_data(mesh: Mesh | AbstractMesh, split: P, shape: tuple[int, ...]) -> P:
-    """The spec of a parameter whose updates are shared out over "data", from its spec otherwise.
+    """Returns the spec of a parameter whose update is also sharded over "data".
 
-    "data" goes to the first dimension that no axis splits and that it divides: whole rows of memory
-    are sent as they lie. An array without one stays as it is.
+    "data" is assigned to the first unsharded dimension that it divides, so that contiguous memory
+    is sent. If no such dimension exists, the spec is unchanged.
     """
     free = [
         i
@@ -109,5 +110,5 @@ def over_data(mesh: Mesh | AbstractMesh, split: P, shape: tuple[int, ...]) -> P:
 
 
 def on_mesh(mesh: Mesh | AbstractMesh, specs: Any) -> Any:
-    """PartitionSpecs -> shardings on a mesh."""
+    """Returns the NamedShardings of PartitionSpecs on a mesh."""
     return jax.tree.map(lambda s: NamedSharding(mesh, s), specs, is_leaf=lambda s: isinstance(s, P))

@@ -1,4 +1,4 @@
-"""BERT's Adam, and moments in bfloat16."""
+"""BERT's Adam, and Adam moments in bfloat16."""
 
 from typing import Any, NamedTuple
 
@@ -11,15 +11,17 @@ from bert_jax.ops.hashing import fold_key, hash32
 
 
 class Moments(NamedTuple):
+    """First and second moments, trees like the parameters'."""
+
     mu: Any
     nu: Any
 
 
 def scale_by_bert_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
-    """Adam without bias correction, eps outside the root: optimization.py:131-140.
+    """Returns Adam without bias correction, eps outside the root: optimization.py:131-140.
 
-    `optax.scale_by_adam` always corrects the bias, which makes the first updates about three times
-    smaller for b1 = 0.9, b2 = 0.999.
+    `optax.scale_by_adam` always applies bias correction, which makes the first updates about three
+    times smaller for b1 = 0.9, b2 = 0.999.
     """
 
     def init(params):
@@ -36,12 +38,12 @@ def scale_by_bert_adam(b1: float, b2: float, eps: float) -> optax.GradientTransf
 
 
 def keep_moments_in(dtype: str, adam: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Adam that keeps its moments in another type and computes in float32.
+    """Returns Adam with moments stored in another dtype; it computes in float32.
 
-    In bfloat16 the first moment is rounded to nearest. The second is rounded up or down at random,
-    in proportion: a step changes it by 1 - b2 of its distance to the squared gradient, for b2 of
-    .999 less than half of what lies between two such numbers, and to nearest it would never fall.
-    The draws are a function of (step, array, element), the same on every mesh.
+    In bfloat16 the first moment is rounded to nearest and the second stochastically: a step changes
+    it by 1 - b2 of its distance to the squared gradient. For b2 = .999 that is less than half the
+    spacing of bfloat16 values, so rounded to nearest it would never decrease. The random bits are a
+    function of (step, array, element), the same on every mesh.
     """
     if dtype == "float32":
         return adam
@@ -68,14 +70,17 @@ def keep_moments_in(dtype: str, adam: optax.GradientTransformation) -> optax.Gra
 
 
 def _round_at_random(x: jax.Array, key: jax.Array) -> jax.Array:
-    """Float32 of fewer than 2**32 elements -> one of the two bfloat16 around each; the mean is x.
+    """Rounds float32 stochastically to bfloat16: each result is a neighbour of x, their mean is x.
 
-    Infinity stays what it is; NaN may not, but a step that has one is skipped.
+    Infinity is preserved. NaN may not be, but a step that has one is skipped.
+
+    Args:
+        x: fewer than 2**32 elements.
     """
     index = jnp.zeros(x.shape, jnp.uint32)
     for axis, size in enumerate(x.shape):
         index = index * np.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
     below = hash32(index ^ key) >> 16  # bfloat16 is the upper half of float32
     bits = jax.lax.bitcast_convert_type(x, jnp.uint32) + below
-    cut = jax.lax.bitcast_convert_type(bits & np.uint32(0xFFFF0000), jnp.float32)
-    return cut.astype(jnp.bfloat16)
+    truncated = jax.lax.bitcast_convert_type(bits & np.uint32(0xFFFF0000), jnp.float32)
+    return truncated.astype(jnp.bfloat16)

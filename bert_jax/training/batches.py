@@ -1,4 +1,4 @@
-"""The border between configuration and data: the batches of a phase. Needs no accelerator."""
+"""Builds the batches of a phase from the configuration. Needs no accelerator."""
 
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.data_pipeline.assemble import Batch, BatchArrays
@@ -14,10 +14,10 @@ from bert_jax.errors import UserError
 
 
 def phase_batches(config: Config, store: TokenStore, split: Split, phase: PhaseConfig) -> Batches:
-    """The batches of a phase over a split of the store.
+    """Returns the batches of a phase over a split of the store.
 
-    Held-out text is read as it is, every document once: only training text is mixed, so that
-    held-out losses of different mixtures compare.
+    Source weights and language smoothing apply to training text only. Held-out text is read
+    unmixed, every document once, so that held-out losses of different mixtures are comparable.
     """
     data = config.data
     training = split.name == "train"
@@ -66,7 +66,7 @@ def phase_batches(config: Config, store: TokenStore, split: Split, phase: PhaseC
 
 
 def empty_batch(config: Config, phase: PhaseConfig) -> Batch:
-    """What `make_batches(…).batch(0, rows=[])` gives, without a store: names, types and widths."""
+    """Returns `phase_batches(…).batch(0, rows=[])` without a store: names, dtypes and widths."""
     return BatchArrays.empty(
         rows=0,
         tokens=phase.row_tokens,
@@ -77,13 +77,17 @@ def empty_batch(config: Config, phase: PhaseConfig) -> Batch:
 
 
 def _number(config: Config, phase: PhaseConfig) -> int:
-    """Where a phase stands in the run. Two phases with equal values still see different text."""
+    """Returns the index of a phase; phases with equal settings still get different text."""
     same = [i for i, other in enumerate(config.phases) if other is phase]
     return same[0] if same else config.phases.index(phase)
 
 
 def parse_weights(text: str) -> tuple[tuple[str, float], ...]:
-    """The weights in "books=2,wiki=0.5", by name; UserError where the text is not like that."""
+    """Parses "books=2,wiki=0.5" into (name, weight) pairs, sorted by name.
+
+    Raises:
+        UserError: the text has another format.
+    """
     weights = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, number = part.rpartition("=")

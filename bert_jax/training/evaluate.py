@@ -1,9 +1,9 @@
 """Held-out evaluation: one pass over the held-out rows with one fixed masking.
 
-Which examples and masks there are depends on the store, the length and how pairs and masks are
-made, and on nothing else of a run: runs that differ in seed, batch size, packing, mixing or static
-masks are measured on the same ones. A limit (`config.evaluation.batches`) takes the first of them,
-as many as so many of the run's batches have rows; only runs that agree in that product compare.
+The examples and masks depend only on the store, the sequence length, the pairing and the masking:
+runs that differ in seed, batch size, packing, mixing or static masks are evaluated on the same
+ones. A limit (`config.evaluation.batches`) takes the first limit * batch_size rows, so results are
+comparable only between runs where that product is equal.
 """
 
 import dataclasses
@@ -43,43 +43,43 @@ from bert_jax.training.step import StepFunctions, make_step_functions
 
 
 def held_out_config(config: Config, phase: PhaseConfig) -> Config:
-    """The run with nothing left in it that other runs on this text could have otherwise.
+    """Returns the configuration with everything reset that does not define the held-out set.
 
-    Padded rows of one example, as many as a device of the run sees at once in training.
+    A batch has padded rows of one example each, as many as a micro-batch of the run.
     """
     data = dataclasses.replace(
         config.data, dupe_factor=0, source_weights="", language_smoothing=1.0
     )
     rows = phase.batch_size // phase.micro_batches
-    alone = dataclasses.replace(
+    held_out_phase = dataclasses.replace(
         phase, batch_size=rows, micro_batches=1, examples_per_row=1, row_length=0
     )
-    return dataclasses.replace(config, seed=0, data=data, phases=(alone,))
+    return dataclasses.replace(config, seed=0, data=data, phases=(held_out_phase,))
 
 
 class HeldOut:
-    """The held-out split at the shape of a phase, evaluated as often as asked.
+    """The held-out split in the shapes of a phase; `evaluate` may be called repeatedly.
 
-    The pass visits the rows in one fixed random order, the same rows and masks every time, so that
-    its beginning is a fair sample; rows past the end are empty and have no weight.
+    A pass visits the same rows and masks in one fixed random order, so that a prefix is an unbiased
+    sample. Rows past the end are empty and have zero weight.
     """
 
     def __init__(self, config: Config, phase: PhaseConfig, store: TokenStore):
-        """At most `config.evaluation.batches` times the phase's batch size rows; 0 = all."""
-        alone = held_out_config(config, phase)
-        self._batch_size = alone.phases[0].batch_size
-        self._batches = phase_batches(alone, store, store.held_out, alone.phases[0])
-        # RoBERTa's masks alone cover specials, which the frequencies of the text do not know.
+        """Uses at most `config.evaluation.batches` * `phase.batch_size` rows; 0 batches = all."""
+        eval_config = held_out_config(config, phase)
+        self._batch_size = eval_config.phases[0].batch_size
+        self._batches = phase_batches(eval_config, store, store.held_out, eval_config.phases[0])
+        # Only RoBERTa's masking predicts special tokens, which the token counts do not include.
         predicted = config.data.masking == "roberta"
         specials = self._batches.specials_per_token() if predicted else (0.0, 0.0)
         self.corpus = Corpus.of(store, specials)
         self._sources = store.sources
-        whole, most = self._batches.rows_per_epoch, config.evaluation.batches * phase.batch_size
-        self.rows = min(whole, most or whole)
+        total, limit = self._batches.rows_per_epoch, config.evaluation.batches * phase.batch_size
+        self.rows = min(total, limit or total)
         self.num_batches = -(-self.rows // self._batch_size)
 
     def compile(self, program: StepFunctions) -> jax.stages.Compiled:
-        """The program's evaluation step for these rows."""
+        """Compiles the evaluation step for batches of these rows."""
         return program.compile_evaluate(
             self._batches.evaluation_batch(0, rows=[]), self._batch_size
         )
@@ -94,12 +94,12 @@ class HeldOut:
         begin: Callable[[], None] = lambda: None,
         while_waiting: Callable[[], None] = lambda: None,
     ) -> dict[str, float]:
-        """Losses, accuracies and baselines.
+        """Returns losses, accuracies and baselines of the held-out rows.
 
         Args:
-            advance: is told the tokens of each batch.
-            compiled: the evaluation step, where it was compiled ahead.
-            begin: called before each batch; what it raises ends the evaluation.
+            advance: called with the number of real tokens of each batch.
+            compiled: the evaluation step, if it was compiled ahead of time.
+            begin: called before each batch; an exception from it ends the evaluation.
             while_waiting: see `prefetch`.
         """
         totals, step = SumAccumulator(), compiled or program.evaluate
@@ -127,20 +127,20 @@ def evaluate_run(
     pairing: str | None = None,
     masking: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Evaluates checkpoints of a run, prints a table, appends to `evaluations.jsonl`.
+    """Evaluates checkpoints of a run, prints a table and appends to `evaluations.jsonl`.
 
     Args:
-        step: which; the newest by default.
-        store: another token store than the run's, made with the same tokenizer.
-        batches: at most so many batches of the run's size, 0 = all held-out text.
-        pairing, masking: how examples and masks are made, by default as the run does.
+        step: the checkpoint to evaluate; the newest by default.
+        store: a token store other than the run's, built with the same tokenizer.
+        batches: maximum number of batches of the run's batch size, 0 = all held-out text.
+        pairing, masking: how examples and masks are made; the run's settings by default.
 
     Returns:
-        The records as written.
+        The records as written, one for each checkpoint.
 
     Raises:
-        UserError: no such checkpoint, or it is another run's, the store has another tokenizer, or
-            the model has no head for what is asked.
+        UserError: the checkpoint does not exist or belongs to another run, the store was built with
+            another tokenizer, or the model has no head for `pairing`.
     """
     folder = open_path(workdir)
     steps = complete_steps(folder) if step == "all" else []
@@ -180,27 +180,27 @@ def evaluate_run(
 def _print(records: Sequence[dict[str, Any]], text: TokenStore) -> None:
     console.print(_table(records, text.sources), markup=False)
     console.print(
-        f"without a model, any held-out token: by frequency {unigram_loss(text):.3f} nats, "
-        f"by its left neighbour (bigram) {bigram_loss(text):.3f}"
+        f"baselines over all held-out tokens: unigram {unigram_loss(text):.3f} nats, "
+        f"bigram {bigram_loss(text):.3f} nats"
     )
 
 
 def _asked(
     config: Config, store: str | None, batches: int, pairing: str | None, masking: str | None
 ) -> Config:
-    """The run's configuration with what was asked for in place of its own.
+    """Returns the run's configuration with the overrides of the evaluation.
 
     Raises:
-        UserError: pairs that the model has no head for.
+        UserError: the model has no head for `pairing`.
     """
     if pairing in PAIRS and pairing not in chosen(config.data, config.objectives):
         raise UserError(
             f"--pairing={pairing}: the model has no head for it, as the run was trained with "
-            f"pairing={config.data.pairing}; full_sentences, doc_sentences and single, which "
-            "measure masked tokens only, do with any model"
+            f"pairing={config.data.pairing}; full_sentences, doc_sentences and single measure "
+            "masked tokens only and work with any model"
         )
-    asked = {"store": store, "pairing": pairing, "masking": masking}
-    values = to_dict(config.data) | {name: value for name, value in asked.items() if value}
+    overrides = {"store": store, "pairing": pairing, "masking": masking}
+    values = to_dict(config.data) | {name: value for name, value in overrides.items() if value}
     if values["pairing"] not in SEPARATED:
         values["separators"] = "documents"
     values["span_boundary"] &= values["masking"] == "span"
@@ -211,39 +211,39 @@ def _asked(
 
 def _open(path: str, trained_on: dict[str, Any], *, given: bool) -> TokenStore:
     if not given and "://" not in path and not Path(path).exists():
-        raise UserError(f"{path}: the store that the run was trained on is gone; give --store=…")
+        raise UserError(f"{path}: the run's token store does not exist any more; give --store=…")
     store = open_store(path)
     if store.tokenizer_digest != trained_on["tokenizer"]:
         raise UserError(
-            f"{path}: made with tokenizer {store.tokenizer_digest[:12]}…, the run was trained with "
-            f"{trained_on['tokenizer'][:12]}…; give a store of that tokenizer"
+            f"{path}: built with tokenizer {store.tokenizer_digest[:12]}…, the run was trained "
+            f"with {trained_on['tokenizer'][:12]}…; give a store built with that tokenizer"
         )
     if store.held_out.digest != trained_on["held_out"]:
         console.print(
             f"note: the held-out text of {path} is not the run's; "
-            "some of it may be among what the run was trained on"
+            "the run may have been trained on some of it"
         )
     return store
 
 
 class _Measure:
-    """Evaluates parameters at the shape of a phase, on as many devices as divide its batch."""
+    """Evaluates parameters in the shapes of a phase, on as many devices as divide its batch."""
 
     def __init__(self, config: Config, phase: PhaseConfig, store: TokenStore):
         self.held_out = HeldOut(config, phase, store)
-        alone = held_out_config(config, phase)
-        rows, devices = alone.phases[0].batch_size, jax.devices()
+        eval_config = held_out_config(config, phase)
+        rows, devices = eval_config.phases[0].batch_size, jax.devices()
         count = max(n for n in range(1, len(devices) + 1) if rows % n == 0)
         mesh = MeshConfig(slice=1, data=count, fsdp=1, tensor=1)
         compute = config.compute
-        if compute.attention != "xla":  # a kernel that these devices need not have
+        if compute.attention != "xla":  # a kernel that these devices may not support
             compute = dataclasses.replace(compute, attention="auto")
-        alone = dataclasses.replace(alone, mesh=mesh, compute=compute)
+        eval_config = dataclasses.replace(eval_config, mesh=mesh, compute=compute)
         self._mesh = make_mesh(mesh, devices[:count])
-        self._program = make_step_functions(alone, self._mesh, self.held_out.corpus)
+        self._program = make_step_functions(eval_config, self._mesh, self.held_out.corpus)
 
     def of(self, params: dict, bar: Any) -> dict[str, float]:
-        """The scalars; the bar goes on by one for each batch."""
+        """Returns the metrics of the parameters; advances the progress bar once per batch."""
         (task,) = bar.tasks
         tokens = 0.0
 
@@ -254,24 +254,24 @@ class _Measure:
             bar.update(task.id, advance=1, rate=f"{tokens / max(seconds, 1e-9):,.0f} tokens/s")
 
         with jax.set_mesh(self._mesh):
-            wanted = self._program.abstract["params"]
+            target = self._program.abstract["params"]
             placed = jax.tree.map(
-                lambda x, like: jax.device_put(x, like.sharding), _part(params, wanted), wanted
+                lambda x, like: jax.device_put(x, like.sharding), _part(params, target), target
             )
             start = bar.get_time()
             return self.held_out.evaluate(self._program, placed, advance)
 
 
-def _part(params: dict, wanted: dict) -> dict:
-    """Those parameters that `wanted` has: without the heads that are not asked."""
+def _part(params: dict, target: dict) -> dict:
+    """Returns the parameters that `target` has: without the heads that are not evaluated."""
     return {
         name: _part(params[name], below) if isinstance(below, dict) else params[name]
-        for name, below in wanted.items()
+        for name, below in target.items()
     }
 
 
 def _table(records: Sequence[dict[str, Any]], sources: Sequence[str]) -> str:
-    """A line for each record: every objective beside its trivial baselines."""
+    """Renders one line per record: the metrics of every objective next to its baselines."""
     columns: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
         ("step", lambda r: str(r["step"])),
         ("phase", lambda r: str(r["phase"] + 1)),
@@ -279,8 +279,8 @@ def _table(records: Sequence[dict[str, Any]], sources: Sequence[str]) -> str:
         ("rows", lambda r: f"{r['rows']:,}"),
     ]
 
-    def number(key: str, form: str) -> Callable[[dict[str, Any]], str]:
-        return lambda r: format(r[key], form) if key in r else "-"
+    def number(key: str, spec: str) -> Callable[[dict[str, Any]], str]:
+        return lambda r: format(r[key], spec) if key in r else "-"
 
     for name in measured(records[0]):
         pairs = f"{name}/source_accuracy" in records[0]

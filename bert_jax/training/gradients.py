@@ -1,11 +1,11 @@
-"""Gradients over a global batch: two engines with one signature.
+"""Gradients over a global batch: two implementations with one signature.
 
-`data_parallel_gradients`, where only data axes split anything, is written for one device
-(`jax.shard_map`): what a device computed is summed over the others once, after the last
-micro-batch. `partitioned_gradients` leaves every collective to XLA's partitioner.
+`data_parallel_gradients`, for meshes with data axes only, is per-device code (`jax.shard_map`): the
+gradients are summed over devices once, after the last micro-batch. `partitioned_gradients` leaves
+all collectives to XLA's partitioner.
 
-Both cast matrices to the compute dtype before they are gathered, and their gradients before they
-are summed, which halves what is sent in bfloat16; all else is float32.
+Both cast matrices to the compute dtype before the all-gather, and their gradients before the
+reduction, which halves the communication volume in bfloat16; everything else is float32.
 """
 
 from collections.abc import Callable
@@ -32,21 +32,21 @@ GradientsFn = Callable[[Any, Batch, jax.Array, Any, int], tuple[tuple, Any]]
 def make_gradients(
     loss_fn: LossFn, rows: NamedSharding, specs: ParamSpecs, dtype: str
 ) -> GradientsFn:
-    """The engine for a mesh.
+    """Returns the gradient function for a mesh.
 
     Args:
-        rows: how the rows of a batch are split over the mesh.
+        rows: how the rows of a batch are sharded over the mesh.
         dtype: the compute dtype.
     """
     pure = is_pure_data_parallel(rows.mesh)
-    engine = data_parallel_gradients if pure else partitioned_gradients
-    return engine(loss_fn, rows, specs, dtype)
+    make = data_parallel_gradients if pure else partitioned_gradients
+    return make(loss_fn, rows, specs, dtype)
 
 
 def data_parallel_gradients(
     loss_fn: LossFn, rows: NamedSharding, specs: ParamSpecs, dtype: str
 ) -> GradientsFn:
-    """all-gather the parameters, differentiate on each device, reduce-scatter the gradients."""
+    """All-gathers parameters, differentiates on each device, reduce-scatters the gradients."""
     grad_fn = jax.value_and_grad(loss_fn, has_aux=True)
     storage, per_layer = specs.storage, specs.per_layer
 
@@ -72,14 +72,14 @@ def data_parallel_gradients(
 def partitioned_gradients(
     loss_fn: LossFn, rows: NamedSharding, specs: ParamSpecs, dtype: str
 ) -> GradientsFn:
-    """Constrain the parameters as they are computed with, differentiate, constrain as stored."""
+    """Constrains parameters to the compute sharding and gradients to the storage sharding."""
     compute, storage = (partition.on_mesh(rows.mesh, s) for s in (specs.compute, specs.storage))
     constrain = jax.lax.with_sharding_constraint
 
     def grad_fn(params: Any, batch: Batch, key: jax.Array, counts: Any) -> tuple:
         losses, gradients = jax.value_and_grad(loss_fn, has_aux=True)(params, batch, key, counts)
-        # First as the parameters are split: how gradients are stored must not reach back into the
-        # products.
+        # First to the sharding of the parameters, so that the storage sharding does not propagate
+        # back into the matrix products.
         return losses, constrain(constrain(gradients, compute), storage)
 
     def gradients_of(params: Any, batch: Batch, key: jax.Array, counts: Any, parts: int) -> tuple:
@@ -99,7 +99,7 @@ def _accumulate(
     counts: Any,
     place: Callable[[Any], Any] = lambda zeros: zeros,
 ) -> tuple:
-    """Losses and gradients of a batch, or their sums over micro-batches, one for each key."""
+    """Returns losses and gradients of a batch, or their sums over micro-batches (one per key)."""
     if not key.ndim:
         return grad_fn(params, batch, key, counts)
 
@@ -116,7 +116,7 @@ def _accumulate(
 def _split(
     batch: Batch, key: jax.Array, parts: int, rows: NamedSharding
 ) -> tuple[Batch, jax.Array]:
-    """Micro-batches and a key for the dropout of each; one part: as they were."""
+    """Returns micro-batches and a dropout key for each; the inputs unchanged if parts is 1."""
     if parts == 1:
         return batch, key
     return micro_batches(batch, parts, rows), fold_key(key, jnp.arange(parts))
@@ -127,6 +127,6 @@ def _in_float32(losses: Any, gradients: Any) -> tuple:
 
 
 def cast_matrices(params: Any, dtype: str) -> Any:
-    """Parameters as the model multiplies them: matrices in the compute dtype, the rest float32."""
+    """Casts matrices to the compute dtype; all other parameters stay float32."""
     mask = weight_decay_mask(params)
     return jax.tree.map(lambda p, matrix: p.astype(dtype) if matrix else p, params, mask)

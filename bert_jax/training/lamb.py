@@ -1,10 +1,10 @@
-"""LAMB's ratio, by layer and by matrix, in its published variants.
+"""LAMB's trust ratio, per layer and per matrix, in its published variants.
 
 LAMB (You et al. 2019, arXiv 1904.00962) multiplies Adam's update u = adam + weight_decay·p of each
-tensor p by ‖p‖/‖u‖, or by 1 where either norm is zero. Its tensors are single matrices of single
-layers. Here the layers are stacked into one array, and query, key and value are fused into one;
-`optax.lamb` would take one ratio for all of them. So norms are taken over the dimensions that
-belong to one matrix, and every layer and every one of query, key and value has its own ratio.
+tensor p by ‖p‖/‖u‖, or by 1 if either norm is zero. Each tensor is one matrix of one layer. Here
+the layers are stacked into one array, and query, key and value are fused into one; `optax.lamb`
+would compute one ratio for all of them. So norms are taken over the dimensions of one matrix, and
+every layer and each of query, key and value has its own ratio.
 
 | name           | bias       | ratio on LayerNorm | ratio   | as in
 |                | correction | and biases         | within  |
@@ -17,12 +17,12 @@ belong to one matrix, and every layer and every one of query, key and value has 
 |                |            |                    |         | `optax.lamb` on separate tensors
 | `lamb_clamped` | no         | yes                | .01, .3 | DeepSpeed `fused_lamb_cuda_kernel.cu`
 
-LayerNorm and biases have no weight decay in any of them. Where the sources differ from this:
+LayerNorm and biases have no weight decay in any variant. Where the sources differ:
 
-- NVIDIA PyTorch (`use_nvlamb=False`) leaves the ratio out where a tensor's decay is zero, which its
+- NVIDIA PyTorch (`use_nvlamb=False`) omits the ratio for tensors whose decay is zero, which its
   recipe sets for LayerNorm and biases. Here `weight_decay=0` does not switch the ratio off.
-- DeepSpeed's kernel takes the ratio of every tensor it is given and keeps it within [0.01, 10] by
-  default; no correction and [0.01, 0.3] are those of its BERT recipe
+- DeepSpeed's kernel applies the ratio to every tensor and clips it to [0.01, 10] by default; no
+  bias correction and [0.01, 0.3] are the settings of its BERT recipe
   (`bing_bert/deepspeed_bsz64k_lamb_config_seq128.json`). In its fused transformer kernel query, key
   and value are one tensor.
 - eps is 1e-6 in all but MLPerf (an option) and DeepSpeed (1e-8); here it is `config.optimizer.eps`.
@@ -39,12 +39,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-# Dimensions along which separate matrices lie side by side in one array.
+# Dimensions along which separate matrices are stacked in one array.
 _STACKED = {"layers", "qkv"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
+    """A published variant of LAMB: a row of the table above."""
+
     bias_correction: bool
     everywhere: bool  # the ratio on LayerNorm and biases too
     within: tuple[float, float] | None = None  # bounds of a ratio
@@ -61,21 +63,21 @@ VARIANTS = {
 def scale_by_ratio(
     variant: Variant, axes: Any, matrices: Callable[[Any], Any]
 ) -> optax.GradientTransformation:
-    """Multiplies the update of each matrix by ‖p‖/‖update‖.
+    """Returns a transformation that multiplies the update of each matrix by ‖p‖/‖update‖.
 
-    Elements that are zero in p and in the update (rows added to the vocabulary) stay zero and
-    change no norm. Under `jit` the norms are those of whole arrays, however these are sharded.
+    Elements that are zero in p and in the update (padding rows of the vocabulary) stay zero and
+    change no norm. Under `jit` the norms are those of the unsharded arrays, on any mesh.
 
     Args:
-        axes: a tree like the parameters', with the name of each dimension in place of an array.
+        axes: a tree like the parameters', with a tuple of dimension names for each array.
         matrices: parameters -> a tree of bools, False for LayerNorm and biases.
     """
 
     def scaled(update: jax.Array, p: jax.Array, names: tuple[str, ...], matrix: bool) -> jax.Array:
         if not (matrix or variant.everywhere):
             return update
-        ours = tuple(i for i, name in enumerate(names) if name not in _STACKED)
-        norms = [jnp.sqrt(jnp.sum(jnp.square(x), ours, keepdims=True)) for x in (p, update)]
+        dims = tuple(i for i, name in enumerate(names) if name not in _STACKED)
+        norms = [jnp.sqrt(jnp.sum(jnp.square(x), dims, keepdims=True)) for x in (p, update)]
         defined = (norms[0] > 0) & (norms[1] > 0)
         ratio = norms[0] / jnp.where(defined, norms[1], 1)
         if variant.within:

@@ -1,7 +1,7 @@
-"""Optimizers by name, as optax transformations. Lines are of google-research/bert.
+"""Optimizers by name, as optax transformations. Line numbers refer to google-research/bert.
 
-None of them knows the learning rate: the step applies params - rate·update, the rate being a
-function of the run's step alone (schedule.py). So no counter of an optimizer can disagree with it.
+The optimizers do not apply the learning rate: the step computes params - rate·update, and the rate
+is a function of the run's step alone (schedule.py). So no optimizer counter can disagree with it.
 """
 
 import functools
@@ -17,7 +17,7 @@ from bert_jax.training.adam import Moments, keep_moments_in, scale_by_bert_adam
 
 
 def weight_decay_mask(params: Any) -> Any:
-    """True for weights, which BERT decays: all but biases and LayerNorm (optimization.py:65)."""
+    """Returns True for all parameters but biases and LayerNorm, as in optimization.py:65."""
 
     def leaf(path: tuple, _: Any) -> bool:
         names = {key.key for key in path}
@@ -27,28 +27,31 @@ def weight_decay_mask(params: Any) -> Any:
 
 
 def make_optimizer(config: OptimizerConfig, axes: Any) -> optax.GradientTransformationExtraArgs:
-    """Clip by global norm, Adam, weight decay, LAMB's ratio: the update before the learning rate.
+    """Returns a chain of global-norm clipping, Adam, weight decay and LAMB's trust ratio.
 
-    Weight decay is decoupled and scaled by the rate: weight_decay·p is added to Adam's update.
-    `weight_decay_on="all"` adds it for biases and LayerNorm too, as fairseq does, which has one
-    group of parameters.
+    Its updates are not yet scaled by the learning rate. Weight decay is decoupled and scaled by the
+    rate: weight_decay·p is added to Adam's update. `weight_decay_on="all"` decays biases and
+    LayerNorm too, as fairseq does with its single parameter group.
 
-    `adamw` corrects the bias first and adds eps to the root after, as torch and apex's `FusedAdam`
-    do, which fairseq takes on GPUs that have it. fairseq's own `optim/adam.py` adds eps before the
-    correction, so that it is eps/√(1 - b2^t) here: 7 times eps in the first update with b2 = 0.98.
-    apex's older contrib kernel multiplies decay by the correction as well.
+    `adamw` applies the bias correction before it adds eps to the root, as torch and apex's
+    `FusedAdam` do; fairseq uses the latter on GPUs where it is installed. fairseq's own
+    `optim/adam.py` adds eps before the correction, which corresponds to eps/√(1 - b2^t) here: 7
+    times eps in the first update with b2 = 0.98. apex's older contrib kernel multiplies the decay
+    by the correction as well.
 
     Args:
-        axes: a tree like the parameters', with the name of each dimension in place of an array
-            (`sharding.param_axes`). Only LAMB reads it.
+        axes: a tree like the parameters', with a tuple of dimension names for each array
+            (`partition.param_axes`). Only LAMB reads it.
 
     Returns:
-        Its update takes the run's `step`, which only rounding at random needs.
+        A transformation whose update takes the run's `step`, used only for stochastic rounding.
     """
     variant = lamb.VARIANTS.get(config.name)
     corrected = variant.bias_correction if variant else config.name == "adamw"
     adam = optax.scale_by_adam if corrected else scale_by_bert_adam
-    everything = functools.partial(jax.tree.map, lambda _: True)  # as a mask: one state for both
+    everything = functools.partial(
+        jax.tree.map, lambda _: True
+    )  # a mask too, so that both have the same state
     on = weight_decay_mask if config.weight_decay_on == "weights" else everything
     chain = optax.chain(
         optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity(),
@@ -60,15 +63,15 @@ def make_optimizer(config: OptimizerConfig, axes: Any) -> optax.GradientTransfor
 
 
 def start_phase(opt_state: Any, config: OptimizerConfig) -> Any:
-    """The optimizer's state as a phase after the first finds it; same structure, types and shapes.
+    """Returns the optimizer state at the start of a later phase; same structure, dtypes and shapes.
 
-    `phase_moments="reset"` sets both moments to zero, `phase_count="reset"` the number of updates
-    that the bias correction counts (optimizers without a correction have none). The published runs:
-    google-research/bert starts its second phase from the parameters alone (reset, reset), NVIDIA's
-    keeps the moments and counts from zero (carry, reset).
+    `phase_moments="reset"` sets both moments to zero, `phase_count="reset"` the update count of the
+    bias correction (optimizers without bias correction have none). Published runs:
+    google-research/bert starts its second phase from the parameters alone (reset, reset); NVIDIA's
+    keeps the moments and resets the count (carry, reset).
     """
-    zero = ("mu", "nu") * (config.phase_moments == "reset")
-    zero += ("count",) * (config.phase_count == "reset")
+    reset = ("mu", "nu") * (config.phase_moments == "reset")
+    reset += ("count",) * (config.phase_count == "reset")
 
     def is_adam(part: Any) -> bool:
         return isinstance(part, Moments | optax.ScaleByAdamState)
@@ -76,7 +79,7 @@ def start_phase(opt_state: Any, config: OptimizerConfig) -> Any:
     def restarted(part: Any) -> Any:
         if not is_adam(part):
             return part
-        fields = set(zero) & set(part._fields)
+        fields = set(reset) & set(part._fields)
         return part._replace(
             **{name: jax.tree.map(jnp.zeros_like, getattr(part, name)) for name in fields}
         )

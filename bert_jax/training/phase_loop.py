@@ -1,4 +1,4 @@
-"""The loop over the steps of one phase: batch → step → metrics → evaluate → save."""
+"""The training loop of one phase: batch → step → metrics → evaluate → save."""
 
 import dataclasses
 import functools
@@ -23,7 +23,7 @@ from bert_jax.training.state_sharding import State
 
 @dataclasses.dataclass
 class PhaseLoop:
-    """The steps of a phase that are left."""
+    """Runs the remaining steps of a phase."""
 
     run: RunContext
     phase: RunPhase
@@ -33,9 +33,9 @@ class PhaseLoop:
     display: RunDisplay
     profiler: Profiler
     stop_after: int | None
-    evaluation_left: bool  # the state is yet to be evaluated, if an evaluation is due
-    done: int = 0  # updates, of the whole run
-    evaluated: dict[str, float] | None = None  # held-out metrics after the last of them
+    evaluation_left: bool  # the restored state has no evaluation yet; run it if one is due
+    done: int = 0  # updates done, counted over the run
+    evaluated: dict[str, float] | None = None  # held-out metrics after the last update
 
     def __post_init__(self) -> None:
         job = self.run.job
@@ -49,17 +49,17 @@ class PhaseLoop:
         self.timer = stragglers.StepTimer(job.peers.hosts[job.peers.process_id])
 
     def train(self, state: State) -> State:
-        """Trains to the end of the phase; resumes at the step of the state."""
+        """Trains to the end of the phase from the step of the state; returns the new state."""
         phase = self.phase
         first = self.done = int(state["step"])
         if first == phase.first and self.compiled.start_phase:
-            # The checkpoint at the end of a phase is saved before this: it runs once either way.
+            # The previous phase's last checkpoint is saved before this, so this runs exactly once.
             state = self.compiled.start_phase(state)
         self.display.phase(phase.index, phase)
         make = functools.partial(self.run.batch, phase)
         prepared = prefetch(make, first, phase.last, while_waiting=self.preemption.check)
         try:
-            # The run was stopped in the evaluation after this step: it is repeated and recorded.
+            # The run was stopped during the evaluation after this step: repeat and record it.
             if self.evaluation_left and self._due(self.config.evaluation.every_steps):
                 evaluated = self._evaluate(state)
                 with self.clock.activity("save"):
@@ -89,15 +89,15 @@ class PhaseLoop:
         return self.done % every == 0 or self.done == self.phase.last
 
     def _check_numbers(self, state: State) -> None:
-        """Records skipped steps; ends the run where too many in a row were skipped."""
+        """Records skipped steps; ends the run if too many in a row were skipped."""
         config = self.config
-        everys = (
+        intervals = (
             config.log_every_steps,
             config.evaluation.every_steps,
             config.checkpoint.every_steps,
         )
-        # Where the host waits for the step anyway, it learns of it at once.
-        found = self.metrics.skipped(wait=any(map(self._due, everys)))
+        # Wait for this step's result only where the host waits for the step anyway.
+        found = self.metrics.skipped(wait=any(map(self._due, intervals)))
         end = next((s for s in found if s.in_row >= config.optimizer.max_nonfinite_steps), None)
         self._record_skipped(found + (self.metrics.skipped(wait=True) if end else []))
         if end:
@@ -112,7 +112,7 @@ class PhaseLoop:
             console.print(str(skipped), markup=False)
 
     def _after_step(self, state: State) -> None:
-        """Logs, evaluates and saves where it is due."""
+        """Logs, evaluates and saves if due at this step."""
         config, self.evaluated = self.config, None
         self.display.advance(self.done)
         if self._due(config.log_every_steps):
@@ -147,7 +147,11 @@ class PhaseLoop:
         self.writer.event("goodput", self.done, self.phase.index, seconds=seconds)
 
     def _evaluate(self, state: State) -> dict[str, float]:
-        """Held-out metrics; raises StopRequestedError where all processes agreed to stop."""
+        """Returns held-out metrics.
+
+        Raises:
+            StopRequestedError: all processes agreed to stop.
+        """
         with self.clock.activity("evaluate"):
             evaluated = self.phase.held_out.evaluate(
                 self.run.program,
@@ -164,14 +168,14 @@ class PhaseLoop:
         return evaluated
 
     def _save(self, state: State) -> None:
-        self.run.store.files.check()  # nothing trained on garbage is saved
+        self.run.store.files.check()  # never save a state trained on corrupted data
         with self.clock.activity("save"):
             self.checkpoints.save(
                 state, self.run.description, phase=self.phase.index, evaluation=self.evaluated
             )
 
     def _stop(self, state: State) -> NoReturn:
-        """Saves and ends the run here."""
+        """Saves the state and stops the run."""
         self._record_skipped(self.metrics.skipped(wait=True))
         self._end(state, STOPPED, self.preemption.why)
         raise StoppedError(
@@ -179,11 +183,11 @@ class PhaseLoop:
         )
 
     def _end(self, state: State, code: int, reason: str) -> None:
-        """Saves, waits until the checkpoint is written, and records why the run ends."""
+        """Saves, waits until the checkpoint is written and records why the run ends."""
         self._save(state)
         with self.clock.activity("save"):
             self.checkpoints.wait()
-        # A barrier: a process that ends now with an error ends process 0 as well.
+        # A barrier: a process that exits with an error before this would end process 0 as well.
         self.peers.all_gather_text("saved")
         seconds = self.clock.seconds()
         self.writer.event(

@@ -1,10 +1,10 @@
-"""Traces of a few steps: `bert-jax pretrain --profile=FIRST:END`.
+"""Profiler traces of a few steps: `bert-jax pretrain --profile=FIRST:END`.
 
-    <workdir>/profile/plugins/profile/<time>/<host>.xplane.pb         TensorBoard reads it
-                                             perfetto_trace.json.gz   ui.perfetto.dev opens it
+    <workdir>/profile/plugins/profile/<time>/<host>.xplane.pb         for TensorBoard
+                                             perfetto_trace.json.gz   for ui.perfetto.dev
 
-Each step is marked "train" with its number. A trace that cannot be taken or written does not end
-the run.
+Each step is annotated as "train" with its number. Training continues if a trace cannot be taken or
+written.
 """
 
 import dataclasses
@@ -25,32 +25,32 @@ _Result = TypeVar("_Result")
 
 @dataclasses.dataclass(frozen=True)
 class Steps:
-    """Which steps to trace, counted from 0 as `data batch --step` counts them."""
+    """The steps to trace, counted from 0 as in `data batch --step`."""
 
     first: int
-    end: int  # the first that is not traced any more
+    end: int  # exclusive
 
     @classmethod
     def parse(cls, text: str) -> "Steps":
-        """Reads FIRST:END.
+        """Parses FIRST:END.
 
         Raises:
-            UsageError: it is something else.
+            UsageError: the text has another format, or FIRST >= END.
         """
         match = re.fullmatch(r"(\d+):(\d+)", text, re.ASCII)
         if match is None or int(match[1]) >= int(match[2]):
             raise UsageError(
-                f"--profile={text}: give FIRST:END, two numbers of steps from 0, the second the "
-                "larger one; 10:13 traces steps 10, 11 and 12"
+                f"--profile={text}: give FIRST:END, step numbers counted from 0 with FIRST < END; "
+                "10:13 traces steps 10, 11 and 12"
             )
         return cls(int(match[1]), int(match[2]))
 
     def check(self, total_steps: int) -> None:
-        """Raises UserError where a run of so many steps does not have them all."""
+        """Raises UserError if a run of `total_steps` does not include all of these steps."""
         if self.end > total_steps:
             raise UserError(
                 f"--profile={self}: this run has steps 0 to {total_steps - 1}; "
-                f"give an END of {total_steps} at most"
+                f"give an END of at most {total_steps}"
             )
 
     def __str__(self) -> str:
@@ -58,16 +58,16 @@ class Steps:
 
 
 class Profiler:
-    """Traces the steps that are asked for, where this process does them; others cost nothing."""
+    """Traces the requested steps if this process runs them; other steps have no overhead."""
 
     def __init__(self, workdir: epath.Path, steps: Steps | None):
-        """steps: None for no trace, as in all processes but the first."""
+        """steps: None for no trace, as in every process but the first."""
         self._folder, self._steps = workdir / FOLDER, steps
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        self._first: int | None = None  # of the trace that is being taken
+        self._first: int | None = None  # first step of the trace in progress
 
     def run(self, step: int, function: Callable[..., _Result], *args: Any) -> _Result:
-        """function(*args), which is step `step`; the last one traced is waited for."""
+        """Returns function(*args), the step `step`; blocks until the last traced step is done."""
         steps = self._steps
         if steps is None or not steps.first <= step < steps.end:
             return function(*args)
@@ -83,7 +83,7 @@ class Profiler:
         return result
 
     def close(self, done: int | None = None) -> None:
-        """Writes a trace that is being taken; the run ends after `done` updates."""
+        """Writes the trace in progress, if any; the run ends after `done` updates."""
         if self._first is not None:
             self._write(done - 1 if done else None)
 
@@ -91,10 +91,10 @@ class Profiler:
         import jax
 
         options = jax.profiler.ProfileOptions()
-        options.python_tracer_level = 0  # every call in Python would hide the rest
+        options.python_tracer_level = 0  # Python calls would hide the other events
         try:
-            # Written here, then copied: JAX writes to no bucket, and where it cannot write, it can
-            # take no other trace in this process.
+            # Written to a local folder, then copied: JAX cannot write to buckets, and after a
+            # failed write it cannot start another trace in this process.
             self._temporary = tempfile.TemporaryDirectory(prefix="bert-jax-profile-")
             jax.profiler.start_trace(
                 self._temporary.name, create_perfetto_trace=True, profiler_options=options
@@ -120,11 +120,11 @@ class Profiler:
         console.print(f"traced steps {first}{until}: {self._folder}")
 
     def _give_up(self, error: Exception) -> None:
-        said = str(error).partition("\n")[0] or type(error).__name__
+        reason = str(error).partition("\n")[0] or type(error).__name__
         self._steps = None
         if self._temporary is not None:
             self._temporary.cleanup()
-        console.print(f"warning: {self._folder}: no trace ({said}); training goes on")
+        console.print(f"warning: {self._folder}: no trace ({reason}); training continues")
 
 
 def _copy(source: Path, target: epath.Path) -> None:

@@ -12,10 +12,10 @@ from bert_jax.runtime.console import clock, console
 
 
 class RunDisplay:
-    """A progress bar over the whole run on a terminal; elsewhere one line per report."""
+    """A progress bar over the run on a terminal; elsewhere one line per report."""
 
     def __init__(self, total_steps: int, first_step: int, phases: int = 1):
-        """phases: of the run; where there are several, the one at work is shown."""
+        """phases: number of phases of the run; the current one is shown if there are several."""
         self._total, self._phases, self._phase = total_steps, phases, ""
         self._bar = rich.progress.Progress(
             rich.progress.TextColumn("[bold]{task.completed}/{task.total}{task.fields[phase]}"),
@@ -42,18 +42,19 @@ class RunDisplay:
     ) -> None:
         self._bar.stop()
 
-    def phase(self, index: int, says: object) -> None:
-        """A phase begins, or goes on."""
+    def phase(self, index: int, description: object) -> None:
+        """Shows that a phase starts or resumes."""
         if self._phases > 1:
             self._phase = f"  phase {index + 1}/{self._phases}"
-            console.print(f"phase {index + 1} of {self._phases}: {says}")
+            console.print(f"phase {index + 1} of {self._phases}: {description}")
         self._bar.update(self._task, phase=self._phase, numbers="", left="")
 
     def advance(self, step: int) -> None:
+        """Moves the bar to `step` updates done."""
         self._bar.update(self._task, completed=step)
 
     def train(self, step: int, scalars: Mapping[str, float], seconds_left: float) -> None:
-        """Shows the numbers of the last stretch of steps."""
+        """Shows the metrics of the steps since the last report."""
         losses = [f"{name} {scalars[f'{name}/loss']:.3f}" for name in measured(scalars)]
         parts = [f"loss {scalars['loss']:.3f}", *losses] if losses else ["no finite loss"]
         numbers = "  ".join([*parts, f"{scalars['tokens_per_second']:,.0f} tokens/s"])
@@ -63,12 +64,12 @@ class RunDisplay:
             console.print(f"step {step}/{self._total}{self._phase}  {numbers}  {left}")
 
     def evaluation(self, step: int, scalars: Mapping[str, float]) -> None:
-        """One line: held-out loss and accuracy beside what trivial predictions give."""
+        """Prints held-out losses and accuracies with their baselines on one line."""
         console.print(f"step {step}{self._phase}  held-out: {held_out(scalars)}")
 
 
 def held_out(scalars: Mapping[str, float]) -> str:
-    """Losses and accuracies, in brackets what is to be had without reading."""
+    """Formats losses and accuracies, each with its trivial baseline in parentheses."""
     parts = []
     for name in measured(scalars):
         names = ("loss", "accuracy", "baseline_loss", "baseline_accuracy")

@@ -1,4 +1,4 @@
-"""What a run does around its loop: claims the workdir, restores, records how it ends."""
+"""Around the training loop: claim the workdir, restore a checkpoint, record how the run ends."""
 
 import contextlib
 import dataclasses
@@ -22,20 +22,20 @@ from bert_jax.workdir import description, identity
 def claim_workdir(
     run: RunContext, writer: MetricWriter, adopt: bool
 ) -> tuple[RunContext, dict[str, Any]]:
-    """The run with its id, and the description that identifies its checkpoints, see `claim.begin`.
+    """Returns the run with its id, and the description that identifies its checkpoints.
 
-    The workdir belongs to the run from here on; before, nothing in it was changed.
+    See `claim.begin`. From here on the workdir belongs to the run; before, nothing in it changed.
     """
-    said = ""
+    text = ""
     if run.job.peers.is_first:
         known, adopted = claim.begin(run.folder, run.description, adopt=adopt)
-        said = json.dumps(known)
+        text = json.dumps(known)
         for one in adopted:
             step, why = one["step"], one["why"]
             console.print(f"adopts the checkpoint of step {step}, {why}", markup=False)
             about = {"run_id": one["run_id"], "reason": why}
             record_checkpoint(writer, run, "adopted", step, about)
-    known = json.loads(run.job.peers.all_gather_text("run", said)[0])
+    known = json.loads(run.job.peers.all_gather_text("run", text)[0])
     own = {name: value for name, value in known.items() if name in ("run_id", "adopted")}
     return dataclasses.replace(run, description=run.description | own), known
 
@@ -43,11 +43,11 @@ def claim_workdir(
 def restore_or_init(
     run: RunContext, checkpoints: RunCheckpoints, known: dict[str, Any], *, strict: bool
 ) -> tuple[State, bool]:
-    """The state to start or resume from, and whether its evaluation was interrupted.
+    """Returns the state to start or resume from, and whether its evaluation was interrupted.
 
     Args:
         known: the description that identifies the run's checkpoints, see `claim_workdir`.
-        strict: fail at a checkpoint that is damaged or of another run.
+        strict: fail on a checkpoint that is damaged or belongs to another run.
     """
     job, abstract = run.job, run.program.abstract
     with job.clock.activity("compile"):
@@ -72,14 +72,14 @@ def restore_or_init(
 def record_checkpoint(
     writer: MetricWriter, run: RunContext, kind: Event, step: int, details: dict[str, Any]
 ) -> None:
-    """Records what happened to a checkpoint."""
+    """Writes an event about a checkpoint to the metrics."""
     phase, _ = run.config.phase_at(min(max(step, 1), run.config.total_steps) - 1)
     writer.event(kind, step, phase, **details)
 
 
 @contextlib.contextmanager
 def closing_checkpoints(checkpoints: RunCheckpoints, job: Job) -> Iterator[None]:
-    """However the run ends, a write in progress has the deadline of a save."""
+    """Closes the checkpoints however the run ends, within the deadline of a save."""
     try:
         yield
     finally:
@@ -89,7 +89,7 @@ def closing_checkpoints(checkpoints: RunCheckpoints, job: Job) -> Iterator[None]
 
 @contextlib.contextmanager
 def recording_end(writer: MetricWriter, job: Job) -> Iterator[None]:
-    """Writes the last record of a process that is ended from a thread or by another process."""
+    """Writes the last record of a process that a thread or another process ends."""
 
     def record(code: int, line: str) -> None:
         seconds = job.clock.seconds()

@@ -1,7 +1,7 @@
 """The learning rate as a function of the step: schedules by name.
 
-A schedule is made of its peak, its warmup, its steps in all and the power of its decay. A new one
-is a function and a line in `SCHEDULES`.
+A schedule is built from its peak, warmup steps, total steps and decay power. To add one, write a
+function and list it in `SCHEDULES`.
 """
 
 from typing import Final, Protocol
@@ -14,7 +14,7 @@ from bert_jax.config.schema import Config, ScheduleName
 
 
 class MakeSchedule(Protocol):
-    """Makes a function from the updates done so far to the learning rate of the next one."""
+    """Returns a function from the number of updates done to the next update's learning rate."""
 
     def __call__(
         self, *, learning_rate: float, warmup_steps: int, total_steps: int, power: float = 1.0
@@ -24,16 +24,16 @@ class MakeSchedule(Protocol):
 def bert_polynomial(
     *, learning_rate: float, warmup_steps: int, total_steps: int, power: float = 1.0
 ) -> optax.Schedule:
-    """The original's schedule to the letter (optimization.py:32-54 of google-research/bert).
+    """The original's exact schedule (optimization.py:32-54 of google-research/bert).
 
     rate·(1 - step/total)^power from step 0 to zero at `total_steps`, replaced by rate·step/warmup
     below `warmup_steps`. So the first update has rate 0, and at the end of the warmup the rate
-    falls from just under the peak to peak·(1 - warmup/total)^power. The original's power is 1; 0.5
+    drops from just under the peak to peak·(1 - warmup/total)^power. The original's power is 1; 0.5
     is NVIDIA's PolyWarmUpScheduler (`schedulers.py` of its PyTorch BERT), which counts updates from
     one instead of zero; 0 keeps the rate constant.
 
-    The original reads and increments its step counter in no order, so its rate may be one step
-    ahead.
+    The original reads and increments its step counter in no defined order, so its rate may be one
+    step ahead.
     """
 
     def rate(step: jax.typing.ArrayLike) -> jax.Array:
@@ -56,9 +56,9 @@ def fairseq_polynomial(
     the number of updates done (`trainer.py` calls `step_update(0)` before the first update and
     `step_update(n)` after the n-th), so the first update has rate 0.
 
-    Two traits of SpanBERT's older copy of `trainer.py` and `train.py` are not copied: its first
-    update has the rate of its second (nothing sets that of step 0), and the first update of every
-    epoch after the warmup has the peak.
+    Two quirks of SpanBERT's older copy of `trainer.py` and `train.py` are not reproduced: its first
+    update has the rate of its second (the rate of step 0 is never set), and the first update of
+    every epoch after the warmup has the peak rate.
     """
 
     def rate(step: jax.typing.ArrayLike) -> jax.Array:
@@ -78,10 +78,10 @@ SCHEDULES: Final[dict[ScheduleName, MakeSchedule]] = {
 
 
 def make_schedule(config: Config) -> optax.Schedule:
-    """Updates done so far in the run -> learning rate of the next one, over all phases.
+    """Returns the learning rate of the next update as a function of the updates done in the run.
 
-    One schedule over all steps (`schedule_over="run"`, as in the paper), or one for each phase,
-    counted from its first step, with the phase's own peak and warmup where it gives them.
+    One schedule over all steps (`schedule_over="run"`, as in the paper), or one per phase, counted
+    from the phase's first step, with the phase's own peak and warmup if set.
     """
     optimizer = config.optimizer
     make = SCHEDULES[optimizer.schedule]

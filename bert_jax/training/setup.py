@@ -1,4 +1,4 @@
-"""Prepare a run: its data, its functions on the devices, its description."""
+"""Sets up a run: opens the data, builds the step functions, describes the run."""
 
 import dataclasses
 import functools
@@ -31,7 +31,7 @@ from bert_jax.workdir import description as workdir
 
 
 def check_vocabulary(config: Config, store: TokenStore) -> None:
-    """Raises UserError where the model and the store do not have the same number of ids."""
+    """Raises UserError if the vocabulary sizes of the model and the store differ."""
     if config.model.vocab_size != store.vocab_size:
         raise UserError(
             f"config.model.vocab_size={config.model.vocab_size}, but ids in {store.path} go up to "
@@ -41,33 +41,33 @@ def check_vocabulary(config: Config, store: TokenStore) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class RunPhase:
-    """A phase of a run with its data."""
+    """A phase of a run and its data."""
 
     index: int
     config: PhaseConfig
-    first: int  # updates done when it starts
+    first: int  # updates done before this phase
     train: Batches
     held_out: HeldOut
 
     @property
     def last(self) -> int:
-        """Updates done when it ends."""
+        """Updates done at the end of this phase."""
         return self.first + self.config.steps
 
     def __str__(self) -> str:
         config, rows = self.config, self.train.rows_per_epoch
         epochs = config.steps * config.batch_size / rows
         fill, bound = self.train.fill()
-        possible = f", packed {bound:.2%} at most" if config.examples_per_row > 1 else ""
+        possible = f", at most {bound:.2%} possible" if config.examples_per_row > 1 else ""
         return (
             f"{config.steps:,} steps of {config.batch_size:,} rows of {config.row_tokens} tokens "
-            f"({fill:.2%} real{possible}), {rows:,} rows an epoch, {epochs:.1f} epochs"
+            f"({fill:.2%} real{possible}), {rows:,} rows per epoch, {epochs:.1f} epochs"
         )
 
 
 @dataclasses.dataclass(frozen=True)
 class RunContext:
-    """A run in progress."""
+    """Everything that a run needs: configuration, data, step functions, mesh and job."""
 
     config: Config
     folder: epath.Path
@@ -79,42 +79,46 @@ class RunContext:
     job: Job
 
     def step_metrics(self, phase: PhaseConfig) -> StepMetrics:
-        """Empty metrics of the steps of a phase."""
+        """Returns an empty metrics accumulator for the steps of a phase."""
         peak = peak_flops(self.mesh.devices.flat[0].device_kind, self.config.compute.dtype)
-        whole = peak * self.mesh.size if peak else None
-        return StepMetrics(self.store.sources, step_flops(self.config, phase), whole)
+        total_peak = peak * self.mesh.size if peak else None
+        return StepMetrics(self.store.sources, step_flops(self.config, phase), total_peak)
 
     def batch(self, phase: RunPhase, step: int) -> dict[str, jax.Array]:
-        """The batch of step `step` of the run."""
+        """Returns the global batch of step `step` of the run."""
         rows = functools.partial(phase.train.batch, step - phase.first)
         return global_batch.global_batch(rows, self.program.rows, phase.config.batch_size)
 
 
 @dataclasses.dataclass(frozen=True)
 class CompiledPhase:
-    """The functions of a phase, compiled before the first step of a run: nothing unsaved ever
-    waits for a compiler."""
+    """The compiled functions of a phase.
+
+    All phases are compiled before the first step, so no unsaved progress waits for a compiler.
+    """
 
     train: jax.stages.Compiled
     evaluate: jax.stages.Compiled
-    start_phase: jax.stages.Compiled | None  # None: nothing left to start
+    start_phase: jax.stages.Compiled | None  # None: the phase has started already
 
 
 def prepare(config: Config, folder: epath.Path, job: Job) -> RunContext:
-    """Opens the store, plans all phases, checks that all of it fits.
+    """Opens the store, plans all phases and checks them against the devices.
 
     Raises:
-        UserError: the store, the configuration and the folder do not fit together.
+        UserError: the store, the configuration and the workdir are not compatible.
     """
     claim.check_first(folder, config)
     store = open_store(config.data.store)
     check_vocabulary(config, store)
     exit_if_cut(store.path, store.mapped, STORAGE)
-    with job.clock.activity("start"):  # JAX starts its devices here, together with all processes
+    with job.clock.activity(
+        "start"
+    ):  # JAX initializes its devices here, together with all processes
         mesh = make_mesh(config.mesh)
     for phase in config.phases:
         global_batch.check_divides(mesh, phase.batch_size, phase.micro_batches)
-    # All phases are planned now: what does not work should not be found out after a week.
+    # All phases are planned now, so that an error in a late phase does not appear after a week.
     phases = tuple(
         RunPhase(
             index=index,
@@ -126,7 +130,7 @@ def prepare(config: Config, folder: epath.Path, job: Job) -> RunContext:
         for index, phase in enumerate(config.phases)
     )
     if mesh.devices.flat[0].platform == "cpu":
-        cpu.keep_memory()  # not before: planning takes a lot once
+        cpu.keep_memory()  # after planning, whose peak memory is needed only once
     phases[0].train.compile_ahead()  # while XLA compiles
     peers = job.peers
     devices = f"{mesh.size} devices ({mesh.devices.flat[0].device_kind})"
@@ -144,8 +148,8 @@ def prepare(config: Config, folder: epath.Path, job: Job) -> RunContext:
     data = json.dumps(description["data"], sort_keys=True)
     if len(set(peers.all_gather_text("data", data))) > 1:
         raise UserError(
-            f"{peers.name(peers.process_id)}: {config.data.store} is not the same store on every "
-            "machine (by digest); give all of them the same one"
+            f"{peers.name(peers.process_id)}: the content of {config.data.store} differs between "
+            "machines (by digest); copy the same store to all of them"
         )
     program = make_step_functions(config, mesh, phases[0].held_out.corpus)
     _check_memory(program.abstract, mesh)
@@ -162,38 +166,40 @@ def prepare(config: Config, folder: epath.Path, job: Job) -> RunContext:
 
 
 def _check_memory(state: Any, mesh: jax.sharding.Mesh) -> None:
-    """Raises UserError where not even the state fits: on a CPU nothing would refuse it, and the
-    system would kill some process once it is written to."""
-    of_device = sum(
+    """Raises UserError if the training state alone exceeds the memory.
+
+    On CPUs the allocation would succeed, and the system would kill a process on the first write.
+    """
+    per_device = sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for leaf in jax.tree.leaves(state)
     )
-    here = mesh.local_devices
-    there: int | None
-    if here[0].platform == "cpu":  # they share the machine's
-        needed, there = of_device * len(here), _machine_memory()
+    devices = mesh.local_devices
+    available: int | None
+    if devices[0].platform == "cpu":  # all CPU devices share the machine's memory
+        needed, available = per_device * len(devices), _machine_memory()
     else:
-        needed, there = of_device, (here[0].memory_stats() or {}).get("bytes_limit")
-    if there and needed > there:
+        needed, available = per_device, (devices[0].memory_stats() or {}).get("bytes_limit")
+    if available and needed > available:
         raise UserError(
-            f"config.model: parameters and what the optimizer keeps take {needed / 1e9:,.1f} GB "
-            f"where there are {there / 1e9:,.1f} GB; make the model smaller, or split it over more "
-            "devices (config.mesh.fsdp, config.mesh.tensor)"
+            f"config.model: parameters and optimizer state need {needed / 1e9:,.1f} GB, but only "
+            f"{available / 1e9:,.1f} GB are available; make the model smaller, or shard it over "
+            "more devices (config.mesh.fsdp, config.mesh.tensor)"
         )
 
 
 def _machine_memory() -> int:
-    """Bytes."""
+    """Returns the physical memory of this machine in bytes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def compile_phase(run: RunContext, phase: RunPhase, first: int) -> CompiledPhase:
-    """The functions of a phase; `first`: steps of the run that are done."""
-    program, doing = run.program, functools.partial(run.job.clock.activity, "compile")
-    with doing():
+    """Compiles the functions of a phase; `first`: steps of the run done so far."""
+    program, compiling = run.program, functools.partial(run.job.clock.activity, "compile")
+    with compiling():
         train = program.compile_train(phase.train.batch(0, rows=[]), phase.config)
-    with doing():
+    with compiling():
         evaluate = phase.held_out.compile(program)
-    with doing():
-        starts = program.compile_start_phase() if phase.first >= max(first, 1) else None
-    return CompiledPhase(train, evaluate, starts)
+    with compiling():
+        start_phase = program.compile_start_phase() if phase.first >= max(first, 1) else None
+    return CompiledPhase(train, evaluate, start_phase)

@@ -1,11 +1,11 @@
-"""Numbers that are not finite: which updates are skipped, what is counted, when a run has to stop.
+"""Non-finite losses and gradients: which updates are skipped, and when a run stops.
 
-Where the loss or the norm of the gradient is NaN or infinite, the update is skipped: parameters,
-moments and their count stay bit for bit what they were. The step goes on by one, and with it the
-data and the schedule. The host learns of a step only while the next one runs, so the limit is kept
-on the devices: once that many updates in a row were skipped, all further ones are, finite or not,
-and the parameters stay those of the last good step. (`optax.apply_if_finite` applies the update
-after its limit, and the next finite gradient then hides it.)
+If the loss or the gradient norm is NaN or infinite, the update is skipped: parameters, moments and
+their count stay bitwise unchanged. The step still increments, and with it the data and the
+schedule. The host sees the result of a step only while the next one runs, so the limit is enforced
+on the devices: once that many updates in a row were skipped, all further updates are skipped,
+finite or not, and the parameters stay those of the last good step. (`optax.apply_if_finite` applies
+the update after its limit, and the next finite gradient then hides it.)
 """
 
 from typing import Any
@@ -13,23 +13,24 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-Counts = dict[str, jax.Array]  # int32 scalars: in_row, skipped until now; total, skipped in the run
+Counts = dict[str, jax.Array]  # int32 scalars of skipped updates: in_row, total (in the run)
 
 
 def start() -> Counts:
-    """The counts of a new run."""
+    """Returns the counts of a new run."""
     return {"in_row": jnp.zeros((), jnp.int32), "total": jnp.zeros((), jnp.int32)}
 
 
 def should_update(
     counts: Counts, limit: int, loss: jax.Array, grad_norm: jax.Array
 ) -> tuple[jax.Array, Counts]:
-    """Whether to update (a bool scalar), and the counts after the step.
+    """Returns whether to update (a bool scalar) and the counts after the step.
 
-    A norm is infinite, too, where the squares of a finite gradient overflow: moments would.
+    The norm is also infinite if the squares of a finite gradient overflow, as they would in the
+    second moment.
 
     Args:
-        limit: skipped updates in a row from which on all are skipped.
+        limit: number of skipped updates in a row after which all are skipped.
         loss, grad_norm: float32 scalars.
     """
     update = jnp.isfinite(loss) & jnp.isfinite(grad_norm) & (counts["in_row"] < limit)
@@ -38,10 +39,10 @@ def should_update(
 
 
 def reset_if_latched(state: dict[str, Any], limit: int) -> dict[str, Any]:
-    """The state a run goes on with: one that was stopped at the limit counts anew, else as it was.
+    """Returns the state to resume from: in_row is reset to 0 if the run stopped at the limit.
 
     Args:
-        state: as restored; its array in_row may lie on any devices, and stays there.
+        state: as restored; in_row may be on any devices and stays there.
     """
     counts = state["nonfinite"]
     if int(counts["in_row"]) < limit:

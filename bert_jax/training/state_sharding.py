@@ -1,4 +1,4 @@
-"""How the state of training is split over the mesh: while it is computed with, and stored."""
+"""How the training state is sharded over the mesh, during a step and between steps."""
 
 import dataclasses
 from typing import Any
@@ -17,17 +17,17 @@ State = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class ParamSpecs:
-    """Trees like the parameters'."""
+    """Sharding of the parameters; all fields are trees like the parameters'."""
 
-    compute: Any  # PartitionSpecs while the model runs
-    storage: Any  # PartitionSpecs between steps, of the gradients and moments too (ZeRO-1)
+    compute: Any  # PartitionSpecs in the forward and backward pass
+    storage: Any  # PartitionSpecs between steps, also of gradients and moments (ZeRO-1)
     per_layer: Any  # bools: gathered and reduced one layer at a time
 
 
 def param_specs(
     config: Config, mesh: Mesh | AbstractMesh, axes: Any, abstract: State
 ) -> ParamSpecs:
-    """The specs of the parameters.
+    """Returns the specs of the parameters.
 
     Args:
         axes: logical names of the dimensions of each parameter.
@@ -39,10 +39,10 @@ def param_specs(
 
 
 def state_specs(specs: ParamSpecs, abstract: State) -> dict:
-    """The PartitionSpec of every array of the state, in a dict like the state's.
+    """Returns the PartitionSpec of every array of the state, in a dict like the state's.
 
-    In the optimizer's state a dict like the parameters' holds something for each of them (moments);
-    the rest (counts) is replicated.
+    Subtrees of the optimizer state that mirror the parameters (moments) are sharded like them; the
+    rest (counts) is replicated.
     """
     of_path = dict(jax.tree_util.tree_leaves_with_path(specs.storage))
 
@@ -64,7 +64,7 @@ def _storage_specs(config: Config, mesh: Mesh | AbstractMesh, axes: Any, abstrac
         return specs
 
     def leaf(x: jax.ShapeDtypeStruct, names: tuple[str, ...], split: P) -> P:
-        # Each layer is split, where it can be, rather than the stack: it may be sent by itself.
+        # Shard within each layer if possible, not over the stack: a layer may be sent on its own.
         stacked = int(names[0] == "layers")
         over = partition.over_data(mesh, P(*split[stacked:]), x.shape[stacked:])
         layer_split = P(*split[:stacked], *over)
@@ -74,9 +74,9 @@ def _storage_specs(config: Config, mesh: Mesh | AbstractMesh, axes: Any, abstrac
 
 
 def _per_layer(config: Config, axes: Any, abstract: State, storage: Any) -> Any:
-    """True for stacked matrices, where no loop over the layers is left to stack them.
+    """Returns True for stacked matrices if the loop over the layers is fully unrolled.
 
-    Then a layer's gradient is sent while those of the layers below are computed.
+    Then a layer's gradient is reduced while the gradients of the layers below are computed.
     """
     layers = config.model.num_hidden_layers
     unrolled = (config.compute.unroll_layers or layers) >= layers

@@ -1,4 +1,4 @@
-"""The training step and the evaluation step: one jit each, no state outside their arguments."""
+"""The training and evaluation steps: one jitted pure function each."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -31,41 +31,41 @@ from bert_jax.training.state_sharding import State, param_specs, state_specs
 
 @dataclasses.dataclass(frozen=True)
 class StepFunctions:
-    """All that runs on the devices, for one configuration and mesh."""
+    """The jitted functions of one configuration and mesh."""
 
     init: Callable[[], State]
     # (state, batch, micro_batches=1) -> (state, metrics); the state is donated. Metrics, all
     # replicated: loss, grad_norm, learning_rate, sums, and skipped (0 or 1) and in_row, int32.
     train: jax.stages.Wrapped
-    start_phase: jax.stages.Wrapped  # state -> state, at the start of a later phase; donates too
+    start_phase: jax.stages.Wrapped  # state -> state, at the start of a later phase; state donated
     evaluate: jax.stages.Wrapped  # (params, batch) -> sums
     abstract: Any  # the state as ShapeDtypeStructs with shardings, for restoring into
-    rows: NamedSharding  # how the rows of a batch are split over the mesh
+    rows: NamedSharding  # how the rows of a batch are sharded over the mesh
 
     def lower_train(self, rows: Mapping[str, np.ndarray], phase: PhaseConfig) -> jax.stages.Lowered:
-        """`train` for a phase, whose rows are like these (any number)."""
+        """Lowers `train` for a phase; `rows` give the shapes (any number of rows)."""
         batch = self.abstract_batch(rows, phase.batch_size)
         return self.train.lower(self.abstract, batch, micro_batches=phase.micro_batches)
 
     def compile_train(
         self, rows: Mapping[str, np.ndarray], phase: PhaseConfig
     ) -> jax.stages.Compiled:
-        """The same, compiled ahead."""
+        """Compiles `train` ahead of time; see `lower_train`."""
         return self.lower_train(rows, phase).compile()
 
     def compile_evaluate(
         self, rows: Mapping[str, np.ndarray], batch_size: int
     ) -> jax.stages.Compiled:
-        """`evaluate`, compiled ahead for batches of so many rows like these."""
+        """Compiles `evaluate` ahead of time for batches of `batch_size` such rows."""
         batch = self.abstract_batch(rows, batch_size)
         return self.evaluate.lower(self.abstract["params"], batch).compile()
 
     def compile_start_phase(self) -> jax.stages.Compiled:
-        """`start_phase`, compiled ahead."""
+        """Compiles `start_phase` ahead of time."""
         return self.start_phase.lower(self.abstract).compile()
 
     def abstract_batch(self, rows: Mapping[str, np.ndarray], batch_size: int) -> dict[str, Any]:
-        """A batch of rows like these as ShapeDtypeStructs with shardings."""
+        """Returns a batch of such rows as ShapeDtypeStructs with shardings."""
         return {
             name: jax.ShapeDtypeStruct((batch_size, *v.shape[1:]), v.dtype, sharding=self.rows)
             for name, v in rows.items()
@@ -73,11 +73,11 @@ class StepFunctions:
 
 
 def make_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunctions:
-    """The jitted functions; nothing is compiled or allocated yet.
+    """Returns the jitted functions; nothing is compiled or allocated yet.
 
     Raises:
-        UserError: an axis of the mesh does not divide a dimension that it splits, or the attention
-            kernel asked for does not run on these devices or with these phases.
+        UserError: a mesh axis does not divide a dimension that it shards, or the requested
+            attention kernel does not support these devices or phases.
     """
     learned = chosen(config.data, config.objectives)
     compute = dispatch.resolve(config, mesh)
@@ -104,7 +104,7 @@ def make_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunct
         return {**state, "opt": start_phase(state["opt"], config.optimizer)}
 
     def eval_step(params: Any, batch: Batch) -> objectives.Sums:
-        # Gathered where they are stored split: else the partitioner moves the rows of all devices.
+        # Gather sharded parameters; otherwise the partitioner moves the rows of all devices.
         computed = cast_matrices(params, compute.dtype)
         computed = jax.lax.with_sharding_constraint(computed, compute_shardings)
         return objectives.all_sums(nnx.merge(graph, computed)(batch), batch, corpus)[1]
@@ -115,7 +115,7 @@ def make_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunct
     shardings = partition.on_mesh(mesh, state_specs(specs, abstract))
     rows, replicated = global_batch.batch_sharding(mesh), NamedSharding(mesh, P())
     gradients_of = make_gradients(loss_fn, rows, specs, compute.dtype)
-    # Without out_shardings XLA re-shards some leaves, and the second step compiles again.
+    # Without out_shardings XLA reshards some leaves, and the second step compiles again.
     return StepFunctions(
         init=jax.jit(init, out_shardings=shardings),
         train=jax.jit(
@@ -140,7 +140,7 @@ def _make_train_step(
     optimizer: optax.GradientTransformationExtraArgs,
     gradients_of: GradientsFn,
 ) -> Callable[..., tuple[State, dict]]:
-    """(state, batch, micro_batches) -> (state, metrics), see `StepFunctions.train`."""
+    """Returns the function (state, batch, micro_batches) -> (state, metrics) to be jitted."""
     schedule, limit = make_schedule(config), config.optimizer.max_nonfinite_steps
 
     def train_step(state: State, batch: Batch, micro_batches: int = 1) -> tuple[State, dict]:
@@ -152,7 +152,7 @@ def _make_train_step(
         update, counts_after = skip_nonfinite.should_update(state["nonfinite"], limit, loss, norm)
 
         def unless_skipped(new: jax.Array, old: jax.Array) -> jax.Array:
-            return jnp.where(update, new, old)  # not a conditional: no device waits for a host
+            return jnp.where(update, new, old)  # no lax.cond: no device waits for the host
 
         metrics = {
             "loss": loss,
@@ -174,7 +174,7 @@ def _make_train_step(
 
 
 def compiler_options(mesh: Mesh | AbstractMesh) -> dict[str, str] | None:
-    """What the compiler is told for a step on these devices, beyond its defaults."""
+    """Returns the compiler options of a step on these devices; None for the defaults."""
     if isinstance(mesh, AbstractMesh):
         return None
     accelerator = BY_DEVICE_KIND.get(mesh.devices.flat[0].device_kind)

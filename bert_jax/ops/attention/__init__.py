@@ -1,1 +1,1 @@
-"""Self-attention's core in several forms that give the same result."""
+"""Implementations of self-attention that compute the same result."""

@@ -1,4 +1,4 @@
-"""Which form of attention a mesh's devices run, and running it on each of them."""
+"""Selects the attention kernel for a mesh's devices and runs it on each of them."""
 
 import dataclasses
 
@@ -10,14 +10,14 @@ from bert_jax.errors import UserError
 from bert_jax.ops.attention import cudnn, pallas, xla
 from bert_jax.parallel.partition import spec
 
-# Rows from which the TPU kernel is worth it. In the compiler's schedules for v5e attention takes
-# about as long in either form at 128 and 256 tokens, where the scores stay on the chip in XLA's
-# form too; at 512 they do not, and XLA's form takes three times as long.
+# Row length from which the TPU kernel is used. In the compiler's schedules for v5e both kernels
+# take about as long at 128 and 256 tokens, where the scores stay on the chip with XLA
+# too; at 512 they do not, and XLA takes three times as long.
 _LONG = 512
 
 
 def _has_cudnn(device: jax.Device) -> bool:
-    """NVIDIA's, since Ampere; AMD's capabilities are no numbers."""
+    """True for NVIDIA GPUs since Ampere; the compute capability of AMD GPUs is not a number."""
     try:
         return device.platform == "gpu" and float(device.compute_capability) >= 8
     except ValueError:
@@ -25,54 +25,54 @@ def _has_cudnn(device: jax.Device) -> bool:
 
 
 _KERNELS = {"pallas": pallas.attend, "cudnn": cudnn.attend}
-_SUITS = {"pallas": pallas.supports, "cudnn": cudnn.supports}
+_SUPPORTS = {"pallas": pallas.supports, "cudnn": cudnn.supports}
 _RUNS = {"pallas": lambda device: device.platform == "tpu", "cudnn": _has_cudnn}
 _DEVICES = {"pallas": "TPUs", "cudnn": "NVIDIA GPUs (Ampere or later)"}
 _SHAPES = {
-    "pallas": f"rows of a multiple of {pallas.LANES} tokens, at most "
-    f"{pallas.LONGEST}, and heads of a multiple of 8",
-    "cudnn": "rows of an even number of tokens and heads of a multiple of 8, at most 128",
+    "pallas": f"a row length that is a multiple of {pallas.LANES}, at most "
+    f"{pallas.LONGEST}, and a head dimension that is a multiple of 8",
+    "cudnn": "an even row length and a head dimension that is a multiple of 8, at most 128",
 }
 
 
 def resolve(config: Config, mesh: Mesh) -> ComputeConfig:
-    """How to compute on a mesh: with a form of attention that its devices run.
+    """Returns the compute configuration with an attention kernel that the mesh's devices support.
 
-    The mesh decides, not the default backend: that is the CPU while one compiles for a TPU.
-    "auto" stays on TPUs, where `attend` chooses by the length of a row: phases differ in it.
+    The mesh decides, not the default backend, which is the CPU when compiling for a TPU. "auto"
+    stays "auto" on TPUs, where `attend` chooses by row length, which differs between phases.
 
     Raises:
-        UserError: the form asked for does not run on these devices, or not with these phases.
+        UserError: the requested kernel does not support these devices or phases.
     """
-    compute, form = config.compute, config.compute.attention
-    if form == "xla":
+    compute, kernel = config.compute, config.compute.attention
+    if kernel == "xla":
         return compute
     device = mesh.devices.flat[0]
-    if form == "auto":
+    if kernel == "auto":
         if device.platform != "tpu":
-            form = "xla" if _refusal("cudnn", config, device) else "cudnn"
-    elif refusal := _refusal(form, config, device):
-        raise UserError(f'config.compute.attention="{form}" {refusal}; set it to "auto"')
-    return dataclasses.replace(compute, attention=form)
+            kernel = "xla" if _unsupported("cudnn", config, device) else "cudnn"
+    elif reason := _unsupported(kernel, config, device):
+        raise UserError(f'config.compute.attention="{kernel}" {reason}; set it to "auto"')
+    return dataclasses.replace(compute, attention=kernel)
 
 
-def _refusal(form: str, config: Config, device: jax.Device) -> str | None:
-    """What a kernel lacks for a configuration, None where it can compute it."""
-    if not _RUNS[form](device):
-        return f"runs on {_DEVICES[form]}, not on {device.device_kind}"
-    if form == "cudnn" and config.compute.dtype != "bfloat16":
+def _unsupported(kernel: str, config: Config, device: jax.Device) -> str | None:
+    """Returns why a kernel does not support a configuration, or None if it does."""
+    if not _RUNS[kernel](device):
+        return f"runs on {_DEVICES[kernel]}, not on {device.device_kind}"
+    if kernel == "cudnn" and config.compute.dtype != "bfloat16":
         return f'computes in bfloat16, not in config.compute.dtype="{config.compute.dtype}"'
     for i, phase in enumerate(config.phases):
-        if not _SUITS[form](phase.row_tokens, config.model.head_dim):
+        if not _SUPPORTS[kernel](phase.row_tokens, config.model.head_dim):
             return (
-                f"wants {_SHAPES[form]}; config.phases[{i}] has rows of {phase.row_tokens} and "
-                f"the model heads of {config.model.head_dim}"
+                f"needs {_SHAPES[kernel]}; config.phases[{i}] has rows of {phase.row_tokens} "
+                f"tokens and the model has heads of {config.model.head_dim}"
             )
     return None
 
 
 def attend(
-    form: str,
+    name: str,
     q_BxSxAxD: jax.Array,
     k_BxSxAxD: jax.Array,
     v_BxSxAxD: jax.Array,
@@ -81,21 +81,21 @@ def attend(
     rate: float,
     key: jax.Array | None,
 ) -> jax.Array:
-    """Attention in a form that `resolve` gave; where probabilities are dropped always XLA's.
+    """Returns attention by the kernel that `resolve` chose; with dropout always by XLA.
 
-    Other arguments and the result are those of `attention_xla.attend`.
+    The other arguments and the result are the same as in `xla.attend`.
     """
     S, D = q_BxSxAxD.shape[1], q_BxSxAxD.shape[3]
-    if form == "auto":
-        form = "pallas" if S >= _LONG and pallas.supports(S, D) else "xla"
+    if name == "auto":
+        name = "pallas" if S >= _LONG and pallas.supports(S, D) else "xla"
     arrays = (q_BxSxAxD, k_BxSxAxD, v_BxSxAxD, examples_BxS)
-    if form == "xla" or (key is not None and rate > 0):
+    if name == "xla" or (key is not None and rate > 0):
         return xla.attend(*arrays, rate=rate, key=key)
-    kernel = _KERNELS[form]
+    kernel = _KERNELS[name]
     mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.manual_axes:  # nothing to split, or written for one device
+    if mesh.empty or mesh.manual_axes:  # nothing to shard, or already per-device code
         return kernel(*arrays)
-    # No partitioner looks into a kernel: each device runs it over its own rows and heads.
+    # The partitioner cannot split a kernel: each device runs it over its own rows and heads.
     each, rows = spec("batch", "position", "heads", "head_dim"), spec("batch", "position")
     sharded = jax.shard_map(
         kernel, in_specs=(each, each, each, rows), out_specs=each, check_vma=False

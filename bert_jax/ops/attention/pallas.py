@@ -1,12 +1,13 @@
-"""Attention as a TPU kernel (Pallas): scores and probabilities never leave the chip's own memory.
+"""Attention as a TPU kernel (Pallas): scores and probabilities never leave VMEM.
 
-One step of the grid has whole rows and as many heads as fill the 128 lanes of a register, two of
-64, and reads queries, keys and values as the dense layer wrote them: nothing is transposed, padded
-or cut up in main memory, as the flash and splash attention that come with JAX need it. For the
-same reason no other array is kept for the backward pass: it makes the probabilities again, which
-costs less than the normalizers of all rows, which memory would hold 128 times over.
+A grid step has full rows and as many heads as fill the 128 lanes of a register (two heads of 64).
+It reads queries, keys and values in the layout in which the dense layer wrote them: nothing is
+transposed, padded or sliced in HBM, unlike in JAX's own flash and splash attention. The backward
+pass recomputes the probabilities and stores no residual besides its inputs: recomputing costs less
+than reading the normalizers of all rows, which HBM would store padded 128 times.
 
-Sizes: R rows and Q queries of a step, S positions, A heads, D head dimension, W lanes of a step.
+Sizes: R rows and Q queries of a grid step, S positions, A heads, D head dimension, W lanes of a
+grid step.
 """
 
 import functools
@@ -18,16 +19,16 @@ import jax.numpy as jnp
 
 from bert_jax.ops.attention.xla import NEVER
 
-LANES = 128  # of a register: its last dimension
-LONGEST = 1024  # positions of a row; beyond it rows would not fit in the chip's memory whole
-_TILE = 512  # positions of a step, and queries that look at 512 keys at once
+LANES = 128  # last dimension of a vector register
+LONGEST = 1024  # positions of a row; longer rows would not fit in VMEM
+_TILE = 512  # positions of a grid step; queries that attend to 512 keys at once
 
 _NN = (((1,), (0,)), ((), ()))
 _NT = (((1,), (1,)), ((), ()))
 
 
 def supports(length: int, head_dim: int) -> bool:
-    """Whether the kernel can compute rows of so many positions and heads of such a size."""
+    """Returns whether the kernel supports this row length and head dimension."""
     return length % LANES == 0 and length <= LONGEST and head_dim % 8 == 0
 
 
@@ -39,13 +40,13 @@ def attend(
     *,
     interpret: bool = False,
 ) -> jax.Array:
-    """What `attention_xla.attend` gives without dropout, on one TPU.
+    """Returns the result of `xla.attend` without dropout, on one TPU.
 
     Args:
-        interpret: run on any device, slowly: for tests.
+        interpret: run in interpret mode on any device, slowly; for tests.
 
     Raises:
-        ValueError: `supports` says no.
+        ValueError: `supports` returns False.
     """
     B, S, A, D = q_BxSxAxD.shape
     if not supports(S, D):
@@ -63,8 +64,8 @@ def _forward(q, k, v, examples_BxS, head_dim, interpret):
     return _attend(q, k, v, examples_BxS, head_dim, interpret), (q, k, v, examples_BxS)
 
 
-def _backward(head_dim, interpret, kept, dy):
-    q, k, v, examples_BxS = kept
+def _backward(head_dim, interpret, residuals, dy):
+    q, k, v, examples_BxS = residuals
     return *_call(_backward_kernel, 3, examples_BxS, (q, k, v, dy), head_dim, interpret), None
 
 
@@ -72,7 +73,7 @@ _attend.defvjp(_forward, _backward)
 
 
 def _call(kernel, outputs, examples_BxS, arrays, head_dim, interpret):
-    """The kernel over arrays [B, S, A * D], giving so many like them."""
+    """Runs a kernel over arrays [B, S, A * D]; returns `outputs` arrays of that shape."""
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import tpu as pltpu
 
@@ -80,8 +81,8 @@ def _call(kernel, outputs, examples_BxS, arrays, head_dim, interpret):
     W = math.lcm(LANES, head_dim)
     W = W if H % W == 0 else H
     R = max(r for r in range(1, B + 1) if B % r == 0 and r * S <= max(_TILE, S))
-    # Scores and their gradient, and two more products of each in the backward pass; a product
-    # costs as if it had all lanes.
+    # Forward: the scores and their product with the values. Backward: the scores again and four
+    # products of gradients. A product costs as much as if it used all lanes.
     products = 2 if outputs == 1 else 5
     scores = B * S * S * H // head_dim
     like = jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)
@@ -112,10 +113,10 @@ def _dot(a: jax.Array, b: jax.Array, dims: tuple) -> jax.Array:
 
 
 def _heads(W: int, head_dim: int) -> Iterator[tuple[slice, jax.Array]]:
-    """Of each head of a step: its lanes as a slice, and as a mask [1, W].
+    """Yields the lanes of each head of a grid step, as a slice and as a mask [1, W].
 
-    Products are taken over all lanes, those of other heads being zero or thrown away: the matrix
-    unit has 128 anyway, and to move lanes costs.
+    Products are computed over all lanes, where other heads' lanes are zero or discarded: the matrix
+    unit has 128 lanes anyway, and moving lanes is expensive.
     """
     lane_1xW = jax.lax.broadcasted_iota(jnp.int32, (1, W), 1)
     for start in range(0, W, head_dim):
@@ -129,8 +130,11 @@ def _query_blocks(S: int) -> Iterator[slice]:
 
 
 def _probabilities(q_QxW, k_SxW, examples_Sx1, examples_1xQ):
-    """Not yet normalized probabilities [S, Q] (keys first: sums over them need no lane to move),
-    and what normalizes them, [1, Q]; the queries are scaled, with zeros in other heads' lanes."""
+    """Returns unnormalized probabilities [S, Q] and their normalizers [1, Q].
+
+    Keys come first so that sums over them move no lanes. The queries are already scaled, with zeros
+    in the lanes of other heads.
+    """
     scores_SxQ = _dot(k_SxW, q_QxW, _NT)
     scores_SxQ = jnp.where(examples_Sx1 == examples_1xQ, scores_SxQ, NEVER)
     p_SxQ = jnp.exp(scores_SxQ - scores_SxQ.max(0, keepdims=True))
@@ -138,7 +142,7 @@ def _probabilities(q_QxW, k_SxW, examples_Sx1, examples_1xQ):
 
 
 def _forward_kernel(column_ref, row_ref, q_ref, k_ref, v_ref, y_ref, *, head_dim):
-    """One step: column_ref [R, S, 1] and row_ref [R, 1, S] have the examples, others [R, S, W]."""
+    """A grid step; column_ref [R, S, 1] and row_ref [R, 1, S] are example ids, others [R, S, W]."""
     R, S, W = q_ref.shape
     scale = jnp.asarray(head_dim**-0.5, q_ref.dtype)
     for r in range(R):
@@ -154,7 +158,7 @@ def _forward_kernel(column_ref, row_ref, q_ref, k_ref, v_ref, y_ref, *, head_dim
 def _backward_kernel(
     column_ref, row_ref, q_ref, k_ref, v_ref, dy_ref, dq_ref, dk_ref, dv_ref, *, head_dim
 ):
-    """As above: from the gradient of the result those of queries, keys and values."""
+    """A grid step of the gradients of queries, keys and values; refs as in the forward kernel."""
     R, S, W = q_ref.shape
     dtype, scale = q_ref.dtype, jnp.asarray(head_dim**-0.5, q_ref.dtype)
     for r in range(R):
