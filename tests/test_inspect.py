@@ -369,7 +369,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path) -> None:
         with pytest.raises(UserError, match="not the workdir of a pretraining run"):
             workdir.read(epath.Path(tmp_path))
     (tmp_path / "config.json").write_text('{"config": {}, "data": {"tokenizer": 1, "train": 2}}')
-    with pytest.raises(UserError, match="missing key"):
+    with pytest.raises(UserError, match="not a token store"):
         batch_view.open_run(epath.Path(tmp_path))
 
 

@@ -209,7 +209,7 @@ def test_a_run_of_before_versions_were_kept_goes_on(run, old) -> None:
     (run / "config.json").write_text(json.dumps(kept))
     described_again = copy.deepcopy(old)
     (said,) = claim.claim(run, described_again, resuming_at=3)
-    assert said.startswith("takes config.deadlines.peer=")
+    assert said.startswith("uses config.deadlines.peer=")
     assert json.loads((run / "config.json").read_text()) == described_again
 
 

@@ -156,9 +156,14 @@ def _attempts(history: Sequence[Attempt], working: bool, finished: bool) -> list
 
 
 def _step_flops(description: Record, config: Config) -> list[float]:
-    """Operations of a step of each phase; runs of before have them not in their description."""
-    if "step_flops" in description:
-        return description["step_flops"]
+    """Operations of a step of each phase; the config.json of an earlier version lacks them."""
+    found = description.get("step_flops")
+    if (
+        isinstance(found, list)
+        and len(found) == len(config.phases)
+        and all(is_finite(n) and n > 0 for n in found)
+    ):
+        return found
     from bert_jax.metrics.flops import step_flops  # imports JAX, which takes a second
 
     return [step_flops(config, phase) for phase in config.phases]

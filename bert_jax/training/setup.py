@@ -112,9 +112,7 @@ def prepare(config: Config, folder: epath.Path, job: Job) -> RunContext:
     store = open_store(config.data.store)
     check_vocabulary(config, store)
     exit_if_cut(store.path, store.mapped, STORAGE)
-    with job.clock.activity(
-        "start"
-    ):  # JAX initializes its devices here, together with all processes
+    with job.clock.activity("start"):  # JAX initializes its devices, together with all processes
         mesh = make_mesh(config.mesh)
     for phase in config.phases:
         global_batch.check_divides(mesh, phase.batch_size, phase.micro_batches)
@@ -132,12 +130,7 @@ def prepare(config: Config, folder: epath.Path, job: Job) -> RunContext:
     if mesh.devices.flat[0].platform == "cpu":
         cpu.keep_memory()  # after planning, whose peak memory is needed only once
     phases[0].train.compile_ahead()  # while XLA compiles
-    peers = job.peers
-    devices = f"{mesh.size} devices ({mesh.devices.flat[0].device_kind})"
-    if peers.num_processes > 1:
-        devices += f" in {peers.num_processes} processes"
-    only = f"{phases[0]}; " if len(phases) == 1 else ""
-    console.print(f"{len(store.train.tokens):,} training tokens; {only}{devices}")
+    _print_size(store, phases, mesh, job)
     description = workdir.describe(
         config,
         store,
@@ -145,7 +138,7 @@ def prepare(config: Config, folder: epath.Path, job: Job) -> RunContext:
         mesh=mesh.shape,
         device_kind=mesh.devices.flat[0].device_kind,
     )
-    data = json.dumps(description["data"], sort_keys=True)
+    peers, data = job.peers, json.dumps(description["data"], sort_keys=True)
     if len(set(peers.all_gather_text("data", data))) > 1:
         raise UserError(
             f"{peers.name(peers.process_id)}: the content of {config.data.store} differs between "
@@ -163,6 +156,16 @@ def prepare(config: Config, folder: epath.Path, job: Job) -> RunContext:
         description=description,
         job=job,
     )
+
+
+def _print_size(
+    store: TokenStore, phases: tuple[RunPhase, ...], mesh: jax.sharding.Mesh, job: Job
+) -> None:
+    devices = f"{mesh.size} devices ({mesh.devices.flat[0].device_kind})"
+    if job.peers.num_processes > 1:
+        devices += f" in {job.peers.num_processes} processes"
+    only = f"{phases[0]}; " if len(phases) == 1 else ""
+    console.print(f"{len(store.train.tokens):,} training tokens; {only}{devices}")
 
 
 def _check_memory(state: Any, mesh: jax.sharding.Mesh) -> None:
