@@ -353,7 +353,7 @@ def test_every_value_that_stops_a_run_is_named_and_none_that_follows(
     [
         (
             {"config.json": '{"model_type": "bert"}', "tokenizer.json": "1"},
-            "config.json is not of a",
+            "config.json is not from a",
         ),
         (
             {"tokenizer.json": "1", "manifest.json": "2"},
