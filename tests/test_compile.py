@@ -251,7 +251,7 @@ def test_a_step_too_large_is_reported_with_what_would_help() -> None:
     [
         (["--config.phases[0].batch_size=24"], "batch_size=24 is not divisible by 16 devices"),
         (["--config.mesh.data=3"], "config.mesh (slice=1, data=3, fsdp=1, tensor=1) does not fit"),
-        (["--topology=2xv5e-16"], "let config.mesh.slice be the number of slices"),
+        (["--topology=2xv5e-16"], "set config.mesh.slice to the number of slices"),
         (["--config.mesh.tensor=16"], "config.mesh.tensor=16 does not divide"),
         (["--config.data.store=nowhere"], "nowhere"),
     ],

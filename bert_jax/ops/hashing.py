@@ -12,7 +12,7 @@ _COLUMN = np.uint32(0x85EBCA77)
 def hash32(x: jax.Array) -> jax.Array:
     """Returns a low-bias 32-bit hash: an input bit flips each output bit about half the time.
 
-    The constants are those of "lowbias32" (C. Wellons, hash-prospector).
+    Constants from "lowbias32" (C. Wellons, hash-prospector).
     """
     x = x ^ (x >> 16)
     x = x * np.uint32(0x7FEB352D)

@@ -66,7 +66,7 @@ def scale_by_ratio(
     """Returns a transformation that multiplies the update of each matrix by ‖p‖/‖update‖.
 
     Elements that are zero in p and in the update (padding rows of the vocabulary) stay zero and
-    change no norm. Under `jit` the norms are those of the unsharded arrays, on any mesh.
+    change no norm. Under `jit` norms are computed over the unsharded arrays, on any mesh.
 
     Args:
         axes: a tree like the parameters', with a tuple of dimension names for each array.

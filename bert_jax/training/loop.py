@@ -1,6 +1,6 @@
 """Training: restore or initialize, then phase by phase batch → step → metrics → evaluate → save.
 
-The data state is the step. All processes of a job run this alike; process 0 alone writes.
+The data state is the step. All processes of a job run this code; only process 0 writes.
 """
 
 import contextlib
@@ -49,10 +49,10 @@ def pretrain(
         profile: steps to profile.
 
     Raises:
-        UserError: the store, the configuration and the folder do not fit together.
-        StoppedError: interrupted; everything is saved.
+        UserError: the store, the configuration and the workdir are not compatible.
+        StoppedError: the run was interrupted; everything is saved.
         NumbersError: too many losses or gradients in a row are not finite; everything is saved.
-        StorageError: a checkpoint cannot be written, none that is there is good, or the store
+        StorageError: a checkpoint cannot be written, no existing checkpoint is good, or the store
             changed while it was in use.
     """
     with contextlib.ExitStack() as stack:
@@ -98,7 +98,7 @@ def _train(
         if left:  # a finished run starts no new attempt
             _record_start(run, writer, left[0], first)
         compiled = [compile_phase(run, phase, first) for phase in left]
-        # On CPUs the first all-reduce over processes waits 30 s for the slowest, no longer.
+        # A barrier: on CPUs the first all-reduce waits at most 30 s for the slowest process.
         job.peers.all_gather_text("compiled")
         display = stack.enter_context(RunDisplay(config.total_steps, first, len(run.phases)))
         profiler = Profiler(run.folder, profile if job.peers.is_first else None)
@@ -154,7 +154,7 @@ def _finish(run: RunContext, writer: MetricWriter, phase: RunPhase) -> None:
         return
     try:
         found = list(records.records(run.folder / records.LOG))
-    except UserError as error:  # all is saved: only these lines are lost
+    except UserError as error:  # everything is saved; only this summary is lost
         console.print(f"warning: {error}", markup=False)
         return
     console.print(goodput.render(goodput.account(found)))

@@ -96,7 +96,7 @@ class PhaseLoop:
             config.evaluation.every_steps,
             config.checkpoint.every_steps,
         )
-        # Wait for this step's result only where the host waits for the step anyway.
+        # Wait for this step's result only if the host blocks on the step anyway.
         found = self.metrics.skipped(wait=any(map(self._due, intervals)))
         end = next((s for s in found if s.in_row >= config.optimizer.max_nonfinite_steps), None)
         self._record_skipped(found + (self.metrics.skipped(wait=True) if end else []))

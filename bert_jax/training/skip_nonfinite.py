@@ -4,8 +4,8 @@ If the loss or the gradient norm is NaN or infinite, the update is skipped: para
 their count stay bitwise unchanged. The step still increments, and with it the data and the
 schedule. The host sees the result of a step only while the next one runs, so the limit is enforced
 on the devices: once that many updates in a row were skipped, all further updates are skipped,
-finite or not, and the parameters stay those of the last good step. (`optax.apply_if_finite` applies
-the update after its limit, and the next finite gradient then hides it.)
+finite or not, and the parameters of the last good step are preserved. (`optax.apply_if_finite`
+applies the update after its limit, and the next finite gradient then hides it.)
 """
 
 from typing import Any

@@ -11,8 +11,8 @@ from bert_jax.ops.attention import cudnn, pallas, xla
 from bert_jax.parallel.partition import spec
 
 # Row length from which the TPU kernel is used. In the compiler's schedules for v5e both kernels
-# take about as long at 128 and 256 tokens, where the scores stay on the chip with XLA
-# too; at 512 they do not, and XLA takes three times as long.
+# take about as long at 128 and 256 tokens, where the scores stay on the chip with XLA too; at 512
+# they do not, and XLA takes three times as long.
 _LONG = 512
 
 
