@@ -91,7 +91,7 @@ def find_compiler() -> None:
 
     local = ROOT / ".venv/libtpu/libtpu/libtpu.so"
     if local.exists():
-        os.environ.setdefault(topology.COPY, str(local))
+        os.environ.setdefault(topology.LIBTPU_VARIABLE, str(local))
     topology.library()
 
 

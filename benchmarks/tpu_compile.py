@@ -125,7 +125,7 @@ def check(options: argparse.Namespace) -> None:
 
     local = ROOT / ".venv/libtpu/libtpu/libtpu.so"
     if local.exists():
-        os.environ.setdefault(topology.COPY, str(local))
+        os.environ.setdefault(topology.LIBTPU_VARIABLE, str(local))
     topology.library()
     if options.generators and not (Path(options.peer) / "transformers").is_dir():
         raise ValueError(

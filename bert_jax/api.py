@@ -87,7 +87,7 @@ class Model:
         Args:
             pooling: "mean": the mean over all tokens, [CLS] and [SEP] included; "cls": the hidden
                 state of [CLS]; "pooled": the output of the tanh pooler on [CLS], trained by
-                next-sentence prediction.
+                a sentence-pair objective.
             batch_size: texts per batch.
 
         Raises:

@@ -9,7 +9,7 @@ FAILED = 1  # UserError: bad input, reported in one line
 USAGE = 2  # the command line cannot be parsed
 STOPPED = 42  # asked to stop, saved; the same command resumes
 LOST = 43  # another process is lost, or this one hangs; the same command resumes
-NUMBERS = 44  # losses or gradients are not finite; the same command would fail the same way
+NUMBERS = 44  # too many losses or gradients in a row are not finite; saved
 STORAGE = 45  # a checkpoint cannot be written, none is valid, or the store changed during the run
 
 __all__ = [

@@ -56,8 +56,8 @@ class Batches:
         """Plans epoch 0.
 
         Args:
-            word_starts: bool [V], whether an entry begins a word; required by all masking modes
-                but "token".
+            word_starts: bool [V], whether an entry begins a word; required by the masking
+                modes of words: "whole_word", "ngram", "span".
             token_counts: [V], occurrences of each id in the training text, for unigram random
                 tokens; None = the split's own counts.
             span_boundary: adds the arrays of the span boundary objective.

@@ -68,15 +68,15 @@ def test_bad_input_is_one_line(say, words: list[str], code: int, says: str) -> N
 
 
 def test_without_libtpu_one_line_says_how_to_get_it(say, monkeypatch, tmp_path) -> None:
-    monkeypatch.delenv(topology.COPY, raising=False)
+    monkeypatch.delenv(topology.LIBTPU_VARIABLE, raising=False)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     code, line = say("--config=base")
     assert code == 1
     assert "libtpu, is not installed: pip install 'bert-jax[tpu]'" in line
-    monkeypatch.setenv(topology.COPY, str(tmp_path))
+    monkeypatch.setenv(topology.LIBTPU_VARIABLE, str(tmp_path))
     code, line = say("--config=base")
     assert code == 1
-    assert f"{topology.COPY}={tmp_path}: no such file" in line
+    assert f"{topology.LIBTPU_VARIABLE}={tmp_path}: no such file" in line
 
 
 def test_every_config_for_a_tpu_says_which() -> None:

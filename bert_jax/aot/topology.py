@@ -14,7 +14,7 @@ from bert_jax.launch.hardware.slices import Slice
 if TYPE_CHECKING:
     import jax
 
-COPY = "BERT_JAX_LIBTPU"  # path of a libtpu.so outside the installed packages
+LIBTPU_VARIABLE = "BERT_JAX_LIBTPU"  # path of a libtpu.so outside the installed packages
 
 _ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",  # do not acquire, or wait for, an accelerator of this machine
@@ -52,16 +52,18 @@ def library() -> Path:
     Raises:
         UserError: neither exists.
     """
-    if copy := os.environ.get(COPY):
+    if copy := os.environ.get(LIBTPU_VARIABLE):
         if not Path(copy).is_file():
-            raise UserError(f"{COPY}={copy}: no such file; give the path of libtpu.so itself")
+            raise UserError(
+                f"{LIBTPU_VARIABLE}={copy}: no such file; give the path of libtpu.so itself"
+            )
         return Path(copy)
     package = importlib.util.find_spec("libtpu")
     if package is None or not package.submodule_search_locations:
         raise UserError(
             "the TPU compiler, libtpu, is not installed: pip install 'bert-jax[tpu]'; or, to keep "
             "JAX from searching for a TPU at every start, pip install --no-deps --target=DIR "
-            f"'libtpu==0.0.42.*' and set {COPY}=DIR/libtpu/libtpu.so"
+            f"'libtpu==0.0.42.*' and set {LIBTPU_VARIABLE}=DIR/libtpu/libtpu.so"
         )
     return Path(package.submodule_search_locations[0]) / "libtpu.so"
 

@@ -1,4 +1,4 @@
-"""`bert-jax data`: builds, verifies and inspects token stores."""
+"""`bert-jax data`: trains vocabularies; builds, verifies and inspects token stores."""
 
 import json
 from collections.abc import Sequence
@@ -15,7 +15,8 @@ KINDS = "a tokenizer.json, a vocab.txt or a SentencePiece .model"
 
 def _define_source(values: flags.FlagValues) -> None:
     text = (
-        "KIND:PATH[,name=NAME][,lang=CODE], kinds wikiextractor, books, lines, python (no path); "
+        "KIND:PATH[,name=NAME][,lang=CODE][,lines=N], kinds wikiextractor, books, lines, python "
+        "(no path); "
         "may be repeated"
     )
     flags.DEFINE_multi_string("source", [], text, flag_values=values)

@@ -93,7 +93,7 @@ class DataConfig:
     pairing: Pairing = DEFAULT_PAIRING
     separators: Separators = "documents"  # [SEP] between documents, or after sentences (fairseq)
     negative_pool: Literal["source", "corpus"] = (
-        "source"  # of a random second sentence; paper: corpus
+        "source"  # of random second sentences; paper: corpus
     )
     short_seq_prob: Share = 0.1
     dupe_factor: Whole = 0  # 0 = new pairs and masks every epoch; n = n fixed sets
@@ -156,14 +156,14 @@ class OptimizerConfig:
     learning_rate: Amount = 1e-4
     warmup_steps: Whole = 10_000
     schedule: ScheduleName = "bert"  # decays from step 0; fairseq: after the warmup
-    decay_power: Amount = 1.0  # of what is left of the steps; 1 = linear
+    decay_power: Amount = 1.0  # exponent of the remaining fraction of steps; 1 = linear
     # phase: each phase has its own warmup and decay.
     schedule_over: Literal["run", "phase"] = "run"
     phase_moments: Literal["carry", "reset"] = "carry"  # or reset, at the start of each later phase
     phase_count: Literal["carry", "reset"] = "carry"  # of updates, for the bias correction
     b1: BelowOne = 0.9
     b2: BelowOne = 0.999
-    eps: Positive = 1e-6  # with 0, what has no gradient yet would become 0/0
+    eps: Positive = 1e-6  # 0 would divide 0 by 0 for parameters without a gradient yet
     moment_dtype: Literal["float32", "bfloat16"] = "float32"  # or bfloat16: half the memory
     weight_decay: Amount = 0.01
     # all: biases and LayerNorm too (fairseq).
@@ -192,7 +192,8 @@ class ComputeConfig:
     attention: Literal["auto", "xla", "pallas", "cudnn"] = "auto"
     # Activations stored for the backward pass: all, none, or a policy of jax.checkpoint_policies.
     remat: Literal["none", "full", "dots_saveable", "dots_with_no_batch_dims_saveable"] = "none"
-    # Parameters, gradients and moments are sharded over the data axis too, between steps (ZeRO-1).
+    # Shard parameters and moments over the data axis too; parameters are gathered for a step,
+    # gradients reduce-scattered after it.
     shard_optimizer: bool = True
 
     @classmethod

@@ -46,7 +46,7 @@ def render(card: Card, config: ModelConfig, *, parameters: int, lowercase: bool)
         "by [bert-jax] `convert export`.\n\n"
         f"- {parameters:,} parameters: {config.num_hidden_layers} layers, {heads}, hidden size "
         f"{config.hidden_size}, feed-forward size {config.intermediate_size}\n"
-        f"- {config.vocab_size:,} WordPiece entries, "
+        f"- {config.vocab_size:,} vocabulary entries, "
         f"{'lower-cased, accents stripped' if lowercase else 'cased'}\n"
         f"- sequences of at most {config.max_position_embeddings} tokens",
         _use(learned),

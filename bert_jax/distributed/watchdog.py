@@ -18,7 +18,7 @@ from bert_jax.errors import LOST, STOPPED
 from bert_jax.runtime.activity import ACTIVITIES, ActivityClock
 
 _TELLING = 15.0  # seconds for an ending process to report it
-_STOPPED = 2.0  # seconds between two checks that mean this process itself was suspended
+_SUSPENDED_AFTER = 2.0  # seconds between two checks that mean this process itself was suspended
 
 
 class ProcessExit:
@@ -84,7 +84,9 @@ class Watchdog:
         while not self._over.wait(0.2):
             now, before = time.monotonic(), last_check
             last_check = now
-            if now - before > _STOPPED:  # Ctrl-Z, or the machine slept: not time spent working
+            if (
+                now - before > _SUSPENDED_AFTER
+            ):  # Ctrl-Z, or the machine slept: not time spent working
                 self._clock.progress()
             activity, seconds = self._clock.now()
             if seconds > self._deadlines.get(activity, float("inf")):

@@ -94,7 +94,7 @@ def is_finite(value: Any) -> TypeGuard[float]:
         return False
 
 
-def measured(scalars: Mapping[str, Any]) -> list[str]:
+def objectives_in(scalars: Mapping[str, Any]) -> list[str]:
     """The names of the objectives that metrics hold a loss of, in the order of the metrics."""
     suffix = "/loss"
     return [key.removesuffix(suffix) for key in scalars if key.endswith(suffix)]

@@ -15,7 +15,7 @@ import numpy as np
 from bert_jax.ops.hashing import hash32
 from bert_jax.parallel.collectives import global_row_offset
 
-# Odd constants with well-mixed bits, from the golden ratio and from splitmix.
+# Odd constants with well-mixed bits: the golden ratio's and a prime of xxHash32.
 _ROW = np.uint32(0x9E3779B9)
 _COLUMN = np.uint32(0x85EBCA77)
 

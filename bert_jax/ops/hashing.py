@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# Odd constants with well-mixed bits, from the golden ratio and from splitmix.
-_ROW = np.uint32(0x9E3779B9)
-_COLUMN = np.uint32(0x85EBCA77)
+# Odd constants with well-mixed bits: the golden ratio's and a prime of xxHash32.
+_KEY = np.uint32(0x9E3779B9)
+_WORD = np.uint32(0x85EBCA77)
 
 
 def hash32(x: jax.Array) -> jax.Array:
@@ -24,5 +24,5 @@ def hash32(x: jax.Array) -> jax.Array:
 def fold_key(key: jax.Array | int, word: jax.Array | int) -> jax.Array:
     """Returns a new key from a key and a number (a step, a layer, a position in the layer)."""
     return hash32(
-        hash32(jnp.asarray(key, jnp.uint32) + _ROW) ^ (jnp.asarray(word, jnp.uint32) * _COLUMN)
+        hash32(jnp.asarray(key, jnp.uint32) + _KEY) ^ (jnp.asarray(word, jnp.uint32) * _WORD)
     )

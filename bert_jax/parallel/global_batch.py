@@ -12,7 +12,7 @@ from bert_jax.errors import UserError
 from bert_jax.parallel.mesh import axis_size
 from bert_jax.parallel.partition import AXES, spec
 
-Batch = Mapping[str, jax.Array]  # arrays by name, see data_pipeline/batch.py
+Batch = Mapping[str, jax.Array]  # arrays by name, see `BatchArrays` of data_pipeline/assemble.py
 
 
 def batch_sharding(mesh: Mesh | AbstractMesh) -> NamedSharding:

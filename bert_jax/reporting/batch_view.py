@@ -20,7 +20,7 @@ from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.reporting import dataset_tables
-from bert_jax.reporting.dataset import _print_examples
+from bert_jax.reporting.dataset import print_examples
 from bert_jax.runtime.console import console
 from bert_jax.training.batches import phase_batches
 
@@ -46,7 +46,7 @@ def batch(
     vocabulary = Vocabulary(Tokenizer.load(store.tokenizer_path), store.special)
     few = len(chosen) if rows else min(4, len(chosen))
     shown = decode(_head_rows(arrays, few), vocabulary, chosen[:few])
-    _print_examples(shown, [dataset_tables.head(example, config.data, store) for example in shown])
+    print_examples(shown, [dataset_tables.head(example, config.data, store) for example in shown])
     if out:
         data = io.BytesIO()
         np.savez(data, allow_pickle=False, **arrays)

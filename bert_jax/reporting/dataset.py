@@ -131,7 +131,7 @@ def inspect(
         _print_table(title, header, rows)
     for name, of in lengths.items():
         _print_bars(name, of)
-    _print_examples(shown, heads)
+    print_examples(shown, heads)
     if page:
         _write_page(epath.Path(page), f"{path}: {split_name}", tables, lengths, shown, heads)
 
@@ -175,7 +175,7 @@ def _print_bars(title: str, lengths: Lengths) -> None:
         console.print(rich.text.Text(f"{name:>17} {bar:<40} {count:,}"))
 
 
-def _print_examples(examples: Sequence[ShownExample], heads: Sequence[str]) -> None:
+def print_examples(examples: Sequence[ShownExample], heads: Sequence[str]) -> None:
     for example, head in zip(examples, heads, strict=True):
         text = rich.text.Text()
         for token in example.tokens:

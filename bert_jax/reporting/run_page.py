@@ -31,7 +31,7 @@ def add_training(
         return
     last = held_out[-1]
     titles = {name: one.title for name, one in OBJECTIVES.items()}
-    present = {name: titles.get(name, name) for name in metrics.measured(last)}
+    present = {name: titles.get(name, name) for name in metrics.objectives_in(last)}
     page.heading("Held-out text")
     page.text(
         f"After {last['step']:,} steps, on documents the model never saw. A baseline is the result "

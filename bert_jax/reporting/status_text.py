@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from bert_jax.metrics import goodput
-from bert_jax.metrics.records import measured
+from bert_jax.metrics.records import objectives_in
 from bert_jax.reporting.status import Record, Status
 from bert_jax.runtime import console
 from bert_jax.training import progress
@@ -67,7 +67,9 @@ def _metrics_line(
 
 
 def _training(record: Record) -> str:
-    losses = ", ".join(f"{name.upper()} {record[f'{name}/loss']:.3f}" for name in measured(record))
+    losses = ", ".join(
+        f"{name.upper()} {record[f'{name}/loss']:.3f}" for name in objectives_in(record)
+    )
     loss = f"loss {record['loss']:.3f} ({losses})" if losses else "no finite loss"
     return (
         f"{loss}, {record['tokens_per_second']:,.0f} tokens/s, {record['step_seconds']:.3g} s/step"

@@ -1,4 +1,4 @@
-"""Console output: a progress bar with loss, tokens/s and time left, or plain lines; tables."""
+"""Console output: plain lines, progress bars, tables."""
 
 import contextlib
 import re

@@ -30,7 +30,7 @@ from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.errors import UserError
 from bert_jax.metrics import records as metrics
 from bert_jax.metrics.jsonl import EventLog
-from bert_jax.metrics.records import measured
+from bert_jax.metrics.records import objectives_in
 from bert_jax.metrics.step_metrics import SumAccumulator
 from bert_jax.objectives import total as objectives
 from bert_jax.objectives.corpus import Corpus
@@ -282,7 +282,7 @@ def _table(records: Sequence[dict[str, Any]], sources: Sequence[str]) -> str:
     def number(key: str, spec: str) -> Callable[[dict[str, Any]], str]:
         return lambda r: format(r[key], spec) if key in r else "-"
 
-    for name in measured(records[0]):
+    for name in objectives_in(records[0]):
         pairs = f"{name}/source_accuracy" in records[0]
         trivial = "constant" if pairs else "unigram"
         columns += [

@@ -7,7 +7,7 @@ import rich.console
 import rich.progress
 import rich.text
 
-from bert_jax.metrics.records import measured
+from bert_jax.metrics.records import objectives_in
 from bert_jax.runtime.console import clock, console
 
 
@@ -55,7 +55,7 @@ class RunDisplay:
 
     def train(self, step: int, scalars: Mapping[str, float], seconds_left: float) -> None:
         """Shows the metrics of the steps since the last report."""
-        losses = [f"{name} {scalars[f'{name}/loss']:.3f}" for name in measured(scalars)]
+        losses = [f"{name} {scalars[f'{name}/loss']:.3f}" for name in objectives_in(scalars)]
         parts = [f"loss {scalars['loss']:.3f}", *losses] if losses else ["no finite loss"]
         numbers = "  ".join([*parts, f"{scalars['tokens_per_second']:,.0f} tokens/s"])
         left = f"{clock(seconds_left)} left"
@@ -71,7 +71,7 @@ class RunDisplay:
 def held_out(scalars: Mapping[str, float]) -> str:
     """Formats losses and accuracies, each with its trivial baseline in parentheses."""
     parts = []
-    for name in measured(scalars):
+    for name in objectives_in(scalars):
         names = ("loss", "accuracy", "baseline_loss", "baseline_accuracy")
         loss, right, trivial_loss, trivial = (scalars[f"{name}/{what}"] for what in names)
         source = scalars.get(f"{name}/source_accuracy")

@@ -13,7 +13,7 @@ from etils import epath
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.data_pipeline.batch import Batches
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
-from bert_jax.data_pipeline.store.watched_files import exit_if_cut
+from bert_jax.data_pipeline.store.watched_files import exit_on_truncated_map
 from bert_jax.distributed.job import Job
 from bert_jax.errors import STORAGE, UserError
 from bert_jax.launch.hardware.accelerators import peak_flops
@@ -111,7 +111,7 @@ def prepare(config: Config, folder: epath.Path, job: Job) -> RunContext:
     claim.check_first(folder, config)
     store = open_store(config.data.store)
     check_vocabulary(config, store)
-    exit_if_cut(store.path, store.mapped, STORAGE)
+    exit_on_truncated_map(store.path, store.mapped, STORAGE)
     with job.clock.activity("start"):  # JAX initializes its devices, together with all processes
         mesh = make_mesh(config.mesh)
     for phase in config.phases:

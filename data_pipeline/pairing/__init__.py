@@ -1,1 +1,1 @@
-"""Splits documents into examples from lengths alone, with a function per kind of pairing."""
+"""Cuts documents into examples from lengths alone: pairs, or blocks of sentences."""

@@ -1,4 +1,4 @@
-"""Splits documents into examples from lengths alone, with a function per kind of pairing."""
+"""The examples of an epoch, by the kind of pairing."""
 
 from collections.abc import Iterator
 

@@ -1,1 +1,1 @@
-"""Plans an epoch: which examples are in each batch, computed once and cached."""
+"""Plans an epoch: which examples are in each row, computed once and cached."""

@@ -36,7 +36,7 @@ class Found:
         }
 
 
-def told(entry: Mapping[str, Mapping[str, object]]) -> list[str]:
+def format_left_out(entry: Mapping[str, Mapping[str, object]]) -> list[str]:
     """Formats `Found.entry`, a line per reason: "4 of another kind (.csv): a.csv, b.csv, …"."""
     lines = []
     for reason, value in entry.items():
@@ -145,7 +145,8 @@ def _nothing(spec: SourceSpec, found: Found, described: str) -> str:
     names = [name for names in found.left_out.values() for name in names]
     formats = Counter(filter(None, (format_of_name(Path(name)) for name in names)))
     remedy = f"; {formats.most_common(1)[0][0].remedy}" if formats else ""
+    left_out = "; ".join(format_left_out(found.entry()))
     return (
-        f"{spec.path}: {len(names)} files, none of them {described} with text "
-        f"({'; '.join(told(found.entry()))}); source {spec.name!r} needs {described}{remedy}"
+        f"{spec.path}: {len(names)} files, none of them {described} with text ({left_out}); "
+        f"source {spec.name!r} needs {described}{remedy}"
     )

@@ -83,7 +83,7 @@ class _Action(ctypes.Structure):
     )
 
 
-def exit_if_cut(folder: Path, arrays: Iterable[np.ndarray], code: int) -> None:
+def exit_on_truncated_map(folder: Path, arrays: Iterable[np.ndarray], code: int) -> None:
     """Installs a SIGBUS handler for these mapped arrays: reading a page that was truncated from its
     file ends the process with an exit code and a line on standard error that names the folder.
 

@@ -92,7 +92,7 @@ def run(command: Sequence[str], processes: int, limits: Limits | None = None) ->
                 return STOPPED
 
 
-class _Host:
+class _Process:
     """One process of the job, leader of a session and a process group of its own."""
 
     def __init__(self, index: int, command: Sequence[str]):
@@ -147,7 +147,7 @@ class _Job:
     def __init__(self, command: Sequence[str], processes: int, limits: Limits):
         self._command, self._processes, self._limits = list(command), processes, limits
         self._out = Out(sys.stdout.fileno())
-        self._running: list[_Host] = []
+        self._running: list[_Process] = []
         self._pipes: dict[int, Lines] = {}
         self._signals: set[int] = set()  # signals that were forwarded
         self._terminate_at: float | None = None  # when the remaining processes get SIGTERM
@@ -200,7 +200,7 @@ class _Job:
                     f"--num_processes={self._processes}",
                     f"--process_id={index}",
                 )
-                host = _Host(index, [*self._command, *place])
+                host = _Process(index, [*self._command, *place])
                 self._running.append(host)
                 self._pipes |= {lines.fd: lines for lines in host.pipes}
             ids = ", ".join(f"{host.name} is process {host.pid}" for host in self._running)
@@ -247,7 +247,7 @@ class _Job:
             lines = self._pipes.pop(fd).close()
         self._out.put(lines)
 
-    def _end(self, host: _Host) -> int:
+    def _end(self, host: _Process) -> int:
         """Removes a process that has ended; returns its exit code."""
         self._running.remove(host)
         code = host.close()

@@ -82,7 +82,7 @@ def analyse(
     joined = collectives.find(module, runs, mesh_shape, accelerator)
     estimated = cycles.operations(module, runs)
     counted = {(one.computation, end) for one in joined for end in (one.start, one.done) if end}
-    bounds = roofline.bounds(module, runs, accelerator, but=counted)
+    bounds = roofline.bounds(module, runs, accelerator, exclude=counted)
     compute = sum(one.total for one in estimated) / accelerator.clock
     rest = sum(one.runs * one.seconds for one in bounds)
     busy = {(one.computation, one.name): one.cycles / accelerator.clock for one in estimated}

@@ -78,16 +78,16 @@ def bounds(
     runs: Executions,
     accelerator: Accelerator,
     *,
-    but: Collection[tuple[str, str]] = (),
+    exclude: Collection[tuple[str, str]] = (),
 ) -> tuple[Bound, ...]:
     """Returns the bounds of all instructions that take time and have no cycle estimate.
 
     Args:
-        but: (computation, name) of fusions that are collectives and are counted there.
+        exclude: (computation, name) of fusions that are collectives and are counted there.
     """
     times: collections.Counter[tuple[str, str]] = collections.Counter()
     for instruction, place in runs.instructions():
-        if _unestimated(instruction) and (place.computation.name, instruction.name) not in but:
+        if _unestimated(instruction) and (place.computation.name, instruction.name) not in exclude:
             times[place.computation.name, instruction.name] += place.times
     return tuple(_bound(module, *key, n, accelerator) for key, n in times.items())
 
