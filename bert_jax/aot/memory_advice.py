@@ -3,10 +3,10 @@
 Bytes of the state are exact. Temporaries are copies of the gradients and activations. libtpu 0.0.42
 holds up to 2 copies of the gradients, 3 to 5 if they are accumulated over micro-batches, and fewer
 if the step is written for one device (`collectives.is_pure_data_parallel`); the estimate uses the
-larger numbers. Gradients are unsharded even under `shard_optimizer`, because each device gathers the parameters for
-a step. Activations shrink with the rows per device, and under full rematerialization as in
-Korthikanti et al. 2022 (arXiv 2205.05198, equation 2 and section 5): a layer saves
-34 + 5·heads·length/width bytes per element of its input, or 2 if rematerialized.
+larger numbers. Gradients are unsharded even under `shard_optimizer`, because each device gathers
+the parameters for a step. Activations shrink with the rows per device, and under full
+rematerialization as in Korthikanti et al. 2022 (arXiv 2205.05198, equation 2 and section 5): a
+layer saves 34 + 5·heads·length/width bytes per element of its input, or 2 if rematerialized.
 """
 
 import dataclasses
