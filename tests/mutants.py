@@ -29,6 +29,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().with_name("support")))
+
 from mutant_drawing import draw
 from mutant_list import Fault, MutantError, ordered_tests, read
 

@@ -24,6 +24,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().with_name("support")))
+
 from absl import logging
 from corpus import small_store
 from etils import epath

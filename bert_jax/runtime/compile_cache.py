@@ -79,7 +79,7 @@ def _processor() -> str:
 
 
 def _cache_in(folder: Path) -> None:
-    # Private names of JAX, all in this function; `tests/test_compile_cache.py` checks them.
+    # Private names of JAX, all in this function; `tests/runtime/test_compile_cache.py` checks them.
     from jax._src import compilation_cache, compiler
     from jax._src.compilation_cache_interface import CacheInterface
 

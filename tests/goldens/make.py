@@ -1,4 +1,4 @@
-"""Write the goldens of tests/test_parity.py with torch and transformers.
+"""Write the goldens of tests/training/test_parity.py with torch and transformers.
 
     cd tests && python -m goldens.make          # needs the [torch] extra; about a minute
 
@@ -9,11 +9,11 @@ import re
 import sys
 from collections.abc import Iterator
 
+import golden_case as cases
 import numpy as np
 import torch
 import transformers
-from goldens import case as cases
-from goldens.case import CASES, FOLDER, RECIPES, STEPS, Case, Recipe
+from golden_case import CASES, FOLDER, RECIPES, STEPS, Case, Recipe
 
 HIDDEN_ACT = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
 

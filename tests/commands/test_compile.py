@@ -1,0 +1,248 @@
+"""`bert-jax compile`: what it prints, what it refuses; for real slices with libtpu.
+
+The TPU compiler is asked in processes of its own, see test_slices.py; `make slow` has a copy of it.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from compiled_reports import analysis, compile_for, made
+from tpu_compiler import needs_libtpu
+
+from bert_jax import cli
+from bert_jax.aot import report, report_text, topology
+from bert_jax.config.files import load, shipped, slice_of
+from bert_jax.errors import UserError
+from bert_jax.launch.hardware import slices
+from bert_jax.metrics.records import strict
+
+ROOT = Path(__file__).resolve().parents[2]
+MEANT = {name: found for name, path in shipped().items() if (found := slice_of(path))}
+QUICK = ("base",)
+
+
+@pytest.fixture
+def say(capsys):
+    """Runs `compile` in this process; gives its exit code and the last line of its errors."""
+
+    def run(*words: str) -> tuple[int, str]:
+        code = cli.main(["compile", *words])
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert "Traceback" not in err
+        return code, err.splitlines()[-1]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["--config=base", "--topology=v5e-17"], 1, "v5e-17 does not exist; nearest: v5e-16 (4x4)"),
+        (["--config=base", "--topology=h100-8"], 1, '"h100-8" is not a TPU slice'),
+        (["--config=base", "--phase=1"], 1, "--phase=1: give one from 0 to 0, or all"),
+        (["--config=base", "--phase=first"], 1, "--phase=first: give one from 0"),
+        (["--config=tiny"], 2, "--topology=… is missing"),
+        (["--topology=v5e-16"], 2, "--config=… is missing"),
+        (["--config=bas"], 1, "--config=bas: neither a file nor a shipped config"),
+    ],
+)
+def test_bad_input_is_one_line(say, words: list[str], code: int, says: str) -> None:
+    found, line = say(*words)
+    assert found == code
+    assert says in line
+
+
+def test_without_libtpu_one_line_says_how_to_get_it(say, monkeypatch, tmp_path) -> None:
+    monkeypatch.delenv(topology.LIBTPU_VARIABLE, raising=False)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    code, line = say("--config=base")
+    assert code == 1
+    assert "libtpu, is not installed: pip install 'bert-jax[tpu]'" in line
+    monkeypatch.setenv(topology.LIBTPU_VARIABLE, str(tmp_path))
+    code, line = say("--config=base")
+    assert code == 1
+    assert f"{topology.LIBTPU_VARIABLE}={tmp_path}: no such file" in line
+
+
+def test_every_config_for_a_tpu_says_which() -> None:
+    on_cpu = {"tiny", "demo", "wiki_books_small"}
+    assert set(MEANT) == set(shipped()) - on_cpu
+    for name, found in MEANT.items():
+        devices = slices.find(found).devices
+        for phase in load(name).phases:
+            assert phase.batch_size % (devices * phase.micro_batches) == 0, name
+
+
+def test_what_is_printed_says_what_it_is_and_what_is_estimated() -> None:
+    said = report_text.render(made())
+    for part in (
+        "base on v5e-16: 16 chips, 4 hosts; mesh data 16",
+        "bfloat16, attention auto, all layers unrolled, remat none, optimizer sharded",
+        "nothing ran",
+        "Times are estimates",
+        "6.00 GiB of 15.75 GiB, fits",
+        "1.00 GiB  parameters",
+        "2.00 GiB  optimizer",
+        "10.00 ms, 3,276,800 tokens/s including padding, 56.8% MFU; all estimated by the compiler",
+        "12.0 million cycles",
+        "sort 0.50 ms",
+        "75.0%",
+        "model/attention.py:31",
+        "all-reduce over data overlapped with computation",
+        "3.0 MiB",
+        "Whole run: 2.78 hours, 44 chip-hours; estimated",
+    ):
+        assert part in said
+
+
+def test_what_does_not_fit_says_by_how_much_and_what_would_help() -> None:
+    said = report_text.render(made(fits=False))
+    assert "33.00 GiB of 15.75 GiB, DOES NOT FIT" in said
+    assert "Over the limit by 17.25 GiB." in said
+    assert "12.00 GiB  --config.phases[0].micro_batches=4" in said
+    assert "estimates, not compiled" in said
+    assert "not estimated, because it does not fit" in said
+    assert "hours" not in said
+
+
+def test_without_a_known_network_the_time_is_not_known() -> None:
+    found = analysis(exposed_seconds=None, collective_seconds=None)
+    assert made(found=found).hours is None
+    assert "Whole run: time unknown" in report_text.render(made(found=found))
+
+
+def test_some_phases_are_not_the_whole_run() -> None:
+    assert "This phase: " in report_text.render(made(config="wiki_books_base"))
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_json_is_strict_and_holds_everything(fits: bool) -> None:
+    plain = json.loads(json.dumps(strict(report.as_dict(made(fits))), allow_nan=False))
+    (phase,) = plain["phases"]
+    assert plain["fits"] == phase["fits"] == fits
+    assert plain["topology"]["chips"] == 16
+    memory = phase["memory"]
+    total, limit = memory.pop("total"), memory.pop("limit")
+    assert sum(memory.values()) == total
+    assert (total <= limit) == fits
+    assert (phase["analysis"] is not None) == fits
+    assert bool(phase["remedies"]) != fits
+    if fits:
+        assert phase["estimated_step_seconds"] == pytest.approx(0.01)
+        assert plain["estimated_chip_hours"] == pytest.approx(16 * plain["estimated_hours"])
+
+
+# With libtpu.
+
+
+def compiles_and_fits(name: str) -> None:
+    done = compile_for(f"--config={name}", "--json")
+    assert done.returncode == 0, done.stderr
+    plain = json.loads(done.stdout)
+    assert plain["fits"]
+    assert plain["topology"]["name"] == MEANT[name]
+    assert len(plain["phases"]) == len(load(name).phases)
+    for phase in plain["phases"]:
+        memory = phase["memory"]
+        assert 0 < memory["parameters"] < memory["optimizer"] < memory["limit"]
+        assert memory["total"] <= memory["limit"]
+        found = phase["analysis"]
+        assert found["cycles"] > 10**6
+        assert None not in found["trips"].values()
+        kinds = {(one["kind"], *one["axes"]) for one in found["collectives"]}
+        assert ("all-reduce", "data") in kinds
+        assert 0 < phase["estimated_utilization"] < 1
+    # Nothing but what this program says: libtpu has nothing to complain of.
+    assert all(line.startswith(f"compiling {name}") for line in done.stderr.splitlines())
+
+
+@pytest.mark.slow
+@needs_libtpu
+@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.processes
+def test_a_quick_config_compiles_and_fits_its_slice(name: str) -> None:
+    compiles_and_fits(name)
+
+
+@pytest.mark.nightly
+@needs_libtpu
+@pytest.mark.parametrize("name", sorted(set(MEANT) - set(QUICK)))
+@pytest.mark.processes
+def test_every_config_compiles_and_fits_its_slice(name: str) -> None:
+    compiles_and_fits(name)
+
+
+@pytest.mark.slow
+@needs_libtpu
+@pytest.mark.processes
+def test_a_step_too_large_is_reported_with_what_would_help() -> None:
+    done = compile_for("--config=base", "--config.phases[0].batch_size=65536")
+    assert done.returncode == 1, done.stderr
+    assert "of 15.75 GiB, DOES NOT FIT" in done.stdout
+    assert "--config.phases[0].micro_batches=" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+@needs_libtpu
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--config.phases[0].batch_size=24"], "batch_size=24 is not divisible by 16 devices"),
+        (["--config.mesh.data=3"], "config.mesh (slice=1, data=3, fsdp=1, tensor=1) does not fit"),
+        (["--topology=2xv5e-16"], "set config.mesh.slice to the number of slices"),
+        (["--config.mesh.tensor=16"], "config.mesh.tensor=16 does not divide"),
+        (["--config.data.store=nowhere"], "nowhere"),
+    ],
+)
+@pytest.mark.processes
+def test_what_does_not_go_together_with_a_slice_is_one_line(words: list[str], says: str) -> None:
+    done = compile_for("--config=base", *words)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    (*_, line) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert says in line
+
+
+@pytest.mark.slow
+@needs_libtpu
+@pytest.mark.processes
+def test_every_kind_of_slice_is_what_libtpu_describes() -> None:
+    """The smallest and the largest of each generation, and one of several slices."""
+    script = (
+        "from bert_jax.aot import topology\n"
+        "topology.prepare()\n"
+        "from bert_jax.launch.hardware import slices\n"
+        "for row in slices.GENERATIONS.values():\n"
+        "    for shape in (row.shapes[0], *row.shapes[-3:]):\n"
+        "        of = slices.Slice(row, shape)\n"
+        "        found = topology.devices(of)\n"
+        "        hosts = len({d.process_index for d in found})\n"
+        "        assert hosts == of.hosts, (of.name, hosts)\n"
+        "        assert found[0].device_kind == row.device_kind, of.name\n"
+        "two = topology.devices(slices.find('2xv5e-16'))\n"
+        "assert {d.slice_index for d in two} == {0, 1}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+def test_a_slice_that_libtpu_does_not_know_is_one_line(monkeypatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("INVALID_ARGUMENT: no such\n  topology")
+
+    monkeypatch.setattr("jax.experimental.topologies.get_topology_desc", refuse)
+    monkeypatch.setattr(topology, "version", lambda: "9.9")
+    with pytest.raises(UserError, match=r"libtpu 9\.9 cannot describe v5e-16: INVALID"):
+        topology.devices(slices.find("v5e-16"))

@@ -1,0 +1,314 @@
+"""Shipped configs against their golden texts; keys that are unknown or of a wrong type."""
+
+import json
+from pathlib import Path
+
+import pytest
+from ml_collections import ConfigDict
+
+from bert_jax import cli
+from bert_jax.config.files import load
+from bert_jax.config.schema import Config
+from bert_jax.config.serialization import completed, flatten, from_dict, to_dict
+from bert_jax.config.shipped import shipped
+from bert_jax.errors import FAILED, UserError
+
+GOLDENS = Path(__file__).parents[1] / "goldens" / "configs"
+REGENERATE = "PYTHONPATH=tests/support python tests/config/test_config.py"
+
+
+def golden_text(name: str) -> str:
+    """`base`, one line per value; of another shipped config, the lines in which it differs."""
+    values, base = (flatten(to_dict(load(one))) for one in (name, "base"))
+    if name != "base":
+        missing = [f"{key} = -\n" for key in base if key not in values]
+        values = {k: v for k, v in values.items() if k not in base or base[k] != v}
+        return "".join(f"{key} = {json.dumps(v)}\n" for key, v in values.items()) + "".join(missing)
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_a_shipped_config_is_what_it_was(name: str) -> None:
+    path = GOLDENS / f"{name}.txt"
+    golden = path.read_text(encoding="utf-8") if path.exists() else ""
+    assert golden_text(name) == golden, f"if the change is meant: {REGENERATE}, and commit {path}"
+
+
+def test_no_golden_outlives_its_config() -> None:
+    assert {path.stem for path in GOLDENS.iterdir()} == set(shipped())
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_a_shipped_config_says_how_to_run_it(name: str) -> None:
+    text = shipped()[name].read_text(encoding="utf-8")
+    command = "bert-jax demo" if name == "demo" else f"bert-jax pretrain --config={name} "
+    assert command in text.split('"""')[1]
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_a_recipe_lists_its_differences_from_its_source(name: str) -> None:
+    if load(name).compute.dtype == "float32":  # the small configs, which reproduce no publication
+        return
+    text = shipped()[name].read_text(encoding="utf-8").split('"""')[1]
+    assert "bfloat16" in text.partition("Differences from")[2].partition("\n\n")[0]
+
+
+def test_a_config_survives_its_json() -> None:
+    config = load("wiki_books_small")
+    assert from_dict(json.loads(json.dumps(to_dict(config))), Config) == config
+
+
+def changed(**values: object) -> dict:
+    """The tiny config as nested dicts, with some values replaced or, if None, removed."""
+    config = to_dict(load("tiny"))
+    for path, value in values.items():
+        *parents, key = path.split("__")
+        place = config
+        for parent in parents:
+            place = place[int(parent)] if parent.isdigit() else place[parent]
+        if value is None:
+            del place[key]
+        else:
+            place[key] = value
+    return config
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sede": 1}, "unknown key config.sede; did you mean seed?"),
+        (
+            {"model__hiden_size": 64},
+            "unknown key config.model.hiden_size; did you mean hidden_size?",
+        ),
+        ({"phases__0__step": 5}, "unknown key config.phases[0].step; did you mean steps?"),
+        ({"mesh__zzz": 1}, "unknown key config.mesh.zzz; valid: data, fsdp, slice, tensor"),
+        ({"model__vocab_size": "30522"}, "config.model.vocab_size='30522' should be int"),
+        ({"model__vocab_size": 1e4}, "config.model.vocab_size=10000.0 should be int"),
+        ({"seed": True}, "config.seed=True should be int"),
+        (
+            {"evaluation__every_steps": 0},
+            "config.evaluation.every_steps=0 should be from 1 to 2147483647",
+        ),
+        ({"phases__0__steps": -1}, "config.phases[0].steps=-1 should be from 1 to 2147483647"),
+        ({"seed": -1}, "config.seed=-1 should be from 0 to 4294967295"),
+        (
+            {"evaluation__batches": -1},
+            "config.evaluation.batches=-1 should be from 0 to 2147483647",
+        ),
+        (
+            {"compute__unroll_layers": -1},
+            "config.compute.unroll_layers=-1 should be from 0 to 2147483647",
+        ),
+        (
+            {"phases__0__warmup_steps": -1},
+            "config.phases[0].warmup_steps=-1 should be from 0 to 2147483647",
+        ),
+        (
+            {"model__hidden_dropout_prob": 1},
+            "config.model.hidden_dropout_prob=1 should be from 0 to 1, but not 1",
+        ),
+        (
+            {"optimizer__learning_rate": float("nan")},
+            "config.optimizer.learning_rate=nan should be 0 or more",
+        ),
+        ({"optimizer__clip_norm": -1.0}, "config.optimizer.clip_norm=-1.0 should be 0 or more"),
+        ({"optimizer__eps": 0.0}, "config.optimizer.eps=0.0 should be above 0"),
+        ({"data__mask_rate": 1.5}, "config.data.mask_rate=1.5 should be from 0 to 1"),
+        ({"optimizer__eps": "1e-6"}, "config.optimizer.eps='1e-6' should be float"),
+        ({"mesh": 8}, "config.mesh=8 should be keys"),
+        ({"phases": {}}, "config.phases={} should be a tuple"),
+        ({"compute__dtype": "float16"}, "config.compute.dtype='float16'; did you mean bfloat16?"),
+        ({"optimizer__name": "adam"}, "config.optimizer.name='adam'; did you mean adamw?"),
+        ({"data__pairing": "nps"}, "config.data.pairing='nps'; did you mean nsp?"),
+        (
+            {"model__hidden_size": 130, "model__num_attention_heads": 4},
+            "config.model.hidden_size=130 is not a multiple of "
+            "config.model.num_attention_heads=4; change one of them",
+        ),
+        (
+            {"phases__0__seq_length": 1024},
+            "config.phases[0].seq_length=1024 exceeds config.model.max_position_embeddings=512",
+        ),
+        (
+            {"phases__0__steps": 3_000_000_000},
+            "config.phases[0].steps=3000000000 should be from 1 to 2147483647",
+        ),
+        (
+            {"phases__0__steps": 10**400},
+            f"config.phases[0].steps=1{'0' * 59}…{'0' * 15} should be from 1 to 2147483647",
+        ),
+        (
+            {"phases__0__batch_size": 10**12},
+            "config.phases[0].batch_size=1000000000000 should be from 1 to 1048576",
+        ),
+        (
+            {"model__num_hidden_layers": 10**6},
+            "config.model.num_hidden_layers=1000000 should be from 1 to 1000",
+        ),
+        (
+            {"model__hidden_size": 10**9},
+            "config.model.hidden_size=1000000000 should be from 1 to 131072",
+        ),
+        (
+            {"phases__0__max_predictions": 129},
+            "config.phases[0].max_predictions=129 exceeds the tokens of an example "
+            "(seq_length=128); lower it",
+        ),
+        (
+            {
+                "phases__0__batch_size": 2**20,
+                "model__max_position_embeddings": 2**17,
+                "phases__0__seq_length": 2**17,
+            },
+            "config.phases[0]: 1048576 rows of 131072 tokens exceed the limit of 67108864 "
+            "tokens per batch; lower batch_size or the row length",
+        ),
+        ({"mesh__data": 0}, "config.mesh.data=0 should be from -1 to 1048576, but not 0"),
+        (
+            {"optimizer__learning_rate": 10**400},
+            f"config.optimizer.learning_rate=1{'0' * 59}…{'0' * 15} should be float",
+        ),
+        (
+            {"deadlines__data": 1e300},
+            "config.deadlines.data=1e+300 should be from 0 to 100000000, but not 0",
+        ),
+        ({"phases": []}, "config.phases is empty; give at least one phase"),
+        (
+            {"data__separators": "sentences"},
+            'config.data.separators="sentences" does not apply to config.data.pairing="nsp"; '
+            'set separators="documents", or pairing to full_sentences or doc_sentences',
+        ),
+        (
+            {"data__mask_share": 0.95},
+            "config.data.mask_share + config.data.random_share exceeds 1",
+        ),
+    ],
+    ids=lambda value: "" if isinstance(value, dict) else value[:50],
+)
+def test_a_wrong_value_is_one_line(change: dict, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        from_dict(changed(**change), Config)
+    assert str(error.value) == message
+
+
+def test_base_is_the_defaults() -> None:
+    assert load("base") == Config()
+
+
+@pytest.mark.parametrize("missing", ["data__separators", "optimizer", "phases__0__row_length"])
+def test_a_missing_key_takes_its_default(missing: str) -> None:
+    """A run that began before a setting existed is resumed with the default."""
+    values = changed(**{missing: None})
+    full = to_dict(from_dict(values, Config))
+    assert completed(values, Config) == full
+    of_section = flatten(to_dict(Config()))
+    taken = flatten(full).items() - flatten(values).items()
+    assert taken
+    assert taken <= of_section.items()
+
+
+def test_all_phases_together_have_a_limit_of_steps() -> None:
+    (phase,) = changed()["phases"]
+    phases = [{**phase, "steps": 2**31 - 1}, {**phase, "steps": 1}]
+    with pytest.raises(UserError, match="2147483648 steps in total; the maximum is 2147483647"):
+        from_dict(changed(phases=phases), Config)
+
+
+@pytest.mark.parametrize("values", [None, 1, "abc", [1]])
+def test_a_config_that_is_no_keys_is_one_line(values: object) -> None:
+    with pytest.raises(UserError, match=r"config=.* should be keys"):
+        from_dict(values, Config)  # type: ignore[arg-type]
+
+
+def test_a_long_value_is_shown_short() -> None:
+    with pytest.raises(UserError) as error:
+        from_dict(changed(model="x" * 10_000), Config)
+    assert len(str(error.value)) < 200
+
+
+def test_whole_numbers_pass_for_floats() -> None:
+    config = from_dict(changed(optimizer__clip_norm=1), Config)
+    assert isinstance(config, Config)
+    assert config.optimizer.clip_norm == 1.0
+
+
+def write(path: Path, body: str) -> Path:
+    """A user's config file: the tiny config with a change."""
+    path.write_text(
+        "from configs import tiny\n\ndef get_config():\n"
+        f"    config = tiny.get_config()\n    {body}\n    return config\n"
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("config.model.dropuot = 0.1", "unknown key config.model.dropuot"),
+        ("config.seed = None", "config.seed=None should be int"),
+        ("config.phases[0].batchsize = 8", "config.phases[0].batchsize; did you mean batch_size?"),
+        ("config.log_every_steps = 'ten'", "get_config() failed (TypeError: "),
+    ],
+)
+def test_a_wrong_config_file_is_one_line(
+    body: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    path = write(tmp_path / "mine.py", body)
+    assert cli.main(["pretrain", f"--config={path}", f"--workdir={tmp_path}/run"]) == FAILED
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (
+            ["--config.model.hiden_size=64"],
+            1,
+            "unknown key --config.model.hiden_size; did you mean",
+        ),
+        (["--config.phases[0].stepz=1"], 1, "phases[0].stepz; did you mean phases[0].steps?"),
+        (["--config.model.hidden_size=wide"], 2, "model.hidden_size"),
+        (["--config.compute.dtype=float16"], 1, "compute.dtype='float16'; did you mean bfloat16?"),
+        (["--config=/nowhere.py"], 1, "--config=/nowhere.py: neither a file nor a shipped config"),
+    ],
+)
+def test_a_wrong_override_is_one_line(
+    words: list[str], code: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert cli.main(["pretrain", "--config=tiny", f"--workdir={tmp_path}/run", *words]) == code
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+def test_overrides_reach_the_config() -> None:
+    from absl import flags
+
+    from bert_jax.config.files import define_config, read_config, resolve
+
+    words = resolve(["--config=tiny", "--config.phases[0].steps=7", "--config.optimizer.eps=1e-8"])
+    values = flags.FlagValues()
+    define_config(values, words)
+    values(["pretrain", *words])
+    assert isinstance(values["config"].value, ConfigDict)
+    config = read_config(values)
+    assert config.phases[0].steps == 7
+    assert config.optimizer.eps == 1e-8
+
+
+def test_the_name_may_follow_the_flag() -> None:
+    from bert_jax.config.files import resolve
+
+    assert resolve(["--config", "tiny"]) == resolve(["--config=tiny"])
+
+
+if __name__ == "__main__":
+    GOLDENS.mkdir(parents=True, exist_ok=True)
+    for old in GOLDENS.iterdir():
+        old.unlink()
+    for name in shipped():
+        (GOLDENS / f"{name}.txt").write_text(golden_text(name), encoding="utf-8")

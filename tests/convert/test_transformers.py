@@ -1,0 +1,184 @@
+"""What transformers makes of an exported folder."""
+
+import dataclasses
+import json
+
+import golden_case as cases
+import jax
+import numpy as np
+import pytest
+from exported import PAIRS, TEXTS, base_config, blocks, large_config, random_params
+from golden_case import CASES
+from small import COMPUTE, model_config
+
+from bert_jax.convert import weights
+from bert_jax.convert.export import export
+from bert_jax.convert.hf_config import to_config_json
+from bert_jax.convert.model_card import Card
+from bert_jax.data_pipeline.build.build import build_store, train_tokenizer
+from bert_jax.data_pipeline.build.shard import cleaned
+from bert_jax.data_pipeline.sources import parse_source, read, units
+from bert_jax.data_pipeline.text.sentences import split
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.objectives.pretraining_model import declare, init_params
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("default"),  # transformers' own deprecations are not ours
+]
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny_tanh"])
+def test_every_key_fits_and_the_outputs_are_equal(name, tokenizer, tmp_path):
+    import torch
+    from flax import nnx
+    from transformers import BertForPreTraining
+
+    case = CASES[name]
+    config = dataclasses.replace(model_config(case), vocab_size=tokenizer.vocab_size)
+    params = random_params(config)
+    export(params, config, tokenizer, tmp_path / "out", card=Card())
+    theirs, info = BertForPreTraining.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not any(info.values()), info
+    theirs = theirs.eval()
+    assert theirs.config.hidden_act == {"tiny": "gelu"}.get(name, "gelu_pytorch_tanh")
+    batch = cases.batch(case, 0)
+    with torch.no_grad():
+        out = theirs(
+            input_ids=torch.from_numpy(batch["input_ids"]).long(),
+            token_type_ids=torch.from_numpy(batch["token_type_ids"]).long(),
+            attention_mask=torch.from_numpy(batch["example_ids"]).long(),
+        )
+    graph, _ = declare(config, COMPUTE, PAIRS)
+    ours = nnx.merge(graph, jax.tree.map(jax.numpy.asarray, params))(batch)
+    used = batch["masked_weights"] > 0
+    rows = np.nonzero(used)[0]
+    logits = out.prediction_logits.numpy()[rows, batch["masked_positions"][used]]
+    np.testing.assert_allclose(
+        np.asarray(ours["mlm"])[used][:, : config.vocab_size], logits, atol=1e-5
+    )
+    np.testing.assert_allclose(ours["nsp"][:, 0], out.seq_relationship_logits.numpy(), atol=1e-5)
+
+
+def test_without_pairs_it_is_a_masked_language_model(tokenizer, tmp_path):
+    import torch
+    from flax import nnx
+    from transformers import AutoModelForMaskedLM, BertForMaskedLM
+
+    config = dataclasses.replace(model_config(), vocab_size=tokenizer.vocab_size)
+    params = random_params(config, ("mlm", "sbo"))
+    export(params, config, tokenizer, tmp_path / "out", card=Card(objectives=("mlm", "sbo")))
+    theirs, info = AutoModelForMaskedLM.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert isinstance(theirs, BertForMaskedLM)
+    assert not any(info.values()), info
+    batch = cases.batch(CASES["tiny"], 0)
+    with torch.no_grad():
+        out = theirs.eval()(
+            input_ids=torch.from_numpy(batch["input_ids"]).long(),
+            token_type_ids=torch.from_numpy(batch["token_type_ids"]).long(),
+            attention_mask=torch.from_numpy(batch["example_ids"]).long(),
+        )
+    graph, _ = declare(config, COMPUTE, ("mlm",))
+    kept = {name: tree for name, tree in params.items() if name != "sbo"}
+    model = nnx.merge(graph, jax.tree.map(jax.numpy.asarray, kept))
+    ours = np.asarray(model(batch)["mlm"])[..., : config.vocab_size]
+    used = batch["masked_weights"] > 0
+    logits = out.logits.numpy()[np.nonzero(used)[0], batch["masked_positions"][used]]
+    np.testing.assert_allclose(ours[used], logits, atol=1e-5)
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_auto_tokenizer_gives_the_same_ids(lowercase, tmp_path):
+    import tokenizers
+    from transformers import AutoTokenizer
+
+    made = Tokenizer.train(TEXTS[:7], 400, lowercase=lowercase)
+    config = dataclasses.replace(model_config(), vocab_size=made.vocab_size)
+    export(random_params(config), config, made, tmp_path / "out", card=Card())
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
+    ours = tokenizers.Tokenizer.from_str(made.json.decode())
+    assert len(theirs) == made.vocab_size
+    assert theirs.model_max_length == config.max_position_embeddings
+    for text in TEXTS:
+        ids = theirs(text)["input_ids"]
+        assert ids == ours.encode(text).ids
+        if "[MASK]" not in text:  # which is only text to the data pipeline
+            assert ids[1:-1] == made.encode_batch([text])[0].tolist()
+    special = theirs.pad_token_id, theirs.unk_token_id, theirs.cls_token_id
+    assert (*special, theirs.sep_token_id, theirs.mask_token_id) == tuple(made.special)
+    assert theirs("a", "b")["token_type_ids"] == [0, 0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("algorithm", ["wordpiece", "unigram", "bpe"])
+def test_auto_tokenizer_gives_the_ids_of_a_real_store(
+    algorithm, real_wiki_files, real_books, tmp_path
+):
+    from transformers import AutoTokenizer
+
+    sources = [
+        parse_source(f"wikiextractor:{real_wiki_files[0]}"),
+        parse_source(f"books:{real_books[0]}"),
+    ]
+    made = train_tokenizer(sources, 4000, model=algorithm)
+    store = build_store(sources, made, tmp_path / "store", held_out_share=0.2, progress=False)
+    config = dataclasses.replace(model_config(), vocab_size=made.vocab_size)
+    stored = Tokenizer.load(store.tokenizer_path)
+    export(random_params(config), config, stored, tmp_path / "out", card=Card())
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
+    special = theirs.pad_token_id, theirs.unk_token_id, theirs.cls_token_id
+    assert (*special, theirs.sep_token_id, theirs.mask_token_id) == tuple(stored.special)
+    documents = []  # as a list of sentences' ids
+    for spec in sources:
+        for path in units(spec):
+            for document in read(spec, path):
+                sentences = split(cleaned(document, spec)[0], spec.language)
+                ids = theirs(sentences)["input_ids"] if sentences else []
+                documents.append([sentence[1:-1] for sentence in ids if len(sentence) > 2])
+    held_out = store.held_out
+    sentences = np.split(held_out.tokens, np.cumsum(held_out.sentence_lengths)[:-1])
+    start = 0
+    for count in held_out.document_lengths:
+        assert [s.tolist() for s in sentences[start : start + count]] in documents
+        start += count
+    assert start == len(sentences) > 100
+
+
+def test_a_general_tokenizer_gives_the_same_ids(tokenizer, tmp_path):
+    import tokenizers
+    from transformers import AutoTokenizer
+
+    spec = json.loads(tokenizer.json)
+    spec["normalizer"] = {"type": "NFC"}
+    other = Tokenizer(json.dumps(spec).encode())
+    config = dataclasses.replace(model_config(), vocab_size=other.vocab_size)
+    export(random_params(config), config, other, tmp_path / "out", card=Card())
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
+    ours = tokenizers.Tokenizer.from_str(other.json.decode())
+    assert all(theirs(text)["input_ids"] == ours.encode(text).ids for text in TEXTS)
+
+
+def test_what_the_page_says_of_transformers_works(exported, monkeypatch):
+    monkeypatch.chdir(exported[0].parent)
+    exported[0].rename("exported")
+    (code,) = (block for block in blocks("python") if "transformers" in block)
+    exec(code, {})
+
+
+@pytest.mark.parametrize("config", [base_config(), large_config()], ids=["base", "large"])
+def test_as_many_parameters_with_the_same_names(config):
+    import torch
+    from transformers import BertConfig, BertForPreTraining
+
+    with torch.device("meta"):
+        theirs = BertForPreTraining(BertConfig(**to_config_json(config, pad_token_id=0)))
+    wanted = {name: tuple(p.shape) for name, p in theirs.named_parameters()}
+    shapes = jax.eval_shape(lambda: init_params(config, COMPUTE, PAIRS, jax.random.key(0)))
+    ours = {}
+    for slot in weights.slots(config):
+        leaf = shapes
+        for key in slot.ours:
+            leaf = leaf[key]
+        # Zeros that take no memory, whatever the size.
+        empty = np.broadcast_to(np.float32(0), leaf.shape)
+        ours[slot.theirs] = slot.to_theirs(empty).shape
+    assert ours == wanted

@@ -1,0 +1,360 @@
+"""The build: bytes independent of workers, resuming, the held-out split, counts, warnings."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_jax.data_pipeline.build import build, working_folder
+from bert_jax.data_pipeline.build.build import build_store, train_tokenizer
+from bert_jax.data_pipeline.build.merge import held_out_count
+from bert_jax.data_pipeline.build.shard import raw_hash
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.sources import SourceSpec, find, parse_source, read
+from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.data_pipeline.text import sentences
+from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+TOKENIZER = Tokenizer.from_vocab([*SPECIAL_TOKENS, ".", *LETTERS, *(f"##{c}" for c in LETTERS)])
+
+
+def sentences_of(number: int) -> list[str]:
+    return [f"w{'xyz'[i % 3]} {LETTERS[number % 26]}{LETTERS[number // 26]}." for i in range(3)]
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    """Six files of ten documents of three sentences, one document of punctuation in each."""
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for file in range(6):
+        documents = ["\n".join(sentences_of(file * 10 + i)) for i in range(10)]
+        (folder / f"{file}.txt").write_text("\n\n".join([*documents, "\u200b\n\u200b"]) + "\n")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One shard per file."""
+    monkeypatch.setattr(build, "_UNIT_BYTES", 1)
+
+
+def made(
+    source: str | list[SourceSpec], out: Path, *, workers: int = 1, **options: float
+) -> TokenStore:
+    specs = [parse_source(source)] if isinstance(source, str) else source
+    return build_store(specs, TOKENIZER, out, workers=workers, progress=False, **options)
+
+
+def contents(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
+
+
+def decoded(store: TokenStore, split: str) -> list[list[list[int]]]:
+    """The documents of a split as lists of sentences of ids."""
+    arrays = getattr(store, split)
+    ends = np.cumsum(arrays.sentence_lengths)
+    sentences = [part.tolist() for part in np.split(arrays.tokens, ends[:-1])]
+    parts = np.split(np.arange(len(sentences)), np.cumsum(arrays.document_lengths)[:-1])
+    return [[sentences[i] for i in part] for part in parts]
+
+
+def test_every_document_is_there_once_in_order(text: Path, tmp_path: Path) -> None:
+    store = made(f"lines:{text}", tmp_path / "store", held_out_share=0.2)
+    wanted = [[ids.tolist() for ids in TOKENIZER.encode_batch(sentences_of(n))] for n in range(60)]
+    train, held_out = decoded(store, "train"), decoded(store, "held_out")
+    assert (len(train), len(held_out)) == (48, 12)
+    assert train == [d for d in wanted if d in train]
+    assert held_out == [d for d in wanted if d not in train]
+    counts = np.bincount(store.train.tokens, minlength=TOKENIZER.vocab_size)
+    assert np.array_equal(store.train.token_counts, counts)
+
+
+def test_the_manifest_counts_what_was_found_and_dropped(text: Path, tmp_path: Path) -> None:
+    entry = made(f"lines:{text}", tmp_path / "store").manifest["sources"][0]
+    assert entry["files"] == 6
+    assert entry["documents"] == 66
+    assert entry["dropped"] == {"documents": 6, "sentences": 0}
+    assert entry["rules"] == {"invisible_character": 12}
+    assert sum(split["documents"] for split in entry["splits"].values()) == 60
+    assert sum(split["sentences"] for split in entry["splits"].values()) == 180
+    assert entry["warnings"] == []
+    assert not (tmp_path / ".store.building").exists()
+
+
+def test_sentences_that_tokenize_to_nothing_are_dropped(tmp_path: Path) -> None:
+    # U+E000 is private use: neither a letter nor punctuation; BERT's clean_text removes it.
+    (tmp_path / "a.txt").write_text("One.\n\ue000\nTwo.\n\nThree.\n\nFour.\n\nFive.\n")
+    store = made(f"lines:{tmp_path / 'a.txt'}", tmp_path / "store")
+    assert store.manifest["sources"][0]["dropped"] == {"documents": 0, "sentences": 1}
+    wanted = [["One.", "Two."], ["Three."], ["Four."], ["Five."]]
+    found = decoded(store, "train") + decoded(store, "held_out")
+    encoded = ([ids.tolist() for ids in TOKENIZER.encode_batch(text)] for text in wanted)
+    assert sorted(found) == sorted(encoded)
+
+
+def test_one_and_two_workers_write_the_same_bytes(text: Path, tmp_path: Path) -> None:
+    made(f"lines:{text}", tmp_path / "one")
+    made(f"lines:{text}", tmp_path / "two", workers=2)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+def test_held_out_documents_are_the_smallest_hashes_whatever_the_tokenizer(
+    text: Path, tmp_path: Path
+) -> None:
+    store = made(f"lines:{text}", tmp_path / "store", held_out_share=0.1)
+    raw = ["\n".join(sentences_of(n)) for n in range(60)] + ["\u200b\n\u200b"]
+    smallest = sorted(raw, key=raw_hash)[:6]
+    wanted = [r for r in raw[:60] if r in smallest]
+    assert decoded(store, "held_out") == [
+        [ids.tolist() for ids in TOKENIZER.encode_batch(r.split("\n"))] for r in wanted
+    ]
+
+
+@pytest.mark.parametrize(
+    ("documents", "share", "held_out"),
+    [(0, 0.01, 0), (1, 0.01, 0), (2, 0.01, 1), (3, 0.5, 1), (4, 0.01, 2), (1000, 0.01, 10)],
+)
+def test_held_out_count(documents: int, share: float, held_out: int) -> None:
+    assert held_out_count(documents, share) == held_out
+
+
+def test_equal_texts_stay_on_one_side(tmp_path: Path) -> None:
+    texts = ["\n".join(sentences_of(n)) for n in range(8)] * 2
+    (tmp_path / "a.txt").write_text("\n\n".join(texts))
+    store = made(f"lines:{tmp_path / 'a.txt'}", tmp_path / "store", held_out_share=0.25)
+    train, held_out = decoded(store, "train"), decoded(store, "held_out")
+    assert (len(train), len(held_out)) == (12, 4)
+    assert not [document for document in held_out if document in train]
+
+
+def test_sources_and_languages_of_documents(text: Path, tmp_path: Path) -> None:
+    book = tmp_path / "b.txt"
+    book.write_text(
+        "".join(f"CHAPTER {i}\n\nEin Satz {LETTERS[i]}. Noch einer.\n\n" for i in range(1, 7))
+    )
+    specs = [parse_source(f"lines:{text},name=en"), parse_source(f"books:{book},lang=de,name=de")]
+    store = made(specs, tmp_path / "store")
+    assert (store.sources, store.languages) == (("en", "de"), ("de", "en"))
+    source = store.train.document_source
+    assert np.array_equal(store.train.document_language, 1 - source)
+    assert np.bincount(source).tolist() == [58, 4]
+    assert np.bincount(store.held_out.document_source).tolist() == [2, 2]
+
+
+def test_a_finished_store_is_reused_and_another_refused(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = f"lines:{text}"
+    made(source, tmp_path / "store")
+    with monkeypatch.context() as patched:
+        patched.setattr(build, "run", None)  # nothing is built
+        made(source, tmp_path / "store")
+    with pytest.raises(UserError, match="other text, tokenizer or settings"):
+        made(source, tmp_path / "store", held_out_share=0.2)
+    (text / "0.txt").write_text("Changed.\n\nText.\n")
+    with pytest.raises(UserError, match="other text, tokenizer or settings"):
+        made(source, tmp_path / "store")
+    with pytest.raises(UserError, match="is not a token store"):
+        made(source, text)
+
+
+def test_finished_shards_are_kept_and_those_of_another_tokenizer_are_not(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[str] = []
+    shard = build.build_shard
+
+    def counted(unit: build.Unit, report: object) -> None:
+        built.append(unit.files[0].name)
+        if len(built) == 3:
+            raise KeyboardInterrupt
+        shard(unit, report)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(build, "build_shard", counted)
+    with pytest.raises(KeyboardInterrupt):
+        made(f"lines:{text}", tmp_path / "store")
+    spec, other = parse_source(f"lines:{text}"), Tokenizer.from_vocab([*SPECIAL_TOKENS, "a"])
+    jobs = build._plan([spec], [find(spec)], other, tmp_path / ".store.building")
+    assert all(map(build.damage, jobs))
+    made(f"lines:{text}", tmp_path / "store")
+    assert built == ["0.txt", "1.txt", "2.txt", *(f"{i}.txt" for i in range(2, 6))]
+
+
+def test_another_splitter_is_another_store(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, work = f"lines:{text}", tmp_path / ".store.building"
+    spec = parse_source(source)
+    unchanged = build._plan([spec], [find(spec)], TOKENIZER, work)
+    store = made(source, tmp_path / "store")
+    assert store.manifest["sources"][0]["splitter"] == sentences.splitter()
+    monkeypatch.setattr(sentences, "_RULES", "another")
+    assert sentences.splitter()["rules"] == "another"
+    shards = {job.shard for job in build._plan([spec], [find(spec)], TOKENIZER, work)}
+    assert not shards & {job.shard for job in unchanged}
+    with pytest.raises(UserError, match="other text, tokenizer or settings"):
+        made(source, tmp_path / "store")
+
+
+KILL = """
+import os, signal, sys, threading, time
+from multiprocessing import active_children
+from pathlib import Path
+from bert_jax.data_pipeline.build import build
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.sources import parse_source
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+
+def kill(work):
+    while not list((work / "shards").glob("*/summary.json")):
+        time.sleep(0.001)
+    os.kill(active_children()[0].pid, signal.SIGKILL)
+
+if __name__ == "__main__":
+    text, tokenizer, out = map(Path, sys.argv[1:])
+    build._UNIT_BYTES = 1
+    threading.Thread(target=kill, args=(out.parent / f".{out.name}.building",), daemon=True).start()
+    try:
+        source = parse_source(f"lines:{text}")
+        build.build_store([source], Tokenizer.load(tokenizer), out, workers=2, progress=False)
+    except UserError as error:
+        print(error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_after_a_killed_worker_the_build_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.mkdir()
+    for file in range(60):
+        documents = ("\n".join(sentences_of(file * 9 + i)) for i in range(9))
+        (text / f"{file:02}.txt").write_text("\n\n".join(documents) * 40)
+    TOKENIZER.save(tmp_path / "tokenizer.json")
+    (tmp_path / "kill.py").write_text(KILL)
+    command = [sys.executable, "kill.py", text, tmp_path / "tokenizer.json", tmp_path / "store"]
+    paths = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths}
+    said = subprocess.check_output(command, text=True, cwd=tmp_path, env=environment)
+    assert "a worker process died" in said
+    left = list((tmp_path / ".store.building/shards").glob("*/summary.json"))
+    assert 0 < len(left) < 60
+    made(f"lines:{text}", tmp_path / "store")
+    made(f"lines:{text}", tmp_path / "clean")
+    assert contents(tmp_path / "store") == contents(tmp_path / "clean")
+
+
+def test_two_builds_of_one_store_do_not_mix(text: Path, tmp_path: Path) -> None:
+    working_folder.claim(tmp_path / ".store.building")
+    with (
+        working_folder.locked(tmp_path / ".store.building"),
+        pytest.raises(UserError, match="another build is running"),
+    ):
+        made(f"lines:{text}", tmp_path / "store")
+
+
+def test_warnings_are_shown_and_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.txt").write_text("".join(f"Line {c}.\n" for c in LETTERS))
+    manifest = made(f"lines:{tmp_path / 'a.txt'},lines=10", tmp_path / "store").manifest
+    cut, few = manifest["sources"][0]["warnings"]
+    assert cut == (
+        "1 files with no blank lines between documents (such as a.txt): "
+        "cut into 3 documents of 10 lines; put a blank line between documents, or choose another "
+        "length with ,lines=N in --source"
+    )
+    assert few.startswith("only 3 documents with text")
+    shown = capsys.readouterr().err
+    assert cut in shown
+    assert few in shown
+
+
+def test_a_source_that_yields_nothing(text: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("\n\u200b\n\n")
+    specs = [parse_source(f"lines:{text}"), parse_source(f"lines:{tmp_path}/empty.txt,name=none")]
+    with pytest.raises(UserError, match="source 'none': no text left of 1 documents in 1 files"):
+        made(specs, tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+
+
+def test_bad_settings(text: Path, tmp_path: Path) -> None:
+    spec = parse_source(f"lines:{text}")
+    with pytest.raises(UserError, match="2 sources are named 'lines'"):
+        made([spec, spec], tmp_path / "store")
+    with pytest.raises(UserError, match="no source of text"):
+        made([], tmp_path / "store")
+    with pytest.raises(UserError, match=r"between 0 and 0\.5"):
+        made([spec], tmp_path / "store", held_out_share=0.7)
+
+
+def test_a_tokenizer_is_trained_on_cleaned_text_of_all_sources(text: Path, tmp_path: Path) -> None:
+    book = tmp_path / "b.md"
+    book.write_text("## Chapter 1\n\nGreek _λόγος_ &amp; more.\n")
+    specs = [parse_source(f"lines:{text}"), parse_source(f"books:{book}")]
+    tokenizer = train_tokenizer(specs, 100)
+    entries = json.loads(tokenizer.json)["model"]["vocab"]
+    assert {"λ", "&", "##b"} <= entries.keys()
+    assert "_" not in entries
+    assert train_tokenizer(specs, 100).digest == tokenizer.digest
+
+
+def test_training_samples_documents_above_a_size(
+    text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[str] = []
+
+    def train(texts: object, *_: object, **__: object) -> None:
+        taken.extend(texts)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(Tokenizer, "train", train)
+    spec = parse_source(f"lines:{text}")
+    train_tokenizer([spec], 100)
+    everything = len(taken)
+    taken.clear()
+    train_tokenizer([spec], 100, most_bytes=sum(p.stat().st_size for p in text.iterdir()) // 2)
+    assert everything == 66
+    assert 15 < len(taken) < 51
+
+
+@pytest.mark.slow
+def test_real_text_loses_residue_and_little_else(tmp_path: Path) -> None:
+    data = os.environ.get("BERT_JAX_REAL_DATA")
+    if not data:
+        pytest.skip("BERT_JAX_REAL_DATA is unset")
+    wanted = {
+        "wikipedia/enwiki-featured-wikiextractor.tar.xz": "wiki_00",
+        "books/books-pre1900-markdown.tar.xz": "Silver Blaze.md",
+    }
+    for archive, name in wanted.items():
+        with tarfile.open(Path(data) / archive) as tar:
+            member = next(m for m in tar if Path(m.name).name == name)
+            (tmp_path / name).write_bytes(tar.extractfile(member).read())  # type: ignore[union-attr]
+    specs = [
+        parse_source(f"wikiextractor:{tmp_path}/wiki_00"),
+        parse_source(f"books:{tmp_path}/Silver Blaze.md"),
+        parse_source(f"lines:{data}/vocab/sample_text.txt"),
+    ]
+    tokenizer = Tokenizer.load(Path(data) / "vocab/bert-base-uncased-vocab.txt")
+    store = build_store(specs, tokenizer, tmp_path / "store", workers=1, progress=False)
+    wiki, book, sample = store.manifest["sources"]
+    assert (wiki["documents"], sample["documents"]) == (25, 3)
+    assert wiki["rules"]["formula"] == 12
+    assert wiki["characters"] > 0.99 * sum(
+        len(d.text) for d in read(specs[0], tmp_path / "wiki_00")
+    )
+    assert "only" in book["warnings"][-1]
+    unknown = store.train.token_counts[store.special.unk] / len(store.train.tokens)
+    assert unknown < 0.001

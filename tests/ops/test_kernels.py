@@ -1,0 +1,267 @@
+"""Every form of attention gives what the plain one gives, and each device gets one it can run.
+
+Kernels run here in Pallas' interpreter, on CPU devices; test_kernels_tpu.py compiles them.
+"""
+
+import dataclasses
+import functools
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small import run_config
+
+from bert_jax.config.schema import Config, MeshConfig
+from bert_jax.errors import UserError
+from bert_jax.ops.attention import cudnn, dispatch, pallas, xla
+from bert_jax.parallel import global_batch, partition
+from bert_jax.parallel.mesh import MESH_AXES, make_mesh
+
+interpreted = functools.partial(pallas.attend, interpret=True)
+
+
+def arrays_of(B: int, S: int, A: int, D: int, *, packed: bool, dtype: str = "float32") -> tuple:
+    """(q, k, v, examples, gradient of the result); rows end in padding of different length."""
+    rng = np.random.default_rng(S + D)
+    q, k, v, dy = (jnp.asarray(rng.normal(size=(B, S, A, D)), dtype) for _ in range(4))
+    position, real = np.arange(S), S - 3 * np.arange(1, B + 1)[:, None]
+    examples = np.where(position < real, 1 + position * (3 if packed else 1) // real, 0)
+    return q, k, v, jnp.asarray(examples, jnp.int32), dy
+
+
+def both_ways(form: Any, q: Any, k: Any, v: Any, examples: Any, dy: Any) -> list[np.ndarray]:
+    """The result and the gradients of q, k and v, in float32."""
+
+    def run(q, k, v, dy):
+        y, gradients_of = jax.vjp(lambda q, k, v: form(q, k, v, examples), q, k, v)
+        return y, *gradients_of(dy)
+
+    return [np.asarray(x, np.float32) for x in jax.jit(run)(q, k, v, dy)]
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        pytest.param((6, 128, 4, 64), id="two-heads-a-step"),
+        pytest.param((2, 256, 3, 16), id="all-heads-in-one-step"),
+        pytest.param((1, 640, 1, 128), id="uneven-blocks-of-queries"),
+        pytest.param((2, 1024, 2, 64), id="longest", marks=pytest.mark.slow),
+        pytest.param((2, 512, 2, 64), id="512", marks=pytest.mark.slow),
+        pytest.param((3, 128, 4, 96), id="heads-across-registers", marks=pytest.mark.slow),
+    ],
+)
+def test_the_tpu_kernel_equals_the_plain_form(shape: tuple, packed: bool) -> None:
+    arrays = arrays_of(*shape, packed=packed)
+    for e, g in zip(both_ways(xla.attend, *arrays), both_ways(interpreted, *arrays), strict=True):
+        np.testing.assert_allclose(g, e, rtol=1e-5, atol=1e-5)
+
+
+def test_in_bfloat16_the_tpu_kernel_is_as_near_to_float32_as_the_plain_form() -> None:
+    """Errors of both, in the norm, are 0.3 to 0.6 % here."""
+    arrays = arrays_of(2, 128, 2, 64, packed=True, dtype="bfloat16")
+    exact = both_ways(
+        xla.attend,
+        *(x.astype(jnp.float32) if x.dtype != jnp.int32 else x for x in arrays),
+    )
+    for e, p, g in zip(
+        exact,
+        both_ways(xla.attend, *arrays),
+        both_ways(interpreted, *arrays),
+        strict=True,
+    ):
+        plain, kernel = (np.linalg.norm(x - e) / np.linalg.norm(e) for x in (p, g))
+        assert kernel < 0.01
+        assert kernel < 1.5 * plain
+
+
+def test_padding_gives_finite_numbers_and_changes_no_others() -> None:
+    q, k, v, examples, dy = arrays_of(2, 128, 2, 64, packed=True)
+    real = np.asarray(examples > 0)[:, :, None, None]
+    dy = jnp.where(real, dy, 0)  # as in training: nothing is predicted from padding
+    one = both_ways(interpreted, q, k, v, examples, dy)
+    other = both_ways(interpreted, *(jnp.where(real, x, 100.0) for x in (q, k, v)), examples, dy)
+    for a, b in zip(one, other, strict=True):
+        assert np.isfinite(b).all()
+        np.testing.assert_array_equal(np.where(real, a, 0), np.where(real, b, 0))
+
+
+@pytest.mark.parametrize("axes", [(1, 2, 2, 2), pytest.param((2, 2, 1, 2), marks=pytest.mark.slow)])
+def test_every_device_runs_its_own_rows_and_heads(
+    axes: tuple, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(dispatch._KERNELS, "pallas", interpreted)
+    config = MeshConfig(**dict(zip(MESH_AXES, axes, strict=True)))
+    mesh = make_mesh(config, jax.devices()[: np.prod(axes)])
+    *qkv, examples, dy = arrays_of(8, 128, 4, 32, packed=True)
+    each = jax.NamedSharding(mesh, partition.spec("batch", "position", "heads", "head_dim"))
+    attend = functools.partial(dispatch.attend, "pallas", rate=0.1, key=None)
+
+    @functools.partial(jax.jit, out_shardings=each)
+    def run(q, k, v, examples, dy):
+        y, gradients_of = jax.vjp(lambda q, k, v: attend(q, k, v, examples), q, k, v)
+        return y, *gradients_of(dy)
+
+    split = [jax.device_put(x, each) for x in (*qkv, dy)]
+    with jax.set_mesh(mesh):
+        compiled = run.lower(
+            *split[:3], jax.device_put(examples, global_batch.batch_sharding(mesh)), split[3]
+        ).compile()
+        got = compiled(
+            *split[:3], jax.device_put(examples, global_batch.batch_sharding(mesh)), split[3]
+        )
+    assert not re.findall(
+        r"all-gather|all-to-all|collective-permute|all-reduce", compiled.as_text()
+    )
+    for e, g in zip(both_ways(xla.attend, *qkv, examples, dy), got, strict=True):
+        np.testing.assert_allclose(g, e, rtol=1e-5, atol=1e-5)
+
+
+CPU = SimpleNamespace(platform="cpu", device_kind="cpu")
+TPU = SimpleNamespace(platform="tpu", device_kind="TPU v5 lite")
+H200 = SimpleNamespace(platform="gpu", device_kind="NVIDIA H200", compute_capability="9.0")
+V100 = SimpleNamespace(platform="gpu", device_kind="Tesla V100-SXM2", compute_capability="7.0")
+MI300 = SimpleNamespace(
+    platform="gpu", device_kind="AMD Instinct MI300X", compute_capability="gfx942"
+)
+
+
+def config_of(
+    attention: str,
+    *,
+    dtype: str = "bfloat16",
+    length: int = 128,
+    head_dim: int = 64,
+    drop: float = 0.0,
+) -> Config:
+    config = run_config()
+    replace = dataclasses.replace
+    return replace(
+        config,
+        model=replace(
+            config.model,
+            hidden_size=4 * head_dim,
+            num_attention_heads=4,
+            max_position_embeddings=2048,
+            attention_probs_dropout_prob=drop,
+        ),
+        phases=(replace(config.phases[0], seq_length=length),),
+        compute=replace(config.compute, attention=attention, dtype=dtype),
+    )
+
+
+def resolved(device: Any, config: Config) -> str:
+    mesh: Any = SimpleNamespace(devices=np.array([[device, device]]))
+    return dispatch.resolve(config, mesh).attention
+
+
+@pytest.mark.parametrize(
+    ("device", "changes", "form"),
+    [
+        (CPU, {}, "xla"),
+        (TPU, {}, "auto"),
+        (TPU, {"length": 100}, "auto"),
+        (H200, {}, "cudnn"),
+        (H200, {"drop": 0.1}, "cudnn"),  # in evaluation
+        (H200, {"dtype": "float32"}, "xla"),
+        (H200, {"length": 127}, "xla"),
+        (H200, {"head_dim": 4}, "xla"),
+        (V100, {}, "xla"),
+        (MI300, {}, "xla"),
+    ],
+)
+def test_auto_is_what_the_devices_of_the_mesh_run(device: Any, changes: dict, form: str) -> None:
+    assert resolved(device, config_of("auto", **changes)) == form
+
+
+@pytest.mark.parametrize(
+    ("form", "device"), [("xla", CPU), ("xla", TPU), ("pallas", TPU), ("cudnn", H200)]
+)
+def test_a_form_that_the_devices_run_is_taken(form: str, device: Any) -> None:
+    assert resolved(device, config_of(form)) == form
+
+
+@pytest.mark.parametrize(
+    ("form", "device", "changes", "says"),
+    [
+        ("pallas", CPU, {}, "runs on TPUs, not on cpu"),
+        ("pallas", H200, {}, "runs on TPUs, not on NVIDIA H200"),
+        ("cudnn", TPU, {}, "not on TPU v5 lite"),
+        ("cudnn", MI300, {}, "not on AMD Instinct MI300X"),
+        ("cudnn", H200, {"dtype": "float32"}, 'not in config.compute.dtype="float32"'),
+        ("pallas", TPU, {"length": 100}, r"multiple of 128, .*config.phases\[0\] has rows of 100"),
+        ("pallas", TPU, {"length": 2048}, "at most 1024"),
+        ("pallas", TPU, {"head_dim": 4}, "heads of 4"),
+        ("cudnn", H200, {"head_dim": 256}, "heads of 256"),
+    ],
+)
+def test_a_form_that_cannot_run_is_refused_in_one_line(
+    form: str, device: Any, changes: dict, says: str
+) -> None:
+    with pytest.raises(UserError, match=says) as refused:
+        resolved(device, config_of(form, **changes))
+    line = str(refused.value)
+    assert line.startswith(f'config.compute.attention="{form}"')
+    assert line.endswith('set it to "auto"')
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize("form", ["pallas", "cudnn"])
+def test_a_kernel_that_should_drop_probabilities_is_refused(form: str) -> None:
+    with pytest.raises(UserError, match="has no dropout"):
+        config_of(form, drop=0.1)
+
+
+@pytest.mark.parametrize(
+    ("form", "length", "key", "kernel"),
+    [
+        ("auto", 128, None, False),
+        ("auto", 512, None, True),
+        ("auto", 512, 7, False),
+        ("auto", 520, None, False),
+        ("auto", 2048, None, False),
+        ("pallas", 128, None, True),
+    ],
+)
+def test_the_length_and_dropout_decide_call_by_call(
+    form: str, length: int, key: int | None, kernel: bool
+) -> None:
+    *qkv, examples, _ = arrays_of(1, length, 1, 8, packed=True)
+    attend = functools.partial(
+        dispatch.attend, form, rate=0.1, key=None if key is None else jnp.uint32(key)
+    )
+    assert ("pallas_call" in str(jax.make_jaxpr(attend)(*qkv, examples))) == kernel
+
+
+def test_rows_that_do_not_suit_the_tpu_kernel_are_an_error() -> None:
+    *qkv, examples, _ = arrays_of(1, 130, 1, 8, packed=True)
+    with pytest.raises(ValueError, match="no kernel for 130 positions"):
+        interpreted(*qkv, examples)
+
+
+def test_cudnn_lowers_for_cuda_with_the_mask_of_the_examples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No more than that: it needs an NVIDIA GPU to run, and to be compiled."""
+    from jax._src.cudnn import fused_attention_stablehlo
+
+    monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91_000)
+    arrays = arrays_of(2, 128, 4, 64, packed=True, dtype="bfloat16")
+
+    def run(q, k, v, examples, dy):
+        y, gradients_of = jax.vjp(lambda *x: cudnn.attend(*x, examples), q, k, v)
+        return y, *gradients_of(dy)
+
+    calls = [f"__cudnn$fmhaScaleBiasSoftmax{way}" for way in ("", "Backward")]
+    text = jax.export.export(
+        jax.jit(run),
+        platforms=["cuda"],
+        disabled_checks=[jax.export.DisabledSafetyCheck.custom_call(call) for call in calls],
+    )(*arrays).mlir_module()
+    for call in calls:
+        (line,) = (line for line in text.splitlines() if f"@{call}(" in line)
+        assert "tensor<2x1x128x128xbf16>" in line

@@ -1,0 +1,317 @@
+"""benchmarks/: invalid options, and tiny runs of each script. No figure is checked."""
+
+import gzip
+import importlib.util
+import json
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from corpus import small_store
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+sys.path.append(str(FOLDER))
+
+import input as feed  # noqa: E402
+import kernel_times  # noqa: E402
+import turns  # noqa: E402
+
+
+def run(
+    script: str, *options: str, timeout: float = 900, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(FOLDER / script), *options],
+        env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("script", "options", "line"),
+    [
+        ("tpu_compile.py", ["--rows=9"], "--rows=9: give numbers from 1 to 5"),
+        ("tpu_compile.py", ["--forms=x"], "--forms=x: give numbers from 0 to 24"),
+        ("tpu_compile.py", ["--generators=philox"], "--generators=philox: give some of threefry,"),
+        ("tpu_compile.py", ["--layers=0"], "--layers=0: at least one layer is needed"),
+        (
+            "slices.py",
+            ["--models=bse"],
+            "no shipped config 'bse'; did you mean base?",
+        ),
+        ("slices.py", ["--slices=v5e-17"], "--slices: v5e-17 does not exist; nearest: v5e-16"),
+        ("train_gpu.py", ["--cases=huge"], "--cases=huge: 'huge' is none of base, large"),
+        ("train_gpu.py", ["--steps=0"], "--steps=0: at least 1 is needed"),
+        ("attention_gradient.py", ["--evaluations=0"], "--evaluations=0: at least 1 is needed"),
+        ("input.py", ["--rounds=0"], "--rounds=0: at least 1 is needed"),
+        ("input.py", ["--estimates=nowhere"], "--estimates=nowhere: No such file or directory"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    script: str,
+    options: list[str],
+    line: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = str(FOLDER / script)
+    monkeypatch.setattr(sys, "argv", [path, *options])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(path, run_name="__main__")
+    assert ended.value.code == 1
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("error: ")
+    assert line in said
+
+
+@pytest.mark.processes
+def test_a_store_that_is_not_there_is_one_line() -> None:
+    done = run("input.py", "--store=nowhere")
+    assert done.returncode == 1
+    (said,) = done.stderr.splitlines()
+    assert said.startswith("error: nowhere")
+
+
+@pytest.mark.parametrize(
+    ("environment", "line"),
+    [
+        ({"BERT_JAX_LIBTPU": "/nowhere.so"}, "BERT_JAX_LIBTPU=/nowhere.so: no such file"),
+        ({"BERT_JAX_LIBTPU": __file__, "BERT_JAX_PEER": "/nowhere"}, "`make .venv/peer`"),
+    ],
+)
+@pytest.mark.processes
+def test_without_compiler_or_peer_nothing_is_compared(environment: dict, line: str) -> None:
+    done = run("tpu_compile.py", **environment)
+    assert done.returncode == 1
+    assert line in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.processes
+def test_the_table_of_slices_explains_itself_and_needs_a_compiler() -> None:
+    done = run("slices.py", "--help")
+    assert done.returncode == 0
+    for said in ("--models", "--slices", "v5p-32", "--config.KEY=VALUE"):
+        assert said in done.stdout
+    done = run("slices.py", BERT_JAX_LIBTPU="/nowhere.so")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "error: BERT_JAX_LIBTPU=/nowhere.so: no such file; give the path of libtpu.so itself\n"
+    )
+    done = run("slices.py", "--steps=1")
+    assert done.returncode == 2
+    assert "unrecognized arguments: --steps=1" in done.stderr
+
+
+@pytest.mark.processes
+def test_without_a_gpu_nothing_is_called_one() -> None:
+    done = run("train_gpu.py")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: JAX finds no GPU here, its device is a cpu; ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_a_dry_run_trains_and_names_kernels() -> None:
+    done = run("train_gpu.py", "--dry_run", "--rounds=2", "--steps=1")
+    assert done.returncode == 0, done.stderr
+    assert "BERT-tiny, 8 rows of 64 tokens, dropout everywhere" in done.stdout
+    (ours,) = re.findall(r"^bert_jax .*", done.stdout, re.MULTILINE)
+    real, positions, _, share, times, *losses = ours.split()[1:]
+    assert 0 < int(real.replace(",", "")) <= int(positions.replace(",", ""))
+    assert float(share.rstrip("%")) > 0
+    assert times == "1.00"
+    assert all(10 < float(loss) < 12 for loss in losses)  # ln 30522, and ln 2 for pairs
+    assert re.search(r"kernels of bert_jax, [\d.]+ ms per step:\n +[\d.]+% ", done.stdout)
+    if importlib.util.find_spec("torch") is None:
+        assert "No module named 'torch'; the [torch] extra installs it" in done.stderr
+        assert "transformers, PyTorch: not measured, a contender ended" in done.stdout
+
+
+@pytest.mark.torch
+@pytest.mark.processes
+def test_both_sides_train_on_the_same_and_packed_rows_beside_padded(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "store", documents=300)
+    done = run("train_gpu.py", "--dry_run", f"--store={store.path}", "--rounds=1", "--steps=1")
+    assert done.returncode == 0, done.stderr
+    ours, theirs = (
+        [float(loss) for loss in re.search(rf"^{name} .*   (.*)$", done.stdout, re.M)[1].split()]
+        for name in ("bert_jax", "transformers, PyTorch")
+    )
+    # The same parameters and rows, each with its own dropout.
+    assert ours == pytest.approx(theirs, abs=0.2)
+    assert re.search(r"^bert_jax, packed ", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.torch
+def test_the_peer_computes_the_same_loss_with_either_head(tmp_path: Path) -> None:
+    import dataclasses
+
+    import numpy as np
+    import peer_torch
+    import torch
+    from small import run_config
+
+    from bert_jax.training.batches import phase_batches
+
+    config = run_config()
+    store = small_store(tmp_path / "store")
+    model = dataclasses.replace(config.model, vocab_size=store.vocab_size)
+    config = peer_torch.same_recipe(dataclasses.replace(config, model=model))
+    batch = phase_batches(config, store, store.train, config.phases[0]).batch(0)
+    peer_torch.write_start(config, store.special.pad, tmp_path)
+    model = peer_torch.load_model(tmp_path)
+    tensors = {name: torch.from_numpy(values) for name, values in batch.items()}
+    whole = model(**peer_torch.inputs_of(tensors)).loss.item()
+    np.testing.assert_allclose(peer_torch.masked_loss(model, tensors).item(), whole, rtol=1e-5)
+
+
+@pytest.mark.processes
+def test_input_says_what_every_host_needs(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "store", documents=400)
+    estimates = tmp_path / "compiled.json"
+    estimates.write_text(
+        json.dumps(
+            {
+                "config": "base",
+                "topology": {"name": "v5e-16", "hosts": 4},
+                "phases": [
+                    {
+                        "config": {"batch_size": 1024, "seq_length": 128},
+                        "estimated_tokens_per_second": 4e6,
+                    }
+                ],
+            }
+        )
+    )
+    done = run(
+        "input.py", f"--store={store.path}", f"--estimates={estimates}", "--rounds=1", "--batches=2"
+    )
+    assert done.returncode == 0, done.stderr
+    fill = float(re.search(r"^rows of 128 .* ([\d.]+)%$", done.stdout, re.MULTILINE)[1]) / 100
+    needs = {
+        title: float(tokens)
+        for title, tokens in re.findall(r"^(v.*?\d) +([\d.]+) ", done.stdout, re.MULTILINE)
+    }
+    assert len(needs) == (len(feed.HOSTS) - 1) * 4  # and TPU7x
+    four, eight = (needs[f"v5e, {n} chips: base, rows of 128"] for n in (4, 8))
+    # 197 TFLOP/s a chip; 6 operations for each of 85 million parameters, and a little more.
+    assert 0.8 < 4 * 197e6 / (6 * 85e6) * fill / four < 1.25
+    assert eight == pytest.approx(2 * four, abs=0.02)
+    (said,) = re.findall(r"^base on v5e-16, 1,024 rows of 128 +([\d.]+)", done.stdout, re.MULTILINE)
+    assert float(said) == pytest.approx(fill, abs=0.01)  # a million positions a host
+
+
+@pytest.mark.processes
+def test_an_estimate_that_is_something_else_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "other.json"
+    file.write_text('{"phases": []}')
+    done = run("input.py", f"--estimates={file}")
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"error: --estimates={file}: not the output of `bert-jax compile --json` "
+        "(KeyError('topology'))\n"
+    )
+
+
+def write_trace(folder: Path, threads: dict[int, str], calls: list[tuple]) -> None:
+    names = [
+        {"ph": "M", "name": "thread_name", "pid": 1, "tid": tid, "args": {"name": name}}
+        for tid, name in threads.items()
+    ]
+    events = [
+        {"ph": "X", "name": name, "pid": 1, "tid": tid, "dur": duration, "args": args}
+        for tid, name, duration, args in calls
+    ]
+    folder.mkdir(parents=True)
+    content = json.dumps({"traceEvents": [*names, *events, {}]}).encode()
+    (folder / "perfetto_trace.json.gz").write_bytes(gzip.compress(content))
+
+
+def test_kernels_are_counted_once_the_longest_first(tmp_path: Path) -> None:
+    write_trace(
+        tmp_path / "a",
+        {1: "Stream #14(Compute)", 2: "XLA Ops", 3: "python"},
+        [
+            (1, "short", 1.0, {"hlo_op": "fusion.1"}),
+            (1, "short", 2.0, {"hlo_op": "fusion.2"}),
+            (1, "long", 5.0, {"hlo_op": "dot.1"}),
+            (1, "copied", 9.0, {}),  # of no operation
+            (2, "dot.1", 5.0, {"hlo_op": "dot.1"}),  # derived: the same again
+            (3, "waiting", 50.0, {}),
+        ],
+    )
+    assert kernel_times.kernels(tmp_path) == [
+        kernel_times.Kernel("long", 5.0, 1),
+        kernel_times.Kernel("short", 3.0, 2),
+    ]
+    with pytest.raises(ValueError, match="0 traces, expected one"):
+        kernel_times.kernels(tmp_path / "a" / "nothing")
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_runs_with_both_gradients_of_attention(tmp_path: Path) -> None:
+    small = ["--steps=2", "--seeds=1", "--layers=1", "--width=32", "--rows=4", "--evaluations=1"]
+    done = run("attention_gradient.py", f"--store={small_store(tmp_path).path}", *small)
+    assert done.returncode == 0, done.stderr
+    for form in ("bfloat16, before", "bfloat16", "float32"):
+        assert f"seed 0, {form} " in done.stdout
+
+
+@pytest.mark.processes
+def test_a_contender_that_ends_is_an_error_and_no_hang() -> None:
+    contender = turns.Contender(["-c", "import sys; sys.exit(7)"], {})
+    with pytest.raises(ChildProcessError, match="a contender ended with exit code 7"):
+        contender.steps(1)
+    contender.close()
+
+
+needs_libtpu = pytest.mark.skipif(
+    not os.environ.get("BERT_JAX_LIBTPU") and importlib.util.find_spec("libtpu") is None,
+    reason="libtpu is not installed and BERT_JAX_LIBTPU does not name a copy",
+)
+
+
+@pytest.mark.nightly
+@needs_libtpu
+@pytest.mark.processes
+def test_a_row_of_the_table_of_slices() -> None:
+    done = run("slices.py", "--models=tiny", "--slices=v5e-4,v3-8", "--config.phases[0].steps=5")
+    assert done.returncode == 0, done.stderr
+    header, line, *rows = done.stdout.split("\n\n")[0].splitlines()
+    assert header.startswith("| config | slice | chips | GiB |")
+    assert set(line) == set("|-")
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    assert [row[:3] for row in cells] == [["tiny", "v5e-4", "4"], ["tiny", "v3-8", "4"]]
+    for row in cells:
+        assert float(row[3]) < float(row[4])
+        assert float(row[5]) > 0
+        assert row[7].endswith("%")
+    assert "nothing ran" in done.stdout
+
+
+@pytest.mark.nightly
+@needs_libtpu
+@pytest.mark.processes
+def test_one_layer_is_compiled_for_a_slice() -> None:
+    done = run(
+        "tpu_compile.py", "--rows=1", "--forms=1", "--generators=", "--layers=1", "--json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert re.match(r"libtpu [\d.]+, jax ", said["with"])
+    (program,) = said["programs"]
+    assert program["row"]["model"] == "base"
+    assert program["cycles"] > 5e6
+    assert program["collective_cycles"] > 0
+    assert program["temporaries"] > 2**25
+    assert program["cpu_seconds"] > 0

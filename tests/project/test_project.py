@@ -1,0 +1,192 @@
+"""Rules that the whole source tree keeps."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("bert_jax", "configs", "data_pipeline", "launch")
+SOURCES = sorted(
+    path for folder in (*PACKAGES, "tests", "benchmarks") for path in (ROOT / folder).rglob("*.py")
+)
+# From the lowest to the highest: a file imports from its own folder and from those before it.
+ROOMS = (
+    "data_pipeline/errors", "launch/exit_codes", "bert_jax/errors",
+    "data_pipeline/storage", "data_pipeline/random", "data_pipeline/tokenizer",
+    "data_pipeline/store", "data_pipeline/text", "data_pipeline/sources", "data_pipeline/build",
+    "data_pipeline/pairing", "data_pipeline/masking", "data_pipeline/plan", "data_pipeline",
+    "data_pipeline/analysis",
+    "launch/hardware", "launch", "launch/backends",
+    "bert_jax/config", "configs", "bert_jax/runtime", "bert_jax/parallel", "bert_jax/ops",
+    "bert_jax/ops/attention", "bert_jax/model", "bert_jax/objectives", "bert_jax/metrics",
+    "bert_jax/workdir", "bert_jax/checkpoint", "bert_jax/distributed", "bert_jax/training",
+    "bert_jax/reporting", "bert_jax/convert", "bert_jax/aot/hlo", "bert_jax/aot/cost",
+    "bert_jax/aot", "bert_jax/api", "bert_jax/demo", "bert_jax/commands", "bert_jax/cli",
+    "bert_jax",
+)  # fmt: skip
+MODULES = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in PACKAGES]
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """Every module a file imports, at its top or inside a function; relative names resolved."""
+    package = path.relative_to(ROOT).parent.parts
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            yield ".".join((*above, *filter(None, [node.module])))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_a_file_has_at_most_500_lines_and_a_telling_name(path: Path) -> None:
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= 500, f"{name_of(path)} has {lines} lines; split it by what it does"
+    assert path.stem not in {"utils", "util", "helpers", "misc", "common"}, "name what it does"
+
+
+def room_of(path: Path) -> str:
+    name = str(path.relative_to(ROOT).with_suffix(""))
+    return name if name in ROOMS else str(Path(name).parent)
+
+
+def files_imported_by(path: Path) -> Iterator[Path]:
+    """The product's files that a file imports; a package's names stand for the whole package."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bert_jax"):
+            package = ROOT.joinpath(*node.module.split("."))
+            for name in (alias.name for alias in node.names):
+                file = (package / f"{name}.py", package / name / "__init__.py")
+                module = (package.with_suffix(".py"), package / "__init__.py")
+                yield next(one for one in (*file, *module) if one.exists()).resolve()
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_imports_lead_from_higher_rooms_to_lower(path: Path) -> None:
+    rank = ROOMS.index(room_of(path))
+    for imported in files_imported_by(path):
+        other = ROOMS.index(room_of(imported))
+        assert other <= rank, f"{name_of(path)} imports {name_of(imported)}, which is above it"
+
+
+def test_no_files_import_one_another() -> None:
+    left = {path: set(files_imported_by(path)) - {path} for path in MODULES}
+    while free := [path for path, imported in left.items() if not imported & left.keys()]:
+        for path in free:
+            del left[path]
+    assert not left, f"a circle of imports among {sorted(map(name_of, left))}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_libraries_are_imported_where_they_may_be(path: Path) -> None:
+    roots = {name.split(".")[0] for name in imports_of(path)}
+    if path.relative_to(ROOT).parts[0] != "bert_jax":
+        assert not roots & {"jax", "flax", "optax"}, name_of(path)
+    if name_of(path) != "bert_jax/checkpoint/orbax_io.py":
+        assert "orbax" not in roots, f"{name_of(path)} imports orbax, which orbax_io.py wraps"
+
+
+def test_the_top_of_bert_jax_has_at_most_six_modules() -> None:
+    assert len(list((ROOT / "bert_jax").glob("*.py"))) <= 6
+
+
+def test_setup_lists_every_package() -> None:
+    setup = ast.parse((ROOT / "setup.py").read_text(encoding="utf-8"))
+    (listed,) = (
+        ast.literal_eval(node.value)
+        for node in ast.walk(setup)
+        if isinstance(node, ast.keyword) and node.arg == "packages"
+    )
+    on_disk = {
+        ".".join(path.relative_to(ROOT).parent.parts).removeprefix("bert_jax.") for path in MODULES
+    }
+    on_disk = {name if name == "bert_jax" else f"bert_jax.{name}" for name in on_disk}
+    assert set(listed) == on_disk
+    assert listed == sorted(listed)
+
+
+@pytest.mark.parametrize("lock", ["core", "dev", "torch", "peer"])
+def test_a_lock_is_exact_and_names_no_place(lock: str) -> None:
+    text = (ROOT / "requirements" / f"{lock}.txt").read_text(encoding="utf-8")
+    lines = [line.split("#")[0].strip() for line in text.splitlines()]
+    requirements = [line for line in lines if line]
+    assert all(line.count("==") == 1 for line in requirements), "every line is name==version"
+    assert not [line for line in requirements if "/" in line or "+" in line or line[0] == "-"]
+
+
+def test_the_larger_locks_hold_the_smaller() -> None:
+    core, dev, torch = (
+        {
+            line.split("#")[0].strip()
+            for line in (ROOT / "requirements" / f"{lock}.txt").read_text("utf-8").splitlines()
+        }
+        for lock in ("core", "dev", "torch")
+    )
+    assert core < dev < torch
+
+
+@pytest.mark.processes
+def test_the_command_line_starts_without_heavy_imports() -> None:
+    """`bert-jax --help` answers at once: what computes is imported by the command that needs it."""
+    heavy = ["jax", "flax", "optax", "orbax", "numpy", "numba", "tokenizers", "matplotlib", "torch"]
+    script = f"import sys, bert_jax.cli; print([m for m in {heavy!r} if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_an_objective_is_named_in_its_own_file_alone(path: Path) -> None:
+    """So that a new one is one new file: nothing compares names of objectives."""
+    if not name_of(path).startswith(("bert_jax/objectives/", "data_pipeline/pairing/", "configs/")):
+        texts = (
+            node.value
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        )
+        assert not [text for text in texts if re.match(r"(mlm|nsp|sop|sbo)($|/)", text)]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_a_function_has_at_most_60_lines(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or 0) - node.lineno + 1
+            assert lines <= 60, f"{node.name} of {name_of(path)} has {lines} lines; split it"
+
+
+# Words of our own that the field has other words for, and names that were given up.
+RETIRED_WORDS = re.compile(
+    r"\b(anew|nobody|whoever|dearest|so many|so often|(go|goes|went|going) on (from|with|at|by))\b",
+    re.IGNORECASE,
+)
+RETIRED_NAMES = {
+    "Program", "make_program", "make_batches", "Stretch", "Totals", "StepReport", "Pulse", "Stops",
+    "Ending", "Watch", "Peers", "Guest", "Met", "Saved", "sealed", "patiently", "in_a_line",
+    "saying", "is_away", "may_pass", "decayed", "unlatch", "Refused", "Tried", "Held", "Notes",
+    "suits",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_the_field_has_a_word_for_it(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    found = RETIRED_WORDS.search(text)
+    assert not found, f"{name_of(path)} says {found[0]!r}"
+    named = {
+        node.name
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    }
+    assert not named & RETIRED_NAMES, name_of(path)

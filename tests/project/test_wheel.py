@@ -1,0 +1,79 @@
+"""What an installed wheel has and leaves alone."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = """
+from configs import base
+
+def get_config():
+    config = base.get_config()
+    config.data.store = "/nowhere"
+    return config
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    sources = folder / "sources"
+    subprocess.run(["git", "clone", "--quiet", ROOT, sources], check=True)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
+    subprocess.run([*command, "--no-build-isolation", "-w", folder, sources], check=True)
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+@pytest.fixture
+def installed(wheel, tmp_path) -> Path:
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
+    subprocess.run([*command, "--target", tmp_path / "site", wheel], check=True)
+    (tmp_path / "mine.py").write_text(CONFIG)
+    return tmp_path / "site"
+
+
+def pretrain(folder: Path, path: str) -> tuple[int, str]:
+    words = ["pretrain", "--config=mine.py", "--workdir=run", "--cpu_devices=1"]
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "bert_jax", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_a_wheel_puts_nothing_but_bert_jax_into_site_packages(wheel) -> None:
+    with zipfile.ZipFile(wheel) as files:
+        tops = {name.split("/")[0] for name in files.namelist()}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"bert_jax"}
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_a_users_config_file_imports_the_shipped_ones_as_configs(installed, tmp_path) -> None:
+    code, said = pretrain(tmp_path, str(installed))
+    assert (code, said.count("\n")) == (1, 1)
+    assert said.startswith("error: /nowhere: not a token store")
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_a_users_own_package_configs_goes_first(installed, tmp_path) -> None:
+    (tmp_path / "own" / "configs").mkdir(parents=True)
+    (tmp_path / "own" / "configs" / "base.py").write_text(
+        "def get_config():\n    raise OSError('of mine')\n"
+    )
+    code, said = pretrain(tmp_path, os.pathsep.join([str(installed), str(tmp_path / "own")]))
+    assert code == 1
+    assert "get_config() failed (OSError: of mine)" in said
