@@ -102,7 +102,9 @@ def _end_together(peers: ProcessGroup, heartbeat: Heartbeat, code: int, line: st
         if line:
             print(line, file=sys.stderr)
     else:
-        peers.put(f"gone/{peers.process_id}", "")
+        # All is done: process 0 may be gone already, having seen this one's connection close.
+        with contextlib.suppress(Exception):
+            peers.put(f"gone/{peers.process_id}", "")
     _exit(code)
 
 

@@ -194,6 +194,34 @@ def test_a_ctrl_c_that_another_process_told_of_first_is_no_second_one():
     assert ended == [128 + signal.SIGINT]
 
 
+def test_a_process_that_finished_last_needs_no_answer_from_process_0(monkeypatch):
+    """Process 0 may exit as soon as it sees that the connection of this one is closed."""
+
+    class Ended(Exception):
+        pass
+
+    class Gone:
+        is_first, process_id = False, 1
+
+        def all_gather_text(self, name: str) -> None:
+            pass
+
+        def put(self, key: str, text: str) -> None:
+            raise RuntimeError("UNAVAILABLE: Socket closed")
+
+    class Stopped:
+        def stop(self) -> None:
+            pass
+
+    def leave(code: int) -> None:
+        raise Ended(code)
+
+    monkeypatch.setattr(session, "_exit", leave)
+    with pytest.raises(Ended) as ended:
+        session._end_together(Gone(), Stopped(), 0, "")
+    assert ended.value.args == (0,)
+
+
 def test_beats_go_on_while_processes_agree_on_where_to_stop():
     """A process that waits for a slow one must not be reported as lost."""
     store = Store()

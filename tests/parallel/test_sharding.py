@@ -82,9 +82,9 @@ def test_every_array_of_a_shipped_config_lies_where_it_did(name: str) -> None:
 
 FAULTS = """
 import resource, numpy as np
-from bert_jax.parallel import partition
+from bert_jax.runtime import cpu
 if {keeps}:
-    partition.keep_memory()
+    cpu.keep_memory()
 for _ in range(3):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     np.ones(2**25)
