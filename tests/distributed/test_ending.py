@@ -197,7 +197,7 @@ def test_a_ctrl_c_that_another_process_told_of_first_is_no_second_one():
 def test_a_process_that_finished_last_needs_no_answer_from_process_0(monkeypatch):
     """Process 0 may exit as soon as it sees that the connection of this one is closed."""
 
-    class Ended(Exception):
+    class EndedError(Exception):
         pass
 
     class Gone:
@@ -214,10 +214,10 @@ def test_a_process_that_finished_last_needs_no_answer_from_process_0(monkeypatch
             pass
 
     def leave(code: int) -> None:
-        raise Ended(code)
+        raise EndedError(code)
 
     monkeypatch.setattr(session, "_exit", leave)
-    with pytest.raises(Ended) as ended:
+    with pytest.raises(EndedError) as ended:
         session._end_together(Gone(), Stopped(), 0, "")
     assert ended.value.args == (0,)
 
