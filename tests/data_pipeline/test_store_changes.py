@@ -133,10 +133,10 @@ import os, sys, threading
 import numpy as np
 from bert_jax.data_pipeline.random.counter_rng import permute
 from bert_jax.data_pipeline.store.store import open_store
-from bert_jax.data_pipeline.store.watched_files import exit_if_cut
+from bert_jax.data_pipeline.store.watched_files import exit_on_truncated_map
 folder, how = sys.argv[1:]
 store = open_store(folder)
-exit_if_cut(store.path, store.mapped, 45)
+exit_on_truncated_map(store.path, store.mapped, 45)
 tokens = store.train.tokens
 if how == "another file":
     tokens = np.memmap(folder + "/other", np.uint64, "w+", shape=100_000)
