@@ -3,6 +3,7 @@
 import runpy
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
@@ -74,9 +75,8 @@ def slice_of(path: Path) -> str | None:
     Raises:
         UserError: the file cannot be executed.
     """
-    allow_configs_import()
     try:
-        return runpy.run_path(str(path)).get("SLICE")
+        return _run(path).get("SLICE")
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(f"{path}: cannot be read ({reason})") from error
@@ -87,10 +87,15 @@ def path_of(values: flags.FlagValues) -> Path:
     return Path(config_flags.get_config_filename(values[_FLAG]))
 
 
-def _execute(path: Path) -> ConfigDict:
+def _run(path: Path) -> dict[str, Any]:
+    """Returns the globals of a config file."""
     allow_configs_import()
+    return runpy.run_path(str(path))
+
+
+def _execute(path: Path) -> ConfigDict:
     try:
-        return runpy.run_path(str(path))["get_config"]()
+        return _run(path)["get_config"]()
     except Exception as error:  # user code may raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(f"{path}: get_config() failed ({reason})") from error

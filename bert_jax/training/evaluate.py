@@ -34,7 +34,7 @@ from bert_jax.metrics.records import objectives_in
 from bert_jax.metrics.step_metrics import SumAccumulator
 from bert_jax.objectives import total as objectives
 from bert_jax.objectives.corpus import Corpus
-from bert_jax.objectives.registry import chosen
+from bert_jax.objectives.registry import chosen, find
 from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime.console import console, progress, table
@@ -190,10 +190,13 @@ def _asked(
 ) -> Config:
     """Returns the run's configuration with the overrides of the evaluation.
 
+    Its objectives are those of the run that the evaluated data has labels for.
+
     Raises:
-        UserError: the model has no head for `pairing`.
+        UserError: the model has no head for `pairing`, or the data has no labels for the model.
     """
-    if pairing in PAIRS and pairing not in chosen(config.data, config.objectives):
+    learned = chosen(config.data, config.objectives)
+    if pairing in PAIRS and pairing not in learned:
         raise UserError(
             f"--pairing={pairing}: the model has no head for it, as the run was trained with "
             f"pairing={config.data.pairing}; full_sentences, doc_sentences and single measure "
@@ -205,8 +208,14 @@ def _asked(
         values["separators"] = "documents"
     values["span_boundary"] &= values["masking"] == "span"
     data = from_dict(values, DataConfig, "config.data")
+    measured = ",".join(one.name for one in find(learned) if one.has_labels(data))
+    if not measured:
+        raise UserError(
+            f"--pairing={pairing}: makes no labels for {', '.join(learned)}, the objectives of the "
+            "run; leave it out"
+        )
     evaluation = dataclasses.replace(config.evaluation, batches=batches)
-    return dataclasses.replace(config, data=data, evaluation=evaluation)
+    return dataclasses.replace(config, data=data, evaluation=evaluation, objectives=measured)
 
 
 def _open(path: str, trained_on: dict[str, Any], *, given: bool) -> TokenStore:

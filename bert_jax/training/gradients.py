@@ -8,6 +8,7 @@ Both cast matrices to the compute dtype before the all-gather, and their gradien
 reduction, which halves the communication volume in bfloat16; everything else is float32.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -85,8 +86,8 @@ def partitioned_gradients(
     def gradients_of(params: Any, batch: Batch, key: jax.Array, counts: Any, parts: int) -> tuple:
         batch, key = _split(batch, key, parts, rows)
         computed = constrain(cast_matrices(params, dtype), compute)
-        zeros_as = lambda zeros: constrain(zeros, storage)  # noqa: E731
-        return _in_float32(*_accumulate(grad_fn, computed, batch, key, counts, zeros_as))
+        place = functools.partial(constrain, shardings=storage)
+        return _in_float32(*_accumulate(grad_fn, computed, batch, key, counts, place))
 
     return gradients_of
 

@@ -57,7 +57,7 @@ def test_the_account_is_exclusive_and_complete(monkeypatch):
         with clock.activity("barrier"):
             now[0] += 4
             assert clock.now() == ("barrier", 4.0)
-        assert clock.now() == ("step", 0.0)  # its deadline starts anew
+        assert clock.now() == ("step", 0.0)  # its deadline starts again
         now[0] += 8
     now[0] += 16
     seconds = clock.seconds()

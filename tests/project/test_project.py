@@ -1,6 +1,7 @@
 """Rules that the whole source tree keeps."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -36,10 +37,15 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports_of(path: Path) -> Iterator[str]:
     """Every module a file imports, at its top or inside a function; relative names resolved."""
     package = path.relative_to(ROOT).parent.parts
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -61,7 +67,7 @@ def room_of(path: Path) -> str:
 
 def files_imported_by(path: Path) -> Iterator[Path]:
     """The product's files that a file imports; a package's names stand for the whole package."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bert_jax"):
             package = ROOT.joinpath(*node.module.split("."))
             for name in (alias.name for alias in node.names):
@@ -152,7 +158,7 @@ def test_an_objective_is_named_in_its_own_file_alone(path: Path) -> None:
     if not name_of(path).startswith(("bert_jax/objectives/", "data_pipeline/pairing/", "configs/")):
         texts = (
             node.value
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            for node in ast.walk(tree_of(path))
             if isinstance(node, ast.Constant) and isinstance(node.value, str)
         )
         assert not [text for text in texts if re.match(r"(mlm|nsp|sop|sbo)($|/)", text)]
@@ -160,7 +166,7 @@ def test_an_objective_is_named_in_its_own_file_alone(path: Path) -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_a_function_has_at_most_60_lines(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or 0) - node.lineno + 1
             assert lines <= 60, f"{node.name} of {name_of(path)} has {lines} lines; split it"
@@ -186,7 +192,7 @@ def test_the_field_has_a_word_for_it(path: Path) -> None:
     assert not found, f"{name_of(path)} says {found[0]!r}"
     named = {
         node.name
-        for node in ast.walk(ast.parse(text))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.FunctionDef | ast.ClassDef)
     }
     assert not named & RETIRED_NAMES, name_of(path)

@@ -15,7 +15,7 @@ import pytest
 from absl import flags
 from corpus import small_store
 from store_corruptions import HEADERS, Touch
-from test_project import MODULES, ROOT, SOURCES, imports_of, name_of
+from test_project import MODULES, ROOT, SOURCES, imports_of, name_of, tree_of
 
 from bert_jax import cli, errors
 from bert_jax.config.files import load
@@ -47,7 +47,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
 
 def calls_of(path: Path) -> Iterator[tuple[str, dict[str, object], int]]:
     """Every call in a file: the dotted name, keyword arguments that are constants, the line."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = tree_of(path)
     names = {"np": "numpy"}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):

@@ -14,6 +14,7 @@ from bert_jax import cli
 from bert_jax.checkpoint.catalog import read_meta
 from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.errors import UserError
 from bert_jax.metrics.step_metrics import SumAccumulator
 from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import make_mesh
@@ -91,6 +92,28 @@ def test_other_examples_are_made_without_separators_that_they_cannot_have(store)
         asked = evaluation._asked(config, None, 0, pairing, None)
         wanted = "documents" if pairing == "single" else "sentences"
         assert asked.data.separators == wanted
+
+
+@pytest.mark.parametrize(
+    ("objectives", "pairing", "measured"),
+    [
+        ("", None, "mlm,nsp"),
+        ("", "single", "mlm"),
+        ("mlm,nsp", "single", "mlm"),
+        ("mlm", None, "mlm"),
+    ],
+)
+def test_a_model_is_measured_on_what_it_learned_and_the_data_has_labels_for(
+    objectives, pairing, measured, store
+):
+    config = dataclasses.replace(small_config(store), objectives=objectives)
+    assert evaluation._asked(config, None, 0, pairing, None).objectives == measured
+
+
+def test_data_without_labels_for_a_model_is_one_line(store):
+    config = dataclasses.replace(small_config(store), objectives="nsp")
+    with pytest.raises(UserError, match=r"^--pairing=single: makes no labels for nsp, .* leave it"):
+        evaluation._asked(config, None, 0, "single", None)
 
 
 def alter(config: Config, **phase: object) -> Config:
