@@ -18,6 +18,7 @@ import numpy as np
 import optax
 import pytest
 from handmade import batch
+from jax.experimental.compilation_cache import compilation_cache
 from small_step import ALL_AT_ONCE, CORPUS, DATA, EXAMPLES, PACKED, mesh_of, place, rows_of, small
 
 from bert_jax.aot.hlo import shape_search
@@ -324,7 +325,18 @@ def test_a_later_phase_starts_as_configured() -> None:
         assert np.all(np.asarray(leaf) == (0 if ".mu" in name or ".nu" in name else 1)), name
 
 
+@pytest.fixture
+def without_compile_cache() -> Iterator[None]:
+    """XLA logs only what it compiles, and the cache would have what an earlier run compiled."""
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    yield
+    jax.config.update("jax_enable_compilation_cache", True)
+    compilation_cache.reset_cache()
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_compile_cache")
 def test_a_split_width_of_the_word_table_would_be_gathered(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ) -> None:
