@@ -9,8 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from small import model_config
+from small import COMPUTE, model_config
 
+from bert_jax.model.attention import Attention
+from bert_jax.model.encoder import FeedForward
 from bert_jax.model.layers import Keys, LayerNorm, activation
 from bert_jax.ops import dropout
 from bert_jax.ops.attention import xla
@@ -52,6 +54,18 @@ def test_attention(rate: float) -> None:
     rng = np.random.default_rng(0)
     q, k, v = (jnp.asarray(rng.normal(size=(3, 12, 2, 4)) * 2, jnp.float32) for _ in range(3))
     assert_same_gradients(functools.partial(ours, rate), functools.partial(textbook, rate), q, k, v)
+
+
+def test_a_sublayer_adds_its_input() -> None:
+    """If the output projection is zero, the normalized input is all that remains."""
+    config, keys = model_config(), Keys(jax.random.key(0))
+    attention, mlp = Attention(config, COMPUTE, keys), FeedForward(config, keys)
+    for projection in (attention.output, mlp.down):
+        projection.kernel[...] = jnp.zeros_like(projection.kernel[...])
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 6, config.hidden_size)), jnp.float32)
+    normalized = (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True)
+    np.testing.assert_allclose(attention(x, jnp.ones((2, 6), int), None), normalized, atol=1e-5)
+    np.testing.assert_allclose(mlp(x, None), normalized, atol=1e-5)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1])
