@@ -10,6 +10,7 @@ from flax import nnx
 
 from bert_jax.config.files import load
 from bert_jax.config.schema import ComputeConfig, ModelConfig
+from bert_jax.model import encoder
 from bert_jax.objectives.pretraining_model import declare, init_params
 from bert_jax.objectives.registry import chosen
 from bert_jax.ops import dropout, embedding_lookup, hashing
@@ -97,6 +98,18 @@ def test_forms_of_the_layer_loop_agree(unroll, model, params):
     got = run(model, compute(unroll_layers=unroll), params, batch, key)
     for e, g in zip(expected, got, strict=True):
         np.testing.assert_allclose(g, e, rtol=1e-5, atol=1e-6)
+
+
+def test_every_layer_drops_with_its_own_key(model, params, monkeypatch):
+    def write_key(self: encoder.Layer, x: jax.Array, examples: jax.Array, key: jax.Array):
+        return jnp.roll(x, 1, axis=-1).at[..., 0].set(key >> 16)  # exact in float32
+
+    monkeypatch.setattr(encoder.Layer, "__call__", write_key)
+    stack = nnx.merge(declare(model, compute(), ("mlm", "nsp"))[0], params).encoder
+    ids = jnp.ones((B, S), jnp.int32)
+    hidden = stack(ids, ids, ids, ids, jnp.uint32(5))
+    keys = np.asarray(hidden)[0, 0, : model.num_hidden_layers].tolist()
+    assert len(set(keys)) == model.num_hidden_layers == 2
 
 
 def test_bfloat16_is_near_float32(model, params):
