@@ -3,6 +3,7 @@
 import os
 import subprocess
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.get_closest_marker("processes"))
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """pytest-xdist 3.8 marks groups in the ids of tests, and pytest 9.2 ignores that silently."""
+    grouped = all("@" in item.nodeid for item in session.items)
+    if session.config.getoption("loadgroup", False) and not grouped:
+        raise pytest.UsageError("this pytest-xdist cannot group tests with this pytest")
+
+
 @pytest.fixture(autouse=True)
 def _processes_are_marked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A deadline must not fail because two tests with processes share the machine."""
@@ -83,6 +91,18 @@ def _processes_are_marked(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
             start(self, words, *args, **more)
 
         monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _step_functions_are_shared() -> Iterator[None]:
+    """Runs in this process that train the same model do so with the same compiled step."""
+    from shared_steps import shared_step_functions
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("setup", "evaluate"):
+            name = f"bert_jax.training.{module}.make_step_functions"
+            patch.setattr(name, shared_step_functions)
+        yield
 
 
 @pytest.fixture(scope="session")
