@@ -8,12 +8,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import shape_search
 from etils import epath
 
 from bert_jax.aot import report_html
 from bert_jax.aot.cost import collectives
 from bert_jax.aot.cost.analysis import Analysis, analyse, as_dict
-from bert_jax.aot.hlo import replica_groups, shape_search, sources
+from bert_jax.aot.hlo import replica_groups, sources
 from bert_jax.aot.hlo.stack_frames import Frame
 from bert_jax.errors import UserError
 from bert_jax.launch.hardware.accelerators import BY_DEVICE_KIND, Accelerator

@@ -157,7 +157,7 @@ def compile_case(
 
 def global_shapes(text: str, rows: int) -> list[str]:
     """Operations with a dimension that counts rows of the whole batch, or what is in them."""
-    from bert_jax.aot.hlo import shape_search
+    import shape_search
 
     inside = (1, LENGTH, SLOTS, HEADS, HEADS * LENGTH)
     sizes = {rows * n for n in inside}
