@@ -34,17 +34,14 @@ def corpus_of(config: Config) -> Corpus:
     return Corpus(_SOURCES, np.log(counts / counts.sum()).astype(np.float32))
 
 
-def build(config: Config, mesh: Mesh, corpus: Corpus | None = None) -> StepFunctions:
+def build(config: Config, mesh: Mesh) -> StepFunctions:
     """Returns the step functions for a mesh, not yet compiled.
-
-    Args:
-        corpus: by default the corpus of the config (`corpus_of`).
 
     Raises:
         UserError: an array of the model does not divide over the mesh, or the config's store cannot
             be used.
     """
-    return make_step_functions(config, mesh, corpus or corpus_of(config))
+    return make_step_functions(config, mesh, corpus_of(config))
 
 
 def lower(

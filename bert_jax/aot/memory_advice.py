@@ -38,7 +38,11 @@ class Remedy:
     @property
     def flags(self) -> str:
         """The command-line flags that apply the changes."""
-        return " ".join(f"--config.{key}={value}" for key, value in self.changes.items())
+        return flags(self.changes)
+
+
+def flags(changes: Change) -> str:
+    return " ".join(f"--config.{key}={value}" for key, value in changes.items())
 
 
 def remedies(config: Config, index: int, mesh: Mesh, memory: Memory) -> list[Remedy]:
@@ -112,14 +116,7 @@ def bytes_with(
     activations = max(0, memory.temporaries - gradients_now)
     share = _rows_per_device(changed, index, new_mesh) / _rows_per_device(config, index, mesh)
     share *= _saved_bytes(changed, index) / _saved_bytes(config, index)
-    return (
-        held.parameters
-        + gradients
-        + held.optimizer
-        + held.batch
-        + memory.other
-        + round(activations * share)
-    )
+    return held.total + gradients + memory.other + round(activations * share)
 
 
 @functools.lru_cache(maxsize=16)  # called with the same mesh for every change

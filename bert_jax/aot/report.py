@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -101,7 +101,7 @@ def make(
     name: str,
     config: Config,
     of: Slice,
-    phases: Iterable[int],
+    phases: Sequence[int],
     working: Callable[[str], AbstractContextManager[None]],
 ) -> Report:
     """Compiles phases of a config for a slice and reports their memory and time.
@@ -117,11 +117,10 @@ def make(
             other than memory.
     """
     mesh = make_mesh(config.mesh, topology.devices(of))
-    chosen = [(index, config.phases[index]) for index in phases]
-    for _, phase in chosen:  # all of them before the first compilation
+    for phase in (config.phases[index] for index in phases):  # before the first compilation
         global_batch.check_divides(mesh, phase.batch_size, phase.micro_batches)
     reports = []
-    for index, _ in chosen:
+    for index in phases:
         several = f" phase {index + 1} of {len(config.phases)}" if len(config.phases) > 1 else ""
         with working(f"compiling {name}{several} for {of.name}"):
             reports.append(phase_report(config, index, of, mesh))

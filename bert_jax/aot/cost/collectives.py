@@ -23,7 +23,6 @@ from typing import Literal
 from bert_jax.aot.hlo import replica_groups, sources
 from bert_jax.aot.hlo.loops import ASYNCHRONOUS, Executions, Place
 from bert_jax.aot.hlo.parser import Computation, Instruction, Module
-from bert_jax.aot.hlo.replica_groups import Groups
 from bert_jax.launch.hardware.accelerators import Accelerator
 
 KINDS = (
@@ -91,24 +90,17 @@ def traffic(every: Sequence[Collective]) -> tuple[Traffic, ...]:
     for one in every:
         key = (one.kind, one.axes, one.devices, one.partly, one.network, one.done is not None)
         alike[key].append(one)
-    found = (_traffic(ones) for ones in alike.values())
+    found = [
+        Traffic(
+            *key,
+            runs=sum(one.times for one in ones),
+            bytes=sum(one.times * one.bytes for one in ones),
+            sent=sum(one.times * one.sent for one in ones),
+            seconds=total_seconds(ones),
+        )
+        for key, ones in alike.items()
+    ]
     return tuple(sorted(found, key=lambda one: -one.sent))
-
-
-def _traffic(ones: Sequence[Collective]) -> Traffic:
-    one = ones[0]
-    return Traffic(
-        kind=one.kind,
-        axes=one.axes,
-        devices=one.devices,
-        partly=one.partly,
-        network=one.network,
-        beside=one.done is not None,
-        runs=sum(one.times for one in ones),
-        bytes=sum(one.times * one.bytes for one in ones),
-        sent=sum(one.times * one.sent for one in ones),
-        seconds=total_seconds(ones),
-    )
 
 
 def total_seconds(every: Sequence[Collective]) -> float | None:
@@ -147,7 +139,7 @@ class _Raw:
 
 def _of_place(module: Module, place: Place) -> Iterator[_Raw]:
     here = place.computation
-    chains: dict[str, list[tuple[Instruction, Instruction, Computation]]] = {}
+    chains: dict[str, list[_Raw]] = {}
     for one in here.instructions:
         base = one.opcode.removesuffix("-start")
         if base in KINDS:
@@ -165,26 +157,24 @@ def _of_place(module: Module, place: Place) -> Iterator[_Raw]:
         elif one.opcode == "fusion":
             for inner, around in _inside(module, one):
                 key = inner.attribute("channel_id") or inner.name
-                chains.setdefault(key, []).append((one, inner, around))
+                raw = _Raw(_kind(inner, around), one, None, inner, around)
+                chains.setdefault(key, []).append(raw)
     for chain in chains.values():
         yield from _of_chain(chain)
 
 
-def _of_chain(chain: list[tuple[Instruction, Instruction, Computation]]) -> Iterator[_Raw]:
-    """Yields the collectives of fusions on the same channel.
+def _of_chain(chain: list[_Raw]) -> list[_Raw]:
+    """Returns the collectives of fusions on the same channel.
 
     If one fusion starts the collective, the others advance it while they compute, and one ends it.
     """
-    targets = [{one.target for one in around.instructions} for _, _, around in chain]
-    started = next((i for i, t in enumerate(targets) if "AsyncCollectiveStart" in t), None)
-    ended = next((i for i, t in enumerate(targets) if "AsyncCollectiveDone" in t), None)
-    if started is None:
-        for fusion, inner, around in chain:
-            yield _Raw(_kind(inner, around), fusion, None, inner, around)
-    else:
-        fusion, inner, around = chain[started]
-        done = chain[ended][0] if ended is not None else None
-        yield _Raw(_kind(inner, around), fusion, done, inner, around)
+    targets = [{one.target for one in raw.around.instructions} for raw in chain]
+    with_targets = list(zip(chain, targets, strict=True))
+    started = [raw for raw, names in with_targets if "AsyncCollectiveStart" in names]
+    ended = [raw.start for raw, names in with_targets if "AsyncCollectiveDone" in names]
+    if not started:
+        return chain
+    return [dataclasses.replace(started[0], done=ended[0] if ended else None)]
 
 
 def _kind(inner: Instruction, around: Computation) -> str:
@@ -239,7 +229,7 @@ def _collective(
 ) -> Collective:
     inner = raw.inner
     between = inner.opcode == "send"
-    groups = _groups(inner, mesh)
+    groups = replica_groups.parse(inner.groups, math.prod(mesh.values()) // mesh.get(SLICE, 1))
     axes = (SLICE,) if between else replica_groups.axes(groups, mesh)
     n = mesh[SLICE] if between else len(groups[0])
     given = raw.around.operands(inner)
@@ -264,11 +254,6 @@ def _collective(
         seconds=_seconds(sent, network, accelerator),
         source=sources.source(module, place.computation, raw.start).line,
     )
-
-
-def _groups(instruction: Instruction, mesh: Mapping[str, int]) -> Groups:
-    in_slice = math.prod(mesh.values()) // mesh.get(SLICE, 1)
-    return replica_groups.parse(instruction.groups, in_slice)
 
 
 def _sent(kind: str, size: int, n: int) -> float:
