@@ -1,7 +1,5 @@
 """Lowers the training step that `pretrain` runs in a phase, on any mesh, without training text."""
 
-from typing import Any
-
 import jax
 import numpy as np
 from jax.sharding import Mesh
@@ -59,8 +57,3 @@ def lower(
     program = program or build(config, mesh)
     with jax.set_mesh(mesh):
         return program.lower_train(empty_batch(config, phase), phase)
-
-
-def batch_of(config: Config, phase: PhaseConfig, program: StepFunctions) -> dict[str, Any]:
-    """Returns the batch that the step takes, as ShapeDtypeStructs with shardings."""
-    return program.abstract_batch(empty_batch(config, phase), phase.batch_size)

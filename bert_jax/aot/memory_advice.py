@@ -110,7 +110,7 @@ def bytes_with(
         other = lower.build(changed, new_mesh)
     except UserError:
         return None
-    held = ResidentBytes.of(other, lower.batch_of(changed, changed.phases[index], other))
+    held = ResidentBytes.of(changed, changed.phases[index], other)
     gradients = _gradient_copies(changed, index) * _gathered_bytes(changed, index, new_mesh)
     gradients_now = _gradient_copies(config, index) * _gathered_bytes(config, index, mesh)
     activations = max(0, memory.temporaries - gradients_now)
@@ -124,8 +124,7 @@ def _gathered_bytes(config: Config, index: int, mesh: Mesh) -> int:
     """Returns bytes per device of the gathered parameters during a step, in float32."""
     gathered = with_changes(config, {"compute.shard_optimizer": False})
     built = lower.build(gathered, mesh)
-    batch = lower.batch_of(gathered, gathered.phases[index], built)
-    return ResidentBytes.of(built, batch).parameters
+    return ResidentBytes.of(gathered, gathered.phases[index], built).parameters
 
 
 def _gradient_copies(config: Config, index: int) -> int:

@@ -56,9 +56,7 @@ class PhaseReport:
     @property
     def utilization(self) -> float | None:
         """Model FLOPs utilization (MFU) at the estimated step time."""
-        if not self.step_seconds:
-            return None
-        return self.flops / self.step_seconds / self.devices_flops
+        return self.step_seconds and self.flops / self.step_seconds / self.devices_flops
 
     @property
     def hours(self) -> float | None:
@@ -141,8 +139,9 @@ def phase_report(config: Config, index: int, of: Slice, mesh: Mesh) -> PhaseRepo
         UserError: see `make`.
     """
     phase, accelerator = config.phases[index], of.generation.accelerator
+    global_batch.check_divides(mesh, phase.batch_size, phase.micro_batches)
     built = lower.build(config, mesh)
-    held = ResidentBytes.of(built, lower.batch_of(config, phase, built))
+    held = ResidentBytes.of(config, phase, built)
     lowered = lower.lower(config, phase, mesh, built)
     began = time.perf_counter()
     compiled = compile_or_refuse(lowered)

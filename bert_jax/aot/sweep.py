@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from jax.sharding import Mesh
-
 from bert_jax.aot import topology
 from bert_jax.aot.cost.memory import GIB, Memory
 from bert_jax.aot.memory_advice import Change, bytes_with, flags, with_changes
@@ -22,7 +20,6 @@ from bert_jax.config.schema import Config
 from bert_jax.config.serialization import flatten, to_dict
 from bert_jax.errors import UserError
 from bert_jax.launch.hardware.slices import Slice
-from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime.console import clock
 
@@ -51,16 +48,11 @@ def compiler(of: Slice) -> Compiler:
     """
     devices = topology.devices(of)
 
-    def mesh(config: Config) -> Mesh:
-        return make_mesh(config.mesh, devices)
-
     def measure(config: Config, index: int) -> PhaseReport:
-        placed, phase = mesh(config), config.phases[index]
-        global_batch.check_divides(placed, phase.batch_size, phase.micro_batches)
-        return phase_report(config, index, of, placed)
+        return phase_report(config, index, of, make_mesh(config.mesh, devices))
 
     def needed(config: Config, index: int, memory: Memory, change: Change) -> int | None:
-        return bytes_with(config, index, mesh(config), memory, change)
+        return bytes_with(config, index, make_mesh(config.mesh, devices), memory, change)
 
     return Compiler(measure, needed)
 

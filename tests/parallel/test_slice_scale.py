@@ -144,7 +144,7 @@ def compile_case(
     )  # fmt: skip
     laid = make_mesh(config.mesh, topology.devices(of))
     built = lower.build(config, laid)
-    held = ResidentBytes.of(built, lower.batch_of(config, phase, built))
+    held = ResidentBytes.of(config, phase, built)
     text = lower.lower(config, phase, laid, built).compile().as_text() or ""
     accelerator = of.generation.accelerator
     found = analysis.analyse(text, mesh_shape=dict(laid.shape), accelerator=accelerator)

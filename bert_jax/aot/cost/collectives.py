@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
-from bert_jax.aot.hlo import replica_groups, sources
+from bert_jax.aot.hlo import replica_groups
 from bert_jax.aot.hlo.loops import ASYNCHRONOUS, Executions, Place
 from bert_jax.aot.hlo.parser import Computation, Instruction, Module
 from bert_jax.launch.hardware.accelerators import Accelerator
@@ -62,7 +62,6 @@ class Collective:
     partly: bool
     network: Network
     seconds: float | None
-    source: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +85,8 @@ class Traffic:
 
 def traffic(every: Sequence[Collective]) -> tuple[Traffic, ...]:
     """Returns totals by kind and axes, most bytes sent first."""
-    alike: dict[tuple, list[Collective]] = collections.defaultdict(list)
+    kind = tuple[str, tuple[str, ...], int, bool, Network, bool]
+    alike: dict[kind, list[Collective]] = collections.defaultdict(list)
     for one in every:
         key = (one.kind, one.axes, one.devices, one.partly, one.network, one.done is not None)
         alike[key].append(one)
@@ -118,12 +118,12 @@ def find(
     Args:
         mesh: axis sizes, in the mesh's order.
     """
-    found = []
-    for place in runs.places:
-        if place.caller is None or place.caller.opcode not in ASYNCHRONOUS:
-            for raw in _of_place(module, place):
-                found.append(_collective(module, place, raw, mesh, accelerator))
-    return tuple(found)
+    return tuple(
+        _collective(place, raw, mesh, accelerator)
+        for place in runs.places
+        if place.caller is None or place.caller.opcode not in ASYNCHRONOUS
+        for raw in _of_place(module, place)
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,22 +168,21 @@ def _of_chain(chain: list[_Raw]) -> list[_Raw]:
 
     If one fusion starts the collective, the others advance it while they compute, and one ends it.
     """
-    targets = [{one.target for one in raw.around.instructions} for raw in chain]
-    with_targets = list(zip(chain, targets, strict=True))
-    started = [raw for raw, names in with_targets if "AsyncCollectiveStart" in names]
-    ended = [raw.start for raw, names in with_targets if "AsyncCollectiveDone" in names]
+
+    def calling(target: str) -> list[_Raw]:
+        return [raw for raw in chain if target in {one.target for one in raw.around.instructions}]
+
+    started, ended = calling("AsyncCollectiveStart"), calling("AsyncCollectiveDone")
     if not started:
         return chain
-    return [dataclasses.replace(started[0], done=ended[0] if ended else None)]
+    return [dataclasses.replace(started[0], done=ended[0].start if ended else None)]
 
 
 def _kind(inner: Instruction, around: Computation) -> str:
     """Returns the kind; an all-reduce followed by a slice per device is a reduce-scatter."""
-    if inner.opcode == "all-reduce":
-        for one in around.instructions:
-            if one.opcode == "dynamic-slice" and _leads_to(around, one, inner.name):
-                return "reduce-scatter"
-    return inner.opcode
+    slices = [one for one in around.instructions if one.opcode == "dynamic-slice"]
+    scattered = any(_leads_to(around, one, inner.name) for one in slices)
+    return "reduce-scatter" if inner.opcode == "all-reduce" and scattered else inner.opcode
 
 
 def _leads_to(computation: Computation, instruction: Instruction, name: str) -> bool:
@@ -225,7 +224,7 @@ def _received(computation: Computation, send: Instruction) -> Instruction | None
 
 
 def _collective(
-    module: Module, place: Place, raw: _Raw, mesh: Mapping[str, int], accelerator: Accelerator
+    place: Place, raw: _Raw, mesh: Mapping[str, int], accelerator: Accelerator
 ) -> Collective:
     inner = raw.inner
     between = inner.opcode == "send"
@@ -252,7 +251,6 @@ def _collective(
         and not replica_groups.spans(groups, axes, mesh),
         network=network,
         seconds=_seconds(sent, network, accelerator),
-        source=sources.source(module, place.computation, raw.start).line,
     )
 
 

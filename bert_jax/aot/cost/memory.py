@@ -7,6 +7,8 @@ from typing import Any
 
 import jax
 
+from bert_jax.config.schema import Config, PhaseConfig
+from bert_jax.training.batches import empty_batch
 from bert_jax.training.step import StepFunctions
 
 GIB = 2**30
@@ -25,8 +27,9 @@ class ResidentBytes:
         return self.parameters + self.optimizer + self.batch
 
     @classmethod
-    def of(cls, program: StepFunctions, batch: Any) -> "ResidentBytes":
+    def of(cls, config: Config, phase: PhaseConfig, program: StepFunctions) -> "ResidentBytes":
         state = program.abstract
+        batch = program.abstract_batch(empty_batch(config, phase), phase.batch_size)
         return cls(_bytes(state["params"]), _bytes(state["opt"]), _bytes(batch))
 
 
@@ -115,8 +118,6 @@ def _amount(number: str, unit: str) -> int:
 
 def _bytes(tree: Any) -> int:
     """Returns the bytes of one device's shards of ShapeDtypeStructs with shardings."""
-
-    def leaf(x: Any) -> int:
-        return math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
-
-    return sum(map(leaf, jax.tree.leaves(tree)))
+    return sum(
+        math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)
+    )

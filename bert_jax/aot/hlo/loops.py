@@ -190,37 +190,19 @@ def _step(module: Module, index: int, loop: Instruction, place: Place) -> int | 
     body = module.computations[loop.called["body"][0]]
     if (after := _after(body, index)) is None:
         return None
-    after = _origin(body, after)
-    inside = Place(body, 1, loop, place)
-    if after.opcode == "fusion":
-        return _step_of_fusion(module, after, index, inside)
-    if after.opcode not in ("add", "subtract"):
+    after, inside = _origin(body, after), Place(body, 1, loop, place)
+    sides = [(value, inside) for value in body.operands(after)]
+    if fused := module.fused(after):  # the constant is inside the fusion or an operand of it
+        after, given = fused.root, sides
+        values = [_origin(fused, value) for value in fused.operands(after)]
+        sides = [
+            given[value.index] if value.opcode == "parameter" else (value, Place(fused, 1))
+            for value in values
+        ]
+    old = [where is inside and _element(body, value) == index for value, where in sides]
+    if after.opcode not in ("add", "subtract") or not any(old):
         return None
-    sign = 1 if after.opcode == "add" else -1
-    left, right = body.operands(after)
-    if _element(body, left) == index:
-        step = _constant(module, right, inside)
-        return None if step is None else sign * step
-    if _element(body, right) == index and sign == 1:
-        return _constant(module, left, inside)
-    return None
-
-
-def _step_of_fusion(module: Module, fusion: Instruction, index: int, body: Place) -> int | None:
-    """As `_step` for a fused addition: the constant is inside the fusion or an operand."""
-    fused = module.fused(fusion)
-    if fused is None or fused.root.opcode != "add":
-        return None
-    outside = body.computation.operands(fusion)
-    step, grows = None, False
-    for side in fused.operands(fused.root):
-        value = _origin(fused, side)
-        if value.opcode == "parameter":
-            given = outside[value.index]
-            if _element(body.computation, given) == index:
-                grows = True
-                continue
-            step = _constant(module, given, body)
-        else:
-            step = _constant(module, value, Place(fused, 1))
-    return step if grows else None
+    step = _constant(module, *sides[1 - old.index(True)])
+    if step is None or after.opcode == "add":
+        return step
+    return -step if old[0] else None
