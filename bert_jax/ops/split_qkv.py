@@ -1,8 +1,8 @@
 """Splits the fused query, key and value projection and adds its bias.
 
-Like autodiff it saves nothing for the backward pass. Its effect on a step was compiled only together
-with the gradients of attention, LayerNorm and GELU: two layers of base on v5e took 16.9 million
-cycles instead of 19.6 (2026-11-21).
+Like autodiff it saves nothing for the backward pass. Its effect on a step was compiled only
+together with the gradients of attention, LayerNorm and GELU: two layers of base on v5e took 16.9
+million cycles instead of 19.6 (2026-11-21).
 """
 
 import jax
