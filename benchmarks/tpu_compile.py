@@ -121,17 +121,22 @@ def numbers(flag: str, text: str, low: int, high: int) -> list[int]:
 
 def check(options: argparse.Namespace) -> None:
     """Locates the compiler (else UserError) and, if needed, the peer (else ValueError)."""
+    find_libtpu()
+    if options.generators and not (Path(options.peer) / "transformers").is_dir():
+        raise ValueError(
+            f"--peer={options.peer}: no transformers there; `make .venv/peer` installs it, or give "
+            "--generators= to skip the peer"
+        )
+
+
+def find_libtpu() -> None:
+    """Locates the compiler, in .venv/libtpu if it is there; UserError if there is none."""
     from bert_jax.aot import topology
 
     local = ROOT / ".venv/libtpu/libtpu/libtpu.so"
     if local.exists():
         os.environ.setdefault(topology.LIBTPU_VARIABLE, str(local))
     topology.library()
-    if options.generators and not (Path(options.peer) / "transformers").is_dir():
-        raise ValueError(
-            f"--peer={options.peer}: no transformers there; `make .venv/peer` installs it, or give "
-            "--generators= to skip the peer"
-        )
 
 
 def environment(peer: str | None) -> dict[str, str]:
@@ -226,10 +231,16 @@ def compile_apart(job: Job, peer: str | None) -> Job:
 def do(job: Job) -> None:
     """In the separate process: compiles one program, prints its figures as a line of JSON."""
     from bert_jax.aot import topology
-    from bert_jax.aot.cost import analysis
 
     talk = turns.talk_apart()
     topology.prepare()  # before anything imports JAX
+    talk.write(json.dumps(compiled(job)) + "\n")
+
+
+def compiled(job: Job) -> dict[str, Any]:
+    """Compiles one program and returns its figures."""
+    from bert_jax.aot import topology
+    from bert_jax.aot.cost import analysis
     from bert_jax.launch.hardware import slices
     from bert_jax.parallel.mesh import make_mesh
 
@@ -241,14 +252,14 @@ def do(job: Job) -> None:
     lowered = lower_peer(config, mesh, job) if "generator" in job else lower_ours(config, mesh)
     lowering = time.perf_counter() - start
     start, before = time.perf_counter(), cpu_seconds()
-    compiled = lowered.compile()
+    program = lowered.compile()
     spent, wall = cpu_seconds() - before, time.perf_counter() - start
-    memory = compiled.memory_analysis()
+    memory = program.memory_analysis()
     accelerator = of.generation.accelerator
     found = analysis.analyse(
-        compiled.as_text(), mesh_shape=dict(mesh.shape), accelerator=accelerator
+        program.as_text(), mesh_shape=dict(mesh.shape), accelerator=accelerator
     )
-    figures = {
+    return {
         "cycles": found.cycles,
         "unestimated_cycles": found.unestimated_seconds * accelerator.clock,
         "collective_cycles": (found.collective_seconds or 0.0) * accelerator.clock,
@@ -260,7 +271,6 @@ def do(job: Job) -> None:
         "wall_seconds": wall,
         "lowering_seconds": lowering,
     }
-    talk.write(json.dumps(figures) + "\n")
 
 
 def config_of(row: Row, devices: int, job: Job) -> Any:

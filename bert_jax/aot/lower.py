@@ -1,7 +1,5 @@
 """Lowers the training step that `pretrain` runs in a phase, on any mesh, without training text."""
 
-from typing import Any
-
 import jax
 import numpy as np
 from jax.sharding import Mesh
@@ -34,17 +32,14 @@ def corpus_of(config: Config) -> Corpus:
     return Corpus(_SOURCES, np.log(counts / counts.sum()).astype(np.float32))
 
 
-def build(config: Config, mesh: Mesh, corpus: Corpus | None = None) -> StepFunctions:
+def build(config: Config, mesh: Mesh) -> StepFunctions:
     """Returns the step functions for a mesh, not yet compiled.
-
-    Args:
-        corpus: by default the corpus of the config (`corpus_of`).
 
     Raises:
         UserError: an array of the model does not divide over the mesh, or the config's store cannot
             be used.
     """
-    return make_step_functions(config, mesh, corpus or corpus_of(config))
+    return make_step_functions(config, mesh, corpus_of(config))
 
 
 def lower(
@@ -62,8 +57,3 @@ def lower(
     program = program or build(config, mesh)
     with jax.set_mesh(mesh):
         return program.lower_train(empty_batch(config, phase), phase)
-
-
-def batch_of(config: Config, phase: PhaseConfig, program: StepFunctions) -> dict[str, Any]:
-    """Returns the batch that the step takes, as ShapeDtypeStructs with shardings."""
-    return program.abstract_batch(empty_batch(config, phase), phase.batch_size)

@@ -38,7 +38,11 @@ class Remedy:
     @property
     def flags(self) -> str:
         """The command-line flags that apply the changes."""
-        return " ".join(f"--config.{key}={value}" for key, value in self.changes.items())
+        return flags(self.changes)
+
+
+def flags(changes: Change) -> str:
+    return " ".join(f"--config.{key}={value}" for key, value in changes.items())
 
 
 def remedies(config: Config, index: int, mesh: Mesh, memory: Memory) -> list[Remedy]:
@@ -106,20 +110,13 @@ def bytes_with(
         other = lower.build(changed, new_mesh)
     except UserError:
         return None
-    held = ResidentBytes.of(other, lower.batch_of(changed, changed.phases[index], other))
+    held = ResidentBytes.of(changed, changed.phases[index], other)
     gradients = _gradient_copies(changed, index) * _gathered_bytes(changed, index, new_mesh)
     gradients_now = _gradient_copies(config, index) * _gathered_bytes(config, index, mesh)
     activations = max(0, memory.temporaries - gradients_now)
     share = _rows_per_device(changed, index, new_mesh) / _rows_per_device(config, index, mesh)
     share *= _saved_bytes(changed, index) / _saved_bytes(config, index)
-    return (
-        held.parameters
-        + gradients
-        + held.optimizer
-        + held.batch
-        + memory.other
-        + round(activations * share)
-    )
+    return held.total + gradients + memory.other + round(activations * share)
 
 
 @functools.lru_cache(maxsize=16)  # called with the same mesh for every change
@@ -127,8 +124,7 @@ def _gathered_bytes(config: Config, index: int, mesh: Mesh) -> int:
     """Returns bytes per device of the gathered parameters during a step, in float32."""
     gathered = with_changes(config, {"compute.shard_optimizer": False})
     built = lower.build(gathered, mesh)
-    batch = lower.batch_of(gathered, gathered.phases[index], built)
-    return ResidentBytes.of(built, batch).parameters
+    return ResidentBytes.of(gathered, gathered.phases[index], built).parameters
 
 
 def _gradient_copies(config: Config, index: int) -> int:

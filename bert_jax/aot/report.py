@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -56,9 +56,7 @@ class PhaseReport:
     @property
     def utilization(self) -> float | None:
         """Model FLOPs utilization (MFU) at the estimated step time."""
-        if not self.step_seconds:
-            return None
-        return self.flops / self.step_seconds / self.devices_flops
+        return self.step_seconds and self.flops / self.step_seconds / self.devices_flops
 
     @property
     def hours(self) -> float | None:
@@ -101,7 +99,7 @@ def make(
     name: str,
     config: Config,
     of: Slice,
-    phases: Iterable[int],
+    phases: Sequence[int],
     working: Callable[[str], AbstractContextManager[None]],
 ) -> Report:
     """Compiles phases of a config for a slice and reports their memory and time.
@@ -117,11 +115,10 @@ def make(
             other than memory.
     """
     mesh = make_mesh(config.mesh, topology.devices(of))
-    chosen = [(index, config.phases[index]) for index in phases]
-    for _, phase in chosen:  # all of them before the first compilation
+    for phase in (config.phases[index] for index in phases):  # before the first compilation
         global_batch.check_divides(mesh, phase.batch_size, phase.micro_batches)
     reports = []
-    for index, _ in chosen:
+    for index in phases:
         several = f" phase {index + 1} of {len(config.phases)}" if len(config.phases) > 1 else ""
         with working(f"compiling {name}{several} for {of.name}"):
             reports.append(phase_report(config, index, of, mesh))
@@ -142,8 +139,9 @@ def phase_report(config: Config, index: int, of: Slice, mesh: Mesh) -> PhaseRepo
         UserError: see `make`.
     """
     phase, accelerator = config.phases[index], of.generation.accelerator
+    global_batch.check_divides(mesh, phase.batch_size, phase.micro_batches)
     built = lower.build(config, mesh)
-    held = ResidentBytes.of(built, lower.batch_of(config, phase, built))
+    held = ResidentBytes.of(config, phase, built)
     lowered = lower.lower(config, phase, mesh, built)
     began = time.perf_counter()
     compiled = compile_or_refuse(lowered)

@@ -78,14 +78,7 @@ def add_analysis(page: Page, found: Analysis) -> None:
     page.table(
         ("operation", "result", "source line", "pass", "Mcycles", "runs"),
         [
-            (
-                one.name,
-                one.result,
-                one.source.line,
-                one.source.direction,
-                one.total / 1e6,
-                one.runs,
-            )
+            (one.name, one.result, one.source.line, one.source.direction, one.total / 1e6, one.runs)
             for one in found.operations[:_TOP]
         ],
     )

@@ -12,17 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from jax.sharding import Mesh
-
 from bert_jax.aot import topology
 from bert_jax.aot.cost.memory import GIB, Memory
-from bert_jax.aot.memory_advice import Change, bytes_with, with_changes
+from bert_jax.aot.memory_advice import Change, bytes_with, flags, with_changes
 from bert_jax.aot.report import PhaseReport, phase_report
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import flatten, to_dict
 from bert_jax.errors import UserError
 from bert_jax.launch.hardware.slices import Slice
-from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime.console import clock
 
@@ -51,16 +48,11 @@ def compiler(of: Slice) -> Compiler:
     """
     devices = topology.devices(of)
 
-    def mesh(config: Config) -> Mesh:
-        return make_mesh(config.mesh, devices)
-
     def measure(config: Config, index: int) -> PhaseReport:
-        placed, phase = mesh(config), config.phases[index]
-        global_batch.check_divides(placed, phase.batch_size, phase.micro_batches)
-        return phase_report(config, index, of, placed)
+        return phase_report(config, index, of, make_mesh(config.mesh, devices))
 
     def needed(config: Config, index: int, memory: Memory, change: Change) -> int | None:
-        return bytes_with(config, index, mesh(config), memory, change)
+        return bytes_with(config, index, make_mesh(config.mesh, devices), memory, change)
 
     return Compiler(measure, needed)
 
@@ -123,10 +115,6 @@ class Sweep:
         return tuple(one for one in self.tried if one.refusal)
 
 
-def flags(changes: Change) -> str:
-    return " ".join(f"--config.{key}={value}" for key, value in changes.items())
-
-
 def knobs(
     config: Config, phases: Sequence[int], devices: int, also: Mapping[str, Sequence[Any]]
 ) -> Iterator[list[Change]]:
@@ -156,54 +144,34 @@ def knobs(
         yield [{key: value} for value in values]
 
 
-def search(
-    config: Config,
-    phases: Sequence[int],
-    devices: int,
-    compiler: Compiler,
-    *,
-    also: Mapping[str, Sequence[Any]],
-    seconds: float,
-    working: Callable[[str], AbstractContextManager[None]],
-    now: Callable[[], float] = time.monotonic,
-) -> Sweep:
-    """Compiles candidates one after the other until none is better or the time limit is reached.
-
-    Args:
-        phases: indices of the phases to optimize, from 0.
-        seconds: time limit; no compilation starts after it.
-        working: context manager around each compilation; takes its description with progress and
-            remaining time.
-
-    Raises:
-        UserError: the unchanged config cannot run on the devices, or its time cannot be estimated.
-    """
-    return _Search(config, phases, devices, compiler, also, seconds, working, now).run()
-
-
 def _parts(config: Config) -> int:
     """Returns the number of micro-batches, summed over the phases."""
     return sum(phase.micro_batches for phase in config.phases)
 
 
-class _Search:
-    """The state of a running `search`."""
+@dataclasses.dataclass
+class Search:
+    """Compiles candidates one after the other until none is better or the time limit is reached.
 
-    def __init__(
-        self,
-        config: Config,
-        phases: Sequence[int],
-        devices: int,
-        compiler: Compiler,
-        also: Mapping[str, Sequence[Any]],
-        seconds: float,
-        working: Callable[[str], AbstractContextManager[None]],
-        now: Callable[[], float],
-    ):
-        self._config, self._phases, self._devices = config, phases, devices
-        self._compiler, self._also = compiler, also
-        self._seconds, self._working = seconds, working
-        self._now, self._began = now, now()
+    phases: indices of the phases to optimize, from 0. devices: number of devices of all slices.
+    also: additional values to try, by config key.
+    seconds: time limit; no compilation starts after it.
+    working: context manager around each compilation; takes its description with progress and
+        remaining time.
+    """
+
+    config: Config
+    phases: Sequence[int]
+    devices: int
+    compiler: Compiler
+    _: dataclasses.KW_ONLY
+    also: Mapping[str, Sequence[Any]]
+    seconds: float
+    working: Callable[[str], AbstractContextManager[None]]
+    now: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._began = self.now()
         self._tried: dict[Config, Trial] = {}
         self._refused: dict[str, Trial] = {}  # invalid configs, by their flags
         self._left: dict[Config, Change] = {}
@@ -211,7 +179,13 @@ class _Search:
         self._of_phase: dict[tuple[Config, int], PhaseReport] = {}
 
     def run(self) -> Sweep:
-        first = self._compile(self._config, {}, len(list(self._ahead(self._config))))
+        """Returns the result of the search.
+
+        Raises:
+            UserError: the unchanged config cannot run on the devices, or its time cannot be
+                estimated.
+        """
+        first = self._compile(self.config, {}, sum(map(len, self._knobs(self.config))))
         if not first.phases:
             raise UserError(first.refusal or "")
         if not first.refusal and first.seconds is None:
@@ -219,13 +193,13 @@ class _Search:
                 "--sweep: this generation's network bandwidth between slices is unknown, so there "
                 "are no times to compare; choose a single slice"
             )
-        config, best = self._config, first
+        config, best = self.config, first
         if first.refusal:
             advice = [remedy.changes for remedy in first.phases[-1].remedies]
             config, best = self._vary(config, best, advice, 0)
         while True:
             start = best
-            ahead = list(knobs(config, self._phases, self._devices, self._also))
+            ahead = self._knobs(config)
             for i, knob in enumerate(ahead):
                 config, best = self._vary(config, best, knob, sum(map(len, ahead[i + 1 :])))
             if best is start or self._left:
@@ -233,9 +207,8 @@ class _Search:
         tried = (*self._tried.values(), *self._refused.values())
         return Sweep(tried, tuple(self._left.values()), self._spent)
 
-    def _ahead(self, config: Config) -> Iterator[Change]:
-        for knob in knobs(config, self._phases, self._devices, self._also):
-            yield from knob
+    def _knobs(self, config: Config) -> list[list[Change]]:
+        return list(knobs(config, self.phases, self.devices, self.also))
 
     def _vary(
         self, config: Config, best: Trial, knob: Sequence[Change], later: int
@@ -269,27 +242,24 @@ class _Search:
         if other in self._tried:
             return self._tried[other]
         changes = self._changes(other)
-        if self._spent >= self._seconds:
+        if self._spent >= self.seconds:
             self._left[other] = changes
             return None
         for phase in best.phases:
-            total = self._estimated(config, phase, change)
+            total = self.compiler.needed(config, phase.index, phase.memory, change)
             if total is not None and phase.memory.limit and total > phase.memory.limit:
                 reason = f"not compiled: {total / GIB:,.2f} GiB of {phase.memory.limit / GIB:,.2f}"
                 self._tried[other] = Trial(changes, refusal=f"{reason} by estimate")
                 return self._tried[other]
         return self._compile(other, changes, ahead)
 
-    def _estimated(self, config: Config, phase: PhaseReport, change: Change) -> int | None:
-        return self._compiler.needed(config, phase.index, phase.memory, change)
-
     def _compile(self, config: Config, changes: Change, ahead: int) -> Trial:
         reports: list[PhaseReport] = []
         refusal = None
         what = flags(changes) or "the unchanged config"
         self._compiled += 1
-        with self._working(f"{self._progress(ahead)}: {what}"):
-            for index in self._phases:
+        with self.working(f"{self._progress(ahead)}: {what}"):
+            for index in self.phases:
                 try:
                     reports.append(self._measure(config, index))
                 except UserError as error:
@@ -307,23 +277,23 @@ class _Search:
         """Compiles a phase's step, once for all configs that differ only in other phases."""
         alone = dataclasses.replace(config, phases=(config.phases[index],))
         if (alone, index) not in self._of_phase:
-            self._of_phase[alone, index] = self._compiler.measure(config, index)
+            self._of_phase[alone, index] = self.compiler.measure(config, index)
         return self._of_phase[alone, index]
 
     def _progress(self, ahead: int) -> str:
         """Returns the count of compilations and the time, elapsed and left."""
         done = self._compiled - 1
         most = done + max(1, ahead)
-        left = self._seconds - self._spent
+        left = self.seconds - self._spent
         if done:
             left = min(left, (most - done) * self._spent / done)
         times = f"{clock(self._spent)} so far, at most {clock(max(0.0, left))} left"
         return f"compiling {self._compiled} of at most {most} ({times})"
 
     def _changes(self, config: Config) -> Change:
-        before, after = (flatten(to_dict(c)) for c in (self._config, config))
+        before, after = (flatten(to_dict(c)) for c in (self.config, config))
         return {key: value for key, value in after.items() if value != before[key]}
 
     @property
     def _spent(self) -> float:
-        return self._now() - self._began
+        return self.now() - self._began

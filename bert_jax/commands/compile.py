@@ -72,10 +72,10 @@ def _sweep(
     from bert_jax.config.files import path_of
     from bert_jax.runtime.console import working
 
-    found = sweep.search(
+    found = sweep.Search(
         config, phases, of.devices, sweep.compiler(of),
         also=also, seconds=60 * values.sweep_minutes, working=working,
-    )  # fmt: skip
+    ).run()  # fmt: skip
     name = path_of(values).stem
     formatted = sweep_text.as_dict if values.json else sweep_text.render
     _print_result(formatted(found, name, of))

@@ -155,7 +155,7 @@ def connect(
     import jax
     from jax._src import distributed, xla_bridge
 
-    started = xla_bridge.backends_are_initialized() or distributed.global_state.client is not None
+    started = xla_bridge.backends_are_initialized() or jax.distributed.is_initialized()
     if topology.found_by == "alone" and started:
         return single_process_group(clock)  # inside a program that already uses JAX
     me = Registration(topology.process_id, topology.num_processes, host_name(), about)

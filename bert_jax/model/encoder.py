@@ -32,9 +32,7 @@ class Embeddings(nnx.Module):
         def words(key, shape, dtype=jnp.float32, out_sharding=None):
             del out_sharding
             real = jnp.arange(shape[0])[:, None] < config.vocab_size
-            return jnp.where(
-                real, init(key, shape, dtype), 0
-            )  # padding rows are zero and stay zero
+            return jnp.where(real, init(key, shape, dtype), 0)  # padding rows stay zero
 
         positions, types = config.max_position_embeddings, config.type_vocab_size
         self.word = param(keys, (config.padded_vocab_size, H), ("vocab", "table"), words)

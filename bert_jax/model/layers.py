@@ -1,8 +1,7 @@
 """Dense and LayerNorm, the activation, and the declaration of parameters.
 
-The residuals of the backward pass are chosen here: XLA fuses cheap recomputation into the matrix
-products that use it, but only from stored values. An activation stores its input, a LayerNorm its
-input and two numbers per row.
+Their gradients are in bert_jax/ops, which choose the residuals of the backward pass: an activation
+stores its input, a LayerNorm its input and two numbers per row.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,9 @@
-"""Cross-entropy over the vocabulary, with a custom gradient."""
+"""Cross-entropy over the vocabulary, with a custom gradient.
+
+It saves 149 MiB for the backward pass, the logits, autodiff 484 (base, 64 rows of 20 predictions;
+`benchmarks/ops.py --compile=`, 2026-11-22). In the v5e step of two layers autodiff takes 5.1 % more
+cycles and 1.1 % more memory (`--layers=2 --compile=cross_entropy`).
+"""
 
 import jax
 import jax.numpy as jnp

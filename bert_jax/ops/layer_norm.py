@@ -1,4 +1,10 @@
-"""One-pass LayerNorm with a custom gradient."""
+"""One-pass LayerNorm with a custom gradient.
+
+It saves 12 MiB for the backward pass, autodiff 72 (base, 64 rows of 128 tokens; `benchmarks/ops.py
+--compile=`, 2026-11-22). In the v5e step of two unrolled layers XLA recomputes what autodiff saves:
+cycles and memory differ by 0.1 % (`--layers=2 --compile=layer_norm`). With a loop over the twelve
+layers autodiff takes 5.9 % more cycles and 37 % more memory (`--unroll=1 --compile=layer_norm`).
+"""
 
 import functools
 

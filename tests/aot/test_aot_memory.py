@@ -38,7 +38,7 @@ def tiny(**changes: object) -> Config:
 def held(config: Config) -> ResidentBytes:
     mesh = make_mesh(config.mesh, jax.devices())
     built = lower.build(config, mesh)
-    return ResidentBytes.of(built, lower.batch_of(config, config.phases[0], built))
+    return ResidentBytes.of(config, config.phases[0], built)
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ def module(*, entry: str, others: str = "", sources: str = "\n") -> parser.Modul
 
 def total(program: parser.Module) -> int:
     runs = loops.executions(program)
-    return sum(place.times * (one.cycles or 0) for one, place in runs.instructions())
+    return sum(times * (one.cycles or 0) for _, one, times in runs.counts(lambda _: True))
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_a_loop_runs_as_often_as_its_counter_says(values: dict, turns: int) -> N
     others, lines = loop(1, **values)
     program = module(entry=lines + "\n  ROOT %out = f32[2]{0} copy(%p)", others=others)
     runs = loops.executions(program)
-    assert [found.trips for found in runs.loops] == [turns]
+    assert list(runs.trips.values()) == [turns]
     assert total(program) == 100 * turns
 
 
@@ -201,7 +201,7 @@ def test_nested_loops_multiply_with_the_inner_limit_from_outside() -> None:
     inner_lines = inner_lines.replace("%top2 = s32[] constant(3)", "%top2 = s32[] copy(%limit1)")
     outer, lines = loop(1, 4, cycles=1000, inside=inner_lines)
     program = module(entry=lines, others=inner + outer)
-    assert [found.trips for found in loops.executions(program).loops] == [4, 4]
+    assert list(loops.executions(program).trips.values()) == [4, 4]
     assert total(program) == 4 * 1000 + 4 * 4 * 10
 
 
@@ -235,7 +235,7 @@ def test_a_step_inside_a_fusion_is_found() -> None:
 def test_a_loop_without_a_known_end_counts_once_and_says_so(change: tuple[str, str]) -> None:
     others, lines = (text.replace(*change) for text in loop(1, 12))
     program = module(entry=lines, others=others)
-    assert [found.trips for found in loops.executions(program).loops] == [None]
+    assert list(loops.executions(program).trips.values()) == [None]
     assert total(program) == 100
 
 

@@ -74,7 +74,7 @@ def base(name: str = "base") -> Config:
 def run(config: Config, fake: FakeCompiler, **options: Any) -> Sweep:
     phases = options.pop("phases", range(len(config.phases)))
     options = {"also": {}, "seconds": 1e9, "working": quiet} | options
-    return sweep.search(config, list(phases), CHIPS, fake.compiler, **options)
+    return sweep.Search(config, list(phases), CHIPS, fake.compiler, **options).run()
 
 
 def quiet(_: str) -> contextlib.AbstractContextManager[None]:

@@ -144,7 +144,7 @@ def compile_case(
     )  # fmt: skip
     laid = make_mesh(config.mesh, topology.devices(of))
     built = lower.build(config, laid)
-    held = ResidentBytes.of(built, lower.batch_of(config, phase, built))
+    held = ResidentBytes.of(config, phase, built)
     text = lower.lower(config, phase, laid, built).compile().as_text() or ""
     accelerator = of.generation.accelerator
     found = analysis.analyse(text, mesh_shape=dict(laid.shape), accelerator=accelerator)
@@ -157,7 +157,7 @@ def compile_case(
 
 def global_shapes(text: str, rows: int) -> list[str]:
     """Operations with a dimension that counts rows of the whole batch, or what is in them."""
-    from bert_jax.aot.hlo import shape_search
+    import shape_search
 
     inside = (1, LENGTH, SLOTS, HEADS, HEADS * LENGTH)
     sizes = {rows * n for n in inside}

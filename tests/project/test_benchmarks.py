@@ -47,6 +47,7 @@ def run(
             "no shipped config 'bse'; did you mean base?",
         ),
         ("slices.py", ["--slices=v5e-17"], "--slices: v5e-17 does not exist; nearest: v5e-16"),
+        ("ops.py", ["--compile=gelu,relu"], "--compile=relu: give some of attention,layer_norm,"),
         ("train_gpu.py", ["--cases=huge"], "--cases=huge: 'huge' is none of base, large"),
         ("train_gpu.py", ["--steps=0"], "--steps=0: at least 1 is needed"),
         ("attention_gradient.py", ["--evaluations=0"], "--evaluations=0: at least 1 is needed"),
@@ -268,6 +269,15 @@ def test_runs_with_both_gradients_of_attention(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
+def test_gradients_by_hand_save_less_than_autodiff() -> None:
+    done = run("ops.py", "--compile=")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()[1:]]
+    saved = {name: (float(by_hand), float(automatic)) for name, by_hand, automatic in rows}
+    for name in ("attention", "layer_norm", "gelu", "dropout", "cross_entropy"):
+        assert saved[name][0] < 0.5 * saved[name][1], name
+
+
 def test_a_contender_that_ends_is_an_error_and_no_hang() -> None:
     contender = turns.Contender(["-c", "import sys; sys.exit(7)"], {})
     with pytest.raises(ChildProcessError, match="a contender ended with exit code 7"):

@@ -17,11 +17,11 @@ import jax
 import numpy as np
 import optax
 import pytest
+import shape_search
 from handmade import batch
 from jax.experimental.compilation_cache import compilation_cache
 from small_step import ALL_AT_ONCE, CORPUS, DATA, EXAMPLES, PACKED, mesh_of, place, rows_of, small
 
-from bert_jax.aot.hlo import shape_search
 from bert_jax.config.schema import Config
 from bert_jax.objectives.registry import chosen
 from bert_jax.ops.attention import dispatch, pallas

@@ -16,7 +16,6 @@ from bert_jax.aot.cost.collectives import Traffic
 from bert_jax.aot.cost.cycles import Line, Operation, Share
 from bert_jax.aot.cost.roofline import Copies, Unestimated
 from bert_jax.aot.hlo import loops, parser
-from bert_jax.aot.hlo.sources import Part
 from bert_jax.errors import UserError
 from bert_jax.launch.hardware.accelerators import Accelerator
 
@@ -56,10 +55,6 @@ class Analysis:
         if self.exposed_seconds is None:
             return None
         return self.compute_seconds + self.unestimated_seconds + self.exposed_seconds
-
-    def part_cycles(self, part: Part) -> int:
-        """Returns the cycles of a part of the model, in all directions."""
-        return sum(share.total for share in self.shares if share.part == part)
 
 
 def analyse(
@@ -101,7 +96,7 @@ def analyse(
         unestimated=roofline.by_kind(bounds),
         copies=roofline.copies(runs, accelerator),
         collectives=collectives.traffic(joined),
-        trips={loop.instruction.name: loop.trips for loop in runs.loops},
+        trips=runs.trips,
     )
 
 

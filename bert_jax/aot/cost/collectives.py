@@ -20,10 +20,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
-from bert_jax.aot.hlo import replica_groups, sources
+from bert_jax.aot.hlo import replica_groups
 from bert_jax.aot.hlo.loops import ASYNCHRONOUS, Executions, Place
 from bert_jax.aot.hlo.parser import Computation, Instruction, Module
-from bert_jax.aot.hlo.replica_groups import Groups
 from bert_jax.launch.hardware.accelerators import Accelerator
 
 KINDS = (
@@ -63,7 +62,6 @@ class Collective:
     partly: bool
     network: Network
     seconds: float | None
-    source: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,28 +85,22 @@ class Traffic:
 
 def traffic(every: Sequence[Collective]) -> tuple[Traffic, ...]:
     """Returns totals by kind and axes, most bytes sent first."""
-    alike: dict[tuple, list[Collective]] = collections.defaultdict(list)
+    kind = tuple[str, tuple[str, ...], int, bool, Network, bool]
+    alike: dict[kind, list[Collective]] = collections.defaultdict(list)
     for one in every:
         key = (one.kind, one.axes, one.devices, one.partly, one.network, one.done is not None)
         alike[key].append(one)
-    found = (_traffic(ones) for ones in alike.values())
+    found = [
+        Traffic(
+            *key,
+            runs=sum(one.times for one in ones),
+            bytes=sum(one.times * one.bytes for one in ones),
+            sent=sum(one.times * one.sent for one in ones),
+            seconds=total_seconds(ones),
+        )
+        for key, ones in alike.items()
+    ]
     return tuple(sorted(found, key=lambda one: -one.sent))
-
-
-def _traffic(ones: Sequence[Collective]) -> Traffic:
-    one = ones[0]
-    return Traffic(
-        kind=one.kind,
-        axes=one.axes,
-        devices=one.devices,
-        partly=one.partly,
-        network=one.network,
-        beside=one.done is not None,
-        runs=sum(one.times for one in ones),
-        bytes=sum(one.times * one.bytes for one in ones),
-        sent=sum(one.times * one.sent for one in ones),
-        seconds=total_seconds(ones),
-    )
 
 
 def total_seconds(every: Sequence[Collective]) -> float | None:
@@ -126,12 +118,12 @@ def find(
     Args:
         mesh: axis sizes, in the mesh's order.
     """
-    found = []
-    for place in runs.places:
-        if place.caller is None or place.caller.opcode not in ASYNCHRONOUS:
-            for raw in _of_place(module, place):
-                found.append(_collective(module, place, raw, mesh, accelerator))
-    return tuple(found)
+    return tuple(
+        _collective(place, raw, mesh, accelerator)
+        for place in runs.places
+        if place.caller is None or place.caller.opcode not in ASYNCHRONOUS
+        for raw in _of_place(module, place)
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +139,7 @@ class _Raw:
 
 def _of_place(module: Module, place: Place) -> Iterator[_Raw]:
     here = place.computation
-    chains: dict[str, list[tuple[Instruction, Instruction, Computation]]] = {}
+    chains: dict[str, list[_Raw]] = {}
     for one in here.instructions:
         base = one.opcode.removesuffix("-start")
         if base in KINDS:
@@ -165,35 +157,32 @@ def _of_place(module: Module, place: Place) -> Iterator[_Raw]:
         elif one.opcode == "fusion":
             for inner, around in _inside(module, one):
                 key = inner.attribute("channel_id") or inner.name
-                chains.setdefault(key, []).append((one, inner, around))
+                raw = _Raw(_kind(inner, around), one, None, inner, around)
+                chains.setdefault(key, []).append(raw)
     for chain in chains.values():
         yield from _of_chain(chain)
 
 
-def _of_chain(chain: list[tuple[Instruction, Instruction, Computation]]) -> Iterator[_Raw]:
-    """Yields the collectives of fusions on the same channel.
+def _of_chain(chain: list[_Raw]) -> list[_Raw]:
+    """Returns the collectives of fusions on the same channel.
 
     If one fusion starts the collective, the others advance it while they compute, and one ends it.
     """
-    targets = [{one.target for one in around.instructions} for _, _, around in chain]
-    started = next((i for i, t in enumerate(targets) if "AsyncCollectiveStart" in t), None)
-    ended = next((i for i, t in enumerate(targets) if "AsyncCollectiveDone" in t), None)
-    if started is None:
-        for fusion, inner, around in chain:
-            yield _Raw(_kind(inner, around), fusion, None, inner, around)
-    else:
-        fusion, inner, around = chain[started]
-        done = chain[ended][0] if ended is not None else None
-        yield _Raw(_kind(inner, around), fusion, done, inner, around)
+
+    def calling(target: str) -> list[_Raw]:
+        return [raw for raw in chain if target in {one.target for one in raw.around.instructions}]
+
+    started, ended = calling("AsyncCollectiveStart"), calling("AsyncCollectiveDone")
+    if not started:
+        return chain
+    return [dataclasses.replace(started[0], done=ended[0].start if ended else None)]
 
 
 def _kind(inner: Instruction, around: Computation) -> str:
     """Returns the kind; an all-reduce followed by a slice per device is a reduce-scatter."""
-    if inner.opcode == "all-reduce":
-        for one in around.instructions:
-            if one.opcode == "dynamic-slice" and _leads_to(around, one, inner.name):
-                return "reduce-scatter"
-    return inner.opcode
+    slices = [one for one in around.instructions if one.opcode == "dynamic-slice"]
+    scattered = any(_leads_to(around, one, inner.name) for one in slices)
+    return "reduce-scatter" if inner.opcode == "all-reduce" and scattered else inner.opcode
 
 
 def _leads_to(computation: Computation, instruction: Instruction, name: str) -> bool:
@@ -235,11 +224,11 @@ def _received(computation: Computation, send: Instruction) -> Instruction | None
 
 
 def _collective(
-    module: Module, place: Place, raw: _Raw, mesh: Mapping[str, int], accelerator: Accelerator
+    place: Place, raw: _Raw, mesh: Mapping[str, int], accelerator: Accelerator
 ) -> Collective:
     inner = raw.inner
     between = inner.opcode == "send"
-    groups = _groups(inner, mesh)
+    groups = replica_groups.parse(inner.groups, math.prod(mesh.values()) // mesh.get(SLICE, 1))
     axes = (SLICE,) if between else replica_groups.axes(groups, mesh)
     n = mesh[SLICE] if between else len(groups[0])
     given = raw.around.operands(inner)
@@ -262,13 +251,7 @@ def _collective(
         and not replica_groups.spans(groups, axes, mesh),
         network=network,
         seconds=_seconds(sent, network, accelerator),
-        source=sources.source(module, place.computation, raw.start).line,
     )
-
-
-def _groups(instruction: Instruction, mesh: Mapping[str, int]) -> Groups:
-    in_slice = math.prod(mesh.values()) // mesh.get(SLICE, 1)
-    return replica_groups.parse(instruction.groups, in_slice)
 
 
 def _sent(kind: str, size: int, n: int) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bert_jax.aot.hlo import sources
 from bert_jax.aot.hlo.loops import Executions
-from bert_jax.aot.hlo.parser import Instruction, Module
+from bert_jax.aot.hlo.parser import Module
 from bert_jax.aot.hlo.sources import Direction, Part, Source
 
 
@@ -51,31 +51,20 @@ class Share:
 
 def operations(module: Module, runs: Executions) -> tuple[Operation, ...]:
     """Returns all instructions with a cycle estimate, most expensive first."""
-    times: collections.Counter[tuple[str, str]] = collections.Counter()
-    for instruction, place in runs.instructions():
-        if instruction.cycles is not None:
-            times[place.computation.name, instruction.name] += place.times
-    found = (_operation(module, *key, n) for key, n in times.items())
+    found = [
+        Operation(
+            computation=around.name,
+            name=one.name,
+            opcode=one.opcode,
+            op_name=module.op_name(one),
+            result=str(max(one.shapes, key=lambda shape: shape.bytes, default="")),
+            source=sources.source(module, around, one),
+            cycles=one.cycles or 0,
+            runs=times,
+        )
+        for around, one, times in runs.counts(lambda one: one.cycles is not None)
+    ]
     return tuple(sorted(found, key=lambda one: -one.total))
-
-
-def _operation(module: Module, computation: str, name: str, runs: int) -> Operation:
-    around = module.computations[computation]
-    instruction = around.by_name[name]
-    return Operation(
-        computation=computation,
-        name=name,
-        opcode=instruction.opcode,
-        op_name=module.op_name(instruction),
-        result=_largest(instruction),
-        source=sources.source(module, around, instruction),
-        cycles=instruction.cycles or 0,
-        runs=runs,
-    )
-
-
-def _largest(instruction: Instruction) -> str:
-    return str(max(instruction.shapes, key=lambda shape: shape.bytes, default=""))
 
 
 def lines(every: Sequence[Operation]) -> tuple[Line, ...]:

@@ -7,6 +7,8 @@ from typing import Any
 
 import jax
 
+from bert_jax.config.schema import Config, PhaseConfig
+from bert_jax.training.batches import empty_batch
 from bert_jax.training.step import StepFunctions
 
 GIB = 2**30
@@ -20,9 +22,14 @@ class ResidentBytes:
     optimizer: int
     batch: int
 
+    @property
+    def total(self) -> int:
+        return self.parameters + self.optimizer + self.batch
+
     @classmethod
-    def of(cls, program: StepFunctions, batch: Any) -> "ResidentBytes":
+    def of(cls, config: Config, phase: PhaseConfig, program: StepFunctions) -> "ResidentBytes":
         state = program.abstract
+        batch = program.abstract_batch(empty_batch(config, phase), phase.batch_size)
         return cls(_bytes(state["params"]), _bytes(state["opt"]), _bytes(batch))
 
 
@@ -47,7 +54,7 @@ class Memory:
 
     @property
     def total(self) -> int:
-        return self.parameters + self.optimizer + self.batch + self.temporaries + self.other
+        return sum(self.kinds.values())
 
     @property
     def kinds(self) -> dict[str, int]:
@@ -66,31 +73,20 @@ class Memory:
     ) -> "Memory":
         found = compiled.memory_analysis()
         assert found is not None  # all supported backends provide it
-        inputs = held.parameters + held.optimizer + held.batch
         outputs = found.output_size_in_bytes - found.alias_size_in_bytes
-        padding = max(0, found.argument_size_in_bytes - inputs)
+        padding = max(0, found.argument_size_in_bytes - held.total)
         return cls(
-            held.parameters,
-            held.optimizer,
-            held.batch,
-            found.temp_size_in_bytes,
-            padding + max(0, outputs) + found.generated_code_size_in_bytes,
-            limit,
+            **vars(held),
+            temporaries=found.temp_size_in_bytes,
+            other=padding + max(0, outputs) + found.generated_code_size_in_bytes,
+            limit=limit,
             fits=True,
         )
 
     @classmethod
     def of_refused(cls, held: ResidentBytes, refused: "CompileOOM") -> "Memory":
-        rest = refused.needed - held.parameters - held.optimizer - held.batch
-        return cls(
-            held.parameters,
-            held.optimizer,
-            held.batch,
-            max(0, rest),
-            0,
-            refused.limit,
-            fits=False,
-        )
+        rest = max(0, refused.needed - held.total)
+        return cls(**vars(held), temporaries=rest, other=0, limit=refused.limit, fits=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,8 +118,6 @@ def _amount(number: str, unit: str) -> int:
 
 def _bytes(tree: Any) -> int:
     """Returns the bytes of one device's shards of ShapeDtypeStructs with shardings."""
-
-    def leaf(x: Any) -> int:
-        return math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
-
-    return sum(map(leaf, jax.tree.leaves(tree)))
+    return sum(
+        math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)
+    )

@@ -6,7 +6,6 @@ uses its result waits until it is done. Loop iterations do not overlap. Copies b
 on-chip memory are assumed to finish in time, because the compiler's cost model schedules them.
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 from bert_jax.aot.cost.collectives import Collective, Network
@@ -14,9 +13,7 @@ from bert_jax.aot.hlo.loops import Executions, Place
 
 
 def seconds(
-    runs: Executions,
-    busy: Mapping[tuple[str, str], float],
-    collectives: Sequence[Collective],
+    runs: Executions, busy: Mapping[tuple[str, str], float], collectives: Sequence[Collective]
 ) -> float:
     """Returns the seconds of one step of a device.
 
@@ -33,20 +30,6 @@ def seconds(
     return _of_place(runs.places[0], inside, busy, started)
 
 
-@dataclasses.dataclass
-class _Clock:
-    """now: time of the device. free: time when each network becomes idle."""
-
-    now: float
-    free: dict[Network, float]
-
-    def issue(self, one: Collective) -> float:
-        """Issues a collective now; returns when it is done."""
-        begins = max(self.now, self.free.get(one.network, 0.0))
-        self.free[one.network] = begins + (one.seconds or 0.0)
-        return self.free[one.network]
-
-
 def _of_place(
     place: Place,
     inside: Mapping[tuple[int, str], Sequence[Place]],
@@ -54,18 +37,20 @@ def _of_place(
     started: Mapping[tuple[str, str], Sequence[Collective]],
 ) -> float:
     """Returns the seconds of one execution of a place's computation."""
-    name, clock = place.computation.name, _Clock(0.0, {})
+    name, now = place.computation.name, 0.0
+    free: dict[Network, float] = {}  # time when each network becomes idle
     awaited: dict[str, float] = {}
     for one in place.computation.instructions:
-        clock.now = max(clock.now, awaited.pop(one.name, 0.0))
+        now = max(now, awaited.pop(one.name, 0.0))
         for collective in started.get((name, one.name), ()):
-            over = clock.issue(collective)
+            begins = max(now, free.get(collective.network, 0.0))
+            over = free[collective.network] = begins + (collective.seconds or 0.0)
             if collective.done is None:
-                clock.now = over
+                now = over
             else:
                 awaited[collective.done] = max(over, awaited.get(collective.done, 0.0))
-        clock.now += busy.get((name, one.name), 0.0)
+        now += busy.get((name, one.name), 0.0)
         for inner in inside.get((id(place), one.name), ()):
             runs = inner.times // place.times if place.times else 0
-            clock.now += runs * _of_place(inner, inside, busy, started)
-    return max((clock.now, *awaited.values()))
+            now += runs * _of_place(inner, inside, busy, started)
+    return max((now, *awaited.values()))

@@ -85,11 +85,12 @@ def bounds(
     Args:
         exclude: (computation, name) of fusions that are collectives and are counted there.
     """
-    times: collections.Counter[tuple[str, str]] = collections.Counter()
-    for instruction, place in runs.instructions():
-        if _unestimated(instruction) and (place.computation.name, instruction.name) not in exclude:
-            times[place.computation.name, instruction.name] += place.times
-    return tuple(_bound(module, *key, n, accelerator) for key, n in times.items())
+    counted = runs.counts(_unestimated)
+    return tuple(
+        _bound(module, around, one, times, accelerator)
+        for around, one, times in counted
+        if (around.name, one.name) not in exclude
+    )
 
 
 def by_kind(every: Sequence[Bound]) -> tuple[Unestimated, ...]:
@@ -97,28 +98,26 @@ def by_kind(every: Sequence[Bound]) -> tuple[Unestimated, ...]:
     kinds: Mapping[str, list[Bound]] = collections.defaultdict(list)
     for one in every:
         kinds[one.kind].append(one)
-    found = (
+    found = [
         Unestimated(
             kind,
-            sum(one.runs for one in ones),
-            sum(one.runs * one.bytes for one in ones),
-            sum(one.runs * one.flops for one in ones),
-            sum(one.runs * one.seconds for one in ones),
+            runs=sum(one.runs for one in ones),
+            bytes=sum(one.runs * one.bytes for one in ones),
+            flops=sum(one.runs * one.flops for one in ones),
+            seconds=sum(one.runs * one.seconds for one in ones),
         )
         for kind, ones in kinds.items()
-    )
+    ]
     return tuple(sorted(found, key=lambda one: -one.seconds))
 
 
 def copies(runs: Executions, accelerator: Accelerator) -> Copies:
     """Returns the totals of asynchronous copies from and to HBM."""
     count = moved = 0
-    for instruction, place in runs.instructions():
-        if instruction.opcode in _COPIES:
-            count += place.times
-            # The result is (source, destination, flag); a slice moves the smaller of the two.
-            source, *rest = (shape.bytes for shape in instruction.shapes)
-            moved += place.times * min(source, rest[0] if rest else source)
+    for _, instruction, times in runs.counts(lambda one: one.opcode in _COPIES):
+        count += times
+        # The result is (source, destination, flag); a slice moves the smaller of the two.
+        moved += times * min(shape.bytes for shape in instruction.shapes[:2])
     return Copies(count, moved, moved / (accelerator.memory_bandwidth or float("inf")))
 
 
@@ -135,10 +134,12 @@ def _unestimated(instruction: Instruction) -> bool:
 
 
 def _bound(
-    module: Module, computation: str, name: str, runs: int, accelerator: Accelerator
+    module: Module,
+    around: Computation,
+    instruction: Instruction,
+    runs: int,
+    accelerator: Accelerator,
 ) -> Bound:
-    around = module.computations[computation]
-    instruction = around.by_name[name]
     kind, moved = _work(module, around, instruction)
     flops = 0
     if cost := _COST.search(instruction.rest):
@@ -148,7 +149,7 @@ def _bound(
     bandwidth = accelerator.memory_bandwidth
     seconds = moved / bandwidth if bandwidth else 0.0
     seconds = max(seconds, flops / accelerator.bf16_flops)
-    return Bound(computation, name, kind, moved, flops, seconds, runs)
+    return Bound(around.name, instruction.name, kind, moved, flops, seconds, runs)
 
 
 def _work(module: Module, computation: Computation, instruction: Instruction) -> tuple[str, int]:

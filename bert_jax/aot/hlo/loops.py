@@ -9,8 +9,9 @@ openxla/xla): from a counter that starts at a constant, changes by a constant an
 constant.
 """
 
+import collections
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from bert_jax.aot.hlo.parser import Computation, Instruction, Module
 
@@ -34,76 +35,61 @@ class Place:
 
 
 @dataclasses.dataclass(frozen=True)
-class Loop:
-    """trips: trip count; None if it cannot be inferred (the loop is counted once)."""
-
-    instruction: Instruction
-    trips: int | None
-
-
-@dataclasses.dataclass(frozen=True)
 class Executions:
-    """All places that execute, and the loops found among them."""
+    """All places that execute.
+
+    trips: trip count of each loop, by name; None if unknown (the loop is counted once).
+    """
 
     places: tuple[Place, ...]
-    loops: tuple[Loop, ...]
+    trips: Mapping[str, int | None]
 
-    def instructions(self) -> Iterator[tuple[Instruction, Place]]:
+    def counts(
+        self, wanted: Callable[[Instruction], bool]
+    ) -> Iterator[tuple[Computation, Instruction, int]]:
+        """Yields every instruction that `wanted` selects, with its executions per run."""
+        times: collections.Counter[str] = collections.Counter()
         for place in self.places:
-            for instruction in place.computation.instructions:
-                yield instruction, place
+            times[place.computation.name] += place.times
+        computations = {place.computation.name: place.computation for place in self.places}
+        for name, computation in computations.items():
+            for one in filter(wanted, computation.instructions):
+                yield computation, one, times[name]
 
 
 def executions(module: Module) -> Executions:
     """Returns every place reachable from the entry."""
-    loops: list[Loop] = []
-    places = tuple(_below(module, Place(module.entry, 1), loops))
-    return Executions(places, tuple(loops))
+    trips: dict[str, int | None] = {}
+    return Executions(tuple(_below(module, Place(module.entry, 1), trips)), trips)
 
 
 def cycles(module: Module, place: Place) -> int:
     """Returns the estimated cycles of a place and all it calls, multiplied by their executions."""
     return sum(
         inner.times * (instruction.cycles or 0)
-        for inner in _below(module, place, [])
+        for inner in _below(module, place, {})
         for instruction in inner.computation.instructions
     )
 
 
-def _below(module: Module, place: Place, loops: list[Loop]) -> Iterator[Place]:
+def _below(module: Module, place: Place, trips: dict[str, int | None]) -> Iterator[Place]:
     """Yields the place and, recursively, the places that its instructions call."""
     yield place
     for one in place.computation.instructions:
         if one.opcode == "while":
-            trips = trip_count(module, one, place)
-            loops.append(Loop(one, trips))
-            count = 1 if trips is None else trips
-            runs = [("body", count), ("condition", count + 1)]
-        elif one.opcode == "conditional":
-            yield from _most_expensive_branch(module, one, place, loops)
-            continue
-        elif one.opcode == "call":
-            runs = [("to_apply", 1)]
-        elif one.opcode in ASYNCHRONOUS:
-            runs = [("calls" if "calls" in one.called else "to_apply", 1)]
+            trips[one.name] = trip_count(module, one, place)
+            count = trips[one.name]
+            count = 1 if count is None else count
+            runs = [(one.called["body"][0], count), (one.called["condition"][0], count + 1)]
+        elif one.opcode == "conditional" or one.opcode == "call" or one.opcode in ASYNCHRONOUS:
+            runs = [(name, 1) for names in one.called.values() for name in names]
         else:
             continue
-        for attribute, times in runs:
-            inner = module.computations[one.called[attribute][0]]
-            yield from _below(module, Place(inner, place.times * times, one, place), loops)
-
-
-def _most_expensive_branch(
-    module: Module, conditional: Instruction, place: Place, loops: list[Loop]
-) -> Iterator[Place]:
-    """Yields the branch with the most estimated cycles, and the places that it calls."""
-    names = [
-        name
-        for attribute in ("branch_computations", "true_computation", "false_computation")
-        for name in conditional.called.get(attribute, ())
-    ]
-    branches = [Place(module.computations[name], place.times, conditional, place) for name in names]
-    yield from _below(module, max(branches, key=lambda one: cycles(module, one)), loops)
+        inner = [Place(module.computations[name], n * place.times, one, place) for name, n in runs]
+        if one.opcode == "conditional":
+            inner = [max(inner, key=lambda branch: cycles(module, branch))]
+        for called in inner:
+            yield from _below(module, called, trips)
 
 
 def trip_count(module: Module, loop: Instruction, place: Place) -> int | None:
@@ -116,14 +102,13 @@ def trip_count(module: Module, loop: Instruction, place: Place) -> int | None:
     if test.opcode != "compare" or len(sides := condition.operands(test)) != 2:
         return None
     inside = Place(condition, 1, loop, place)
-    counters = [_element(condition, side) for side in sides]
+    # The counter is the element of the loop state that changes; the limit may be another element.
+    counters = [
+        None if _constant(module, side, inside) is not None else _element(condition, side)
+        for side in sides
+    ]
     if (counters[0] is None) == (counters[1] is None):
-        # Both are elements of the loop state: the limit is the one that does not change.
-        changes = [counter is not None and _constant(module, s, inside) is None
-                   for counter, s in zip(counters, sides, strict=True)]  # fmt: skip
-        counters = [c if changed else None for c, changed in zip(counters, changes, strict=True)]
-        if (counters[0] is None) == (counters[1] is None):
-            return None
+        return None
     at = 0 if counters[0] is not None else 1
     limit = _constant(module, sides[1 - at], inside)
     start = _initial(module, counters[at] or 0, loop, place)
@@ -179,7 +164,7 @@ def _constant(module: Module, value: Instruction, place: Place) -> int | None:
     if loop is None or where is None or loop.opcode != "while":
         return None
     body = module.computations[loop.called["body"][0]]
-    (_, after) = _after(body, value.index)
+    after = _after(body, value.index)
     if after is None or _element(body, after) != value.index:
         return None  # the loop changes it
     return _initial(module, value.index, loop, where)
@@ -194,49 +179,30 @@ def _initial(module: Module, index: int, loop: Instruction, place: Place) -> int
     return _constant(module, place.computation.operands(state)[index], place)
 
 
-def _after(body: Computation, index: int) -> tuple[Instruction, Instruction | None]:
-    """Returns the root of a loop body, and the instruction of an element of the next state."""
+def _after(body: Computation, index: int) -> Instruction | None:
+    """Returns the instruction of an element of the next state; None if it is not known."""
     root = _origin(body, body.root)
-    return root, body.operands(root)[index] if root.opcode == "tuple" else None
+    return body.operands(root)[index] if root.opcode == "tuple" else None
 
 
 def _step(module: Module, index: int, loop: Instruction, place: Place) -> int | None:
     """Returns the constant that one iteration adds to an element of the state."""
     body = module.computations[loop.called["body"][0]]
-    (_, after) = _after(body, index)
-    if after is None:
+    if (after := _after(body, index)) is None:
         return None
-    after = _origin(body, after)
-    inside = Place(body, 1, loop, place)
-    if after.opcode == "fusion":
-        return _step_of_fusion(module, after, index, inside)
-    if after.opcode not in ("add", "subtract"):
+    after, inside = _origin(body, after), Place(body, 1, loop, place)
+    sides = [(value, inside) for value in body.operands(after)]
+    if fused := module.fused(after):  # the constant is inside the fusion or an operand of it
+        after, given = fused.root, sides
+        values = [_origin(fused, value) for value in fused.operands(after)]
+        sides = [
+            given[value.index] if value.opcode == "parameter" else (value, Place(fused, 1))
+            for value in values
+        ]
+    old = [where is inside and _element(body, value) == index for value, where in sides]
+    if after.opcode not in ("add", "subtract") or not any(old):
         return None
-    sign = 1 if after.opcode == "add" else -1
-    left, right = body.operands(after)
-    if _element(body, left) == index:
-        step = _constant(module, right, inside)
-        return None if step is None else sign * step
-    if _element(body, right) == index and sign == 1:
-        return _constant(module, left, inside)
-    return None
-
-
-def _step_of_fusion(module: Module, fusion: Instruction, index: int, body: Place) -> int | None:
-    """As `_step` for a fused addition: the constant is inside the fusion or an operand."""
-    fused = module.fused(fusion)
-    if fused is None or fused.root.opcode != "add":
-        return None
-    outside = body.computation.operands(fusion)
-    step, grows = None, False
-    for side in fused.operands(fused.root):
-        value = _origin(fused, side)
-        if value.opcode == "parameter":
-            given = outside[value.index]
-            if _element(body.computation, given) == index:
-                grows = True
-                continue
-            step = _constant(module, given, body)
-        else:
-            step = _constant(module, value, Place(fused, 1))
-    return step if grows else None
+    step = _constant(module, *sides[1 - old.index(True)])
+    if step is None or after.opcode == "add":
+        return step
+    return -step if old[0] else None

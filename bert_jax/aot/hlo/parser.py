@@ -186,10 +186,6 @@ class Computation:
     def root(self) -> Instruction:
         return next((one for one in self.instructions if one.root), self.instructions[-1])
 
-    @functools.cached_property
-    def parameters(self) -> Mapping[int, Instruction]:
-        return {one.index: one for one in self.instructions if one.opcode == "parameter"}
-
     def operands(self, instruction: Instruction) -> tuple[Instruction, ...]:
         return tuple(self.by_name[name] for name in instruction.operands)
 

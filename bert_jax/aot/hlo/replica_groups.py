@@ -71,11 +71,8 @@ def _of_mesh(axes: str, ids: str | None, joined: str) -> np.ndarray:
     # Each axis as (before, the part in the group, after).
     parts = {name: (size, 1, 1) for name, size in sizes.items()}
     for name, before, size in _AXIS.findall(joined):
-        full = sizes[name]
-        if size:
-            parts[name] = (int(before), int(size), full // int(before) // int(size))
-        else:
-            parts[name] = (1, full, 1)
+        outside, inside = int(before or 1), int(size or sizes[name])
+        parts[name] = (outside, inside, sizes[name] // outside // inside)
     dims = [size for part in parts.values() for size in part]
     inner = [3 * i + 1 for i in range(len(parts))]
     outer = [i for i in range(len(dims)) if i not in inner]

@@ -21,6 +21,7 @@ Direction = Literal["forward", "recomputed", "backward", "update"]
 PARTS: tuple[Part, ...] = get_args(Part)
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 
+_OPTIMIZER = ("optimizer", "adam", "lamb", "skip_nonfinite", "schedule")
 # (file or folder below bert_jax, prefix of the function's name, part). The innermost frame that
 # matches a rule decides; the first matching rule wins.
 _RULES: tuple[tuple[str, str, Part], ...] = (
@@ -31,11 +32,7 @@ _RULES: tuple[tuple[str, str, Part], ...] = (
     ("model/encoder.py", "Encoder.pooled", "heads"),
     ("model/encoder.py", "", "layer loop"),
     ("objectives", "", "heads"),
-    ("training/optimizer.py", "", "optimizer"),
-    ("training/adam.py", "", "optimizer"),
-    ("training/lamb.py", "", "optimizer"),
-    ("training/skip_nonfinite.py", "", "optimizer"),
-    ("training/schedule.py", "", "optimizer"),
+    *((f"training/{name}.py", "", "optimizer") for name in _OPTIMIZER),
     ("training/step.py", "_make_train_step.", "optimizer"),
 )
 
@@ -48,7 +45,6 @@ _SHARED = (
 
 _PACKAGE = "bert_jax"
 _UNKNOWN = "(no source)"
-
 
 # Parameter names, for instructions without a source: conversions that the compiler moved.
 _PARAMETERS: tuple[tuple[str, Part], ...] = (

@@ -4,7 +4,8 @@ A grid step has full rows and as many heads as fill the 128 lanes of a register 
 It reads queries, keys and values in the layout in which the dense layer wrote them: nothing is
 transposed, padded or sliced in HBM, unlike in JAX's own flash and splash attention. The backward
 pass recomputes the probabilities and stores no residual besides its inputs: recomputing costs less
-than reading the normalizers of all rows, which HBM would store padded 128 times.
+than reading the normalizers of all rows, which HBM would store padded 128 times. It is written by
+hand because JAX has no reverse-mode autodiff of such a kernel; neither pass was timed on a TPU.
 
 Sizes: R rows and Q queries of a grid step, S positions, A heads, D head dimension, W lanes of a
 grid step.
