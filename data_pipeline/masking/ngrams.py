@@ -1,38 +1,43 @@
 """`ngram` masking as released with ALBERT (google-research/albert, `create_pretraining_data.py`,
 `create_masked_lm_predictions` with whole words and shorter n-grams favoured): words in random
 order, from each an n-gram of n words with P(n) proportional to 1/n; a shorter one if that exceeds
-the budget; none if one of its words is already masked.
+the budget; none if one of its words is already masked. At a rate of 0 no token is predicted.
 
 One difference: here an n-gram ends with its segment; ALBERT's may cross a [SEP]. As in ALBERT, the
 shuffle and the lengths use separate random streams (there `random` and `numpy.random`).
 """
 
-from bert_jax.data_pipeline.masking.replace import drawn
-from bert_jax.data_pipeline.random.counter_rng import below, draw
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+
+from bert_jax.data_pipeline.masking.mode import Mode, round_half_to_even
+from bert_jax.data_pipeline.masking.replace import cumulative_limits, drawn
+from bert_jax.data_pipeline.masking.settings import MaskingSettings
+from bert_jax.data_pipeline.masking.words import find_words, start_words_at_segments
+from bert_jax.data_pipeline.random.counter_rng import below, draw, fold_key
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
 
 @compiled
-def choose_ngrams(
-    key, length_key, words, count, opens, wanted, length_limits, order, marked, chosen
-):
-    """Selects n-grams of at most `wanted` tokens in total; returns the number of tokens.
-
-    opens: uint8, by token: 2 = begins a segment and a word, 1 = begins a word. length_limits: see
-    `Rule`. Other arguments as in `choose_words`.
-    """
-    for word in range(count):
+def select_ngrams(key, rule, scratch, count, wanted):
+    """Selects n-grams of at most `wanted` tokens in total."""
+    length_key, key = fold_key(key, 2), fold_key(key, 0)
+    start_words_at_segments(scratch, count)
+    words, order, number = scratch.words, scratch.order, find_words(scratch, count)
+    for word in range(number):
         order[word] = word
     taken = 0
-    for turn in range(count):
+    for turn in range(number):
         if taken == wanted:
             break
-        other = turn + below(draw(key, turn), count - turn)
+        other = turn + below(draw(key, turn), number - turn)
         word = order[other]
         order[other] = order[turn]
-        most = 1 + drawn(draw(length_key, turn), length_limits)
+        most = 1 + drawn(draw(length_key, turn), rule.limits)
         stop = word + 1
-        while stop < count and stop - word < most and opens[words[stop]] != 2:
+        while stop < number and stop - word < most and not scratch.segment_starts[words[stop]]:
             stop += 1
         while stop > word + 1 and taken + words[stop] - words[word] > wanted:
             stop -= 1
@@ -40,11 +45,23 @@ def choose_ngrams(
             continue
         covered = False
         for other in range(word, stop):
-            covered = covered or marked[words[other]] != 0
+            covered = covered or scratch.marked[words[other]] != 0
         if covered:
             continue
         for k in range(words[word], words[stop]):
-            marked[k] = 1
-            chosen[taken] = k
+            scratch.marked[k] = 1
+            scratch.chosen[taken] = k
             taken += 1
     return taken
+
+
+def _wanted(rate: float, size: int) -> int:
+    return round_half_to_even(rate, size) if rate else 0
+
+
+def _length_limits(settings: MaskingSettings, budgets: np.ndarray) -> np.ndarray:
+    """The limits of n-grams of 1, 2, … words."""
+    return cumulative_limits([Fraction(1, n) for n in range(1, settings.max_ngram + 1)])
+
+
+MODE: Final = Mode(select_ngrams, wanted=_wanted, limits=_length_limits, needs_words=True)

@@ -180,9 +180,9 @@ def test_short_targets_bound_blocks_with_separators_too(mode, documents, seq_len
 
 def test_separators_of_sentences_need_blocks():
     for pairing in ("nsp", "sop", "single"):
-        with pytest.raises(UserError, match=f'no meaning with pairing "{pairing}"'):
+        with pytest.raises(UserError, match=f'does not apply to config.data.pairing="{pairing}"'):
             PlanSpec(32, pairing=pairing, separators="sentences")
-    with pytest.raises(UserError, match='separators "lines" is not one of'):
+    with pytest.raises(UserError, match="separators='lines'; did you mean"):
         PlanSpec(32, pairing="full_sentences", separators="lines")
 
 

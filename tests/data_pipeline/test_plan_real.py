@@ -9,7 +9,7 @@ import pytest
 from test_pairing import share
 
 from bert_jax.data_pipeline.build.build import build_store
-from bert_jax.data_pipeline.masking import MaskingSpec
+from bert_jax.data_pipeline.masking.spec import MaskingSpec
 from bert_jax.data_pipeline.pairing.blocks import dropped
 from bert_jax.data_pipeline.plan.packing import packing_bound
 from bert_jax.data_pipeline.plan.plan import PlanSpec, make_plan
