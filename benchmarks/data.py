@@ -28,7 +28,7 @@ import tokenizers
 from bert_jax.data_pipeline.batch import Batches
 from bert_jax.data_pipeline.build import build
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.masking.modes import MODES
+from bert_jax.data_pipeline.masking.settings import MODES
 from bert_jax.data_pipeline.masking.spec import MaskingSpec
 from bert_jax.data_pipeline.plan.plan import PlanSpec
 from bert_jax.data_pipeline.sources import SourceSpec, parse_source, read, units

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from bert_jax.data_pipeline.masking.apply import Slots, budget, empty_scratch, masking_function
+from bert_jax.data_pipeline.masking.apply import empty_scratch, masking_function
 from bert_jax.data_pipeline.masking.mode import Mode
 from bert_jax.data_pipeline.masking.spec import MaskingSpec
 from bert_jax.data_pipeline.plan.plan import Plan, read_only
@@ -219,11 +219,6 @@ def _filling_function(mode: Mode) -> Any:
                 _prefetch(tokens, plan, rows[done : done + _PREFETCH_ROWS])
             line = lines[done]
             ids, types = out.input_ids[line], out.token_type_ids[line]
-            slots = Slots(
-                out.masked_positions[line], out.masked_labels[line], out.masked_weights[line],
-                out.span_left[line], out.span_right[line], out.span_offsets[line],
-                out.span_weights[line],
-            )  # fmt: skip
             at = slot = number = np.int64(0)
             begin, end = _range(plan.row_examples, rows[done])
             for k in range(begin, end):
@@ -240,11 +235,11 @@ def _filling_function(mode: Mode) -> Any:
                     _count_up(scratch.places[:count], at)
                 if len(rule.word_starts):
                     _find_starts(scratch, count, ids, rule)
-                wanted = np.int64(budget(rule, length, count))
+                wanted = np.int64(rule.budgets[length if rule.counts_specials else count])
                 if slot + min(wanted, count) > predictions:
                     return done
                 slot = mask_example(
-                    fold_key(key, example), rule, scratch, count, wanted, ids, slots, slot
+                    fold_key(key, example), rule, scratch, count, wanted, out, line, slot
                 )
                 _count_up(out.position_ids[line, at : at + length], 0)
                 if out.cls_positions.shape[1]:

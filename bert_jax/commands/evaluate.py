@@ -9,7 +9,7 @@ from bert_jax.errors import UsageError
 
 
 def _define_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
-    from bert_jax.data_pipeline.masking.modes import MODES as MASKING
+    from bert_jax.data_pipeline.masking.settings import MODES as MASKING
     from bert_jax.data_pipeline.pairing.modes import MODES as PAIRING
 
     flags.DEFINE_string("workdir", None, "folder of a pretraining run", flag_values=values)

@@ -51,8 +51,6 @@ def completed(values: Mapping[str, Any], cls: type) -> dict[str, Any]:
 def _convert(value: Any, hint: Any, where: str) -> Any:
     origin = typing.get_origin(hint)
     if dataclasses.is_dataclass(hint):
-        if not isinstance(value, Mapping):
-            value = dict(value.items()) if hasattr(value, "items") else wrong(value, "keys", where)
         return from_dict(value, hint, where)  # type: ignore[arg-type]
     if origin in (types.UnionType, typing.Union):  # X | None, Annotated[X, …] | None
         (base,) = (h for h in typing.get_args(hint) if h is not types.NoneType)
@@ -67,13 +65,14 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
 
 def to_dict(config: Any) -> dict[str, Any]:
     """Returns nested plain dicts and lists, as written to `config.json`."""
-    return typing.cast(dict[str, Any], _plain(dataclasses.asdict(config)))
+    return typing.cast(dict[str, Any], plain(dataclasses.asdict(config)))
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    return [_plain(v) for v in value] if isinstance(value, tuple | list) else value
+def plain(value: Any) -> Any:
+    """Returns nested mappings (also of ml_collections) and sequences as dicts and lists."""
+    if hasattr(value, "items"):
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, tuple | list) else value
 
 
 def flatten(values: Any, where: str = "") -> dict[str, Any]:

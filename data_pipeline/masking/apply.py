@@ -32,18 +32,6 @@ class Scratch(NamedTuple):
     chosen: np.ndarray
 
 
-class Slots(NamedTuple):
-    """One row of each array of `BatchArrays` with a column per prediction."""
-
-    positions: np.ndarray
-    labels: np.ndarray
-    weights: np.ndarray
-    span_left: np.ndarray
-    span_right: np.ndarray
-    span_offsets: np.ndarray
-    span_weights: np.ndarray
-
-
 @compiled
 def empty_scratch(size):
     """Allocates scratch memory for examples of at most `size` tokens."""
@@ -54,47 +42,38 @@ def empty_scratch(size):
     )  # fmt: skip
 
 
-@compiled
-def budget(rule, length, count):
-    """Returns the maximum predictions of an example of `length` tokens, `count` of them maskable.
-    At rates near 1 it may exceed `count`; n-grams account for that when they search for one that
-    fits."""
-    return rule.budgets[length if rule.counts_specials else count]
-
-
 @functools.cache
 def masking_function(mode: Mode) -> Any:
     """Returns the function that masks one example, compiled for a mode."""
     select, replace = mode.select, mode.replace
 
     @compiled
-    def mask_example(key, rule, scratch, count, wanted, ids, slots, slot):
-        """Masks at most `wanted` of the tokens in `scratch`; returns the next free slot.
+    def mask_example(key, rule, scratch, count, wanted, out, line, slot):
+        """Masks at most `wanted` of the `count` tokens in `scratch`; returns the next free slot.
 
         Args:
             key: uint64, key of this example.
-            count: tokens in `scratch`.
-            ids: int32, the row, changed in place.
-            slots: filled from index `slot`, in position order.
+            out: `BatchArrays`, in whose row `line` the example was written; its prediction slots
+                are filled from index `slot`, in position order.
         """
         taken = select(key, rule, scratch, count, wanted)
-        _fill_slots(scratch, taken, ids, slots, slot)
-        replace(fold_key(key, 1), rule, scratch, count, taken, ids, slots, slot)
+        _fill_slots(scratch, taken, out, line, slot)
+        replace(fold_key(key, 1), rule, scratch, count, taken, out, line, slot)
         return slot + taken
 
     return mask_example
 
 
 @compiled
-def _fill_slots(scratch, taken, ids, slots, slot):
+def _fill_slots(scratch, taken, out, line, slot):
     """Writes the marked tokens into slots, unmarks them, and records them in `scratch.order`."""
     at = k = np.int64(0)
     while at < taken:
         position = scratch.places[k]
         scratch.order[at] = k
-        slots.positions[slot + at] = position
-        slots.labels[slot + at] = ids[position]
-        slots.weights[slot + at] = 1.0
+        out.masked_positions[line, slot + at] = position
+        out.masked_labels[line, slot + at] = out.input_ids[line, position]
+        out.masked_weights[line, slot + at] = 1.0
         at += scratch.marked[k]
         scratch.marked[k] = 0
         k += 1

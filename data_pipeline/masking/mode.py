@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.data_pipeline.masking.modes import MODES
 from bert_jax.data_pipeline.masking.replace import replace_tokens
-from bert_jax.data_pipeline.masking.settings import MaskingSettings
+from bert_jax.data_pipeline.masking.settings import MODES, MaskingSettings
 
 
 def round_half_to_even(rate: float, size: int) -> int:
@@ -24,10 +23,6 @@ def round_up(rate: float, size: int) -> int:
     return math.ceil(size * rate)
 
 
-def no_limits(settings: MaskingSettings, budgets: np.ndarray) -> np.ndarray:
-    return np.zeros(0, np.uint64)
-
-
 @dataclass(frozen=True)
 class Mode:
     """A kind of masking.
@@ -36,8 +31,8 @@ class Mode:
         select: compiled; `select(key, rule, scratch, count, wanted)` marks at most `wanted` of the
             `count` tokens in `scratch.marked`, lists them in `scratch.chosen` if `replace` needs
             the order, and returns their number.
-        replace: compiled; `replace(key, rule, scratch, count, taken, ids, slots, slot)` replaces
-            the `taken` tokens, whose slots from `slot` on are filled; see `replace_tokens`.
+        replace: compiled; `replace(key, rule, scratch, count, taken, out, line, slot)` replaces
+            the `taken` tokens; see `replace_tokens`.
         wanted: (rate, size) -> the predictions of an example of `size` tokens, without a maximum.
         limits: (settings, `MaskingSpec.budgets`) -> `Rule.limits`, numbers for `select`: uint64.
         needs_words: `scratch.word_starts` and `.segment_starts` are filled.
@@ -49,7 +44,9 @@ class Mode:
     select: Any
     replace: Any = replace_tokens
     wanted: Callable[[float, int], int] = round_half_to_even
-    limits: Callable[[MaskingSettings, np.ndarray], np.ndarray] = no_limits
+    limits: Callable[[MaskingSettings, np.ndarray], np.ndarray] = lambda settings, budgets: (
+        np.zeros(0, np.uint64)
+    )
     needs_words: bool = False
     counts_specials: bool = True
     masks_specials: bool = False

@@ -13,46 +13,17 @@ from typing import Final
 import numpy as np
 
 from bert_jax.data_pipeline.masking.mode import Mode, round_half_to_even
-from bert_jax.data_pipeline.masking.replace import cumulative_limits, drawn
+from bert_jax.data_pipeline.masking.replace import cumulative_limits
 from bert_jax.data_pipeline.masking.settings import MaskingSettings
-from bert_jax.data_pipeline.masking.words import find_words, start_words_at_segments
-from bert_jax.data_pipeline.random.counter_rng import below, draw, fold_key
+from bert_jax.data_pipeline.masking.words import select_words, start_words_at_segments
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
 
 @compiled
 def select_ngrams(key, rule, scratch, count, wanted):
     """Selects n-grams of at most `wanted` tokens in total."""
-    length_key, key = fold_key(key, 2), fold_key(key, 0)
     start_words_at_segments(scratch, count)
-    words, order, number = scratch.words, scratch.order, find_words(scratch, count)
-    for word in range(number):
-        order[word] = word
-    taken = 0
-    for turn in range(number):
-        if taken == wanted:
-            break
-        other = turn + below(draw(key, turn), number - turn)
-        word = order[other]
-        order[other] = order[turn]
-        most = 1 + drawn(draw(length_key, turn), rule.limits)
-        stop = word + 1
-        while stop < number and stop - word < most and not scratch.segment_starts[words[stop]]:
-            stop += 1
-        while stop > word + 1 and taken + words[stop] - words[word] > wanted:
-            stop -= 1
-        if taken + words[stop] - words[word] > wanted:
-            continue
-        covered = False
-        for other in range(word, stop):
-            covered = covered or scratch.marked[words[other]] != 0
-        if covered:
-            continue
-        for k in range(words[word], words[stop]):
-            scratch.marked[k] = 1
-            scratch.chosen[taken] = k
-            taken += 1
-    return taken
+    return select_words(key, rule, scratch, count, wanted)
 
 
 def _wanted(rate: float, size: int) -> int:

@@ -48,7 +48,7 @@ def random_id(bits, rule):
 
 
 @compiled
-def replace_tokens(key, rule, scratch, count, taken, ids, slots, slot):
+def replace_tokens(key, rule, scratch, count, taken, out, line, slot):
     """Replaces the selected tokens independently, in the order of `scratch.chosen`.
 
     As in google-research/bert at eedf571, `create_pretraining_data.py:391-401`: one draw for
@@ -57,9 +57,10 @@ def replace_tokens(key, rule, scratch, count, taken, ids, slots, slot):
     Args:
         key: uint64, stream 1 of the example.
         count, taken: tokens of the example in `scratch`, and selected ones.
-        ids: int32, the row, changed in place.
-        slots: `Slots`, filled from index `slot` on.
+        out, line: `BatchArrays` and the row of the example, changed in place; its prediction slots
+            from index `slot` on are filled.
     """
+    ids = out.input_ids[line]
     n = 0
     for k in range(taken):
         bits = draw(key, n)

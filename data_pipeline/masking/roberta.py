@@ -39,9 +39,6 @@ def _fewer_limits(settings: MaskingSettings, budgets: np.ndarray) -> np.ndarray:
 
 
 MODE: Final = Mode(
-    select_positions,
-    wanted=round_up,
-    limits=_fewer_limits,
-    masks_specials=True,
-    draws_specials=False,
-)
+    select_positions, wanted=round_up, limits=_fewer_limits,
+    masks_specials=True, draws_specials=False,
+)  # fmt: skip

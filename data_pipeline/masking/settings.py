@@ -1,12 +1,19 @@
-"""The settings of masking, declared once: as keys of `config.data`."""
+"""The settings of masking, declared once: as keys of `config.data`. Needs no numba."""
 
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.masking.modes import MODES
 from bert_jax.data_pipeline.settings import Inside, Settings, Share, Words
 
+# The values of `masking` and their files, which define a `MODE` each: a new kind is listed here.
+MODES: Final[dict[str, str]] = {
+    "token": "bert_jax.data_pipeline.masking.tokens",
+    "whole_word": "bert_jax.data_pipeline.masking.words",
+    "ngram": "bert_jax.data_pipeline.masking.ngrams",
+    "span": "bert_jax.data_pipeline.masking.spans",
+    "roberta": "bert_jax.data_pipeline.masking.roberta",
+}
 SPAN_TARGETS: Final = 15  # tokens per span predicted from its boundaries (--max-pair-targets)
 
 

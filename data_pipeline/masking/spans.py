@@ -72,9 +72,9 @@ def _unmarked(rank, marked):
 
 
 @compiled
-def replace_spans(key, rule, scratch, count, taken, ids, slots, slot):
+def replace_spans(key, rule, scratch, count, taken, out, line, slot):
     """Replaces the masked tokens, one draw per run of adjacent ones, and records the boundaries."""
-    n = np.int64(0)
+    n, positions = np.int64(0), out.masked_positions[line]
     first, end = slot, slot + taken
     while first < end:
         start = scratch.order[first - slot]
@@ -83,9 +83,9 @@ def replace_spans(key, rule, scratch, count, taken, ids, slots, slot):
             if scratch.segment_starts[scratch.order[stop - slot]]:
                 break
             stop += 1
-        n = _replace_span(key, n, ids, slots.positions, first, stop, rule)
-        if len(slots.span_left):
-            _record_boundaries(scratch, count, start, slots, first, stop)
+        n = _replace_span(key, n, out.input_ids[line], positions, first, stop, rule)
+        if out.span_left.shape[1]:
+            _record_boundaries(scratch, count, start, out, line, first, stop)
         first = stop
 
 
@@ -110,18 +110,19 @@ def _replace_span(key, n, ids, positions, first, stop, rule):
 
 
 @compiled
-def _record_boundaries(scratch, count, start, slots, first, stop):
+def _record_boundaries(scratch, count, start, out, line, first, stop):
     """Fills the span arrays of slots [first, stop), a span that begins at token `start`."""
     after = start + stop - first
     starts = scratch.segment_starts
     inside = not starts[start] and after < count and not starts[after]
-    left, right = slots.positions[first] - 1, slots.positions[stop - 1] + 1
+    left = out.masked_positions[line, first] - 1
+    right = out.masked_positions[line, stop - 1] + 1
     for k in range(first, stop):
         used = inside and k - first < SPAN_TARGETS
-        slots.span_left[k] = left if used else 0
-        slots.span_right[k] = right if used else 0
-        slots.span_offsets[k] = k - first if used else 0
-        slots.span_weights[k] = 1.0 if used else 0.0
+        out.span_left[line, k] = left if used else 0
+        out.span_right[line, k] = right if used else 0
+        out.span_offsets[line, k] = k - first if used else 0
+        out.span_weights[line, k] = 1.0 if used else 0.0
 
 
 def _length_limits(settings: MaskingSettings, budgets: np.ndarray) -> np.ndarray:
@@ -131,10 +132,6 @@ def _length_limits(settings: MaskingSettings, budgets: np.ndarray) -> np.ndarray
 
 
 MODE: Final = Mode(
-    select_spans,
-    replace=replace_spans,
-    wanted=round_up,
-    limits=_length_limits,
-    needs_words=True,
-    counts_specials=False,
-)
+    select_spans, replace_spans, wanted=round_up, limits=_length_limits,
+    needs_words=True, counts_specials=False,
+)  # fmt: skip

@@ -30,7 +30,7 @@ from bert_jax.data_pipeline.random.numba_jit import compiled
 if TYPE_CHECKING:
     from bert_jax.data_pipeline.store.split import Split
 
-__all__ = ["Plan", "PlanSpec", "make_plan", "plan_epoch", "read_only"]
+__all__ = ["Plan", "PlanSpec", "plan_epoch", "read_only"]
 
 VERSION: Final = 2  # incremented whenever the same spec gives another plan
 _PAIR: Final = (5, "a pair: at least 5 tokens ([CLS] A [SEP] B [SEP])")
@@ -164,33 +164,6 @@ def _lengths(pieces, piece_length, piece_segment):
     return lengths
 
 
-def make_plan(
-    split: "Split",
-    spec: PlanSpec,
-    epoch: int,
-    *,
-    sources: Sequence[str] = (),
-    languages: Sequence[str] = (),
-) -> Plan:
-    """Returns the plan of one epoch, in memory.
-
-    Args:
-        sources, languages: names of the split's indices, for error messages and source weights.
-
-    Raises:
-        UserError: the split is empty, no example results, or a document has no other document to
-            draw a random second segment from.
-    """
-    parts: dict[str, list[np.ndarray]] = {name: [] for name in COLUMNS}
-    plan_epoch(
-        split, spec, epoch, lambda name, part: parts[name].append(part),
-        sources=sources, languages=languages,
-    )  # fmt: skip
-    return Plan(
-        **{name: np.concatenate(parts[name]).astype(dtype) for name, dtype in COLUMNS.items()}
-    )
-
-
 def plan_epoch(
     split: "Split",
     spec: PlanSpec,
@@ -201,7 +174,15 @@ def plan_epoch(
     languages: Sequence[str] = (),
 ) -> None:
     """Appends to the columns of a plan incrementally; holds the split's lengths and a few bytes per
-    example in memory, not the plan."""
+    example in memory, not the plan.
+
+    Args:
+        sources, languages: names of the split's indices, for error messages and source weights.
+
+    Raises:
+        UserError: the split is empty, no example results, or a document has no other document to
+            draw a random second segment from.
+    """
     if len(split.document_lengths) == 0:
         raise UserError(f'the "{split.name}" split is empty; build the store from more documents')
     texts = Texts.of(split.document_lengths, split.sentence_lengths)

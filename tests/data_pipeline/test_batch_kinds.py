@@ -16,11 +16,11 @@ from made_batches import (
     same,
     split_of,
 )
+from made_plans import make_plan
 
 from bert_jax.data_pipeline.assemble import BatchArrays
 from bert_jax.data_pipeline.batch import Batches
 from bert_jax.data_pipeline.masking.spec import MaskingSpec
-from bert_jax.data_pipeline.plan.plan import make_plan
 from bert_jax.data_pipeline.random.counter_rng import permute
 
 

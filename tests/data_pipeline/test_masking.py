@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bert_jax.data_pipeline.assemble import BatchArrays
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.masking.apply import Slots, budget, empty_scratch, masking_function
+from bert_jax.data_pipeline.masking.apply import empty_scratch, masking_function
 from bert_jax.data_pipeline.masking.spec import MaskingSpec
 from bert_jax.data_pipeline.random import counter_rng
 
@@ -19,18 +20,16 @@ SIGMAS = 4.4
 
 def masked(ids, spec, key, vocab_size=VOCAB):
     """Returns (masked ids, positions, labels) of a row with one example."""
-    ids = np.array(ids, np.int32)
-    places = np.flatnonzero((ids != CLS) & (ids != SEP)).astype(np.int32)
+    places = [k for k, token in enumerate(ids) if token not in (CLS, SEP)]
     rule, scratch = spec.rule(MASK, vocab_size, len(ids)), empty_scratch(len(ids))
     scratch.places[: len(places)] = places
-    wanted = min(budget(rule, len(ids), len(places)), len(places))
-    positions, labels = np.full(wanted, -1, np.int32), np.full(wanted, -1, np.int32)
-    weights, none = np.zeros(wanted, np.float32), np.zeros(0, np.int32)
-    slots = Slots(positions, labels, weights, none, none, none, weights[:0])
+    wanted = min(rule.budgets[len(ids)], len(places))
+    out = BatchArrays.empty(1, len(ids), wanted, 0, 0)
+    out.input_ids[0] = ids
     mask_example = masking_function(spec.mode)
-    assert mask_example(np.uint64(key), rule, scratch, len(places), wanted, ids, slots, 0) == wanted
-    assert (weights == 1).all()
-    return ids.tolist(), positions.tolist(), labels.tolist()
+    assert mask_example(np.uint64(key), rule, scratch, len(places), wanted, out, 0, 0) == wanted
+    assert (out.masked_weights == 1).all()
+    return tuple(a[0].tolist() for a in (out.input_ids, out.masked_positions, out.masked_labels))
 
 
 def share(hits, of, probability, slack=0.0):

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_plans import make_plan
 from test_pairing import addressed, share, split_of
 from test_plan import equal
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.plan import mixing
-from bert_jax.data_pipeline.plan.plan import PlanSpec, make_plan
+from bert_jax.data_pipeline.plan.plan import PlanSpec
 from bert_jax.data_pipeline.plan.settings import parse_weights
 
 SOURCES = ("books", "wiki")

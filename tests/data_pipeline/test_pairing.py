@@ -12,9 +12,10 @@ import original_generator as original
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_plans import make_plan
 
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.plan.plan import PlanSpec, make_plan
+from bert_jax.data_pipeline.plan.plan import PlanSpec
 from bert_jax.data_pipeline.random import counter_rng
 from bert_jax.data_pipeline.store.split import Split
 

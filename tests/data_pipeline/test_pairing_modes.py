@@ -8,11 +8,12 @@ import original_generator as original
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_plans import make_plan
 from test_pairing import addressed, pairs_of, share, split_of
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.pairing.blocks import dropped
-from bert_jax.data_pipeline.plan.plan import PlanSpec, make_plan
+from bert_jax.data_pipeline.plan.plan import PlanSpec
 from bert_jax.data_pipeline.random import counter_rng
 
 BLOCK_MODES = ("full_sentences", "doc_sentences", "single")
