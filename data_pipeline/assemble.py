@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from bert_jax.data_pipeline.masking.apply import empty_scratch, masking_function
 from bert_jax.data_pipeline.masking.mode import Mode
+from bert_jax.data_pipeline.masking.scratch import empty_scratch, fill_slots
 from bert_jax.data_pipeline.masking.spec import MaskingSpec
-from bert_jax.data_pipeline.plan.plan import Plan, read_only
+from bert_jax.data_pipeline.pairing.lengths import read_only
+from bert_jax.data_pipeline.plan.plan import Plan
 from bert_jax.data_pipeline.random.counter_rng import fold_key
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
@@ -57,15 +58,15 @@ class BatchArrays(NamedTuple):
     def empty(
         cls, rows: int, tokens: int, predictions: int, pairs: int, spans: int
     ) -> "BatchArrays":
-        def of(width: int, dtype: type = np.int32) -> np.ndarray:
+        def array(width: int, dtype: type = np.int32) -> np.ndarray:
             return np.empty((rows, width), dtype)
 
         s, p, n, b = tokens, predictions, pairs, spans
         return cls(
-            of(s), of(s), of(s), of(s),
-            of(p), of(p), of(p, np.float32),
-            of(n), of(n), of(n, np.float32), of(n),
-            of(b), of(b), of(b), of(b, np.float32),
+            array(s), array(s), array(s), array(s),
+            array(p), array(p), array(p, np.float32),
+            array(n), array(n), array(n, np.float32), array(n),
+            array(b), array(b), array(b), array(b, np.float32),
         )  # fmt: skip
 
     def by_name(self) -> Batch:
@@ -204,7 +205,7 @@ def _find_starts(scratch, count, ids, rule):
 @functools.cache
 def _filling_function(mode: Mode) -> Any:
     """Returns the function that fills rows, compiled for a kind of masking."""
-    mask_example = masking_function(mode)
+    select, replace = mode.select, mode.replace
 
     @compiled
     def fill(tokens, plan, rows, lines, key, frame, rule, out):
@@ -238,9 +239,11 @@ def _filling_function(mode: Mode) -> Any:
                 wanted = np.int64(rule.budgets[length if rule.counts_specials else count])
                 if slot + min(wanted, count) > predictions:
                     return done
-                slot = mask_example(
-                    fold_key(key, example), rule, scratch, count, wanted, out, line, slot
-                )
+                example_key = fold_key(key, example)
+                taken = select(example_key, rule, scratch, count, wanted)
+                fill_slots(scratch, taken, out, line, slot)
+                replace(fold_key(example_key, 1), rule, scratch, count, taken, out, line, slot)
+                slot += taken
                 _count_up(out.position_ids[line, at : at + length], 0)
                 if out.cls_positions.shape[1]:
                     out.cls_positions[line, number] = at

@@ -30,7 +30,7 @@ class Mode:
     Attributes:
         select: compiled; `select(key, rule, scratch, count, wanted)` marks at most `wanted` of the
             `count` tokens in `scratch.marked`, lists them in `scratch.chosen` if `replace` needs
-            the order, and returns their number.
+            the order, and returns their number. key: uint64, of the example.
         replace: compiled; `replace(key, rule, scratch, count, taken, out, line, slot)` replaces
             the `taken` tokens; see `replace_tokens`.
         wanted: (rate, size) -> the predictions of an example of `size` tokens, without a maximum.

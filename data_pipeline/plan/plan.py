@@ -30,8 +30,6 @@ from bert_jax.data_pipeline.random.numba_jit import compiled
 if TYPE_CHECKING:
     from bert_jax.data_pipeline.store.split import Split
 
-__all__ = ["Plan", "PlanSpec", "plan_epoch", "read_only"]
-
 VERSION: Final = 2  # incremented whenever the same spec gives another plan
 _PAIR: Final = (5, "a pair: at least 5 tokens ([CLS] A [SEP] B [SEP])")
 _BLOCK: Final = (4, "a block of sentences: at least 4 tokens ([CLS], two tokens, [SEP])")

@@ -5,12 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.pairing.modes import (
-    DEFAULT_PAIRING,
-    SEPARATED,
-    Pairing,
-    Separators,
-)
+from bert_jax.data_pipeline.pairing import modes
 from bert_jax.data_pipeline.settings import Count, Settings, Share, Within
 
 # Of a document per epoch: limits its weight, also after multiplication by its language's factor.
@@ -37,8 +32,8 @@ class PlanSettings(Settings):
 
     source_weights: str = ""
     language_smoothing: Annotated[float, Within(0, 10)] = 1.0
-    pairing: Pairing = DEFAULT_PAIRING
-    separators: Separators = "documents"
+    pairing: modes.Pairing = modes.DEFAULT_PAIRING
+    separators: modes.Separators = "documents"
     negative_pool: Literal["source", "corpus"] = "source"
     short_seq_prob: Share = 0.1
     dupe_factor: Count = 0
@@ -46,11 +41,11 @@ class PlanSettings(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         parse_weights(self.source_weights)
-        if self.separators == "sentences" and self.pairing not in SEPARATED:
+        if self.separators == "sentences" and self.pairing not in modes.SEPARATED:
             raise UserError(
                 'config.data.separators="sentences" does not apply to '
                 f'config.data.pairing="{self.pairing}"; set separators="documents", or pairing to '
-                f"{' or '.join(SEPARATED)}"
+                f"{' or '.join(modes.SEPARATED)}"
             )
 
 

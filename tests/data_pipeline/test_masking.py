@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bert_jax.data_pipeline.assemble import BatchArrays
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.masking.apply import empty_scratch, masking_function
+from bert_jax.data_pipeline.masking.scratch import empty_scratch, fill_slots
 from bert_jax.data_pipeline.masking.spec import MaskingSpec
 from bert_jax.data_pipeline.random import counter_rng
 
@@ -23,11 +23,14 @@ def masked(ids, spec, key, vocab_size=VOCAB):
     places = [k for k, token in enumerate(ids) if token not in (CLS, SEP)]
     rule, scratch = spec.rule(MASK, vocab_size, len(ids)), empty_scratch(len(ids))
     scratch.places[: len(places)] = places
-    wanted = min(rule.budgets[len(ids)], len(places))
+    wanted = min(int(rule.budgets[len(ids)]), len(places))
     out = BatchArrays.empty(1, len(ids), wanted, 0, 0)
     out.input_ids[0] = ids
-    mask_example = masking_function(spec.mode)
-    assert mask_example(np.uint64(key), rule, scratch, len(places), wanted, out, 0, 0) == wanted
+    taken = spec.mode.select(np.uint64(key), rule, scratch, len(places), wanted)
+    assert taken == wanted
+    fill_slots(scratch, taken, out, 0, 0)
+    key = np.uint64(counter_rng.fold_key(np.uint64(key), 1))
+    spec.mode.replace(key, rule, scratch, len(places), taken, out, 0, 0)
     assert (out.masked_weights == 1).all()
     return tuple(a[0].tolist() for a in (out.input_ids, out.masked_positions, out.masked_labels))
 

@@ -183,7 +183,7 @@ def test_separators_of_sentences_need_blocks():
     for pairing in ("nsp", "sop", "single"):
         with pytest.raises(UserError, match=f'does not apply to config.data.pairing="{pairing}"'):
             PlanSpec(32, pairing=pairing, separators="sentences")
-    with pytest.raises(UserError, match="separators='lines'; did you mean"):
+    with pytest.raises(UserError, match="separators='lines'; valid: documents, sentences"):
         PlanSpec(32, pairing="full_sentences", separators="lines")
 
 

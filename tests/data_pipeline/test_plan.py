@@ -11,11 +11,12 @@ import pytest
 from made_plans import make_plan
 
 from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.pairing.lengths import read_only
 from bert_jax.data_pipeline.plan import cache as plan_cache
 from bert_jax.data_pipeline.plan import files
 from bert_jax.data_pipeline.plan.cache import Plans
 from bert_jax.data_pipeline.plan.packing import packing_bound
-from bert_jax.data_pipeline.plan.plan import Plan, PlanSpec, plan_epoch, read_only
+from bert_jax.data_pipeline.plan.plan import Plan, PlanSpec, plan_epoch
 from bert_jax.data_pipeline.store.writer import StoredDocument, make_split
 
 SPEC = PlanSpec(32, seed=5)

@@ -1,12 +1,9 @@
-"""Masks one example of a row in place, by the two functions of its mode."""
+"""The memory that the functions of a kind of masking share while they mask one example."""
 
-import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.data_pipeline.masking.mode import Mode
-from bert_jax.data_pipeline.random.counter_rng import fold_key
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
 
@@ -42,31 +39,10 @@ def empty_scratch(size):
     )  # fmt: skip
 
 
-@functools.cache
-def masking_function(mode: Mode) -> Any:
-    """Returns the function that masks one example, compiled for a mode."""
-    select, replace = mode.select, mode.replace
-
-    @compiled
-    def mask_example(key, rule, scratch, count, wanted, out, line, slot):
-        """Masks at most `wanted` of the `count` tokens in `scratch`; returns the next free slot.
-
-        Args:
-            key: uint64, key of this example.
-            out: `BatchArrays`, in whose row `line` the example was written; its prediction slots
-                are filled from index `slot`, in position order.
-        """
-        taken = select(key, rule, scratch, count, wanted)
-        _fill_slots(scratch, taken, out, line, slot)
-        replace(fold_key(key, 1), rule, scratch, count, taken, out, line, slot)
-        return slot + taken
-
-    return mask_example
-
-
 @compiled
-def _fill_slots(scratch, taken, out, line, slot):
-    """Writes the marked tokens into slots, unmarks them, and records them in `scratch.order`."""
+def fill_slots(scratch, taken, out, line, slot):
+    """Writes the marked tokens into the prediction slots of row `line` from `slot` on, in position
+    order; unmarks them, and records them in `scratch.order`."""
     at = k = np.int64(0)
     while at < taken:
         position = scratch.places[k]
