@@ -43,13 +43,15 @@ def empty_scratch(size):
 def fill_slots(scratch, taken, out, line, slot):
     """Writes the marked tokens into the prediction slots of row `line` from `slot` on, in position
     order; unmarks them, and records them in `scratch.order`."""
+    ids, positions = out.input_ids[line], out.masked_positions[line]
+    labels, weights = out.masked_labels[line], out.masked_weights[line]
     at = k = np.int64(0)
     while at < taken:
         position = scratch.places[k]
         scratch.order[at] = k
-        out.masked_positions[line, slot + at] = position
-        out.masked_labels[line, slot + at] = out.input_ids[line, position]
-        out.masked_weights[line, slot + at] = 1.0
+        positions[slot + at] = position
+        labels[slot + at] = ids[position]
+        weights[slot + at] = 1.0
         at += scratch.marked[k]
         scratch.marked[k] = 0
         k += 1

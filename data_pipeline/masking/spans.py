@@ -74,18 +74,28 @@ def _unmarked(rank, marked):
 @compiled
 def replace_spans(key, rule, scratch, count, taken, out, line, slot):
     """Replaces the masked tokens, one draw per run of adjacent ones, and records the boundaries."""
-    n, positions = np.int64(0), out.masked_positions[line]
+    ids, positions, starts = out.input_ids[line], out.masked_positions[line], scratch.segment_starts
+    lefts, rights = out.span_left[line], out.span_right[line]
+    offsets, weights = out.span_offsets[line], out.span_weights[line]
+    n = np.int64(0)
     first, end = slot, slot + taken
     while first < end:
         start = scratch.order[first - slot]
         stop = first + 1
         while stop < end and scratch.order[stop - slot] == start + stop - first:
-            if scratch.segment_starts[scratch.order[stop - slot]]:
+            if starts[scratch.order[stop - slot]]:
                 break
             stop += 1
-        n = _replace_span(key, n, out.input_ids[line], positions, first, stop, rule)
-        if out.span_left.shape[1]:
-            _record_boundaries(scratch, count, start, out, line, first, stop)
+        n = _replace_span(key, n, ids, positions, first, stop, rule)
+        if len(lefts):
+            after = start + stop - first
+            inside = not starts[start] and after < count and not starts[after]
+            for k in range(first, stop):
+                used = inside and k - first < SPAN_TARGETS
+                lefts[k] = positions[first] - 1 if used else 0
+                rights[k] = positions[stop - 1] + 1 if used else 0
+                offsets[k] = k - first if used else 0
+                weights[k] = 1.0 if used else 0.0
         first = stop
 
 
@@ -107,22 +117,6 @@ def _replace_span(key, n, ids, positions, first, stop, rule):
             ids[positions[k]] = random_id(draw(key, n), rule)
             n += 1
     return n
-
-
-@compiled
-def _record_boundaries(scratch, count, start, out, line, first, stop):
-    """Fills the span arrays of slots [first, stop), a span that begins at token `start`."""
-    after = start + stop - first
-    starts = scratch.segment_starts
-    inside = not starts[start] and after < count and not starts[after]
-    left = out.masked_positions[line, first] - 1
-    right = out.masked_positions[line, stop - 1] + 1
-    for k in range(first, stop):
-        used = inside and k - first < SPAN_TARGETS
-        out.span_left[line, k] = left if used else 0
-        out.span_right[line, k] = right if used else 0
-        out.span_offsets[line, k] = k - first if used else 0
-        out.span_weights[line, k] = 1.0 if used else 0.0
 
 
 def _length_limits(settings: MaskingSettings, budgets: np.ndarray) -> np.ndarray:
