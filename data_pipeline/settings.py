@@ -31,7 +31,7 @@ class Within:
         return f"from {self.low} to {self.high}" + (f", but not {ends}" if ends else "")
 
 
-Count = Annotated[int, Within(0, 2**31 - 1)]
+Whole = Annotated[int, Within(0, 2**31 - 1)]
 Words = Annotated[int, Within(1, 512)]
 Share = Annotated[float, Within(0, 1)]
 Inside = Annotated[float, Within(0, 1, without=(0, 1))]
@@ -47,7 +47,7 @@ class Settings:
             checked(getattr(self, name), hint, f"config.data.{name}")
 
     def values(self, cls: "type[Settings]") -> dict[str, Any]:
-        """Returns the values of the fields that this class has in common with a base of it."""
+        """Returns the values of the fields of `cls`, this class or a base of it."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(cls)}
 
 

@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 from bert_jax.data_pipeline.masking.settings import MaskingSettings
 from bert_jax.data_pipeline.pairing.modes import PAIRS
 from bert_jax.data_pipeline.plan.settings import PlanSettings
-from bert_jax.data_pipeline.settings import Settings, Within
+from bert_jax.data_pipeline.settings import Settings, Whole, Within
 from bert_jax.errors import UserError
 
 # Upper limits are far beyond any real training run and below the values that overflow a counter
@@ -25,7 +25,6 @@ from bert_jax.errors import UserError
 _INT32 = 2**31 - 1
 _BATCH_TOKENS = 2**26  # one host may have to build the entire batch; LAMB's largest has half
 Count = Annotated[int, Within(1, _INT32)]
-Whole = Annotated[int, Within(0, _INT32)]
 Amount = Annotated[float, Within(0)]
 Positive = Annotated[float, Within(0, without=(0,))]
 Seconds = Annotated[float, Within(0, 10**8, without=(0,))]  # three years: must fit a timer
@@ -79,6 +78,8 @@ class ModelConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoreConfig(Settings):
+    """Where the text is."""
+
     store: str = ""  # folder written by `bert-jax data build`
 
 

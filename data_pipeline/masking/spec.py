@@ -15,7 +15,7 @@ from bert_jax.data_pipeline.random.counter_rng import threshold
 class Rule(NamedTuple):
     """A `MaskingSpec` for one vocabulary, precomputed for compiled code."""
 
-    budgets: np.ndarray  # int32, maximum predictions by size; n-grams fit what exceeds an example
+    budgets: np.ndarray  # int32, maximum predictions by size; may exceed the maskable tokens
     limits: np.ndarray  # uint64, what the mode draws against, see its file
     mask_id: int
     vocab_size: int

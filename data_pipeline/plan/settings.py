@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.pairing import modes
-from bert_jax.data_pipeline.settings import Count, Settings, Share, Within
+from bert_jax.data_pipeline.settings import Settings, Share, Whole, Within
 
 # Of a document per epoch: limits its weight, also after multiplication by its language's factor.
 MOST_VISITS: Final = 10_000
@@ -36,7 +36,7 @@ class PlanSettings(Settings):
     separators: modes.Separators = "documents"
     negative_pool: Literal["source", "corpus"] = "source"
     short_seq_prob: Share = 0.1
-    dupe_factor: Count = 0
+    dupe_factor: Whole = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
