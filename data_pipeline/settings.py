@@ -2,7 +2,6 @@
 
 import dataclasses
 import difflib
-import functools
 import math
 import reprlib
 import typing
@@ -43,17 +42,12 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Raises UserError for a value of the wrong type or outside the valid ones."""
-        for name, hint in _hints(type(self)).items():
+        for name, hint in typing.get_type_hints(type(self), include_extras=True).items():
             checked(getattr(self, name), hint, f"config.data.{name}")
 
     def values(self, cls: "type[Settings]") -> dict[str, Any]:
         """Returns the values of the fields of `cls`, this class or a base of it."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(cls)}
-
-
-@functools.cache
-def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls, include_extras=True)
 
 
 def checked(value: Any, hint: Any, where: str) -> Any:

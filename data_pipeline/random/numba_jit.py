@@ -43,7 +43,8 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     A closure over compiled functions is known by their names too, so that each has machine code of
     its own; a closure over other values is not cached, since it depends on more than its source.
     """
-    inner = [getattr(cell.cell_contents, "_cache", None) for cell in function.__closure__ or ()]
+    closure = [cell.cell_contents for cell in function.__closure__ or ()]
+    inner: list[Any] = [getattr(value, "_cache", None) for value in closure]
     cached = all(isinstance(cache, _Cache) for cache in inner)
     if inner and cached:
         function.__qualname__ += f"[{', '.join(cache.name for cache in inner)}]"
