@@ -28,7 +28,8 @@ import tokenizers
 from bert_jax.data_pipeline.batch import Batches
 from bert_jax.data_pipeline.build import build
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.masking import MODES, MaskingSpec
+from bert_jax.data_pipeline.masking.settings import MODES
+from bert_jax.data_pipeline.masking.spec import MaskingSpec
 from bert_jax.data_pipeline.plan.plan import PlanSpec
 from bert_jax.data_pipeline.sources import SourceSpec, parse_source, read, units
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
@@ -153,7 +154,7 @@ def open_batches(
     store: TokenStore, seq_length: int, slots: int, folder: Path, mode: str = "token",
     packed: bool = False,
 ) -> Batches:  # fmt: skip
-    masking = MaskingSpec(slots, mode)
+    masking = MaskingSpec(slots, masking=mode, span_boundary=mode == "span")
     spec = PlanSpec(seq_length)
     if packed:
         spec = PlanSpec(
@@ -164,7 +165,7 @@ def open_batches(
     return Batches(
         store.train, spec, masking, ROWS * seq_length // spec.limits.tokens, store.special,
         store.vocab_size, folder, word_starts=Tokenizer.load(store.tokenizer_path).word_starts,
-        span_boundary=mode == "span", sources=store.sources, languages=store.languages,
+        sources=store.sources, languages=store.languages,
     )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ from typing import Any
 import turns
 from made_text import generate_store
 
-from bert_jax.data_pipeline.masking import MODES
+from bert_jax.data_pipeline.masking.settings import MODES
 from bert_jax.errors import UserError
 
 POSITIONS = 32_768  # per batch

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from bert_jax.data_pipeline.build import build
-from bert_jax.data_pipeline.masking import MaskingSpec
+from bert_jax.data_pipeline.masking.spec import MaskingSpec
 from bert_jax.data_pipeline.pairing.modes import MODES, PAIRS, Pairing
 from bert_jax.data_pipeline.plan.cache import Plans
 from bert_jax.data_pipeline.plan.packing import packing_bound

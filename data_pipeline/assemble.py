@@ -2,22 +2,16 @@
 
 import collections
 import dataclasses
-from typing import TYPE_CHECKING, Final, NamedTuple
+import functools
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from bert_jax.data_pipeline.masking import (
-    ROBERTA,
-    TOKEN,
-    WHOLE_WORD,
-    MaskingSpec,
-    Rule,
-    Slots,
-    budget,
-    empty_scratch,
-    mask_example,
-)
-from bert_jax.data_pipeline.plan.plan import Plan, read_only
+from bert_jax.data_pipeline.masking.mode import Mode
+from bert_jax.data_pipeline.masking.scratch import empty_scratch, fill_slots
+from bert_jax.data_pipeline.masking.spec import MaskingSpec
+from bert_jax.data_pipeline.pairing.lengths import read_only
+from bert_jax.data_pipeline.plan.plan import Plan
 from bert_jax.data_pipeline.random.counter_rng import fold_key
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
@@ -64,15 +58,15 @@ class BatchArrays(NamedTuple):
     def empty(
         cls, rows: int, tokens: int, predictions: int, pairs: int, spans: int
     ) -> "BatchArrays":
-        def of(width: int, dtype: type = np.int32) -> np.ndarray:
+        def array(width: int, dtype: type = np.int32) -> np.ndarray:
             return np.empty((rows, width), dtype)
 
         s, p, n, b = tokens, predictions, pairs, spans
         return cls(
-            of(s), of(s), of(s), of(s),
-            of(p), of(p), of(p, np.float32),
-            of(n), of(n), of(n, np.float32), of(n),
-            of(b), of(b), of(b), of(b, np.float32),
+            array(s), array(s), array(s), array(s),
+            array(p), array(p), array(p, np.float32),
+            array(n), array(n), array(n, np.float32), array(n),
+            array(b), array(b), array(b), array(b, np.float32),
         )  # fmt: skip
 
     def by_name(self) -> Batch:
@@ -121,9 +115,9 @@ def _range(offsets, k):
 
 @compiled
 def _prefetch(tokens, plan, rows):
-    """Reads the inputs of rows once, so that they are in the CPU caches when `_fill` needs them.
+    """Reads the inputs of rows once, so that they are in the CPU caches when `fill` needs them.
 
-    Rows are scattered in memory. These reads are independent, in `_fill` each depends on the one
+    Rows are scattered in memory. These reads are independent, in `fill` each depends on the one
     before: at 128 tokens this cuts its time by a quarter. The sum keeps the compiler from
     eliminating the reads.
     """
@@ -196,70 +190,73 @@ def _write_example(tokens, plan, first, stop, at, frame, ids, types, places):
 
 
 @compiled
-def _find_opens(scratch, count, ids, rule):
-    """Fills `scratch.opens` for the tokens of an example that was just written."""
-    segments = rule.mode != WHOLE_WORD
+def _find_starts(scratch, count, ids, rule):
+    """Fills the starts of words and segments in `scratch` for an example that was just written."""
     before = np.int64(-1)
     for k in range(count):
         position = scratch.places[k]
-        opens = np.uint8(rule.word_starts[ids[position]])
-        if segments and position != before + 1:
-            opens = np.uint8(2)
-        scratch.opens[k] = opens
+        scratch.word_starts[k] = rule.word_starts[ids[position]]
+        scratch.segment_starts[k] = position != before + 1
         before = position
     if count:
-        scratch.opens[0] = 2 if segments else 1
+        scratch.word_starts[0] = scratch.segment_starts[0] = 1
 
 
-@compiled
-def _fill(tokens, plan, rows, lines, key, frame, rule, out):
-    """Writes rows of a plan into lines of the batch; returns the number of lines written.
+@functools.cache
+def _filling_function(mode: Mode) -> Any:
+    """Returns the function that fills rows, compiled for a kind of masking."""
+    select, replace = mode.select, mode.replace
 
-    A smaller number than requested means that the next row does not fit the shape of the batch.
-    """
-    row_tokens, predictions = out.input_ids.shape[1], out.masked_positions.shape[1]
-    scratch = empty_scratch(row_tokens)
-    for done in range(len(rows)):
-        if done % _PREFETCH_ROWS == 0:
-            _prefetch(tokens, plan, rows[done : done + _PREFETCH_ROWS])
-        row, line = rows[done], lines[done]
-        ids, types = out.input_ids[line], out.token_type_ids[line]
-        slots = Slots(
-            out.masked_positions[line], out.masked_labels[line], out.masked_weights[line],
-            out.span_left[line], out.span_right[line], out.span_offsets[line],
-            out.span_weights[line],
-        )  # fmt: skip
-        at = slot = number = np.int64(0)
-        begin, end = _range(plan.row_examples, row)
-        for k in range(begin, end):
-            example = plan.row_example[k]
-            first, stop = _range(plan.example_pieces, example)
-            length = _length(plan, first, stop)
-            if at + length > row_tokens or number == frame.examples_per_row:
-                return done
-            count = _write_example(tokens, plan, first, stop, at, frame, ids, types, scratch.places)
-            if rule.mode == ROBERTA:  # special tokens may be masked too
-                count = length
-                _count_up(scratch.places[:count], at)
-            elif rule.mode != TOKEN:
-                _find_opens(scratch, count, ids, rule)
-            wanted = np.int64(budget(rule, length, count))
-            if slot + min(wanted, count) > predictions:
-                return done
-            slot = mask_example(
-                fold_key(key, example), rule, scratch, count, wanted, ids, slots, slot
-            )
-            _count_up(out.position_ids[line, at : at + length], 0)
-            if out.cls_positions.shape[1]:
-                out.cls_positions[line, number] = at
-                out.pair_labels[line, number] = plan.example_label[example]
-                out.pair_weights[line, number] = 1.0
-                out.pair_sources[line, number] = plan.example_source[example]
-            number += 1
-            _set(out.example_ids[line, at : at + length], number)
-            at += length
-        _pad(out, line, at, slot, number, frame.pad_id)
-    return len(rows)
+    @compiled
+    def fill(tokens, plan, rows, lines, key, frame, rule, out):
+        """Writes rows of a plan into lines of the batch; returns the number of lines written.
+
+        A smaller number than requested means that the next row does not fit the shape of the batch.
+        """
+        row_tokens, predictions = out.input_ids.shape[1], out.masked_positions.shape[1]
+        scratch = empty_scratch(row_tokens)
+        for done in range(len(rows)):
+            if done % _PREFETCH_ROWS == 0:
+                _prefetch(tokens, plan, rows[done : done + _PREFETCH_ROWS])
+            line = lines[done]
+            ids, types = out.input_ids[line], out.token_type_ids[line]
+            at = slot = number = np.int64(0)
+            begin, end = _range(plan.row_examples, rows[done])
+            for k in range(begin, end):
+                example = plan.row_example[k]
+                first, stop = _range(plan.example_pieces, example)
+                length = _length(plan, first, stop)
+                if at + length > row_tokens or number == frame.examples_per_row:
+                    return done
+                count = _write_example(
+                    tokens, plan, first, stop, at, frame, ids, types, scratch.places
+                )
+                if rule.masks_specials:
+                    count = length
+                    _count_up(scratch.places[:count], at)
+                if len(rule.word_starts):
+                    _find_starts(scratch, count, ids, rule)
+                wanted = np.int64(rule.budgets[length if rule.counts_specials else count])
+                if slot + min(wanted, count) > predictions:
+                    return done
+                example_key = fold_key(key, example)
+                taken = select(example_key, rule, scratch, count, wanted)
+                fill_slots(scratch, taken, out, line, slot)
+                replace(fold_key(example_key, 1), rule, scratch, count, taken, out, line, slot)
+                slot += taken
+                _count_up(out.position_ids[line, at : at + length], 0)
+                if out.cls_positions.shape[1]:
+                    out.cls_positions[line, number] = at
+                    out.pair_labels[line, number] = plan.example_label[example]
+                    out.pair_weights[line, number] = 1.0
+                    out.pair_sources[line, number] = plan.example_source[example]
+                number += 1
+                _set(out.example_ids[line, at : at + length], number)
+                at += length
+            _pad(out, line, at, slot, number, frame.pad_id)
+        return len(rows)
+
+    return fill
 
 
 @compiled
@@ -301,30 +298,25 @@ class Assembler:
         examples_per_row: int = 1,
         *,
         pairs: bool = True,
-        span_boundary: bool = False,
         word_starts: np.ndarray | None = None,
         token_counts: np.ndarray | None = None,
     ) -> None:
         """
         Args:
-            pairs, span_boundary: whether the batch has the arrays of these objectives.
-            word_starts, token_counts: see `MaskingSpec.rule`.
-
-        Raises:
-            ValueError: as in `MaskingSpec.rule`, or span boundaries without span masking.
+            pairs: whether the batch has the arrays of a pair objective.
+            word_starts, token_counts: see `MaskingSpec.rule`, which may raise ValueError.
         """
-        if span_boundary and masking.mode != "span":
-            raise ValueError(f'masking mode "{masking.mode}" has no span boundaries')
         self._tokens = read_only(tokens)
         self._limits = (row_tokens, row_predictions, examples_per_row)
         self._widths = (
             row_tokens,
             row_predictions,
             examples_per_row if pairs else 0,
-            row_predictions if span_boundary else 0,
+            row_predictions if masking.span_boundary else 0,
         )
         self._frame = _Frame(special.pad, special.cls, special.sep, examples_per_row)
-        self._rule: Rule = masking.rule(
+        self._fill = _filling_function(masking.mode)
+        self._rule = masking.rule(
             special.mask,
             vocab_size,
             row_tokens,
@@ -346,7 +338,7 @@ class Assembler:
             ValueError: a row does not fit the shape of the batch.
         """
         arrays = _PlanArrays(*(getattr(plan, name) for name in _FIELDS))
-        done = _fill(self._tokens, arrays, rows, lines, key, self._frame, self._rule, out)
+        done = self._fill(self._tokens, arrays, rows, lines, key, self._frame, self._rule, out)
         if done < len(rows):
             raise ValueError(
                 f"row {rows[done]} of the plan does not fit {self._limits} "

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from bert_jax.data_pipeline.assemble import Assembler, Batch
-from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.masking import MaskingSpec
+from bert_jax.data_pipeline.masking.spec import MaskingSpec
 from bert_jax.data_pipeline.pairing.modes import PAIRS
 from bert_jax.data_pipeline.plan.cache import Plans
 from bert_jax.data_pipeline.plan.packing import packing_bound
@@ -49,25 +48,21 @@ class Batches:
         *,
         word_starts: np.ndarray | None = None,
         token_counts: np.ndarray | None = None,
-        span_boundary: bool = False,
         sources: Sequence[str] = (),
         languages: Sequence[str] = (),
     ) -> None:
         """Plans epoch 0.
 
         Args:
-            word_starts: bool [V], whether an entry begins a word; required by the masking
-                modes of words: "whole_word", "ngram", "span".
+            word_starts: bool [V], whether an entry begins a word; required if the masking
+                `needs_words`.
             token_counts: [V], occurrences of each id in the training text, for unigram random
                 tokens; None = the split's own counts.
-            span_boundary: adds the arrays of the span boundary objective.
             sources, languages: names of the split's indices, for error messages.
 
         Raises:
             ValueError: word_starts are required and missing.
         """
-        if batch_size < 1:
-            raise UserError(f"batch_size is {batch_size}, must be at least 1")
         self._assembler = Assembler(
             split.tokens,
             special,
@@ -77,7 +72,6 @@ class Batches:
             plan_spec.row_predictions or masking_spec.max_predictions,
             plan_spec.examples_per_row,
             pairs=plan_spec.pairing in PAIRS,
-            span_boundary=span_boundary,
             word_starts=word_starts,
             token_counts=split.token_counts if token_counts is None else token_counts,
         )

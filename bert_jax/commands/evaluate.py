@@ -1,6 +1,5 @@
 """`bert-jax evaluate`: evaluates checkpoints of a run on held-out text."""
 
-import typing
 from collections.abc import Sequence
 
 from absl import flags
@@ -10,7 +9,8 @@ from bert_jax.errors import UsageError
 
 
 def _define_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
-    from bert_jax.config.schema import DataConfig
+    from bert_jax.data_pipeline.masking.settings import MODES as MASKING
+    from bert_jax.data_pipeline.pairing.modes import MODES as PAIRING
 
     flags.DEFINE_string("workdir", None, "folder of a pretraining run", flag_values=values)
     flags.DEFINE_integer(
@@ -23,11 +23,12 @@ def _define_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
     flags.DEFINE_string("store", None, store, flag_values=values)
     batches = "maximum number of batches (default: all held-out text)"
     flags.DEFINE_integer("batches", 0, batches, 0, flag_values=values)
-    hints = typing.get_type_hints(DataConfig)
-    for name, what in (("pairing", "how examples are built"), ("masking", "how tokens are masked")):
-        choices = list(typing.get_args(hints[name]))
+    for name, choices, what in (
+        ("pairing", PAIRING, "how examples are built"),
+        ("masking", MASKING, "how tokens are masked"),
+    ):
         help_text = f"{what}: {', '.join(choices)} (default: the run's)"
-        flags.DEFINE_enum(name, None, choices, help_text, flag_values=values)
+        flags.DEFINE_enum(name, None, list(choices), help_text, flag_values=values)
     define_cpu_devices(values)
 
 

@@ -15,16 +15,16 @@ def defaults() -> ConfigDict:
     return _config_dict(Config())
 
 
-def _config_dict(of: Any) -> ConfigDict:
-    made = ConfigDict()
-    hints = typing.get_type_hints(type(of))
-    for field in dataclasses.fields(of):
-        value = getattr(of, field.name)
+def _config_dict(config: Any) -> ConfigDict:
+    values = ConfigDict()
+    hints = typing.get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
         if isinstance(value, tuple):
             value = tuple(map(_config_dict, value))
         elif dataclasses.is_dataclass(value):
             value = _config_dict(value)
         elif value is None:  # keeps the type of what may be set
             value = placeholder(typing.get_args(hints[field.name])[0])
-        made[field.name] = value
-    return made
+        values[field.name] = value
+    return values

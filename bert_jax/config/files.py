@@ -9,7 +9,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from bert_jax.config.schema import Config
-from bert_jax.config.serialization import flatten, from_dict, nearest
+from bert_jax.config.serialization import flatten, from_dict, nearest, plain
 from bert_jax.config.shipped import allow_configs_import, shipped
 from bert_jax.errors import UserError
 
@@ -61,12 +61,12 @@ def resolve(argv: Sequence[str]) -> list[str]:
 
 def read_config(values: flags.FlagValues) -> Config:
     """Returns the parsed flag as a frozen `Config`."""
-    return from_dict(_plain(values[_FLAG].value), Config)
+    return from_dict(plain(values[_FLAG].value), Config)
 
 
 def load(name: str) -> Config:
     """Returns a shipped config by name, without overrides."""
-    return from_dict(_plain(_execute(shipped()[name])), Config)
+    return from_dict(plain(_execute(shipped()[name])), Config)
 
 
 def slice_of(path: Path) -> str | None:
@@ -102,22 +102,9 @@ def _execute(path: Path) -> ConfigDict:
 
 
 def _check_overrides(path: Path, words: Sequence[str]) -> None:
-    known = flatten(_plain(_execute(path)))
+    known = flatten(plain(_execute(path)))
     for word in words:
         if word.startswith(f"--{_FLAG}."):
             key = word.removeprefix(f"--{_FLAG}.").partition("=")[0]
             if key not in known:
                 raise UserError(f"unknown key --{_FLAG}.{key}{nearest(key, known)}")
-
-
-def _plain(value: object) -> dict:
-    """Converts nested ConfigDicts and tuples to dicts and lists."""
-
-    def plain(item: object) -> object:
-        if isinstance(item, ConfigDict):
-            return {key: plain(item[key]) for key in item}
-        return [plain(i) for i in item] if isinstance(item, tuple | list) else item
-
-    result = plain(value)
-    assert isinstance(result, dict)
-    return result

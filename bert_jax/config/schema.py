@@ -3,9 +3,10 @@
 A config file returns an `ml_collections.ConfigDict`; `serialization.from_dict` turns it into a
 `Config`. Code that receives a `Config` never checks whether a key exists.
 
-Each setting is declared here, once: its type, its range and its default. A config file starts from
-the defaults (`configs/base.py`) and writes what it changes. A run that was started before a setting
-existed resumes with the default of that setting, so a default never changes.
+Each setting is declared once, with its type, its range and its default: those of `config.data` by
+the data pipeline (`plan/settings.py`, `masking/settings.py`), all others here. A config file starts
+from the defaults (`configs/base.py`) and writes what it changes. A run that was started before a
+setting existed resumes with the default of that setting, so a default never changes.
 """
 
 import bisect
@@ -13,14 +14,10 @@ import dataclasses
 import itertools
 from typing import Annotated, Literal
 
-from bert_jax.config.serialization import Within
-from bert_jax.data_pipeline.pairing.modes import (
-    DEFAULT_PAIRING,
-    PAIRS,
-    SEPARATED,
-    Pairing,
-    Separators,
-)
+from bert_jax.data_pipeline.masking.settings import MaskingSettings
+from bert_jax.data_pipeline.pairing.modes import PAIRS
+from bert_jax.data_pipeline.plan.settings import PlanSettings
+from bert_jax.data_pipeline.settings import Settings, Whole, Within
 from bert_jax.errors import UserError
 
 # Upper limits are far beyond any real training run and below the values that overflow a counter
@@ -28,7 +25,6 @@ from bert_jax.errors import UserError
 _INT32 = 2**31 - 1
 _BATCH_TOKENS = 2**26  # one host may have to build the entire batch; LAMB's largest has half
 Count = Annotated[int, Within(1, _INT32)]
-Whole = Annotated[int, Within(0, _INT32)]
 Amount = Annotated[float, Within(0)]
 Positive = Annotated[float, Within(0, without=(0,))]
 Seconds = Annotated[float, Within(0, 10**8, without=(0,))]  # three years: must fit a timer
@@ -39,11 +35,8 @@ Heads = Annotated[int, Within(1, 2**12)]
 Positions = Annotated[int, Within(1, 2**17)]
 Rows = Annotated[int, Within(1, 2**20)]  # of a batch
 Attempts = Annotated[int, Within(1, 20)]
-Words = Annotated[int, Within(1, 512)]
 Axis = Annotated[int, Within(-1, 2**20, without=(0,))]  # devices along it; -1 = the remaining
-Share = Annotated[float, Within(0, 1)]
 BelowOne = Annotated[float, Within(0, 1, without=(1,))]
-Inside = Annotated[float, Within(0, 1, without=(0, 1))]
 OptimizerName = Literal["bert_adamw", "adamw", "lamb", "lamb_albert", "lamb_all", "lamb_clamped"]
 ScheduleName = Literal["bert", "fairseq"]
 
@@ -84,43 +77,15 @@ class ModelConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DataConfig:
-    """The token store, and how examples and masks are made from it."""
+class StoreConfig(Settings):
+    """Where the text is."""
 
     store: str = ""  # folder written by `bert-jax data build`
-    source_weights: str = ""  # "books=2,wiki=0.5": visits to each document per epoch
-    language_smoothing: Amount = 1.0  # exponent on language shares; multilingual BERT: 0.7
-    pairing: Pairing = DEFAULT_PAIRING
-    separators: Separators = "documents"  # [SEP] between documents, or after sentences (fairseq)
-    negative_pool: Literal["source", "corpus"] = (
-        "source"  # of random second sentences; paper: corpus
-    )
-    short_seq_prob: Share = 0.1
-    dupe_factor: Whole = 0  # 0 = new pairs and masks every epoch; n = n fixed sets
-    masking: Literal["token", "whole_word", "ngram", "span", "roberta"] = "token"
-    max_ngram: Words = 3  # ALBERT's
-    span_success: Inside = 0.2  # SpanBERT's
-    max_span: Words = 10  # SpanBERT's
-    mask_rate: Share = 0.15
-    mask_share: Share = 0.8  # of the chosen tokens: replaced by [MASK]
-    random_share: Share = 0.1  # replaced by a random token; the rest stay as they are
-    random_tokens: Literal["uniform", "unigram"] = "uniform"  # unigram: by frequency in the text
-    span_boundary: bool = False  # SpanBERT's objective; needs masking = "span"
 
-    def __post_init__(self) -> None:
-        if self.mask_share + self.random_share > 1:
-            raise UserError("config.data.mask_share + config.data.random_share exceeds 1")
-        if self.separators == "sentences" and self.pairing not in SEPARATED:
-            raise UserError(
-                'config.data.separators="sentences" does not apply to '
-                f'config.data.pairing="{self.pairing}"; set separators="documents", or pairing to '
-                f"{' or '.join(SEPARATED)}"
-            )
-        if self.span_boundary and self.masking != "span":
-            raise UserError(
-                f'config.data.span_boundary requires config.data.masking="span", not '
-                f'"{self.masking}"; change it or set span_boundary=False'
-            )
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataConfig(MaskingSettings, PlanSettings, StoreConfig):
+    """The token store, how examples are made from it, and how they are masked."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,36 +5,17 @@ nearest valid name.
 """
 
 import dataclasses
-import difflib
-import math
-import reprlib
 import types
 import typing
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, TypeVar
 
+from bert_jax.data_pipeline.settings import checked, nearest, shown, wrong
 from bert_jax.errors import UserError
 
+__all__ = ["completed", "flatten", "from_dict", "nearest", "shown", "to_dict"]
+
 T = TypeVar("T")
-
-
-@dataclasses.dataclass(frozen=True)
-class Within:
-    """The valid range of a number, as in `Annotated[float, Within(0, 1)]`; never NaN or inf."""
-
-    low: float
-    high: float = math.inf
-    without: tuple[float, ...] = ()  # excluded ends
-
-    def __contains__(self, value: float) -> bool:
-        inside = self.low <= value <= self.high and value not in self.without
-        return inside and (isinstance(value, int) or math.isfinite(value))
-
-    def __str__(self) -> str:
-        if self.high == math.inf:
-            return f"above {self.low}" if self.without else f"{self.low} or more"
-        ends = " or ".join(map(str, self.without))
-        return f"from {self.low} to {self.high}" + (f", but not {ends}" if ends else "")
 
 
 def from_dict(values: Mapping[str, Any], cls: type[T], where: str = "config") -> T:
@@ -45,7 +26,7 @@ def from_dict(values: Mapping[str, Any], cls: type[T], where: str = "config") ->
             and the nearest valid name. A missing key takes its default.
     """
     if not isinstance(values, Mapping):
-        _wrong(values, "keys", where)
+        wrong(values, "keys", where)
     hints = typing.get_type_hints(cls, include_extras=True)
     unknown = sorted(set(values) - set(hints))
     if unknown:
@@ -67,22 +48,9 @@ def completed(values: Mapping[str, Any], cls: type) -> dict[str, Any]:
     return full
 
 
-def nearest(name: str, valid: typing.Iterable[str]) -> str:
-    """Returns the end of an error message: the nearest valid name, or all valid names."""
-    names = sorted(valid)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]}?" if close else f"; valid: {', '.join(names)}"
-
-
 def _convert(value: Any, hint: Any, where: str) -> Any:
     origin = typing.get_origin(hint)
-    if origin is Annotated:
-        base, allowed = typing.get_args(hint)
-        number = _convert(value, base, where)
-        return number if number in allowed else _wrong(value, str(allowed), where)
     if dataclasses.is_dataclass(hint):
-        if not isinstance(value, Mapping):
-            value = dict(value.items()) if hasattr(value, "items") else _wrong(value, "keys", where)
         return from_dict(value, hint, where)  # type: ignore[arg-type]
     if origin in (types.UnionType, typing.Union):  # X | None, Annotated[X, …] | None
         (base,) = (h for h in typing.get_args(hint) if h is not types.NoneType)
@@ -90,39 +58,21 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
     if origin is tuple:
         item = typing.get_args(hint)[0]
         if not isinstance(value, tuple | list):
-            _wrong(value, "a tuple", where)
+            wrong(value, "a tuple", where)
         return tuple(_convert(v, item, f"{where}[{i}]") for i, v in enumerate(value))
-    if origin is Literal:
-        choices = typing.get_args(hint)
-        if value not in choices:
-            raise UserError(f"{where}={shown(value)}{nearest(str(value)[:80], choices)}")
-        return value
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value) if abs(value) < 2**1000 else _wrong(value, "float", where)
-    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
-        _wrong(value, hint.__name__, where)
-    return value
-
-
-def _wrong(value: Any, wanted: str, where: str) -> typing.NoReturn:
-    raise UserError(f"{where}={shown(value)} should be {wanted}")
-
-
-def shown(value: Any) -> str:
-    """Returns a value as one line for an error message, abbreviated in the middle if long."""
-    text = reprlib.repr(value) if isinstance(value, Mapping | list | tuple) else repr(value)
-    return text if len(text) <= 80 else f"{text[:60]}…{text[-15:]}"
+    return checked(value, hint, where)
 
 
 def to_dict(config: Any) -> dict[str, Any]:
     """Returns nested plain dicts and lists, as written to `config.json`."""
-    return typing.cast(dict[str, Any], _plain(dataclasses.asdict(config)))
+    return typing.cast(dict[str, Any], plain(dataclasses.asdict(config)))
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    return [_plain(v) for v in value] if isinstance(value, tuple | list) else value
+def plain(value: Any) -> Any:
+    """Returns nested mappings (also of ml_collections) and sequences as dicts and lists."""
+    if hasattr(value, "items"):
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, tuple | list) else value
 
 
 def flatten(values: Any, where: str = "") -> dict[str, Any]:

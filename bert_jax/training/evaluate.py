@@ -24,7 +24,9 @@ from bert_jax.config.schema import Config, DataConfig, MeshConfig, PhaseConfig
 from bert_jax.config.serialization import from_dict, to_dict
 from bert_jax.data_pipeline.analysis.baselines import bigram_loss, unigram_loss
 from bert_jax.data_pipeline.batch import prefetch
+from bert_jax.data_pipeline.masking.mode import find_mode
 from bert_jax.data_pipeline.pairing.modes import PAIRS, SEPARATED
+from bert_jax.data_pipeline.plan.settings import UNMIXED
 from bert_jax.data_pipeline.storage.remote import open_path
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.errors import UserError
@@ -47,9 +49,7 @@ def held_out_config(config: Config, phase: PhaseConfig) -> Config:
 
     A batch has padded rows of one example each, as many as a micro-batch of the run.
     """
-    data = dataclasses.replace(
-        config.data, dupe_factor=0, source_weights="", language_smoothing=1.0
-    )
+    data = dataclasses.replace(config.data, dupe_factor=0, **UNMIXED)
     rows = phase.batch_size // phase.micro_batches
     held_out_phase = dataclasses.replace(
         phase, batch_size=rows, micro_batches=1, examples_per_row=1, row_length=0
@@ -70,7 +70,7 @@ class HeldOut:
         self._batch_size = eval_config.phases[0].batch_size
         self._batches = phase_batches(eval_config, store, store.held_out, eval_config.phases[0])
         # Only RoBERTa's masking predicts special tokens, which the token counts do not include.
-        predicted = config.data.masking == "roberta"
+        predicted = find_mode(config.data.masking).masks_specials
         specials = self._batches.specials_per_token() if predicted else (0.0, 0.0)
         self.corpus = Corpus.of(store, specials)
         self._sources = store.sources

@@ -1,50 +1,38 @@
 """`ngram` masking as released with ALBERT (google-research/albert, `create_pretraining_data.py`,
 `create_masked_lm_predictions` with whole words and shorter n-grams favoured): words in random
 order, from each an n-gram of n words with P(n) proportional to 1/n; a shorter one if that exceeds
-the budget; none if one of its words is already masked.
+the budget; none if one of its words is already masked. At a rate of 0 no token is predicted.
 
 One difference: here an n-gram ends with its segment; ALBERT's may cross a [SEP]. As in ALBERT, the
 shuffle and the lengths use separate random streams (there `random` and `numpy.random`).
 """
 
-from bert_jax.data_pipeline.masking.replace import drawn
-from bert_jax.data_pipeline.random.counter_rng import below, draw
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+
+from bert_jax.data_pipeline.masking.mode import Mode, round_half_to_even
+from bert_jax.data_pipeline.masking.replace import cumulative_limits
+from bert_jax.data_pipeline.masking.settings import MaskingSettings
+from bert_jax.data_pipeline.masking.words import select_words, start_words_at_segments
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
 
 @compiled
-def choose_ngrams(
-    key, length_key, words, count, opens, wanted, length_limits, order, marked, chosen
-):
-    """Selects n-grams of at most `wanted` tokens in total; returns the number of tokens.
+def select_ngrams(key, rule, scratch, count, wanted):
+    """Selects n-grams of at most `wanted` tokens in total."""
+    start_words_at_segments(scratch, count)
+    return select_words(key, rule, scratch, count, wanted)
 
-    opens: uint8, by token: 2 = begins a segment and a word, 1 = begins a word. length_limits: see
-    `Rule`. Other arguments as in `choose_words`.
-    """
-    for word in range(count):
-        order[word] = word
-    taken = 0
-    for turn in range(count):
-        if taken == wanted:
-            break
-        other = turn + below(draw(key, turn), count - turn)
-        word = order[other]
-        order[other] = order[turn]
-        most = 1 + drawn(draw(length_key, turn), length_limits)
-        stop = word + 1
-        while stop < count and stop - word < most and opens[words[stop]] != 2:
-            stop += 1
-        while stop > word + 1 and taken + words[stop] - words[word] > wanted:
-            stop -= 1
-        if taken + words[stop] - words[word] > wanted:
-            continue
-        covered = False
-        for other in range(word, stop):
-            covered = covered or marked[words[other]] != 0
-        if covered:
-            continue
-        for k in range(words[word], words[stop]):
-            marked[k] = 1
-            chosen[taken] = k
-            taken += 1
-    return taken
+
+def _wanted(rate: float, size: int) -> int:
+    return round_half_to_even(rate, size) if rate else 0
+
+
+def _length_limits(settings: MaskingSettings, budgets: np.ndarray) -> np.ndarray:
+    """The limits of n-grams of 1, 2, … words."""
+    return cumulative_limits([Fraction(1, n) for n in range(1, settings.max_ngram + 1)])
+
+
+MODE: Final = Mode(select_ngrams, wanted=_wanted, limits=_length_limits, needs_words=True)

@@ -1,16 +1,32 @@
 """Replaces the selected tokens with [MASK] or a random id, or leaves them unchanged."""
 
+from collections.abc import Sequence
+from fractions import Fraction
+
 import numpy as np
 
 from bert_jax.data_pipeline.random.counter_rng import below, chance, draw
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
 
+def cumulative_limits(weights: Sequence[Fraction | int]) -> np.ndarray:
+    """Returns uint64 [n] limits for which `drawn` returns i with probability weights[i] / sum.
+
+    Exact to 2**-63; an index of weight 0 is never drawn.
+    """
+    total, so_far = sum(weights), Fraction(0)
+    limits = np.empty(len(weights), np.uint64)
+    for i, weight in enumerate(weights):
+        so_far += weight
+        limits[i] = -(-so_far * 2**63 // total)
+    return limits
+
+
 @compiled
 def drawn(bits, limits):
     """Returns the first index whose limit is above 64 random bits read as a fraction: int64.
 
-    limits: uint64, cumulative, see `spec.cumulative_limits`.
+    limits: uint64, see `cumulative_limits`.
     """
     fraction = bits >> np.uint64(1)
     low, high = 0, len(limits) - 1
@@ -32,47 +48,29 @@ def random_id(bits, rule):
 
 
 @compiled
-def replace_tokens(key, ids, places, chosen, count, rule):
-    """Replaces `count` selected tokens independently, in the order in which they were selected.
+def replace_tokens(key, rule, scratch, count, taken, out, line, slot):
+    """Replaces the selected tokens independently, in the order of `scratch.chosen`.
 
     As in google-research/bert at eedf571, `create_pretraining_data.py:391-401`: one draw for
     [MASK], a second for keeping, a third for the random id.
 
     Args:
-        ids: int32, the row, changed in place.
-        places: int32, positions of the maskable tokens in the row.
-        chosen: indices into `places`.
+        key: uint64, stream 1 of the example.
+        count, taken: tokens of the example in `scratch`, and selected ones.
+        out, line: `BatchArrays` and the row of the example, changed in place; its prediction slots
+            from index `slot` on are filled.
     """
+    ids = out.input_ids[line]
     n = 0
-    for k in range(count):
+    for k in range(taken):
         bits = draw(key, n)
         n += 1
-        position = places[chosen[k]]
+        position = scratch.places[scratch.chosen[k]]
         if chance(bits, rule.mask_limit):
             ids[position] = rule.mask_id
             continue
-        kept = chance(draw(key, n), rule.keep_limit)
+        keep = chance(draw(key, n), rule.keep_limit)
         n += 1
-        if not kept:
+        if not keep:
             ids[position] = random_id(draw(key, n), rule)
             n += 1
-
-
-@compiled
-def replace_span(key, n, ids, positions, first, stop, rule):
-    """Replaces the tokens of slots [first, stop) all in the same way; returns the index of the next
-    draw.
-
-    As in SpanBERT, `pretraining/fairseq/data/masking.py:259-269`: one draw for the span, then, if
-    it becomes random, one for the id of each token.
-    """
-    bits = draw(key, n)
-    n += 1
-    if chance(bits, rule.mask_limit):
-        for k in range(first, stop):
-            ids[positions[k]] = rule.mask_id
-    elif chance(bits, rule.random_limit):
-        for k in range(first, stop):
-            ids[positions[k]] = random_id(draw(key, n), rule)
-            n += 1
-    return n

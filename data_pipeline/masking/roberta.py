@@ -11,18 +11,34 @@
 Replacements are drawn independently per token, with the probabilities of `token`.
 """
 
-from bert_jax.data_pipeline.masking.tokens import choose_tokens
-from bert_jax.data_pipeline.random.counter_rng import chance, draw
+from typing import Final
+
+import numpy as np
+
+from bert_jax.data_pipeline.masking.mode import Mode, round_up
+from bert_jax.data_pipeline.masking.settings import MaskingSettings
+from bert_jax.data_pipeline.masking.tokens import select_tokens
+from bert_jax.data_pipeline.random.counter_rng import chance, draw, fold_key, threshold
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
 
 @compiled
-def choose_positions(key, number_key, count, most, fewer_limit, order, marked, chosen):
-    """Selects int(rate·count + U) of `count` positions uniformly; returns their number.
+def select_positions(key, rule, scratch, count, wanted):
+    """Selects int(rate·count + U) of `count` positions uniformly; `wanted` is rate·count rounded
+    up."""
+    fewer = chance(draw(fold_key(key, 3), 0), rule.limits[count])
+    return select_tokens(key, rule, scratch, count, min(wanted, count) - (1 if fewer else 0))
 
-    most: rate·count rounded up. fewer_limit: the probability of one fewer, see `Rule`. order,
-    marked, chosen: as in `choose_tokens`.
-    """
-    wanted = most - (1 if chance(draw(number_key, 0), fewer_limit) else 0)
-    choose_tokens(key, count, wanted, order, marked, chosen)
-    return wanted
+
+def _fewer_limits(settings: MaskingSettings, budgets: np.ndarray) -> np.ndarray:
+    """P(rate·size is rounded down) by size; 0 where `max_predictions` is below rate·size."""
+    chances = (
+        max(0.0, budget - size * settings.mask_rate) for size, budget in enumerate(budgets.tolist())
+    )
+    return np.array([threshold(fewer) for fewer in chances], np.uint64)
+
+
+MODE: Final = Mode(
+    select_positions, wanted=round_up, limits=_fewer_limits,
+    masks_specials=True, draws_specials=False,
+)  # fmt: skip

@@ -4,23 +4,28 @@ counts the special tokens and rounds halves to even, and a random replacement is
 vocabulary, special and unused ids included.
 """
 
-from bert_jax.data_pipeline.random.counter_rng import below, draw
+from typing import Final
+
+from bert_jax.data_pipeline.masking.mode import Mode
+from bert_jax.data_pipeline.random.counter_rng import below, draw, fold_key
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
 
 @compiled
-def choose_tokens(key, count, wanted, order, marked, chosen):
-    """Selects `wanted` ≤ `count` tokens uniformly.
-
-    order: int32 [≥ count], scratch. marked: uint8 [≥ count], set to 1 for each selected token.
-    chosen: int32 [≥ wanted], filled in the order of selection.
-    """
+def select_tokens(key, rule, scratch, count, wanted):
+    """Selects `wanted` tokens uniformly, or all if there are fewer."""
+    key, taken = fold_key(key, 0), min(wanted, count)
+    order = scratch.order
     for k in range(count):
         order[k] = k
-    for turn in range(wanted):
+    for turn in range(taken):
         # A partial Fisher-Yates shuffle, from the front.
         other = turn + below(draw(key, turn), count - turn)
         k = order[other]
         order[other] = order[turn]
-        chosen[turn] = k
-        marked[k] = 1
+        scratch.chosen[turn] = k
+        scratch.marked[k] = 1
+    return taken
+
+
+MODE: Final = Mode(select_tokens)

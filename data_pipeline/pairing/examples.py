@@ -19,7 +19,7 @@ def make_examples(
     seq_length: int,
     short_seq_prob: float,
     key: np.uint64,
-    separators: Separators = "documents",
+    separators: Separators,
 ) -> Iterator[Examples]:
     """Yields the examples of an epoch: `make_pairs` if `pools` is given, else `make_blocks`."""
     if pools is not None:

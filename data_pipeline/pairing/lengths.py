@@ -120,8 +120,8 @@ def document_tokens(texts):
 @compiled
 def visit_key(key, document, turn):
     """Returns the key for a document's first (turn 0), second, … visit in the epoch."""
-    own = fold_key(key, document)
-    return own if turn == 0 else fold_key(own, turn)
+    document_key = fold_key(key, document)
+    return document_key if turn == 0 else fold_key(document_key, turn)
 
 
 @compiled

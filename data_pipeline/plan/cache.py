@@ -59,26 +59,26 @@ class Plans:
 
     def epoch(self, epoch: int) -> Plan:
         """Returns the plan of an epoch: from memory, from the disk cache, or computed now."""
-        future, mine = self._claim(self._spec.planned(epoch))
-        if mine:
+        future, is_new = self._claim(self._spec.planned(epoch))
+        if is_new:
             self._fulfil(self._spec.planned(epoch), future)
         return future.result()
 
     def prepare(self, epoch: int) -> None:
         """Computes the plan of an epoch in the background. If that fails, the next call of `epoch`
         computes it again, and raises the error."""
-        future, mine = self._claim(self._spec.planned(epoch))
-        if mine:
+        future, is_new = self._claim(self._spec.planned(epoch))
+        if is_new:
             self._planner.submit(self._fulfil, self._spec.planned(epoch), future)
 
     def _claim(self, epoch: int) -> tuple[Future[Plan], bool]:
         with self._lock:
             future = self._plans.pop(epoch, None)
-            mine = future is None
+            is_new = future is None
             self._plans[epoch] = future = future or Future()
             for other in [e for e, plan in self._plans.items() if plan.done()][:-KEPT]:
                 del self._plans[other]
-            return future, mine
+            return future, is_new
 
     def _fulfil(self, epoch: int, future: Future[Plan]) -> None:
         try:

@@ -104,16 +104,16 @@ def find(folder: Path, columns: Mapping[str, np.dtype]) -> dict[str, np.ndarray]
         manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
         if manifest["name"] != folder.name or set(manifest["columns"]) != set(columns):
             return None
-        found: dict[str, np.ndarray] = {}
+        mapped: dict[str, np.ndarray] = {}
         for name, dtype in columns.items():
-            column = found[name] = _map(folder, name)
+            column = mapped[name] = _map(folder, name)
             if column.ndim != 1 or column.dtype != dtype:
                 return None
             if _checksum_of(folder / f"{name}.npy", column) != manifest["columns"][name]:
                 return None
     except Exception:  # numpy and json may raise any exception on corrupted bytes
         return None
-    return found
+    return mapped
 
 
 def _map(folder: Path, name: str) -> np.memmap:

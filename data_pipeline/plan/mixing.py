@@ -9,23 +9,19 @@ github.com/google-research/bert/blob/master/multilingual.md). The expected numbe
 epoch does not depend on a.
 """
 
-import difflib
-import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.plan.settings import MOST_VISITS
 from bert_jax.data_pipeline.random.counter_rng import chance, draw, fold_key, threshold
 from bert_jax.data_pipeline.random.numba_jit import compiled
+from bert_jax.data_pipeline.settings import nearest
 
 if TYPE_CHECKING:
     from bert_jax.data_pipeline.store.split import Split
-
-# Per document and epoch: limits its weight, also after multiplication by its language's factor.
-_MOST_VISITS: Final = 10_000
-_MOST_SMOOTHING: Final = 10  # above this only the largest language would be read
 
 
 def expected_visits(
@@ -47,10 +43,10 @@ def expected_visits(
     """
     unknown = sorted(set(source_weights) - set(sources))
     if unknown:
-        close = difflib.get_close_matches(unknown[0], sources, n=1, cutoff=0.5)
-        valid = ", ".join(sources) or "no source has a name"
-        hint = f"did you mean {close[0]}?" if close else f"sources of the store: {valid}"
-        raise UserError(f'source_weights: no source is called "{unknown[0]}"; {hint}')
+        raise UserError(
+            f'config.data.source_weights: no source is called "{unknown[0]}"'
+            f"{nearest(unknown[0], sources)}"
+        )
     names = list(sources) + [""] * (int(split.document_source.max(initial=0)) + 1 - len(sources))
     weight = np.array([source_weights.get(name, 1.0) for name in names])[split.document_source]
     if not np.any(weight > 0):
@@ -62,10 +58,10 @@ def expected_visits(
         return weight
     tokens = np.bincount(split.document_language, weight * document_tokens)
     visits = weight * smoothing(tokens, language_smoothing)[split.document_language]
-    if visits.max() > _MOST_VISITS:
+    if visits.max() > MOST_VISITS:
         raise UserError(
             f"language_smoothing {language_smoothing:g}: the rarest language would be "
-            f"read {visits.max():,.0f} times per epoch, above {_MOST_VISITS:,}; use one nearer 1"
+            f"read {visits.max():,.0f} times per epoch, above {MOST_VISITS:,}; use one nearer 1"
         )
     return visits
 
@@ -76,23 +72,6 @@ def smoothing(tokens: np.ndarray, exponent: float) -> np.ndarray:
     present = share > 0
     powers = np.where(present, share, 1.0) ** exponent * present
     return np.divide(powers / powers.sum(), share, out=np.ones_like(share), where=present)
-
-
-def check(source_weights: Sequence[tuple[str, float]], language_smoothing: float) -> None:
-    """Raises UserError for an invalid weight or exponent."""
-    for name, weight in source_weights:
-        if not (math.isfinite(weight) and weight >= 0):
-            raise UserError(f"source_weights: {name}={weight:g} is not 0 or a positive number")
-        if weight > _MOST_VISITS:
-            raise UserError(f"source_weights: {name}={weight:g} is above {_MOST_VISITS:,}")
-    names = [name for name, _ in source_weights]
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(f'source_weights: "{name}" has more than one weight; keep one')
-    if not (math.isfinite(language_smoothing) and language_smoothing >= 0):
-        raise UserError(f"language_smoothing {language_smoothing:g} is not 0 or a positive number")
-    if language_smoothing > _MOST_SMOOTHING:
-        raise UserError(f"language_smoothing {language_smoothing:g} is above {_MOST_SMOOTHING}")
 
 
 def draw_visits(expected: np.ndarray, key: np.uint64) -> np.ndarray:

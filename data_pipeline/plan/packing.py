@@ -144,9 +144,9 @@ def _by_length(lengths, counts, key):
         order[free[lengths[example]]] = example
         free[lengths[example]] += 1
     for length in range(len(counts)):
-        own, begin, size = fold_key(key, length), starts[length], counts[length]
+        length_key, begin, size = fold_key(key, length), starts[length], counts[length]
         for k in range(size - 1):
-            other = begin + k + below(draw(own, k), size - k)
+            other = begin + k + below(draw(length_key, k), size - k)
             order[begin + k], order[other] = order[other], order[begin + k]
     return order, starts
 
@@ -178,18 +178,18 @@ def packing_bound(counts: np.ndarray, predictions: np.ndarray, limits: Limits) -
     Program. 91, 2001).
     """
     length = np.flatnonzero(counts)
-    many = counts[length].astype(np.int64)
+    examples = counts[length].astype(np.int64)
     fewest = max(
-        -(-int(many.sum()) // limits.examples),
-        -(-int((many * predictions[length]).sum()) // limits.predictions),
-        -(-int((many * length).sum()) // limits.tokens),
+        -(-int(examples.sum()) // limits.examples),
+        -(-int((examples * predictions[length]).sum()) // limits.predictions),
+        -(-int((examples * length).sum()) // limits.tokens),
     )
     row = limits.tokens
     parts = np.arange(1, _PARTS)[:, None]
     for threshold in (0, *length[length <= row // 2].tolist()):
-        kept = np.where(length > row - threshold, row, np.where(length < threshold, 0, length))
+        counted = np.where(length > row - threshold, row, np.where(length < threshold, 0, length))
         # (k + 1)·x / row if it is an integer, so that k + 1 such examples fill a row.
-        steps, rest = np.divmod((parts + 1) * kept, row)
-        weight = np.where(rest == 0, kept * parts, steps * row)  # in units of 1 / (k·row)
-        fewest = max(fewest, int((-(-(weight @ many) // (parts[:, 0] * row))).max()))
-    return float((many * length).sum() / (fewest * row)) if fewest else 1.0
+        steps, rest = np.divmod((parts + 1) * counted, row)
+        weight = np.where(rest == 0, counted * parts, steps * row)  # in units of 1 / (k·row)
+        fewest = max(fewest, int((-(-(weight @ examples) // (parts[:, 0] * row))).max()))
+    return float((examples * length).sum() / (fewest * row)) if fewest else 1.0

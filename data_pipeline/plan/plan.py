@@ -6,7 +6,7 @@ A plan is a pure function of (split, PlanSpec, epoch); `plan.cache` stores it.
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -19,24 +19,16 @@ from bert_jax.data_pipeline.pairing.lengths import (
     document_tokens,
     read_only,
 )
-from bert_jax.data_pipeline.pairing.modes import (
-    DEFAULT_PAIRING,
-    MODES,
-    PAIRS,
-    SEPARATED,
-    Pairing,
-    Separators,
-)
+from bert_jax.data_pipeline.pairing.modes import PAIRS
 from bert_jax.data_pipeline.plan import mixing
 from bert_jax.data_pipeline.plan.files import Put
 from bert_jax.data_pipeline.plan.packing import Limits, pack
+from bert_jax.data_pipeline.plan.settings import PlanSettings, parse_weights
 from bert_jax.data_pipeline.random.counter_rng import MIXING, PACKING, PAIRING, Purpose, stream_key
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
 if TYPE_CHECKING:
     from bert_jax.data_pipeline.store.split import Split
-
-__all__ = ["Plan", "PlanSpec", "make_plan", "plan_epoch", "read_only"]
 
 VERSION: Final = 2  # incremented whenever the same spec gives another plan
 _PAIR: Final = (5, "a pair: at least 5 tokens ([CLS] A [SEP] B [SEP])")
@@ -58,68 +50,31 @@ COLUMNS: Final[dict[str, np.dtype[Any]]] = {
 
 
 @dataclass(frozen=True)
-class PlanSpec:
+class PlanSpec(PlanSettings):
     """Everything that determines a plan besides the split and the epoch.
 
     Rows have one example each, or with examples_per_row > 1 as many as fit.
 
     Attributes:
         seq_length: maximum tokens of an example, specials included.
-        pairing: kind of examples, see `pairing`.
-        separators: where a block of sentences has a [SEP] besides its last, see `pairing.blocks`.
-        short_seq_prob: fraction of documents with a random shorter target length.
-        negative_pool: random second segments come from documents of the same source and language
-            ("source"), or of the entire split ("corpus", the paper).
-        dupe_factor: 0 for a new plan every epoch; n to cycle through n plans.
-        source_weights, language_smoothing: see `mixing`; a source without a weight has 1.
         row_tokens: tokens of a row; None is seq_length.
         row_predictions: prediction slots of a row; None is unlimited.
         predictions: slots of an example of n tokens, 0 <= n <= seq_length.
     """
 
     seq_length: int
-    pairing: Pairing = DEFAULT_PAIRING
-    separators: Separators = "documents"
-    short_seq_prob: float = 0.1
-    negative_pool: Literal["source", "corpus"] = "source"
     seed: int = 0
     phase: int = 0
-    dupe_factor: int = 0
-    source_weights: tuple[tuple[str, float], ...] = ()
-    language_smoothing: float = 1.0
     row_tokens: int | None = None
     row_predictions: int | None = None
     examples_per_row: int = 1
     predictions: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.pairing not in MODES:
-            modes = ", ".join(MODES)
-            raise UserError(f'pairing "{self.pairing}" is not one of: {modes}')
+        super().__post_init__()
         shortest, wanted = _PAIR if self.pairing in PAIRS else _BLOCK
         if self.seq_length < shortest:
             raise UserError(f"seq_length {self.seq_length} cannot hold {wanted}")
-        if self.separators not in get_args(Separators):
-            raise UserError(f'separators "{self.separators}" is not one of: documents, sentences')
-        if self.separators == "sentences" and self.pairing not in SEPARATED:
-            raise UserError(
-                f'separators "sentences" has no meaning with pairing "{self.pairing}"; only '
-                f"{' and '.join(SEPARATED)} can have [SEP] after every sentence"
-            )
-        if not 0.0 <= self.short_seq_prob <= 1.0:
-            raise UserError(f"short_seq_prob {self.short_seq_prob} is not between 0 and 1")
-        if self.negative_pool not in ("source", "corpus"):
-            raise UserError(f'negative_pool "{self.negative_pool}" is not one of: source, corpus')
-        if self.dupe_factor < 0:
-            raise UserError(f"dupe_factor {self.dupe_factor} is negative; 0 = new every epoch")
-        mixing.check(self.source_weights, self.language_smoothing)
-        if self.examples_per_row < 1:
-            raise UserError(f"examples_per_row is {self.examples_per_row}; must be at least 1")
-        if self.row_tokens is not None and self.row_tokens < self.seq_length:
-            raise UserError(
-                f"row_tokens {self.row_tokens} is below seq_length {self.seq_length}, the longest "
-                "example"
-            )
         if self.predictions and len(self.predictions) != self.seq_length + 1:
             raise ValueError(f"predictions has {len(self.predictions)} entries, not seq_length + 1")
 
@@ -207,33 +162,6 @@ def _lengths(pieces, piece_length, piece_segment):
     return lengths
 
 
-def make_plan(
-    split: "Split",
-    spec: PlanSpec,
-    epoch: int,
-    *,
-    sources: Sequence[str] = (),
-    languages: Sequence[str] = (),
-) -> Plan:
-    """Returns the plan of one epoch, in memory.
-
-    Args:
-        sources, languages: names of the split's indices, for error messages and source weights.
-
-    Raises:
-        UserError: the split is empty, no example results, or a document has no other document to
-            draw a random second segment from.
-    """
-    parts: dict[str, list[np.ndarray]] = {name: [] for name in COLUMNS}
-    plan_epoch(
-        split, spec, epoch, lambda name, part: parts[name].append(part),
-        sources=sources, languages=languages,
-    )  # fmt: skip
-    return Plan(
-        **{name: np.concatenate(parts[name]).astype(dtype) for name, dtype in COLUMNS.items()}
-    )
-
-
 def plan_epoch(
     split: "Split",
     spec: PlanSpec,
@@ -244,17 +172,25 @@ def plan_epoch(
     languages: Sequence[str] = (),
 ) -> None:
     """Appends to the columns of a plan incrementally; holds the split's lengths and a few bytes per
-    example in memory, not the plan."""
+    example in memory, not the plan.
+
+    Args:
+        sources, languages: names of the split's indices, for error messages and source weights.
+
+    Raises:
+        UserError: the split is empty, no example results, or a document has no other document to
+            draw a random second segment from.
+    """
     if len(split.document_lengths) == 0:
         raise UserError(f'the "{split.name}" split is empty; build the store from more documents')
     texts = Texts.of(split.document_lengths, split.sentence_lengths)
     visits = np.ones(texts.documents, np.int32)
     visited = None  # bool [D], documents that any epoch visits; None = all
-    if any(weight != 1 for _, weight in spec.source_weights) or spec.language_smoothing != 1:
+    weights = parse_weights(spec.source_weights)
+    if any(weight != 1 for weight in weights.values()) or spec.language_smoothing != 1:
         expected = mixing.expected_visits(
-            split, document_tokens(texts), dict(spec.source_weights), spec.language_smoothing,
-            sources,
-        )  # fmt: skip
+            split, document_tokens(texts), weights, spec.language_smoothing, sources
+        )
         visits = mixing.draw_visits(expected, spec.key(epoch, MIXING))
         visited = expected > 0
     pools = None

@@ -87,7 +87,7 @@ def stream_key(seed: int, phase: int, epoch: int, purpose: Purpose) -> np.uint64
 
 
 @compiled
-def _permute_one(key: np.uint64, index: np.uint64, n: np.uint64, half_bits: np.uint64) -> np.uint64:
+def _permuted(key: np.uint64, index: np.uint64, n: np.uint64, half_bits: np.uint64) -> np.uint64:
     mask = (_ONE << half_bits) - _ONE
     while True:  # cycle walking: the domain is below 4n, so under 4 iterations on average
         left, right = index >> half_bits, index & mask
@@ -112,5 +112,5 @@ def permute(key: np.uint64, indices: np.ndarray, n: int) -> np.ndarray:
         half_bits += _ONE
     out = np.empty(len(indices), np.int64)
     for k in range(len(indices)):
-        out[k] = np.int64(_permute_one(key, np.uint64(indices[k]), np.uint64(n), half_bits))
+        out[k] = np.int64(_permuted(key, np.uint64(indices[k]), np.uint64(n), half_bits))
     return out

@@ -39,24 +39,32 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
     A function is compiled for each combination of argument types, and the literal 0 has its own
     type: a counter that is passed on starts as np.int64(0), or its callees are compiled twice.
+
+    A closure over compiled functions is known by their names too, so that each has machine code of
+    its own; a closure over other values is not cached, since it depends on more than its source.
     """
+    closure = [cell.cell_contents for cell in function.__closure__ or ()]
+    inner: list[Any] = [getattr(value, "_cache", None) for value in closure]
+    cached = all(isinstance(cache, _Cache) for cache in inner)
+    if inner and cached:
+        function.__qualname__ += f"[{', '.join(cache.name for cache in inner)}]"
     dispatcher = numba.njit(nogil=True)(function)
     try:
         sources = _digest(Path(function.__code__.co_filename))
     except (OSError, SyntaxError):  # imported from an archive, or typed in
         return dispatcher
-    if function.__closure__ is None:  # else its behavior does not depend on its source alone
-        dispatcher._cache = _Cache(function, sources)
+    if cached:
+        dispatcher._cache = _Cache(function, (sources, *(cache.sources for cache in inner)))
     return dispatcher
 
 
 class _Cache(caching.NullCache):
     """The cache that a numba dispatcher reads before and writes after it compiles."""
 
-    def __init__(self, function: Callable[..., Any], sources: bytes) -> None:
-        code = function.__code__
-        name = (function.__module__, function.__qualname__, code.co_firstlineno)
-        self._about = (name, sources, llvmlite.__version__)
+    def __init__(self, function: Callable[..., Any], sources: tuple[Any, ...]) -> None:
+        self.name = f"{function.__module__}.{function.__qualname__}"
+        self.sources = sources
+        self._line = function.__code__.co_firstlineno
 
     def load_overload(self, sig: Any, target_context: Any) -> CompileResult | None:
         files = _files()
@@ -75,8 +83,9 @@ class _Cache(caching.NullCache):
             files.put(self._key(sig, result.codegen), dumps(result._reduce()))
 
     def _key(self, sig: Any, codegen: Any) -> str:
-        about = repr((*self._about, sig, codegen.magic_tuple()))  # with the processor's features
-        return hashlib.sha256(about.encode()).hexdigest()
+        processor = codegen.magic_tuple()  # with its features
+        about = (self.name, self._line, self.sources, llvmlite.__version__, sig, processor)
+        return hashlib.sha256(repr(about).encode()).hexdigest()
 
 
 @functools.cache
@@ -124,12 +133,12 @@ def _digest(source: Path) -> bytes:
     if and only if one of these files changes. The files are read when the function is defined,
     since later they may differ from the imported ones.
     """
-    found, left = set(), {source}
+    files, left = set(), {source}
     while left:
-        found |= left
+        files |= left
         left -= {Path(__file__)}  # no loop contains code from this file's imports
-        left = {path for one in left for path in _read(one)[1]} - found
-    digests = sorted((path.name, _read(path)[0]) for path in found)
+        left = {imported for path in left for imported in _read(path)[1]} - files
+    digests = sorted((path.name, _read(path)[0]) for path in files)
     return hashlib.sha256(repr(digests).encode()).digest()
 
 

@@ -14,7 +14,8 @@ from test_pairing import original_pairs
 from test_pairing_modes import original_blocks_of, original_swaps
 
 from bert_jax.data_pipeline.batch import Batches
-from bert_jax.data_pipeline.masking import MODES, MaskingSpec
+from bert_jax.data_pipeline.masking.settings import MODES
+from bert_jax.data_pipeline.masking.spec import MaskingSpec
 from bert_jax.data_pipeline.pairing.modes import MODES as PAIRINGS
 from bert_jax.data_pipeline.pairing.modes import PAIRS
 from bert_jax.data_pipeline.plan.plan import PlanSpec
@@ -111,17 +112,14 @@ def _combinations() -> Iterator[Any]:
 @pytest.mark.parametrize(("name", "pairing", "mode"), list(_combinations()))
 def test_extreme_documents_become_whole_masked_examples(name, pairing, mode, tmp_path):
     split = split_of(EXTREMES[name])
-    masking = MaskingSpec(SLOTS, mode)
+    masking = MaskingSpec(SLOTS, masking=mode, span_boundary=mode == "span")
     padded = PlanSpec(SEQ, pairing=pairing)
     packed = PlanSpec(
         SEQ, pairing=pairing, row_tokens=4 * SEQ, row_predictions=4 * SLOTS, examples_per_row=32,
         predictions=tuple(masking.predictions(SEQ).tolist()),
     )  # fmt: skip
     alone, together = (
-        Batches(
-            split, spec, masking, 64, SPECIAL, VOCAB, tmp_path,
-            word_starts=STARTS, span_boundary=mode == "span",
-        )
+        Batches(split, spec, masking, 64, SPECIAL, VOCAB, tmp_path, word_starts=STARTS)
         for spec in (padded, packed)
     )  # fmt: skip
     examples = list(all_examples(alone))

@@ -16,11 +16,11 @@ from made_batches import (
     same,
     split_of,
 )
+from made_plans import make_plan
 
 from bert_jax.data_pipeline.assemble import BatchArrays
 from bert_jax.data_pipeline.batch import Batches
-from bert_jax.data_pipeline.masking import MaskingSpec
-from bert_jax.data_pipeline.plan.plan import make_plan
+from bert_jax.data_pipeline.masking.spec import MaskingSpec
 from bert_jax.data_pipeline.random.counter_rng import permute
 
 
@@ -49,7 +49,7 @@ def test_rows_have_a_separator_after_every_sentence(documents, tmp_path):
     spec = dataclasses.replace(
         SPEC, pairing="full_sentences", separators="sentences", short_seq_prob=0.0
     )
-    unmasked = MaskingSpec(1, "roberta", rate=0.0)
+    unmasked = MaskingSpec(1, masking="roberta", mask_rate=0.0)
     batches = Batches(split_of(documents), spec, unmasked, BATCH, SPECIAL, VOCAB, tmp_path)
     plan = make_plan(split_of(documents), spec, 0)
     order = np.argsort(permute(batches._order(0), np.arange(plan.rows), plan.rows))
@@ -73,7 +73,7 @@ def test_rows_have_a_separator_after_every_sentence(documents, tmp_path):
 
 def test_packed_rows_hold_robertas_masks(documents, tmp_path):
     """The number of predictions is drawn with the masks; the plan reserves the maximum."""
-    masking = MaskingSpec(9, "roberta", rate=0.2)
+    masking = MaskingSpec(9, masking="roberta", mask_rate=0.2)
     spec = dataclasses.replace(
         SPEC, pairing="full_sentences", row_tokens=120, row_predictions=18, examples_per_row=3,
         predictions=tuple(masking.predictions(40).tolist()),
@@ -120,12 +120,10 @@ def test_pair_arrays_come_with_a_pair_objective(documents, tmp_path, pairing):
 
 def test_span_arrays_come_with_span_boundaries(documents, tmp_path):
     split = split_of(documents)
-    spec = MaskingSpec(6, "span")
 
     def made(**change):
-        whole = Batches(
-            split, SPEC, spec, BATCH, SPECIAL, VOCAB, tmp_path, word_starts=STARTS, **change
-        )
+        spec = MaskingSpec(6, masking="span", **change)
+        whole = Batches(split, SPEC, spec, BATCH, SPECIAL, VOCAB, tmp_path, word_starts=STARTS)
         return whole.batch(2) | {"last": whole.evaluation_batch(whole.batches_once - 1)}
 
     without, with_spans = made(), made(span_boundary=True)
@@ -143,15 +141,13 @@ def test_masking_that_cannot_be_done_is_refused(documents, tmp_path):
     split = split_of(documents)
     for mode in ("whole_word", "ngram", "span"):
         with pytest.raises(ValueError, match=f"{mode} needs word_starts"):
-            Batches(split, SPEC, MaskingSpec(6, mode), BATCH, SPECIAL, VOCAB, tmp_path)
-    with pytest.raises(ValueError, match="has no span boundaries"):
-        Batches(split, SPEC, MASKING, BATCH, SPECIAL, VOCAB, tmp_path, span_boundary=True)
+            Batches(split, SPEC, MaskingSpec(6, masking=mode), BATCH, SPECIAL, VOCAB, tmp_path)
 
 
 def test_random_ids_follow_the_counts_of_the_split(tmp_path):
     documents = [[[5] * 30, [6] * 10], [[5] * 30, [6] * 10]]
     split = split_of(documents)
-    spec = MaskingSpec(40, rate=1.0, mask_share=0, random_share=1, random_tokens="unigram")
+    spec = MaskingSpec(40, mask_rate=1.0, mask_share=0, random_share=1, random_tokens="unigram")
 
     def drawn(**change):
         batches = Batches(split, SPEC, spec, 200, SPECIAL, VOCAB, tmp_path, **change)

@@ -12,6 +12,7 @@ import pytest
 from bert_jax.data_pipeline.build.build import build_store, train_tokenizer
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.plan import mixing
+from bert_jax.data_pipeline.plan.settings import PlanSettings
 from bert_jax.data_pipeline.sources import find, parse_source, read
 from bert_jax.data_pipeline.storage import cache_dir
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
@@ -207,14 +208,14 @@ def test_an_unknown_user_without_home_is_told_too() -> None:
 
 @pytest.mark.parametrize("weight", [1e300, 1e10, 10_001.0, float("inf"), float("nan"), -1.0])
 def test_a_weight_that_cannot_be_meant(weight: float) -> None:
-    with pytest.raises(UserError, match="source_weights: books="):
-        mixing.check([("books", weight)], 1.0)
+    with pytest.raises(UserError, match=r"source_weights: books=.* should be from 0 to 10000"):
+        PlanSettings(source_weights=f"books={weight}")
 
 
 @pytest.mark.parametrize("smoothing", [1e300, 11.0, float("inf"), float("nan"), -0.1])
 def test_a_smoothing_that_cannot_be_meant(smoothing: float) -> None:
     with pytest.raises(UserError, match="language_smoothing"):
-        mixing.check([], smoothing)
+        PlanSettings(language_smoothing=smoothing)
 
 
 def visits(tokens: list[int], weight: float, smoothing: float) -> np.ndarray:

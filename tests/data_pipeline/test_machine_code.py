@@ -145,6 +145,24 @@ def test_closures_are_not_kept(folder):
         assert compiled(scaled)(5) == 5 * factor
 
 
+def quadruple(x):
+    return 4 * x
+
+
+def test_a_closure_over_compiled_functions_is_found_for_each_of_them(folder):
+    """Also by a process that finds both, whose machine code must not have the same names."""
+
+    def apply(inner, x):
+        @compiled
+        def applied(x):
+            return inner(x) + 1
+
+        return applied(x), sum(applied.stats.cache_hits.values())
+
+    for expected in ([(7, 0), (9, 0)], [(7, 1), (9, 1)]):
+        assert [apply(compiled(function), 2) for function in (triple, quadruple)] == expected
+
+
 PROCESS = """
 import sys
 from bert_jax.data_pipeline.random.counter_rng import permute

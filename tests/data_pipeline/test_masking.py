@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bert_jax.data_pipeline.assemble import BatchArrays
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.masking import MaskingSpec, Slots, budget, empty_scratch, mask_example
+from bert_jax.data_pipeline.masking.scratch import empty_scratch, fill_slots
+from bert_jax.data_pipeline.masking.spec import MaskingSpec
 from bert_jax.data_pipeline.random import counter_rng
 
 CLS, SEP, MASK, VOCAB = 101, 102, 103, 30522
@@ -18,17 +20,19 @@ SIGMAS = 4.4
 
 def masked(ids, spec, key, vocab_size=VOCAB):
     """Returns (masked ids, positions, labels) of a row with one example."""
-    ids = np.array(ids, np.int32)
-    places = np.flatnonzero((ids != CLS) & (ids != SEP)).astype(np.int32)
-    rule, notes = spec.rule(MASK, vocab_size, len(ids)), empty_scratch(len(ids))
-    notes.places[: len(places)] = places
-    wanted = min(budget(rule, len(ids), len(places)), len(places))
-    positions, labels = np.full(wanted, -1, np.int32), np.full(wanted, -1, np.int32)
-    weights, none = np.zeros(wanted, np.float32), np.zeros(0, np.int32)
-    slots = Slots(positions, labels, weights, none, none, none, weights[:0])
-    assert mask_example(np.uint64(key), rule, notes, len(places), wanted, ids, slots, 0) == wanted
-    assert (weights == 1).all()
-    return ids.tolist(), positions.tolist(), labels.tolist()
+    places = [k for k, token in enumerate(ids) if token not in (CLS, SEP)]
+    rule, scratch = spec.rule(MASK, vocab_size, len(ids)), empty_scratch(len(ids))
+    scratch.places[: len(places)] = places
+    wanted = min(int(rule.budgets[len(ids)]), len(places))
+    out = BatchArrays.empty(1, len(ids), wanted, 0, 0)
+    out.input_ids[0] = ids
+    taken = spec.mode.select(np.uint64(key), rule, scratch, len(places), wanted)
+    assert taken == wanted
+    fill_slots(scratch, taken, out, 0, 0)
+    key = np.uint64(counter_rng.fold_key(np.uint64(key), 1))
+    spec.mode.replace(key, rule, scratch, len(places), taken, out, 0, 0)
+    assert (out.masked_weights == 1).all()
+    return tuple(a[0].tolist() for a in (out.input_ids, out.masked_positions, out.masked_labels))
 
 
 def share(hits, of, probability, slack=0.0):
@@ -59,7 +63,7 @@ def test_number_of_predictions_rounds_halves_to_even(length, expected):
 
 
 def test_every_example_has_a_prediction():
-    assert (MaskingSpec(20, rate=0.01).predictions(49) == 1).all()
+    assert (MaskingSpec(20, mask_rate=0.01).predictions(49) == 1).all()
 
 
 def test_default_limits_are_the_originals():
@@ -115,7 +119,7 @@ def test_random_ids_cover_the_whole_vocabulary_alike():
 
 
 def test_no_more_predictions_than_candidates():
-    spec = MaskingSpec(20, rate=1.0)
+    spec = MaskingSpec(20, mask_rate=1.0)
     _, positions, labels = masked([CLS, 7, SEP, 8, SEP], spec, 3)
     assert (positions, labels) == ([1, 3], [7, 8])
 
@@ -123,13 +127,19 @@ def test_no_more_predictions_than_candidates():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"max_predictions": 0}, "at least 1"),
-        ({"rate": 1.2}, "rate 1.2"),
-        ({"mask_share": -0.1}, "mask_share -0.1"),
+        ({"mask_rate": 1.2}, r"config\.data\.mask_rate=1\.2 should be from 0 to 1"),
+        ({"mask_share": -0.1}, r"config\.data\.mask_share=-0\.1 should be from 0 to 1"),
         ({"mask_share": 0.8, "random_share": 0.3}, "exceeds 1"),
-        ({"mode": "tokens"}, '"tokens" is not one of'),
+        ({"masking": "tokens"}, r"config\.data\.masking='tokens'; did you mean token\?"),
+        ({"max_ngram": 0}, r"config\.data\.max_ngram=0 should be from 1 to 512"),
+        ({"max_ngram": 3.0}, r"config\.data\.max_ngram=3\.0 should be int"),
+        ({"max_span": 0}, r"config\.data\.max_span=0 should"),
+        ({"span_success": 0.0}, r"span_success=0\.0 should be from 0 to 1, but not 0 or 1"),
+        ({"span_success": 1.0}, r"span_success=1\.0 should"),
+        ({"random_tokens": "bigram"}, "random_tokens='bigram'; did you mean unigram"),
+        ({"span_boundary": True}, 'requires config.data.masking="span"'),
     ],
 )
 def test_spec_refuses_wrong_values(wrong, message):
     with pytest.raises(UserError, match=message):
-        MaskingSpec(**{"max_predictions": 20, **wrong})
+        MaskingSpec(20, **wrong)

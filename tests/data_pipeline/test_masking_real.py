@@ -10,7 +10,8 @@ import original_masks as port
 import pytest
 from masked_examples import make_rows
 
-from bert_jax.data_pipeline.masking import MODES, MaskingSpec
+from bert_jax.data_pipeline.masking.settings import MODES
+from bert_jax.data_pipeline.masking.spec import MaskingSpec
 from bert_jax.data_pipeline.sources import SourceSpec, read
 from bert_jax.data_pipeline.text import sentences
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
@@ -77,11 +78,11 @@ def places_of(example):
     return port.lay_out(example, None, None)[1]
 
 
-@pytest.mark.parametrize("mode", MODES[:3])
+@pytest.mark.parametrize("mode", [*MODES][:3])
 def test_tokens_are_replaced_each_on_its_own(mode, examples, vocabulary):
     kinds = np.zeros(3, np.int64)
     total = after_mask = mask_again = 0
-    for plain, ids, positions, _ in masked(examples, vocabulary, MaskingSpec(77, mode)):
+    for plain, ids, positions, _ in masked(examples, vocabulary, MaskingSpec(77, masking=mode)):
         is_mask, kept = ids[positions] == 4, ids[positions] == plain[positions]
         kinds += [is_mask.sum(), (~is_mask & ~kept).sum(), kept.sum()]
         total += len(positions)
@@ -99,7 +100,7 @@ def test_masked_share(mode, examples, vocabulary, starts):
     """Exactly the published number; less only where no word is left that would fit."""
     short = 0
     for (plain, _, positions, _), example in zip(
-        masked(examples, vocabulary, MaskingSpec(77, mode)), examples, strict=True
+        masked(examples, vocabulary, MaskingSpec(77, masking=mode)), examples, strict=True
     ):
         wanted = 77 if mode != "span" else math.ceil(0.15 * ROOM)  # 77 = round(.15 * 512)
         assert len(positions) <= wanted
@@ -120,7 +121,7 @@ def test_lengths_of_ngrams(examples, vocabulary, starts):
     """The numbers drawn, by the port, after it has masked the same tokens."""
     drawn = np.zeros(3, np.int64)
     for number, (_, _, positions, _) in enumerate(
-        masked(examples, vocabulary, MaskingSpec(77, "ngram"))
+        masked(examples, vocabulary, MaskingSpec(77, masking="ngram"))
     ):
         rng = port.Streams(original.fold(KEY, number))
         chosen, lengths = port.ngrams(examples[number], starts, 77, 0.15, rng)
@@ -135,7 +136,7 @@ def test_lengths_of_spans(examples, vocabulary, starts):
     """The numbers drawn, by the port, after it has masked the same tokens."""
     drawn = np.zeros(10, np.int64)
     for number, (_, _, positions, row) in enumerate(
-        masked(examples, vocabulary, MaskingSpec(77, "span"))
+        masked(examples, vocabulary, MaskingSpec(77, masking="span"))
     ):
         rng = port.Streams(original.fold(KEY, number))
         merged, lengths = port.spans(examples[number], starts, 77, 0.15, rng)
@@ -153,7 +154,7 @@ def test_lengths_of_spans(examples, vocabulary, starts):
 def test_a_span_is_replaced_as_one(examples, vocabulary):
     kinds = np.zeros(3, np.int64)
     for (plain, ids, positions, _), example in zip(
-        masked(examples, vocabulary, MaskingSpec(77, "span")), examples, strict=True
+        masked(examples, vocabulary, MaskingSpec(77, masking="span")), examples, strict=True
     ):
         first = [s[0] for s in places_of(example)]
         cuts = [k for k in range(1, len(positions))
@@ -175,7 +176,7 @@ def test_a_span_is_replaced_as_one(examples, vocabulary):
 def test_whole_words(mode, examples, vocabulary, starts):
     many = 0
     for (plain, _, positions, _), example in zip(
-        masked(examples, vocabulary, MaskingSpec(77, mode)), examples, strict=True
+        masked(examples, vocabulary, MaskingSpec(77, masking=mode)), examples, strict=True
     ):
         segments = places_of(example)
         if mode == "whole_word":  # a piece at the start of a segment joins the word before it
@@ -190,7 +191,7 @@ def test_whole_words(mode, examples, vocabulary, starts):
 
 def test_every_word_is_chosen_alike(examples, vocabulary, starts):
     """A whole-word budget of a single token takes any one-piece word of the example alike."""
-    spec = MaskingSpec(1, "whole_word")
+    spec = MaskingSpec(1, masking="whole_word")
     halves = np.zeros(2, np.int64)
     expected = variance = 0.0
     for (plain, _, positions, _), example in zip(

@@ -12,9 +12,10 @@ import original_generator as original
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_plans import make_plan
 
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.plan.plan import PlanSpec, make_plan
+from bert_jax.data_pipeline.plan.plan import PlanSpec
 from bert_jax.data_pipeline.random import counter_rng
 from bert_jax.data_pipeline.store.split import Split
 
@@ -337,5 +338,6 @@ def test_a_row_too_short_for_a_pair_is_refused():
     [{"short_seq_prob": 1.5}, {"pairing": "spn"}, {"negative_pool": "shard"}],
 )
 def test_spec_refuses_unknown_values(wrong):
-    with pytest.raises(UserError, match=str(next(iter(wrong.values())))):
+    ((key, value),) = wrong.items()
+    with pytest.raises(UserError, match=rf"^config\.data\.{key}={value!r}"):
         PlanSpec(32, **wrong)

@@ -8,11 +8,12 @@ import original_generator as original
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_plans import make_plan
 from test_pairing import addressed, pairs_of, share, split_of
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.pairing.blocks import dropped
-from bert_jax.data_pipeline.plan.plan import PlanSpec, make_plan
+from bert_jax.data_pipeline.plan.plan import PlanSpec
 from bert_jax.data_pipeline.random import counter_rng
 
 BLOCK_MODES = ("full_sentences", "doc_sentences", "single")
@@ -180,9 +181,9 @@ def test_short_targets_bound_blocks_with_separators_too(mode, documents, seq_len
 
 def test_separators_of_sentences_need_blocks():
     for pairing in ("nsp", "sop", "single"):
-        with pytest.raises(UserError, match=f'no meaning with pairing "{pairing}"'):
+        with pytest.raises(UserError, match=f'does not apply to config.data.pairing="{pairing}"'):
             PlanSpec(32, pairing=pairing, separators="sentences")
-    with pytest.raises(UserError, match='separators "lines" is not one of'):
+    with pytest.raises(UserError, match="separators='lines'; valid: documents, sentences"):
         PlanSpec(32, pairing="full_sentences", separators="lines")
 
 

@@ -8,13 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from made_plans import make_plan
 
 from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.pairing.lengths import read_only
 from bert_jax.data_pipeline.plan import cache as plan_cache
 from bert_jax.data_pipeline.plan import files
 from bert_jax.data_pipeline.plan.cache import Plans
 from bert_jax.data_pipeline.plan.packing import packing_bound
-from bert_jax.data_pipeline.plan.plan import Plan, PlanSpec, make_plan, plan_epoch, read_only
+from bert_jax.data_pipeline.plan.plan import Plan, PlanSpec, plan_epoch
 from bert_jax.data_pipeline.store.writer import StoredDocument, make_split
 
 SPEC = PlanSpec(32, seed=5)
@@ -128,7 +130,7 @@ def test_cache_tells_names_of_sources_apart(tmp_path):
     """The source weights of a plan are by name; the split has only indices."""
     documents = [StoredDocument([[n] * 9] * 3, source=n % 2) for n in range(20)]
     split = make_split("train", documents, vocab_size=100)
-    spec = PlanSpec(32, pairing="single", source_weights=(("books", 2.0),))
+    spec = PlanSpec(32, pairing="single", source_weights="books=2")
     for names in (("books", "wiki"), ("wiki", "books")):
         plan = Plans(split, spec, tmp_path, sources=names).epoch(0)
         assert equal(plan, make_plan(split, spec, 0, sources=names))
@@ -324,14 +326,13 @@ def test_packing_changes_rows_and_nothing_else(pairing):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"row_tokens": 31}, "row_tokens 31 is below seq_length"),
-        ({"examples_per_row": 0}, "examples_per_row is 0"),
-        ({"dupe_factor": -1}, "dupe_factor -1"),
+        ({"seq_length": 4}, "seq_length 4 cannot hold a pair"),
+        ({"dupe_factor": -1}, "config.data.dupe_factor=-1 should be from 0 to 2147483647"),
     ],
 )
 def test_an_invalid_spec_is_rejected(wrong, message):
     with pytest.raises(UserError, match=message):
-        PlanSpec(32, **wrong)
+        PlanSpec(**{"seq_length": 32, **wrong})
 
 
 def test_a_cache_folder_that_cannot_be_written_is_one_clear_line(tmp_path):

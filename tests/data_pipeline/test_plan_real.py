@@ -6,13 +6,14 @@ Seeds are fixed, so nothing flakes; shares agree within 4.4 standard errors (see
 import numpy as np
 import original_generator as original
 import pytest
+from made_plans import make_plan
 from test_pairing import share
 
 from bert_jax.data_pipeline.build.build import build_store
-from bert_jax.data_pipeline.masking import MaskingSpec
+from bert_jax.data_pipeline.masking.spec import MaskingSpec
 from bert_jax.data_pipeline.pairing.blocks import dropped
 from bert_jax.data_pipeline.plan.packing import packing_bound
-from bert_jax.data_pipeline.plan.plan import PlanSpec, make_plan
+from bert_jax.data_pipeline.plan.plan import PlanSpec
 from bert_jax.data_pipeline.random import counter_rng
 from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import pytest
 from corpus import small_store
+from made_plans import make_plan
 from store_corruptions import Touch, corrupt
 
 from bert_jax import cli, errors
@@ -21,7 +22,7 @@ from bert_jax.data_pipeline.build.build import build_store
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.plan.cache import Plans
 from bert_jax.data_pipeline.plan.files import find
-from bert_jax.data_pipeline.plan.plan import COLUMNS, Plan, PlanSpec, make_plan
+from bert_jax.data_pipeline.plan.plan import COLUMNS, Plan, PlanSpec
 from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.store.manifest import ARRAYS, SPLITS
 from bert_jax.data_pipeline.store.store import TokenStore, open_store

@@ -17,7 +17,7 @@ SOURCES = sorted(
 )
 # From the lowest to the highest: a file imports from its own folder and from those before it.
 ROOMS = (
-    "data_pipeline/errors", "launch/exit_codes", "bert_jax/errors",
+    "data_pipeline/errors", "data_pipeline/settings", "launch/exit_codes", "bert_jax/errors",
     "data_pipeline/storage", "data_pipeline/random", "data_pipeline/tokenizer",
     "data_pipeline/store", "data_pipeline/text", "data_pipeline/sources", "data_pipeline/build",
     "data_pipeline/pairing", "data_pipeline/masking", "data_pipeline/plan", "data_pipeline",

@@ -3,7 +3,7 @@
 import numpy as np
 
 from bert_jax.data_pipeline.batch import Batches
-from bert_jax.data_pipeline.masking import MaskingSpec
+from bert_jax.data_pipeline.masking.spec import MaskingSpec
 from bert_jax.data_pipeline.plan.plan import PlanSpec
 from bert_jax.data_pipeline.store.writer import StoredDocument, make_split
 from bert_jax.data_pipeline.tokenizer.tokenizer import SpecialIds

@@ -1,5 +1,7 @@
 """Examples masked by the compiled loops: alone in a row, or several to a row."""
 
+import dataclasses
+
 import numpy as np
 
 from bert_jax.data_pipeline.assemble import Assembler
@@ -16,6 +18,7 @@ def make_rows(
 
     With span masking the batch has the arrays of span boundaries.
     """
+    spec = dataclasses.replace(spec, span_boundary=spec.masking == "span")
     examples = [example for row in rows for example in row]
     pieces = [(ids, 2 * n) for example in examples for n, ids in enumerate(example)]
     lengths = np.array([len(ids) for ids, _ in pieces], np.int32)
@@ -34,7 +37,7 @@ def make_rows(
     assembler = Assembler(
         np.array([i for ids, _ in pieces for i in ids], np.uint16), SPECIAL, vocab_size, spec,
         row_tokens or widest, spec.max_predictions * most, most, pairs=pairs,
-        span_boundary=spec.mode == "span", word_starts=word_starts, token_counts=token_counts,
+        word_starts=word_starts, token_counts=token_counts,
     )  # fmt: skip
     out = assembler.empty(len(rows))
     lines = np.arange(len(rows))
@@ -51,7 +54,7 @@ def make_example(segments, spec, key, **vocabulary):
     for name in ("masked_positions", "masked_labels", "masked_weights"):
         assert not row[name][count:].any()
     lines = None
-    if spec.mode == "span":
+    if spec.masking == "span":
         names = ("span_left", "span_right", "span_offsets", "span_weights")
         lines = list(zip(*(row[name][:count].tolist() for name in names), strict=True))
         assert not any(row[name][count:].any() for name in names)

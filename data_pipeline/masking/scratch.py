@@ -1,0 +1,57 @@
+"""The memory that the functions of a kind of masking share while they mask one example."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from bert_jax.data_pipeline.random.numba_jit import compiled
+
+
+class Scratch(NamedTuple):
+    """Scratch memory for the maskable tokens of one example: all but the special tokens, or with
+    `Mode.masks_specials` all.
+
+    Attributes:
+        places: int32 [S], position of each token in the row.
+        word_starts, segment_starts: uint8 [S], 1 where a token begins a word by the vocabulary, and
+            where it begins a segment; both at the first token. Only with `Mode.needs_words`.
+        marked: uint8 [S], 1 for a selected token; zeros between examples.
+        words: int32 [S + 1], the first token of each word and the end of the last.
+        order, chosen: int32 [S]; `chosen` lists the selected tokens in the order of selection.
+    """
+
+    places: np.ndarray
+    word_starts: np.ndarray
+    segment_starts: np.ndarray
+    marked: np.ndarray
+    words: np.ndarray
+    order: np.ndarray
+    chosen: np.ndarray
+
+
+@compiled
+def empty_scratch(size):
+    """Allocates scratch memory for examples of at most `size` tokens."""
+    return Scratch(
+        np.empty(size, np.int32), np.empty(size, np.uint8), np.empty(size, np.uint8),
+        np.zeros(size, np.uint8), np.empty(size + 1, np.int32), np.empty(size, np.int32),
+        np.empty(size, np.int32),
+    )  # fmt: skip
+
+
+@compiled
+def fill_slots(scratch, taken, out, line, slot):
+    """Writes the marked tokens into the prediction slots of row `line` from `slot` on, in position
+    order; unmarks them, and records them in `scratch.order`."""
+    ids, positions = out.input_ids[line], out.masked_positions[line]
+    labels, weights = out.masked_labels[line], out.masked_weights[line]
+    at = k = np.int64(0)
+    while at < taken:
+        position = scratch.places[k]
+        scratch.order[at] = k
+        positions[slot + at] = position
+        labels[slot + at] = ids[position]
+        weights[slot + at] = 1.0
+        at += scratch.marked[k]
+        scratch.marked[k] = 0
+        k += 1

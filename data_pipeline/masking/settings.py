@@ -1,0 +1,56 @@
+"""The settings of masking, declared once: as keys of `config.data`. Needs no numba."""
+
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.settings import Inside, Settings, Share, Words
+
+# The values of `masking` and their files, which define a `MODE` each: a new kind is listed here.
+MODES: Final[dict[str, str]] = {
+    "token": "bert_jax.data_pipeline.masking.tokens",
+    "whole_word": "bert_jax.data_pipeline.masking.words",
+    "ngram": "bert_jax.data_pipeline.masking.ngrams",
+    "span": "bert_jax.data_pipeline.masking.spans",
+    "roberta": "bert_jax.data_pipeline.masking.roberta",
+}
+SPAN_TARGETS: Final = 15  # tokens per span predicted from its boundaries (--max-pair-targets)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskingSettings(Settings):
+    """How tokens are masked.
+
+    Attributes:
+        masking: how positions are selected, one of `MODES`.
+        max_ngram: words of the longest n-gram (ALBERT's).
+        span_success, max_span: span lengths in words are geometric with this probability of ending
+            after each word, up to max_span (SpanBERT's).
+        mask_rate: fraction of an example's tokens to predict.
+        mask_share, random_share: fractions of these that become [MASK] and a random id; the rest
+            stay unchanged.
+        random_tokens: random ids are uniform over the vocabulary ("uniform", special and unused ids
+            included, as in BERT), or follow the frequencies in the training text ("unigram", as in
+            SpanBERT); with masking "roberta" never a special id other than [MASK].
+        span_boundary: batches have the arrays of SpanBERT's objective.
+    """
+
+    masking: Annotated[str, MODES] = "token"
+    max_ngram: Words = 3
+    span_success: Inside = 0.2
+    max_span: Words = 10
+    mask_rate: Share = 0.15
+    mask_share: Share = 0.8
+    random_share: Share = 0.1
+    random_tokens: Literal["uniform", "unigram"] = "uniform"
+    span_boundary: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mask_share + self.random_share > 1:
+            raise UserError("config.data.mask_share + config.data.random_share exceeds 1")
+        if self.span_boundary and self.masking != "span":
+            raise UserError(
+                f'config.data.span_boundary requires config.data.masking="span", not '
+                f'"{self.masking}"; change it or set span_boundary=False'
+            )

@@ -1,0 +1,101 @@
+"""Settings: frozen dataclasses whose annotations state the type and the valid values of a field."""
+
+import dataclasses
+import difflib
+import math
+import reprlib
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal
+
+from bert_jax.data_pipeline.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Within:
+    """The valid range of a number, as in `Annotated[float, Within(0, 1)]`; never NaN or inf."""
+
+    low: float
+    high: float = math.inf
+    without: tuple[float, ...] = ()  # excluded ends
+
+    def __contains__(self, value: float) -> bool:
+        inside = self.low <= value <= self.high and value not in self.without
+        return inside and (isinstance(value, int) or math.isfinite(value))
+
+    def __str__(self) -> str:
+        if self.high == math.inf:
+            return f"above {self.low}" if self.without else f"{self.low} or more"
+        ends = " or ".join(map(str, self.without))
+        return f"from {self.low} to {self.high}" + (f", but not {ends}" if ends else "")
+
+
+Whole = Annotated[int, Within(0, 2**31 - 1)]
+Words = Annotated[int, Within(1, 512)]
+Share = Annotated[float, Within(0, 1)]
+Inside = Annotated[float, Within(0, 1, without=(0, 1))]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Base of the settings of `config.data`, which are checked whenever one is created."""
+
+    def __post_init__(self) -> None:
+        """Raises UserError for a value of the wrong type or outside the valid ones."""
+        for name, hint in typing.get_type_hints(type(self), include_extras=True).items():
+            checked(getattr(self, name), hint, f"config.data.{name}")
+
+    def values(self, cls: "type[Settings]") -> dict[str, Any]:
+        """Returns the values of the fields of `cls`, this class or a base of it."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(cls)}
+
+
+def checked(value: Any, hint: Any, where: str) -> Any:
+    """Returns a value (an int as a float where a float is expected) if its annotation allows it.
+
+    Args:
+        hint: a class, a `Literal`, or `Annotated` with a `Within` or a collection of names.
+        where: the setting, for the message.
+
+    Raises:
+        UserError: the value has another type, or is not one of the valid ones.
+    """
+    origin = typing.get_origin(hint)
+    if origin is Annotated:
+        base, valid = typing.get_args(hint)
+        typed = checked(value, base, where)
+        if typed in valid:
+            return typed
+        if isinstance(valid, Within):
+            wrong(value, str(valid), where)
+        raise UserError(f"{where}={shown(value)}{nearest(value, valid)}")
+    if origin is Literal:
+        choices = typing.get_args(hint)
+        if value not in choices:
+            raise UserError(f"{where}={shown(value)}{nearest(str(value)[:80], choices)}")
+        return value
+    if origin is not None:
+        return value
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value) if abs(value) < 2**1000 else wrong(value, "float", where)
+    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+        wrong(value, hint.__name__, where)
+    return value
+
+
+def wrong(value: Any, wanted: str, where: str) -> typing.NoReturn:
+    """Raises the UserError of a value that should be something else."""
+    raise UserError(f"{where}={shown(value)} should be {wanted}")
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """Returns the end of an error message: the nearest valid name, or all valid names."""
+    names = sorted(valid)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]}?" if close else f"; valid: {', '.join(names)}"
+
+
+def shown(value: Any) -> str:
+    """Returns a value as one line for an error message, abbreviated in the middle if long."""
+    text = reprlib.repr(value) if isinstance(value, Mapping | list | tuple) else repr(value)
+    return text if len(text) <= 80 else f"{text[:60]}…{text[-15:]}"
