@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import rich.text
 from etils import epath
 from rich.table import Table
@@ -106,8 +107,8 @@ def inspect(
     shown = _first_examples(store, batches, shape.batch_size, examples)
     heads = [dataset_tables.head(example, config.data, store) for example in shown]
     lengths = {
-        "sentences": Lengths.of(split.sentence_lengths),
-        "documents": Lengths.of(tokens_per_document(split)),
+        "sentences": Lengths(np.bincount(split.sentence_lengths)),
+        "documents": Lengths(np.bincount(tokens_per_document(split))),
         "examples": Lengths(counts.lengths),
         "predictions": Lengths(counts.predictions),
     }

@@ -26,18 +26,15 @@ MOST_TOKENS: Final = 100_000_000  # training tokens in which bigrams are counted
 
 def unigram_loss(store: "TokenStore") -> float:
     """Returns the cross-entropy of the held-out tokens under the training frequencies, in nats per
-    token.
-
-    Raises:
-        UserError: no held-out text.
-    """
+    token; UserError without held-out text."""
     _need_text(store)
     counts = store.held_out.token_counts
     return float(-(counts * np.log(_unigram(store))).sum() / counts.sum())
 
 
 def bigram_loss(store: "TokenStore", most_tokens: int = MOST_TOKENS) -> float:
-    """Returns the cross-entropy of the held-out tokens given the previous token, in nats per token.
+    """Returns the cross-entropy of the held-out tokens given the previous token, in nats per token;
+    UserError without held-out text.
 
     Memory: one element of the store's dtype per counted token, plus 32 bytes per vocabulary entry.
     Time: about 0.2 s for 27 million tokens on one core.
@@ -45,9 +42,6 @@ def bigram_loss(store: "TokenStore", most_tokens: int = MOST_TOKENS) -> float:
     Args:
         most_tokens: from a larger training split, evenly spread documents with at most this many
             tokens are counted.
-
-    Raises:
-        UserError: no held-out text.
     """
     _need_text(store)
     unigram = _unigram(store)
@@ -95,10 +89,9 @@ def _first_tokens(split: "Split") -> np.ndarray:
 
 def _followers(split: "Split", vocab_size: int, taken: np.ndarray) -> Any:
     """Returns the tokens that follow each token within a sentence: (offsets [V + 1], ids)."""
-    of_sentence = np.repeat(taken, split.document_lengths)
+    taken_sentences = np.repeat(taken, split.document_lengths)
     lengths = np.asarray(split.sentence_lengths)
-    offsets, ids = _group(np.asarray(split.tokens), lengths, of_sentence, vocab_size)
-    return offsets, ids
+    return _group(np.asarray(split.tokens), lengths, taken_sentences, vocab_size)
 
 
 @compiled

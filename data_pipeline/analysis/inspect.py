@@ -43,19 +43,13 @@ def count_groups(store: "TokenStore", split: "Split") -> list[Group]:
         minlength=len(tokens),
     )
 
-    def of(number: int) -> Group:
+    def count(number: int) -> Group:
         own = group == number
-        return Group(
-            store.sources[number // languages],
-            store.languages[number % languages],
-            int(own.sum()),
-            *(
-                int(of_document[own].sum())
-                for of_document in (split.document_lengths, tokens, unknown)
-            ),
-        )
+        sums = (int(counts[own].sum()) for counts in (split.document_lengths, tokens, unknown))
+        source, language = divmod(number, languages)
+        return Group(store.sources[source], store.languages[language], int(own.sum()), *sums)
 
-    return [of(number) for number in np.unique(group).tolist()]
+    return [count(number) for number in np.unique(group).tolist()]
 
 
 def _positions(tokens: np.ndarray, wanted: int) -> np.ndarray:
@@ -72,10 +66,6 @@ class Lengths:
     """Histogram of lengths; `counts`: int64 [longest + 1]."""
 
     counts: np.ndarray
-
-    @classmethod
-    def of(cls, lengths: np.ndarray) -> "Lengths":
-        return cls(np.bincount(lengths))
 
     @property
     def total(self) -> int:
@@ -158,11 +148,11 @@ class ExampleCounts:
         return self.masked + self.random + self.kept
 
 
-def _sum(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def _sum(counts: np.ndarray, more: np.ndarray) -> np.ndarray:
     """Returns the sum of two histograms of different lengths: int64."""
-    total = np.zeros(max(len(one), len(other)), np.int64)
-    total[: len(one)] += one
-    total[: len(other)] += other
+    total = np.zeros(max(len(counts), len(more)), np.int64)
+    total[: len(counts)] += counts
+    total[: len(more)] += more
     return total
 
 
@@ -245,13 +235,8 @@ def _decode_row(
     line: Mapping[str, np.ndarray], vocabulary: Vocabulary, row: int
 ) -> list[ShownExample]:
     slots = np.flatnonzero(line["masked_weights"])
-    labels = dict(
-        zip(
-            line["masked_positions"][slots].tolist(),
-            line["masked_labels"][slots].tolist(),
-            strict=True,
-        )
-    )
+    positions, originals = line["masked_positions"][slots], line["masked_labels"][slots]
+    labels = dict(zip(positions.tolist(), originals.tolist(), strict=True))
     edges: set[int] = set()
     if "span_weights" in line:
         spans = np.flatnonzero(line["span_weights"])
@@ -259,27 +244,26 @@ def _decode_row(
 
     def show(position: int, after: Kind) -> ShownToken:
         index, edge = int(line["input_ids"][position]), position in edges
+        entry, special = vocabulary.entry(index), vocabulary.special
         if position in labels:
             label = labels[position]
             kind: Kind = "kept" if index == label else "random"
-            if index == vocabulary.special.mask:
+            if index == special.mask:
                 kind = "masked"
-            return ShownToken(vocabulary.entry(index), True, kind, vocabulary.entry(label), edge)
-        if index in (vocabulary.special.cls, vocabulary.special.sep):
-            return ShownToken(vocabulary.entry(index), True, "special", edge=edge)
-        if after == "plain":
-            return ShownToken(*vocabulary.plain(index), "plain", edge=edge)
-        return ShownToken(vocabulary.entry(index), True, "plain", edge=edge)
+            return ShownToken(entry, True, kind, vocabulary.entry(label), edge)
+        if index in (special.cls, special.sep):
+            return ShownToken(entry, True, "special", edge=edge)
+        text, space = vocabulary.plain(index) if after == "plain" else (entry, True)
+        return ShownToken(text, space, "plain", edge=edge)
 
     shown = []
     for number in range(1, int(line["example_ids"].max(initial=0)) + 1):
-        positions = np.flatnonzero(line["example_ids"] == number).tolist()
         label = source = None
         if "pair_labels" in line:
             label = int(line["pair_labels"][number - 1])
             source = int(line["pair_sources"][number - 1])
         tokens: list[ShownToken] = []
-        for position in positions:
+        for position in np.flatnonzero(line["example_ids"] == number).tolist():
             tokens.append(show(position, tokens[-1].kind if tokens else "special"))
         shown.append(ShownExample(row, number, label, source, tuple(tokens)))
     return shown

@@ -63,18 +63,10 @@ def read(spec: SourceSpec, path: Path) -> Iterator[Document]:
     start, stop, layout = _outline(path)
     size = spec.document_lines
     limit = size * (_ENORMOUS if layout.headings else _WHOLE)
-    number = 0
     for chapter in _chapters(islice(lines(path), start, stop), layout):
         for text, was_cut in cut(chapter, limit, size):
-            number += 1
-            yield Document(
-                id=f"{path.name}#{number}",
-                source=spec.name,
-                language=spec.language,
-                text="\n".join(text),
-                line_paragraphs=layout.line_paragraphs,
-                cut=was_cut,
-            )
+            paragraphs = layout.line_paragraphs
+            yield Document("\n".join(text), line_paragraphs=paragraphs, cut=was_cut)
 
 
 def _outline(path: Path) -> _Outline:

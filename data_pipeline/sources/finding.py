@@ -35,15 +35,13 @@ class Found:
             for reason, names in sorted(self.left_out.items())
         }
 
-
-def format_left_out(entry: Mapping[str, Mapping[str, object]]) -> list[str]:
-    """Formats `Found.entry`, a line per reason: "4 of another kind (.csv): a.csv, b.csv, …"."""
-    lines = []
-    for reason, value in entry.items():
-        count, first = int(str(value["count"])), list(value["first"])  # type: ignore[call-overload]
-        more = ", …" if count > len(first) else ""
-        lines.append(f"{count:,} {reason}: {', '.join(first)}{more}")
-    return lines
+    def describe(self) -> list[str]:
+        """Returns a line per reason: "4 of another kind (.csv): a.csv, b.csv, …"."""
+        lines = []
+        for reason, names in sorted(self.left_out.items()):
+            shown = [*map(printable, names[:SHOWN]), *(["…"] if len(names) > SHOWN else [])]
+            lines.append(f"{len(names):,} {reason}: {', '.join(shown)}")
+        return lines
 
 
 def printable(name: str) -> str:
@@ -145,7 +143,7 @@ def _nothing(spec: SourceSpec, found: Found, described: str) -> str:
     names = [name for names in found.left_out.values() for name in names]
     formats = Counter(filter(None, (format_of_name(Path(name)) for name in names)))
     remedy = f"; {formats.most_common(1)[0][0].remedy}" if formats else ""
-    left_out = "; ".join(format_left_out(found.entry()))
+    left_out = "; ".join(found.describe())
     return (
         f"{spec.path}: {len(names)} files, none of them {described} with text ({left_out}); "
         f"source {spec.name!r} needs {described}{remedy}"

@@ -55,11 +55,8 @@ def lines(path: Path, *, markup: bool = False) -> Iterator[str]:
 
 
 def check(path: Path, *, markup: bool) -> None:
-    """Checks a file's start as `lines` does; skips compressed files, because decompressing is slow.
-
-    Raises:
-        UserError: unreadable file, or another format.
-    """
+    """Raises UserError as `lines` does, from a file's start; skips compressed files, because
+    decompressing is slow."""
     if path.suffix.lower() in COMPRESSED:
         return
     try:
@@ -71,13 +68,11 @@ def check(path: Path, *, markup: bool) -> None:
 
 
 def cut(run: Iterable[str], limit: int, size: int) -> Iterator[tuple[list[str], bool]]:
-    """Yields a run of lines as one document, or, above `limit` lines, as documents of `size` lines.
+    """Yields a run of lines as one document, or, above `limit` lines, as documents of `size` lines;
+    each as its lines, and whether it was cut.
 
     Blank lines are not counted, and the last document takes the rest. Holds at most `limit`
     non-blank lines in memory.
-
-    Yields:
-        the lines of a document, and whether it was cut.
     """
     held: list[str] = []
     count = 0
