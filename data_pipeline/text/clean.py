@@ -77,9 +77,9 @@ _INVISIBLE = "\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufe
 def _entities(text: str) -> tuple[str, int]:
     count = 0
     while "&" in text:  # WikiExtractor escapes existing entities: &amp;nbsp;
-        text, found = _ENTITY.subn(lambda match: html.unescape(match[0]), text)
-        count += found
-        if not found or not any(html.unescape(e) != e for e in _ENTITY.findall(text)):
+        text, replaced = _ENTITY.subn(lambda match: html.unescape(match[0]), text)
+        count += replaced
+        if not replaced or not any(html.unescape(e) != e for e in _ENTITY.findall(text)):
             break
     return text, count
 
