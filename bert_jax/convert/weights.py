@@ -80,9 +80,9 @@ class Slot:
 
 def groups_of(objectives: Iterable[str]) -> set[str]:
     """The groups of parameters of a model for these objectives: "encoder", "pooler", heads."""
-    found = find(objectives)
-    pooler = {"pooler"} if any(objective.needs_pooler for objective in found) else set()
-    return {"encoder", *pooler, *(objective.head for objective in found)}
+    learned = find(objectives)
+    pooler = {"pooler"} if any(objective.needs_pooler for objective in learned) else set()
+    return {"encoder", *pooler, *(objective.head for objective in learned)}
 
 
 def slots(
@@ -91,9 +91,7 @@ def slots(
     """Every tensor of their state dict once, without the tied decoder."""
     heads = {objective.head: objective.tensors for objective in OBJECTIVES.values()}
     for tensor in (*_ENCODER, *itertools.chain.from_iterable(heads.values())):
-        for slot in _slots_of(tensor, config):
-            if slot.group in groups:
-                yield slot
+        yield from (slot for slot in _slots_of(tensor, config) if slot.group in groups)
 
 
 def _slots_of(tensor: Tensor, config: ModelConfig) -> Iterator[Slot]:
@@ -129,10 +127,7 @@ def to_transformers(params: Mapping[str, Any], config: ModelConfig) -> dict[str,
 
 
 def from_transformers(
-    tensors: Mapping[str, np.ndarray],
-    config: ModelConfig,
-    *,
-    require: Sequence[str] | None = None,
+    tensors: Mapping[str, np.ndarray], config: ModelConfig, *, require: Sequence[str] | None = None
 ) -> dict[str, Any]:
     """Their state dict -> our parameters, a nested dict of float32 NumPy arrays.
 
