@@ -37,8 +37,8 @@ def read(folder: Path) -> dict[str, str] | None:
 
 
 def check(folder: Path, name: str, sums: Mapping[str, str] | None) -> None:
-    """Raises UserError if a file differs from the exported one, or SHA256SUMS does not list it; call
-    it before the file is read. `sums`: as returned by `read`; None skips the check."""
+    """Raises UserError if a file differs from the exported one, or SHA256SUMS does not list it;
+    call it before the file is read. `sums`: as returned by `read`; None skips the check."""
     if sums is None:
         return
     if name not in sums:
