@@ -34,11 +34,9 @@ class ScalarEvents:
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         """Writes the scalars by name after `step` updates."""
         now = time.time()
-        records = (
-            _record(Event(wall_time=now, step=step, summary=scalar(name, value)))
-            for name, value in scalars.items()
-        )
-        self._appender.append(b"".join(records))
+        summaries = (scalar(name, value) for name, value in scalars.items())
+        events = (Event(wall_time=now, step=step, summary=summary) for summary in summaries)
+        self._appender.append(b"".join(map(_record, events)))
 
     def close(self) -> None:
         self._appender.close()

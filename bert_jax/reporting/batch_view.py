@@ -30,12 +30,11 @@ def batch(
 ) -> None:
     """Prints the batch that a step of a run trained on; with `out`, also writes it as .npz.
 
+    Raises UserError if the workdir holds no run, for no such step or rows, or another store.
+
     Args:
         step: counted from 0: the batch of update `step` + 1.
         rows: "FIRST:END" or one number; None prints 4 and writes all.
-
-    Raises:
-        UserError: the workdir holds no run, no such step or rows, or a store that is not the run's.
     """
     config, store = open_run(open_path(workdir), store_path)
     index, local = config.phase_at(step)
@@ -64,14 +63,8 @@ def is_batch(path: Path) -> bool:
 
 
 def open_run(workdir: epath.Path, store_path: str | None = None) -> tuple[Config, TokenStore]:
-    """Returns a run's configuration and the store it trains on.
-
-    Args:
-        store_path: current path of the store, if it differs from the configuration.
-
-    Raises:
-        UserError: the workdir holds no run, or the store is not the one it trained on.
-    """
+    """Returns a run's configuration and the store it trains on; UserError if the workdir holds no
+    run, or the store is not the run's. `store_path`: of the store, if it was moved."""
     file = workdir / "config.json"
     try:
         description = json.loads(file.read_text())

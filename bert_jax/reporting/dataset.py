@@ -46,7 +46,6 @@ _COUNTED = {  # label of the horizontal axis of a histogram
     "examples": "tokens per example, special tokens included",
     "predictions": "predictions per example",
 }
-
 _LENGTHS: Final = "Tokens (special tokens included in examples), and predictions per example"
 
 
@@ -87,14 +86,8 @@ def inspect(
     examples: int,
     page: str | None,
 ) -> None:
-    """Prints what a store holds and the examples a config makes from it.
-
-    Args:
-        page: an HTML file to write, too.
-
-    Raises:
-        UserError: no such phase or split, a split without text, or as `phase_batches`.
-    """
+    """Prints what a store holds and the examples a config makes from it, and writes them as HTML to
+    `page`; UserError for no such phase or split, or as `phase_batches`."""
     if not 0 <= phase < len(config.phases):
         raise UserError(f"--phase={phase}: the config has phases 0 to {len(config.phases) - 1}")
     if split_name not in SPLITS:
@@ -130,8 +123,8 @@ def inspect(
         tables["Held-out text without a model"] = dataset_tables.of_held_out(store)
     for title, (header, rows) in tables.items():
         _print_table(title, header, rows)
-    for name, of in lengths.items():
-        _print_bars(name, of)
+    for name, distribution in lengths.items():
+        _print_bars(name, distribution)
     print_examples(shown, heads)
     if page:
         _write_page(epath.Path(page), f"{path}: {split_name}", tables, lengths, shown, heads)
@@ -180,9 +173,9 @@ def print_examples(examples: Sequence[ShownExample], heads: Sequence[str]) -> No
     for example, head in zip(examples, heads, strict=True):
         text = rich.text.Text()
         for token in example.tokens:
-            shown = f"{token.text}→{token.original}" if token.original else token.text
+            style = f"{_STYLES[token.kind]} {'underline' if token.edge else ''}".strip()
             text.append(" " if token.space else "")
-            text.append(shown, f"{_STYLES[token.kind]} {'underline' if token.edge else ''}".strip())
+            text.append(token.label, style)
         console.print(rich.text.Text(f"\n{plain(head)}", "bold"))
         console.print(text, soft_wrap=False)
 
@@ -200,9 +193,9 @@ def _write_page(
         page.heading(name)
         page.table(header, rows)
     page.heading("Histograms")
-    for name, of in lengths.items():
-        if of.total:
-            page.figure(plots.histogram(of, xlabel=_COUNTED[name]), name)
+    for name, distribution in lengths.items():
+        if distribution.total:
+            page.figure(plots.histogram(distribution, xlabel=_COUNTED[name]), name)
     page.heading("Examples")
     page.examples(examples, heads)
     page.save(file)

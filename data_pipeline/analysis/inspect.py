@@ -176,6 +176,10 @@ class ShownToken:
     original: str = ""  # the original token of a masked position
     edge: bool = False  # next to a span of the span boundary objective
 
+    @property
+    def label(self) -> str:
+        return f"{self.text}→{self.original}" if self.original else self.text
+
 
 @dataclass(frozen=True)
 class ShownExample:
