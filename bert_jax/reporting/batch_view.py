@@ -10,11 +10,7 @@ from etils import epath
 
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict
-from bert_jax.data_pipeline.analysis.inspect import (
-    Vocabulary,
-    decode,
-)
-from bert_jax.data_pipeline.batch import Batch
+from bert_jax.data_pipeline.analysis.inspect import Vocabulary, decode
 from bert_jax.data_pipeline.storage.remote import open_path, write_named
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
@@ -44,7 +40,7 @@ def batch(
     console.print(f"step {step}: step {local} of config.phases[{index}], {phase.batch_size} rows")
     vocabulary = Vocabulary(Tokenizer.load(store.tokenizer_path), store.special)
     few = len(chosen) if rows else min(4, len(chosen))
-    shown = decode(_head_rows(arrays, few), vocabulary, chosen[:few])
+    shown = decode(arrays, vocabulary, chosen[:few])
     print_examples(shown, [dataset_tables.head(example, config.data, store) for example in shown])
     if out:
         data = io.BytesIO()
@@ -99,7 +95,3 @@ def parse_rows(text: str | None, batch_size: int) -> list[int]:
     if not rows or rows[0] < 0 or rows[-1] >= batch_size:
         raise UserError(f"--rows={text}: give FIRST:END between 0 and {batch_size}, such as 0:4")
     return rows
-
-
-def _head_rows(arrays: Batch, count: int) -> Batch:
-    return {name: array[:count] for name, array in arrays.items()}

@@ -224,13 +224,12 @@ class Vocabulary:
 
 
 def decode(
-    batch: Mapping[str, np.ndarray], vocabulary: Vocabulary, rows: Sequence[int] | None = None
+    batch: Mapping[str, np.ndarray], vocabulary: Vocabulary, rows: Sequence[int]
 ) -> list[ShownExample]:
-    """Returns the examples of a batch; row numbers are its indices, or `rows` if given."""
-    lines = range(len(batch["input_ids"]))
+    """Returns the examples of the first lines of a batch; `rows`: their numbers."""
     return [
         example
-        for line, row in zip(lines, lines if rows is None else rows, strict=True)
+        for line, row in enumerate(rows)
         for example in _decode_row({k: v[line] for k, v in batch.items()}, vocabulary, row)
     ]
 

@@ -19,20 +19,6 @@ from bert_jax.data_pipeline.sources.formats import remedy_of_kind
 from bert_jax.data_pipeline.text.clean import Rule
 from bert_jax.data_pipeline.text.sentences import check_language
 
-__all__ = [
-    "KINDS",
-    "Document",
-    "Found",
-    "Kind",
-    "SourceSpec",
-    "check",
-    "find",
-    "guess_kind",
-    "kind_of",
-    "parse_source",
-    "read",
-]
-
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 

@@ -139,17 +139,7 @@ def format_of_start(head: bytes, *, markup: bool) -> Format | None:
     return next((form for begin, form in _BY_MARKUP if start.startswith(begin)), None)
 
 
-def check_name(path: Path, wanted: str) -> None:
-    """Raises UserError, with the remedy, if a file's name shows that it is not `wanted`."""
-    if form := format_of_name(path):
-        raise _refusal(path, form, wanted)
-
-
-def check_start(path: Path, head: bytes, wanted: str, *, markup: bool) -> None:
-    """Raises UserError, with the remedy, if a file's first bytes show that it is not `wanted`."""
-    if form := format_of_start(head, markup=markup):
-        raise _refusal(path, form, wanted)
-
-
-def _refusal(path: Path, form: Format, wanted: str) -> UserError:
-    return UserError(f"{path}: {form.name}, not {wanted}; {form.remedy}")
+def refuse(path: Path, form: Format | None, wanted: str) -> None:
+    """Raises UserError, with the remedy, if a file has a format that is not `wanted`."""
+    if form:
+        raise UserError(f"{path}: {form.name}, not {wanted}; {form.remedy}")

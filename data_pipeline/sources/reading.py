@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import cast
 
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.sources.formats import COMPRESSED, HEAD, check_start
+from bert_jax.data_pipeline.sources.formats import COMPRESSED, HEAD, format_of_start, refuse
 
 _OPENERS: dict[str, Callable[..., object]] = dict(
     zip(COMPRESSED, (bz2.open, gzip.open, lzma.open), strict=True)
@@ -34,7 +34,8 @@ def lines(path: Path, *, markup: bool = False) -> Iterator[str]:
     offset = 0
     try:
         with opener(path, "rb") as stream:
-            check_start(path, stream.peek(HEAD)[:HEAD], _TEXT, markup=markup)
+            head = stream.peek(HEAD)[:HEAD]
+            refuse(path, format_of_start(head, markup=markup), _TEXT)
             for line in stream:
                 try:
                     text = line.decode("utf-8")
@@ -64,7 +65,7 @@ def check(path: Path, *, markup: bool) -> None:
             head = stream.read(HEAD)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); copy it again") from None
-    check_start(path, head, _TEXT, markup=markup)
+    refuse(path, format_of_start(head, markup=markup), _TEXT)
 
 
 def cut(run: Iterable[str], limit: int, size: int) -> Iterator[tuple[list[str], bool]]:
