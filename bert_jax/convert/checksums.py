@@ -12,6 +12,7 @@ from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.store.digests import file_digest
 
 SUMS = "SHA256SUMS"
+_REMEDY = f"copy or export the folder again; if you changed it on purpose, remove {SUMS}"
 _LINE = re.compile(r"([0-9a-f]{64})  ([\w.-]+)")
 
 
@@ -49,6 +50,3 @@ def check(folder: Path, name: str, sums: Mapping[str, str] | None) -> None:
         raise UserError(f"{folder / name}: cannot be read ({error.strerror})") from None
     if digest != sums[name]:
         raise UserError(f"{folder / name}: checksum differs from {SUMS}; {_REMEDY}")
-
-
-_REMEDY = f"copy or export the folder again; if you changed it on purpose, remove {SUMS}"

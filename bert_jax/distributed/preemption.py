@@ -39,11 +39,8 @@ class PreemptionHandler:
     """Receives requests to stop and makes all processes stop at the same work item."""
 
     def __init__(self, peers: ProcessGroup, grace: float, process_exit: ProcessExit | None = None):
-        """Args:
-        grace: seconds from a request until the checkpoint is saved.
-        process_exit: ends the process if no work item has begun, and when the grace period is over;
-            None: nothing ends it.
-        """
+        """grace: seconds from a request until the checkpoint is saved. process_exit: ends the
+        process if no work item has begun, and when the grace period is over; None: nothing does."""
         self.peers, self._grace, self._process_exit = peers, grace, process_exit
         self._lock = threading.Lock()
         self._begun = 0  # work items begun

@@ -55,18 +55,13 @@ class Roster:
 
 
 def rendezvous(
-    address: str,
-    me: Registration,
-    *,
-    bind: str | None = None,
-    timeout: float,
-    say: Callable[[str], None] = print,
+    address: str, me: Registration, *, bind: str, timeout: float, say: Callable[[str], None]
 ) -> Roster:
     """Waits `timeout` seconds for all processes, and regularly calls `say` with the missing ones.
 
     Args:
         address: of the coordinator, "host:port".
-        bind: the address that process 0 listens on, by default the coordinator's.
+        bind: the address that process 0 listens on.
 
     Raises:
         LostError: not all registered in time; the message lists who is missing.
@@ -75,7 +70,7 @@ def rendezvous(
     if me.num_processes == 1:
         return Roster((me.host,), {})
     if me.process == 0:
-        return _serve(bind or address, me, timeout, say)
+        return _serve(bind, me, timeout, say)
     return _register(address, me, timeout, say)
 
 

@@ -146,15 +146,11 @@ def _first_examples(
 def _print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     table = Table(title=title, title_justify="left", title_style="bold", min_width=len(title))
     for column, name in enumerate(header):
-        numbers = all(_is_number(row[column]) for row in rows)
+        numbers = all(str(row[column])[:1].isdigit() for row in rows)
         table.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*(f"{v:,}" if isinstance(v, int) else str(v) for v in row))
     console.print(table)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int) or str(value)[:1].isdigit()
 
 
 def _print_bars(title: str, lengths: Lengths) -> None:

@@ -2,17 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from bert_jax.data_pipeline.analysis.baselines import tokens_per_document
-
-if TYPE_CHECKING:
-    from bert_jax.data_pipeline.batch import Batches
-    from bert_jax.data_pipeline.store.split import Split
-    from bert_jax.data_pipeline.store.store import TokenStore
-    from bert_jax.data_pipeline.tokenizer.tokenizer import SpecialIds, Tokenizer
+from bert_jax.data_pipeline.batch import Batches
+from bert_jax.data_pipeline.store.split import Split
+from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.data_pipeline.tokenizer.tokenizer import SpecialIds, Tokenizer
 
 _CHUNK = 1 << 22  # tokens searched at once
 _WORD_START = "▁"  # of SentencePiece
@@ -33,7 +31,7 @@ class Group:
     unknown: int  # tokens that are [UNK]
 
 
-def count_groups(store: "TokenStore", split: "Split") -> list[Group]:
+def count_groups(store: TokenStore, split: Split) -> list[Group]:
     """Returns the counts of a split per source and language, in the store's order."""
     languages = len(store.languages)
     group = split.document_source.astype(np.int64) * languages + split.document_language
@@ -156,7 +154,7 @@ def _sum(counts: np.ndarray, more: np.ndarray) -> np.ndarray:
     return total
 
 
-def count_examples(store: "TokenStore", batches: "Batches", most_slots: int) -> ExampleCounts:
+def count_examples(store: TokenStore, batches: Batches, most_slots: int) -> ExampleCounts:
     """Counts epoch 0, or its first batches in shuffled order up to `most_slots` token positions."""
     counts = ExampleCounts(len(store.sources), store.special.mask)
     for index in range(batches.batches_once):
@@ -203,7 +201,7 @@ class Vocabulary:
     marker ("##" or "▁"), which shows how the pieces were joined.
     """
 
-    def __init__(self, tokenizer: "Tokenizer", special: "SpecialIds") -> None:
+    def __init__(self, tokenizer: Tokenizer, special: SpecialIds) -> None:
         entries = [tokenizer.token(i) for i in range(tokenizer.vocab_size)]
         self._entries = ["".join(c if c.isprintable() else "\ufffd" for c in e) for e in entries]
         self._sentencepiece = any(entry.startswith(_WORD_START) for entry in entries)

@@ -145,10 +145,11 @@ class Slice:
 def find(name: str) -> Slice:
     """Returns the slices of a name like v5e-16, v5litepod-16 or 2xv5e-256; ValueError, with the
     nearest ones, if no such slice exists."""
-    words = re.fullmatch(r"(?:(\d+)x)?(?:tpu[ -]?)?([a-z]*\d+[a-z]*)[-:]([\dx]+)", _plain(name))
+    plain = name.strip().lower()
+    words = re.fullmatch(r"(?:(\d+)x)?(?:tpu[ -]?)?([a-z]*\d+[a-z]*)[-:]([\dx]+)", plain)
     generation = _generation(words[2]) if words else None
     if words is None or generation is None:
-        raise ValueError(_unknown(name, words[2] if words else _plain(name)))
+        raise ValueError(_unknown(name, words[2] if words else plain))
     count, size = int(words[1] or 1), words[3]
     if not 1 <= count <= _MAX_SLICES:
         raise ValueError(f"{name}: give 1 to {_MAX_SLICES} slices, as in 2x{generation.name}-…")
@@ -157,10 +158,6 @@ def find(name: str) -> Slice:
     if size.isdecimal() and int(size) in by_size:
         return by_size[int(size)]
     raise ValueError(f"{name} does not exist{_nearest(known, size)}")
-
-
-def _plain(name: str) -> str:
-    return name.strip().lower()
 
 
 def _generation(word: str) -> Generation | None:
