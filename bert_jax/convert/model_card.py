@@ -8,6 +8,21 @@ from bert_jax.config.schema import ModelConfig
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.registry import BERT_FOR_PRETRAINING, find, transformers_class
 
+_USE = """## Use
+
+```python
+from transformers import AutoTokenizer, {name}
+
+tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
+model = {name}.from_pretrained("path/to/this/folder")
+```
+
+or in JAX, without transformers: `bert_jax.load("path/to/this/folder")`. """
+_LICENCE = """## Licence
+
+Not stated. Before publishing this model, fill in the `license` field at the top of this file, with
+regard to the licences of the text it was trained on."""
+
 
 @dataclass(frozen=True)
 class Card:
@@ -61,22 +76,6 @@ def _use(learned: Sequence[Objective]) -> str:
     omitted = [objective.card for objective in learned if objective.card and not objective.tensors]
     lines = _USE.format(name=name) + " ".join(facts)
     return "\n".join([lines, *omitted])
-
-
-_USE = """## Use
-
-```python
-from transformers import AutoTokenizer, {name}
-
-tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
-model = {name}.from_pretrained("path/to/this/folder")
-```
-
-or in JAX, without transformers: `bert_jax.load("path/to/this/folder")`. """
-_LICENCE = """## Licence
-
-Not stated. Before publishing this model, fill in the `license` field at the top of this file, with
-regard to the licences of the text it was trained on."""
 
 
 def _front_matter(card: Card) -> str:

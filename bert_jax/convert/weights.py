@@ -162,9 +162,8 @@ def from_transformers(
     for slot in used:
         tensor = np.asarray(given[slot.theirs]).astype(np.float32)
         if not np.isfinite(tensor).all():
-            raise UserError(
-                f"{slot.theirs} contains NaN or infinite values; export an earlier step"
-            )
+            problem = "contains NaN or infinite values"
+            raise UserError(f"{slot.theirs} {problem}; export an earlier step")
         slot.to_ours(tensor, _leaf(params, slot))
     return params
 
@@ -184,10 +183,8 @@ def _check_tensor(slot: Slot, given: Mapping[str, Any], empty: Mapping[str, Any]
             f"{list(wanted)}; use the config.json of these weights"
         )
     if not jax.dtypes.issubdtype(tensor.dtype, np.floating):
-        raise UserError(
-            f"{slot.theirs} has dtype {tensor.dtype}, not a floating-point one; export the model "
-            "again"
-        )
+        problem = f"has dtype {tensor.dtype}, not a floating-point one"
+        raise UserError(f"{slot.theirs} {problem}; export the model again")
 
 
 def present(tensors: Mapping[str, Any]) -> set[str]:

@@ -35,13 +35,9 @@ class Appender:
     """Appends bytes to a path, one record after another."""
 
     def __init__(self, path: epath.PathLike, *, header: bytes = b"", separator: bytes = b""):
-        """Opens nothing yet.
-
-        Args:
-            header: bytes at the start of every new file or part.
-            separator: bytes at the end of every record; an existing file that ends otherwise was
-                truncated, and gets one before the next record.
-        """
+        """Opens nothing yet. header: bytes at the start of every new file or part. separator: bytes
+        at the end of every record; an existing file that ends otherwise was truncated, and gets one
+        before the next record."""
         self.path, self.header, self.separator = open_path(path), header, separator
         self.pending: collections.deque[bytes] = collections.deque()
         self.lock = threading.Lock()  # guards `pending`

@@ -37,13 +37,8 @@ def of_lengths(lengths: Mapping[str, Lengths]) -> Rows:
 def of_rows(
     counts: ExampleCounts, rows: int, bound: float, dropped: tuple[int, int], data: DataConfig
 ) -> Rows:
-    """Fill and masking of the counted rows.
-
-    Args:
-        rows: number of rows in the epoch.
-        bound: upper bound of its fill.
-        dropped: number of sentences that are too long for an example, and of their tokens.
-    """
+    """Fill and masking of the counted rows. rows: number of rows in the epoch. bound: upper bound
+    of its fill. dropped: number of sentences too long for an example, and of their tokens."""
     unchanged = max(0.0, 1 - data.mask_share - data.random_share)
     too_long = ("sentences dropped", dropped[0], f"{dropped[1]:,} tokens, too long for a block")
     fill = _percent(counts.tokens, counts.slots, 2)

@@ -21,15 +21,9 @@ _TEXT = "UTF-8 text"
 
 def lines(path: Path, *, markup: bool = False) -> Iterator[str]:
     """Yields the lines of a UTF-8 file without line ends (LF, CR LF or CR); decompresses .bz2, .gz
-    and .xz.
-
-    Args:
-        markup: reject markup and JSON as well as binary formats.
-
-    Raises:
-        UserError: unreadable file, damaged archive, another format, or not UTF-8 (with the byte
-            offset in the decompressed text).
-    """
+    and .xz. Raises UserError for an unreadable file, a damaged archive, another format (with
+    `markup` also markup and JSON), or bytes that are not UTF-8 (with their offset in the
+    decompressed text)."""
     opener = cast("Callable[[Path, str], BufferedReader]", _OPENERS.get(path.suffix.lower(), open))
     offset = 0
     try:

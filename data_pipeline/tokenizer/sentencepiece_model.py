@@ -44,17 +44,12 @@ _NO_TEXT = "no text to train a vocabulary on; check the sources"
 def train_model(
     texts: Iterable[str], vocab_size: int, algorithm: Literal["unigram", "bpe"], *, lowercase: bool
 ) -> bytes:
-    """Trains a `.model` of exactly `vocab_size` pieces, with the special tokens as ids 0 to 4.
+    """Trains a `.model` of exactly `vocab_size` pieces, with the special tokens as ids 0 to 4;
+    arguments and errors as `Tokenizer.train`.
 
     The same texts give the same pieces and scores in every process, on any number of cores. Uses
-    about 20 bytes of memory per character for unigram, 7 for BPE.
-
-    Args:
-        texts: cleaned text, any number of lines each.
-        lowercase: fold case (the normalizer nmt_nfkc_cf; accents stay), else nmt_nfkc.
-
-    Raises:
-        UserError: no text, or vocab_size too small for its characters or too large for the text.
+    about 20 bytes of memory per character for unigram, 7 for BPE. `lowercase` folds case (the
+    normalizer nmt_nfkc_cf; accents stay), else nmt_nfkc.
     """
     lines = _lines(texts)
     first = next(lines, None)
