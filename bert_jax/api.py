@@ -31,10 +31,8 @@ _LENGTHS = (16, 32, 64, 128, 256, 512)
 
 @dataclass(frozen=True)
 class Fill:
-    """A predicted vocabulary entry for a mask.
-
-    "##" marks the inside of a word (WordPiece), "▁" its start (SentencePiece).
-    """
+    """A predicted vocabulary entry for a mask; "##" marks the inside of a word (WordPiece), "▁" its
+    start (SentencePiece)."""
 
     token: str
     probability: float

@@ -113,10 +113,8 @@ def _slots_of(tensor: Tensor, config: ModelConfig) -> Iterator[Slot]:
 
 
 def to_transformers(params: Mapping[str, Any], config: ModelConfig) -> dict[str, np.ndarray]:
-    """Our parameters -> their state dict: C-contiguous float32 arrays, without the tied decoder.
-
-    Of the class `registry.transformers_class(params)`.
-    """
+    """Our parameters -> the state dict of `registry.transformers_class(params)`: C-contiguous
+    float32 arrays, without the tied decoder."""
     result = {}
     pooler = {"pooler"} if "pooler" in params["encoder"] else set()
     for slot in slots(config, params.keys() | pooler):

@@ -58,10 +58,7 @@ def rendezvous(
     address: str, me: Registration, *, bind: str, timeout: float, say: Callable[[str], None]
 ) -> Roster:
     """Waits `timeout` seconds for all processes, and regularly calls `say` with the missing ones.
-
-    Args:
-        address: of the coordinator, "host:port".
-        bind: the address that process 0 listens on.
+    address: of the coordinator, "host:port". bind: the address that process 0 listens on.
 
     Raises:
         LostError: not all registered in time; the message lists who is missing.

@@ -203,17 +203,14 @@ class Vocabulary:
 
     def __init__(self, tokenizer: Tokenizer, special: SpecialIds) -> None:
         entries = [tokenizer.token(i) for i in range(tokenizer.vocab_size)]
-        self._entries = ["".join(c if c.isprintable() else "\ufffd" for c in e) for e in entries]
+        # With their markers ("##" or "▁").
+        self.entries = ["".join(c if c.isprintable() else "\ufffd" for c in e) for e in entries]
         self._sentencepiece = any(entry.startswith(_WORD_START) for entry in entries)
         self.special = special
 
-    def entry(self, index: int) -> str:
-        """Returns the vocabulary entry with its marker ("##" or "▁")."""
-        return self._entries[index]
-
     def plain(self, index: int) -> tuple[str, bool]:
         """Returns (text, whether a space precedes it) in running text."""
-        entry = self._entries[index]
+        entry = self.entries[index]
         if index in self.special:
             return entry, True
         if self._sentencepiece:
@@ -245,13 +242,13 @@ def _decode_row(
 
     def show(position: int, after: Kind) -> ShownToken:
         index, edge = int(line["input_ids"][position]), position in edges
-        entry, special = vocabulary.entry(index), vocabulary.special
+        entry, special = vocabulary.entries[index], vocabulary.special
         if position in labels:
             label = labels[position]
             kind: Kind = "kept" if index == label else "random"
             if index == special.mask:
                 kind = "masked"
-            return ShownToken(entry, True, kind, vocabulary.entry(label), edge)
+            return ShownToken(entry, True, kind, vocabulary.entries[label], edge)
         if index in (special.cls, special.sep):
             return ShownToken(entry, True, "special", edge=edge)
         text, space = vocabulary.plain(index) if after == "plain" else (entry, True)

@@ -54,16 +54,13 @@ def find(
     text: bool = True,
 ) -> Found:
     """Returns the file itself, or the `wanted` files below a folder; follows links, and visits each
-    folder once.
+    folder once. Raises UserError if the path does not exist, the folder has no wanted file, or a
+    file given directly has another format.
 
     Args:
         described: the wanted files in words, for messages.
         ignored: files and folders that do not belong to such a source; they are not counted.
         text: check the extension of a file given directly: any, except one of another format.
-
-    Raises:
-        UserError: the path does not exist, the folder has no wanted file, or a file given directly
-            has another format.
     """
     if spec.path.is_file():
         if text:
