@@ -31,7 +31,7 @@ from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.masking.settings import MODES
 from bert_jax.data_pipeline.masking.spec import MaskingSpec
 from bert_jax.data_pipeline.plan.plan import PlanSpec
-from bert_jax.data_pipeline.sources import SourceSpec, parse_source, read, units
+from bert_jax.data_pipeline.sources import SourceSpec, find, parse_source, read
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
@@ -119,7 +119,7 @@ def line(name: str, value: str, note: str = "") -> None:
 
 def report_build(specs: list[SourceSpec], vocab: Path | None, out: Path) -> None:
     """Compares a full build with one worker with only encoding, and only reading, the text."""
-    texts = [d.text for spec in specs for file in units(spec) for d in read(spec, file)]
+    texts = [d.text for spec in specs for file in find(spec).files for d in read(spec, file)]
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
     tokenizer = Tokenizer.load(vocab) if vocab else build.train_tokenizer(specs, VOCABULARY)
     encoder = tokenizers.Tokenizer.from_str(tokenizer.json.decode())
@@ -130,7 +130,7 @@ def report_build(specs: list[SourceSpec], vocab: Path | None, out: Path) -> None
 
     def read_once() -> None:
         for spec in specs:
-            for file in units(spec):
+            for file in find(spec).files:
                 for _ in read(spec, file):
                     pass
 

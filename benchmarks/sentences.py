@@ -24,7 +24,7 @@ import sentencex
 
 from bert_jax.data_pipeline.build.shard import cleaned
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.sources import SourceSpec, parse_source, read, units
+from bert_jax.data_pipeline.sources import SourceSpec, find, parse_source, read
 from bert_jax.data_pipeline.text import sentences
 
 LONG = 100  # words
@@ -120,7 +120,7 @@ def total(parts: dict[str, Measured]) -> Measured:
 def report(spec: SourceSpec, by_file: bool) -> None:
     """Prints the figures of a source."""
     started = time.process_time()
-    parts = measure(spec, units(spec))
+    parts = measure(spec, find(spec).files)
     print(f"{spec.name}, {len(parts)} files, {time.process_time() - started:.1f} s")
     print(f"{'words':>12}{'sentences':>12}{'> 100 words':>12}{'alone':>9}{'no marks':>10}  file")
     rows = list(parts.items()) if by_file else []

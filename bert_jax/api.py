@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -31,22 +31,19 @@ _LENGTHS = (16, 32, 64, 128, 256, 512)
 
 @dataclass(frozen=True)
 class Fill:
-    """A predicted vocabulary entry for a mask.
-
-    "##" marks the inside of a word (WordPiece), "▁" its start (SentencePiece).
-    """
+    """A predicted vocabulary entry for a mask; "##" marks the inside of a word (WordPiece), "▁" its
+    start (SentencePiece)."""
 
     token: str
     probability: float
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """A padded batch: indices of its texts, token ids [B, S] and attention mask [B, S]."""
+class _Rows(NamedTuple):
+    """A padded batch."""
 
-    texts: np.ndarray
-    ids: np.ndarray
-    real: np.ndarray
+    texts: np.ndarray  # indices
+    ids: np.ndarray  # [B, S]
+    real: np.ndarray  # attention mask [B, S]
 
 
 class Model:
@@ -61,15 +58,10 @@ class Model:
     """
 
     def __init__(
-        self,
-        config: ModelConfig,
-        params: dict[str, Any],
-        tokenizer: Tokenizer,
-        groups: frozenset[str],
+        self, config: ModelConfig, params: Any, tokenizer: Tokenizer, groups: frozenset[str]
     ):
         """groups: the parts of `params` that hold trained values."""
-        self.config, self.tokenizer = config, tokenizer
-        self._groups = groups
+        self.config, self.tokenizer, self._groups = config, tokenizer, groups
         self._params = jax.device_put(params)
         self._encoder = tokenizers.Tokenizer.from_str(tokenizer.json.decode())
         self._encoder.no_padding()
@@ -96,7 +88,7 @@ class Model:
         if pooling not in get_args(Pooling):
             raise UserError(f"pooling={pooling!r}; choose one of {', '.join(get_args(Pooling))}")
         if pooling == "pooled":
-            self._need("pooler", 'use pooling="mean" or "cls"')
+            self._need("pooler", "pooler", 'use pooling="mean" or "cls"')
         listed = _listed(texts)
         out = np.zeros((len(listed), self.config.hidden_size), np.float32)
         for rows in self._batches(listed, batch_size):
@@ -125,9 +117,8 @@ class Model:
             UserError: no [MASK] in the text, or one beyond the model's last position; or the folder
                 has no masked-language-model head.
         """
-        self._need(
-            MASKED_LM.head, "give a model that was saved with its masked-language-model head"
-        )
+        head = "masked-language-model head"
+        self._need(MASKED_LM.head, head, f"give a model that was saved with its {head}")
         if not 1 <= top_k <= self.config.vocab_size:
             raise UserError(f"top_k={top_k}; give 1 to {self.config.vocab_size}")
         (tokens,) = self._tokens([text])
@@ -149,10 +140,9 @@ class Model:
             for pair in zip(np.asarray(ids), _finite(probabilities), strict=True)
         ][: len(masks)]
 
-    def _need(self, group: str, instead: str) -> None:
+    def _need(self, group: str, name: str, instead: str) -> None:
         if group not in self._groups:
-            what = {"pooler": "pooler", MASKED_LM.head: "masked-language-model head"}[group]
-            raise UserError(f"this model was saved without its {what}; {instead}")
+            raise UserError(f"this model was saved without its {name}; {instead}")
 
     def _tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text with [CLS] and [SEP], not truncated."""
@@ -167,9 +157,7 @@ class Model:
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size}; give 1 or more")
         limit, sep = self.config.max_position_embeddings, self.tokenizer.special.sep
-        tokens = [
-            t if len(t) <= limit else [*t[: limit - 1], sep] for t in self._tokens(texts)
-        ]  # fmt: skip
+        tokens = [t if len(t) <= limit else [*t[: limit - 1], sep] for t in self._tokens(texts)]
         order = np.argsort([len(t) for t in tokens], kind="stable")
         for first in range(0, len(order), batch_size):
             chosen = order[first : first + batch_size]

@@ -7,17 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from absl import flags
 
-from bert_jax.commands import (
-    compile,
-    convert,
-    data,
-    demo,
-    evaluate,
-    fill,
-    launch,
-    pretrain,
-    status,
-)
+from bert_jax.commands import compile, convert, data, demo, evaluate, fill, launch, pretrain, status
 from bert_jax.commands.command import Command, define, help_of, parse
 from bert_jax.config.serialization import nearest
 from bert_jax.errors import DONE, USAGE, StoppedError, UsageError, UserError, code_of, line_of
@@ -102,18 +92,13 @@ def find(words: Sequence[str]) -> str:
 def _overview(names: Iterable[str]) -> str:
     lines = ["bert-jax COMMAND [--flag=value ...]", ""]
     lines += [f"  {name:<18}{COMMANDS[name].summary}" for name in names]
-    return "\n".join(
-        [*lines, "", "bert-jax COMMAND --help shows the flags of a command and an example."]
-    )
+    lines += ["", "bert-jax COMMAND --help shows the flags of a command and an example."]
+    return "\n".join(lines)
 
 
 def _help(name: str, command: Command, values: flags.FlagValues) -> str:
-    lines = [
-        f"bert-jax {name} [--flag=value ...]{command.arguments}",
-        "",
-        f"  {command.summary}",
-        "",
-    ]
+    usage = f"bert-jax {name} [--flag=value ...]{command.arguments}"
+    lines = [usage, "", f"  {command.summary}", ""]
     for flag in values:
         default = values[flag].default
         # The default of --config is a path: `define_config` has its name in the help.

@@ -4,20 +4,24 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from etils import epath
 
+from bert_jax import api
 from bert_jax.config.files import load
 from bert_jax.config.schema import Config
+from bert_jax.convert.export import run_export
 from bert_jax.data_pipeline.build.build import build_store, train_tokenizer
 from bert_jax.data_pipeline.sources import SourceSpec, guess_kind, parse_source
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.distributed import cluster, job
 from bert_jax.reporting import html, run_page
 from bert_jax.runtime import compile_cache, cpu
 from bert_jax.runtime.console import console
+from bert_jax.training.loop import pretrain
 
 T = TypeVar("T")
 
@@ -28,14 +32,13 @@ _SHORTEST, _LONGEST = 8, 24  # tokens per sentence
 def demo(workdir: Path, *, data: str | None = None, steps: int | None = None) -> None:
     """Text → vocabulary → token store → pretraining → export → filled masks → report.html.
 
+    A stage whose result exists in the workdir is not repeated. Raises UserError if the text cannot
+    be used, or the workdir was created from other text; StoppedError if interrupted while training,
+    with the state saved.
+
     Args:
-        workdir: folder of all results; a stage whose result exists is not repeated.
         data: a file or folder of text; by default Python's built-in documentation.
         steps: number of training steps, if not the config's.
-
-    Raises:
-        UserError: the text cannot be used, or the workdir was created from other text.
-        StoppedError: interrupted while training; the state is saved.
     """
     cpu.use_cpu_devices(2)
     compile_cache.use()
@@ -49,7 +52,7 @@ def demo(workdir: Path, *, data: str | None = None, steps: int | None = None) ->
     )
     config = _adapt(config, store, steps)
     _stage("pretraining", lambda: _pretrain(config, workdir / "run"))
-    _stage("export", lambda: _export(workdir))
+    _stage("export", lambda: run_export(workdir / "run", workdir / "export"))
     fills = _stage("filled masks", lambda: _fill(workdir / "export", store, config.seed))
     _report(workdir, store, fills)
     console.print(f"\nreport: {workdir / 'report.html'}   model: {workdir / 'export'}")
@@ -89,21 +92,11 @@ def _adapt(config: Config, store: TokenStore, steps: int | None) -> Config:
 
 
 def _pretrain(config: Config, run: Path) -> None:
-    from bert_jax.distributed import cluster, job
-    from bert_jax.training.loop import pretrain
-
     with job.distributed_job(config, cluster.single_process(), {}) as started:
         pretrain(config, run, job=started)
 
 
-def _export(workdir: Path) -> None:
-    from bert_jax.convert.export import run_export
-
-    run_export(workdir / "run", workdir / "export")
-
-
-@dataclasses.dataclass(frozen=True)
-class FilledSentence:
+class FilledSentence(NamedTuple):
     """A held-out sentence with one word masked, the word, and the model's predictions."""
 
     masked: str
@@ -113,9 +106,7 @@ class FilledSentence:
 
 def _fill(model_path: Path, store: TokenStore, seed: int) -> list[FilledSentence]:
     """Fills one mask in each of a few held-out sentences with the exported model."""
-    from bert_jax.api import load as load_model
-
-    model = load_model(model_path)
+    model = api.load(model_path)
     fills = []
     for masked, truth in _masked_sentences(store, seed):
         (predictions,) = model.fill_mask(masked)
@@ -137,13 +128,13 @@ def _masked_sentences(store: TokenStore, seed: int) -> list[tuple[str, str]]:
             continue
         ids = split.tokens[ends[sentence] - length : ends[sentence]].tolist()
         words = [tokenizer.token(i) for i in ids]
-        whole = [
+        places = [
             i
             for i, word in enumerate(words[:-1])
             if word.isalpha() and len(word) > 3 and not words[i + 1].startswith("##")
         ]
-        if whole:
-            place = whole[len(whole) // 2]
+        if places:
+            place = places[len(places) // 2]
             truth, words[place] = words[place], tokenizer.token(store.special.mask)
             result.append((" ".join(words).replace(" ##", ""), truth))
         if len(result) == _SENTENCES:
@@ -161,6 +152,5 @@ def _report(workdir: Path, store: TokenStore, fills: Sequence[FilledSentence]) -
     run_page.add_training(page, epath.Path(workdir / "run"))
     page.heading("Masks filled by the exported model")
     page.text("Held-out sentences with one word masked.")
-    rows = [(fill.masked, fill.truth, fill.predictions) for fill in fills]
-    page.table(("sentence", "masked word", "predictions"), rows)
+    page.table(("sentence", "masked word", "predictions"), fills)
     page.save(workdir / "report.html")

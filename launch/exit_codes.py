@@ -34,10 +34,8 @@ def verdict(codes: Iterable[int]) -> int:
 
 
 def describe(ends: Sequence[tuple[str, int]]) -> str:
-    """Formats `host-1 was killed by SIGKILL; host-0, host-2 ended with 43`, signals first.
-
-    ends: host name and exit code of each process.
-    """
+    """Formats the host name and exit code of each process, signals first:
+    `host-1 was killed by SIGKILL; host-0, host-2 ended with 43`."""
     hosts: dict[str, list[str]] = {}
     for host, code in sorted(ends, key=lambda end: signal_of(end[1]) is None):
         hosts.setdefault(_how(code), []).append(host)

@@ -31,10 +31,8 @@ class Lines:
         """
         last = []
         for _ in range(_MAX_LINE // _CHUNK):  # a pipe holds no more
-            chunk = self._take()
-            if not chunk:
-                break
-            last.append(self._cut(chunk))
+            if chunk := self._take():
+                last.append(self._cut(chunk))
         os.close(self.fd)
         if self._rest:
             last.append(self._named([self._rest]))

@@ -24,11 +24,8 @@ class Command:
 
 
 def define(command: Command, words: Sequence[str]) -> tuple[flags.FlagValues, list[str]]:
-    """Returns a command's unparsed flags, and its words with its config's name as a path.
-
-    Raises:
-        UserError: no such config exists.
-    """
+    """Returns a command's unparsed flags, and its words with its config's name as a path; UserError
+    if no such config exists."""
     values, words = flags.FlagValues(), [_underscored(word) for word in words]
     if not command.starts and any(word.startswith("--config") for word in words):
         from bert_jax.config.files import resolve
@@ -39,12 +36,8 @@ def define(command: Command, words: Sequence[str]) -> tuple[flags.FlagValues, li
 
 
 def parse(name: str, command: Command, words: Sequence[str]) -> tuple[flags.FlagValues, list[str]]:
-    """Returns a command's parsed flags, and its positional arguments.
-
-    Raises:
-        UsageError: an unknown flag, an invalid value, an unexpected argument.
-        UserError: no such config exists.
-    """
+    """Returns a command's parsed flags, and its positional arguments; errors as `define`, and
+    UsageError for an unknown flag, an invalid value or an unexpected argument."""
     values, words = define(command, words)
     try:
         arguments = values([name, *words])[1:]
@@ -84,10 +77,8 @@ def help_of(values: flags.FlagValues, name: str) -> str:
 def check_out(path: str | None, may_replace: Callable[[Path], bool], kind: str) -> None:
     """Raises UserError if a file of this name cannot be written, before the work starts.
 
-    Args:
-        may_replace: whether an existing file was written by the command and may be replaced. An
-            empty file always may.
-        kind: name of what the command writes, for the message.
+    may_replace: whether an existing file was written by the command and may be replaced; an empty
+    file always may. kind: name of what the command writes, for the message.
     """
     if not path or "://" in path:
         return
@@ -97,9 +88,8 @@ def check_out(path: str | None, may_replace: Callable[[Path], bool], kind: str) 
     if not file.parent.is_dir():
         raise UserError(f"{file}: no such folder {file.parent}; create it, or choose another")
     try:
-        free = not file.exists() or (
-            file.is_file() and (file.stat().st_size == 0 or may_replace(file))
-        )
+        is_ours = file.is_file() and (file.stat().st_size == 0 or may_replace(file))
+        free = is_ours or not file.exists()
     except OSError as error:
         raise UserError(f"{file}: cannot be accessed ({error.strerror})") from None
     if not free:

@@ -1,6 +1,7 @@
 """`bert-jax compile`: memory, time and collectives of a config on a TPU slice, without a TPU."""
 
 import ast
+import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,21 +19,19 @@ def _define_compile(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.config.files import define_config
 
     define_config(values, words)
-    topology = "TPU slice: v3-32, v4-128, v5e-16, v5p-128, v6e-256, tpu7x-64; multislice: 2xv5e-256"
-    flags.DEFINE_string(
-        "topology", None, f"{topology} (default: the config's)",
-        flag_values=values,
-    )  # fmt: skip
+    topology = (
+        "TPU slice: v3-32, v4-128, v5e-16, v5p-128, v6e-256, tpu7x-64; multislice: 2xv5e-256 "
+        "(default: the config's)"
+    )
+    flags.DEFINE_string("topology", None, topology, flag_values=values)
     flags.DEFINE_string("phase", "all", "phase of the config, from 0, or all", flag_values=values)
     flags.DEFINE_bool("json", False, "print one JSON object", flag_values=values)
     flags.DEFINE_string("html", None, "HTML page to write, with plots", flag_values=values)
     sweep = "search batch sizes, meshes, remat and loop unrolling for the fastest that fits"
     flags.DEFINE_bool("sweep", False, sweep, flag_values=values)
     flags.DEFINE_float("sweep_minutes", 30.0, "time limit of the search", 0.0, flag_values=values)
-    flags.DEFINE_multi_string(
-        "sweep_also", [], "additional value to search, such as mesh.tensor=2 (may be repeated)",
-        flag_values=values,
-    )  # fmt: skip
+    also = "additional value to search, such as mesh.tensor=2 (may be repeated)"
+    flags.DEFINE_multi_string("sweep_also", [], also, flag_values=values)
 
 
 def _run_compile(values: flags.FlagValues, words: Sequence[str]) -> int | None:
@@ -43,28 +42,28 @@ def _run_compile(values: flags.FlagValues, words: Sequence[str]) -> int | None:
     if values.html and values.sweep:
         raise UsageError("--html shows one config, not a sweep: sweep first, then compile the best")
     config = read_config(values)
-    of = _slice(values)
+    tpu_slice = _slice(values)
     phases = _phases(values.phase, config)
     also = _also(values.sweep_also, config)
     from bert_jax.aot import topology
 
     topology.prepare()  # before anything imports JAX
     if values.sweep:
-        return _sweep(values, config, of, phases, also)
+        return _sweep(values, config, tpu_slice, phases, also)
     from bert_jax.aot import report, report_html, report_text
     from bert_jax.runtime.console import working
 
-    made = report.make(path_of(values).stem, config, of, phases, working)
+    result = report.make(path_of(values).stem, config, tpu_slice, phases, working)
     if values.html:
-        report_html.save(made, values.html)
-    _print_result(report.as_dict(made) if values.json else report_text.render(made))
-    return None if made.fits else FAILED
+        report_html.save(result, values.html)
+    _print_result(report.as_dict(result) if values.json else report_text.render(result))
+    return None if result.fits else FAILED
 
 
 def _sweep(
     values: flags.FlagValues,
     config: "Config",
-    of: "Slice",
+    tpu_slice: "Slice",
     phases: list[int],
     also: dict[str, list[Any]],
 ) -> int | None:
@@ -72,14 +71,13 @@ def _sweep(
     from bert_jax.config.files import path_of
     from bert_jax.runtime.console import working
 
-    found = sweep.Search(
-        config, phases, of.devices, sweep.compiler(of),
+    result = sweep.Search(
+        config, phases, tpu_slice.devices, sweep.compiler(tpu_slice),
         also=also, seconds=60 * values.sweep_minutes, working=working,
     ).run()  # fmt: skip
-    name = path_of(values).stem
     formatted = sweep_text.as_dict if values.json else sweep_text.render
-    _print_result(formatted(found, name, of))
-    return None if found.best else FAILED
+    _print_result(formatted(result, path_of(values).stem, tpu_slice))
+    return None if result.best else FAILED
 
 
 def _print_result(text: str | dict[str, Any]) -> None:
@@ -97,7 +95,7 @@ def _also(words: list[str], config: "Config") -> dict[str, list[Any]]:
     from bert_jax.config.serialization import flatten, nearest, to_dict
 
     known = flatten(to_dict(config))
-    found: dict[str, list[Any]] = {}
+    extra: dict[str, list[Any]] = {}
     for word in words:
         key, sign, value = word.partition("=")
         key = key.removeprefix("--").removeprefix("config.")
@@ -105,11 +103,10 @@ def _also(words: list[str], config: "Config") -> dict[str, list[Any]]:
             raise UserError(f"--sweep_also={word}: give a key and a value, as in mesh.tensor=2")
         if key not in known:
             raise UserError(f"--sweep_also={word}: unknown key{nearest(key, known)}")
-        try:
-            found.setdefault(key, []).append(ast.literal_eval(value))
-        except (ValueError, SyntaxError):  # a plain string
-            found.setdefault(key, []).append(value)
-    return found
+        with contextlib.suppress(ValueError, SyntaxError):  # else a plain string
+            value = ast.literal_eval(value)
+        extra.setdefault(key, []).append(value)
+    return extra
 
 
 def _slice(values: flags.FlagValues) -> "Slice":

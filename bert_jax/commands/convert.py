@@ -10,9 +10,8 @@ from bert_jax.commands.command import Command, need
 def _define_export(values: flags.FlagValues, words: Sequence[str]) -> None:
     flags.DEFINE_string("workdir", None, "folder of a pretraining run", flag_values=values)
     flags.DEFINE_string("out", None, "folder to write", flag_values=values)
-    flags.DEFINE_integer(
-        "step", None, "step of the checkpoint (default: the newest)", 0, flag_values=values
-    )
+    step = "step of the checkpoint (default: the newest)"
+    flags.DEFINE_integer("step", None, step, 0, flag_values=values)
 
 
 def _run_export(values: flags.FlagValues, words: Sequence[str]) -> None:

@@ -37,10 +37,8 @@ def _run_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.data_pipeline.build.build import train_tokenizer
     from bert_jax.data_pipeline.sources import parse_source
 
-    sources = [parse_source(text) for text in values.source]
-    tokenizer = train_tokenizer(
-        sources, values.vocab_size, model=values.model, lowercase=not values.cased
-    )
+    sources, lowercase = [parse_source(text) for text in values.source], not values.cased
+    tokenizer = train_tokenizer(sources, values.vocab_size, model=values.model, lowercase=lowercase)
     try:
         tokenizer.save(Path(values.out))
     except OSError as error:
@@ -146,7 +144,6 @@ def _run_batch(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.reporting.batch_view import batch, is_batch
 
     check_out(values.out, is_batch, "batch")
-
     batch(values.workdir, values.step, store_path=values.store, rows=values.rows, out=values.out)
 
 

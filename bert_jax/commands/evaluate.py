@@ -13,9 +13,8 @@ def _define_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.data_pipeline.pairing.modes import MODES as PAIRING
 
     flags.DEFINE_string("workdir", None, "folder of a pretraining run", flag_values=values)
-    flags.DEFINE_integer(
-        "step", None, "step of the checkpoint (default: the newest)", 0, flag_values=values
-    )
+    step = "step of the checkpoint (default: the newest)"
+    flags.DEFINE_integer("step", None, step, 0, flag_values=values)
     flags.DEFINE_bool("all", False, "evaluate all checkpoints", flag_values=values)
     best = "evaluate the checkpoint with the lowest held-out loss in its last phase"
     flags.DEFINE_bool("best", False, best, flag_values=values)

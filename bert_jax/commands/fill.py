@@ -26,11 +26,8 @@ def _run_fill(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 
 def print_fills(model: Path | str, texts: Sequence[str], top_k: int) -> None:
-    """Prints each text and the most likely tokens for its masks.
-
-    Raises:
-        UserError: the folder cannot be loaded, or a text has no [MASK].
-    """
+    """Prints each text and the most likely tokens for its masks; UserError if the folder cannot be
+    loaded, or a text has no [MASK]."""
     from bert_jax.api import load
     from bert_jax.runtime.console import console
 

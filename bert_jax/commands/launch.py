@@ -49,10 +49,7 @@ def _run_local_run(values: flags.FlagValues, words: Sequence[str]) -> int:
 
 def _check(words: Sequence[str]) -> "Config":
     """Parses the command like each process, so that an error is printed once; returns its config.
-
-    Raises:
-        UsageError, UserError: from the command, or it does not run as several processes.
-    """
+    UsageError if it does not run as several processes."""
     names = ", ".join(_JOBS)
     if not words:
         raise UsageError(f"launch local run needs a command after its flags, such as {names}")

@@ -14,11 +14,10 @@ def _define_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
     define_config(values, words)
     flags.DEFINE_string("workdir", None, "folder of the run", flag_values=values)
     define_cpu_devices(values)
-    of_first = "HOST:PORT of process 0; uses the next two ports, too (default: from the cluster)"
-    flags.DEFINE_string("coordinator", None, of_first, flag_values=values)
-    flags.DEFINE_integer(
-        "num_processes", None, "number of processes of the job", 1, flag_values=values
-    )
+    address = "HOST:PORT of process 0; uses the next two ports, too (default: from the cluster)"
+    flags.DEFINE_string("coordinator", None, address, flag_values=values)
+    processes = "number of processes of the job"
+    flags.DEFINE_integer("num_processes", None, processes, 1, flag_values=values)
     flags.DEFINE_integer("process_id", None, "index of this process, from 0", 0, flag_values=values)
     strict = (
         "fail on a checkpoint that is damaged or belongs to another run (default: move it to "
@@ -43,20 +42,17 @@ def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.training.profiling import Steps
     from bert_jax.workdir import description
 
-    place = cluster.find_topology(
-        values.coordinator,
-        values.num_processes,
-        values.process_id,
-        timeout=config.deadlines.start,
+    topology = cluster.find_topology(
+        values.coordinator, values.num_processes, values.process_id, timeout=config.deadlines.start
     )
-    cpu.use_cpu_devices(values.cpu_devices, processes=place.num_processes)
+    cpu.use_cpu_devices(values.cpu_devices, processes=topology.num_processes)
     about = versions() | {
         "configuration": description.digest(config),
         "--cpu_devices": str(values.cpu_devices),
         **{name: os.environ.get(name, "") for name in ("XLA_FLAGS", "PJRT_NPROC")},
     }
     profile = Steps.parse(values.profile) if values.profile else None
-    with job.distributed_job(config, place, about) as started:
+    with job.distributed_job(config, topology, about) as started:
         compile_cache.use()
         pretrain(
             config,

@@ -10,8 +10,7 @@ from bert_jax.commands.command import Command, check_page, need
 def _define_status(values: flags.FlagValues, words: Sequence[str]) -> None:
     flags.DEFINE_string("workdir", None, "folder of a pretraining run", flag_values=values)
     flags.DEFINE_bool("json", False, "print one JSON object", flag_values=values)
-    page = "HTML page to write, with plots"
-    flags.DEFINE_string("html", None, page, flag_values=values)
+    flags.DEFINE_string("html", None, "HTML page to write, with plots", flag_values=values)
 
 
 def _run_status(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -20,8 +19,8 @@ def _run_status(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.reporting import status, status_text
     from bert_jax.runtime.console import plain
 
-    found = status.read(values.workdir)
-    print(status.as_json(found) if values.json else plain(status_text.render(found)))
+    run = status.read(values.workdir)
+    print(status.as_json(run) if values.json else plain(status_text.render(run)))
     if values.html:
         status.write_page(values.workdir, values.html)
 

@@ -12,6 +12,7 @@ from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.store.digests import file_digest
 
 SUMS = "SHA256SUMS"
+_REMEDY = f"copy or export the folder again; if you changed it on purpose, remove {SUMS}"
 _LINE = re.compile(r"([0-9a-f]{64})  ([\w.-]+)")
 
 
@@ -21,11 +22,8 @@ def render(folder: Path, names: Iterable[str]) -> str:
 
 
 def read(folder: Path) -> dict[str, str] | None:
-    """File name -> sha256; None if the folder has no SHA256SUMS, as from other programs.
-
-    Raises:
-        UserError: the file cannot be read, or is not in the format of an export.
-    """
+    """File name -> sha256; None if the folder has no SHA256SUMS, as from other programs. UserError
+    if it cannot be read, or is not in the format of an export."""
     file = folder / SUMS
     try:
         lines = file.read_bytes().decode("ascii", "replace").splitlines()
@@ -33,31 +31,22 @@ def read(folder: Path) -> dict[str, str] | None:
         return None
     except OSError as error:
         raise UserError(f"{file}: cannot be read ({error.strerror})") from None
-    found = [_LINE.fullmatch(line) for line in lines]
-    if not found or not all(found):
+    matches = [_LINE.fullmatch(line) for line in lines]
+    if not matches or not all(matches):
         raise UserError(f"{file}: damaged; {_REMEDY}")
-    return {match[2]: match[1] for match in found if match}
+    return {match[2]: match[1] for match in matches if match}
 
 
 def check(folder: Path, name: str, sums: Mapping[str, str] | None) -> None:
-    """Verifies the checksum of a file before it is read.
-
-    Args:
-        sums: as returned by `read`; None skips the check.
-
-    Raises:
-        UserError: the file differs from the exported one, or SHA256SUMS does not list it.
-    """
+    """Raises UserError if a file differs from the exported one, or SHA256SUMS does not list it;
+    call it before the file is read. `sums`: as returned by `read`; None skips the check."""
     if sums is None:
         return
     if name not in sums:
         raise UserError(f"{folder / SUMS}: does not list {name}; {_REMEDY}")
     try:
-        found = file_digest(folder / name)
+        digest = file_digest(folder / name)
     except OSError as error:
         raise UserError(f"{folder / name}: cannot be read ({error.strerror})") from None
-    if found != sums[name]:
+    if digest != sums[name]:
         raise UserError(f"{folder / name}: checksum differs from {SUMS}; {_REMEDY}")
-
-
-_REMEDY = f"copy or export the folder again; if you changed it on purpose, remove {SUMS}"

@@ -73,17 +73,11 @@ def export(
     for name, tensor in tensors.items():
         if not np.isfinite(tensor).all():
             raise UserError(f"{name} contains NaN or infinite values; export an earlier step")
-    architecture = transformers_class(params)
-    config = to_config_json(
-        model_config, pad_token_id=tokenizer.special.pad, architecture=architecture
-    )
+    pad, architecture = tokenizer.special.pad, transformers_class(params)
+    config = to_config_json(model_config, pad_token_id=pad, architecture=architecture)
+    parameters = sum(tensor.size for tensor in tensors.values())
+    text = render(card, model_config, parameters=parameters, lowercase=lowercases(tokenizer))
     files = tokenizer_files(tokenizer, model_config.max_position_embeddings)
-    text = render(
-        card,
-        model_config,
-        parameters=sum(tensor.size for tensor in tensors.values()),
-        lowercase=lowercases(tokenizer),
-    )
     files |= {"config.json": json_bytes(config), CARD: text.encode()}
     temporary = _temporary_path(out, "tmp")
     try:
@@ -110,11 +104,8 @@ def _write(folder: Path, files: Mapping[str, bytes], tensors: Mapping[str, np.nd
 
 
 def run_export(workdir: epath.PathLike, out: Path | str, step: int | None = None) -> None:
-    """Exports a checkpoint of a pretraining run (default: the newest) and prints the result.
-
-    Raises:
-        UserError: no such checkpoint, or as `export`.
-    """
+    """Exports a checkpoint of a pretraining run (default: the newest) and prints the result. Raises
+    UserError if there is none, or as `export`."""
     _output_folder(out)  # fail before reading a large checkpoint
     params, meta = checkpoint.load_params(workdir, step)
     for objective in OBJECTIVES.values():
@@ -145,17 +136,15 @@ def _card(workdir: epath.Path, meta: Mapping[str, Any]) -> Card:
     settings.pop("data.store")  # a path on the machine that trained
     sources, languages = _text(config["data"]["store"], meta["data"])
     measured = [r for r in records.read(workdir, "eval") if r["step"] <= meta["step"]]
-    last = dict(measured[-1]) if measured else {}
-    taken = last.get("step")
-    metrics = {k: v for k, v in last.items() if k not in ("kind", "step", "time")}
+    last = measured[-1] if measured else {}
     return Card(
         step=meta["step"],
         objectives=chosen(data, config.get("objectives", "")),
         settings=settings,
         sources=sources,
         languages=languages,
-        metrics=metrics,
-        metrics_step=taken,
+        metrics={k: v for k, v in last.items() if k not in ("kind", "step", "time")},
+        metrics_step=last.get("step"),
     )
 
 
@@ -228,8 +217,7 @@ def _remove_leftovers(out: Path) -> None:
     `out`: the old folder is restored first, so that it exists until the new one is complete.
     """
     name = re.compile(rf"\.{re.escape(out.name)}\.\d+\.(tmp|old)")
-    leftovers = [path for path in out.parent.glob(".*") if name.fullmatch(path.name)]
-    for path in leftovers:
+    for path in [path for path in out.parent.glob(".*") if name.fullmatch(path.name)]:
         if path.suffix == ".old" and not out.exists():
             path.rename(out)
         else:

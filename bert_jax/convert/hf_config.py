@@ -11,13 +11,9 @@ from bert_jax.data_pipeline.errors import UserError
 _ACT_NAMES = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
 _ACTS = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
 _SHARED = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
+    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
     "max_position_embeddings",
-)
+)  # fmt: skip
 _HERE = "config.model"  # prefix of keys in the messages of `from_dict`
 # Keys that a config.json may omit, with the defaults of transformers' BertConfig.
 _DEFAULTS = {
@@ -47,14 +43,8 @@ def to_config_json(
 
 
 def from_config_json(values: Mapping[str, Any], where: str) -> ModelConfig:
-    """Returns our configuration from a BERT's config.json, without vocabulary padding.
-
-    Args:
-        where: the file, for messages.
-
-    Raises:
-        UserError: not a BERT, an unsupported BERT variant, or a missing or invalid value.
-    """
+    """Returns our configuration from a BERT's config.json, without vocabulary padding; UserError,
+    which begins with `where`, for other models and missing, invalid or unsupported values."""
     kind = values.get("model_type", "bert")
     if kind != "bert":
         raise UserError(f"{where}: model_type={shown(kind)}; only 'bert' can be loaded")

@@ -8,30 +8,33 @@ from bert_jax.config.schema import ModelConfig
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.registry import BERT_FOR_PRETRAINING, find, transformers_class
 
+_USE = """## Use
+
+```python
+from transformers import AutoTokenizer, {name}
+
+tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
+model = {name}.from_pretrained("path/to/this/folder")
+```
+
+or in JAX, without transformers: `bert_jax.load("path/to/this/folder")`. """
+_LICENCE = """## Licence
+
+Not stated. Before publishing this model, fill in the `license` field at the top of this file, with
+regard to the licences of the text it was trained on."""
+
 
 @dataclass(frozen=True)
 class Card:
-    """The facts about a run that the card lists.
+    """The facts about a run that the card lists."""
 
-    Attributes:
-        step: number of updates of the parameters.
-        objectives: the training objectives.
-        settings: every setting of the run by its path, as returned by `serialization.flatten`.
-        sources: `sources` of the token store's manifest; empty if the store was not available.
-        languages: language codes of the store.
-        metrics: held-out metrics by name, as in `metrics.jsonl`; empty if none were recorded.
-        metrics_step: the step of the metrics.
-        command: the command that trained the model, if known.
-    """
-
-    step: int | None = None
+    step: int | None = None  # updates of the parameters
     objectives: tuple[str, ...] = BERT_FOR_PRETRAINING
-    settings: Mapping[str, Any] | None = None
-    sources: Sequence[Mapping[str, Any]] = ()
-    languages: Sequence[str] = ()
-    metrics: Mapping[str, float] | None = None
+    settings: Mapping[str, Any] | None = None  # by path, from `serialization.flatten`
+    sources: Sequence[Mapping[str, Any]] = ()  # of the store's manifest; empty if not available
+    languages: Sequence[str] = ()  # codes, of the store
+    metrics: Mapping[str, float] | None = None  # held-out, as in metrics.jsonl, if recorded
     metrics_step: int | None = None
-    command: str | None = None
 
 
 def render(card: Card, config: ModelConfig, *, parameters: int, lowercase: bool) -> str:
@@ -70,27 +73,9 @@ def _use(learned: Sequence[Objective]) -> str:
     pooler = any(objective.needs_pooler for objective in learned)
     facts = [] if pooler else ["The model has no pooler: no objective trained one."]
     facts += [objective.card for objective in learned if objective.card and objective.tensors]
-    lines = [
-        "## Use",
-        "",
-        "```python",
-        f"from transformers import AutoTokenizer, {name}",
-        "",
-        'tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")',
-        f'model = {name}.from_pretrained("path/to/this/folder")',
-        "```",
-        "",
-        'or in JAX, without transformers: `bert_jax.load("path/to/this/folder")`. '
-        + " ".join(facts),
-        *(objective.card for objective in learned if objective.card and not objective.tensors),
-    ]
-    return "\n".join(lines)
-
-
-_LICENCE = """## Licence
-
-Not stated. Before publishing this model, fill in the `license` field at the top of this file, with
-regard to the licences of the text it was trained on."""
+    omitted = [objective.card for objective in learned if objective.card and not objective.tensors]
+    lines = _USE.format(name=name) + " ".join(facts)
+    return "\n".join([lines, *omitted])
 
 
 def _front_matter(card: Card) -> str:
@@ -111,12 +96,10 @@ def _data(sources: Sequence[Mapping[str, Any]]) -> str:
     for source in sources:
         # A store that was not built from files has only the names of its sources.
         train = source.get("splits", {}).get("train", {})
-        counts = (f"{train[n]:,}" if n in train else "" for n in _COUNTS)
+        units = ("documents", "sentences", "tokens")
+        counts = (f"{train[unit]:,}" if unit in train else "" for unit in units)
         rows.append(f"| {source['name']} | {source.get('kind', '')} | {' | '.join(counts)} |")
     return "## Training text\n\n" + "\n".join(rows)
-
-
-_COUNTS = ("documents", "sentences", "tokens")
 
 
 def _metrics(card: Card) -> str:
@@ -133,13 +116,8 @@ def _metrics(card: Card) -> str:
 
 
 def _training(card: Card) -> str:
-    if not card.settings and not card.command:
+    if not card.settings:
         return ""
-    parts = ["## Training"]
-    if card.command:
-        parts.append(f"```\n{card.command}\n```")
-    if card.settings:
-        lines = "\n".join(f"{key} = {value}" for key, value in card.settings.items())
-        listing = f"```\n{lines}\n```"
-        parts.append(f"<details><summary>All settings</summary>\n\n{listing}\n\n</details>")
-    return "\n\n".join(parts)
+    lines = "\n".join(f"{key} = {value}" for key, value in card.settings.items())
+    listing = f"<summary>All settings</summary>\n\n```\n{lines}\n```\n\n"
+    return f"## Training\n\n<details>{listing}</details>"

@@ -30,12 +30,9 @@ class Folder:
 
 
 def read_folder(path: Path) -> Folder:
-    """Reads config.json, model.safetensors and tokenizer.json or vocab.txt.
-
-    Raises:
-        UserError: no such folder, a file that is missing, damaged or differs from SHA256SUMS,
-            another kind of model, or a tokenizer with more entries than the model.
-    """
+    """Reads config.json, model.safetensors and tokenizer.json or vocab.txt; UserError if one is
+    missing, damaged or differs from SHA256SUMS, for another kind of model, or a tokenizer with more
+    entries than the model."""
     if not path.is_dir():
         raise UserError(f"{path}: no such folder; give one that `bert-jax convert export` wrote")
     file = path / "config.json"
@@ -75,14 +72,11 @@ def _read_json(file: Path, sums: Sums) -> dict[str, Any]:
 
 def _read_weights(file: Path, sums: Sums) -> dict[str, np.ndarray]:
     if not file.exists():
+        hint, save = "give a folder with an exported model", "load it with transformers and "
+        save += 'save_pretrained(folder, max_shard_size="100GB")'
         others = ("pytorch_model.bin", "model.safetensors.index.json")
-        found = next((name for name in others if (file.parent / name).exists()), None)
-        hint = (
-            f"only {found} exists: load it with transformers and "
-            'save_pretrained(folder, max_shard_size="100GB")'
-            if found
-            else "give a folder with an exported model"
-        )
+        if there := [name for name in others if (file.parent / name).exists()]:
+            hint = f"only {there[0]} exists: {save}"
         raise UserError(f"{file}: missing; {hint}")
     checksums.check(file.parent, file.name, sums)
     try:

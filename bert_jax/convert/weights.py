@@ -80,9 +80,9 @@ class Slot:
 
 def groups_of(objectives: Iterable[str]) -> set[str]:
     """The groups of parameters of a model for these objectives: "encoder", "pooler", heads."""
-    found = find(objectives)
-    pooler = {"pooler"} if any(objective.needs_pooler for objective in found) else set()
-    return {"encoder", *pooler, *(objective.head for objective in found)}
+    learned = find(objectives)
+    pooler = {"pooler"} if any(objective.needs_pooler for objective in learned) else set()
+    return {"encoder", *pooler, *(objective.head for objective in learned)}
 
 
 def slots(
@@ -91,9 +91,7 @@ def slots(
     """Every tensor of their state dict once, without the tied decoder."""
     heads = {objective.head: objective.tensors for objective in OBJECTIVES.values()}
     for tensor in (*_ENCODER, *itertools.chain.from_iterable(heads.values())):
-        for slot in _slots_of(tensor, config):
-            if slot.group in groups:
-                yield slot
+        yield from (slot for slot in _slots_of(tensor, config) if slot.group in groups)
 
 
 def _slots_of(tensor: Tensor, config: ModelConfig) -> Iterator[Slot]:
@@ -115,10 +113,8 @@ def _slots_of(tensor: Tensor, config: ModelConfig) -> Iterator[Slot]:
 
 
 def to_transformers(params: Mapping[str, Any], config: ModelConfig) -> dict[str, np.ndarray]:
-    """Our parameters -> their state dict: C-contiguous float32 arrays, without the tied decoder.
-
-    Of the class `registry.transformers_class(params)`.
-    """
+    """Our parameters -> the state dict of `registry.transformers_class(params)`: C-contiguous
+    float32 arrays, without the tied decoder."""
     result = {}
     pooler = {"pooler"} if "pooler" in params["encoder"] else set()
     for slot in slots(config, params.keys() | pooler):
@@ -129,10 +125,7 @@ def to_transformers(params: Mapping[str, Any], config: ModelConfig) -> dict[str,
 
 
 def from_transformers(
-    tensors: Mapping[str, np.ndarray],
-    config: ModelConfig,
-    *,
-    require: Sequence[str] | None = None,
+    tensors: Mapping[str, np.ndarray], config: ModelConfig, *, require: Sequence[str] | None = None
 ) -> dict[str, Any]:
     """Their state dict -> our parameters, a nested dict of float32 NumPy arrays.
 
@@ -167,9 +160,8 @@ def from_transformers(
     for slot in used:
         tensor = np.asarray(given[slot.theirs]).astype(np.float32)
         if not np.isfinite(tensor).all():
-            raise UserError(
-                f"{slot.theirs} contains NaN or infinite values; export an earlier step"
-            )
+            problem = "contains NaN or infinite values"
+            raise UserError(f"{slot.theirs} {problem}; export an earlier step")
         slot.to_ours(tensor, _leaf(params, slot))
     return params
 
@@ -189,10 +181,8 @@ def _check_tensor(slot: Slot, given: Mapping[str, Any], empty: Mapping[str, Any]
             f"{list(wanted)}; use the config.json of these weights"
         )
     if not jax.dtypes.issubdtype(tensor.dtype, np.floating):
-        raise UserError(
-            f"{slot.theirs} has dtype {tensor.dtype}, not a floating-point one; export the model "
-            "again"
-        )
+        problem = f"has dtype {tensor.dtype}, not a floating-point one"
+        raise UserError(f"{slot.theirs} {problem}; export the model again")
 
 
 def present(tensors: Mapping[str, Any]) -> set[str]:

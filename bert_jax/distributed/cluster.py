@@ -40,12 +40,8 @@ def find_topology(
 ) -> ProcessTopology:
     """Returns the topology from flags or a cluster (TPU VM, GKE, SLURM, …), else one process.
 
-    Args:
-        timeout: seconds for the cluster to answer.
-
-    Raises:
-        UserError: flags or values of the cluster are missing or invalid.
-        LostError: the cluster does not answer.
+    Raises UserError if flags or values of the cluster are missing or invalid, LostError if the
+    cluster does not answer within `timeout` seconds.
     """
     given = {
         "--coordinator": coordinator,
@@ -89,16 +85,16 @@ def _detect(timeout: float) -> ProcessTopology:
     asking = threading.Thread(target=ask, name="detection", daemon=True)
     asking.start()
     asking.join(timeout)
-    found = answer[0] if answer else TimeoutError(f"no answer in {timeout:.0f} s")
-    if isinstance(found, ProcessTopology):
-        return found
+    result = answer[0] if answer else TimeoutError(f"no answer in {timeout:.0f} s")
+    if isinstance(result, ProcessTopology):
+        return result
     kind = tried[-1] if tried else ""
-    problem = f"{found.args[0]} is not set" if isinstance(found, KeyError) else str(found)
+    problem = f"{result.args[0]} is not set" if isinstance(result, KeyError) else str(result)
     line = (
         f"this looks like {_CLUSTERS.get(kind, kind)}, but {' '.join(problem.split())[:300]} "
-        f"({type(found).__name__}); {_FLAGS}"
+        f"({type(result).__name__}); {_FLAGS}"
     )
-    raise (LostError if isinstance(found, OSError) else UserError)(line)
+    raise (LostError if isinstance(result, OSError) else UserError)(line)
 
 
 def _ask_jax(tried: list[str], timeout: float) -> ProcessTopology:

@@ -36,8 +36,7 @@ class _PeerState:
     def describe(self) -> str:
         if not self.text:
             return "nothing"
-        count, activity, seconds, step = json.loads(self.text)
-        del count
+        _, activity, seconds, step = json.loads(self.text)
         return f"{activity!r} for {seconds:.0f} s after step {step}"
 
 
@@ -173,12 +172,11 @@ class Heartbeat:
 
         Nothing is ever sent on them: a connection that is ready to read has closed.
         """
-        of = {connection: process for process, connection in self._peers.connections.items()}
-        is_open = [connection for connection in of if not self._states[of[connection]].closed]
+        states = {c: self._states[process] for process, c in self._peers.connections.items()}
+        is_open = [connection for connection, state in states.items() if not state.closed]
         for connection in select.select(is_open, [], [], seconds)[0] if is_open else ():
-            state = self._states[of[connection]]
-            state.closed = state.closed or time.monotonic()
-        return [process for process in of.values() if self._states[process].closed]
+            states[connection].closed = states[connection].closed or time.monotonic()
+        return [process for process in self._peers.connections if self._states[process].closed]
 
     def _suspended(self, seconds: float) -> str:
         gone = ", ".join(map(self._peers.name, self._closed(0.0)[:8]))

@@ -51,10 +51,7 @@ def distributed_job(
     config: Config, topology: ProcessTopology, about: Mapping[str, str]
 ) -> Iterator[Job]:
     """A job with its own processes: starts JAX, enforces deadlines, ends with the other processes.
-
-    Args:
-        about: versions and settings that must be the same in all processes.
-    """
+    `about`: versions and settings that must be the same in all processes."""
     clock, process_exit = ActivityClock(), ProcessExit(distributed.host_name())
     watchdog = Watchdog(clock, config.deadlines, distributed.host_name(), process_exit)
     preemption = PreemptionHandler(

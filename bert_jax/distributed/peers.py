@@ -61,10 +61,7 @@ class ProcessGroup:
         self, name: str, text: str = "", *, timeout: float | None = None
     ) -> list[str]:
         """All-gathers text: returns each process's text by process id; all processes call it.
-
-        Raises:
-            LostError: not all arrived within `timeout` seconds; the message lists who is missing.
-        """
+        LostError, with the missing ones, if not all arrived within `timeout` seconds."""
         if self.num_processes == 1:
             return [text]
         timeout = self._barrier if timeout is None else timeout
@@ -76,10 +73,8 @@ class ProcessGroup:
             try:
                 if not self.is_first:
                     return json.loads(self.wait(f"{folder}/all", deadline))
-                texts = [
-                    self.wait(f"{folder}/{process}", deadline)
-                    for process in range(self.num_processes)
-                ]
+                processes = range(self.num_processes)
+                texts = [self.wait(f"{folder}/{process}", deadline) for process in processes]
                 self.put(f"{folder}/all", json.dumps(texts))
                 if number:  # all have read the previous one; the store keeps everything in memory
                     self._client.key_value_delete(f"bert_jax/exchange/{name}/{number - 1}")
@@ -142,15 +137,13 @@ def connect(
     lost: Callable[[str], object] = print,
 ) -> ProcessGroup:
     """Waits for the other processes and starts JAX in all; call it before creating any array.
+    Raises as `rendezvous.rendezvous`.
 
     Args:
         about: versions and settings that must be the same in all processes.
         timeout: seconds for all processes to arrive.
         barrier: seconds for all processes to arrive at an `all_gather_text`.
         lost: called in another thread if a process ends while JAX starts, which JAX would wait for.
-
-    Raises:
-        LostError, UserError: see `rendezvous.rendezvous`.
     """
     import jax
     from jax._src import distributed, xla_bridge

@@ -39,11 +39,8 @@ class PreemptionHandler:
     """Receives requests to stop and makes all processes stop at the same work item."""
 
     def __init__(self, peers: ProcessGroup, grace: float, process_exit: ProcessExit | None = None):
-        """Args:
-        grace: seconds from a request until the checkpoint is saved.
-        process_exit: ends the process if no work item has begun, and when the grace period is over;
-            None: nothing ends it.
-        """
+        """grace: seconds from a request until the checkpoint is saved. process_exit: ends the
+        process if no work item has begun, and when the grace period is over; None: nothing does."""
         self.peers, self._grace, self._process_exit = peers, grace, process_exit
         self._lock = threading.Lock()
         self._begun = 0  # work items begun
@@ -74,25 +71,25 @@ class PreemptionHandler:
         with self._lock:
             if self.why:
                 return
-            self.why = why
-            if self._process_exit and not self._begun:
-                self._process_exit.end(
-                    STOPPED, f"{why}: stopped before the first step, nothing is lost"
-                )
+            self._note(why)
         if self.peers.num_processes == 1:
             self.agree(why)
         else:
             self.peers.put("stop", why)  # read by the heartbeat of every process, this one's too
 
+    def _note(self, why: str) -> None:
+        """Stores why the job stops; ends the process if no work item has begun."""
+        self.why = why
+        if self._process_exit and not self._begun:
+            self._process_exit.end(
+                STOPPED, f"{why}: stopped before the first step, nothing is lost"
+            )
+
     def agree(self, why: str) -> None:
         """Agrees on the work item to stop at; called in every process after a request."""
         threading.Thread(target=self._enforce_grace, name="grace", daemon=True).start()
         with self._lock:  # no work item begins meanwhile
-            self.why = why
-            if self._process_exit and not self._begun:
-                self._process_exit.end(
-                    STOPPED, f"{why}: stopped before the first step, nothing is lost"
-                )
+            self._note(why)
             if self.peers.num_processes == 1:
                 self._stop_at = self._begun
                 return

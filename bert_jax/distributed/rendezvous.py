@@ -21,6 +21,7 @@ from bert_jax.errors import LostError, UserError
 _RETRY = 0.5  # seconds between two attempts to reach process 0
 _BETWEEN = 10.0  # seconds between two messages about missing processes
 _MAX_LINE = 65536  # bytes
+_START = "config.deadlines.start"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,11 +38,7 @@ class Registration:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Splits "host:port" into host and port; an IPv6 host is in brackets.
-
-    Raises:
-        UserError: the address is invalid.
-    """
+    """Splits "host:port" into host and port, UserError if invalid; an IPv6 host is in brackets."""
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
@@ -58,20 +55,10 @@ class Roster:
 
 
 def rendezvous(
-    address: str,
-    me: Registration,
-    *,
-    bind: str | None = None,
-    timeout: float,
-    say: Callable[[str], None] = print,
+    address: str, me: Registration, *, bind: str, timeout: float, say: Callable[[str], None]
 ) -> Roster:
-    """Waits for all processes.
-
-    Args:
-        address: of the coordinator, "host:port".
-        bind: the address that process 0 listens on, by default the coordinator's.
-        timeout: seconds.
-        say: called regularly with the missing processes.
+    """Waits `timeout` seconds for all processes, and regularly calls `say` with the missing ones.
+    address: of the coordinator, "host:port". bind: the address that process 0 listens on.
 
     Raises:
         LostError: not all registered in time; the message lists who is missing.
@@ -80,7 +67,7 @@ def rendezvous(
     if me.num_processes == 1:
         return Roster((me.host,), {})
     if me.process == 0:
-        return _serve(bind or address, me, timeout, say)
+        return _serve(bind, me, timeout, say)
     return _register(address, me, timeout, say)
 
 
@@ -89,7 +76,7 @@ def _serve(address: str, me: Registration, timeout: float, say: Callable[[str], 
     deadline, reported = time.monotonic() + timeout, time.monotonic()
     joined: dict[int, Registration] = {0: me}
     received: dict[socket.socket, bytes] = {}  # connection -> bytes received
-    of: dict[socket.socket, int] = {}  # connection -> its process
+    process_of: dict[socket.socket, int] = {}  # by connection
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(_listen(address))
         stack.callback(lambda: [*map(socket.socket.close, received)])
@@ -107,29 +94,30 @@ def _serve(address: str, me: Registration, timeout: float, say: Callable[[str], 
                     if data := ready.recv(4096):
                         received[ready] += data
                         if received[ready].endswith(b"\n"):
-                            _accept(received[ready], ready, joined, of, me)
+                            _accept(received[ready], ready, joined, process_of, me)
                         if len(received[ready]) <= _MAX_LINE:
                             continue
-                joined.pop(of.pop(ready, -1), None)  # disconnected; it may register again
+                joined.pop(process_of.pop(ready, -1), None)  # disconnected; it may register again
                 del received[ready]
                 ready.close()
         verdict = _differences(joined)
         hosts = tuple(joined[process].host for process in sorted(joined))
         answer = json.dumps({"error": verdict, "hosts": hosts}).encode() + b"\n"
-        for connection in of:
+        for connection in process_of:
             with contextlib.suppress(OSError):
                 connection.sendall(answer)
         if verdict:
             raise UserError(verdict)
-        for connection in of:
+        for connection in process_of:
             del received[connection]
-    return Roster(hosts, {process: connection for connection, process in of.items()})
+    return Roster(hosts, {process: connection for connection, process in process_of.items()})
 
 
 def _listen(address: str) -> socket.socket:
     host, port = split_address(address)
     try:
-        return socket.create_server((host, port), family=_family(host, port), backlog=1024)
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=1024)
     except OSError as error:
         raise UserError(
             f"process 0 cannot listen on {address} ({_plainly(error)}); give the "
@@ -143,15 +131,11 @@ def _plainly(error: OSError) -> str:
     return os.strerror(code) if code > 0 else error.strerror or str(error)
 
 
-def _family(host: str, port: int) -> socket.AddressFamily:
-    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-
-
 def _accept(
     line: bytes,
     connection: socket.socket,
     joined: dict[int, Registration],
-    of: dict[socket.socket, int],
+    process_of: dict[socket.socket, int],
     me: Registration,
 ) -> None:
     """Registers a process, or replies with an error; ignores other clients."""
@@ -169,7 +153,7 @@ def _accept(
         answer += f"process 0 ({me.host}) {me.num_processes}; start all with the same number"
     else:
         joined[peer.process] = peer
-        of[connection] = peer.process
+        process_of[connection] = peer.process
         return
     with contextlib.suppress(OSError):
         connection.sendall(json.dumps({"error": answer, "hosts": []}).encode() + b"\n")
@@ -198,9 +182,6 @@ def _differences(joined: Mapping[int, Registration]) -> str:
             )
             return f"processes differ in {key}: {values}; start all with the same value"
     return ""
-
-
-_START = "config.deadlines.start"
 
 
 def _register(address: str, me: Registration, timeout: float, say: Callable[[str], None]) -> Roster:

@@ -84,9 +84,7 @@ class Watchdog:
         while not self._over.wait(0.2):
             now, before = time.monotonic(), last_check
             last_check = now
-            if (
-                now - before > _SUSPENDED_AFTER
-            ):  # Ctrl-Z, or the machine slept: not time spent working
+            if now - before > _SUSPENDED_AFTER:  # Ctrl-Z, or the machine slept: no time at work
                 self._clock.progress()
             activity, seconds = self._clock.now()
             if seconds > self._deadlines.get(activity, float("inf")):

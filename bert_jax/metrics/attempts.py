@@ -53,10 +53,7 @@ class Attempt:
 
 
 def split(records: Iterable[Record]) -> list[Attempt]:
-    """The attempts in the records of a run, in order; records without a time are ignored.
-
-    records: as yielded by `metrics.records`.
-    """
+    """The attempts in the records of a run, in order; records without a time are ignored."""
     groups: list[list[Record]] = []
     for record in records:
         if record["kind"] in _NEUTRAL or not is_finite(record.get("time")):
@@ -73,36 +70,34 @@ def split(records: Iterable[Record]) -> list[Attempt]:
 def _starts_attempt(record: Record, before: list[Record]) -> bool:
     if record["kind"] == "start":
         return True
-    if any(one["kind"] in _END_KINDS for one in before):
+    if any(earlier["kind"] in _END_KINDS for earlier in before):
         return record["kind"] != "goodput"
     if before[0]["kind"] == "start" or record["kind"] != "train":
         return False
-    return any(one["kind"] == "train" and one["step"] >= record["step"] for one in before)
+    return any(r["kind"] == "train" and r["step"] >= record["step"] for r in before)
 
 
 def _attempt(group: list[Record], before: Attempt | None) -> Attempt:
     head = group[0]
     timed = [r for r in group if isinstance(r.get("seconds"), dict)]
     if head["kind"] == "start":
-        first = head["step"]
-        spent = _seconds(head) if head in timed else {}
-        begin = head["time"] - sum(spent.values())
-        start = Account(first, spent)
+        start = Account(head["step"], _seconds(head) if head in timed else {})
+        elapsed = sum(start.seconds.values())
     else:
         first, elapsed = _infer_start(group, before)
-        begin = head["time"] - elapsed
         start = Account(first, {})
-    later = [r for r in timed if r is not head]
-    accounts = [Account(r["step"], _seconds(r)) for r in later] or _from_train(group, start)
-    return Attempt(tuple(group), first, begin, tuple(_monotonic([start, *accounts])))
+    later = [Account(r["step"], _seconds(r)) for r in timed if r is not head]
+    accounts = _monotonic([start, *(later or _from_train(group, start))])
+    return Attempt(tuple(group), start.step, head["time"] - elapsed, tuple(accounts))
 
 
 def _monotonic(accounts: list[Account]) -> list[Account]:
     """Drops accounts with fewer steps or less step time than the previous one: they are damaged."""
     valid = accounts[:1]
     for account in accounts[1:]:
-        steps = [one.seconds.get("step", 0.0) for one in (valid[-1], account)]
-        if account.step >= valid[-1].step and steps[1] >= steps[0]:
+        last = valid[-1]
+        more = account.seconds.get("step", 0.0) >= last.seconds.get("step", 0.0)
+        if account.step >= last.step and more:
             valid.append(account)
     return valid
 
@@ -114,8 +109,7 @@ def _infer_start(group: list[Record], before: Attempt | None) -> tuple[int, floa
     if before is not None:
         first = min(before.last, head["step"])
         logged = [r["step"] for r in before.records if r["kind"] == "train"]
-        closed = before.closing is not None
-        if not closed and logged:
+        if before.closing is None and logged:
             # Killed: assume that its first logging interval was as long as the shortest one before.
             gaps = [b - a for a, b in itertools.pairwise([before.first, *logged])]
             first = max(0, head["step"] - min(gaps))

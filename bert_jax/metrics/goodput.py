@@ -67,21 +67,20 @@ def account(records: Iterable[dict[str, Any]]) -> Goodput:
     return Goodput(seconds)
 
 
-def table(found: Goodput) -> tuple[Sequence[str], list[tuple[str, str, str]]]:
+def table(goodput: Goodput) -> tuple[Sequence[str], list[tuple[str, str, str]]]:
     """(header, rows) as text: the causes that took time, and the total."""
-    shown = [c for c in CAUSES if c == PRODUCTIVE or round(found.seconds[c], 1) > 0]
-    rows = [(CAUSES[c], found.seconds[c]) for c in shown] + [
-        ("total since the first start", found.wall)
-    ]
+    seconds, wall = goodput.seconds, goodput.wall
+    spent = {CAUSES[c]: seconds[c] for c in CAUSES if c == PRODUCTIVE or round(seconds[c], 1) > 0}
+    spent["total since the first start"] = wall
     return ("time", "share", "spent on"), [
-        (_duration(spent), f"{spent / found.wall:.1%}" if found.wall else "-", name)
-        for name, spent in rows
+        (f"{s:.1f} s" if s < 100 else console.clock(s), f"{s / wall:.1%}" if wall else "-", name)
+        for name, s in spent.items()
     ]
 
 
-def render(found: Goodput) -> str:
+def render(goodput: Goodput) -> str:
     """The goodput and the table below it, as text."""
-    return f"goodput {found.share:.1%}\n{console.table(*table(found))}"
+    return f"goodput {goodput.share:.1%}\n{console.table(*table(goodput))}"
 
 
 def _seconds_by_cause(attempt: Attempt, retained: int | None) -> dict[str, float]:
@@ -97,12 +96,8 @@ def _seconds_by_cause(attempt: Attempt, retained: int | None) -> dict[str, float
     )
     rest = attempt.end - attempt.begin - steps - sum(seconds.values())
     seconds["other"] = seconds.get("other", 0.0) + max(0.0, rest)
-    return {
-        **seconds,
-        PRODUCTIVE: counted - skipped,
-        "repeated": steps - counted,
-        "skipped": skipped,
-    }
+    own = {PRODUCTIVE: counted - skipped, "repeated": steps - counted, "skipped": skipped}
+    return {**seconds, **own}
 
 
 def _step_seconds_at(accounts: Sequence[Account], step: int) -> float:
@@ -116,7 +111,3 @@ def _step_seconds_at(accounts: Sequence[Account], step: int) -> float:
         return seconds[above - 1]
     share = (step - steps[above - 1]) / (steps[above] - steps[above - 1])
     return seconds[above - 1] + share * (seconds[above] - seconds[above - 1])
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 100 else console.clock(seconds)

@@ -35,13 +35,9 @@ class Appender:
     """Appends bytes to a path, one record after another."""
 
     def __init__(self, path: epath.PathLike, *, header: bytes = b"", separator: bytes = b""):
-        """Opens nothing yet.
-
-        Args:
-            header: bytes at the start of every new file or part.
-            separator: bytes at the end of every record; an existing file that ends otherwise was
-                truncated, and gets one before the next record.
-        """
+        """Opens nothing yet. header: bytes at the start of every new file or part. separator: bytes
+        at the end of every record; an existing file that ends otherwise was truncated, and gets one
+        before the next record."""
         self.path, self.header, self.separator = open_path(path), header, separator
         self.pending: collections.deque[bytes] = collections.deque()
         self.lock = threading.Lock()  # guards `pending`
@@ -90,22 +86,19 @@ class _File:
         self._write_lock = threading.Lock()  # a failed save is recorded from a thread
 
     def write(self) -> None:
-        with self._write_lock:
-            self._write()
-
-    def _write(self) -> None:
         owner = self._owner
-        try:
-            if self._descriptor < 0:
-                self._open()
-            while owner.pending:
-                self._write_all(owner.pending[0])
-                owner.pending.popleft()
-        except OSError as error:
-            self._close_file()
-            owner.report_failure(error)
-        else:
-            owner.report_recovery()
+        with self._write_lock:
+            try:
+                if self._descriptor < 0:
+                    self._open()
+                while owner.pending:
+                    self._write_all(owner.pending[0])
+                    owner.pending.popleft()
+            except OSError as error:
+                self._close_file()
+                owner.report_failure(error)
+            else:
+                owner.report_recovery()
 
     def _open(self) -> None:
         owner, path = self._owner, os.fspath(self._owner.path)
@@ -199,8 +192,8 @@ class _Parts:
                 self._part.append(owner.pending.popleft())
                 self._bytes += len(self._part[-1])
                 self._unsent += 1
-        data = owner.header + b"".join(self._part)
-        _part(owner.path, self._number).write_bytes(data)
+        path = owner.path.with_name(f"{owner.path.stem}-{self._number:05d}{owner.path.suffix}")
+        path.write_bytes(owner.header + b"".join(self._part))
         self._unsent = 0
         if self._bytes >= _PART_BYTES:
             self._number, self._part, self._bytes = self._number + 1, [], 0
@@ -230,15 +223,11 @@ def read_lines(path: epath.PathLike) -> Iterator[str]:
         yield from file.read_bytes().decode("utf-8", "replace").split("\n")
 
 
-def _part(path: epath.Path, number: int) -> epath.Path:
-    return path.with_name(f"{path.stem}-{number:05d}{path.suffix}")
-
-
 def _parts(path: epath.Path) -> list[tuple[int, epath.Path]]:
     """Number and path of every existing part, ascending."""
     name = re.compile(rf"{re.escape(path.stem)}-(\d{{5,}}){re.escape(path.suffix)}")
     try:
-        found = [(name.fullmatch(file.name), file) for file in path.parent.iterdir()]
+        matches = [(name.fullmatch(file.name), file) for file in path.parent.iterdir()]
     except FileNotFoundError:
         return []
-    return sorted((int(match[1]), file) for match, file in found if match)
+    return sorted((int(match[1]), file) for match, file in matches if match)

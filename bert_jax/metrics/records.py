@@ -62,13 +62,8 @@ def read(workdir: epath.Path, kind: str) -> list[dict[str, Any]]:
 
 
 def records(path: epath.Path) -> Iterator[dict[str, Any]]:
-    """Yields every complete record of a file, in the order written; none if no file exists.
-
-    Nulls, which stand for non-finite numbers, become NaN.
-
-    Raises:
-        UserError: the file cannot be read.
-    """
+    """Yields every complete record of a file, in the order written; none if no file exists. Raises
+    UserError if it cannot be read. Nulls, which stand for non-finite numbers, become NaN."""
     try:
         lines = list(read_lines(path))
     except Exception as error:  # from the disk or a bucket's client
@@ -96,5 +91,4 @@ def is_finite(value: Any) -> TypeGuard[float]:
 
 def objectives_in(scalars: Mapping[str, Any]) -> list[str]:
     """The names of the objectives that metrics hold a loss of, in the order of the metrics."""
-    suffix = "/loss"
-    return [key.removesuffix(suffix) for key in scalars if key.endswith(suffix)]
+    return [key.removesuffix("/loss") for key in scalars if key.endswith("/loss")]

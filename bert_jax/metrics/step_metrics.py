@@ -82,15 +82,12 @@ class StepMetrics:
         self._steps += 1
 
     def skipped(self, *, wait: bool = False) -> list[SkippedStep]:
-        """The skipped steps found since the last call, in order.
-
-        Args:
-            wait: also wait for the step added last; else it is checked when the next one is added.
-        """
+        """The skipped steps since the last call, in order; `wait`: also waits for the step added
+        last, which is else checked when the next one is added."""
         if wait:
             self._fetch()
-        found, self._skipped = self._skipped, []
-        return found
+        skipped, self._skipped = self._skipped, []
+        return skipped
 
     def _fetch(self) -> None:
         if self._pending is None:

@@ -62,28 +62,24 @@ class StepTimer:
 
 
 def fields(times: Sequence[HostTimes]) -> dict[str, Any]:
-    """The fields of a "train" record about the hosts.
+    """The fields of a "train" record about the hosts, from the times of every process, in order.
 
-    Args:
-        times: of every process, in process order; at least one.
-
-    Returns:
-        `hosts/data_wait` and `hosts/own`: seconds of each, in the order of `hosts` in the "start"
-        record; the median and the longest wait for data; the host with the most host time, if
-        there are several hosts; the stragglers, if any.
+    `hosts/data_wait` and `hosts/own`: seconds of each, in the order of `hosts` in the "start"
+    record; the median and the longest wait for data; the host with the most host time, if there are
+    several hosts; the stragglers, if any.
     """
-    waits = [one.data for one in times]
-    found: dict[str, Any] = {
+    waits = [host.data for host in times]
+    values: dict[str, Any] = {
         "hosts/data_wait": [round(wait, 6) for wait in waits],
-        "hosts/own": [round(one.own, 6) for one in times],
+        "hosts/own": [round(host.own, 6) for host in times],
         "hosts/data_wait_max": max(waits),
         "hosts/data_wait_median": statistics.median(waits),
     }
     if len(times) > 1:
-        found["hosts/slowest"] = max(times, key=lambda one: one.own).host
+        values["hosts/slowest"] = max(times, key=lambda host: host.own).host
     if slow := stragglers(times):
-        found["hosts/stragglers"] = slow
-    return found
+        values["hosts/stragglers"] = slow
+    return values
 
 
 def stragglers(times: Sequence[HostTimes]) -> list[str]:
@@ -94,17 +90,17 @@ def stragglers(times: Sequence[HostTimes]) -> list[str]:
     twice as long, which is not noise: if all hosts wait for data, no host is a straggler.
     """
     lines = []
-    for i, one in enumerate(times):
+    for i, host in enumerate(times):
         others = [*times[:i], *times[i + 1 :]]
-        for name, mine, theirs in (
-            ("waits for data", one.data, [other.data for other in others]),
-            ("is busy on the host", one.own, [other.own for other in others]),
+        for activity, own, theirs in (
+            ("waits for data", host.data, [other.data for other in others]),
+            ("is busy on the host", host.own, [other.own for other in others]),
         ):
-            usual = statistics.median(theirs) if theirs else mine
-            if mine - usual > _MIN_STEP_SHARE * one.step and mine > _MIN_RATIO * usual:
+            usual = statistics.median(theirs) if theirs else own
+            if own - usual > _MIN_STEP_SHARE * host.step and own > _MIN_RATIO * usual:
                 lines.append(
-                    f"{one.host} is a straggler: of {one.step:.3g} s per step it {name} for "
-                    f"{mine:.3g} s (the others: {usual:.3g} s)"
+                    f"{host.host} is a straggler: of {host.step:.3g} s per step it {activity} for "
+                    f"{own:.3g} s (the others: {usual:.3g} s)"
                 )
                 break
     return lines

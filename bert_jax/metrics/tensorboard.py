@@ -17,8 +17,6 @@ from tensorboardX.summary import scalar
 
 from bert_jax.metrics.jsonl import Appender
 
-_VERSION = "brain.Event:2"
-
 
 class ScalarEvents:
     """A new event file in a folder, for one start of a run; `write` never raises."""
@@ -26,7 +24,7 @@ class ScalarEvents:
     def __init__(self, folder: epath.Path, first_step: int):
         """first_step: step resumed from; TensorBoard discards older events beyond it."""
         name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
-        header = _record(Event(wall_time=time.time(), file_version=_VERSION))
+        header = _record(Event(wall_time=time.time(), file_version="brain.Event:2"))
         self._appender = Appender(folder / name, header=header)
         begins = Event(step=first_step, session_log=SessionLog(status=SessionLog.START))
         self._appender.append(_record(begins))
@@ -34,11 +32,9 @@ class ScalarEvents:
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         """Writes the scalars by name after `step` updates."""
         now = time.time()
-        records = (
-            _record(Event(wall_time=now, step=step, summary=scalar(name, value)))
-            for name, value in scalars.items()
-        )
-        self._appender.append(b"".join(records))
+        summaries = (scalar(name, value) for name, value in scalars.items())
+        events = (Event(wall_time=now, step=step, summary=summary) for summary in summaries)
+        self._appender.append(b"".join(map(_record, events)))
 
     def close(self) -> None:
         self._appender.close()

@@ -8,13 +8,8 @@ from bert_jax.config.schema import Config
 def seconds_left(
     config: Config, step: int, step_seconds: float, step_flops: Sequence[float]
 ) -> float:
-    """The time that a run takes after `step` updates, the last of which took `step_seconds`.
-
-    Phases to come are assumed to run at the same number of operations a second.
-
-    Args:
-        step_flops: operations of a step of each phase.
-    """
+    """The time that a run takes after `step` updates, the last of which took `step_seconds`, if all
+    phases run at the same number of operations a second; `step_flops`: of a step of each phase."""
     if step >= config.total_steps:
         return 0.0
     now, _ = config.phase_at(max(step - 1, 0))

@@ -34,11 +34,7 @@ class MetricWriter:
         """
         self._record(kind, step, phase, scalars)
         if self._active:
-            numbers = {
-                f"{kind}/{name}": float(value)
-                for name, value in scalars.items()
-                if _is_number(value)
-            }
+            numbers = {f"{kind}/{k}": float(v) for k, v in scalars.items() if _is_number(v)}
             if self._curves is None:
                 from bert_jax.metrics.tensorboard import ScalarEvents
 

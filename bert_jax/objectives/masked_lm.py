@@ -56,12 +56,12 @@ def token_sums(
     }
 
 
-def token_baselines(of: Mapping[str, Any], sources: Sequence[str]) -> dict[str, float]:
+def token_baselines(sums: Mapping[str, Any], sources: Sequence[str]) -> dict[str, float]:
     """Returns loss and accuracy of the unigram baseline."""
-    count = max(float(of["count"]), 1.0)
+    count = max(float(sums["count"]), 1.0)
     return {
-        "baseline_loss": float(of["baseline_loss"]) / count,
-        "baseline_accuracy": float(of["baseline_correct"]) / count,
+        "baseline_loss": float(sums["baseline_loss"]) / count,
+        "baseline_accuracy": float(sums["baseline_correct"]) / count,
     }
 
 

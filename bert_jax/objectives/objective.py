@@ -36,11 +36,6 @@ class States:
         return jnp.take_along_axis(self.hidden, positions_BxP[..., None], axis=1)
 
 
-def at_least_one(count: jax.Array) -> jax.Array:
-    """Returns max(count, 1), the default denominator of a loss."""
-    return jnp.maximum(count, 1)
-
-
 @dataclasses.dataclass(frozen=True)
 class Objective:
     """An entry of `registry.OBJECTIVES`; each has its own file in this folder.
@@ -61,7 +56,7 @@ class Objective:
     # (sums, source names) -> metrics of trivial predictions: "baseline_loss", …
     baselines: Callable[[Mapping[str, Any], Sequence[str]], dict[str, float]]
     flops: Callable[[ModelConfig, PhaseConfig], float]  # FLOPs of the head in a step's forward pass
-    denominator: Callable[[jax.Array], jax.Array] = at_least_one
+    denominator: Callable[[jax.Array], jax.Array] = lambda count: jnp.maximum(count, 1)
     needs_pooler: bool = False
     tensors: tuple[Tensor, ...] = ()  # of its head, for export; () if transformers has no such head
     tensor_prefix: str = ""  # common prefix of the tensors that only this head has

@@ -17,24 +17,17 @@ class PretrainingModel(nnx.Module):
     """The encoder, a pooler if an objective needs one, and a head for each objective."""
 
     def __init__(
-        self,
-        config: ModelConfig,
-        compute: ComputeConfig,
-        objectives: Sequence[str],
-        keys: Keys,
+        self, config: ModelConfig, compute: ComputeConfig, objectives: Sequence[str], keys: Keys
     ):
-        self.objectives, found = tuple(objectives), find(objectives)
-        pooler = any(objective.needs_pooler for objective in found)
+        self.objectives, learned = tuple(objectives), find(objectives)
+        pooler = any(objective.needs_pooler for objective in learned)
         self.encoder = Encoder(config, compute, keys, pooler=pooler)
-        for objective in found:
+        for objective in learned:
             setattr(self, objective.head, objective.make_head(config, keys))
 
     def __call__(self, batch: Batch, key: jax.Array | None = None) -> dict[str, jax.Array]:
-        """Returns float32 logits of each objective.
-
-        Args:
-            key: uint32 dropout key of this step, None in evaluation.
-        """
+        """Returns float32 logits of each objective; `key`: uint32 dropout key of this step, None in
+        evaluation."""
         x_BxSxH = self.encoder(
             batch["input_ids"],
             batch["token_type_ids"],
@@ -58,11 +51,10 @@ def declare(
     config: ModelConfig, compute: ComputeConfig, objectives: Sequence[str]
 ) -> tuple[nnx.GraphDef, nnx.State]:
     """Returns the model's graph and abstract parameters with logical axes; allocates nothing."""
-    return nnx.split(
-        nnx.eval_shape(
-            lambda: PretrainingModel(config, compute, objectives, Keys(jax.random.key(0)))
-        )
+    model = nnx.eval_shape(
+        lambda: PretrainingModel(config, compute, objectives, Keys(jax.random.key(0)))
     )
+    return nnx.split(model)
 
 
 def init_params(

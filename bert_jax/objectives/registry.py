@@ -21,47 +21,38 @@ BERT_FOR_PRETRAINING = (MASKED_LM.name, NEXT_SENTENCE.name)
 
 
 def find(names: Iterable[str]) -> tuple[Objective, ...]:
-    """Returns the objectives with these names.
-
-    Raises:
-        UserError: an objective does not exist, or two of them share a head.
-    """
-    found: dict[str, Objective] = {}
+    """Returns the objectives with these names; UserError for an unknown one, or a shared head."""
+    by_head: dict[str, Objective] = {}
     for name in names:
         if name not in OBJECTIVES:
             raise UserError(
                 f"config.objectives: unknown objective {name!r}{nearest(name, OBJECTIVES)}"
             )
         head = OBJECTIVES[name].head
-        if head in found:
+        if head in by_head:
             raise UserError(
-                f"config.objectives: {found[head].name} and {name} share the head {head!r}; choose "
-                "one of them"
+                f"config.objectives: {by_head[head].name} and {name} share the head {head!r}; "
+                "choose one of them"
             )
-        found[head] = OBJECTIVES[name]
-    return tuple(found.values())
+        by_head[head] = OBJECTIVES[name]
+    return tuple(by_head.values())
 
 
 def chosen(data: DataConfig, names: str = "") -> tuple[str, ...]:
-    """Returns the names of a run's objectives.
+    """Returns the names of a run's objectives; UserError as `find`, or if the data lacks labels.
 
-    Args:
-        names: `config.objectives`, comma-separated; "" for all objectives that the data has labels
-            for.
-
-    Raises:
-        UserError: see `find`, or the data has no labels for an objective.
+    names: `config.objectives`, comma-separated; "" for all objectives that the data has labels for.
     """
     if not names:
-        return tuple(one.name for one in OBJECTIVES.values() if one.has_labels(data))
-    found = find(name.strip() for name in names.split(","))
-    for objective in found:
+        return tuple(name for name, objective in OBJECTIVES.items() if objective.has_labels(data))
+    learned = find(name.strip() for name in names.split(","))
+    for objective in learned:
         if not objective.has_labels(data):
             raise UserError(
                 f"config.objectives: config.data makes no labels for {objective.name}; change "
                 "config.data.pairing or config.data.span_boundary, or remove the objective"
             )
-    return tuple(objective.name for objective in found)
+    return tuple(objective.name for objective in learned)
 
 
 def with_heads(heads: Collection[str]) -> tuple[str, ...]:
@@ -71,11 +62,11 @@ def with_heads(heads: Collection[str]) -> tuple[str, ...]:
     one was trained. A pooler stands for a head that needs one; a BERT without any head is read as a
     masked language model.
     """
-    found: dict[str, str] = {}
+    names = {MASKED_LM.head: MASKED_LM.name}
     for objective in OBJECTIVES.values():
         if objective.head in heads or (objective.needs_pooler and "pooler" in heads):
-            found.setdefault(objective.head, objective.name)
-    return tuple(({MASKED_LM.head: MASKED_LM.name} | found).values())
+            names.setdefault(objective.head, objective.name)
+    return tuple(names.values())
 
 
 def transformers_class(heads: Collection[str]) -> str:

@@ -47,18 +47,13 @@ def _make_head(config: ModelConfig, keys: Keys) -> Dense:
 
 
 def _logits(head: Dense, states: States, batch: Batch) -> jax.Array:
-    """Returns logits [B, N, 2]."""
-    pooled_BxNxH = states.pooled(batch["cls_positions"])
-    return pair_logits(pooled_BxNxH, head.kernel[...], head.bias[...])
-
-
-def pair_logits(x_BxNxH: jax.Array, kernel_Hx2: jax.Array, bias_2: jax.Array) -> jax.Array:
     """Returns float32 logits [B, N, 2], never rounded to the compute dtype."""
+    x_BxNxH = states.pooled(batch["cls_positions"])
+    kernel_Hx2 = head.kernel[...].astype(x_BxNxH.dtype)
     logits_BxNx2 = jnp.einsum(
-        "bnh,hc->bnc", x_BxNxH, kernel_Hx2.astype(x_BxNxH.dtype),
-        preferred_element_type=jnp.float32,
-    )  # fmt: skip
-    return logits_BxNx2 + bias_2[None, None, :]
+        "bnh,hc->bnc", x_BxNxH, kernel_Hx2, preferred_element_type=jnp.float32
+    )
+    return logits_BxNx2 + head.bias[...][None, None, :]
 
 
 def pair_sums(logits_BxNx2: jax.Array, batch: Batch, corpus: Corpus) -> dict[str, jax.Array]:
@@ -79,15 +74,15 @@ def pair_sums(logits_BxNx2: jax.Array, batch: Batch, corpus: Corpus) -> dict[str
     }
 
 
-def _baselines(of: Mapping[str, Any], sources: Sequence[str]) -> dict[str, float]:
+def _baselines(sums: Mapping[str, Any], sources: Sequence[str]) -> dict[str, float]:
     """Returns metrics of constant predictions, overall and per source, and accuracy per source.
 
     `baseline_accuracy` predicts the more frequent label, `source_accuracy` the more frequent label
     of the example's source, i.e. the accuracy possible from the source alone.
     """
-    labels, correct = np.asarray(of["source_labels"]), np.asarray(of["source_correct"])
+    labels, correct = np.asarray(sums["source_labels"]), np.asarray(sums["source_correct"])
     total = max(labels.sum(), 1)
-    found = {
+    metrics = {
         "baseline_accuracy": labels.sum(0).max() / total,
         "baseline_loss": _entropy(labels.sum(0)) / total,
         "source_accuracy": labels.max(1).sum() / total,
@@ -95,9 +90,9 @@ def _baselines(of: Mapping[str, Any], sources: Sequence[str]) -> dict[str, float
     }
     for c, source in enumerate(sources):
         if labels[c].sum():
-            found[f"{source}/accuracy"] = correct[c] / labels[c].sum()
-            found[f"{source}/baseline_accuracy"] = labels[c].max() / labels[c].sum()
-    return found
+            metrics[f"{source}/accuracy"] = correct[c] / labels[c].sum()
+            metrics[f"{source}/baseline_accuracy"] = labels[c].max() / labels[c].sum()
+    return metrics
 
 
 def _entropy(counts: np.ndarray) -> float:

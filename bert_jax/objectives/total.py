@@ -18,15 +18,13 @@ Sums = dict[str, dict[str, jax.Array]]  # objective -> name -> sum over the glob
 
 
 def denominators(batch: Batch, objectives: Iterable[str]) -> dict[str, jax.Array]:
-    """Returns the denominator of each objective's summed loss, from the weights of a batch.
+    """Returns the denominator of each objective's summed loss, from the weights of a batch, whose
+    arrays may have any leading dimensions.
 
     It is known before the forward pass, so that micro-batches add up to the loss of the batch.
-
-    Args:
-        batch: arrays with any leading dimensions.
     """
-    chosen = {name: OBJECTIVES[name] for name in objectives}
-    return {name: one.denominator(jnp.sum(batch[one.weights])) for name, one in chosen.items()}
+    counts = {name: jnp.sum(batch[OBJECTIVES[name].weights]) for name in objectives}
+    return {name: OBJECTIVES[name].denominator(count) for name, count in counts.items()}
 
 
 def all_sums(
@@ -61,12 +59,13 @@ def summarize(sums: Mapping[str, Mapping[str, Any]], sources: tuple[str, ...]) -
     `loss` is the sum of the objectives' losses, each a mean over its predictions.
     """
     scalars = {"loss": 0.0}
-    for name, of in sums.items():
+    for name, own_sums in sums.items():
         if name == "tokens":
             continue
-        count = max(float(of["count"]), 1.0)
-        own = {"loss": float(of["loss"]) / count, "accuracy": float(of["correct"]) / count}
-        own |= OBJECTIVES[name].baselines(of, sources)
+        count = max(float(own_sums["count"]), 1.0)
+        loss, correct = float(own_sums["loss"]), float(own_sums["correct"])
+        own = {"loss": loss / count, "accuracy": correct / count}
+        own |= OBJECTIVES[name].baselines(own_sums, sources)
         scalars["loss"] += own["loss"]
         scalars |= {f"{name}/{what}": value for what, value in own.items()}
     scalars["padding"] = 1 - float(sums["tokens"]["real"]) / float(sums["tokens"]["all"])

@@ -10,11 +10,7 @@ from etils import epath
 
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict
-from bert_jax.data_pipeline.analysis.inspect import (
-    Vocabulary,
-    decode,
-)
-from bert_jax.data_pipeline.batch import Batch
+from bert_jax.data_pipeline.analysis.inspect import Vocabulary, decode
 from bert_jax.data_pipeline.storage.remote import open_path, write_named
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
@@ -30,12 +26,11 @@ def batch(
 ) -> None:
     """Prints the batch that a step of a run trained on; with `out`, also writes it as .npz.
 
+    Raises UserError if the workdir holds no run, for no such step or rows, or another store.
+
     Args:
         step: counted from 0: the batch of update `step` + 1.
         rows: "FIRST:END" or one number; None prints 4 and writes all.
-
-    Raises:
-        UserError: the workdir holds no run, no such step or rows, or a store that is not the run's.
     """
     config, store = open_run(open_path(workdir), store_path)
     index, local = config.phase_at(step)
@@ -45,7 +40,7 @@ def batch(
     console.print(f"step {step}: step {local} of config.phases[{index}], {phase.batch_size} rows")
     vocabulary = Vocabulary(Tokenizer.load(store.tokenizer_path), store.special)
     few = len(chosen) if rows else min(4, len(chosen))
-    shown = decode(_head_rows(arrays, few), vocabulary, chosen[:few])
+    shown = decode(arrays, vocabulary, chosen[:few])
     print_examples(shown, [dataset_tables.head(example, config.data, store) for example in shown])
     if out:
         data = io.BytesIO()
@@ -64,14 +59,8 @@ def is_batch(path: Path) -> bool:
 
 
 def open_run(workdir: epath.Path, store_path: str | None = None) -> tuple[Config, TokenStore]:
-    """Returns a run's configuration and the store it trains on.
-
-    Args:
-        store_path: current path of the store, if it differs from the configuration.
-
-    Raises:
-        UserError: the workdir holds no run, or the store is not the one it trained on.
-    """
+    """Returns a run's configuration and the store it trains on; UserError if the workdir holds no
+    run, or the store is not the run's. `store_path`: of the store, if it was moved."""
     file = workdir / "config.json"
     try:
         description = json.loads(file.read_text())
@@ -106,7 +95,3 @@ def parse_rows(text: str | None, batch_size: int) -> list[int]:
     if not rows or rows[0] < 0 or rows[-1] >= batch_size:
         raise UserError(f"--rows={text}: give FIRST:END between 0 and {batch_size}, such as 0:4")
     return rows
-
-
-def _head_rows(arrays: Batch, count: int) -> Batch:
-    return {name: array[:count] for name, array in arrays.items()}

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import rich.text
 from etils import epath
 from rich.table import Table
@@ -45,7 +46,6 @@ _COUNTED = {  # label of the horizontal axis of a histogram
     "examples": "tokens per example, special tokens included",
     "predictions": "predictions per example",
 }
-
 _LENGTHS: Final = "Tokens (special tokens included in examples), and predictions per example"
 
 
@@ -86,14 +86,8 @@ def inspect(
     examples: int,
     page: str | None,
 ) -> None:
-    """Prints what a store holds and the examples a config makes from it.
-
-    Args:
-        page: an HTML file to write, too.
-
-    Raises:
-        UserError: no such phase or split, a split without text, or as `phase_batches`.
-    """
+    """Prints what a store holds and the examples a config makes from it, and writes them as HTML to
+    `page`; UserError for no such phase or split, or as `phase_batches`."""
     if not 0 <= phase < len(config.phases):
         raise UserError(f"--phase={phase}: the config has phases 0 to {len(config.phases) - 1}")
     if split_name not in SPLITS:
@@ -106,8 +100,8 @@ def inspect(
     shown = _first_examples(store, batches, shape.batch_size, examples)
     heads = [dataset_tables.head(example, config.data, store) for example in shown]
     lengths = {
-        "sentences": Lengths.of(split.sentence_lengths),
-        "documents": Lengths.of(tokens_per_document(split)),
+        "sentences": Lengths(np.bincount(split.sentence_lengths)),
+        "documents": Lengths(np.bincount(tokens_per_document(split))),
         "examples": Lengths(counts.lengths),
         "predictions": Lengths(counts.predictions),
     }
@@ -129,8 +123,8 @@ def inspect(
         tables["Held-out text without a model"] = dataset_tables.of_held_out(store)
     for title, (header, rows) in tables.items():
         _print_table(title, header, rows)
-    for name, of in lengths.items():
-        _print_bars(name, of)
+    for name, distribution in lengths.items():
+        _print_bars(name, distribution)
     print_examples(shown, heads)
     if page:
         _write_page(epath.Path(page), f"{path}: {split_name}", tables, lengths, shown, heads)
@@ -152,15 +146,11 @@ def _first_examples(
 def _print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     table = Table(title=title, title_justify="left", title_style="bold", min_width=len(title))
     for column, name in enumerate(header):
-        numbers = all(_is_number(row[column]) for row in rows)
+        numbers = all(str(row[column])[:1].isdigit() for row in rows)
         table.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*(f"{v:,}" if isinstance(v, int) else str(v) for v in row))
     console.print(table)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int) or str(value)[:1].isdigit()
 
 
 def _print_bars(title: str, lengths: Lengths) -> None:
@@ -179,9 +169,9 @@ def print_examples(examples: Sequence[ShownExample], heads: Sequence[str]) -> No
     for example, head in zip(examples, heads, strict=True):
         text = rich.text.Text()
         for token in example.tokens:
-            shown = f"{token.text}→{token.original}" if token.original else token.text
+            style = f"{_STYLES[token.kind]} {'underline' if token.edge else ''}".strip()
             text.append(" " if token.space else "")
-            text.append(shown, f"{_STYLES[token.kind]} {'underline' if token.edge else ''}".strip())
+            text.append(token.label, style)
         console.print(rich.text.Text(f"\n{plain(head)}", "bold"))
         console.print(text, soft_wrap=False)
 
@@ -199,9 +189,9 @@ def _write_page(
         page.heading(name)
         page.table(header, rows)
     page.heading("Histograms")
-    for name, of in lengths.items():
-        if of.total:
-            page.figure(plots.histogram(of, xlabel=_COUNTED[name]), name)
+    for name, distribution in lengths.items():
+        if distribution.total:
+            page.figure(plots.histogram(distribution, xlabel=_COUNTED[name]), name)
     page.heading("Examples")
     page.examples(examples, heads)
     page.save(file)

@@ -3,6 +3,7 @@
 Each is a header and rows; numbers are ints, everything else is text as displayed.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -21,52 +22,34 @@ _SHARES = {"shortest": 0.0, "10%": 0.1, "median": 0.5, "90%": 0.9, "99%": 0.99, 
 def of_groups(groups: Sequence[Group]) -> Rows:
     """Documents, sentences, tokens and unknown tokens per source and language."""
     return ("source", "language", "documents", "sentences", "tokens", "[UNK]", "share"), [
-        (
-            *(g.source, g.language, g.documents, g.sentences, g.tokens, g.unknown),
-            _percent(g.unknown, g.tokens, 4),
-        )
-        for g in groups
+        (*dataclasses.astuple(group), _percent(group.unknown, group.tokens, 4)) for group in groups
     ]
 
 
 def of_lengths(lengths: Mapping[str, Lengths]) -> Rows:
     """Quantiles and means of each distribution of lengths."""
     return ("", *_SHARES, "mean"), [
-        (name, *map(of.quantile, _SHARES.values()), f"{of.mean:,.1f}")
-        for name, of in lengths.items()
+        (name, *map(distribution.quantile, _SHARES.values()), f"{distribution.mean:,.1f}")
+        for name, distribution in lengths.items()
     ]
 
 
 def of_rows(
     counts: ExampleCounts, rows: int, bound: float, dropped: tuple[int, int], data: DataConfig
 ) -> Rows:
-    """Fill and masking of the counted rows.
-
-    Args:
-        rows: number of rows in the epoch.
-        bound: upper bound of its fill.
-        dropped: number of sentences that are too long for an example, and of their tokens.
-    """
+    """Fill and masking of the counted rows. rows: number of rows in the epoch. bound: upper bound
+    of its fill. dropped: number of sentences too long for an example, and of their tokens."""
     unchanged = max(0.0, 1 - data.mask_share - data.random_share)
+    too_long = ("sentences dropped", dropped[0], f"{dropped[1]:,} tokens, too long for a block")
+    fill = _percent(counts.tokens, counts.slots, 2)
+    rate = f"{data.mask_rate:.2%}, rounded in each example, at most max_predictions"
     return ("", "found", "expected"), [
         ("rows", counts.rows, f"of {rows:,}" if counts.rows < rows else "the entire epoch"),
         ("examples", counts.examples, ""),
-        *(
-            [("sentences dropped", dropped[0], f"{dropped[1]:,} tokens, too long for a block")]
-            if data.pairing == "single"
-            else []
-        ),
-        (
-            "fill: tokens / positions",
-            _percent(counts.tokens, counts.slots, 2),
-            f"at most {bound:.2%}",
-        ),
+        *([too_long] if data.pairing == "single" else []),
+        ("fill: tokens / positions", fill, f"at most {bound:.2%}"),
         ("predictions", counts.predicted, ""),
-        (
-            "predictions / tokens",
-            _percent(counts.predicted, counts.tokens, 2),
-            f"{data.mask_rate:.2%}, rounded in each example, at most max_predictions",
-        ),
+        ("predictions / tokens", _percent(counts.predicted, counts.tokens, 2), rate),
         ("[MASK]", _percent(counts.masked, counts.predicted, 2), f"{data.mask_share:.2%}"),
         ("random token", _percent(counts.random, counts.predicted, 2), f"{data.random_share:.2%}"),
         ("unchanged", _percent(counts.kept, counts.predicted, 2), f"{unchanged:.2%}"),
@@ -85,13 +68,10 @@ def of_labels(labels: np.ndarray, data: DataConfig, store: TokenStore) -> Rows:
 def of_held_out(store: TokenStore) -> Rows:
     """Cross-entropy of the held-out tokens under unigram and bigram frequencies, in nats."""
     tokens = len(store.train.tokens)
+    counted = f"{tokens:,}" if tokens <= MOST_TOKENS else f"at most {MOST_TOKENS:,}"
     return ("", "nats per token", "counted in"), [
         ("token frequencies (unigram)", f"{unigram_loss(store):.3f}", f"{tokens:,} tokens"),
-        (
-            "left neighbour (bigram)",
-            f"{bigram_loss(store):.3f}",
-            f"{'' if tokens <= MOST_TOKENS else 'at most '}{min(tokens, MOST_TOKENS):,} tokens",
-        ),
+        ("left neighbour (bigram)", f"{bigram_loss(store):.3f}", f"{counted} tokens"),
     ]
 
 

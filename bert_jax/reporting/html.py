@@ -12,13 +12,10 @@ if TYPE_CHECKING:
     from bert_jax.data_pipeline.analysis.inspect import ShownExample, ShownToken
 
 _MARK = '<meta name="generator" content="bert-jax">'
-_PAGE = (
-    """<!doctype html>
+_PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-"""
-    + _MARK
-    + """
+{mark}
 <title>{title}</title>
 <style>
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
@@ -39,7 +36,6 @@ figcaption, .note {{ color: #5a6a7a; }} figure {{ margin: 1rem 0; }}
 {body}
 </body></html>
 """
-)
 
 
 class Page:
@@ -69,15 +65,13 @@ class Page:
 
     def examples(self, examples: "Sequence[ShownExample]", heads: Sequence[str]) -> None:
         """Adds decoded examples below their headings, with predicted tokens highlighted."""
-        legend = " ".join(
-            f'<span class="{kind}">{text}</span>'
-            for kind, text in (
-                ("masked", "[MASK]→original"),
-                ("random", "random→original"),
-                ("kept", "unchanged→original"),
-                ("edge", "next to a span"),
-            )
-        )
+        kinds = {
+            "masked": "[MASK]→original",
+            "random": "random→original",
+            "kept": "unchanged→original",
+            "edge": "next to a span",
+        }
+        legend = " ".join(f'<span class="{kind}">{text}</span>' for kind, text in kinds.items())
         self._parts.append(f'<p class="note">{legend}</p>')
         for example, head in zip(examples, heads, strict=True):
             body = "".join(map(_token, example.tokens))
@@ -87,12 +81,9 @@ class Page:
             )
 
     def save(self, path: epath.PathLike) -> None:
-        """Writes the page atomically.
-
-        Raises:
-            StorageError: it cannot be written.
-        """
-        page = _PAGE.format(title=html.escape(self._title), body="\n".join(self._parts))
+        """Writes the page atomically; StorageError if it cannot be written."""
+        title, body = html.escape(self._title), "\n".join(self._parts)
+        page = _PAGE.format(mark=_MARK, title=title, body=body)
         # File names may hold lone surrogates.
         write_named(path, page.encode(errors="backslashreplace"))
 
@@ -114,9 +105,6 @@ def _cell(value: Any) -> str:
 
 
 def _token(token: "ShownToken") -> str:
-    text = f"{token.text}→{token.original}" if token.original else token.text
-    kinds = [token.kind, *(["edge"] if token.edge else [])]
-    space, shown = " " if token.space else "", html.escape(text)
-    return space + (
-        shown if kinds == ["plain"] else f'<span class="{" ".join(kinds)}">{shown}</span>'
-    )
+    space, text = " " if token.space else "", html.escape(token.label)
+    kinds = f"{token.kind} edge" if token.edge else token.kind
+    return space + (text if kinds == "plain" else f'<span class="{kinds}">{text}</span>')

@@ -8,23 +8,18 @@ from typing import TYPE_CHECKING, Any
 from bert_jax.runtime.console import plain
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from bert_jax.data_pipeline.analysis.inspect import Lengths
 
 
 def histogram(lengths: "Lengths", *, xlabel: str) -> str:
     """An SVG histogram of lengths."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 2.6), layout="constrained")
-    axes = figure.add_subplot()
+    axes = _axes(2.6)
     bins = lengths.bins(24)
     names = [f"{a:,}" if a == b else f"{a:,}-{b:,}" for a, b, _ in bins]
     axes.bar(range(len(bins)), [count for _, _, count in bins], width=0.9)
     axes.set_xticks(range(len(bins)), names, rotation=45, ha="right", fontsize=8)
     axes.set(xlabel=xlabel, ylabel="count")
-    return _svg(figure)
+    return _svg(axes)
 
 
 def curves(
@@ -34,10 +29,7 @@ def curves(
     baselines: Mapping[str, float] | None = None,
 ) -> str:
     """An SVG plot of named (steps, values) lines, with baselines as dashed horizontal lines."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 3.2), layout="constrained")
-    axes = figure.add_subplot()
+    axes = _axes(3.2)
     for name, (x, y) in _plain(lines).items():
         few = len(x) < 30
         axes.plot(x, y, label=name, linewidth=1.5, marker="o" if few else None, markersize=3)
@@ -45,7 +37,7 @@ def curves(
         axes.axhline(value, label=name, linestyle=("--", ":", "-.")[i % 3], color="#888")
     axes.set(xlabel="step", ylabel=ylabel)
     axes.legend(frameon=False)
-    return _svg(figure)
+    return _svg(axes)
 
 
 def _plain(named: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,15 +49,21 @@ def _plain(named: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _svg(figure: "Figure") -> str:
+def _axes(height: float) -> Any:
+    """The axes of a new figure, `height` inches high."""
+    from matplotlib.figure import Figure  # here: importing it takes a second
+
+    return Figure(figsize=(8, height), layout="constrained").add_subplot()
+
+
+def _svg(axes: Any) -> str:
     """Styles the figure and returns it as an <svg> element to embed in a page."""
-    for axes in figure.axes:
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.3)
     out = io.StringIO()
     with warnings.catch_warnings():  # about glyphs missing from the font
         warnings.simplefilter("ignore", UserWarning)
-        figure.savefig(out, format="svg", metadata={"Date": None})
+        axes.figure.savefig(out, format="svg", metadata={"Date": None})
     text = out.getvalue()
     return text[text.index("<svg") :]
 
@@ -73,37 +71,31 @@ def _svg(figure: "Figure") -> str:
 def stacked_bar(parts: Mapping[str, float]) -> str:
     """An SVG stacked bar of shares with a legend; `parts` add up to more than 0."""
     from matplotlib import colormaps
-    from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 1.9), layout="constrained")
-    axes = figure.add_subplot()
-    colours, left, whole = colormaps["tab20"], 0.0, sum(parts.values())
+    axes = _axes(1.9)
+    colours, left, total = colormaps["tab20"], 0.0, sum(parts.values())
     for i, (name, part) in enumerate(_plain(parts).items()):
-        share = part / whole
+        share = part / total
         axes.barh([0], [share], left=left, label=f"{name} {share:.1%}", color=colours(i % 20))
         left += share
     axes.set(xlim=(0, 1), yticks=[])
     axes.xaxis.set_major_formatter("{x:.0%}")
     axes.legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.25), fontsize=8)
-    return _svg(figure)
+    return _svg(axes)
 
 
 def stacked_bars(rows: Mapping[str, Mapping[str, float]], *, xlabel: str) -> str:
     """An SVG of named horizontal stacked bars, from top to bottom; pieces of one name share a
     colour."""
-    from matplotlib import colormaps
-    from matplotlib.figure import Figure
-
     rows = {name: _plain(row) for name, row in _plain(rows).items()}
-    figure = Figure(figsize=(8, 0.8 + 0.32 * len(rows)), layout="constrained")
-    axes = figure.add_subplot()
-    colours, left = colormaps["tab10"], dict.fromkeys(rows, 0.0)
+    axes = _axes(0.8 + 0.32 * len(rows))
+    left = [0.0] * len(rows)
     pieces = dict.fromkeys(piece for row in rows.values() for piece in row)
     for i, piece in enumerate(pieces):
         widths = [row.get(piece, 0.0) for row in rows.values()]
-        axes.barh(list(rows), widths, left=list(left.values()), label=piece, color=colours(i % 10))
-        left = {name: left[name] + width for name, width in zip(rows, widths, strict=True)}
+        axes.barh(list(rows), widths, left=left, label=piece, color=f"C{i}")
+        left = [start + width for start, width in zip(left, widths, strict=True)]
     axes.invert_yaxis()
     axes.set(xlabel=xlabel)
-    figure.legend(loc="outside lower center", frameon=False, ncols=len(pieces), fontsize=8)
-    return _svg(figure)
+    axes.figure.legend(loc="outside lower center", frameon=False, ncols=len(pieces), fontsize=8)
+    return _svg(axes)

@@ -30,7 +30,7 @@ def add_training(
         page.text("No metrics yet.")
         return
     last = held_out[-1]
-    titles = {name: one.title for name, one in OBJECTIVES.items()}
+    titles = {name: objective.title for name, objective in OBJECTIVES.items()}
     present = {name: titles.get(name, name) for name in metrics.objectives_in(last)}
     page.heading("Held-out text")
     page.text(
@@ -38,17 +38,9 @@ def add_training(
         "without a model: token frequencies for masked tokens, the majority label for sentence "
         "pairs, and the majority label per source."
     )
-    source = {name: last.get(f"{name}/source_accuracy") for name in present}
     page.table(
         ("objective", "loss (nats)", "baseline", "accuracy", "baseline ", "source alone"),
-        [
-            (
-                title,
-                *_loss_and_accuracy(last, name),
-                "" if source[name] is None else f"{source[name]:.1%}",
-            )
-            for name, title in present.items()
-        ],
+        [(title, *_row(last, name)) for name, title in present.items()],
     )
     for name in present:
         _add_sources(page, last, name)
@@ -68,17 +60,17 @@ def add_training(
     )
 
 
-def add_goodput(page: Page, found: "Goodput") -> None:
+def add_goodput(page: Page, spent: "Goodput") -> None:
     """Adds the wall time of a run by cause, as a bar and a table; nothing without recorded time."""
     from bert_jax.metrics import goodput
 
-    if not found.wall:
+    if not spent.wall:
         return
     page.heading("Where the time went")
-    page.text(f"Goodput: {found.share:.1%} of the time was spent on productive steps.")
-    parts = {goodput.CAUSES[cause]: spent for cause, spent in found.seconds.items() if spent > 0}
+    page.text(f"Goodput: {spent.share:.1%} of the time was spent on productive steps.")
+    parts = {goodput.CAUSES[cause]: s for cause, s in spent.seconds.items() if s > 0}
     page.figure(stacked_bar(parts), "Shares of the time since the first start")
-    page.table(*goodput.table(found))
+    page.table(*goodput.table(spent))
 
 
 def _add_sources(page: Page, record: Mapping[str, float], name: str) -> None:
@@ -99,11 +91,11 @@ def _add_sources(page: Page, record: Mapping[str, float], name: str) -> None:
         )
 
 
-def _loss_and_accuracy(record: Mapping[str, float], name: str) -> tuple[float | str, ...]:
-    loss, accuracy = (
-        (record[f"{name}/{key}"], record[f"{name}/baseline_{key}"]) for key in ("loss", "accuracy")
-    )
-    return (*loss, *(f"{share:.1%}" for share in accuracy))
+def _row(record: Mapping[str, float], name: str) -> tuple[float | str, ...]:
+    """The loss, its baseline, the accuracy and its two baselines of an objective."""
+    keys = ("accuracy", "baseline_accuracy", "source_accuracy")
+    shares = [f"{record[f'{name}/{key}']:.1%}" if f"{name}/{key}" in record else "" for key in keys]
+    return record[f"{name}/loss"], record[f"{name}/baseline_loss"], *shares
 
 
 def _line(records: Sequence[Mapping[str, float]], key: str) -> tuple[list[float], list[float]]:

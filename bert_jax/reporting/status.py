@@ -90,11 +90,8 @@ class Status:
 
 
 def read(folder: epath.PathLike) -> Status:
-    """Returns the status of the run in a folder.
-
-    Raises:
-        UserError: the folder holds no run, or its config.json is damaged.
-    """
+    """Returns the status of the run in a folder; UserError if the folder holds no run, or its
+    config.json is damaged."""
     path = epath.Path(folder)
     description = workdir.read(path)
     config = from_dict(description["config"], Config)
@@ -111,7 +108,7 @@ def read(folder: epath.PathLike) -> Status:
     step = max([*good, history[-1].last if history else 0], default=0)
     step = min(step, config.total_steps)
     phase, local = config.phase_at(max(step - 1, 0))
-    finished = any(one >= config.total_steps for one in good)
+    finished = any(saved >= config.total_steps for saved in good)
     age = time.time() - max(r["time"] for r in records) if records else None
     quiet_limit = max(_MIN_QUIET_SECONDS, 3 * config.log_every_steps * (speed or 0.0))
     recent = age is not None and age < quiet_limit
@@ -152,7 +149,7 @@ def _attempts(history: Sequence[Attempt], working: bool, finished: bool) -> list
     ends = ["killed"] * len(history)
     if ends:
         ends[-1] = "running" if working else "finished" if finished else "killed"
-    return [_attempt(one, end) for one, end in zip(history, ends, strict=True)]
+    return [_attempt(attempt, end) for attempt, end in zip(history, ends, strict=True)]
 
 
 def _step_flops(description: Record, config: Config) -> list[float]:
@@ -177,14 +174,11 @@ def as_json(status: Status) -> str:
 
 
 def write_page(folder: epath.PathLike, path: epath.PathLike) -> None:
-    """Writes an HTML page with the run's curves, their trivial baselines and its goodput.
+    """Writes an HTML page with the run's curves, their trivial baselines and its goodput; UserError
+    if the folder holds no run, StorageError if the file cannot be written.
 
     The bigram baseline is counted from the run's token store, and omitted if the store can no
     longer be read.
-
-    Raises:
-        UserError: the folder holds no run.
-        StorageError: the file cannot be written.
     """
     from bert_jax.reporting import html, run_page
 
@@ -217,12 +211,11 @@ def _is_running(path: epath.Path, history: Sequence[Attempt], recent: bool) -> b
 
 def _attempt(attempt: Attempt, otherwise: str) -> AttemptStatus:
     """otherwise: why it ended, if no record of its end exists."""
-    closing, head = attempt.closing, attempt.records[0]
-    ended = otherwise
+    ended, closing = otherwise, attempt.closing
     if closing is not None:
         reason = closing.get("reason")
         ended = f"{closing['kind']}: {reason}" if isinstance(reason, str) else closing["kind"]
-    processes = head.get("processes")
+    processes = attempt.records[0].get("processes")
     return AttemptStatus(
         first=attempt.first,
         last=attempt.last,
@@ -251,7 +244,7 @@ def _checkpoints(
     path: epath.Path, config: Config, found: Mapping[int, str]
 ) -> list[CheckpointStatus]:
     """found: step -> its problem, empty if none."""
-    usable = {one.step: one for one in list_checkpoints(path) if not found.get(one.step)}
+    usable = {c.step: c for c in list_checkpoints(path) if not found.get(c.step)}
     reasons = catalog.reasons(list(usable.values()), config.checkpoint, config.phase_ends)
     return [
         CheckpointStatus(
@@ -274,10 +267,8 @@ def _quarantined(path: epath.Path, records: Sequence[Record]) -> list[Quarantine
         if record["kind"] == "quarantined" and isinstance(record.get("reason"), str)
     }
     return [
-        dataclasses.replace(
-            one, reason=one.reason or recorded.get(one.folder.partition("-")[0], "")
-        )
-        for one in list_quarantined(path)
+        dataclasses.replace(q, reason=q.reason or recorded.get(q.folder.partition("-")[0], ""))
+        for q in list_quarantined(path)
     ]
 
 
@@ -293,7 +284,7 @@ def _hosts(history: Sequence[Attempt], train: Record | None) -> list[HostStatus]
     own, wait = ([s for s in c if is_finite(s)] if isinstance(c, list) else [] for c in columns)
     if not len(names) == len(own) == len(wait):
         return []
-    return [HostStatus(*one) for one in zip(names, own, wait, strict=True)]
+    return [HostStatus(*host) for host in zip(names, own, wait, strict=True)]
 
 
 def _texts(record: Record | None, name: str) -> list[str]:

@@ -16,16 +16,15 @@ def render(status: Status) -> str:
     """Returns the text that `bert-jax status` prints."""
     share = status.step / status.total_steps
     lines = [f"{status.workdir}: step {status.step:,} of {status.total_steps:,} ({share:.1%})"]
-    epochs = status.epochs[status.phase]
-    in_phase = f"{epochs:.2f} epochs seen"
+    in_phase = f"{status.epochs[status.phase]:.2f} epochs seen"
     if status.phases > 1:
         in_phase = (
             f"phase {status.phase + 1} of {status.phases}: step {status.phase_step:,} of "
             f"{status.phase_steps:,}, {in_phase}"
         )
     lines += [in_phase, _state(status)]
-    lines += [*_metrics(status), *_problems(status), *_hosts(status), *_timing(status)]
-    lines += _checkpoints(status)
+    for section in (_metrics, _problems, _hosts, _timing, _checkpoints):
+        lines += section(status)
     return "\n".join(lines)
 
 
@@ -67,13 +66,10 @@ def _metrics_line(
 
 
 def _training(record: Record) -> str:
-    losses = ", ".join(
-        f"{name.upper()} {record[f'{name}/loss']:.3f}" for name in objectives_in(record)
-    )
-    loss = f"loss {record['loss']:.3f} ({losses})" if losses else "no finite loss"
-    return (
-        f"{loss}, {record['tokens_per_second']:,.0f} tokens/s, {record['step_seconds']:.3g} s/step"
-    )
+    losses = [f"{name.upper()} {record[f'{name}/loss']:.3f}" for name in objectives_in(record)]
+    loss = f"loss {record['loss']:.3f} ({', '.join(losses)})" if losses else "no finite loss"
+    speed = f"{record['tokens_per_second']:,.0f} tokens/s, {record['step_seconds']:.3g} s/step"
+    return f"{loss}, {speed}"
 
 
 def _problems(status: Status) -> Iterator[str]:
@@ -109,13 +105,13 @@ def _timing(status: Status) -> Iterator[str]:
         )
         rows = [
             (
-                time.strftime("%Y-%m-%d %H:%M", time.localtime(one.began)),
-                console.clock(one.seconds),
-                "-" if one.processes is None else str(one.processes),
-                f"{one.first:,} to {one.last:,}",
-                one.ended,
+                time.strftime("%Y-%m-%d %H:%M", time.localtime(attempt.began)),
+                console.clock(attempt.seconds),
+                "-" if attempt.processes is None else str(attempt.processes),
+                f"{attempt.first:,} to {attempt.last:,}",
+                attempt.ended,
             )
-            for one in status.attempts[-_MAX_LISTED:]
+            for attempt in status.attempts[-_MAX_LISTED:]
         ]
         yield console.table(("started", "duration", "processes", "steps", "end"), rows)
 
@@ -124,13 +120,13 @@ def _checkpoints(status: Status) -> Iterator[str]:
     yield f"{_mb(status.bytes)} on disk, checkpoints:"
     rows = [
         (
-            f"{one.step:,}",
-            "-" if one.loss is None else f"{one.loss:.4f}",
-            _mb(one.bytes),
-            "not usable" if one.problem else "good",
-            one.problem or ", ".join(one.kept) or "removed at the next save",
+            f"{saved.step:,}",
+            "-" if saved.loss is None else f"{saved.loss:.4f}",
+            _mb(saved.bytes),
+            "not usable" if saved.problem else "good",
+            saved.problem or ", ".join(saved.kept) or "removed at the next save",
         )
-        for one in status.checkpoints
+        for saved in status.checkpoints
     ]
     if rows:
         yield console.table(

@@ -2,17 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from bert_jax.data_pipeline.analysis.baselines import tokens_per_document
-
-if TYPE_CHECKING:
-    from bert_jax.data_pipeline.batch import Batches
-    from bert_jax.data_pipeline.store.split import Split
-    from bert_jax.data_pipeline.store.store import TokenStore
-    from bert_jax.data_pipeline.tokenizer.tokenizer import SpecialIds, Tokenizer
+from bert_jax.data_pipeline.batch import Batches
+from bert_jax.data_pipeline.store.split import Split
+from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.data_pipeline.tokenizer.tokenizer import SpecialIds, Tokenizer
 
 _CHUNK = 1 << 22  # tokens searched at once
 _WORD_START = "▁"  # of SentencePiece
@@ -33,7 +31,7 @@ class Group:
     unknown: int  # tokens that are [UNK]
 
 
-def count_groups(store: "TokenStore", split: "Split") -> list[Group]:
+def count_groups(store: TokenStore, split: Split) -> list[Group]:
     """Returns the counts of a split per source and language, in the store's order."""
     languages = len(store.languages)
     group = split.document_source.astype(np.int64) * languages + split.document_language
@@ -43,19 +41,13 @@ def count_groups(store: "TokenStore", split: "Split") -> list[Group]:
         minlength=len(tokens),
     )
 
-    def of(number: int) -> Group:
+    def count(number: int) -> Group:
         own = group == number
-        return Group(
-            store.sources[number // languages],
-            store.languages[number % languages],
-            int(own.sum()),
-            *(
-                int(of_document[own].sum())
-                for of_document in (split.document_lengths, tokens, unknown)
-            ),
-        )
+        sums = (int(counts[own].sum()) for counts in (split.document_lengths, tokens, unknown))
+        source, language = divmod(number, languages)
+        return Group(store.sources[source], store.languages[language], int(own.sum()), *sums)
 
-    return [of(number) for number in np.unique(group).tolist()]
+    return [count(number) for number in np.unique(group).tolist()]
 
 
 def _positions(tokens: np.ndarray, wanted: int) -> np.ndarray:
@@ -72,10 +64,6 @@ class Lengths:
     """Histogram of lengths; `counts`: int64 [longest + 1]."""
 
     counts: np.ndarray
-
-    @classmethod
-    def of(cls, lengths: np.ndarray) -> "Lengths":
-        return cls(np.bincount(lengths))
 
     @property
     def total(self) -> int:
@@ -158,15 +146,15 @@ class ExampleCounts:
         return self.masked + self.random + self.kept
 
 
-def _sum(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def _sum(counts: np.ndarray, more: np.ndarray) -> np.ndarray:
     """Returns the sum of two histograms of different lengths: int64."""
-    total = np.zeros(max(len(one), len(other)), np.int64)
-    total[: len(one)] += one
-    total[: len(other)] += other
+    total = np.zeros(max(len(counts), len(more)), np.int64)
+    total[: len(counts)] += counts
+    total[: len(more)] += more
     return total
 
 
-def count_examples(store: "TokenStore", batches: "Batches", most_slots: int) -> ExampleCounts:
+def count_examples(store: TokenStore, batches: Batches, most_slots: int) -> ExampleCounts:
     """Counts epoch 0, or its first batches in shuffled order up to `most_slots` token positions."""
     counts = ExampleCounts(len(store.sources), store.special.mask)
     for index in range(batches.batches_once):
@@ -185,6 +173,10 @@ class ShownToken:
     kind: Kind
     original: str = ""  # the original token of a masked position
     edge: bool = False  # next to a span of the span boundary objective
+
+    @property
+    def label(self) -> str:
+        return f"{self.text}→{self.original}" if self.original else self.text
 
 
 @dataclass(frozen=True)
@@ -209,19 +201,16 @@ class Vocabulary:
     marker ("##" or "▁"), which shows how the pieces were joined.
     """
 
-    def __init__(self, tokenizer: "Tokenizer", special: "SpecialIds") -> None:
+    def __init__(self, tokenizer: Tokenizer, special: SpecialIds) -> None:
         entries = [tokenizer.token(i) for i in range(tokenizer.vocab_size)]
-        self._entries = ["".join(c if c.isprintable() else "\ufffd" for c in e) for e in entries]
+        # With their markers ("##" or "▁").
+        self.entries = ["".join(c if c.isprintable() else "\ufffd" for c in e) for e in entries]
         self._sentencepiece = any(entry.startswith(_WORD_START) for entry in entries)
         self.special = special
 
-    def entry(self, index: int) -> str:
-        """Returns the vocabulary entry with its marker ("##" or "▁")."""
-        return self._entries[index]
-
     def plain(self, index: int) -> tuple[str, bool]:
         """Returns (text, whether a space precedes it) in running text."""
-        entry = self._entries[index]
+        entry = self.entries[index]
         if index in self.special:
             return entry, True
         if self._sentencepiece:
@@ -230,13 +219,12 @@ class Vocabulary:
 
 
 def decode(
-    batch: Mapping[str, np.ndarray], vocabulary: Vocabulary, rows: Sequence[int] | None = None
+    batch: Mapping[str, np.ndarray], vocabulary: Vocabulary, rows: Sequence[int]
 ) -> list[ShownExample]:
-    """Returns the examples of a batch; row numbers are its indices, or `rows` if given."""
-    lines = range(len(batch["input_ids"]))
+    """Returns the examples of the first lines of a batch; `rows`: their numbers."""
     return [
         example
-        for line, row in zip(lines, lines if rows is None else rows, strict=True)
+        for line, row in enumerate(rows)
         for example in _decode_row({k: v[line] for k, v in batch.items()}, vocabulary, row)
     ]
 
@@ -245,13 +233,8 @@ def _decode_row(
     line: Mapping[str, np.ndarray], vocabulary: Vocabulary, row: int
 ) -> list[ShownExample]:
     slots = np.flatnonzero(line["masked_weights"])
-    labels = dict(
-        zip(
-            line["masked_positions"][slots].tolist(),
-            line["masked_labels"][slots].tolist(),
-            strict=True,
-        )
-    )
+    positions, originals = line["masked_positions"][slots], line["masked_labels"][slots]
+    labels = dict(zip(positions.tolist(), originals.tolist(), strict=True))
     edges: set[int] = set()
     if "span_weights" in line:
         spans = np.flatnonzero(line["span_weights"])
@@ -259,27 +242,26 @@ def _decode_row(
 
     def show(position: int, after: Kind) -> ShownToken:
         index, edge = int(line["input_ids"][position]), position in edges
+        entry, special = vocabulary.entries[index], vocabulary.special
         if position in labels:
             label = labels[position]
             kind: Kind = "kept" if index == label else "random"
-            if index == vocabulary.special.mask:
+            if index == special.mask:
                 kind = "masked"
-            return ShownToken(vocabulary.entry(index), True, kind, vocabulary.entry(label), edge)
-        if index in (vocabulary.special.cls, vocabulary.special.sep):
-            return ShownToken(vocabulary.entry(index), True, "special", edge=edge)
-        if after == "plain":
-            return ShownToken(*vocabulary.plain(index), "plain", edge=edge)
-        return ShownToken(vocabulary.entry(index), True, "plain", edge=edge)
+            return ShownToken(entry, True, kind, vocabulary.entries[label], edge)
+        if index in (special.cls, special.sep):
+            return ShownToken(entry, True, "special", edge=edge)
+        text, space = vocabulary.plain(index) if after == "plain" else (entry, True)
+        return ShownToken(text, space, "plain", edge=edge)
 
     shown = []
     for number in range(1, int(line["example_ids"].max(initial=0)) + 1):
-        positions = np.flatnonzero(line["example_ids"] == number).tolist()
         label = source = None
         if "pair_labels" in line:
             label = int(line["pair_labels"][number - 1])
             source = int(line["pair_sources"][number - 1])
         tokens: list[ShownToken] = []
-        for position in positions:
+        for position in np.flatnonzero(line["example_ids"] == number).tolist():
             tokens.append(show(position, tokens[-1].kind if tokens else "special"))
         shown.append(ShownExample(row, number, label, source, tuple(tokens)))
     return shown

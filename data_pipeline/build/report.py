@@ -9,7 +9,6 @@ from rich.table import Table
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import Found, SourceSpec
-from bert_jax.data_pipeline.sources.finding import format_left_out
 from bert_jax.data_pipeline.store.manifest import SPLITS
 
 
@@ -21,7 +20,7 @@ def print_found(
         if progress:
             count = f"{len(result.files):,} file{'s' * (len(result.files) != 1)}"
             console.print(escape(f"{spec.name}: {count} read as {spec.kind}"), soft_wrap=True)
-        for line in format_left_out(result.entry()):
+        for line in result.describe():
             text = escape(f"{spec.name}: left out: {line}")
             console.print(f"[bold yellow]warning:[/] {text}", soft_wrap=True)
 
@@ -29,7 +28,7 @@ def print_found(
 def check_found(sources: Sequence[SourceSpec], found: Sequence[Found]) -> None:
     """Raises UserError for the first source that leaves out anything in its folder."""
     for spec, result in zip(sources, found, strict=True):
-        if lines := format_left_out(result.entry()):
+        if lines := result.describe():
             raise UserError(
                 f"--strict: source {spec.name!r} leaves out {'; '.join(lines)}; "
                 "move these files away, or build without --strict"

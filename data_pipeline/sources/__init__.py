@@ -1,17 +1,15 @@
 """Sources of raw text, one module per kind.
 
-A kind is a module with `find(spec) -> Found`, `read(spec, path) -> Iterator[Document]`, `RULES`
-(its cleaning rules), `MARKUP` (whether markup and JSON files are rejected) and `CUT_BECAUSE`,
-`CUT_REMEDY` (why its documents may be cut at a line count, and how to avoid it). To add a kind,
-write the module and register it in `KINDS`.
+To add a kind, write a module with the names of `Kind` and register it in `KINDS`.
 """
 
 import dataclasses
 import difflib
 import re
+import sysconfig
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import books, lines, python_docs, reading, wikiextractor
@@ -21,51 +19,31 @@ from bert_jax.data_pipeline.sources.formats import remedy_of_kind
 from bert_jax.data_pipeline.text.clean import Rule
 from bert_jax.data_pipeline.text.sentences import check_language
 
-__all__ = [
-    "KINDS",
-    "Document",
-    "Found",
-    "Kind",
-    "SourceSpec",
-    "check",
-    "find",
-    "guess_kind",
-    "kind_of",
-    "parse_source",
-    "read",
-    "units",
-]
-
-
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Kind(Protocol):
     """The interface of a source module."""
 
-    RULES: tuple[Rule, ...]
-    MARKUP: bool
-    CUT_BECAUSE: str
-    CUT_REMEDY: str
+    RULES: tuple[Rule, ...]  # for cleaning
+    MARKUP: bool  # whether markup and JSON files are rejected
+    CUT_BECAUSE: str  # why its documents may be cut at a line count
+    CUT_REMEDY: str  # how to avoid it
 
     def find(self, spec: SourceSpec) -> Found: ...
     def read(self, spec: SourceSpec, path: Path) -> Iterator[Document]: ...
 
 
 KINDS: dict[str, Kind] = {
-    "wikiextractor": cast(Kind, wikiextractor),
-    "books": cast(Kind, books),
-    "lines": cast(Kind, lines),
-    "python": cast(Kind, python_docs),
+    "wikiextractor": wikiextractor,
+    "books": books,
+    "lines": lines,
+    "python": python_docs,
 }
 
 
 def kind_of(spec: SourceSpec) -> Kind:
-    """Returns the module that reads this source.
-
-    Raises:
-        UserError: unknown kind; the message has the remedy.
-    """
+    """Returns the module that reads this source; UserError, with the remedy, if there is none."""
     if spec.kind not in KINDS:
         hint = remedy_of_kind(spec.kind) or _nearest(spec.kind, KINDS)
         raise UserError(f"source kind {spec.kind!r} is unknown; {hint}")
@@ -82,10 +60,8 @@ def parse_source(text: str) -> SourceSpec:
     """Parses a source from the command line: `kind:path[,name=…][,lang=…][,lines=…]`.
 
     `python` needs no path: it reads the standard library of the running Python. The name defaults
-    to the kind, the language to en, lines (see SourceSpec.document_lines) to 200.
-
-    Raises:
-        UserError: unknown kind, option or language, or missing path.
+    to the kind, the language to en, lines (see SourceSpec.document_lines) to 200. Raises UserError
+    for an unknown kind, option or language, or a missing path.
     """
     head, *options = re.split(r",(?=\w+=)", text)
     kind, colon, path = head.partition(":")
@@ -101,7 +77,7 @@ def parse_source(text: str) -> SourceSpec:
             raise UserError(f"--source={text}: unknown option {key!r}; {_nearest(key, values)}")
         values[key] = value
     if kind == "python" and not path:
-        path = str(python_docs.standard_library())
+        path = sysconfig.get_path("stdlib")
     if not values["lines"].isdigit() or int(values["lines"]) < 1:
         raise UserError(f"--source={text}: lines={values['lines']} must be a positive integer")
     if not re.fullmatch(r"[\w.-]+", values["name"]):
@@ -117,11 +93,6 @@ def parse_source(text: str) -> SourceSpec:
 def find(spec: SourceSpec) -> Found:
     """Returns the sorted files of a source and the skipped paths. UserError if no file is found."""
     return kind_of(spec).find(spec)
-
-
-def units(spec: SourceSpec) -> list[Path]:
-    """Returns the sorted files of a source. UserError if no file is found."""
-    return find(spec).files
 
 
 def check(spec: SourceSpec, path: Path) -> None:
@@ -145,7 +116,7 @@ def read(spec: SourceSpec, path: Path) -> Iterator[Document]:
 def guess_kind(path: Path) -> str:
     """Guesses the kind of a user's file or folder of text: wikiextractor or books."""
     if path.is_file():
-        return "wikiextractor" if wikiextractor.is_written_so(path) else "books"
+        return "wikiextractor" if wikiextractor.is_extracted(path) else "books"
     try:
         wikiextractor.find(SourceSpec("wikiextractor", path, ""))
     except UserError:

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 from bert_jax.data_pipeline.sources import finding
 from bert_jax.data_pipeline.sources.document import Document, SourceSpec
@@ -47,12 +46,6 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-class _Outline(NamedTuple):
-    start: int  # first line of the text
-    stop: int | None  # the line after it, None at the end of the file
-    layout: Layout
-
-
 def find(spec: SourceSpec) -> Found:
     """Returns the .txt and .md files (also compressed) of the source."""
     return finding.find(spec, lambda path: extension(path) in (".txt", ".md"), ".txt or .md books")
@@ -63,21 +56,15 @@ def read(spec: SourceSpec, path: Path) -> Iterator[Document]:
     start, stop, layout = _outline(path)
     size = spec.document_lines
     limit = size * (_ENORMOUS if layout.headings else _WHOLE)
-    number = 0
     for chapter in _chapters(islice(lines(path), start, stop), layout):
         for text, was_cut in cut(chapter, limit, size):
-            number += 1
-            yield Document(
-                id=f"{path.name}#{number}",
-                source=spec.name,
-                language=spec.language,
-                text="\n".join(text),
-                line_paragraphs=layout.line_paragraphs,
-                cut=was_cut,
-            )
+            paragraphs = layout.line_paragraphs
+            yield Document("\n".join(text), line_paragraphs=paragraphs, cut=was_cut)
 
 
-def _outline(path: Path) -> _Outline:
+def _outline(path: Path) -> tuple[int, int | None, Layout]:
+    """Returns the first line of the text, the line after it (None: the end of the file), and its
+    layout."""
     start, has_header, survey = 0, False, Survey()
     for number, line in enumerate(lines(path, markup=MARKUP)):
         if number < _HEADER_LINES:
@@ -86,10 +73,10 @@ def _outline(path: Path) -> _Outline:
         if header_ends or _START.search(line):
             start, survey = number + 1, Survey()
         elif _END.search(line):
-            return _Outline(start, number, survey.layout())
+            return start, number, survey.layout()
         else:
             survey.add(line)
-    return _Outline(start, None, survey.layout())
+    return start, None, survey.layout()
 
 
 def _chapters(text: Iterator[str], layout: Layout) -> Iterator[Iterator[str]]:

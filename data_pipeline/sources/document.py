@@ -19,9 +19,6 @@ class SourceSpec:
 class Document:
     """One raw document, neither cleaned nor split into sentences."""
 
-    id: str  # file name and position in the file, for messages
-    source: str  # SourceSpec.name
-    language: str
     text: str  # lines; a blank line ends a paragraph where lines are wrapped
     title: str = ""  # if given outside the text
     line_paragraphs: bool = False  # every line is a paragraph, with no blank lines between

@@ -10,15 +10,10 @@ from typing import Final
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources.document import SourceSpec
-from bert_jax.data_pipeline.sources.formats import check_name, extension, format_of_name
+from bert_jax.data_pipeline.sources.formats import extension, format_of_name, refuse
 
-HIDDEN: Final = "hidden"
-EMPTY: Final = "empty"
-DANGLING: Final = "leading nowhere (link)"
-TWICE: Final = "read already (folder by a link)"
-UNREADABLE: Final = "unreadable (folder)"
-SPECIAL: Final = "neither file nor folder"
-SHOWN: Final = 3  # names listed per reason
+_DANGLING: Final = "leading nowhere (link)"
+_SHOWN: Final = 3  # names listed per reason
 
 
 @dataclass(frozen=True)
@@ -31,19 +26,17 @@ class Found:
     def entry(self) -> dict[str, dict[str, object]]:
         """Returns `left_out` as stored in the manifest: counts and the first names."""
         return {
-            reason: {"count": len(names), "first": [*map(printable, names[:SHOWN])]}
+            reason: {"count": len(names), "first": [*map(printable, names[:_SHOWN])]}
             for reason, names in sorted(self.left_out.items())
         }
 
-
-def format_left_out(entry: Mapping[str, Mapping[str, object]]) -> list[str]:
-    """Formats `Found.entry`, a line per reason: "4 of another kind (.csv): a.csv, b.csv, …"."""
-    lines = []
-    for reason, value in entry.items():
-        count, first = int(str(value["count"])), list(value["first"])  # type: ignore[call-overload]
-        more = ", …" if count > len(first) else ""
-        lines.append(f"{count:,} {reason}: {', '.join(first)}{more}")
-    return lines
+    def describe(self) -> list[str]:
+        """Returns a line per reason: "4 of another kind (.csv): a.csv, b.csv, …"."""
+        lines = []
+        for reason, names in sorted(self.left_out.items()):
+            shown = [*map(printable, names[:_SHOWN]), *(["…"] if len(names) > _SHOWN else [])]
+            lines.append(f"{len(names):,} {reason}: {', '.join(shown)}")
+        return lines
 
 
 def printable(name: str) -> str:
@@ -61,20 +54,17 @@ def find(
     text: bool = True,
 ) -> Found:
     """Returns the file itself, or the `wanted` files below a folder; follows links, and visits each
-    folder once.
+    folder once. Raises UserError if the path does not exist, the folder has no wanted file, or a
+    file given directly has another format.
 
     Args:
         described: the wanted files in words, for messages.
         ignored: files and folders that do not belong to such a source; they are not counted.
         text: check the extension of a file given directly: any, except one of another format.
-
-    Raises:
-        UserError: the path does not exist, the folder has no wanted file, or a file given directly
-            has another format.
     """
     if spec.path.is_file():
         if text:
-            check_name(spec.path, described)
+            refuse(spec.path, format_of_name(spec.path), described)
         return Found([spec.path], {})
     if not spec.path.is_dir():
         raise UserError(f"{spec.path}: no such file or folder; check the path of --source")
@@ -88,10 +78,11 @@ def find(
             files.append(path)
     for names in left_out.values():
         names.sort()
-    found = Found(sorted(files, key=lambda p: p.relative_to(spec.path).as_posix()), left_out)
+    files.sort(key=lambda p: p.relative_to(spec.path).as_posix())
+    result = Found(files, left_out)
     if not files:
-        raise UserError(_nothing(spec, found, described))
-    return found
+        raise UserError(_nothing(spec, result, described))
+    return result
 
 
 def _walk(root: Path, ignored: Callable[[Path], bool]) -> Iterator[tuple[Path, str]]:
@@ -106,12 +97,12 @@ def _walk(root: Path, ignored: Callable[[Path], bool]) -> Iterator[tuple[Path, s
         try:
             status = folder.stat()
             if (status.st_dev, status.st_ino) in seen:
-                yield folder, TWICE
+                yield folder, "read already (folder by a link)"
                 continue
             seen.add((status.st_dev, status.st_ino))
             entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
         except OSError:
-            yield folder, UNREADABLE
+            yield folder, "unreadable (folder)"
             continue
         for entry in entries:
             path = folder / entry.name
@@ -127,26 +118,26 @@ def _walk(root: Path, ignored: Callable[[Path], bool]) -> Iterator[tuple[Path, s
 def _reason(entry: os.DirEntry[str]) -> str | None:
     """Returns why an entry is skipped, "" for a file to check, None for a folder."""
     if entry.name.startswith("."):
-        return HIDDEN
+        return "hidden"
     try:
         if entry.is_dir():
             return None
         if entry.is_file():
-            return "" if entry.stat().st_size else EMPTY
+            return "" if entry.stat().st_size else "empty"
     except OSError:  # a cycle of links
-        return DANGLING
-    return DANGLING if entry.is_symlink() else SPECIAL
+        return _DANGLING
+    return _DANGLING if entry.is_symlink() else "neither file nor folder"
 
 
-def _nothing(spec: SourceSpec, found: Found, described: str) -> str:
-    if not found.left_out:
+def _nothing(spec: SourceSpec, empty: Found, described: str) -> str:
+    if not empty.left_out:
         problem = f"no {described} there" if any(spec.path.iterdir()) else "empty folder"
         return f"{spec.path}: {problem}; source {spec.name!r} needs {described}"
-    names = [name for names in found.left_out.values() for name in names]
+    names = [name for names in empty.left_out.values() for name in names]
     formats = Counter(filter(None, (format_of_name(Path(name)) for name in names)))
     remedy = f"; {formats.most_common(1)[0][0].remedy}" if formats else ""
-    left_out = "; ".join(format_left_out(found.entry()))
+    reasons = "; ".join(empty.describe())
     return (
-        f"{spec.path}: {len(names)} files, none of them {described} with text ({left_out}); "
+        f"{spec.path}: {len(names)} files, none of them {described} with text ({reasons}); "
         f"source {spec.name!r} needs {described}{remedy}"
     )

@@ -116,16 +116,13 @@ def format_of_name(path: Path) -> Format | None:
 
 
 def format_of_start(head: bytes, *, markup: bool) -> Format | None:
-    """Returns the format of a file from its first `HEAD` bytes, None if it may be text.
-
-    Args:
-        markup: also detect markup and JSON, which consist of characters but are not plain text.
-    """
-    found = next((form for magic, form in _BY_MAGIC if head.startswith(magic)), None)
-    if found is _ARCHIVE and b"mimetypeapplication/epub" in head:
+    """Returns the format of a file from its first `HEAD` bytes, None if it may be text. `markup`:
+    also detect markup and JSON, which consist of characters but are not plain text."""
+    form = next((form for magic, form in _BY_MAGIC if head.startswith(magic)), None)
+    if form is _ARCHIVE and b"mimetypeapplication/epub" in head:
         return _EPUB
-    if found or head[257:262] == b"ustar":
-        return found or _ARCHIVE
+    if form or head[257:262] == b"ustar":
+        return form or _ARCHIVE
     if head.count(0) > _MOST_ZEROS * len(head):
         return _UTF16 if 0.4 * len(head) <= head.count(0) <= 0.6 * len(head) else _BINARY
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
@@ -142,17 +139,7 @@ def format_of_start(head: bytes, *, markup: bool) -> Format | None:
     return next((form for begin, form in _BY_MARKUP if start.startswith(begin)), None)
 
 
-def check_name(path: Path, wanted: str) -> None:
-    """Raises UserError, with the remedy, if a file's name shows that it is not `wanted`."""
-    if form := format_of_name(path):
-        raise _refusal(path, form, wanted)
-
-
-def check_start(path: Path, head: bytes, wanted: str, *, markup: bool) -> None:
-    """Raises UserError, with the remedy, if a file's first bytes show that it is not `wanted`."""
-    if form := format_of_start(head, markup=markup):
-        raise _refusal(path, form, wanted)
-
-
-def _refusal(path: Path, form: Format, wanted: str) -> UserError:
-    return UserError(f"{path}: {form.name}, not {wanted}; {form.remedy}")
+def refuse(path: Path, form: Format | None, wanted: str) -> None:
+    """Raises UserError, with the remedy, if a file has a format that is not `wanted`."""
+    if form:
+        raise UserError(f"{path}: {form.name}, not {wanted}; {form.remedy}")

@@ -63,9 +63,9 @@ class Headings:
 
     def kind(self, line: str) -> Heading:
         """Returns the kind of the next line."""
-        found = self._kind(line)
-        self._before, self._broken = line, bool(found) or not line.strip()
-        return found
+        kind = self._kind(line)
+        self._before, self._broken = line, bool(kind) or not line.strip()
+        return kind
 
     def _kind(self, line: str) -> Heading:
         if _MARKDOWN.match(line):
@@ -117,11 +117,11 @@ class Survey:
 
 def _value(line: str) -> int:
     """Returns the number that starts a line of the kind "numeral"."""
-    found = _NUMERAL.match(line)
-    if found is None:
+    numeral = _NUMERAL.match(line)
+    if numeral is None:
         return 0
-    if found[2]:
-        return int(found[2])
-    digits = [_ROMAN[letter] for letter in found[1]]
+    if numeral[2]:
+        return int(numeral[2])
+    digits = [_ROMAN[letter] for letter in numeral[1]]
     later = [*digits[1:], 0]
     return sum(-d if d < n else d for d, n in zip(digits, later, strict=True))

@@ -34,16 +34,8 @@ def read(spec: SourceSpec, path: Path) -> Iterator[Document]:
     size = spec.document_lines
     limit = size * _ENDLESS if _has_boundary(path) else size
     runs = (run for filled, run in groupby(lines(path), lambda s: bool(s.strip())) if filled)
-    pieces = chain.from_iterable(cut(run, limit, size) for run in runs)
-    for number, (text, was_cut) in enumerate(pieces, 1):
-        yield Document(
-            id=f"{path.name}#{number}",
-            source=spec.name,
-            language=spec.language,
-            text="\n".join(text),
-            sentences_given=True,
-            cut=was_cut,
-        )
+    for text, was_cut in chain.from_iterable(cut(run, limit, size) for run in runs):
+        yield Document("\n".join(text), sentences_given=True, cut=was_cut)
 
 
 def _has_boundary(path: Path) -> bool:

@@ -9,7 +9,6 @@ distributions that split the library may lack `pydoc_data`.
 import ast
 import inspect
 import re
-import sysconfig
 import tokenize
 import warnings
 from collections.abc import Iterator
@@ -30,40 +29,27 @@ _FEWEST_WORDS = 3
 _BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
 
 
-def standard_library() -> Path:
-    """Returns the folder of this Python's standard library."""
-    return Path(sysconfig.get_path("stdlib"))
-
-
 def find(spec: SourceSpec) -> Found:
-    """Returns the modules of a library folder, including pydoc_data/topics.py.
-
-    Raises:
-        UserError: no Python sources in the folder (an embedded or zipped Python).
-    """
+    """Returns the modules of a library folder, including pydoc_data/topics.py; UserError if there
+    are none (an embedded or zipped Python)."""
 
     def ignored(path: Path) -> bool:
         if path.name in _LEFT_OUT or path.name.startswith("config-"):
             return True
         return path.is_file() and (path.suffix != ".py" or not path.stat().st_size)
 
-    is_source = "Python sources"
-    return finding.find(spec, lambda path: True, is_source, ignored=ignored, text=False)
+    wanted = "Python sources"
+    return finding.find(spec, lambda path: True, wanted, ignored=ignored, text=False)
 
 
 def read(spec: SourceSpec, path: Path) -> Iterator[Document]:
     """Yields the topics, or a module's docstrings as one document if it has any."""
     tree = _parse(path)
     if path.as_posix().endswith(TOPICS):
-        texts = [(topic, text) for topic, text in _topics(tree).items()]
+        texts = [*_topics(tree).values()]
     else:
-        name = path.relative_to(spec.path).as_posix() if spec.path.is_dir() else path.name
-        texts = [(name, "\n\n".join(_docstrings(tree)))]
-    for name, text in texts:
-        if text.strip():
-            yield Document(
-                id=f"{path.name}#{name}", source=spec.name, language=spec.language, text=text
-            )
+        texts = ["\n\n".join(_docstrings(tree))]
+    yield from (Document(text) for text in texts if text.strip())
 
 
 def _parse(path: Path) -> ast.Module:
@@ -72,9 +58,8 @@ def _parse(path: Path) -> ast.Module:
             warnings.simplefilter("ignore")  # invalid escapes in other people's docstrings
             return ast.parse(stream.read())
     except (OSError, SyntaxError, ValueError) as error:
-        raise UserError(
-            f"{path}: cannot be parsed as Python source ({error}); leave it out"
-        ) from None
+        problem = f"cannot be parsed as Python source ({error})"
+        raise UserError(f"{path}: {problem}; leave it out") from None
 
 
 def _topics(tree: ast.Module) -> dict[str, str]:

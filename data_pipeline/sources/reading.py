@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import cast
 
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.sources.formats import COMPRESSED, HEAD, check_start
+from bert_jax.data_pipeline.sources.formats import COMPRESSED, HEAD, format_of_start, refuse
 
 _OPENERS: dict[str, Callable[..., object]] = dict(
     zip(COMPRESSED, (bz2.open, gzip.open, lzma.open), strict=True)
@@ -21,20 +21,15 @@ _TEXT = "UTF-8 text"
 
 def lines(path: Path, *, markup: bool = False) -> Iterator[str]:
     """Yields the lines of a UTF-8 file without line ends (LF, CR LF or CR); decompresses .bz2, .gz
-    and .xz.
-
-    Args:
-        markup: reject markup and JSON as well as binary formats.
-
-    Raises:
-        UserError: unreadable file, damaged archive, another format, or not UTF-8 (with the byte
-            offset in the decompressed text).
-    """
+    and .xz. Raises UserError for an unreadable file, a damaged archive, another format (with
+    `markup` also markup and JSON), or bytes that are not UTF-8 (with their offset in the
+    decompressed text)."""
     opener = cast("Callable[[Path, str], BufferedReader]", _OPENERS.get(path.suffix.lower(), open))
     offset = 0
     try:
         with opener(path, "rb") as stream:
-            check_start(path, stream.peek(HEAD)[:HEAD], _TEXT, markup=markup)
+            head = stream.peek(HEAD)[:HEAD]
+            refuse(path, format_of_start(head, markup=markup), _TEXT)
             for line in stream:
                 try:
                     text = line.decode("utf-8")
@@ -55,11 +50,8 @@ def lines(path: Path, *, markup: bool = False) -> Iterator[str]:
 
 
 def check(path: Path, *, markup: bool) -> None:
-    """Checks a file's start as `lines` does; skips compressed files, because decompressing is slow.
-
-    Raises:
-        UserError: unreadable file, or another format.
-    """
+    """Raises UserError as `lines` does, from a file's start; skips compressed files, because
+    decompressing is slow."""
     if path.suffix.lower() in COMPRESSED:
         return
     try:
@@ -67,17 +59,15 @@ def check(path: Path, *, markup: bool) -> None:
             head = stream.read(HEAD)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); copy it again") from None
-    check_start(path, head, _TEXT, markup=markup)
+    refuse(path, format_of_start(head, markup=markup), _TEXT)
 
 
 def cut(run: Iterable[str], limit: int, size: int) -> Iterator[tuple[list[str], bool]]:
-    """Yields a run of lines as one document, or, above `limit` lines, as documents of `size` lines.
+    """Yields a run of lines as one document, or, above `limit` lines, as documents of `size` lines;
+    each as its lines, and whether it was cut.
 
     Blank lines are not counted, and the last document takes the rest. Holds at most `limit`
     non-blank lines in memory.
-
-    Yields:
-        the lines of a document, and whether it was cut.
     """
     held: list[str] = []
     count = 0

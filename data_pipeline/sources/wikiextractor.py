@@ -28,7 +28,7 @@ from bert_jax.data_pipeline.text.clean import Rule, drop_lines, replace
 
 MARKUP = False
 CUT_BECAUSE = CUT_REMEDY = ""
-_OPEN = re.compile(r'<doc id="([^"]*)".*? title="(.*)">$')
+_OPEN = re.compile(r'<doc id="[^"]*".*? title="(?P<title>.*)">$')
 _NAME = re.compile(r"wiki_\d+(\.bz2|\.gz|\.xz)?")
 
 _KNOWN_TAGS = (
@@ -92,42 +92,27 @@ RULES: tuple[Rule, ...] = (
 def find(spec: SourceSpec) -> Found:
     """Returns the `wiki_NN` files of the source; a file given directly may have any name."""
     described = "WikiExtractor's wiki_NN"
-    return finding.find(spec, is_named, described, text=False)
+    return finding.find(spec, lambda path: bool(_NAME.fullmatch(path.name)), described, text=False)
 
 
-def is_named(path: Path) -> bool:
-    """Returns whether a file is named like WikiExtractor's output."""
-    return bool(_NAME.fullmatch(path.name))
-
-
-def is_written_so(path: Path) -> bool:
+def is_extracted(path: Path) -> bool:
     """Returns whether a file starts like WikiExtractor's output."""
-    first = next((line for line in lines(path) if line.strip()), "")
+    first = _first_line(path)
     return bool(_OPEN.match(first)) or {"title", "text"} <= _object(first).keys()
 
 
+def _first_line(path: Path) -> str:
+    return next((line for line in lines(path) if line.strip()), "")
+
+
 def read(spec: SourceSpec, path: Path) -> Iterator[Document]:
-    """Yields the articles of one file, in either format.
-
-    Raises:
-        UserError: text outside `<doc>` blocks, an unclosed block, invalid JSON.
-    """
-    articles = _json_articles(path) if _is_json(path) else _plain_articles(path)
-    for number, title, text in articles:
-        yield Document(
-            id=f"{path.name}#{number}",
-            source=spec.name,
-            language=spec.language,
-            text=text,
-            title=title,
-        )
+    """Yields the articles of one file, in either format; UserError for text outside `<doc>` blocks,
+    an unclosed block or invalid JSON."""
+    is_json = _first_line(path).lstrip().startswith("{")
+    yield from _json_articles(path) if is_json else _plain_articles(path)
 
 
-def _is_json(path: Path) -> bool:
-    return next((line for line in lines(path) if line.strip()), "").lstrip().startswith("{")
-
-
-def _plain_articles(path: Path) -> Iterator[tuple[str, str, str]]:
+def _plain_articles(path: Path) -> Iterator[Document]:
     opened: re.Match[str] | None = None
     text: list[str] = []
     for number, line in enumerate(lines(path), 1):
@@ -135,7 +120,7 @@ def _plain_articles(path: Path) -> Iterator[tuple[str, str, str]]:
             if line != "</doc>":
                 text.append(line)
                 continue
-            yield opened[1], html.unescape(opened[2]), "\n".join(text)
+            yield Document("\n".join(text), html.unescape(opened["title"]))
             opened, text = None, []
         elif line.strip():
             opened = _OPEN.match(line)
@@ -145,10 +130,12 @@ def _plain_articles(path: Path) -> Iterator[tuple[str, str, str]]:
                     "for plain text pass --source=books or --source=lines"
                 )
     if opened is not None:
-        raise UserError(f"{path}: ends inside article {opened[2]!r}; extract or copy it again")
+        raise UserError(
+            f"{path}: ends inside article {opened['title']!r}; extract or copy it again"
+        )
 
 
-def _json_articles(path: Path) -> Iterator[tuple[str, str, str]]:
+def _json_articles(path: Path) -> Iterator[Document]:
     for number, line in enumerate(lines(path), 1):
         if not line.strip():
             continue
@@ -159,7 +146,7 @@ def _json_articles(path: Path) -> Iterator[tuple[str, str, str]]:
                 f'{path}: line {number} is not a JSON object with strings "title" and "text"; '
                 "extract or copy it again; for other JSON see docs/data.md, Other formats"
             )
-        yield str(article.get("id", number)), title, text
+        yield Document(text, title)
 
 
 def _object(line: str) -> dict[str, Any]:

@@ -30,9 +30,8 @@ def replace(
 ) -> Rule:
     """Returns a rule that substitutes a pattern (^ and $ match at line boundaries).
 
-    Args:
-        needles: strings of which every match contains at least one; texts without any are not
-            searched, so that most rules cost nothing for most texts.
+    needles: strings of which every match contains at least one; texts without any are not searched,
+    so that most rules cost nothing for most texts.
     """
     compiled = re.compile(pattern, re.MULTILINE | (re.IGNORECASE if ignore_case else 0))
 
@@ -77,9 +76,9 @@ _INVISIBLE = "\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufe
 def _entities(text: str) -> tuple[str, int]:
     count = 0
     while "&" in text:  # WikiExtractor escapes existing entities: &amp;nbsp;
-        text, found = _ENTITY.subn(lambda match: html.unescape(match[0]), text)
-        count += found
-        if not found or not any(html.unescape(e) != e for e in _ENTITY.findall(text)):
+        text, replaced = _ENTITY.subn(lambda match: html.unescape(match[0]), text)
+        count += replaced
+        if not replaced or not any(html.unescape(e) != e for e in _ENTITY.findall(text)):
             break
     return text, count
 
@@ -100,18 +99,14 @@ def clean(
     line_paragraphs: bool = False,
     sentences_given: bool = False,
 ) -> tuple[str, Counter[str]]:
-    """Cleans a document's text.
+    """Returns the text with one paragraph (or given sentence) per line and no blank lines, and a
+    mapping rule name -> count.
 
     Args:
-        text: the raw text from the source's reader.
         rules: the rules of its source kind.
         title: the document's title; a first line that repeats it is removed.
         line_paragraphs: every line is a paragraph; lines are not joined.
         sentences_given: the text has one sentence per line; lines are neither joined nor dropped.
-
-    Returns:
-        The text with one paragraph (or given sentence) per line and no blank lines, and a mapping
-        rule name -> count.
     """
     counts: Counter[str] = Counter()
     if title:

@@ -55,11 +55,8 @@ _LETTER = re.compile(r"[\W_]{0,40}([^\W_])")
 
 def splitter() -> dict[str, str]:
     """Describes the sentence splitter, for a store's manifest and a build's digest."""
-    return {
-        "name": "sentencex",
-        "version": importlib.metadata.version("sentencex"),
-        "rules": str(_RULES),
-    }
+    version = importlib.metadata.version("sentencex")
+    return {"name": "sentencex", "version": version, "rules": str(_RULES)}
 
 
 def check_language(language: str) -> None:
@@ -71,11 +68,8 @@ def check_language(language: str) -> None:
 
 
 def split(text: str, language: str) -> list[str]:
-    """Returns the sentences of a text with one paragraph per line, stripped and non-empty.
-
-    Raises:
-        UserError: unknown language.
-    """
+    """Returns the sentences of a text with one paragraph per line, stripped and non-empty. Raises
+    UserError for an unknown language."""
     check_language(language)
     pieces = (piece.strip() for line in cut(text, language) for piece in line)
     return [piece for piece in pieces if piece]
@@ -83,10 +77,7 @@ def split(text: str, language: str) -> list[str]:
 
 def cut(text: str, language: str) -> Iterator[list[str]]:
     """Yields the sentences of each line, with trailing spaces; joined, they give the line again.
-
-    Args:
-        language: one of `LANGUAGES`.
-    """
+    `language`: one of `LANGUAGES`."""
     hidden = _hide(text)
     for line, masked in zip(text.split("\n"), hidden.split("\n"), strict=True):
         ends = _ends(line, masked, language)
@@ -139,10 +130,9 @@ def _closing(line: str, start: int, stop: int) -> int:
         if mark.isspace():
             continue
         spaced = at > start and line[at - 1].isspace()
+        is_opening = spaced
         if spaced == line[at + 1 : at + 2].isspace():
-            opens = mark in _OPENING or (mark == '"' and line.count(mark, 0, at) % 2 == 0)
-        else:
-            opens = spaced
-        if opens:
+            is_opening = mark in _OPENING or (mark == '"' and line.count(mark, 0, at) % 2 == 0)
+        if is_opening:
             return at - start
     return stop - start

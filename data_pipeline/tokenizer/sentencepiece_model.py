@@ -42,23 +42,14 @@ _NO_TEXT = "no text to train a vocabulary on; check the sources"
 
 
 def train_model(
-    texts: Iterable[str],
-    vocab_size: int,
-    algorithm: Literal["unigram", "bpe"],
-    *,
-    lowercase: bool,
+    texts: Iterable[str], vocab_size: int, algorithm: Literal["unigram", "bpe"], *, lowercase: bool
 ) -> bytes:
-    """Trains a `.model` of exactly `vocab_size` pieces, with the special tokens as ids 0 to 4.
+    """Trains a `.model` of exactly `vocab_size` pieces, with the special tokens as ids 0 to 4;
+    arguments and errors as `Tokenizer.train`.
 
     The same texts give the same pieces and scores in every process, on any number of cores. Uses
-    about 20 bytes of memory per character for unigram, 7 for BPE.
-
-    Args:
-        texts: cleaned text, any number of lines each.
-        lowercase: fold case (the normalizer nmt_nfkc_cf; accents stay), else nmt_nfkc.
-
-    Raises:
-        UserError: no text, or vocab_size too small for its characters or too large for the text.
+    about 20 bytes of memory per character for unigram, 7 for BPE. `lowercase` folds case (the
+    normalizer nmt_nfkc_cf; accents stay), else nmt_nfkc.
     """
     lines = _lines(texts)
     first = next(lines, None)
@@ -87,14 +78,14 @@ def train_model(
 
 def _reason(message: str, vocab_size: int) -> str:
     """Returns a one-line reason for an exception of the trainer."""
-    if found := re.search(r"set it to a value <= (\d+)", message):
+    if most := re.search(r"set it to a value <= (\d+)", message):
         return (
-            f"vocabulary of {vocab_size:,} pieces: this text gives at most {int(found[1]):,}; "
+            f"vocabulary of {vocab_size:,} pieces: this text gives at most {int(most[1]):,}; "
             "request at most that number, or use more text"
         )
-    if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+    if least := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
         return (
-            f"vocabulary of {vocab_size:,} pieces: this text needs at least {int(found[1]):,} "
+            f"vocabulary of {vocab_size:,} pieces: this text needs at least {int(least[1]):,} "
             "(the special tokens and every character); request more"
         )
     if "sentences_.empty()" in message or "all_chars_count" in message:
@@ -111,13 +102,10 @@ def _lines(texts: Iterable[str]) -> Iterator[str]:
 
 
 def convert(data: bytes, name: str) -> bytes:
-    """Converts a `.model` to a tokenizer.json.
+    """Converts a `.model` to a tokenizer.json; UserError, which begins with `name`, if it cannot.
 
     Pieces keep their ids. Special tokens (<pad>, <unk>, <s>, </s>, <mask>) are renamed to BERT's
     names; missing ones are added at the end.
-
-    Raises:
-        UserError: not a SentencePiece model, or one that cannot be converted, with the reason.
     """
     model = parse(data, name)
     pieces = _with_specials(model.pieces)
@@ -145,12 +133,9 @@ def _with_specials(pieces: tuple[Piece, ...]) -> list[Piece]:
     result = list(pieces)
     ids = {piece.text: i for i, piece in enumerate(pieces) if piece.kind is not Kind.NORMAL}
     for name, alias in _ALIASES:
+        index = ids.get(name, ids.get(alias, len(result)))
         kind = Kind.UNKNOWN if name == "[UNK]" else Kind.CONTROL
-        special = Piece(name, 0.0, kind)
-        if (found := ids.get(name, ids.get(alias))) is None:
-            result.append(special)
-        else:
-            result[found] = special
+        result[index : index + 1] = [Piece(name, 0.0, kind)]
     return result
 
 
@@ -189,13 +174,13 @@ def _bpe(model: SentencePieceModel, pieces: list[Piece]) -> models.Model:
     """Merges: every pair of pieces that forms another piece, ordered by the piece's score."""
     vocab = {piece.text: i for i, piece in enumerate(pieces)}
     normal = {p.text: p.score for p in pieces if p.kind is Kind.NORMAL}
-    found = [
+    pairs = [
         (-score, len(text) - cut, text[:cut], text[cut:])
         for text, score in normal.items()
         for cut in range(1, len(text))
         if text[:cut] in normal and text[cut:] in normal
     ]
-    merges = [(left, right) for _, _, left, right in sorted(found)]
+    merges = [(left, right) for _, _, left, right in sorted(pairs)]
     return models.BPE(
         vocab, merges, unk_token="[UNK]", fuse_unk=True, byte_fallback=model.byte_fallback
     )

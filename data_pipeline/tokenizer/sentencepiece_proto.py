@@ -36,30 +36,19 @@ class Piece:
 
 @dataclass(frozen=True)
 class SentencePieceModel:
-    """The parts of a `.model` that determine how text is encoded.
+    """The parts of a `.model` that determine how text is encoded."""
 
-    Attributes:
-        algorithm: "unigram" or "bpe".
-        byte_fallback: an unknown character becomes its UTF-8 bytes, pieces such as <0xE2>.
-        charsmap: the compiled character replacements of the normalizer; empty for none.
-        dummy_prefix: a space is prepended to the text.
-        collapse_spaces: spaces at both ends are removed, runs of spaces become one.
-    """
-
-    algorithm: str
+    algorithm: str  # "unigram" or "bpe"
     pieces: tuple[Piece, ...]
-    byte_fallback: bool
-    charsmap: bytes
-    dummy_prefix: bool
-    collapse_spaces: bool
+    byte_fallback: bool  # an unknown character becomes its UTF-8 bytes, pieces such as <0xE2>
+    charsmap: bytes  # the compiled character replacements of the normalizer; empty for none
+    dummy_prefix: bool  # a space is prepended to the text
+    collapse_spaces: bool  # spaces at both ends are removed, runs of spaces become one
 
 
 def parse(data: bytes, name: str) -> SentencePieceModel:
-    """Parses the bytes of a `.model`; `name` is for error messages.
-
-    Raises:
-        UserError: not a SentencePiece model, or one with unsupported settings.
-    """
+    """Parses the bytes of a `.model`; UserError, which begins with `name`, if it is not one or has
+    unsupported settings."""
     trainer, normalizer = b"", b""
     pieces: list[Piece] = []
     try:

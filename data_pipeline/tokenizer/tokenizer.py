@@ -46,11 +46,8 @@ class Tokenizer:
     """
 
     def __init__(self, data: bytes, *, name: str = "tokenizer.json") -> None:
-        """Parses the bytes of a tokenizer.json; `name` is for error messages.
-
-        Raises:
-            UserError: not a tokenizer.json, ids with gaps, or a special token missing.
-        """
+        """Parses the bytes of a tokenizer.json. Raises UserError, which begins with `name`, if they
+        are not one, the ids have gaps, or a special token is missing."""
         remedy = f"pass one written by the tokenizers library, {_OTHER_FORMATS}"
         with library_errors(f"{name}: not a tokenizer.json", remedy):
             self._encoder = tokenizers.Tokenizer.from_str(data.decode("utf-8"))
@@ -141,13 +138,11 @@ class Tokenizer:
     @cached_property
     def word_starts(self) -> np.ndarray:
         """Whether each id begins a word, bool [vocab_size], read-only; True for special tokens.
+        Raises UserError if the tokenizer.json marks words in neither of these ways.
 
         WordPiece: entries without "##". SentencePiece: ALBERT's rule, that is, a leading "▁",
         punctuation, and every piece with a character that is neither an English letter nor
         punctuation ("we always treat them as a whole piece"): digits, accented letters, Chinese.
-
-        Raises:
-            UserError: the tokenizer.json marks words in another way.
         """
         spec = json.loads(self.json)
         entries = [self.token(i) for i in range(self.vocab_size)]
@@ -178,11 +173,7 @@ class Tokenizer:
             return self._encoder.decode([int(i) for i in ids], skip_special_tokens=False)
 
     def token(self, index: int) -> str:
-        """Returns the vocabulary entry of an id.
-
-        Raises:
-            IndexError: no such id.
-        """
+        """Returns the vocabulary entry of an id; IndexError if there is none."""
         entry = self._encoder.id_to_token(int(index))
         if entry is None:
             raise IndexError(f"id {index} is outside the vocabulary of {self.vocab_size}")
@@ -193,11 +184,7 @@ class Tokenizer:
         return library_errors(what, "fix the file or use another tokenizer")
 
     def save(self, path: Path | str) -> None:
-        """Writes tokenizer.json: exactly the bytes of `json`.
-
-        Raises:
-            OSError: the disk is full or rejects the write; an existing file is unchanged.
-        """
+        """Writes `json` as a file; OSError if it cannot, and an existing file is unchanged."""
         atomic.write_bytes(path, self.json)
 
 

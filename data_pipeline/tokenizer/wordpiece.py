@@ -7,7 +7,7 @@ first). Words longer than 100 characters become [UNK], as in its first release a
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TextIO
 
 import tokenizers
@@ -22,15 +22,12 @@ ALPHABET_LIMIT = 1000  # characters that `train` retains, most frequent first
 
 
 def from_entries(entries: Sequence[str], *, lowercase: bool | None, name: str) -> bytes:
-    """Returns the tokenizer.json of a vocabulary, id = index.
+    """Returns the tokenizer.json of a vocabulary, id = index; UserError, which begins with `name`,
+    for repeated entries, a missing special token, or if `lowercase` contradicts the entries.
 
     Args:
         lowercase: whether text is lowercased and accents are stripped. None infers it: cased if any
             entry has an uppercase letter.
-        name: for error messages.
-
-    Raises:
-        UserError: repeated entries, a missing special token, or `lowercase` contradicts entries.
     """
     if not isinstance(lowercase, bool | None):  # read from a third-party tokenizer_config.json
         raise UserError(f"{name}: do_lower_case is {lowercase!r}, must be true or false")
@@ -56,21 +53,12 @@ def from_entries(entries: Sequence[str], *, lowercase: bool | None, name: str) -
 
 
 def train(texts: Iterable[str], vocab_size: int, *, lowercase: bool) -> bytes:
-    """Trains a tokenizer.json of at most `vocab_size` entries, merged by pair counts.
+    """Trains a tokenizer.json, merged by pair counts; arguments and errors as `Tokenizer.train`.
 
     The same texts give the same bytes in every process. `tokenizers` alone does not ensure that: it
     numbers the "##" characters in hash order, and that order breaks ties between merges of equal
     count. So the alphabet is counted first and passed in a fixed order. Texts are read once; a
     temporary file stores them between the two passes.
-
-    Args:
-        texts: cleaned text, any number of lines each.
-        vocab_size: number of entries, special tokens included; fewer if the text does not yield
-            more.
-        lowercase: train on lowercased text without accents, and encode the same way.
-
-    Raises:
-        UserError: no text, or vocab_size too small for the alphabet.
     """
     with tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n") as spool:
         alphabet = _spool(texts, spool, _normalizer(lowercase))
@@ -134,11 +122,6 @@ def _merge(spool: TextIO, vocab_size: int, alphabet: Sequence[str]) -> list[str]
     encoder = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     encoder.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     spool.seek(0)
-    encoder.train_from_iterator(_lines(spool), trainer)
+    encoder.train_from_iterator((line.rstrip("\n") for line in spool), trainer)
     vocab = encoder.get_vocab(with_added_tokens=True)
     return sorted(vocab, key=vocab.__getitem__)
-
-
-def _lines(spool: TextIO) -> Iterator[str]:
-    for line in spool:
-        yield line.rstrip("\n")

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from types import FrameType, TracebackType
+from types import FrameType
 
 from bert_jax.launch.exit_codes import LOST, STOPPED, describe, signal_of, verdict
 from bert_jax.launch.output import Lines, Out
@@ -51,16 +51,13 @@ class Limits:
     between: float = 1.0  # from the first failure to the next start; doubles each time
 
 
-def run(command: Sequence[str], processes: int, limits: Limits | None = None) -> int:
+def run(command: Sequence[str], processes: int, limits: Limits) -> int:
     """Runs a command as a job of several processes; restarts it as often as the limits allow.
 
     command: program and arguments; each process also gets `--coordinator`, `--num_processes` and
         `--process_id`, and its host name in BERT_JAX_HOST_NAME.
-    Returns the exit code of the job: see `bert_jax.launch.exit_codes.verdict`.
-    Raises:
-        OSError: a process cannot be started.
+    Returns the job's exit code, `exit_codes.verdict`; OSError if a process cannot be started.
     """
-    limits = limits or Limits()
     budgets = {
         STOPPED: ("preemptions", limits.max_preemptions),
         LOST: ("failures", limits.max_failures),
@@ -83,9 +80,8 @@ def run(command: Sequence[str], processes: int, limits: Limits | None = None) ->
                 job.say(f"{what}; not started again: {most} of {most} {name} used (--max_{name})")
                 return code
             used[code] += 1
-            wait = 0.0
-            if code == LOST:
-                wait = min(limits.between * 2 ** (used[LOST] - 1), _MAX_BACKOFF)
+            backoff = min(limits.between * 2 ** (used[LOST] - 1), _MAX_BACKOFF)
+            wait = backoff if code == LOST else 0.0
             after = f" in {wait:g} s" if wait else ""
             job.say(f"{what}; starting again{after} ({most - used[code]} of {most} {name} left)")
             if not job.wait(wait):
@@ -116,10 +112,7 @@ class _Process:
         finally:
             os.close(its_out)
             os.close(its_err)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        self.pid = self._process.pid
 
     def has_ended(self) -> bool:
         """Whether it ended; it stays a zombie, so that its group id is not reused."""
@@ -167,12 +160,7 @@ class _Job:
         self._old_handlers = {number: signal.signal(number, _wake_up) for number in numbers}
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for host in self._running:  # none, unless the launcher failed
             host.close()
         for number, handler in self._old_handlers.items():
@@ -239,13 +227,8 @@ class _Job:
             elif fd == self._out.fd:
                 self._out.write()
             else:
-                self._read(fd)
-
-    def _read(self, fd: int) -> None:
-        lines = self._pipes[fd].read()
-        if lines is None:
-            lines = self._pipes.pop(fd).close()
-        self._out.put(lines)
+                lines = self._pipes[fd].read()
+                self._out.put(self._pipes.pop(fd).close() if lines is None else lines)
 
     def _end(self, host: _Process) -> int:
         """Removes a process that has ended; returns its exit code."""
@@ -278,9 +261,8 @@ class _Job:
             host.send(number)
 
     def _next_deadline(self) -> float | None:
-        """Returns the next deadline in monotonic time, None if there is none."""
-        times = [time for time in (self._terminate_at, self._kill_at) if time is not None]
-        return min(times) if times else None
+        deadlines = [t for t in (self._terminate_at, self._kill_at) if t is not None]
+        return min(deadlines, default=None)
 
     def _enforce_deadlines(self) -> None:
         now, names = time.monotonic(), ", ".join(host.name for host in self._running)

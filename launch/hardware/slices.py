@@ -4,7 +4,6 @@ libtpu accepts any shape of any size, real or not (v6e:32x32); this table reject
 """
 
 import difflib
-import functools
 import itertools
 import math
 import re
@@ -89,7 +88,12 @@ class Slice:
     @property
     def name(self) -> str:
         times = f"{self.count}x" if self.count > 1 else ""
-        return f"{times}{self.generation.name}-{self.slice_chips * self.generation.cores}"
+        return f"{times}{self.generation.name}-{self.size}"
+
+    @property
+    def size(self) -> int:
+        """Cores or chips of one slice, as its name counts."""
+        return self.slice_chips * self.generation.cores
 
     @property
     def slice_chips(self) -> int:
@@ -126,8 +130,7 @@ class Slice:
     @property
     def chip_config(self) -> str:
         """libtpu's name for how a chip's cores form devices."""
-        joined = self.generation.cores > self.generation.devices
-        return "megacore" if joined else "default"
+        return "megacore" if self.generation.cores > self.generation.devices else "default"
 
     @property
     def wrap(self) -> tuple[bool, bool, bool]:
@@ -139,43 +142,27 @@ class Slice:
         return x, y, bool(z and z[0])
 
 
-@functools.cache
-def names() -> tuple[str, ...]:
-    """Returns the names of all single slices."""
-    return tuple(
-        Slice(generation, shape).name
-        for generation in GENERATIONS.values()
-        for shape in generation.shapes
-    )
-
-
 def find(name: str) -> Slice:
-    """Returns the slices of a name like v5e-16, v5litepod-16 or 2xv5e-256.
-
-    Raises:
-        ValueError: no such slice exists; the message lists the nearest ones.
-    """
-    words = re.fullmatch(r"(?:(\d+)x)?(?:tpu[ -]?)?([a-z]*\d+[a-z]*)[-:]([\dx]+)", _plain(name))
+    """Returns the slices of a name like v5e-16, v5litepod-16 or 2xv5e-256; ValueError, with the
+    nearest ones, if no such slice exists."""
+    plain = name.strip().lower()
+    words = re.fullmatch(r"(?:(\d+)x)?(?:tpu[ -]?)?([a-z]*\d+[a-z]*)[-:]([\dx]+)", plain)
     generation = _generation(words[2]) if words else None
     if words is None or generation is None:
-        raise ValueError(_unknown(name, words[2] if words else _plain(name)))
+        raise ValueError(_unknown(name, words[2] if words else plain))
     count, size = int(words[1] or 1), words[3]
     if not 1 <= count <= _MAX_SLICES:
         raise ValueError(f"{name}: give 1 to {_MAX_SLICES} slices, as in 2x{generation.name}-…")
     known = [Slice(generation, shape, count) for shape in generation.shapes]
-    by_size = {found.slice_chips * generation.cores: found for found in known}
+    by_size = {candidate.size: candidate for candidate in known}
     if size.isdecimal() and int(size) in by_size:
         return by_size[int(size)]
     raise ValueError(f"{name} does not exist{_nearest(known, size)}")
 
 
-def _plain(name: str) -> str:
-    return name.strip().lower()
-
-
 def _generation(word: str) -> Generation | None:
-    found = ALIASES.get(word, word)
-    return GENERATIONS.get(found) or GENERATIONS.get(f"tpu{found}")
+    name = ALIASES.get(word, word)
+    return GENERATIONS.get(name) or GENERATIONS.get(f"tpu{name}")
 
 
 def _unknown(name: str, word: str) -> str:
@@ -190,18 +177,14 @@ def _unknown(name: str, word: str) -> str:
 def _nearest(known: list[Slice], size: str) -> str:
     """Returns a hint with slices close to a size or shape that does not exist."""
     sides = [int(side) for side in size.split("x") if side]
+    cores, wanted = known[0].generation.cores, math.prod(sides)
     if "x" in size:
-        same = [found for found in known if sorted(found.shape) == sorted(sides)]
-        if same:
-            return f"; {size} chips are {same[0].name}"
-    cores = known[0].generation.cores if "x" in size else 1
-    wanted = math.prod(sides) * cores
-    smaller = [found for found in known if _size(found) < wanted][-1:]
-    larger = [found for found in known if _size(found) >= wanted][:1]
-    both = " and ".join(f"{f.name} ({f.topology.partition(':')[2]})" for f in smaller + larger)
-    counted = " (its name counts cores, two per chip)" if known[0].generation.cores == 2 else ""
+        for candidate in known:
+            if sorted(candidate.shape) == sorted(sides):
+                return f"; {size} chips are {candidate.name}"
+        wanted *= cores
+    smaller = [candidate for candidate in known if candidate.size < wanted][-1:]
+    larger = [candidate for candidate in known if candidate.size >= wanted][:1]
+    both = " and ".join(f"{s.name} ({s.topology.partition(':')[2]})" for s in smaller + larger)
+    counted = " (its name counts cores, two per chip)" if cores == 2 else ""
     return f"; nearest: {both}{counted}"
-
-
-def _size(found: Slice) -> int:
-    return found.slice_chips * found.generation.cores

@@ -17,7 +17,7 @@ from bert_jax.convert.hf_config import to_config_json
 from bert_jax.convert.model_card import Card
 from bert_jax.data_pipeline.build.build import build_store, train_tokenizer
 from bert_jax.data_pipeline.build.shard import cleaned
-from bert_jax.data_pipeline.sources import parse_source, read, units
+from bert_jax.data_pipeline.sources import find, parse_source, read
 from bert_jax.data_pipeline.text.sentences import split
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.objectives.pretraining_model import declare, init_params
@@ -129,7 +129,7 @@ def test_auto_tokenizer_gives_the_ids_of_a_real_store(
     assert (*special, theirs.sep_token_id, theirs.mask_token_id) == tuple(stored.special)
     documents = []  # as a list of sentences' ids
     for spec in sources:
-        for path in units(spec):
+        for path in find(spec).files:
             for document in read(spec, path):
                 sentences = split(cleaned(document, spec)[0], spec.language)
                 ids = theirs(sentences)["input_ids"] if sentences else []

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.sources import parse_source, units
+from bert_jax.data_pipeline.sources import find, parse_source
 from bert_jax.data_pipeline.text import sentences
 from bert_jax.data_pipeline.text.sentences import cut, split
 
@@ -134,7 +134,7 @@ def test_books_have_few_long_sentences(figures, real_data: Path, tmp_path: Path)
     with tarfile.open(archive, "r:xz") as members:
         members.extractall(tmp_path, filter="data")
     spec = parse_source(f"books:{tmp_path}")
-    parts = figures.measure(spec, units(spec)[::2])
+    parts = figures.measure(spec, find(spec).files[::2])
     whole = figures.total(parts)
     shares = sorted(part.share("ours long") for part in parts.values())
     assert shares[len(shares) // 2] <= 0.01

@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax.data_pipeline.build.shard import cleaned
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.sources import Document, SourceSpec, parse_source, read, units
+from bert_jax.data_pipeline.sources import Document, SourceSpec, find, parse_source, read
 from bert_jax.data_pipeline.sources.reading import cut
 
 PLAIN = """\
@@ -31,7 +31,7 @@ C
 def documents(text: str) -> list[Document]:
     """Reads all documents of a source given as on the command line."""
     spec = parse_source(text)
-    return [document for path in units(spec) for document in read(spec, path)]
+    return [document for path in find(spec).files for document in read(spec, path)]
 
 
 # Parsing and finding -----------------------------------------------------------------------------
@@ -64,12 +64,12 @@ def test_a_misspelt_source_is_explained(text: str, message: str) -> None:
 @pytest.mark.parametrize("kind", ["wikiextractor", "books", "lines", "python"])
 def test_missing_and_empty_folders(tmp_path: Path, kind: str) -> None:
     with pytest.raises(UserError, match="absent: no such file or folder"):
-        units(parse_source(f"{kind}:{tmp_path}/absent"))
+        find(parse_source(f"{kind}:{tmp_path}/absent"))
     with pytest.raises(UserError, match="empty folder"):
-        units(parse_source(f"{kind}:{tmp_path}"))
+        find(parse_source(f"{kind}:{tmp_path}"))
     (tmp_path / "picture.jpg").touch()
     with pytest.raises(UserError, match=r"1 files, none of them|no Python sources there"):
-        units(parse_source(f"{kind}:{tmp_path}"))
+        find(parse_source(f"{kind}:{tmp_path}"))
 
 
 @pytest.mark.parametrize("kind", ["books", "lines"])
@@ -106,7 +106,7 @@ def written(tmp_path: Path) -> Written:
 
 def test_plain_articles(written: Written) -> None:
     first, second = written("wikiextractor", "wiki_00", PLAIN)
-    assert (first.title, first.id) == ('A "b"', "wiki_00#12")
+    assert first.title == 'A "b"'
     assert first.text.splitlines() == ['A "b"', "", "First paragraph.", "Second."]
     assert second.text == "C"
 
@@ -114,7 +114,7 @@ def test_plain_articles(written: Written) -> None:
 def test_json_articles(written: Written) -> None:
     rows = [{"id": "7", "title": "T", "text": "One.\n\nTwo."}, {"title": "U", "text": ""}]
     first, second = written("wikiextractor", "wiki_00", "\n".join(map(json.dumps, rows)) + "\n")
-    assert (first.id, first.title, first.text) == ("wiki_00#7", "T", "One.\n\nTwo.")
+    assert (first.title, first.text) == ("T", "One.\n\nTwo.")
     assert second.text == ""
 
 
@@ -128,7 +128,7 @@ def test_a_folder_tree_is_read_in_order_and_other_files_left_out(tmp_path: Path)
         file = tmp_path / name
         file.parent.mkdir(exist_ok=True)
         file.write_bytes(bz2.compress(PLAIN.encode()) if name.endswith("bz2") else PLAIN.encode())
-    files = units(parse_source(f"wikiextractor:{tmp_path}"))
+    files = find(parse_source(f"wikiextractor:{tmp_path}")).files
     names = [file.relative_to(tmp_path).as_posix() for file in files]
     assert names == ["AA/wiki_00", "AA/wiki_01.bz2", "AB/wiki_00"]
 

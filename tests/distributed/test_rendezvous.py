@@ -34,8 +34,8 @@ def start(address):
             process: int, count: int, timeout: float = 20.0, about: Mapping[str, str] = ABOUT
         ) -> Future[Roster]:
             guest = Registration(process, count, f"host-{process}", about)
-            say = lambda line: None  # noqa: E731
-            started.append(pool.submit(meet, address, guest, timeout=timeout, say=say))
+            options = {"bind": address, "timeout": timeout, "say": lambda line: None}
+            started.append(pool.submit(meet, address, guest, **options))
             return started[-1]
 
         yield start
@@ -78,9 +78,8 @@ def test_the_port_is_free_again_once_all_have_met(start, address):
 
 
 def test_one_process_meets_nobody():
-    assert meet("127.0.0.1:1", Registration(0, 1, "here", ABOUT), timeout=0.1) == Roster(
-        ("here",), {}
-    )
+    address, me = "127.0.0.1:1", Registration(0, 1, "here", ABOUT)
+    assert meet(address, me, bind=address, timeout=0.1, say=print) == Roster(("here",), {})
 
 
 def test_who_is_missing_and_who_is_there_is_said_by_name(start):
@@ -118,7 +117,7 @@ def test_who_cannot_reach_process_0_says_so_before_the_deadline(address, monkeyp
     said: list[str] = []
     guest = Registration(1, 2, "host-1", ABOUT)
     with pytest.raises(LostError):
-        meet(address, guest, timeout=2, say=said.append)
+        meet(address, guest, bind=address, timeout=2, say=said.append)
     assert f"process 1 (host-1): no answer from {address} yet" in said
 
 
@@ -155,7 +154,7 @@ def test_a_taken_port_is_one_line(address):
         socket.create_server(split_address(address)),
         pytest.raises(UserError, match=rf"cannot listen on {address} \([^(]*\);.*a free port"),
     ):
-        meet(address, guest, timeout=1)
+        meet(address, guest, bind=address, timeout=1, say=print)
 
 
 @pytest.mark.parametrize("address", ["host", "host:", ":80", "host:99999", "host:http"])
