@@ -19,8 +19,16 @@ from bert_jax.commands import (
     status,
 )
 from bert_jax.commands.command import Command, define, help_of, parse
-from bert_jax.config.serialization import nearest
-from bert_jax.errors import DONE, USAGE, StoppedError, UsageError, UserError, code_of, line_of
+from bert_jax.errors import (
+    DONE,
+    USAGE,
+    StoppedError,
+    UsageError,
+    UserError,
+    code_of,
+    line_of,
+    nearest,
+)
 from bert_jax.runtime.streams import Outliving, outliving
 
 # In the order of `bert-jax --help`.

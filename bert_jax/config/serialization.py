@@ -5,7 +5,6 @@ nearest valid name.
 """
 
 import dataclasses
-import difflib
 import math
 import reprlib
 import types
@@ -13,7 +12,7 @@ import typing
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, nearest
 
 T = TypeVar("T")
 
@@ -65,13 +64,6 @@ def completed(values: Mapping[str, Any], cls: type) -> dict[str, Any]:
                 [completed(item, part) for item in value] if several else completed(value, part)
             )
     return full
-
-
-def nearest(name: str, valid: typing.Iterable[str]) -> str:
-    """Returns the end of an error message: the nearest valid name, or all valid names."""
-    names = sorted(valid)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]}?" if close else f"; valid: {', '.join(names)}"
 
 
 def _convert(value: Any, hint: Any, where: str) -> Any:

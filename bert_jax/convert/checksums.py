@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.store.digests import file_digest
+from bert_jax.data_pipeline.storage.digest import file_digest
 
 SUMS = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-f]{64})  ([\w.-]+)")

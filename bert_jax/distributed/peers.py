@@ -11,7 +11,6 @@ import json
 import os
 import select
 import signal
-import socket
 import sys
 import threading
 import time
@@ -19,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from bert_jax.data_pipeline.storage.locks import host_name
 from bert_jax.distributed.cluster import ProcessTopology
 from bert_jax.distributed.rendezvous import Registration, Roster, rendezvous
 from bert_jax.errors import LostError
@@ -119,11 +119,6 @@ class ProcessGroup:
         """Returns the texts of all keys directly in a folder, by the last part of the key."""
         pairs = self._client.key_value_dir_get(f"bert_jax/{folder}/")
         return {key.rpartition("/")[2]: text for key, text in pairs}
-
-
-def host_name() -> str:
-    """Returns this machine's name for messages and records."""
-    return os.environ.get("BERT_JAX_HOST_NAME") or socket.gethostname()
 
 
 def single_process_group(clock: ActivityClock) -> ProcessGroup:

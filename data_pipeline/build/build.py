@@ -8,9 +8,7 @@ reused. The folder is removed when the store is complete.
 """
 
 import functools
-import hashlib
 import importlib.metadata
-import json
 import os
 import shutil
 import sys
@@ -21,7 +19,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -40,6 +37,7 @@ from bert_jax.data_pipeline.build.workers import run
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import Found, SourceSpec, check, find, read
 from bert_jax.data_pipeline.storage import atomic
+from bert_jax.data_pipeline.storage.digest import file_digest, json_digest
 from bert_jax.data_pipeline.storage.progress import byte_bar
 from bert_jax.data_pipeline.store.manifest import MANIFEST, TOKENIZER, read_manifest
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
@@ -84,7 +82,7 @@ def build_store(
     work = out.parent / f".{out.name}.building"
     found = _find(sources, console, progress, strict)
     jobs = _plan(sources, found, tokenizer, work)
-    digest = _digest([tokenizer.digest, held_out_share, *(job.shard.name for job in jobs)])
+    digest = json_digest([tokenizer.digest, held_out_share, *(job.shard.name for job in jobs)])
     with _writing(out):
         if not working_folder.is_free(out):
             return _reuse(out, digest, work, console if progress else None, strict)
@@ -218,7 +216,7 @@ def _plan(
         settings = [spec.kind, spec.name, spec.language, spec.document_lines]
         for group in _groups({path: size for path, (_, size) in hashed.items()}):
             contents = [[p.relative_to(base).as_posix(), hashed[p][0]] for p in group]
-            key = _digest([BUILD_VERSION, versions, tokenizer.digest, settings, contents])
+            key = json_digest([BUILD_VERSION, versions, tokenizer.digest, settings, contents])
             size = sum(hashed[p][1] for p in group)
             jobs.append(Unit(spec, tuple(group), size, work / "shards" / key, work / TOKENIZER))
     return jobs
@@ -241,15 +239,9 @@ def _check_and_hash(spec: SourceSpec, path: Path) -> tuple[str, int]:
     """Checks that a file has its source's kind; returns its sha256 and size in bytes."""
     check(spec, path)
     try:
-        with path.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            return digest, os.fstat(stream.fileno()).st_size
+        return file_digest(path), path.stat().st_size
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); copy it again") from None
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, ensure_ascii=True).encode()).hexdigest()
 
 
 def _reuse(out: Path, digest: str, work: Path, console: Console | None, strict: bool) -> TokenStore:

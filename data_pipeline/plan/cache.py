@@ -5,8 +5,6 @@ Resuming at any step is a lookup; a plan whose cache is lost or damaged is compu
 
 import dataclasses
 import functools
-import hashlib
-import json
 import os
 import sys
 import threading
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from bert_jax.data_pipeline.plan.files import LAYOUT, Put, find, keep, remove
 from bert_jax.data_pipeline.plan.plan import COLUMNS, VERSION, Plan, PlanSpec, plan_epoch
+from bert_jax.data_pipeline.storage.digest import json_digest
 
 if TYPE_CHECKING:
     from bert_jax.data_pipeline.store.split import Split
@@ -46,7 +45,7 @@ class Plans:
         self._cache_dir = Path(cache_dir)
         weighed = tuple(sources) if spec.source_weights else ()  # the split has only indices
         depends_on = (VERSION, LAYOUT, split.digest, dataclasses.asdict(spec), weighed)
-        digest = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
+        digest = json_digest(depends_on)
         self._name = f"plan-{digest[:32]}"
         self._lock = threading.Lock()
         self._plans: dict[int, Future[Plan]] = {}  # least recently used first

@@ -9,14 +9,13 @@ github.com/google-research/bert/blob/master/multilingual.md). The expected numbe
 epoch does not depend on a.
 """
 
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.errors import UserError, nearest
 from bert_jax.data_pipeline.random.counter_rng import chance, draw, fold_key, threshold
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
@@ -47,10 +46,8 @@ def expected_visits(
     """
     unknown = sorted(set(source_weights) - set(sources))
     if unknown:
-        close = difflib.get_close_matches(unknown[0], sources, n=1, cutoff=0.5)
-        valid = ", ".join(sources) or "no source has a name"
-        hint = f"did you mean {close[0]}?" if close else f"sources of the store: {valid}"
-        raise UserError(f'source_weights: no source is called "{unknown[0]}"; {hint}')
+        hint = nearest(unknown[0], sources)
+        raise UserError(f'source_weights: no source is called "{unknown[0]}"{hint}')
     names = list(sources) + [""] * (int(split.document_source.max(initial=0)) + 1 - len(sources))
     weight = np.array([source_weights.get(name, 1.0) for name in names])[split.document_source]
     if not np.any(weight > 0):

@@ -7,13 +7,12 @@ write the module and register it in `KINDS`.
 """
 
 import dataclasses
-import difflib
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol, cast
 
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.errors import UserError, nearest
 from bert_jax.data_pipeline.sources import books, lines, python_docs, reading, wikiextractor
 from bert_jax.data_pipeline.sources.document import Document, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
@@ -67,15 +66,10 @@ def kind_of(spec: SourceSpec) -> Kind:
         UserError: unknown kind; the message has the remedy.
     """
     if spec.kind not in KINDS:
-        hint = remedy_of_kind(spec.kind) or _nearest(spec.kind, KINDS)
-        raise UserError(f"source kind {spec.kind!r} is unknown; {hint}")
+        remedy = remedy_of_kind(spec.kind)
+        hint = f"; {remedy}" if remedy else nearest(spec.kind, KINDS)
+        raise UserError(f"source kind {spec.kind!r} is unknown{hint}")
     return KINDS[spec.kind]
-
-
-def _nearest(name: str, names: Collection[str]) -> str:
-    valid = f"choose one of {', '.join(names)}"
-    near = difflib.get_close_matches(name.lower(), names, 1, 0.6)
-    return f"did you mean {near[0]!r}? ({valid})" if near else valid
 
 
 def parse_source(text: str) -> SourceSpec:
@@ -98,7 +92,7 @@ def parse_source(text: str) -> SourceSpec:
     for option in options:
         key, _, value = option.partition("=")
         if key not in values:
-            raise UserError(f"--source={text}: unknown option {key!r}; {_nearest(key, values)}")
+            raise UserError(f"--source={text}: unknown option {key!r}{nearest(key, values)}")
         values[key] = value
     if kind == "python" and not path:
         path = str(python_docs.standard_library())

@@ -18,12 +18,6 @@ def unwatched(count: int) -> None:
     """A `Progress` that does nothing."""
 
 
-def file_digest(path: Path) -> str:
-    """Returns the sha256 of a file in hexadecimal."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 class FileDigest:
     """Computes digests incrementally, from chunks of any size."""
 

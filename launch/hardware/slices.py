@@ -3,13 +3,13 @@
 libtpu accepts any shape of any size, real or not (v6e:32x32); this table rejects unknown slices.
 """
 
-import difflib
 import functools
 import itertools
 import math
 import re
 from dataclasses import dataclass
 
+from bert_jax.data_pipeline.errors import closest
 from bert_jax.launch.hardware.accelerators import BY_DEVICE_KIND, Accelerator
 
 
@@ -179,8 +179,8 @@ def _generation(word: str) -> Generation | None:
 
 
 def _unknown(name: str, word: str) -> str:
-    near = difflib.get_close_matches(word, [*GENERATIONS, *ALIASES], n=1, cutoff=0.5)
-    example = f"{ALIASES.get(near[0], near[0])}-64" if near else "v5e-16"
+    near = closest(word, [*GENERATIONS, *ALIASES])
+    example = f"{ALIASES.get(near, near)}-64" if near else "v5e-16"
     return (
         f'"{name}" is not a TPU slice; give one of {", ".join(GENERATIONS)} with its size after '
         f"a dash, such as {example}, or 2xv5e-256 for several slices"

@@ -17,10 +17,9 @@ from etils import epath
 from saving_process import STEPS, keeping, over, place, state_of
 
 from bert_jax.checkpoint import fingerprint, orbax_io, restore
-from bert_jax.checkpoint import manager as checkpoint
 from bert_jax.checkpoint.catalog import complete_steps, list_quarantined, read_meta
 from bert_jax.checkpoint.manager import RunCheckpoints
-from bert_jax.data_pipeline.storage import atomic
+from bert_jax.data_pipeline.storage import atomic, retry
 from bert_jax.errors import StorageError
 
 PROGRAM = Path(__file__).parents[1] / "support" / "saving_process.py"
@@ -168,7 +167,7 @@ def test_a_disk_that_is_full_for_a_while_is_waited_for(tmp_path):
 
 
 def test_a_file_in_place_of_the_folder(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(checkpoint, "_sleep", lambda seconds: None)
+    monkeypatch.setattr(retry, "sleep", lambda seconds: None)
     told = []
     checkpoints = RunCheckpoints(
         tmp_path, keeping(9, attempts=3), tell=lambda *event: told.append(event)

@@ -17,7 +17,7 @@ from saving_process import STEPS, keeping, over, state_of
 from bert_jax.checkpoint import orbax_io
 from bert_jax.checkpoint.catalog import health, list_checkpoints, list_quarantined
 from bert_jax.checkpoint.manager import RunCheckpoints
-from bert_jax.data_pipeline.storage import remote
+from bert_jax.data_pipeline.storage import retry
 from bert_jax.errors import StorageError, UserError
 
 KEEP = keeping(9)
@@ -208,7 +208,7 @@ def test_a_storage_out_of_reach_is_no_damage(error, workdir, monkeypatch):
         raise error
 
     monkeypatch.setattr(orbax_io, "read", fail)
-    monkeypatch.setattr(remote, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(retry, "sleep", lambda seconds: None)
     with pytest.raises(StorageError, match=r"12: cannot be read \(.*nothing was changed"):
         restored(workdir)
     assert shown(workdir) == {}

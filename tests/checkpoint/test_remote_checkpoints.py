@@ -26,7 +26,7 @@ from bert_jax.checkpoint import manager as checkpoint
 from bert_jax.checkpoint.catalog import DamagedError, all_steps, complete_steps, list_quarantined
 from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.config.schema import Config
-from bert_jax.data_pipeline.storage import remote
+from bert_jax.data_pipeline.storage import remote, retry
 from bert_jax.errors import StorageError
 from bert_jax.metrics import records
 
@@ -46,8 +46,7 @@ def server(monkeypatch) -> Iterator[Emulator]:
     from orbax.checkpoint._src.serialization import tensorstore_utils
 
     monkeypatch.setitem(fsspec.config.conf, "gcs", {"token": "anon"})
-    monkeypatch.setattr(remote, "_FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(checkpoint, "_sleep", lambda seconds: None)
+    monkeypatch.setattr(retry, "sleep", lambda seconds: None)
     once = {"max_retries": 1, "initial_delay": "10ms"}
     for context in ("_BASE_TS_CONTEXT", "_DEFAULT_OCDBT_TS_CONTEXT"):
         monkeypatch.setitem(getattr(tensorstore_utils, context), "gcs_request_retries", once)
@@ -262,7 +261,7 @@ def test_a_bucket_that_is_full_for_a_while_is_waited_for(server, monkeypatch, ca
         remove(folder)
 
     monkeypatch.setattr(checkpoint.orbax_io, "remove", refuse)
-    monkeypatch.setattr(checkpoint, "_sleep", heal)
+    monkeypatch.setattr(retry, "sleep", heal)
     save(checkpoints, 7)
     assert capsys.readouterr().out.count("cannot be written (no permission)") == 2
     assert restored() == 7

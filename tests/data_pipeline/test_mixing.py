@@ -137,7 +137,7 @@ def test_visits_round_to_a_neighbour(expected, key):
 
 def test_an_unknown_source_is_named_with_the_nearest():
     split, _ = mixed()
-    for weight, hint in (("book", "did you mean books?"), ("zzz", "sources of the store: books")):
+    for weight, hint in (("book", "did you mean books?"), ("zzz", "valid: books, wiki")):
         spec = PlanSpec(64, source_weights=((weight, 2.0),))
         with pytest.raises(UserError, match=f'no source is called "{weight}"; {hint}'):
             make_plan(split, spec, 0, sources=SOURCES)

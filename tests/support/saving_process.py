@@ -20,10 +20,10 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bert_jax.checkpoint import manager as checkpoint
 from bert_jax.checkpoint.catalog import folder_of
 from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.config.schema import CheckpointConfig
+from bert_jax.data_pipeline.storage import retry
 from bert_jax.errors import StorageError
 from bert_jax.runtime.streams import own_stdout
 
@@ -153,7 +153,7 @@ def main() -> None:
                 if seconds == 4:
                     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 
-            checkpoint._sleep = sleep
+            retry.sleep = sleep
         if step == STEPS[-1] and asked.kill_at:
             _die_at(asked.kill_at, folder_of(asked.workdir))
         try:
