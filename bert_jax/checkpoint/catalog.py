@@ -14,7 +14,6 @@ import json
 import math
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -35,6 +34,7 @@ from bert_jax.data_pipeline.storage.remote import (
 )
 from bert_jax.data_pipeline.storage.retry import retry
 from bert_jax.errors import StorageError
+from bert_jax.runtime.log import logger
 
 # Format of `meta`; 1 had one phase and called the pair head nsp, 2 had no fingerprints.
 FORMAT_VERSION = 3
@@ -144,8 +144,7 @@ def retry_read(folder: epath.Path, read: Callable[[], Result], what: str = "") -
 
     def warn(error: Exception, when: str) -> None:
         why = " ".join(_NOISE.sub("", reason(error)).split())
-        line = f"warning: {folder}: cannot be read ({why}; {when})"
-        print(line, file=sys.stderr, flush=True)
+        logger.warning(f"{folder}: cannot be read ({why}; {when})")
 
     try:
         return retry(read, dataclasses.replace(STORAGE_RETRIES, retryable=can_retry), warn)

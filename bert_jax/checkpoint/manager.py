@@ -43,7 +43,7 @@ from bert_jax.data_pipeline.storage.retry import RetryPolicy, retry
 from bert_jax.errors import StorageError, UserError
 from bert_jax.objectives.pretraining_model import init_params
 from bert_jax.objectives.registry import chosen
-from bert_jax.runtime.console import console
+from bert_jax.runtime.log import logger
 
 
 class RunCheckpoints:
@@ -151,8 +151,7 @@ class RunCheckpoints:
             meta = {**read_meta(self._workdir, step), "evaluation": dict(evaluation)}
             orbax_io.replace_meta(self._folder / str(step), with_digest(meta))
         except Exception as error:  # whatever the storage raises
-            warning = f"warning: step {step}: its evaluation cannot be stored ({one_line(error)})"
-            console.print(warning, markup=False)
+            logger.warning(f"step {step}: its evaluation cannot be stored ({one_line(error)})")
             return
         self._saved[step] = CheckpointInfo(step, evaluation["loss"])
 
@@ -250,8 +249,7 @@ class RunCheckpoints:
                 raise
 
         def warn(error: Exception, when: str) -> None:
-            line = f"warning: {folder}: cannot be written ({one_line(error)}); {when}"
-            console.print(line, markup=False)
+            logger.warning(f"{folder}: cannot be written ({one_line(error)}); {when}")
 
         try:
             retry(write, RetryPolicy(self._config.write_attempts, 1.0), warn)
@@ -283,8 +281,7 @@ class RunCheckpoints:
             try:
                 orbax_io.remove(folder)
             except Exception as error:  # an extra checkpoint does no harm
-                warning = f"warning: {folder}: cannot be removed ({one_line(error)})"
-                console.print(warning, markup=False)
+                logger.warning(f"{folder}: cannot be removed ({one_line(error)})")
 
 
 def _is_split(sharding: jax.sharding.Sharding) -> bool:

@@ -1,7 +1,6 @@
 """Console output: plain lines, progress bars, tables."""
 
 import contextlib
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -9,14 +8,7 @@ import rich.console
 import rich.progress
 import rich.text
 
-# Characters that control a terminal or cannot be printed: control characters except line feed and
-# tab, surrogates (names that are not valid UTF-8), and bidirectional overrides.
-_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
-
-
-def plain(text: str) -> str:
-    """Returns the text with terminal control characters replaced."""
-    return _UNSAFE.sub("\ufffd", text)
+from bert_jax.runtime.log import plain
 
 
 class Console(rich.console.Console):

@@ -9,6 +9,7 @@ import rich.text
 
 from bert_jax.metrics.records import objectives_in
 from bert_jax.runtime.console import clock, console
+from bert_jax.runtime.log import logger
 
 
 class RunDisplay:
@@ -46,7 +47,7 @@ class RunDisplay:
         """Shows that a phase starts or resumes."""
         if self._phases > 1:
             self._phase = f"  phase {index + 1}/{self._phases}"
-            console.print(f"phase {index + 1} of {self._phases}: {description}")
+            logger.info(f"phase {index + 1} of {self._phases}: {description}")
         self._bar.update(self._task, phase=self._phase, numbers="", left="")
 
     def advance(self, step: int) -> None:
@@ -61,11 +62,11 @@ class RunDisplay:
         left = f"{clock(seconds_left)} left"
         self._bar.update(self._task, completed=step, numbers=numbers, left=left)
         if not console.is_terminal:
-            console.print(f"step {step}/{self._total}{self._phase}  {numbers}  {left}")
+            logger.info(f"step {step}/{self._total}{self._phase}  {numbers}  {left}")
 
     def evaluation(self, step: int, scalars: Mapping[str, float]) -> None:
         """Prints held-out losses and accuracies with their baselines on one line."""
-        console.print(f"step {step}{self._phase}  held-out: {held_out(scalars)}")
+        logger.info(f"step {step}{self._phase}  held-out: {held_out(scalars)}")
 
 
 def held_out(scalars: Mapping[str, float]) -> str:

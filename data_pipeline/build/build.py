@@ -9,6 +9,7 @@ reused. The folder is removed when the store is complete.
 
 import functools
 import importlib.metadata
+import logging
 import os
 import shutil
 import sys
@@ -43,6 +44,8 @@ from bert_jax.data_pipeline.store.manifest import MANIFEST, TOKENIZER, read_mani
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.text.sentences import check_language, splitter
 from bert_jax.data_pipeline.tokenizer.tokenizer import Algorithm, Tokenizer
+
+_log = logging.getLogger(__name__)
 
 BUILD_VERSION = 2  # incremented when the same text and settings give another store
 _UNIT_BYTES = 16 << 20
@@ -106,7 +109,7 @@ def build_store(
     if progress:
         print_tables(console, entries)
         console.print(f"{escape(str(out))}: {built / 1e6:.1f} MB of text in {seconds:.1f} s")
-    print_warnings(console, entries)
+    print_warnings(entries)
     return open_store(out, verify=False)
 
 
@@ -114,7 +117,7 @@ def _build_shards(
     jobs: Sequence[Unit], work: Path, console: Console, workers: int | None, progress: bool
 ) -> int:
     """Builds the shards that an earlier build did not finish; returns the bytes of text read."""
-    unfinished = _unfinished_jobs(jobs, work, console)
+    unfinished = _unfinished_jobs(jobs, work)
     total, left = sum(job.bytes for job in jobs), sum(job.bytes for job in unfinished)
     if progress and len(unfinished) < len(jobs):
         finished = f"{len(jobs) - len(unfinished)} of {len(jobs)} shards"
@@ -264,7 +267,7 @@ def _reuse(out: Path, digest: str, work: Path, console: Console | None, strict: 
     return open_store(out)
 
 
-def _unfinished_jobs(jobs: Sequence[Unit], work: Path, console: Console) -> list[Unit]:
+def _unfinished_jobs(jobs: Sequence[Unit], work: Path) -> list[Unit]:
     """Returns the units without a valid shard; removes invalid shards, with a message each."""
     (work / "shards").mkdir(exist_ok=True)
     for part in (work / "shards").glob(f"*{PART}"):
@@ -274,8 +277,7 @@ def _unfinished_jobs(jobs: Sequence[Unit], work: Path, console: Console) -> list
         damages = dict(zip(existing, pool.map(damage, existing), strict=True))
     for job, problem in damages.items():
         if problem:
-            message = f"{job.shard}: left by an earlier build, but {problem}; it is built again"
-            console.print(escape(message), soft_wrap=True)
+            _log.warning(f"{job.shard}: left by an earlier build, but {problem}; it is built again")
             working_folder.remove(job.shard)
     return [job for job in jobs if damages.get(job, "absent")]
 

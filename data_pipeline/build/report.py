@@ -1,5 +1,6 @@
 """Terminal output of a build: the files read and left out, and the resulting counts."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from bert_jax.data_pipeline.sources import Found, SourceSpec
 from bert_jax.data_pipeline.sources.finding import format_left_out
 from bert_jax.data_pipeline.store.manifest import SPLITS
 
+_log = logging.getLogger(__name__)
+
 
 def print_found(
     console: Console, sources: Sequence[SourceSpec], found: Sequence[Found], progress: bool
@@ -22,8 +25,7 @@ def print_found(
             count = f"{len(result.files):,} file{'s' * (len(result.files) != 1)}"
             console.print(escape(f"{spec.name}: {count} read as {spec.kind}"), soft_wrap=True)
         for line in format_left_out(result.entry()):
-            text = escape(f"{spec.name}: left out: {line}")
-            console.print(f"[bold yellow]warning:[/] {text}", soft_wrap=True)
+            _log.warning(f"{spec.name}: left out: {line}")
 
 
 def check_found(sources: Sequence[SourceSpec], found: Sequence[Found]) -> None:
@@ -68,9 +70,8 @@ def print_tables(console: Console, entries: Sequence[dict[str, Any]]) -> None:
         console.print(rules)
 
 
-def print_warnings(console: Console, entries: Sequence[dict[str, Any]]) -> None:
+def print_warnings(entries: Sequence[dict[str, Any]]) -> None:
     """Prints the warnings of a manifest's source entries."""
     for entry in entries:
         for warning in entry["warnings"]:
-            text = escape(f"{entry['name']}: {warning}")
-            console.print(f"[bold yellow]warning:[/] {text}", soft_wrap=True)
+            _log.warning(f"{entry['name']}: {warning}")

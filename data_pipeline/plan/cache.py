@@ -5,8 +5,8 @@ Resuming at any step is a lookup; a plan whose cache is lost or damaged is compu
 
 import dataclasses
 import functools
+import logging
 import os
-import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final
 from bert_jax.data_pipeline.plan.files import LAYOUT, Put, find, keep, remove
 from bert_jax.data_pipeline.plan.plan import COLUMNS, VERSION, Plan, PlanSpec, plan_epoch
 from bert_jax.data_pipeline.storage.digest import json_digest
+
+_log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from bert_jax.data_pipeline.store.split import Split
@@ -92,8 +94,7 @@ class Plans:
         columns = find(folder, COLUMNS)
         if columns is None:
             if os.path.lexists(folder):
-                message = f"{folder}: damaged plan; planning this epoch again"
-                print(message, file=sys.stderr, flush=True)
+                _log.warning(f"{folder}: damaged plan; planning this epoch again")
             columns = keep(folder, COLUMNS, functools.partial(self._fill, epoch))
         if not self._spec.dupe_factor:
             self._remove_behind(epoch)

@@ -8,8 +8,8 @@ so an interrupted copy resumes.
 """
 
 import contextlib
+import logging
 import shutil
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
@@ -33,6 +33,8 @@ from bert_jax.data_pipeline.store.manifest import (
     manifest_bytes,
     parse_manifest,
 )
+
+_log = logging.getLogger(__name__)
 
 _PARALLEL: Final = 16  # 4 MiB blocks in flight, as the bandwidth of one connection is limited
 _FILES: Final = frozenset({TOKENIZER, *(f"{s}/{a}.npy" for s in SPLITS for a in ARRAYS)})
@@ -169,7 +171,7 @@ def _locked(folder: Path, url: str) -> Iterator[None]:
         try:
             lock.acquire()
         except LockedError:
-            print(f"{url}: waiting for another process that copies it", file=sys.stderr)
+            _log.warning(f"{url}: waiting for another process that copies it")
             lock.acquire(wait=True)
         yield
 

@@ -147,11 +147,12 @@ def test_a_full_disk_ends_the_run_and_loses_nothing(tmp_path):
     where = tmp_path / "checkpoints" / "12"
     assert code == 45
     assert lines[:2] == ["saved 3", "saved 7"]
-    assert lines[2].startswith(f"warning: {where}: cannot be written (")
-    assert lines[2].endswith("; attempt 1 of 2, the next in 1 s")
-    assert lines[3].startswith(f"error: {where}: cannot be written after 2 attempts (")
-    assert "the newest checkpoint is step 7; run the same command again to resume" in lines[3]
-    assert len(lines) == 4
+    assert lines[2].startswith(f"error: {where}: cannot be written after 2 attempts (")
+    assert "the newest checkpoint is step 7; run the same command again to resume" in lines[2]
+    assert len(lines) == 3
+    (warning,) = [line for line in err.splitlines() if line.startswith("warning: ")]
+    assert warning.startswith(f"warning: {where}: cannot be written (")
+    assert warning.endswith("; attempt 1 of 2, the next in 1 s")
     assert "Traceback" not in err
     assert names(tmp_path) == ["3", "7"]
     assert restored(tmp_path) == 7
@@ -160,7 +161,7 @@ def test_a_full_disk_ends_the_run_and_loses_nothing(tmp_path):
 @pytest.mark.processes
 def test_a_disk_that_is_full_for_a_while_is_waited_for(tmp_path):
     code, lines, err = ended(start("save", tmp_path, "--limit=300", "--attempts=6"))
-    pauses = [line.rsplit(", the next in ")[-1] for line in lines if line.startswith("warning")]
+    pauses = [line.rsplit(", the next in ")[-1] for line in err.splitlines() if "next in" in line]
     assert (code, pauses, lines[-1]) == (0, ["1 s", "2 s", "4 s"], "saved 12"), err
     assert restored(tmp_path) == 12
     assert names(tmp_path) == ["12", "7"]
@@ -183,7 +184,7 @@ def test_a_file_in_place_of_the_folder(tmp_path, capsys, monkeypatch):
     ((kind, step, details),) = told
     assert (kind, step) == ("save_failed", 7)
     assert details["reason"]
-    assert capsys.readouterr().out.count("warning: ") == 2
+    assert capsys.readouterr().err.count("warning: ") == 2
     with pytest.raises(StorageError, match="a file, but should be the folder of checkpoints"):
         RunCheckpoints(tmp_path, keeping(9))
     (tmp_path / "checkpoints").unlink()

@@ -144,12 +144,13 @@ def test_what_is_damaged_is_named_and_moved_and_the_one_before_is_used(damage, w
     assert (workdir / "quarantine" / bad).exists()
     assert not (workdir / "checkpoints" / bad).exists()
     out, err = capsys.readouterr()
-    (line,) = [line for line in out.splitlines() if line.startswith("warning: ")]
+    (line,) = err.splitlines()
+    assert line.startswith("warning: ")
     assert said in line
     assert line.endswith(f"moved to {workdir}/quarantine/{bad}")
-    assert err == ""
+    assert out == ""
     assert restored(workdir) == (12 if damage == "number" else 7)  # and again, without a word
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_changed_value_is_found_where_the_files_are_sound(good, tmp_path):

@@ -138,9 +138,9 @@ def test_what_is_damaged_is_set_aside_and_the_one_before_used(damage, server, ca
     assert server.names("bucket") == before
     assert restored() == 7
     assert quarantined() == ["12"]
-    out = capsys.readouterr().out
-    assert f"warning: {RUN}/checkpoints/12: damaged: " in out
-    assert f"moved to {RUN}/quarantine/12" in out
+    err = capsys.readouterr().err
+    assert f"warning: {RUN}/checkpoints/12: damaged: " in err
+    assert f"moved to {RUN}/quarantine/12" in err
     assert not objects(server, "checkpoints/12")
     assert restored() == 7
     save(RunCheckpoints(RUN, keeping(9)), 12)  # the name is free again
@@ -203,7 +203,7 @@ def test_what_is_refused_for_a_moment_is_read_all_the_same(server, monkeypatch, 
         waits.append(seconds)
         server.faults.fail_every = 0 if len(waits) == 2 else 1
 
-    monkeypatch.setattr(remote.time, "sleep", wait)
+    monkeypatch.setattr(retry, "sleep", wait)
     assert restored() == 12
     assert quarantined() == []
     assert len(waits) == 2
@@ -236,7 +236,7 @@ def test_a_bucket_that_takes_nothing_ends_the_run_and_loses_nothing(status, serv
     server.faults.refuse_writes = status
     with pytest.raises(StorageError, match=r"7: cannot be written after 3 .*checkpoint is step 3"):
         save(checkpoints, 7)
-    assert capsys.readouterr().out.count("warning: ") == 2
+    assert capsys.readouterr().err.count("warning: ") == 2
     assert restored() == 3
     server.faults.refuse_writes = 0
     save(RunCheckpoints(RUN, keeping(9)), 7)
@@ -263,7 +263,7 @@ def test_a_bucket_that_is_full_for_a_while_is_waited_for(server, monkeypatch, ca
     monkeypatch.setattr(checkpoint.orbax_io, "remove", refuse)
     monkeypatch.setattr(retry, "sleep", heal)
     save(checkpoints, 7)
-    assert capsys.readouterr().out.count("cannot be written (no permission)") == 2
+    assert capsys.readouterr().err.count("cannot be written (no permission)") == 2
     assert restored() == 7
     assert not objects(server, "unfinished")
 

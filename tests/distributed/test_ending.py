@@ -133,6 +133,8 @@ def test_a_process_ends_although_whoever_is_to_hear_of_it_hangs():
     program = (
         "import threading\n"
         "from bert_jax.distributed import watchdog\n"
+        "from bert_jax.runtime.log import configure_logging\n"
+        "configure_logging()\n"
         "watchdog._TELLING = 2.0\n"
         "process_exit = watchdog.ProcessExit('here')\n"
         "process_exit.before.append(lambda code, line: threading.Event().wait())\n"

@@ -25,6 +25,7 @@ from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.config.schema import CheckpointConfig
 from bert_jax.data_pipeline.storage import retry
 from bert_jax.errors import StorageError
+from bert_jax.runtime.log import configure_logging
 from bert_jax.runtime.streams import own_stdout
 
 STEPS = (3, 7, 12)
@@ -116,6 +117,7 @@ def main() -> None:
     for name in ("processes", "attempts"):
         parser.add_argument(f"--{name}", type=int, default=1)
     asked = parser.parse_args()
+    configure_logging()
     jax.config.update("jax_platforms", "cpu")
     how = {}
     if asked.processes > 1:
