@@ -12,23 +12,10 @@ NUMBERS = 44  # too many losses or gradients in a row are not finite; saved
 STORAGE = 45  # a checkpoint cannot be written, none is valid, or the store changed during the run
 
 __all__ = [
-    "DONE",
-    "FAILED",
-    "LOST",
-    "NUMBERS",
-    "STOPPED",
-    "STORAGE",
-    "USAGE",
-    "LostError",
-    "NumbersError",
-    "StoppedError",
-    "StorageError",
-    "UsageError",
-    "UserError",
-    "code_of",
-    "line_of",
-    "nearest",
-]
+    "DONE", "FAILED", "LOST", "NUMBERS", "STOPPED", "STORAGE", "USAGE",
+    "LostError", "NumbersError", "StoppedError", "StorageError", "UsageError", "UserError",
+    "code_of", "line_of", "nearest",
+]  # fmt: skip
 
 
 class UsageError(Exception):

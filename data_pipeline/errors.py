@@ -20,10 +20,5 @@ class StorageError(Exception):
 def nearest(name: str, valid: Iterable[str]) -> str:
     """Returns the end of an error message: the nearest valid name, or all valid names."""
     names = sorted(valid)
-    close = closest(name, names)
-    return f"; did you mean {close}?" if close else f"; valid: {', '.join(names) or 'none'}"
-
-
-def closest(name: str, valid: Iterable[str]) -> str | None:
-    """Returns the most similar of the valid names; None if none is similar."""
-    return next(iter(difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)), None)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]}?" if close else f"; valid: {', '.join(names) or 'none'}"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage.digest import file_digest
+from bert_jax.data_pipeline.storage.remote import storage_errors
 
 SUMS = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-f]{64})  ([\w.-]+)")
@@ -27,12 +28,10 @@ def read(folder: Path) -> dict[str, str] | None:
         UserError: the file cannot be read, or is not in the format of an export.
     """
     file = folder / SUMS
-    try:
+    with storage_errors(file):
+        if not file.exists():
+            return None
         lines = file.read_bytes().decode("ascii", "replace").splitlines()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise UserError(f"{file}: cannot be read ({error.strerror})") from None
     found = [_LINE.fullmatch(line) for line in lines]
     if not found or not all(found):
         raise UserError(f"{file}: damaged; {_REMEDY}")
@@ -52,10 +51,8 @@ def check(folder: Path, name: str, sums: Mapping[str, str] | None) -> None:
         return
     if name not in sums:
         raise UserError(f"{folder / SUMS}: does not list {name}; {_REMEDY}")
-    try:
+    with storage_errors(folder / name):
         found = file_digest(folder / name)
-    except OSError as error:
-        raise UserError(f"{folder / name}: cannot be read ({error.strerror})") from None
     if found != sums[name]:
         raise UserError(f"{folder / name}: checksum differs from {SUMS}; {_REMEDY}")
 

@@ -44,7 +44,7 @@ def in_process_job(config: Config) -> Iterator[Job]:
     preemption = PreemptionHandler(peers, config.deadlines.grace)
     if not logger.hasHandlers():
         configure_logging()
-    with preemption.listening(logger.info):
+    with preemption.listening():
         yield Job(peers, clock, preemption)
 
 
@@ -68,7 +68,7 @@ def distributed_job(
     with contextlib.ExitStack() as stack:
         stack.callback(watchdog.stop)
         stack.enter_context(streams.own_stdout())
-        stack.enter_context(preemption.listening(logger.info))
+        stack.enter_context(preemption.listening())
         with clock.activity("start"):
             peers = distributed.connect(
                 topology,

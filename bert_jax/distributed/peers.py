@@ -23,7 +23,6 @@ from bert_jax.distributed.cluster import ProcessTopology
 from bert_jax.distributed.rendezvous import Registration, Roster, rendezvous
 from bert_jax.errors import LostError
 from bert_jax.runtime.activity import ActivityClock
-from bert_jax.runtime.log import logger
 
 # JAX's own heartbeats abort a process without a message; ours (heartbeat.py) report who is gone.
 _NEVER = 10**7  # seconds: disables them
@@ -156,7 +155,7 @@ def connect(
         return single_process_group(clock)  # inside a program that already uses JAX
     me = Registration(topology.process_id, topology.num_processes, host_name(), about)
     bind = os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", topology.coordinator)
-    roster = rendezvous(topology.coordinator, me, bind=bind, timeout=timeout, say=logger.warning)
+    roster = rendezvous(topology.coordinator, me, bind=bind, timeout=timeout)
     if topology.num_processes > 1:
         _park_aborts()
     jax.config.update("jax_enable_preemption_service", False)  # replaced by preemption.py

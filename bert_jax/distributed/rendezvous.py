@@ -14,9 +14,10 @@ import os
 import select
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from bert_jax.errors import LostError, UserError
+from bert_jax.runtime.log import logger
 
 _RETRY = 0.5  # seconds between two attempts to reach process 0
 _BETWEEN = 10.0  # seconds between two messages about missing processes
@@ -63,15 +64,13 @@ def rendezvous(
     *,
     bind: str | None = None,
     timeout: float,
-    say: Callable[[str], None] = print,
 ) -> Roster:
-    """Waits for all processes.
+    """Waits for all processes; warns regularly about the missing ones.
 
     Args:
         address: of the coordinator, "host:port".
         bind: the address that process 0 listens on, by default the coordinator's.
         timeout: seconds.
-        say: called regularly with the missing processes.
 
     Raises:
         LostError: not all registered in time; the message lists who is missing.
@@ -80,11 +79,11 @@ def rendezvous(
     if me.num_processes == 1:
         return Roster((me.host,), {})
     if me.process == 0:
-        return _serve(bind or address, me, timeout, say)
-    return _register(address, me, timeout, say)
+        return _serve(bind or address, me, timeout)
+    return _register(address, me, timeout)
 
 
-def _serve(address: str, me: Registration, timeout: float, say: Callable[[str], None]) -> Roster:
+def _serve(address: str, me: Registration, timeout: float) -> Roster:
     """Process 0: collects the registrations of the others."""
     deadline, reported = time.monotonic() + timeout, time.monotonic()
     joined: dict[int, Registration] = {0: me}
@@ -98,7 +97,7 @@ def _serve(address: str, me: Registration, timeout: float, say: Callable[[str], 
                 raise LostError(f"{_missing(joined, me)} within {timeout:.0f} s ({_START})")
             if time.monotonic() > reported + _BETWEEN:
                 reported = time.monotonic()
-                say(_missing(joined, me))
+                logger.warning(_missing(joined, me))
             for ready in select.select([server, *received], [], [], 0.2)[0]:
                 if ready is server:
                     received[server.accept()[0]] = b""
@@ -203,14 +202,14 @@ def _differences(joined: Mapping[int, Registration]) -> str:
 _START = "config.deadlines.start"
 
 
-def _register(address: str, me: Registration, timeout: float, say: Callable[[str], None]) -> Roster:
+def _register(address: str, me: Registration, timeout: float) -> Roster:
     """Another process: registers with process 0, retrying until it answers."""
     where, deadline = split_address(address), time.monotonic() + timeout
     reached, reported = False, time.monotonic()
     while time.monotonic() < deadline:
         if not reached and time.monotonic() > reported + _BETWEEN:
             reported = time.monotonic()
-            say(f"process {me.process} ({me.host}): no answer from {address} yet")
+            logger.warning(f"process {me.process} ({me.host}): no answer from {address} yet")
         with contextlib.suppress(OSError, ValueError):
             left = max(deadline - time.monotonic(), 0.1)
             with contextlib.ExitStack() as stack:

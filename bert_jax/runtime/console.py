@@ -1,11 +1,13 @@
 """Console output: plain lines, progress bars, tables."""
 
 import contextlib
+import io
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import rich.console
 import rich.progress
+import rich.table
 import rich.text
 
 from bert_jax.runtime.log import plain
@@ -22,6 +24,7 @@ class Console(rich.console.Console):
 
 
 console = Console()
+_WIDEST = 100_000  # columns of a terminal that no table fills
 
 
 def progress(what: str, total: int) -> rich.progress.Progress:
@@ -62,14 +65,23 @@ def working(what: str) -> Iterator[None]:
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Formats a text table; all columns but the last are right-aligned."""
-    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width).rstrip() if i == len(row) - 1 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in (header, *rows)
+    made = rich.table.Table(box=None, pad_edge=False)
+    for name in header[:-1]:
+        made.add_column(name, justify="right")
+    made.add_column(header[-1])
+    for row in rows:
+        made.add_row(*row)
+    return as_text(made)
+
+
+def as_text(made: rich.table.Table) -> str:
+    """Renders a table without styles, as wide as its content."""
+    out = io.StringIO()
+    widest = rich.console.Console(
+        file=out, width=_WIDEST, markup=False, emoji=False, highlight=False
     )
+    widest.print(made)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
 def clock(seconds: float) -> str:

@@ -12,7 +12,7 @@ import logging
 import re
 import sys
 import time
-from typing import Final, TextIO
+from typing import Final
 
 NOTICE: Final = 25  # why a program ends without an error: shown by all processes, has no prefix
 _PREFIXES: Final = {logging.WARNING: "warning: ", logging.ERROR: "error: "}
@@ -31,11 +31,9 @@ def configure_logging(process: str = "", *, quiet: bool = False) -> None:
         process: this process in a job of several, such as "host-3 (process 3)".
         quiet: no information: in all processes of a job but the first.
     """
-    out, err = _Handler("stdout"), _Handler("stderr")
+    out, err = _Handler("stdout", process), _Handler("stderr", process)
     out.addFilter(lambda record: record.levelno <= logging.INFO)
     err.setLevel(NOTICE)
-    for handler in (out, err):
-        handler.setFormatter(_Formatter(process))
     logger.handlers, logger.propagate = [out, err], False
     logger.setLevel(NOTICE if quiet else logging.INFO)
 
@@ -45,28 +43,17 @@ def plain(text: str) -> str:
     return _UNSAFE.sub("\ufffd", text)
 
 
-class _Formatter(logging.Formatter):
-    def __init__(self, process: str):
-        super().__init__()
-        self._process = process
-
-    def format(self, record: logging.LogRecord) -> str:
-        text = plain(super().format(record))
-        if not self._process:
-            return _PREFIXES.get(record.levelno, "") + text
-        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
-        prefix = f"{when} {record.levelname} {self._process}: "
-        return "\n".join(prefix + line for line in text.split("\n"))
-
-
-class _Handler(logging.StreamHandler):
+class _Handler(logging.Handler):
     """Writes to the current `sys.stdout` or `sys.stderr`; a progress bar replaces them."""
 
-    def __init__(self, stream_name: str):
-        logging.Handler.__init__(self)
-        self._stream_name = stream_name
+    def __init__(self, stream: str, process: str):
+        super().__init__()
+        self._stream, self._process = stream, process
 
-    @property
-    def stream(self) -> TextIO:  # type: ignore[override]
-        stream: TextIO = getattr(sys, self._stream_name)
-        return stream
+    def emit(self, record: logging.LogRecord) -> None:
+        text, prefix = plain(self.format(record)), _PREFIXES.get(record.levelno, "")
+        if self._process:
+            when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
+            prefix = f"{when} {record.levelname} {self._process}: "
+            text = text.replace("\n", f"\n{prefix}")
+        print(f"{prefix}{text}", file=getattr(sys, self._stream), flush=True)

@@ -1,7 +1,6 @@
 """The terminal's view of a run: progress bar, losses, time left."""
 
 from collections.abc import Mapping
-from types import TracebackType
 
 import rich.console
 import rich.progress
@@ -35,12 +34,7 @@ class RunDisplay:
         self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._bar.stop()
 
     def phase(self, index: int, description: object) -> None:

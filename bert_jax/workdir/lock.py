@@ -5,7 +5,6 @@ that cannot be written: the first write to it reports that.
 """
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -14,12 +13,13 @@ from etils import epath
 
 from bert_jax.data_pipeline.storage import locks
 from bert_jax.data_pipeline.storage.locks import FileLock, LockedError
+from bert_jax.data_pipeline.storage.remote import is_remote
 from bert_jax.data_pipeline.storage.retry import RetryPolicy, retry
 from bert_jax.errors import UserError
 
 _NAME: Final = ".lock"
-# `is_locked` in another process holds the lock for an instant, a dying trainer for longer.
-_POLICY = RetryPolicy(20, 0.1, growth=1.0, retryable=lambda error: isinstance(error, LockedError))
+# `is_locked` in another process holds the lock for an instant, a dying trainer for up to 2 s.
+_POLICY = RetryPolicy(6, 0.06, retryable=lambda error: isinstance(error, LockedError))
 
 
 @contextlib.contextmanager
@@ -29,10 +29,10 @@ def lock(workdir: epath.PathLike) -> Iterator[None]:
     Raises:
         UserError: another process holds it; the message has its pid, its host and since when.
     """
-    folder = _local(workdir)
-    if folder is None:
+    if is_remote(workdir):
         yield
         return
+    folder = Path(workdir)
     with FileLock(folder / _NAME) as file:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -49,11 +49,4 @@ def lock(workdir: epath.PathLike) -> Iterator[None]:
 
 def is_locked(workdir: epath.PathLike) -> bool | None:
     """Whether a trainer is running in the workdir; None if unknown (remote, no file locks)."""
-    folder = _local(workdir)
-    return None if folder is None else locks.is_locked(folder / _NAME)
-
-
-def _local(workdir: epath.PathLike) -> Path | None:
-    """Returns the workdir as a local path; None for a bucket."""
-    name = os.fspath(workdir)
-    return None if "://" in name else Path(name)
+    return None if is_remote(workdir) else locks.is_locked(Path(workdir) / _NAME)

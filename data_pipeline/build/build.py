@@ -40,6 +40,7 @@ from bert_jax.data_pipeline.sources import Found, SourceSpec, check, find, read
 from bert_jax.data_pipeline.storage import atomic
 from bert_jax.data_pipeline.storage.digest import file_digest, json_digest
 from bert_jax.data_pipeline.storage.progress import byte_bar
+from bert_jax.data_pipeline.storage.remote import storage_errors
 from bert_jax.data_pipeline.store.manifest import MANIFEST, TOKENIZER, read_manifest
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.text.sentences import check_language, splitter
@@ -174,13 +175,9 @@ def train_tokenizer(
         if progress:  # the trainers do not report progress
             print(f"training {vocab_size:,} entries", file=sys.stderr)
 
-    try:
+    remedy = "; free some space, or set TMPDIR to another folder"
+    with storage_errors(tempfile.gettempdir(), "cannot write a temporary file", remedy):
         return Tokenizer.train(texts(), vocab_size, model=model, lowercase=lowercase)
-    except OSError as error:
-        raise UserError(
-            f"{tempfile.gettempdir()}: cannot write a temporary file ({error.strerror}); "
-            "free some space, or set TMPDIR to another folder"
-        ) from None
 
 
 def _check(sources: Sequence[SourceSpec], held_out_share: float) -> None:
@@ -241,10 +238,8 @@ def _groups(sizes: Mapping[Path, int]) -> Iterator[list[Path]]:
 def _check_and_hash(spec: SourceSpec, path: Path) -> tuple[str, int]:
     """Checks that a file has its source's kind; returns its sha256 and size in bytes."""
     check(spec, path)
-    try:
+    with storage_errors(path, remedy="; copy it again"):
         return file_digest(path), path.stat().st_size
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); copy it again") from None
 
 
 def _reuse(out: Path, digest: str, work: Path, console: Console | None, strict: bool) -> TokenStore:

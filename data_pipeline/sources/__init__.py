@@ -21,19 +21,9 @@ from bert_jax.data_pipeline.text.clean import Rule
 from bert_jax.data_pipeline.text.sentences import check_language
 
 __all__ = [
-    "KINDS",
-    "Document",
-    "Found",
-    "Kind",
-    "SourceSpec",
-    "check",
-    "find",
-    "guess_kind",
-    "kind_of",
-    "parse_source",
-    "read",
-    "units",
-]
+    "KINDS", "Document", "Found", "Kind", "SourceSpec",
+    "check", "find", "guess_kind", "kind_of", "parse_source", "read", "units",
+]  # fmt: skip
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")

@@ -12,6 +12,7 @@ from typing import cast
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources.formats import COMPRESSED, HEAD, check_start
+from bert_jax.data_pipeline.storage.remote import storage_errors
 
 _OPENERS: dict[str, Callable[..., object]] = dict(
     zip(COMPRESSED, (bz2.open, gzip.open, lzma.open), strict=True)
@@ -62,11 +63,8 @@ def check(path: Path, *, markup: bool) -> None:
     """
     if path.suffix.lower() in COMPRESSED:
         return
-    try:
-        with path.open("rb") as stream:
-            head = stream.read(HEAD)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); copy it again") from None
+    with storage_errors(path, remedy="; copy it again"), path.open("rb") as stream:
+        head = stream.read(HEAD)
     check_start(path, head, _TEXT, markup=markup)
 
 

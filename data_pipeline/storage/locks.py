@@ -100,11 +100,8 @@ def is_locked(path: Path) -> bool | None:
 
 
 def _name_holder(descriptor: int) -> None:
-    about = {
-        "pid": os.getpid(),
-        "host": host_name(),
-        "since": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
-    }
+    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+    about = {"pid": os.getpid(), "host": host_name(), "since": since}
     with contextlib.suppress(OSError):  # a full disk: the lock is held anyway
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, (json.dumps(about) + "\n").encode(), 0)

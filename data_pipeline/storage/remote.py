@@ -259,14 +259,18 @@ def move_folder(source: epath.PathLike, target: epath.PathLike, *, first: str) -
 
 
 @contextmanager
-def storage_errors(path: epath.PathLike, what: str = "cannot be read") -> Iterator[None]:
+def storage_errors(
+    path: epath.PathLike, what: str = "cannot be read", remedy: str = ""
+) -> Iterator[None]:
     """Turns storage errors into a UserError with the path, the failed operation and the reason."""
     try:
         yield
     except Exception as error:
         if not is_storage_error(error):
             raise
-        raise UserError(f"{path}: {what} ({reason(error)}){_advice(path, error)}") from error
+        raise UserError(
+            f"{path}: {what} ({reason(error)}){remedy or _advice(path, error)}"
+        ) from error
 
 
 def _advice(path: epath.PathLike, error: BaseException) -> str:

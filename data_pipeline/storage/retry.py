@@ -15,8 +15,7 @@ class RetryPolicy:
     """Which errors are retried, how often and after which pauses."""
 
     attempts: int
-    pause: float  # seconds after the first failed attempt
-    growth: float = 2.0  # of the pause, per attempt
+    pause: float  # seconds after the first failed attempt; doubles
     jitter: bool = False  # pauses vary: processes that failed together retry at different times
     retryable: Callable[[BaseException], bool] = lambda error: True  # others are raised at once
 
@@ -36,7 +35,7 @@ def retry(
         except Exception as error:
             if not policy.retryable(error):
                 raise
-            pause = policy.pause * policy.growth ** (attempt - 1)
+            pause = policy.pause * 2 ** (attempt - 1)
             pause *= 0.5 + random.random() if policy.jitter else 1.0
             when = f"attempt {attempt} of {policy.attempts}, the next in {round(pause, 1):g} s"
             on_retry(error, when)

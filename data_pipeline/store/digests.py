@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.storage.remote import storage_errors
 
 BLOCK = 4 << 20  # bytes
 _DIGITS = 16  # hexadecimal digits of a block's sha256: 64 bits; the file's digest has 256
@@ -99,9 +100,6 @@ def check_contents(file: Path, entry: Mapping[str, Any], watch: Progress = unwat
 
 def _blocks(file: Path) -> Iterator[bytes]:
     stream: BinaryIO
-    try:
-        with file.open("rb") as stream:
-            while block := stream.read(BLOCK):
-                yield block
-    except OSError as error:
-        raise UserError(f"{file}: cannot be read ({error.strerror})") from None
+    with storage_errors(file), file.open("rb") as stream:
+        while block := stream.read(BLOCK):
+            yield block

@@ -176,13 +176,7 @@ def _locked(folder: Path, url: str) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def _write_errors(folder: Path) -> Iterator[None]:
-    """Turns an OSError on writing to the cache into a UserError."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"{folder}: cannot be written ({error.strerror or error}); free some space or grant "
-            "access, or set BERT_JAX_CACHE to another folder"
-        ) from None
+def _write_errors(folder: Path) -> contextlib.AbstractContextManager[None]:
+    """Turns an error on writing to the cache into a UserError."""
+    remedy = "; free some space or grant access, or set BERT_JAX_CACHE to another folder"
+    return storage_errors(folder, "cannot be written", remedy)

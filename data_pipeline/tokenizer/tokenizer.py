@@ -17,6 +17,7 @@ import tokenizers
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage import atomic
 from bert_jax.data_pipeline.storage.digest import sha256
+from bert_jax.data_pipeline.storage.remote import storage_errors
 from bert_jax.data_pipeline.tokenizer import wordpiece
 from bert_jax.data_pipeline.tokenizer.json_file import (
     SPECIAL_TOKENS,
@@ -83,12 +84,8 @@ class Tokenizer:
                 `lowercase` contradicts the entries, or a .model that cannot be converted.
         """
         path = Path(path)
-        try:
+        with storage_errors(path, "cannot read the vocabulary", f"; pass {_FORMATS}"):
             data = path.read_bytes()
-        except OSError as error:
-            raise UserError(
-                f"{path}: cannot read the vocabulary ({error.strerror}); pass {_FORMATS}"
-            ) from None
         if path.suffix == ".model":
             from bert_jax.data_pipeline.tokenizer.sentencepiece_model import convert
 

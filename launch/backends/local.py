@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from types import FrameType, TracebackType
+from types import FrameType
 
 from bert_jax.data_pipeline.storage.locks import HOST_VARIABLE
 from bert_jax.launch.exit_codes import LOST, STOPPED, describe, signal_of, verdict
@@ -167,12 +167,7 @@ class _Job:
         self._old_handlers = {number: signal.signal(number, _wake_up) for number in numbers}
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for host in self._running:  # none, unless the launcher failed
             host.close()
         for number, handler in self._old_handlers.items():

@@ -9,7 +9,6 @@ import math
 import re
 from dataclasses import dataclass
 
-from bert_jax.data_pipeline.errors import closest
 from bert_jax.launch.hardware.accelerators import BY_DEVICE_KIND, Accelerator
 
 
@@ -158,7 +157,10 @@ def find(name: str) -> Slice:
     words = re.fullmatch(r"(?:(\d+)x)?(?:tpu[ -]?)?([a-z]*\d+[a-z]*)[-:]([\dx]+)", _plain(name))
     generation = _generation(words[2]) if words else None
     if words is None or generation is None:
-        raise ValueError(_unknown(name, words[2] if words else _plain(name)))
+        raise ValueError(
+            f'"{name}" is not a TPU slice; give one of {", ".join(GENERATIONS)} with its size '
+            "after a dash, such as v5e-16, or 2xv5e-256 for several slices"
+        )
     count, size = int(words[1] or 1), words[3]
     if not 1 <= count <= _MAX_SLICES:
         raise ValueError(f"{name}: give 1 to {_MAX_SLICES} slices, as in 2x{generation.name}-…")
@@ -176,15 +178,6 @@ def _plain(name: str) -> str:
 def _generation(word: str) -> Generation | None:
     found = ALIASES.get(word, word)
     return GENERATIONS.get(found) or GENERATIONS.get(f"tpu{found}")
-
-
-def _unknown(name: str, word: str) -> str:
-    near = closest(word, [*GENERATIONS, *ALIASES])
-    example = f"{ALIASES.get(near, near)}-64" if near else "v5e-16"
-    return (
-        f'"{name}" is not a TPU slice; give one of {", ".join(GENERATIONS)} with its size after '
-        f"a dash, such as {example}, or 2xv5e-256 for several slices"
-    )
 
 
 def _nearest(known: list[Slice], size: str) -> str:

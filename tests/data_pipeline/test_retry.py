@@ -39,8 +39,8 @@ def test_a_call_is_repeated_until_it_succeeds(pauses: list[float]) -> None:
 def test_the_error_of_the_last_attempt_is_raised(pauses: list[float]) -> None:
     call, calls = failing(3, OSError("x"))
     with pytest.raises(OSError, match="x"):
-        retry(call, RetryPolicy(3, 1.0, growth=1.0))
-    assert (len(calls), pauses) == (3, [1.0, 1.0])
+        retry(call, RetryPolicy(3, 1.0))
+    assert (len(calls), pauses) == (3, [1.0, 2.0])
 
 
 def test_an_error_of_another_kind_is_raised_at_once(pauses: list[float]) -> None:
