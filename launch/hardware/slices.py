@@ -154,7 +154,8 @@ def find(name: str) -> Slice:
     Raises:
         ValueError: no such slice exists; the message lists the nearest ones.
     """
-    words = re.fullmatch(r"(?:(\d+)x)?(?:tpu[ -]?)?([a-z]*\d+[a-z]*)[-:]([\dx]+)", _plain(name))
+    plain = name.strip().lower()
+    words = re.fullmatch(r"(?:(\d+)x)?(?:tpu[ -]?)?([a-z]*\d+[a-z]*)[-:]([\dx]+)", plain)
     generation = _generation(words[2]) if words else None
     if words is None or generation is None:
         raise ValueError(
@@ -169,10 +170,6 @@ def find(name: str) -> Slice:
     if size.isdecimal() and int(size) in by_size:
         return by_size[int(size)]
     raise ValueError(f"{name} does not exist{_nearest(known, size)}")
-
-
-def _plain(name: str) -> str:
-    return name.strip().lower()
 
 
 def _generation(word: str) -> Generation | None:
