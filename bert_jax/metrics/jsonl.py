@@ -22,7 +22,7 @@ from typing import Final
 from etils import epath
 
 from bert_jax.data_pipeline.storage.remote import is_remote, open_path, reason
-from bert_jax.runtime.log import logger
+from bert_jax.runtime.log import NOTICE, logger
 
 _PART_BYTES: Final = 1 << 20  # size at which a part in a bucket is closed; bounds what is rewritten
 _MAX_PENDING: Final = 10_000  # records buffered while writes fail; then the oldest are dropped
@@ -77,7 +77,7 @@ class Appender:
         """Prints that writes succeed again, if they failed before."""
         if self._failing:
             lost = f"; the {self._lost:,} oldest records are lost" if self._lost else ""
-            logger.warning(f"{self.path}: writes succeed again{lost}")
+            logger.log(NOTICE, f"{self.path}: writes succeed again{lost}")
         self._failing, self._lost = False, 0
 
 

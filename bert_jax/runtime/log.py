@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Final
 
-NOTICE: Final = 25  # why a program ends without an error: shown by all processes, has no prefix
+NOTICE: Final = 25  # no problem, but shown by all processes of a job, on standard error
 _PREFIXES: Final = {logging.WARNING: "warning: ", logging.ERROR: "error: "}
 # Characters that control a terminal or cannot be printed: control characters except line feed and
 # tab, surrogates (names that are not valid UTF-8), and bidirectional overrides.

@@ -122,7 +122,7 @@ def test_a_job_that_ends_because_of_its_numbers_has_saved_what_it_says(tmp_path)
         assert saved
         ends = [r["kind"] for r in records.records(epath.Path(tmp_path / "run") / records.LOG)]
         assert ends[-1] == "stopped"  # and no record of a process that was lost after it
-        # Every line has time, level and process. Output of gloo and other C++ code is not for users.
+        # Every line has time, level and process: output of C++ code, as gloo's, is not shown.
         for index, process in enumerate(job.processes):
             prefix = rf"\d{{4}}-\d\d-\d\dT[\d:]+Z [A-Z]+ host-{index} \(process {index}\): "
             lines = process.said().splitlines()
