@@ -42,7 +42,7 @@ def in_process_job(config: Config) -> Iterator[Job]:
     clock = ActivityClock()
     peers = distributed.single_process_group(clock)
     preemption = PreemptionHandler(peers, config.deadlines.grace)
-    if not logger.hasHandlers():
+    if not logger.handlers:  # the program may have its own
         configure_logging()
     with preemption.listening():
         yield Job(peers, clock, preemption)

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 import rich.progress
 
+from bert_jax.config.files import load
+from bert_jax.distributed.job import in_process_job
 from bert_jax.runtime.console import console
 from bert_jax.runtime.log import NOTICE, configure_logging, logger
 
@@ -97,3 +99,17 @@ def test_a_line_stands_above_a_progress_bar(
     assert "step 5  held-out [bold]" in lines
     assert "warning: run: slow" in lines  # the bar has taken over both streams
     assert err == ""
+
+
+def test_a_run_inside_a_program_logs_to_the_handlers_of_the_program(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    logger.handlers = []
+    with in_process_job(load("tiny")):
+        logger.info("step 5/10")
+    assert capsys.readouterr().out == "step 5/10\n"
+    logger.handlers = own = [logging.NullHandler()]
+    with in_process_job(load("tiny")):
+        logger.info("step 5/10")
+    assert logger.handlers is own
+    assert capsys.readouterr() == ("", "")
