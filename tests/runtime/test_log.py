@@ -104,7 +104,7 @@ def test_a_line_stands_above_a_progress_bar(
 def test_a_run_inside_a_program_logs_to_the_handlers_of_the_program(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    logger.handlers = []
+    logger.handlers, logger.propagate = [], True  # as nothing has configured it
     with in_process_job(load("tiny")):
         logger.info("step 5/10")
     assert capsys.readouterr().out == "step 5/10\n"
