@@ -91,7 +91,7 @@ def test_a_trace_that_cannot_be_written_is_one_line(tmp_path, capsys):
 def test_a_trace_that_cannot_be_begun_is_one_line(tmp_path, capsys):
     with jax.profiler.trace(str(tmp_path / "other")):
         train(Profiler(epath.Path(tmp_path), Steps(0, 2)), 0, 4)
-    assert "no trace (Profile has already been started." in capsys.readouterr().out
+    assert "no trace (Profile has already been started." in capsys.readouterr().err
 
 
 class Bucket(type(Path())):
