@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.config.files import shipped
-from bert_jax.config.serialization import nearest
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, nearest
 from bert_jax.launch.hardware import slices
 
 ROOT = Path(__file__).resolve().parent.parent

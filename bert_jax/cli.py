@@ -1,6 +1,7 @@
 """`bert-jax COMMAND`: runs a command; errors become one line and an exit code."""
 
 import itertools
+import logging
 import signal
 import sys
 from collections.abc import Iterable, Sequence
@@ -9,8 +10,17 @@ from absl import flags
 
 from bert_jax.commands import compile, convert, data, demo, evaluate, fill, launch, pretrain, status
 from bert_jax.commands.command import Command, define, help_of, parse
-from bert_jax.config.serialization import nearest
-from bert_jax.errors import DONE, USAGE, StoppedError, UsageError, UserError, code_of, line_of
+from bert_jax.errors import (
+    DONE,
+    USAGE,
+    StoppedError,
+    UsageError,
+    UserError,
+    code_of,
+    line_of,
+    nearest,
+)
+from bert_jax.runtime.log import NOTICE, configure_logging, logger
 from bert_jax.runtime.streams import Outliving, outliving
 
 # In the order of `bert-jax --help`.
@@ -23,6 +33,7 @@ COMMANDS: dict[str, Command] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code."""
+    configure_logging()
     with outliving():
         return _guarded(list(sys.argv[1:] if argv is None else argv))
 
@@ -35,16 +46,14 @@ def _guarded(words: list[str]) -> int:
         print(f"usage: {error}; see `bert-jax --help`", file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:
-        print("interrupted; run the same command again to resume", file=sys.stderr)
+        logger.log(NOTICE, "interrupted; run the same command again to resume")
         return 128 + signal.SIGINT
     except Exception as error:
         code = code_of(error)
         if code is None:
             raise
-        prefix = "" if isinstance(error, StoppedError) else "error: "
-        from bert_jax.runtime.console import plain
-
-        print(prefix, plain(line_of(error)), sep="", file=sys.stderr)
+        level = NOTICE if isinstance(error, StoppedError) else logging.ERROR
+        logger.log(level, line_of(error))
         return code
 
 

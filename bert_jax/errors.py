@@ -2,33 +2,20 @@
 
 import errno
 
-from bert_jax.data_pipeline.errors import StorageError, UserError
+from bert_jax.data_pipeline.errors import StorageError, UserError, nearest
+from bert_jax.launch.exit_codes import LOST, STOPPED
 
 DONE = 0
 FAILED = 1  # UserError: bad input, reported in one line
 USAGE = 2  # the command line cannot be parsed
-STOPPED = 42  # asked to stop, saved; the same command resumes
-LOST = 43  # another process is lost, or this one hangs; the same command resumes
 NUMBERS = 44  # too many losses or gradients in a row are not finite; saved
 STORAGE = 45  # a checkpoint cannot be written, none is valid, or the store changed during the run
 
 __all__ = [
-    "DONE",
-    "FAILED",
-    "LOST",
-    "NUMBERS",
-    "STOPPED",
-    "STORAGE",
-    "USAGE",
-    "LostError",
-    "NumbersError",
-    "StoppedError",
-    "StorageError",
-    "UsageError",
-    "UserError",
-    "code_of",
-    "line_of",
-]
+    "DONE", "FAILED", "LOST", "NUMBERS", "STOPPED", "STORAGE", "USAGE",
+    "LostError", "NumbersError", "StoppedError", "StorageError", "UsageError", "UserError",
+    "code_of", "line_of", "nearest",
+]  # fmt: skip
 
 
 class UsageError(Exception):

@@ -1,14 +1,13 @@
 """Settings: frozen dataclasses whose annotations state the type and the valid values of a field."""
 
 import dataclasses
-import difflib
 import math
 import reprlib
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.errors import UserError, nearest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,13 +85,6 @@ def checked(value: Any, hint: Any, where: str) -> Any:
 def wrong(value: Any, wanted: str, where: str) -> typing.NoReturn:
     """Raises the UserError of a value that should be something else."""
     raise UserError(f"{where}={shown(value)} should be {wanted}")
-
-
-def nearest(name: str, valid: Iterable[str]) -> str:
-    """Returns the end of an error message: the nearest valid name, or all valid names."""
-    names = sorted(valid)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]}?" if close else f"; valid: {', '.join(names)}"
 
 
 def shown(value: Any) -> str:

@@ -3,7 +3,7 @@
 import signal
 from collections.abc import Iterable, Sequence
 
-# The exit codes of processes (bert_jax/errors.py) after which the same command resumes.
+# Exit codes of processes after which the same command resumes; the others: bert_jax/errors.py.
 STOPPED = 42  # asked to stop, saved
 LOST = 43  # another process is lost, or this one hangs
 

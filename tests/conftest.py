@@ -29,11 +29,14 @@ from hypothesis import settings
 
 from bert_jax.data_pipeline.storage.cache_dir import cache_dir
 from bert_jax.runtime import compile_cache
+from bert_jax.runtime.log import configure_logging
 
 # Before any test starts a backend. CPU devices even where an accelerator is present.
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+configure_logging()  # as the command line does
 
 # Compiled loops make the first example of a property slow, so no deadline; the same examples in
 # every automated run, new ones on a developer's machine.

@@ -10,12 +10,10 @@ checkpoints, and removes those for which `reasons` returns no reason.
 
 import bisect
 import dataclasses
-import hashlib
 import json
 import math
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -23,7 +21,9 @@ from typing import Any, TypeVar
 from etils import epath
 
 from bert_jax.config.schema import CheckpointConfig
+from bert_jax.data_pipeline.storage.digest import json_digest
 from bert_jax.data_pipeline.storage.remote import (
+    STORAGE_RETRIES,
     absolute,
     is_remote,
     is_retryable,
@@ -31,9 +31,10 @@ from bert_jax.data_pipeline.storage.remote import (
     is_storage_error,
     is_unreachable,
     reason,
-    retry,
 )
+from bert_jax.data_pipeline.storage.retry import retry
 from bert_jax.errors import StorageError
+from bert_jax.runtime.log import logger
 
 # Format of `meta`; 1 had one phase and called the pair head nsp, 2 had no fingerprints.
 FORMAT_VERSION = 3
@@ -109,7 +110,7 @@ def names_in(folder: epath.Path) -> list[str]:
 def with_digest(meta: Mapping[str, Any]) -> dict[str, Any]:
     """Returns `meta` with a digest of its content, so that changes are detected."""
     meta = json.loads(json.dumps(meta))
-    return {**meta, "digest": _digest(meta)}
+    return {**meta, "digest": json_digest(meta)}
 
 
 def read_meta(workdir: epath.PathLike, step: int) -> dict[str, Any]:
@@ -141,12 +142,12 @@ def retry_read(folder: epath.Path, read: Callable[[], Result], what: str = "") -
         unavailable = _unavailable(error)
         return unavailable is not None and is_retryable(unavailable)
 
-    def warn(why: str) -> None:
-        line = " ".join(_NOISE.sub("", why).split())
-        print(f"warning: {folder}: cannot be read ({line})", file=sys.stderr, flush=True)
+    def warn(error: Exception, when: str) -> None:
+        why = " ".join(_NOISE.sub("", reason(error)).split())
+        logger.warning(f"{folder}: cannot be read ({why}; {when})")
 
     try:
-        return retry(read, can_retry, warn)
+        return retry(read, dataclasses.replace(STORAGE_RETRIES, retryable=can_retry), warn)
     except Exception as error:  # of any library that reads from storage
         unavailable, message = _unavailable(error), one_line(error)
         if unavailable is not None:
@@ -211,15 +212,11 @@ def _read_meta(folder: epath.Path, step: int) -> dict[str, Any]:
             f"it has format {meta['format_version']!r:.20}, this program reads format "
             f"{FORMAT_VERSION}: use the version that wrote it, or train again in a new --workdir"
         )
-    if meta.pop("digest", None) != _digest(meta):
+    if meta.pop("digest", None) != json_digest(meta):
         raise ValueError("its meta/metadata differs from what was written")
     if meta["step"] != step:
         raise ValueError(f"it is of step {meta['step']}")
     return meta
-
-
-def _digest(meta: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
 
 
 def health(

@@ -13,7 +13,6 @@ Only process 0 writes. `catalog.py` lists checkpoints, `orbax_io.py` writes and 
 """
 
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -40,10 +39,11 @@ from bert_jax.checkpoint.catalog import (
 from bert_jax.checkpoint.restore import Exchange, Judge, Tell, alone, check_own, parts
 from bert_jax.config.schema import CheckpointConfig, ComputeConfig, DataConfig, ModelConfig
 from bert_jax.config.serialization import from_dict
+from bert_jax.data_pipeline.storage.retry import RetryPolicy, retry
 from bert_jax.errors import StorageError, UserError
 from bert_jax.objectives.pretraining_model import init_params
 from bert_jax.objectives.registry import chosen
-from bert_jax.runtime.console import console
+from bert_jax.runtime.log import logger
 
 
 class RunCheckpoints:
@@ -151,8 +151,7 @@ class RunCheckpoints:
             meta = {**read_meta(self._workdir, step), "evaluation": dict(evaluation)}
             orbax_io.replace_meta(self._folder / str(step), with_digest(meta))
         except Exception as error:  # whatever the storage raises
-            warning = f"warning: step {step}: its evaluation cannot be stored ({one_line(error)})"
-            console.print(warning, markup=False)
+            logger.warning(f"step {step}: its evaluation cannot be stored ({one_line(error)})")
             return
         self._saved[step] = CheckpointInfo(step, evaluation["loss"])
 
@@ -240,24 +239,23 @@ class RunCheckpoints:
         self, saved: CheckpointInfo, items: Mapping[str, Any], meta: Mapping[str, Any]
     ) -> None:
         """Writes a checkpoint with retries, then prunes old ones; runs in a thread."""
-        folder, attempts = self._folder / str(saved.step), self._config.write_attempts
-        for attempt in range(1, attempts + 1):
+        folder = self._folder / str(saved.step)
+
+        def write() -> None:
             try:
                 orbax_io.write(folder, items, meta)
-                break
-            except Exception as error:  # whatever the storage raises
-                reason = one_line(error)
-            orbax_io.discard(folder)
-            if attempt == attempts:
-                self._give_up(folder, saved.step, reason)
-                return
-            pause = 2 ** (attempt - 1)
-            console.print(
-                f"warning: {folder}: cannot be written ({reason}); attempt {attempt} of "
-                f"{attempts}, the next in {pause} s",
-                markup=False,
-            )
-            _sleep(pause)
+            except Exception:  # whatever the storage raises
+                orbax_io.discard(folder)
+                raise
+
+        def warn(error: Exception, when: str) -> None:
+            logger.warning(f"{folder}: cannot be written ({one_line(error)}); {when}")
+
+        try:
+            retry(write, RetryPolicy(self._config.write_attempts, 1.0), warn)
+        except Exception as error:
+            self._give_up(folder, saved.step, one_line(error))
+            return
         self._saved[saved.step] = saved
         self._prune()
 
@@ -283,11 +281,7 @@ class RunCheckpoints:
             try:
                 orbax_io.remove(folder)
             except Exception as error:  # an extra checkpoint does no harm
-                warning = f"warning: {folder}: cannot be removed ({one_line(error)})"
-                console.print(warning, markup=False)
-
-
-_sleep = time.sleep  # between attempts
+                logger.warning(f"{folder}: cannot be removed ({one_line(error)})")
 
 
 def _is_split(sharding: jax.sharding.Sharding) -> bool:

@@ -35,7 +35,7 @@ from bert_jax.data_pipeline.storage.remote import (
     put,
 )
 from bert_jax.errors import StorageError, UserError
-from bert_jax.runtime.console import console
+from bert_jax.runtime.log import logger
 from bert_jax.workdir import identity
 from bert_jax.workdir.description import is_marked, read
 
@@ -78,8 +78,7 @@ def _list(workdir: epath.PathLike) -> tuple[list[int], list[str]]:
     try:
         orbax_io.tidy(folder)
     except Exception as error:  # partial checkpoints do no harm
-        warning = f"warning: {folder}: partial checkpoints cannot be removed ({one_line(error)})"
-        console.print(warning, markup=False)
+        logger.warning(f"{folder}: partial checkpoints cannot be removed ({one_line(error)})")
     if not is_remote(folder) and folder.is_file():
         raise StorageError(
             f"{folder}: a file, but should be the folder of checkpoints; put the folder back, or "
@@ -273,7 +272,7 @@ def _quarantine(
             f"{checkpoint}: {kind}{reason}; it cannot be moved to {folder} ({one_line(error)}); "
             "move or remove it"
         ) from error
-    console.print(f"warning: {checkpoint}: {kind}{reason}; moved to {to}", markup=False)
+    logger.warning(f"{checkpoint}: {kind}{reason}; moved to {to}")
     tell("quarantined", step, {"reason": reason, "folder": str(to)})
 
 

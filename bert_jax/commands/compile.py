@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from bert_jax.commands.command import Command, check_page, need
-from bert_jax.errors import FAILED, UsageError, UserError
+from bert_jax.errors import FAILED, UsageError, UserError, nearest
 
 if TYPE_CHECKING:
     from bert_jax.config.schema import Config
@@ -92,7 +92,7 @@ def _print_result(text: str | dict[str, Any]) -> None:
 
 def _also(words: list[str], config: "Config") -> dict[str, list[Any]]:
     """Additional values by key, parsed from words such as "mesh.tensor=2"."""
-    from bert_jax.config.serialization import flatten, nearest, to_dict
+    from bert_jax.config.serialization import flatten, to_dict
 
     known = flatten(to_dict(config))
     extra: dict[str, list[Any]] = {}

@@ -7,7 +7,7 @@ from pathlib import Path
 from absl import flags
 
 from bert_jax.commands.command import Command, check_out, check_page, need
-from bert_jax.errors import UsageError, UserError
+from bert_jax.errors import UsageError
 
 ALGORITHMS = ("wordpiece", "unigram", "bpe")
 KINDS = "a tokenizer.json, a vocab.txt or a SentencePiece .model"
@@ -36,16 +36,13 @@ def _run_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
     check_out(values.out, _is_tokenizer, "tokenizer.json")
     from bert_jax.data_pipeline.build.build import train_tokenizer
     from bert_jax.data_pipeline.sources import parse_source
+    from bert_jax.data_pipeline.storage.remote import storage_errors
 
     sources, lowercase = [parse_source(text) for text in values.source], not values.cased
     tokenizer = train_tokenizer(sources, values.vocab_size, model=values.model, lowercase=lowercase)
-    try:
+    remedy = "; an existing file is unchanged: free disk space or choose another --out"
+    with storage_errors(values.out, "cannot be written", remedy):
         tokenizer.save(Path(values.out))
-    except OSError as error:
-        raise UserError(
-            f"{values.out}: cannot be written ({error.strerror}); an existing file is unchanged: "
-            "free disk space or choose another --out"
-        ) from None
     print(f"{tokenizer.vocab_size:,} entries in {values.out}")
 
 

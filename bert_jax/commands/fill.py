@@ -40,15 +40,17 @@ def print_fills(model: Path | str, texts: Sequence[str], top_k: int) -> None:
 def table(fills: Sequence[Sequence["Fill"]]) -> str:
     """Formats fills: one line per fill of a single mask, or one line per mask if there are several,
     so that any number of masks is readable."""
+    from rich.table import Table
+
+    from bert_jax.runtime.console import as_text
+
     shown = [[f"{fill.probability:6.1%}  {fill.token}" for fill in mask] for mask in fills]
     if len(shown) == 1:
         return "\n".join(f"  {fill}" for fill in shown[0])
-    widths = [max(map(len, rank)) for rank in zip(*shown, strict=True)]
-    lines = []
+    grid = Table.grid(padding=(0, 2))
     for number, mask in enumerate(shown, start=1):
-        cells = "  ".join(fill.ljust(width) for fill, width in zip(mask, widths, strict=True))
-        lines.append(f"  mask {number:<{len(str(len(shown)))}}  {cells}".rstrip())
-    return "\n".join(lines)
+        grid.add_row(f"  mask {number}", *mask)
+    return as_text(grid)
 
 
 COMMANDS = {

@@ -8,8 +8,7 @@ from absl import flags
 
 from bert_jax.commands import pretrain
 from bert_jax.commands.command import Command, need, parse
-from bert_jax.config.serialization import nearest
-from bert_jax.errors import UsageError, UserError
+from bert_jax.errors import UsageError, UserError, nearest
 
 if typing.TYPE_CHECKING:
     from bert_jax.config.schema import Config

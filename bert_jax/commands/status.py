@@ -17,7 +17,7 @@ def _run_status(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "workdir")
     check_page(values.html)
     from bert_jax.reporting import status, status_text
-    from bert_jax.runtime.console import plain
+    from bert_jax.runtime.log import plain
 
     run = status.read(values.workdir)
     print(status.as_json(run) if values.json else plain(status_text.render(run)))

@@ -9,9 +9,9 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from bert_jax.config.schema import Config
-from bert_jax.config.serialization import flatten, from_dict, nearest, plain
+from bert_jax.config.serialization import flatten, from_dict, plain
 from bert_jax.config.shipped import allow_configs_import, shipped
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, nearest
 
 _FLAG = "config"
 

@@ -10,10 +10,8 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from bert_jax.data_pipeline.settings import checked, nearest, shown, wrong
-from bert_jax.errors import UserError
-
-__all__ = ["completed", "flatten", "from_dict", "nearest", "shown", "to_dict"]
+from bert_jax.data_pipeline.settings import checked, wrong
+from bert_jax.errors import UserError, nearest
 
 T = TypeVar("T")
 

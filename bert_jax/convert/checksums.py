@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.store.digests import file_digest
+from bert_jax.data_pipeline.storage.digest import file_digest
+from bert_jax.data_pipeline.storage.remote import storage_errors
 
 SUMS = "SHA256SUMS"
 _REMEDY = f"copy or export the folder again; if you changed it on purpose, remove {SUMS}"
@@ -25,12 +26,10 @@ def read(folder: Path) -> dict[str, str] | None:
     """File name -> sha256; None if the folder has no SHA256SUMS, as from other programs. UserError
     if it cannot be read, or is not in the format of an export."""
     file = folder / SUMS
-    try:
+    with storage_errors(file):
+        if not file.exists():
+            return None
         lines = file.read_bytes().decode("ascii", "replace").splitlines()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise UserError(f"{file}: cannot be read ({error.strerror})") from None
     matches = [_LINE.fullmatch(line) for line in lines]
     if not matches or not all(matches):
         raise UserError(f"{file}: damaged; {_REMEDY}")
@@ -44,9 +43,7 @@ def check(folder: Path, name: str, sums: Mapping[str, str] | None) -> None:
         return
     if name not in sums:
         raise UserError(f"{folder / SUMS}: does not list {name}; {_REMEDY}")
-    try:
+    with storage_errors(folder / name):
         digest = file_digest(folder / name)
-    except OSError as error:
-        raise UserError(f"{folder / name}: cannot be read ({error.strerror})") from None
     if digest != sums[name]:
         raise UserError(f"{folder / name}: checksum differs from {SUMS}; {_REMEDY}")

@@ -24,7 +24,7 @@ from bert_jax.convert.model_card import Card, render
 from bert_jax.convert.tokenizer_files import json_bytes, lowercases, tokenizer_files
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage import atomic
-from bert_jax.data_pipeline.store.digests import file_digest
+from bert_jax.data_pipeline.storage.digest import file_digest
 from bert_jax.data_pipeline.store.manifest import read_manifest, split_digest
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import StorageError

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.config.schema import ModelConfig
-from bert_jax.config.serialization import from_dict, nearest, shown
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.config.serialization import from_dict
+from bert_jax.data_pipeline.errors import UserError, nearest
+from bert_jax.data_pipeline.settings import shown
 
 # Ours -> theirs; "gelu_new" is the same tanh approximation under an older name.
 _ACT_NAMES = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}

@@ -11,10 +11,10 @@ import safetensors
 import safetensors.flax
 
 from bert_jax.config.schema import ModelConfig
-from bert_jax.config.serialization import shown
 from bert_jax.convert import checksums
 from bert_jax.convert.hf_config import from_config_json
 from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.settings import shown
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
 Sums = Mapping[str, str] | None  # of an exported folder

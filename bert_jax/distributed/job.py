@@ -6,7 +6,6 @@ import functools
 import os
 import re
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import NoReturn
 
@@ -20,6 +19,7 @@ from bert_jax.distributed.watchdog import ProcessExit, Watchdog
 from bert_jax.errors import DONE, FAILED, LOST, STOPPED, StoppedError, code_of
 from bert_jax.runtime import console, streams
 from bert_jax.runtime.activity import ActivityClock
+from bert_jax.runtime.log import NOTICE, configure_logging, logger
 
 # Matches JAX's error message if the connection between processes failed.
 _CONNECTION = re.compile("Gloo|DEADLINE_EXCEEDED|UNAVAILABLE")
@@ -42,7 +42,9 @@ def in_process_job(config: Config) -> Iterator[Job]:
     clock = ActivityClock()
     peers = distributed.single_process_group(clock)
     preemption = PreemptionHandler(peers, config.deadlines.grace)
-    with preemption.listening(console.console.print):
+    if not logger.handlers:  # the program may have its own
+        configure_logging()
+    with preemption.listening():
         yield Job(peers, clock, preemption)
 
 
@@ -52,6 +54,8 @@ def distributed_job(
 ) -> Iterator[Job]:
     """A job with its own processes: starts JAX, enforces deadlines, ends with the other processes.
     `about`: versions and settings that must be the same in all processes."""
+    name = f"{distributed.host_name()} (process {topology.process_id})"
+    configure_logging(name if topology.num_processes > 1 else "", quiet=topology.process_id > 0)
     clock, process_exit = ActivityClock(), ProcessExit(distributed.host_name())
     watchdog = Watchdog(clock, config.deadlines, distributed.host_name(), process_exit)
     preemption = PreemptionHandler(
@@ -61,7 +65,7 @@ def distributed_job(
     with contextlib.ExitStack() as stack:
         stack.callback(watchdog.stop)
         stack.enter_context(streams.own_stdout())
-        stack.enter_context(preemption.listening(console.console.print))
+        stack.enter_context(preemption.listening())
         with clock.activity("start"):
             peers = distributed.connect(
                 topology,
@@ -97,7 +101,7 @@ def _end_together(peers: ProcessGroup, heartbeat: Heartbeat, code: int, line: st
     if peers.is_first:
         heartbeat.wait_for_others(30.0)
         if line:
-            print(line, file=sys.stderr)
+            logger.log(NOTICE, line)
     else:
         # All is done: process 0 may be gone already, having seen this one's connection close.
         with contextlib.suppress(Exception):
@@ -114,7 +118,7 @@ def _end_all(error: BaseException, heartbeat: Heartbeat, process_exit: ProcessEx
         if isinstance(error, jax.errors.JaxRuntimeError):
             # Most likely another process is gone: then the process exits in this call.
             heartbeat.wait_for_news()
-        traceback.print_exception(error)
+        logger.error("unexpected error", exc_info=error)
         # A connection failed, though no process is gone: another attempt may succeed.
         failed = isinstance(error, jax.errors.JaxRuntimeError) and _CONNECTION.search(str(error))
         code = LOST if failed else FAILED

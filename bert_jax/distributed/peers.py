@@ -11,7 +11,6 @@ import json
 import os
 import select
 import signal
-import socket
 import sys
 import threading
 import time
@@ -19,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from bert_jax.data_pipeline.storage.locks import host_name
 from bert_jax.distributed.cluster import ProcessTopology
 from bert_jax.distributed.rendezvous import Registration, Roster, rendezvous
 from bert_jax.errors import LostError
@@ -116,11 +116,6 @@ class ProcessGroup:
         return {key.rpartition("/")[2]: text for key, text in pairs}
 
 
-def host_name() -> str:
-    """Returns this machine's name for messages and records."""
-    return os.environ.get("BERT_JAX_HOST_NAME") or socket.gethostname()
-
-
 def single_process_group(clock: ActivityClock) -> ProcessGroup:
     """Returns the group of a single process, whether JAX is started or not."""
     topology, roster = ProcessTopology("", 1, 0, found_by="alone"), Roster((host_name(),), {})
@@ -153,8 +148,7 @@ def connect(
         return single_process_group(clock)  # inside a program that already uses JAX
     me = Registration(topology.process_id, topology.num_processes, host_name(), about)
     bind = os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", topology.coordinator)
-    say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
-    roster = rendezvous(topology.coordinator, me, bind=bind, timeout=timeout, say=say)
+    roster = rendezvous(topology.coordinator, me, bind=bind, timeout=timeout)
     if topology.num_processes > 1:
         _park_aborts()
     jax.config.update("jax_enable_preemption_service", False)  # replaced by preemption.py

@@ -14,13 +14,14 @@ import socket
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from bert_jax.distributed.peers import ProcessGroup
 from bert_jax.distributed.watchdog import ProcessExit
 from bert_jax.errors import LOST, STOPPED
+from bert_jax.runtime.log import logger
 
 # Metadata paths of Compute Engine -> their values while no maintenance is due.
 _NOTICES = {"maintenance-event": "NONE", "preempted": "FALSE"}
@@ -114,7 +115,7 @@ class PreemptionHandler:
             )
 
     @contextmanager
-    def listening(self, say: Callable[[str], None]) -> Iterator[None]:
+    def listening(self) -> Iterator[None]:
         """Handles SIGTERM, SIGINT and SIGHUP as requests to stop; a second SIGINT exits without
         saving. A signal that is already ignored (nohup, a shell's background job) stays ignored.
 
@@ -133,7 +134,7 @@ class PreemptionHandler:
         handling = [n for n in _STOP_SIGNALS if n not in ignored]
         if ignored:
             names = ", ".join(n.name for n in ignored)
-            say(f"{names}: already ignored at the start, stays ignored")
+            logger.info(f"{names}: already ignored at the start, stays ignored")
         # SIGINTs: the thread misses none; the main thread may see them late, or two as one.
         received, handled = itertools.count(), itertools.count()
         twice = threading.Event()
@@ -146,7 +147,7 @@ class PreemptionHandler:
                         if self._process_exit:
                             self._process_exit.end(128 + number, _INTERRUPTED)
                     elif number in handling:
-                        self._on_signal(signal.Signals(number), say)
+                        self._on_signal(signal.Signals(number))
 
         def interrupt(number: int, frame: Any) -> None:
             again = number == signal.SIGINT and (next(handled) or twice.is_set())
@@ -167,9 +168,9 @@ class PreemptionHandler:
             listener.join()
             reader.close()
 
-    def _on_signal(self, number: signal.Signals, say: Callable[[str], None]) -> None:
+    def _on_signal(self, number: signal.Signals) -> None:
         how = "again" if number == signal.SIGINT else "twice"
-        say(f"{number.name}: saves and stops (Ctrl-C {how}: stops without saving)")
+        logger.info(f"{number.name}: saves and stops (Ctrl-C {how}: stops without saving)")
         self.request(f"{number.name} to {self.peers.name(self.peers.process_id)}")
 
     def watch_machine(self) -> None:

@@ -14,9 +14,10 @@ import os
 import select
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from bert_jax.errors import LostError, UserError
+from bert_jax.runtime.log import logger
 
 _RETRY = 0.5  # seconds between two attempts to reach process 0
 _BETWEEN = 10.0  # seconds between two messages about missing processes
@@ -54,10 +55,8 @@ class Roster:
     connections: Mapping[int, socket.socket]
 
 
-def rendezvous(
-    address: str, me: Registration, *, bind: str, timeout: float, say: Callable[[str], None]
-) -> Roster:
-    """Waits `timeout` seconds for all processes, and regularly calls `say` with the missing ones.
+def rendezvous(address: str, me: Registration, *, bind: str, timeout: float) -> Roster:
+    """Waits `timeout` seconds for all processes; warns regularly about the missing ones.
     address: of the coordinator, "host:port". bind: the address that process 0 listens on.
 
     Raises:
@@ -67,11 +66,11 @@ def rendezvous(
     if me.num_processes == 1:
         return Roster((me.host,), {})
     if me.process == 0:
-        return _serve(bind, me, timeout, say)
-    return _register(address, me, timeout, say)
+        return _serve(bind, me, timeout)
+    return _register(address, me, timeout)
 
 
-def _serve(address: str, me: Registration, timeout: float, say: Callable[[str], None]) -> Roster:
+def _serve(address: str, me: Registration, timeout: float) -> Roster:
     """Process 0: collects the registrations of the others."""
     deadline, reported = time.monotonic() + timeout, time.monotonic()
     joined: dict[int, Registration] = {0: me}
@@ -85,7 +84,7 @@ def _serve(address: str, me: Registration, timeout: float, say: Callable[[str], 
                 raise LostError(f"{_missing(joined, me)} within {timeout:.0f} s ({_START})")
             if time.monotonic() > reported + _BETWEEN:
                 reported = time.monotonic()
-                say(_missing(joined, me))
+                logger.warning(_missing(joined, me))
             for ready in select.select([server, *received], [], [], 0.2)[0]:
                 if ready is server:
                     received[server.accept()[0]] = b""
@@ -184,14 +183,14 @@ def _differences(joined: Mapping[int, Registration]) -> str:
     return ""
 
 
-def _register(address: str, me: Registration, timeout: float, say: Callable[[str], None]) -> Roster:
+def _register(address: str, me: Registration, timeout: float) -> Roster:
     """Another process: registers with process 0, retrying until it answers."""
     where, deadline = split_address(address), time.monotonic() + timeout
     reached, reported = False, time.monotonic()
     while time.monotonic() < deadline:
         if not reached and time.monotonic() > reported + _BETWEEN:
             reported = time.monotonic()
-            say(f"process {me.process} ({me.host}): no answer from {address} yet")
+            logger.warning(f"process {me.process} ({me.host}): no answer from {address} yet")
         with contextlib.suppress(OSError, ValueError):
             left = max(deadline - time.monotonic(), 0.1)
             with contextlib.ExitStack() as stack:

@@ -6,8 +6,8 @@ The same activity clock measures deadlines and goodput.
 import contextlib
 import dataclasses
 import faulthandler
+import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +16,7 @@ from typing import NoReturn
 from bert_jax.config.schema import DeadlineConfig
 from bert_jax.errors import LOST, STOPPED
 from bert_jax.runtime.activity import ACTIVITIES, ActivityClock
+from bert_jax.runtime.log import NOTICE, logger
 
 _TELLING = 15.0  # seconds for an ending process to report it
 _SUSPENDED_AFTER = 2.0  # seconds between two checks that mean this process itself was suspended
@@ -43,10 +44,9 @@ class ProcessExit:
         timer.start()
         self.with_stacks = stacks
         if stacks:
-            print(f"{self._host}: stacks of all threads:", file=sys.stderr, flush=True)
+            logger.log(NOTICE, f"{self._host}: stacks of all threads:")
             faulthandler.dump_traceback(all_threads=True)
-        prefix = "" if code == STOPPED else "error: "
-        print(f"{prefix}{line}", file=sys.stderr, flush=True)
+        logger.log(NOTICE if code == STOPPED else logging.ERROR, line)
         for callback in self.before if notify else ():
             with contextlib.suppress(Exception):
                 callback(code, line)

@@ -8,14 +8,13 @@ parts, and rewrites the last one about once a second while new records arrive:
               metrics-00001.jsonl    in a bucket, metrics-00002.jsonl after 1 MB and in every start
 
 Records that cannot be written stay in memory and are retried with the next record (in a bucket,
-after a delay); the failure is reported once on standard error. `append` never raises.
+after a delay); a warning reports the failure once. `append` never raises.
 """
 
 import collections
 import errno
 import os
 import re
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Final
@@ -23,6 +22,7 @@ from typing import Final
 from etils import epath
 
 from bert_jax.data_pipeline.storage.remote import is_remote, open_path, reason
+from bert_jax.runtime.log import NOTICE, logger
 
 _PART_BYTES: Final = 1 << 20  # size at which a part in a bucket is closed; bounds what is rewritten
 _MAX_PENDING: Final = 10_000  # records buffered while writes fail; then the oldest are dropped
@@ -58,15 +58,14 @@ class Appender:
         """Retries pending records once; in a bucket for at most `_CLOSE_TIMEOUT` seconds."""
         unwritten = self._sink.close() + self._lost
         if unwritten:
-            print(f"{self.path}: {unwritten:,} records could not be written", file=sys.stderr)
+            logger.warning(f"{self.path}: {unwritten:,} records could not be written")
 
     def report_failure(self, error: Exception) -> None:
         """Prints the error, once until a write succeeds again."""
         if not self._failing:
-            print(
+            logger.warning(
                 f"{self.path}: cannot be written ({reason(error)}); training continues, records "
-                "are buffered in memory",
-                file=sys.stderr,
+                "are buffered in memory"
             )
         self._failing = True
 
@@ -74,7 +73,7 @@ class Appender:
         """Prints that writes succeed again, if they failed before."""
         if self._failing:
             lost = f"; the {self._lost:,} oldest records are lost" if self._lost else ""
-            print(f"{self.path}: writes succeed again{lost}", file=sys.stderr)
+            logger.log(NOTICE, f"{self.path}: writes succeed again{lost}")
         self._failing, self._lost = False, 0
 
 

@@ -3,8 +3,7 @@
 from collections.abc import Collection, Iterable
 
 from bert_jax.config.schema import DataConfig
-from bert_jax.config.serialization import nearest
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, nearest
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.next_sentence import NEXT_SENTENCE
 from bert_jax.objectives.objective import Objective

@@ -29,7 +29,8 @@ from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.reporting import dataset_tables, html, plots
-from bert_jax.runtime.console import console, plain
+from bert_jax.runtime.console import console
+from bert_jax.runtime.log import plain
 from bert_jax.training.batches import phase_batches
 
 MOST_SLOTS = 100_000_000  # token positions in the rows that `inspect` counts, at most

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bert_jax.runtime.console import plain
+from bert_jax.runtime.log import plain
 
 if TYPE_CHECKING:
     from bert_jax.data_pipeline.analysis.inspect import Lengths

@@ -25,7 +25,7 @@ import jax
 
 from bert_jax.data_pipeline.storage.cache_dir import cache_dir
 from bert_jax.data_pipeline.storage.digested_files import DigestedFiles, own_folder
-from bert_jax.runtime.console import console
+from bert_jax.runtime.log import logger
 
 # Fields of /proc/cpuinfo on x86 and ARM: processor model and instruction sets.
 _OF_PROCESSOR = (
@@ -59,7 +59,7 @@ def use() -> None:
 
 
 def _warn(folder: Path, reason: str) -> None:
-    console.print(f"warning: {folder}: {_OFF} ({reason})", markup=False)
+    logger.warning(f"{folder}: {_OFF} ({reason})")
 
 
 def _processor() -> str:

@@ -1,22 +1,16 @@
 """Console output: plain lines, progress bars, tables."""
 
 import contextlib
-import re
+import io
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import rich.console
 import rich.progress
+import rich.table
 import rich.text
 
-# Characters that control a terminal or cannot be printed: control characters except line feed and
-# tab, surrogates (names that are not valid UTF-8), and bidirectional overrides.
-_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
-
-
-def plain(text: str) -> str:
-    """Returns the text with terminal control characters replaced."""
-    return _UNSAFE.sub("\ufffd", text)
+from bert_jax.runtime.log import plain
 
 
 class Console(rich.console.Console):
@@ -30,6 +24,7 @@ class Console(rich.console.Console):
 
 
 console = Console()
+_WIDEST = 100_000  # columns of a terminal that no table fills
 
 
 def progress(what: str, total: int) -> rich.progress.Progress:
@@ -70,14 +65,23 @@ def working(what: str) -> Iterator[None]:
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Formats a text table; all columns but the last are right-aligned."""
-    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width).rstrip() if i == len(row) - 1 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in (header, *rows)
+    made = rich.table.Table(box=None, pad_edge=False)
+    for name in header[:-1]:
+        made.add_column(name, justify="right")
+    made.add_column(header[-1])
+    for row in rows:
+        made.add_row(*row)
+    return as_text(made)
+
+
+def as_text(made: rich.table.Table) -> str:
+    """Renders a table without styles, as wide as its content."""
+    out = io.StringIO()
+    widest = rich.console.Console(
+        file=out, width=_WIDEST, markup=False, emoji=False, highlight=False
     )
+    widest.print(made)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
 def clock(seconds: float) -> str:

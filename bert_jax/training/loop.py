@@ -16,7 +16,7 @@ from bert_jax.distributed.job import Job, in_process_job
 from bert_jax.errors import UserError
 from bert_jax.metrics import goodput, records
 from bert_jax.metrics.writer import MetricWriter
-from bert_jax.runtime.console import console
+from bert_jax.runtime.log import logger
 from bert_jax.runtime.versions import versions
 from bert_jax.training import recovery
 from bert_jax.training.phase_loop import PhaseLoop
@@ -127,9 +127,9 @@ def _train(
 def _announce(run: RunContext, left: list[RunPhase], first: int) -> None:
     if first:
         what = "resumes from" if left else "finished already, at"
-        console.print(f"{what} step {first} in {run.folder}", markup=False)
+        logger.info(f"{what} step {first} in {run.folder}")
     if left:
-        console.print("compiling")
+        logger.info("compiling")
 
 
 def _record_start(run: RunContext, writer: MetricWriter, phase: RunPhase, first: int) -> None:
@@ -155,6 +155,6 @@ def _finish(run: RunContext, writer: MetricWriter, phase: RunPhase) -> None:
     try:
         found = list(records.records(run.folder / records.LOG))
     except UserError as error:  # everything is saved; only this summary is lost
-        console.print(f"warning: {error}", markup=False)
+        logger.warning(str(error))
         return
-    console.print(goodput.render(goodput.account(found)))
+    logger.info(goodput.render(goodput.account(found)))

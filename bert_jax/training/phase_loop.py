@@ -14,7 +14,7 @@ from bert_jax.metrics import stragglers
 from bert_jax.metrics.step_metrics import SkippedStep
 from bert_jax.metrics.time_left import seconds_left
 from bert_jax.metrics.writer import MetricWriter
-from bert_jax.runtime.console import console
+from bert_jax.runtime.log import logger
 from bert_jax.training.profiling import Profiler
 from bert_jax.training.progress import RunDisplay
 from bert_jax.training.setup import CompiledPhase, RunContext, RunPhase
@@ -109,7 +109,7 @@ class PhaseLoop:
         for skipped in found:
             in_row = skipped.in_row
             self.writer.event("skipped", skipped.step, self.phase.index, in_row=in_row)
-            console.print(str(skipped), markup=False)
+            logger.info(str(skipped))
 
     def _after_step(self, state: State) -> None:
         """Logs, evaluates and saves if due at this step."""
@@ -139,8 +139,8 @@ class PhaseLoop:
         operations = self.run.description["step_flops"]
         left = seconds_left(self.config, self.done, scalars["step_seconds"], operations)
         self.display.train(self.done, scalars, left)
-        for line in found.get("hosts/stragglers", []):
-            console.print(line, markup=False)
+        for line in found.get("hosts/stragglers", []) if self.peers.is_first else ():
+            logger.warning(line)
 
     def _record_time(self) -> None:
         seconds = self.clock.seconds()

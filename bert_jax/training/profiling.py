@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from etils import epath
 
 from bert_jax.errors import UsageError, UserError
-from bert_jax.runtime.console import console
+from bert_jax.runtime.log import logger
 
 FOLDER = "profile"  # in the workdir
 _Result = TypeVar("_Result")
@@ -117,14 +117,14 @@ class Profiler:
         if self._temporary is not None:
             self._temporary.cleanup()
         until = "" if last is None else f" to {last}"
-        console.print(f"traced steps {first}{until}: {self._folder}")
+        logger.info(f"traced steps {first}{until}: {self._folder}")
 
     def _give_up(self, error: Exception) -> None:
         reason = str(error).partition("\n")[0] or type(error).__name__
         self._steps = None
         if self._temporary is not None:
             self._temporary.cleanup()
-        console.print(f"warning: {self._folder}: no trace ({reason}); training continues")
+        logger.warning(f"{self._folder}: no trace ({reason}); training continues")
 
 
 def _copy(source: Path, target: epath.Path) -> None:

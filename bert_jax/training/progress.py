@@ -1,7 +1,6 @@
 """The terminal's view of a run: progress bar, losses, time left."""
 
 from collections.abc import Mapping
-from types import TracebackType
 
 import rich.console
 import rich.progress
@@ -9,6 +8,7 @@ import rich.text
 
 from bert_jax.metrics.records import objectives_in
 from bert_jax.runtime.console import clock, console
+from bert_jax.runtime.log import logger
 
 
 class RunDisplay:
@@ -34,19 +34,14 @@ class RunDisplay:
         self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._bar.stop()
 
     def phase(self, index: int, description: object) -> None:
         """Shows that a phase starts or resumes."""
         if self._phases > 1:
             self._phase = f"  phase {index + 1}/{self._phases}"
-            console.print(f"phase {index + 1} of {self._phases}: {description}")
+            logger.info(f"phase {index + 1} of {self._phases}: {description}")
         self._bar.update(self._task, phase=self._phase, numbers="", left="")
 
     def advance(self, step: int) -> None:
@@ -61,11 +56,11 @@ class RunDisplay:
         left = f"{clock(seconds_left)} left"
         self._bar.update(self._task, completed=step, numbers=numbers, left=left)
         if not console.is_terminal:
-            console.print(f"step {step}/{self._total}{self._phase}  {numbers}  {left}")
+            logger.info(f"step {step}/{self._total}{self._phase}  {numbers}  {left}")
 
     def evaluation(self, step: int, scalars: Mapping[str, float]) -> None:
         """Prints held-out losses and accuracies with their baselines on one line."""
-        console.print(f"step {step}{self._phase}  held-out: {held_out(scalars)}")
+        logger.info(f"step {step}{self._phase}  held-out: {held_out(scalars)}")
 
 
 def held_out(scalars: Mapping[str, float]) -> str:

@@ -12,7 +12,7 @@ from bert_jax.distributed.job import Job
 from bert_jax.errors import STOPPED, NumbersError, StoppedError
 from bert_jax.metrics.records import Event
 from bert_jax.metrics.writer import MetricWriter
-from bert_jax.runtime.console import console
+from bert_jax.runtime.log import logger
 from bert_jax.training import claim, skip_nonfinite
 from bert_jax.training.setup import RunContext
 from bert_jax.training.state_sharding import State
@@ -32,7 +32,7 @@ def claim_workdir(
         text = json.dumps(known)
         for one in adopted:
             step, why = one["step"], one["why"]
-            console.print(f"adopts the checkpoint of step {step}, {why}", markup=False)
+            logger.info(f"adopts the checkpoint of step {step}, {why}")
             about = {"run_id": one["run_id"], "reason": why}
             record_checkpoint(writer, run, "adopted", step, about)
     known = json.loads(run.job.peers.all_gather_text("run", text)[0])
@@ -60,7 +60,7 @@ def restore_or_init(
         identity.check(run.folder, found[1], run.description, found[1]["step"])
     if job.peers.is_first:
         for change in claim.claim(run.folder, run.description, resuming_at=step):
-            console.print(change, markup=False)
+            logger.info(change)
         description.keep_tokenizer(run.folder, run.store)
     if found is None:
         return run.program.init(), False

@@ -22,7 +22,7 @@ from bert_jax.metrics.step_metrics import StepMetrics
 from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime import cpu
-from bert_jax.runtime.console import console
+from bert_jax.runtime.log import logger
 from bert_jax.training import claim
 from bert_jax.training.batches import phase_batches
 from bert_jax.training.evaluate import HeldOut
@@ -165,7 +165,7 @@ def _print_size(
     if job.peers.num_processes > 1:
         devices += f" in {job.peers.num_processes} processes"
     only = f"{phases[0]}; " if len(phases) == 1 else ""
-    console.print(f"{len(store.train.tokens):,} training tokens; {only}{devices}")
+    logger.info(f"{len(store.train.tokens):,} training tokens; {only}{devices}")
 
 
 def _check_memory(state: Any, mesh: jax.sharding.Mesh) -> None:

@@ -9,7 +9,6 @@
 that has content but no `config.json` is refused before anything in it changes.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,14 +17,16 @@ from etils import epath
 
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import to_dict
+from bert_jax.data_pipeline.storage.digest import json_digest
 from bert_jax.data_pipeline.storage.remote import (
+    STORAGE_RETRIES,
     is_special,
     is_transient,
     open_path,
     put,
-    retry,
     storage_errors,
 )
+from bert_jax.data_pipeline.storage.retry import retry
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import StorageError, UserError
 from bert_jax.runtime.versions import versions
@@ -64,8 +65,7 @@ def describe(
 
 def digest(config: Config) -> str:
     """Returns a short digest of a configuration: equal if and only if all values are."""
-    text = json.dumps(to_dict(config), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return json_digest(to_dict(config))[:12]
 
 
 def read(workdir: epath.PathLike) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def read(workdir: epath.PathLike) -> dict[str, Any]:
     path = open_path(workdir) / "config.json"
     with storage_errors(path):
         try:
-            data = b"" if is_special(path) else retry(path.read_bytes)
+            data = b"" if is_special(path) else retry(path.read_bytes, STORAGE_RETRIES)
             description: dict[str, Any] = json.loads(data)
             if is_description(description):
                 return description
@@ -117,7 +117,7 @@ def keep_tokenizer(workdir: epath.Path, store: TokenStore) -> None:
 def is_marked(workdir: epath.Path) -> bool:
     """Whether a folder has a config.json."""
     with storage_errors(workdir):
-        return retry((workdir / "config.json").exists)
+        return retry((workdir / "config.json").exists, STORAGE_RETRIES)
 
 
 def write_description(workdir: epath.Path, description: Mapping[str, Any]) -> None:
@@ -133,7 +133,7 @@ def _write(path: epath.Path, data: bytes) -> None:
     """
     try:
         with storage_errors(path, "cannot be written"):
-            retry(lambda: put(path, data))
+            retry(lambda: put(path, data), STORAGE_RETRIES)
     except UserError as error:
         if error.__cause__ and is_transient(error.__cause__):
             raise StorageError(str(error)) from error

@@ -7,8 +7,6 @@ the same rules that decide what may change when a run resumes.
 """
 
 import dataclasses
-import hashlib
-import json
 import re
 import secrets
 from collections.abc import Mapping
@@ -18,6 +16,7 @@ from etils import epath
 
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import completed, flatten
+from bert_jax.data_pipeline.storage.digest import json_digest
 from bert_jax.errors import UserError
 
 # May change when a run resumes: affects neither the examples of a step, nor the meaning of the
@@ -87,8 +86,7 @@ def adoption(meta: Description, why: str) -> dict[str, Any]:
 
 def _state(meta: Description) -> str:
     """Returns a digest of the step and all fingerprints, which identifies the saved arrays."""
-    text = json.dumps([meta["step"], meta.get("fingerprints")], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return json_digest([meta["step"], meta.get("fingerprints")])
 
 
 def _short(key: str, value: Any) -> str:

@@ -8,12 +8,10 @@ reused. The folder is removed when the store is complete.
 """
 
 import functools
-import hashlib
 import importlib.metadata
-import json
+import logging
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -21,9 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 
 from bert_jax.data_pipeline.build import working_folder
@@ -40,11 +36,15 @@ from bert_jax.data_pipeline.build.workers import run
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import Found, SourceSpec, check, find, read
 from bert_jax.data_pipeline.storage import atomic
-from bert_jax.data_pipeline.storage.progress import byte_bar
+from bert_jax.data_pipeline.storage.digest import file_digest, json_digest
+from bert_jax.data_pipeline.storage.progress import byte_bar, terminal
+from bert_jax.data_pipeline.storage.remote import storage_errors
 from bert_jax.data_pipeline.store.manifest import MANIFEST, TOKENIZER, read_manifest
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.text.sentences import check_language, splitter
 from bert_jax.data_pipeline.tokenizer.tokenizer import Algorithm, Tokenizer
+
+_log = logging.getLogger(__name__)
 
 BUILD_VERSION = 2  # incremented when the same text and settings give another store
 _UNIT_BYTES = 16 << 20
@@ -79,21 +79,21 @@ def build_store(
             that yields no text, another store, a running build or anything else at `out`, or a full
             disk (finished shards are kept).
     """
-    console, out, started = Console(stderr=True), Path(out), time.monotonic()
+    out, started = Path(out), time.monotonic()
     _check(sources, held_out_share)
     work = out.parent / f".{out.name}.building"
-    found = _find(sources, console, progress, strict)
+    found = _find(sources, progress, strict)
     jobs = _plan(sources, found, tokenizer, work)
-    digest = _digest([tokenizer.digest, held_out_share, *(job.shard.name for job in jobs)])
+    digest = json_digest([tokenizer.digest, held_out_share, *(job.shard.name for job in jobs)])
     with _writing(out):
         if not working_folder.is_free(out):
-            return _reuse(out, digest, work, console if progress else None, strict)
+            return _reuse(out, digest, work, progress, strict)
         working_folder.claim(work)
         with working_folder.locked(work):
             if not working_folder.is_free(out):  # another build has just finished it
-                return _reuse(out, digest, work, console if progress else None, strict)
+                return _reuse(out, digest, work, progress, strict)
             tokenizer.save(work / TOKENIZER)
-            built = _build_shards(jobs, work, console, workers, progress)
+            built = _build_shards(jobs, work, workers, progress)
             left_out = [result.entry() for result in found]
             made = work / "store"
             entries = merge(
@@ -106,21 +106,19 @@ def build_store(
             shutil.rmtree(work, ignore_errors=True)
     seconds = time.monotonic() - started
     if progress:
-        print_tables(console, entries)
-        console.print(f"{escape(str(out))}: {built / 1e6:.1f} MB of text in {seconds:.1f} s")
-    print_warnings(console, entries)
+        print_tables(entries)
+        terminal.print(f"{escape(str(out))}: {built / 1e6:.1f} MB of text in {seconds:.1f} s")
+    print_warnings(entries)
     return open_store(out, verify=False)
 
 
-def _build_shards(
-    jobs: Sequence[Unit], work: Path, console: Console, workers: int | None, progress: bool
-) -> int:
+def _build_shards(jobs: Sequence[Unit], work: Path, workers: int | None, progress: bool) -> int:
     """Builds the shards that an earlier build did not finish; returns the bytes of text read."""
-    unfinished = _unfinished_jobs(jobs, work, console)
+    unfinished = _unfinished_jobs(jobs, work)
     total, left = sum(job.bytes for job in jobs), sum(job.bytes for job in unfinished)
     if progress and len(unfinished) < len(jobs):
         finished = f"{len(jobs) - len(unfinished)} of {len(jobs)} shards"
-        console.print(f"resuming: {finished} are already built")
+        terminal.print(f"resuming: {finished} are already built")
     run(
         build_shard,
         unfinished,
@@ -154,7 +152,7 @@ def train_tokenizer(
         UserError: as `build_store` and `Tokenizer.train`.
     """
     _check(sources, 0.0)
-    found = _find(sources, Console(stderr=True), progress)
+    found = _find(sources, progress)
     files = [(s, path) for s, result in zip(sources, found, strict=True) for path in result.files]
     size = sum(path.stat().st_size for _, path in files)
     if most_bytes is None:
@@ -171,15 +169,11 @@ def train_tokenizer(
                 done += path.stat().st_size
                 update(done)
         if progress:  # the trainers do not report progress
-            print(f"training {vocab_size:,} entries", file=sys.stderr)
+            terminal.print(f"training {vocab_size:,} entries", highlight=False)
 
-    try:
+    remedy = "; free some space, or set TMPDIR to another folder"
+    with storage_errors(tempfile.gettempdir(), "cannot write a temporary file", remedy):
         return Tokenizer.train(texts(), vocab_size, model=model, lowercase=lowercase)
-    except OSError as error:
-        raise UserError(
-            f"{tempfile.gettempdir()}: cannot write a temporary file ({error.strerror}); "
-            "free some space, or set TMPDIR to another folder"
-        ) from None
 
 
 def _check(sources: Sequence[SourceSpec], held_out_share: float) -> None:
@@ -194,11 +188,9 @@ def _check(sources: Sequence[SourceSpec], held_out_share: float) -> None:
         check_language(spec.language)
 
 
-def _find(
-    sources: Sequence[SourceSpec], console: Console, progress: bool, strict: bool = False
-) -> list[Found]:
+def _find(sources: Sequence[SourceSpec], progress: bool, strict: bool = False) -> list[Found]:
     found = [find(spec) for spec in sources]
-    print_found(console, sources, found, progress)
+    print_found(sources, found, progress)
     if strict:
         check_found(sources, found)
     return found
@@ -218,7 +210,7 @@ def _plan(
         settings = [spec.kind, spec.name, spec.language, spec.document_lines]
         for group in _groups({path: size for path, (_, size) in hashed.items()}):
             contents = [[p.relative_to(base).as_posix(), hashed[p][0]] for p in group]
-            key = _digest([BUILD_VERSION, versions, tokenizer.digest, settings, contents])
+            key = json_digest([BUILD_VERSION, versions, tokenizer.digest, settings, contents])
             size = sum(hashed[p][1] for p in group)
             jobs.append(Unit(spec, tuple(group), size, work / "shards" / key, work / TOKENIZER))
     return jobs
@@ -240,19 +232,11 @@ def _groups(sizes: Mapping[Path, int]) -> Iterator[list[Path]]:
 def _check_and_hash(spec: SourceSpec, path: Path) -> tuple[str, int]:
     """Checks that a file has its source's kind; returns its sha256 and size in bytes."""
     check(spec, path)
-    try:
-        with path.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            return digest, os.fstat(stream.fileno()).st_size
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); copy it again") from None
+    with storage_errors(path, remedy="; copy it again"):
+        return file_digest(path), path.stat().st_size
 
 
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, ensure_ascii=True).encode()).hexdigest()
-
-
-def _reuse(out: Path, digest: str, work: Path, console: Console | None, strict: bool) -> TokenStore:
+def _reuse(out: Path, digest: str, work: Path, progress: bool, strict: bool) -> TokenStore:
     if not (out / MANIFEST).exists():
         raise UserError(f"{out}: exists and is not a token store; choose another --out")
     manifest = read_manifest(out)
@@ -266,13 +250,13 @@ def _reuse(out: Path, digest: str, work: Path, console: Console | None, strict: 
     if working_folder.is_ours(work):  # the build was interrupted between its last two steps
         with working_folder.locked(work):
             shutil.rmtree(work, ignore_errors=True)
-    if console:
+    if progress:
         message = f"{escape(str(out))}: already built from the same text and settings; reusing it"
-        console.print(message, soft_wrap=True)
+        terminal.print(message, soft_wrap=True)
     return open_store(out)
 
 
-def _unfinished_jobs(jobs: Sequence[Unit], work: Path, console: Console) -> list[Unit]:
+def _unfinished_jobs(jobs: Sequence[Unit], work: Path) -> list[Unit]:
     """Returns the units without a valid shard; removes invalid shards, with a message each."""
     (work / "shards").mkdir(exist_ok=True)
     for part in (work / "shards").glob(f"*{PART}"):
@@ -282,8 +266,7 @@ def _unfinished_jobs(jobs: Sequence[Unit], work: Path, console: Console) -> list
         damages = dict(zip(existing, pool.map(damage, existing), strict=True))
     for job, problem in damages.items():
         if problem:
-            message = f"{job.shard}: left by an earlier build, but {problem}; it is built again"
-            console.print(escape(message), soft_wrap=True)
+            _log.warning(f"{job.shard}: left by an earlier build, but {problem}; it is built again")
             working_folder.remove(job.shard)
     return [job for job in jobs if damages.get(job, "absent")]
 

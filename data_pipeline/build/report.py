@@ -1,28 +1,28 @@
 """Terminal output of a build: the files read and left out, and the resulting counts."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import Found, SourceSpec
+from bert_jax.data_pipeline.storage.progress import terminal
 from bert_jax.data_pipeline.store.manifest import SPLITS
 
+_log = logging.getLogger(__name__)
 
-def print_found(
-    console: Console, sources: Sequence[SourceSpec], found: Sequence[Found], progress: bool
-) -> None:
+
+def print_found(sources: Sequence[SourceSpec], found: Sequence[Found], progress: bool) -> None:
     """Prints the number of files of each source (if `progress`) and always the files left out."""
     for spec, result in zip(sources, found, strict=True):
         if progress:
             count = f"{len(result.files):,} file{'s' * (len(result.files) != 1)}"
-            console.print(escape(f"{spec.name}: {count} read as {spec.kind}"), soft_wrap=True)
+            terminal.print(escape(f"{spec.name}: {count} read as {spec.kind}"), soft_wrap=True)
         for line in result.describe():
-            text = escape(f"{spec.name}: left out: {line}")
-            console.print(f"[bold yellow]warning:[/] {text}", soft_wrap=True)
+            _log.warning(f"{spec.name}: left out: {line}")
 
 
 def check_found(sources: Sequence[SourceSpec], found: Sequence[Found]) -> None:
@@ -46,7 +46,7 @@ def check_dropped(entries: Sequence[Mapping[str, Any]]) -> None:
             )
 
 
-def print_tables(console: Console, entries: Sequence[dict[str, Any]]) -> None:
+def print_tables(entries: Sequence[dict[str, Any]]) -> None:
     """Prints the counts per source, and the number of times each cleaning rule fired."""
     found = Table("", *(entry["name"] for entry in entries), title="Token store")
     found.add_row("files", *(f"{entry['files']:,}" for entry in entries))
@@ -59,17 +59,16 @@ def print_tables(console: Console, entries: Sequence[dict[str, Any]]) -> None:
         for unit in ("documents", "sentences", "tokens"):
             values = (f"{entry['splits'][split][unit]:,}" for entry in entries)
             found.add_row(f"{split.replace('_', '-')} {unit}", *values)
-    console.print(found)
+    terminal.print(found)
     rules = Table("rule", *(entry["name"] for entry in entries), title="Times a rule fired")
     for rule in sorted({rule for entry in entries for rule in entry["rules"]}):
         rules.add_row(rule, *(f"{entry['rules'].get(rule, 0):,}" for entry in entries))
     if rules.row_count:
-        console.print(rules)
+        terminal.print(rules)
 
 
-def print_warnings(console: Console, entries: Sequence[dict[str, Any]]) -> None:
+def print_warnings(entries: Sequence[dict[str, Any]]) -> None:
     """Prints the warnings of a manifest's source entries."""
     for entry in entries:
         for warning in entry["warnings"]:
-            text = escape(f"{entry['name']}: {warning}")
-            console.print(f"[bold yellow]warning:[/] {text}", soft_wrap=True)
+            _log.warning(f"{entry['name']}: {warning}")

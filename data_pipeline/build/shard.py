@@ -24,7 +24,8 @@ import numpy as np
 from bert_jax.data_pipeline.build.workers import Report
 from bert_jax.data_pipeline.sources import Document, SourceSpec, kind_of, read
 from bert_jax.data_pipeline.storage import atomic
-from bert_jax.data_pipeline.store.digests import FileDigest, file_digest
+from bert_jax.data_pipeline.storage.digest import file_digest
+from bert_jax.data_pipeline.store.digests import FileDigest
 from bert_jax.data_pipeline.store.manifest import manifest_digest, token_type
 from bert_jax.data_pipeline.text import sentences
 from bert_jax.data_pipeline.text.clean import clean

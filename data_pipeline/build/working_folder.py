@@ -4,7 +4,6 @@ A folder with the marker is ours. A missing or empty folder is free: the marker 
 synced to disk before anything else, so a folder without it is never one of ours.
 """
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import Final
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage.atomic import sync
+from bert_jax.data_pipeline.storage.locks import FileLock, LockedError
 
 MARK: Final = ".made-by-bert-jax"
 _LOCK: Final = "lock"
@@ -66,9 +66,9 @@ def locked(folder: Path) -> Iterator[None]:
     Raises:
         UserError: another process holds the lock.
     """
-    with (folder / _LOCK).open("w") as stream:
+    with FileLock(folder / _LOCK) as lock:
         try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            lock.acquire()
+        except LockedError:
             raise UserError(f"{folder}: another build is running; wait until it ends") from None
         yield

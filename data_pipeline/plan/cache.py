@@ -5,10 +5,8 @@ Resuming at any step is a lookup; a plan whose cache is lost or damaged is compu
 
 import dataclasses
 import functools
-import hashlib
-import json
+import logging
 import os
-import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,6 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 from bert_jax.data_pipeline.plan.files import LAYOUT, Put, find, keep, remove
 from bert_jax.data_pipeline.plan.plan import COLUMNS, VERSION, Plan, PlanSpec, plan_epoch
+from bert_jax.data_pipeline.storage.digest import json_digest
+
+_log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from bert_jax.data_pipeline.store.split import Split
@@ -46,7 +47,7 @@ class Plans:
         self._cache_dir = Path(cache_dir)
         weighed = tuple(sources) if spec.source_weights else ()  # the split has only indices
         depends_on = (VERSION, LAYOUT, split.digest, dataclasses.asdict(spec), weighed)
-        digest = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
+        digest = json_digest(depends_on)
         self._name = f"plan-{digest[:32]}"
         self._lock = threading.Lock()
         self._plans: dict[int, Future[Plan]] = {}  # least recently used first
@@ -93,8 +94,7 @@ class Plans:
         columns = find(folder, COLUMNS)
         if columns is None:
             if os.path.lexists(folder):
-                message = f"{folder}: damaged plan; planning this epoch again"
-                print(message, file=sys.stderr, flush=True)
+                _log.warning(f"{folder}: damaged plan; planning this epoch again")
             columns = keep(folder, COLUMNS, functools.partial(self._fill, epoch))
         if not self._spec.dupe_factor:
             self._remove_behind(epoch)

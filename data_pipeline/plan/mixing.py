@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.errors import UserError, nearest
 from bert_jax.data_pipeline.plan.settings import MOST_VISITS
 from bert_jax.data_pipeline.random.counter_rng import chance, draw, fold_key, threshold
 from bert_jax.data_pipeline.random.numba_jit import compiled
-from bert_jax.data_pipeline.settings import nearest
 
 if TYPE_CHECKING:
     from bert_jax.data_pipeline.store.split import Split
@@ -43,10 +42,8 @@ def expected_visits(
     """
     unknown = sorted(set(source_weights) - set(sources))
     if unknown:
-        raise UserError(
-            f'config.data.source_weights: no source is called "{unknown[0]}"'
-            f"{nearest(unknown[0], sources)}"
-        )
+        hint = nearest(unknown[0], sources)
+        raise UserError(f'config.data.source_weights: no source is called "{unknown[0]}"{hint}')
     names = list(sources) + [""] * (int(split.document_source.max(initial=0)) + 1 - len(sources))
     weight = np.array([source_weights.get(name, 1.0) for name in names])[split.document_source]
     if not np.any(weight > 0):

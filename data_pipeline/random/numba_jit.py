@@ -13,6 +13,7 @@ ROOT is $NUMBA_CACHE_DIR, or `__pycache__` of this package, or the cache folder:
 import ast
 import functools
 import hashlib
+import logging
 import pickle  # only for our own files, after their digest was checked
 import sys
 from collections.abc import Callable, Iterator
@@ -28,6 +29,8 @@ from numba.core.serialize import dumps
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage.cache_dir import cache_dir
 from bert_jax.data_pipeline.storage.digested_files import DigestedFiles, own_folder
+
+_log = logging.getLogger(__name__)
 
 _PACKAGE: Final = Path(__file__).parents[1]
 _PREFIX: Final = __name__.rsplit(".", 2)[0]
@@ -102,14 +105,14 @@ def _files() -> DigestedFiles | None:
                 _warn(root / "numba", str(error.strerror))
             continue
         return DigestedFiles(folder, functools.partial(_warn, folder), _MAX_BYTES)
-    _print_warning(
+    _log.warning(
         f"compiled loops are not cached, every start compiles again ({'; '.join(reasons)})"
     )
     return None
 
 
 def _warn(folder: Path, why: str) -> None:
-    _print_warning(f"{folder}: compiled loops are not cached there ({why})")
+    _log.warning(f"{folder}: compiled loops are not cached there ({why})")
 
 
 def _roots() -> Iterator[Path]:
@@ -120,10 +123,6 @@ def _roots() -> Iterator[Path]:
         yield cache_dir()
     except UserError:  # no home folder
         return
-
-
-def _print_warning(line: str) -> None:
-    print(f"warning: {line}", file=sys.stderr, flush=True)
 
 
 def _digest(source: Path) -> bytes:

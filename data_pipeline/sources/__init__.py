@@ -4,14 +4,13 @@ To add a kind, write a module with the names of `Kind` and register it in `KINDS
 """
 
 import dataclasses
-import difflib
 import re
 import sysconfig
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.errors import UserError, nearest
 from bert_jax.data_pipeline.sources import books, lines, python_docs, reading, wikiextractor
 from bert_jax.data_pipeline.sources.document import Document, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
@@ -45,15 +44,10 @@ KINDS: dict[str, Kind] = {
 def kind_of(spec: SourceSpec) -> Kind:
     """Returns the module that reads this source; UserError, with the remedy, if there is none."""
     if spec.kind not in KINDS:
-        hint = remedy_of_kind(spec.kind) or _nearest(spec.kind, KINDS)
-        raise UserError(f"source kind {spec.kind!r} is unknown; {hint}")
+        remedy = remedy_of_kind(spec.kind)
+        hint = f"; {remedy}" if remedy else nearest(spec.kind, KINDS)
+        raise UserError(f"source kind {spec.kind!r} is unknown{hint}")
     return KINDS[spec.kind]
-
-
-def _nearest(name: str, names: Collection[str]) -> str:
-    valid = f"choose one of {', '.join(names)}"
-    near = difflib.get_close_matches(name.lower(), names, 1, 0.6)
-    return f"did you mean {near[0]!r}? ({valid})" if near else valid
 
 
 def parse_source(text: str) -> SourceSpec:
@@ -74,7 +68,7 @@ def parse_source(text: str) -> SourceSpec:
     for option in options:
         key, _, value = option.partition("=")
         if key not in values:
-            raise UserError(f"--source={text}: unknown option {key!r}; {_nearest(key, values)}")
+            raise UserError(f"--source={text}: unknown option {key!r}{nearest(key, values)}")
         values[key] = value
     if kind == "python" and not path:
         path = sysconfig.get_path("stdlib")

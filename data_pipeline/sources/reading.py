@@ -12,6 +12,7 @@ from typing import cast
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources.formats import COMPRESSED, HEAD, format_of_start, refuse
+from bert_jax.data_pipeline.storage.remote import storage_errors
 
 _OPENERS: dict[str, Callable[..., object]] = dict(
     zip(COMPRESSED, (bz2.open, gzip.open, lzma.open), strict=True)
@@ -54,11 +55,8 @@ def check(path: Path, *, markup: bool) -> None:
     decompressing is slow."""
     if path.suffix.lower() in COMPRESSED:
         return
-    try:
-        with path.open("rb") as stream:
-            head = stream.read(HEAD)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); copy it again") from None
+    with storage_errors(path, remedy="; copy it again"), path.open("rb") as stream:
+        head = stream.read(HEAD)
     refuse(path, format_of_start(head, markup=markup), _TEXT)
 
 

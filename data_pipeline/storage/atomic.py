@@ -7,6 +7,7 @@ content is synced before the rename, and the parent folder after it.
 
 import contextlib
 import os
+import threading
 from pathlib import Path
 
 
@@ -32,7 +33,7 @@ def write_bytes(path: os.PathLike | str, data: bytes) -> None:
         OSError: the disk is full or rejects the write; the old file is unchanged.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{threading.get_native_id()}.tmp")
     try:
         temporary.write_bytes(data)
         publish(temporary, path)

@@ -10,11 +10,10 @@ import hashlib
 import os
 import stat
 import tempfile
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from bert_jax.data_pipeline.storage.atomic import publish
+from bert_jax.data_pipeline.storage import atomic
 
 MOST_BYTES = 4 * 2**30
 _DIGEST = hashlib.sha256().digest_size
@@ -76,15 +75,12 @@ class DigestedFiles:
         """Stores a content under a key."""
         if not self._writable:
             return
-        part = self._path / f".{uuid.uuid4().hex}"
         try:
             self._make_room(len(content))
-            part.write_bytes(hashlib.sha256(content).digest() + content)
-            publish(part, self._path / key)
+            data = hashlib.sha256(content).digest() + content
+            atomic.write_bytes(self._path / key, data)
         except OSError as error:
             self._writable = False
-            with contextlib.suppress(OSError):
-                part.unlink(missing_ok=True)
             self._warn(error.strerror or str(error))
 
     def _make_room(self, more: int) -> None:

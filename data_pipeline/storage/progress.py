@@ -1,10 +1,12 @@
-"""A progress bar over bytes on standard error."""
+"""Progress on standard error: a terminal for messages, a bar over bytes."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+terminal = Console(stderr=True)  # standard output is for results
 
 
 @contextmanager
@@ -17,6 +19,6 @@ def byte_bar(title: str, total: int, start: int, shown: bool) -> Iterator[Callab
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), disable=not shown) as bar:
+    with Progress(*columns, console=terminal, disable=not shown) as bar:
         task = bar.add_task(title, total=total, completed=start)
         yield lambda done: bar.update(task, completed=done)

@@ -9,21 +9,18 @@ import errno
 import functools
 import logging
 import os
-import random
 import re
 import stat
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final, TypeVar
+from typing import Final
 
 from etils import epath
 
 from bert_jax.data_pipeline.errors import StorageError, UserError
 from bert_jax.data_pipeline.storage import atomic
+from bert_jax.data_pipeline.storage.retry import RetryPolicy, retry
 
-ATTEMPTS: Final = 4  # per operation, each including the client's own retries
-_FIRST_PAUSE: Final = 1.0  # seconds before the second attempt; doubles
 # Defaults for fsspec; the user's own configuration takes precedence.
 _SETTINGS: Final = {
     "use_listings_cache": False,  # a cached listing would hide what others wrote since
@@ -54,8 +51,6 @@ _PERMANENT: Final = (
     PermissionError,
 )
 _BAD_NAME: Final = frozenset((errno.ELOOP, errno.ENAMETOOLONG))
-
-Result = TypeVar("Result")
 
 
 def is_remote(path: epath.PathLike) -> bool:
@@ -178,30 +173,12 @@ def reason(error: BaseException) -> str:
     return text[:200] or type(error).__name__
 
 
-def retry(
-    call: Callable[[], Result],
-    retryable: Callable[[BaseException], bool] = is_transient,
-    log: Callable[[str], None] = lambda line: None,
-) -> Result:
-    """Calls a function, at most `ATTEMPTS` times; raises the error of the last attempt.
-
-    Args:
-        retryable: whether an error is retried; other errors are raised at once.
-        log: called after each failed attempt that is retried, with the reason and the delay.
-    """
-    pause = _FIRST_PAUSE
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            return call()
-        except Exception as error:
-            if attempt == ATTEMPTS or not retryable(error):
-                raise
-            # Jitter: processes that failed together retry at different times.
-            wait = pause * (0.5 + random.random())
-            log(f"{reason(error)}; attempt {attempt} of {ATTEMPTS}, the next in {wait:.1f} s")
-        time.sleep(wait)
-        pause *= 2
-    raise AssertionError("unreachable")
+STORAGE_RETRIES: Final = RetryPolicy(
+    attempts=4,  # per operation, each including the client's own retries
+    pause=1.0,
+    jitter=True,
+    retryable=is_transient,
+)
 
 
 def check_bucket(path: epath.PathLike) -> None:
@@ -210,7 +187,7 @@ def check_bucket(path: epath.PathLike) -> None:
     import fsspec
 
     system = fsspec.filesystem(protocol)
-    retry(lambda: system.ls(rest.partition("/")[0], detail=False, max_results=1))
+    retry(lambda: system.ls(rest.partition("/")[0], detail=False, max_results=1), STORAGE_RETRIES)
 
 
 def read_range(path: epath.PathLike, start: int, length: int) -> bytes:
@@ -267,7 +244,8 @@ def move_folder(source: epath.PathLike, target: epath.PathLike, *, first: str) -
 
     system = fsspec.filesystem(os.fspath(start).partition("://")[0])
     top = os.fspath(start).partition("://")[2].rstrip("/") + "/"
-    names = [name.removeprefix(top) for name in retry(lambda: system.find(os.fspath(start)))]
+    found = retry(lambda: system.find(os.fspath(start)), STORAGE_RETRIES)
+    names = [name.removeprefix(top) for name in found]
 
     def move(name: str) -> None:
         try:
@@ -277,18 +255,22 @@ def move_folder(source: epath.PathLike, target: epath.PathLike, *, first: str) -
                 raise
 
     for name in sorted(names, key=lambda name: (name != first, name)):
-        retry(functools.partial(move, name))
+        retry(functools.partial(move, name), STORAGE_RETRIES)
 
 
 @contextmanager
-def storage_errors(path: epath.PathLike, what: str = "cannot be read") -> Iterator[None]:
+def storage_errors(
+    path: epath.PathLike, what: str = "cannot be read", remedy: str = ""
+) -> Iterator[None]:
     """Turns storage errors into a UserError with the path, the failed operation and the reason."""
     try:
         yield
     except Exception as error:
         if not is_storage_error(error):
             raise
-        raise UserError(f"{path}: {what} ({reason(error)}){_advice(path, error)}") from error
+        raise UserError(
+            f"{path}: {what} ({reason(error)}){remedy or _advice(path, error)}"
+        ) from error
 
 
 def _advice(path: epath.PathLike, error: BaseException) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.storage.remote import storage_errors
 
 BLOCK = 4 << 20  # bytes
 _DIGITS = 16  # hexadecimal digits of a block's sha256: 64 bits; the file's digest has 256
@@ -16,12 +17,6 @@ Progress = Callable[[int], None]  # called with the number of bytes just read
 
 def unwatched(count: int) -> None:
     """A `Progress` that does nothing."""
-
-
-def file_digest(path: Path) -> str:
-    """Returns the sha256 of a file in hexadecimal."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 class FileDigest:
@@ -105,9 +100,6 @@ def check_contents(file: Path, entry: Mapping[str, Any], watch: Progress = unwat
 
 def _blocks(file: Path) -> Iterator[bytes]:
     stream: BinaryIO
-    try:
-        with file.open("rb") as stream:
-            while block := stream.read(BLOCK):
-                yield block
-    except OSError as error:
-        raise UserError(f"{file}: cannot be read ({error.strerror})") from None
+    with storage_errors(file), file.open("rb") as stream:
+        while block := stream.read(BLOCK):
+            yield block

@@ -3,7 +3,6 @@
 `store` documents the files and the fields.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +11,14 @@ from typing import Any
 import numpy as np
 
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.storage.remote import is_remote, open_path, retry, storage_errors
+from bert_jax.data_pipeline.storage.digest import json_digest, sha256
+from bert_jax.data_pipeline.storage.remote import (
+    STORAGE_RETRIES,
+    is_remote,
+    open_path,
+    storage_errors,
+)
+from bert_jax.data_pipeline.storage.retry import retry
 from bert_jax.data_pipeline.store.manifest_schema import check_fields
 
 FORMAT_VERSION = 2
@@ -64,7 +70,7 @@ def manifest_bytes(path: Path | str) -> bytes:
     try:
         with storage_errors(path):
             file = open_path(path) / MANIFEST
-            return retry(file.read_bytes)
+            return retry(file.read_bytes, STORAGE_RETRIES)
     except UserError as error:
         if not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
             raise
@@ -97,8 +103,4 @@ def parse_manifest(data: bytes, file: str) -> dict[str, Any]:
 def manifest_digest(manifest: Mapping[str, Any]) -> str:
     """Returns the sha256 of a manifest as compact JSON with sorted keys, without "digest"."""
     rest = {key: value for key, value in manifest.items() if key != "digest"}
-    return sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode())
-
-
-def sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+    return json_digest(rest, compact=True)

@@ -8,9 +8,8 @@ so an interrupted copy resumes.
 """
 
 import contextlib
-import fcntl
+import logging
 import shutil
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
@@ -21,8 +20,10 @@ from typing import Any, Final
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage import atomic
 from bert_jax.data_pipeline.storage.cache_dir import cache_dir
+from bert_jax.data_pipeline.storage.locks import FileLock, LockedError
 from bert_jax.data_pipeline.storage.progress import byte_bar
-from bert_jax.data_pipeline.storage.remote import read_range, retry, storage_errors
+from bert_jax.data_pipeline.storage.remote import STORAGE_RETRIES, read_range, storage_errors
+from bert_jax.data_pipeline.storage.retry import retry
 from bert_jax.data_pipeline.store.digests import BLOCK, block_digest, check_contents
 from bert_jax.data_pipeline.store.manifest import (
     ARRAYS,
@@ -32,6 +33,8 @@ from bert_jax.data_pipeline.store.manifest import (
     manifest_bytes,
     parse_manifest,
 )
+
+_log = logging.getLogger(__name__)
 
 _PARALLEL: Final = 16  # 4 MiB blocks in flight, as the bandwidth of one connection is limited
 _FILES: Final = frozenset({TOKENIZER, *(f"{s}/{a}.npy" for s in SPLITS for a in ARRAYS)})
@@ -108,7 +111,7 @@ def _copy(url: str, folder: Path, files: Mapping[str, Mapping[str, Any]]) -> Non
 
         def fetch(block: _Block) -> None:
             nonlocal done
-            data = retry(lambda: _read(url, block))
+            data = retry(lambda: _read(url, block), STORAGE_RETRIES)
             with _write_errors(folder), (folder / block.name).open("r+b") as stream:
                 stream.seek(block.start)
                 stream.write(data)
@@ -164,22 +167,16 @@ def _read(url: str, block: _Block) -> bytes:
 def _locked(folder: Path, url: str) -> Iterator[None]:
     """Locks a store's folder in the cache; the lock is released when the process ends."""
     folder.mkdir(parents=True, exist_ok=True)
-    with folder.with_suffix(".lock").open("w") as stream:
+    with FileLock(folder.with_suffix(".lock")) as lock:
         try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"{url}: waiting for another process that copies it", file=sys.stderr)
-            fcntl.flock(stream, fcntl.LOCK_EX)
+            lock.acquire()
+        except LockedError:
+            _log.warning(f"{url}: waiting for another process that copies it")
+            lock.acquire(wait=True)
         yield
 
 
-@contextlib.contextmanager
-def _write_errors(folder: Path) -> Iterator[None]:
-    """Turns an OSError on writing to the cache into a UserError."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"{folder}: cannot be written ({error.strerror or error}); free some space or grant "
-            "access, or set BERT_JAX_CACHE to another folder"
-        ) from None
+def _write_errors(folder: Path) -> contextlib.AbstractContextManager[None]:
+    """Turns an error on writing to the cache into a UserError."""
+    remedy = "; free some space or grant access, or set BERT_JAX_CACHE to another folder"
+    return storage_errors(folder, "cannot be written", remedy)

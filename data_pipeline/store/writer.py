@@ -9,13 +9,13 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from bert_jax.data_pipeline.storage import atomic
+from bert_jax.data_pipeline.storage.digest import sha256
 from bert_jax.data_pipeline.store.digests import FileDigest, entry_of
 from bert_jax.data_pipeline.store.manifest import (
     FORMAT_VERSION,
     MANIFEST,
     TOKENIZER,
     manifest_digest,
-    sha256,
     split_digest,
     token_type,
 )

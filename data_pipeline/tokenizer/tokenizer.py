@@ -4,7 +4,6 @@ Every kind is converted to a tokenizer.json of the `tokenizers` library, which d
 wordpiece.py and sentencepiece_model.py describe how text is split.
 """
 
-import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -17,6 +16,8 @@ import tokenizers
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage import atomic
+from bert_jax.data_pipeline.storage.digest import sha256
+from bert_jax.data_pipeline.storage.remote import storage_errors
 from bert_jax.data_pipeline.tokenizer import wordpiece
 from bert_jax.data_pipeline.tokenizer.json_file import (
     SPECIAL_TOKENS,
@@ -53,7 +54,7 @@ class Tokenizer:
             self._encoder = tokenizers.Tokenizer.from_str(data.decode("utf-8"))
         self._name = name
         self.json = data
-        self.digest = hashlib.sha256(data).hexdigest()
+        self.digest = sha256(data)
         self.vocab_size: int = self._encoder.get_vocab_size(with_added_tokens=True)
         vocab = self._encoder.get_vocab(with_added_tokens=True)
         self.special = special_ids(vocab, name)
@@ -80,12 +81,8 @@ class Tokenizer:
                 `lowercase` contradicts the entries, or a .model that cannot be converted.
         """
         path = Path(path)
-        try:
+        with storage_errors(path, "cannot read the vocabulary", f"; pass {_FORMATS}"):
             data = path.read_bytes()
-        except OSError as error:
-            raise UserError(
-                f"{path}: cannot read the vocabulary ({error.strerror}); pass {_FORMATS}"
-            ) from None
         if path.suffix == ".model":
             from bert_jax.data_pipeline.tokenizer.sentencepiece_model import convert
 

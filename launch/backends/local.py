@@ -17,10 +17,10 @@ import time
 from collections.abc import Iterator, Sequence
 from types import FrameType
 
+from bert_jax.data_pipeline.storage.locks import HOST_VARIABLE
 from bert_jax.launch.exit_codes import LOST, STOPPED, describe, signal_of, verdict
 from bert_jax.launch.output import Lines, Out
 
-HOST_VARIABLE = "BERT_JAX_HOST_NAME"
 _NAME = "launch"
 _ADDRESS = "127.0.0.1"
 _MAX_BACKOFF = 30.0  # seconds between a failure and the next start

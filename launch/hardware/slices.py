@@ -3,7 +3,6 @@
 libtpu accepts any shape of any size, real or not (v6e:32x32); this table rejects unknown slices.
 """
 
-import difflib
 import itertools
 import math
 import re
@@ -149,7 +148,10 @@ def find(name: str) -> Slice:
     words = re.fullmatch(r"(?:(\d+)x)?(?:tpu[ -]?)?([a-z]*\d+[a-z]*)[-:]([\dx]+)", plain)
     generation = _generation(words[2]) if words else None
     if words is None or generation is None:
-        raise ValueError(_unknown(name, words[2] if words else plain))
+        raise ValueError(
+            f'"{name}" is not a TPU slice; give one of {", ".join(GENERATIONS)} with its size '
+            "after a dash, such as v5e-16, or 2xv5e-256 for several slices"
+        )
     count, size = int(words[1] or 1), words[3]
     if not 1 <= count <= _MAX_SLICES:
         raise ValueError(f"{name}: give 1 to {_MAX_SLICES} slices, as in 2x{generation.name}-…")
@@ -163,15 +165,6 @@ def find(name: str) -> Slice:
 def _generation(word: str) -> Generation | None:
     name = ALIASES.get(word, word)
     return GENERATIONS.get(name) or GENERATIONS.get(f"tpu{name}")
-
-
-def _unknown(name: str, word: str) -> str:
-    near = difflib.get_close_matches(word, [*GENERATIONS, *ALIASES], n=1, cutoff=0.5)
-    example = f"{ALIASES.get(near[0], near[0])}-64" if near else "v5e-16"
-    return (
-        f'"{name}" is not a TPU slice; give one of {", ".join(GENERATIONS)} with its size after '
-        f"a dash, such as {example}, or 2xv5e-256 for several slices"
-    )
 
 
 def _nearest(known: list[Slice], size: str) -> str:

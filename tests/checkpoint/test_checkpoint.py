@@ -215,7 +215,7 @@ def test_a_run_goes_on_from_the_newest_good_one_and_ends_with_the_same_bits(tmp_
     assert list_quarantined(run) == []  # only a run moves them
     capsys.readouterr()
     pretrain(config, run)
-    said = capsys.readouterr().out
+    said = "".join(capsys.readouterr())
     assert "checkpoints/16: of another run: run id ffffffffffffffff, not " in said
     for step in (12, 8):
         assert f"checkpoints/{step}: damaged: " in said

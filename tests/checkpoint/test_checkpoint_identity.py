@@ -240,7 +240,7 @@ def test_another_runs_checkpoint_is_set_aside_and_named(step, start, other, tmp_
     reason = in_quarantine(run)[f"{step}"]
     assert reason.startswith("of another run: run id ")
     assert "config.seed is 1, not 0" in reason
-    (line,) = [s for s in capsys.readouterr().out.splitlines() if s.startswith("warning: ")]
+    (line,) = [s for s in capsys.readouterr().err.splitlines() if s.startswith("warning: ")]
     assert line == f"warning: {run}/checkpoints/{step}: {reason}; moved to {run}/quarantine/{step}"
     (event,) = events(run, "quarantined")
     assert (event["step"], event["reason"]) == (step, reason)

@@ -26,7 +26,7 @@ from bert_jax.checkpoint import manager as checkpoint
 from bert_jax.checkpoint.catalog import DamagedError, all_steps, complete_steps, list_quarantined
 from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.config.schema import Config
-from bert_jax.data_pipeline.storage import remote
+from bert_jax.data_pipeline.storage import remote, retry
 from bert_jax.errors import StorageError
 from bert_jax.metrics import records
 
@@ -46,8 +46,7 @@ def server(monkeypatch) -> Iterator[Emulator]:
     from orbax.checkpoint._src.serialization import tensorstore_utils
 
     monkeypatch.setitem(fsspec.config.conf, "gcs", {"token": "anon"})
-    monkeypatch.setattr(remote, "_FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(checkpoint, "_sleep", lambda seconds: None)
+    monkeypatch.setattr(retry, "sleep", lambda seconds: None)
     once = {"max_retries": 1, "initial_delay": "10ms"}
     for context in ("_BASE_TS_CONTEXT", "_DEFAULT_OCDBT_TS_CONTEXT"):
         monkeypatch.setitem(getattr(tensorstore_utils, context), "gcs_request_retries", once)
@@ -139,9 +138,9 @@ def test_what_is_damaged_is_set_aside_and_the_one_before_used(damage, server, ca
     assert server.names("bucket") == before
     assert restored() == 7
     assert quarantined() == ["12"]
-    out = capsys.readouterr().out
-    assert f"warning: {RUN}/checkpoints/12: damaged: " in out
-    assert f"moved to {RUN}/quarantine/12" in out
+    err = capsys.readouterr().err
+    assert f"warning: {RUN}/checkpoints/12: damaged: " in err
+    assert f"moved to {RUN}/quarantine/12" in err
     assert not objects(server, "checkpoints/12")
     assert restored() == 7
     save(RunCheckpoints(RUN, keeping(9)), 12)  # the name is free again
@@ -204,7 +203,7 @@ def test_what_is_refused_for_a_moment_is_read_all_the_same(server, monkeypatch, 
         waits.append(seconds)
         server.faults.fail_every = 0 if len(waits) == 2 else 1
 
-    monkeypatch.setattr(remote.time, "sleep", wait)
+    monkeypatch.setattr(retry, "sleep", wait)
     assert restored() == 12
     assert quarantined() == []
     assert len(waits) == 2
@@ -237,7 +236,7 @@ def test_a_bucket_that_takes_nothing_ends_the_run_and_loses_nothing(status, serv
     server.faults.refuse_writes = status
     with pytest.raises(StorageError, match=r"7: cannot be written after 3 .*checkpoint is step 3"):
         save(checkpoints, 7)
-    assert capsys.readouterr().out.count("warning: ") == 2
+    assert capsys.readouterr().err.count("warning: ") == 2
     assert restored() == 3
     server.faults.refuse_writes = 0
     save(RunCheckpoints(RUN, keeping(9)), 7)
@@ -262,9 +261,9 @@ def test_a_bucket_that_is_full_for_a_while_is_waited_for(server, monkeypatch, ca
         remove(folder)
 
     monkeypatch.setattr(checkpoint.orbax_io, "remove", refuse)
-    monkeypatch.setattr(checkpoint, "_sleep", heal)
+    monkeypatch.setattr(retry, "sleep", heal)
     save(checkpoints, 7)
-    assert capsys.readouterr().out.count("cannot be written (no permission)") == 2
+    assert capsys.readouterr().err.count("cannot be written (no permission)") == 2
     assert restored() == 7
     assert not objects(server, "unfinished")
 

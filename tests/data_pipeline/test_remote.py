@@ -25,7 +25,7 @@ from bert_jax.config.files import load
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import flatten, to_dict
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.storage import remote
+from bert_jax.data_pipeline.storage import remote, retry
 from bert_jax.data_pipeline.store import staging
 from bert_jax.data_pipeline.store.digests import BLOCK
 from bert_jax.data_pipeline.store.manifest import manifest_digest, read_manifest
@@ -89,7 +89,7 @@ def cache(monkeypatch, tmp_path) -> Path:
 
 @pytest.fixture
 def no_pauses(monkeypatch) -> None:
-    monkeypatch.setattr(remote, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(retry, "sleep", lambda seconds: None)
 
 
 def upload(server: Emulator, folder: Path, to: str = "data/store") -> None:

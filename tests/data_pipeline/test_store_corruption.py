@@ -240,7 +240,7 @@ def check_plan(original, plans, tmp_path, number, capsys) -> None:
     capsys.readouterr()
     assert equal(Plans(original.train, SPEC, cache).epoch(0), plans["plan"]), did
     said = capsys.readouterr().err
-    assert said in ("", f"{folder}: damaged plan; planning this epoch again\n"), did
+    assert said in ("", f"warning: {folder}: damaged plan; planning this epoch again\n"), did
     assert {path.name for path in cache.iterdir()} == before, did  # nothing is left over
     assert find(folder, COLUMNS), did  # and the next start finds it
     assert equal(Plans(original.train, SPEC, cache).epoch(0), plans["plan"]), did

@@ -184,8 +184,10 @@ def assert_it_says_where(job: Job, hit: int, activity: str) -> None:
     line = (
         rf"host-{hit} hangs: \d+ s at '{activity}' after step \d+ \(config.deadlines.{activity}\)"
     )
-    assert re.search(f"error: {line}", mine)
-    assert re.search(rf"error: host-{hit} \(process {hit}\): {line}", other)
+    assert re.search(rf"ERROR host-{hit} \(process {hit}\): {line}", mine)
+    assert re.search(
+        rf"ERROR host-{1 - hit} \(process {1 - hit}\): host-{hit} \(process {hit}\): {line}", other
+    )
 
 
 @pytest.mark.slow
@@ -219,7 +221,7 @@ def test_hanging_where_the_others_wait_at_the_same(place, number, disturbed, sta
     job = hang(saving(disturbed, **{place: 8.0}), started, tmp_path, "host-0", place, number)
     for process in (0, 1):
         assert f"host-{process}: stacks of all threads:" in said_by(job, process)
-        line = rf"error: .*host-\d hangs: \d+ s at '{place}' after step \d \(config.deadlines."
+        line = rf"ERROR .*host-\d hangs: \d+ s at '{place}' after step \d \(config.deadlines."
         assert re.search(line, said_by(job, process))
     assert "in sleeps_for_ever" in said_by(job, 0)
 
@@ -231,8 +233,8 @@ def test_a_barrier_says_who_has_not_come(disturbed, started, tmp_path):
         r"waited 8 s for all processes at '[\w/]+' \(config.deadlines.barrier\); "
         r"arrived: host-0 \(process 0\); missing: host-1 \(process 1\)"
     )
-    assert re.search(f"error: {line}", said_by(job, 0))
-    assert re.search(rf"error: host-0 \(process 0\): {line}", said_by(job, 1))
+    assert re.search(rf"ERROR host-0 \(process 0\): {line}", said_by(job, 0))
+    assert re.search(rf"ERROR host-1 \(process 1\): host-0 \(process 0\): {line}", said_by(job, 1))
     assert "in sleeps_for_ever" in said_by(job, 1)
 
 
@@ -247,7 +249,7 @@ def test_a_bug_in_one_process_ends_all(config, started, tmp_path):
         assert job.codes() == [FAILED, FAILED]
     assert "Traceback" in said_by(job, 1)
     assert "in has_a_bug" in said_by(job, 1)
-    assert "error: host-1 (process 1): a bug" in said_by(job, 0)
+    assert "ERROR host-0 (process 0): host-1 (process 1): a bug" in said_by(job, 0)
     assert "Traceback" not in said_by(job, 0)
 
 
@@ -258,8 +260,8 @@ def test_what_one_process_refuses_ends_all_with_its_line(place, hit, config, sta
     with Job(config, started, tmp_path, processes=2, program=program) as job:
         assert job.codes() == [FAILED, FAILED]
     line = "the machine lacks a licence; buy one"
-    assert f"error: {line}" in said_by(job, hit)
-    assert f"error: host-{hit} (process {hit}): {line}" in said_by(job, 1 - hit)
+    assert f"ERROR host-{hit} (process {hit}): {line}" in said_by(job, hit)
+    assert f"): host-{hit} (process {hit}): {line}" in said_by(job, 1 - hit)
     assert "Traceback" not in job.said()
 
 
@@ -300,7 +302,7 @@ def test_storage_that_fails_ends_all_with_45_and_loses_nothing(
         folder_of(started).write_text("a file")
         assert job.codes() == [STORAGE, STORAGE]
     assert "cannot be written after 2 attempts" in said_by(job, 0)
-    assert "error: host-0 (process 0): " in said_by(job, 1)
+    assert "ERROR host-1 (process 1): host-0 (process 0): " in said_by(job, 1)
     assert "Traceback" not in job.said()
     folder_of(started).unlink()
     Path(started / "away").rename(folder_of(started))
@@ -376,7 +378,10 @@ def test_the_launcher_starts_again_until_the_budget_is_used(config, undisturbed,
     assert said.count("was killed by SIGKILL; host-") == 2
     assert "(0 of 1 failures left)" in said
     assert "not started again: 1 of 1 failures used (--max_failures)" in said
-    assert len(re.findall(r"host-\d \| error: host-\d \(process \d\) is lost: ", said)) == 2
+    assert (
+        len(re.findall(r"ERROR host-\d \(process \d\): host-\d \(process \d\) is lost: ", said))
+        == 2
+    )
     code, said = launched(config, started, tmp_path / "2", lambda said: None)
     assert code == DONE
     assert_same_bits(undisturbed, started)

@@ -174,7 +174,7 @@ def listening() -> Iterator[PreemptionHandler]:
     handler = PreemptionHandler(single_process_group(ActivityClock()), LIMIT)
     handler.begin()
     with dispositions(lambda number: _untouched):
-        with handler.listening(lambda line: None):
+        with handler.listening():
             yield handler
         assert [signal.getsignal(number) for number in ASKING] == [_untouched] * len(ASKING)
 
@@ -197,19 +197,19 @@ def test_the_first_signal_interrupts_nothing(number, listening):
 
 
 @pytest.mark.parametrize("ignored", [[signal.SIGHUP], [signal.SIGINT, signal.SIGHUP]])
-def test_a_signal_that_was_ignored_stays_ignored(ignored):
+def test_a_signal_that_was_ignored_stays_ignored(ignored, capsys):
     """nohup or a shell's background job: a line reports it, and another signal stops the run."""
-    handler, lines = PreemptionHandler(single_process_group(ActivityClock()), LIMIT), []
+    handler = PreemptionHandler(single_process_group(ActivityClock()), LIMIT)
     handler.begin()
     with dispositions(lambda number: signal.SIG_IGN if number in ignored else _untouched):
-        with handler.listening(lines.append):
+        with handler.listening():
             for number in ignored:
                 os.kill(os.getpid(), number)
                 assert signal.getsignal(number) == signal.SIG_IGN
             os.kill(os.getpid(), signal.SIGTERM)
             until(lambda: handler.why, "request")
         assert all(signal.getsignal(number) == signal.SIG_IGN for number in ignored)
-    names = ", ".join(number.name for number in ignored)
+    names, lines = ", ".join(n.name for n in ignored), capsys.readouterr().out.splitlines()
     assert lines[0] == f"{names}: already ignored at the start, stays ignored"
     assert handler.why.startswith("SIGTERM")
     assert len(lines) == 2

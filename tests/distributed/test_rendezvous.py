@@ -34,7 +34,7 @@ def start(address):
             process: int, count: int, timeout: float = 20.0, about: Mapping[str, str] = ABOUT
         ) -> Future[Roster]:
             guest = Registration(process, count, f"host-{process}", about)
-            options = {"bind": address, "timeout": timeout, "say": lambda line: None}
+            options = {"bind": address, "timeout": timeout}
             started.append(pool.submit(meet, address, guest, **options))
             return started[-1]
 
@@ -111,14 +111,13 @@ def test_processes_that_differ_are_named_by_what_differs(start):
             process.result()
 
 
-def test_who_cannot_reach_process_0_says_so_before_the_deadline(address, monkeypatch):
+def test_who_cannot_reach_process_0_says_so_before_the_deadline(address, monkeypatch, capsys):
     """Otherwise a mistyped address means ten minutes of silence."""
     monkeypatch.setattr(rendezvous, "_BETWEEN", 0.1)
-    said: list[str] = []
     guest = Registration(1, 2, "host-1", ABOUT)
     with pytest.raises(LostError):
-        meet(address, guest, bind=address, timeout=2, say=said.append)
-    assert f"process 1 (host-1): no answer from {address} yet" in said
+        meet(address, guest, bind=address, timeout=2)
+    assert f"warning: process 1 (host-1): no answer from {address} yet" in capsys.readouterr().err
 
 
 def test_two_processes_with_one_number_are_refused_and_the_rest_goes_on(start):

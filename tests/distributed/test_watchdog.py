@@ -30,6 +30,8 @@ import sys, threading, time
 from bert_jax.config.schema import DeadlineConfig
 from bert_jax.distributed.watchdog import ProcessExit, Watchdog
 from bert_jax.runtime.activity import ActivityClock
+from bert_jax.runtime.log import configure_logging
+configure_logging()
 clock, process_exit = ActivityClock(), ProcessExit("host-7")
 watchdog = Watchdog(clock, DeadlineConfig(**{values}), "host-7", process_exit)
 watchdog.start()

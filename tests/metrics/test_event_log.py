@@ -65,8 +65,8 @@ def test_records_wait_for_a_full_disk(tmp_path, capsys):
     assert path.read_text().splitlines() == list("01234")
     full, well = capsys.readouterr().err.splitlines()
     assert full == (
-        f"{path}: cannot be written (No space left on device); training continues, records "
-        "are buffered in memory"
+        f"warning: {path}: cannot be written (No space left on device); training continues, "
+        "records are buffered in memory"
     )
     assert well == f"{path}: writes succeed again"
 

@@ -95,7 +95,8 @@ def test_two_processes_find_theirs_and_damage_is_compiled_again(store, cache, tm
 
 SMALL = """
 import os, sys
-from bert_jax.runtime import compile_cache
+from bert_jax.runtime import compile_cache, log
+log.configure_logging()
 compile_cache.use()
 import jax
 folder = jax.config.jax_compilation_cache_dir

@@ -20,11 +20,12 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bert_jax.checkpoint import manager as checkpoint
 from bert_jax.checkpoint.catalog import folder_of
 from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.config.schema import CheckpointConfig
+from bert_jax.data_pipeline.storage import retry
 from bert_jax.errors import StorageError
+from bert_jax.runtime.log import configure_logging
 from bert_jax.runtime.streams import own_stdout
 
 STEPS = (3, 7, 12)
@@ -116,6 +117,7 @@ def main() -> None:
     for name in ("processes", "attempts"):
         parser.add_argument(f"--{name}", type=int, default=1)
     asked = parser.parse_args()
+    configure_logging()
     jax.config.update("jax_platforms", "cpu")
     how = {}
     if asked.processes > 1:
@@ -153,7 +155,7 @@ def main() -> None:
                 if seconds == 4:
                     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 
-            checkpoint._sleep = sleep
+            retry.sleep = sleep
         if step == STEPS[-1] and asked.kill_at:
             _die_at(asked.kill_at, folder_of(asked.workdir))
         try:

@@ -81,7 +81,7 @@ def test_without_the_flag_or_behind_the_steps_nothing_is_written(tmp_path):
 def test_a_trace_that_cannot_be_written_is_one_line(tmp_path, capsys):
     (tmp_path / "profile").write_text("in the way")
     train(Profiler(epath.Path(tmp_path), Steps(0, 2)), 0, 4)
-    (line,) = capsys.readouterr().out.splitlines()
+    (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"warning: {tmp_path / 'profile'}: no trace (")
     assert line.endswith("training continues")
     train(Profiler(epath.Path(tmp_path / "next"), Steps(0, 2)), 0, 4)  # the profiler is free again
@@ -91,7 +91,7 @@ def test_a_trace_that_cannot_be_written_is_one_line(tmp_path, capsys):
 def test_a_trace_that_cannot_be_begun_is_one_line(tmp_path, capsys):
     with jax.profiler.trace(str(tmp_path / "other")):
         train(Profiler(epath.Path(tmp_path), Steps(0, 2)), 0, 4)
-    assert "no trace (Profile has already been started." in capsys.readouterr().out
+    assert "no trace (Profile has already been started." in capsys.readouterr().err
 
 
 class Bucket(type(Path())):

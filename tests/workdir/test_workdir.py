@@ -16,7 +16,7 @@ from etils import epath
 from bert_jax import cli
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import flatten, to_dict
-from bert_jax.data_pipeline.storage import remote
+from bert_jax.data_pipeline.storage import remote, retry
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import StorageError, UserError
 from bert_jax.runtime.versions import versions
@@ -369,7 +369,7 @@ def test_config_json_is_on_the_disk_before_it_has_its_name(old, tmp_path, monkey
 
 
 def test_a_disk_that_is_full_at_the_first_file_is_one_line(old, tmp_path, monkeypatch):
-    monkeypatch.setattr(remote, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(retry, "sleep", lambda seconds: None)
 
     def full(path: Path, data: bytes) -> None:
         raise OSError(28, "No space left on device")

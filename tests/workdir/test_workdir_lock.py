@@ -1,5 +1,6 @@
 """Tests of the workdir lock with real processes: it never outlives its trainer."""
 
+import dataclasses
 import errno
 import fcntl
 import json
@@ -44,7 +45,7 @@ with held(sys.argv[1]):
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails fast instead of waiting for a process that may be dying."""
-    monkeypatch.setattr(lock, "_TRIES", 2)
+    monkeypatch.setattr(lock, "_POLICY", dataclasses.replace(lock._POLICY, attempts=2))
 
 
 @contextmanager

@@ -1,0 +1,28 @@
+"""Digests (sha256, in hexadecimal) of bytes, files and JSON values."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """Returns the sha256 of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def json_digest(value: Any, *, compact: bool = False) -> str:
+    """Returns the sha256 of a value as JSON with sorted keys.
+
+    These digests are stored with stores, plans, shards and checkpoints: a change of the JSON text
+    would invalidate them all.
+
+    compact: without spaces, as in the digests of stores and shards.
+    """
+    separators = (",", ":") if compact else (", ", ": ")
+    return sha256(json.dumps(value, sort_keys=True, separators=separators).encode())
