@@ -1,7 +1,7 @@
 """Profiler traces of a few steps: `bert-jax pretrain --profile=FIRST:END`.
 
-    <workdir>/profile/plugins/profile/<time>/<host>.xplane.pb         for TensorBoard
-                                             perfetto_trace.json.gz   for ui.perfetto.dev
+    Workdir.profile/plugins/profile/<time>/<host>.xplane.pb         for TensorBoard
+                                           perfetto_trace.json.gz   for ui.perfetto.dev
 
 Each step is annotated as "train" with its number. Training continues if a trace cannot be taken or
 written.
@@ -19,7 +19,6 @@ from etils import epath
 from bert_jax.errors import UsageError, UserError
 from bert_jax.runtime.console import console
 
-FOLDER = "profile"  # in the workdir
 _Result = TypeVar("_Result")
 
 
@@ -60,9 +59,9 @@ class Steps:
 class Profiler:
     """Traces the requested steps if this process runs them; other steps have no overhead."""
 
-    def __init__(self, workdir: epath.Path, steps: Steps | None):
+    def __init__(self, folder: epath.Path, steps: Steps | None):
         """steps: None for no trace, as in every process but the first."""
-        self._folder, self._steps = workdir / FOLDER, steps
+        self._folder, self._steps = folder, steps
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._first: int | None = None  # first step of the trace in progress
 

@@ -1,4 +1,4 @@
-"""One trainer per workdir: a running trainer holds a lock on <workdir>/.lock and records its pid.
+"""One trainer per workdir: a running trainer holds the lock on its lock file and records its pid.
 
 The kernel releases the lock when the process ends, however it ends, so it is never stale; the text
 in the file is for the error message of a second trainer. Without file locks (some network file
@@ -21,7 +21,6 @@ from etils import epath
 
 from bert_jax.errors import UserError
 
-_NAME: Final = ".lock"
 _TRIES: Final = (
     20  # `is_locked` elsewhere holds the lock for an instant, a dying process for longer
 )
@@ -44,14 +43,16 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 @contextlib.contextmanager
-def lock(workdir: epath.PathLike) -> Iterator[None]:
-    """Holds the workdir's lock, creating the folder; only process 0 of a run calls this.
+def lock(file: epath.PathLike) -> Iterator[None]:
+    """Holds the lock of a workdir, creating the folder; only process 0 of a run calls this.
+
+    file: `Workdir.lock`.
 
     Raises:
         UserError: another process holds it; the message has its pid, its host and since when.
     """
-    folder = _local(workdir)
-    descriptor = None if folder is None else _take(folder)
+    local = _local(file)
+    descriptor = None if local is None else _take(local)
     try:
         yield
     finally:
@@ -63,13 +64,13 @@ def lock(workdir: epath.PathLike) -> Iterator[None]:
             os.close(descriptor)
 
 
-def is_locked(workdir: epath.PathLike) -> bool | None:
-    """Whether a trainer is running in the workdir; None if unknown (remote, no file locks)."""
-    folder = _local(workdir)
-    if folder is None:
+def is_locked(file: epath.PathLike) -> bool | None:
+    """Whether a trainer is running in a workdir; None if unknown (remote, no file locks)."""
+    local = _local(file)
+    if local is None:
         return None
     try:
-        descriptor = os.open(folder / _NAME, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(local, os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:
@@ -83,11 +84,11 @@ def is_locked(workdir: epath.PathLike) -> bool | None:
     return False
 
 
-def _take(folder: Path) -> int | None:
+def _take(file: Path) -> int | None:
     """Returns the descriptor that holds the lock, None where locking is impossible."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / _NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError:
         return None
     for tries_left in reversed(range(_TRIES)):
@@ -103,8 +104,8 @@ def _take(folder: Path) -> int | None:
             if error.errno not in _TAKEN:
                 return None
             raise UserError(
-                f"{folder}: another trainer is running there ({holder}); wait until it ends, stop "
-                "it, or give another --workdir"
+                f"{file.parent}: another trainer is running there ({holder}); wait until it ends, "
+                "stop it, or give another --workdir"
             ) from None
     _held.add(descriptor)
     about = {
@@ -126,7 +127,7 @@ def _holder(descriptor: int) -> str:
         return "process unknown"
 
 
-def _local(workdir: epath.PathLike) -> Path | None:
-    """Returns the workdir as a local path; None for a bucket."""
-    name = os.fspath(workdir)
+def _local(file: epath.PathLike) -> Path | None:
+    """Returns the file as a local path; None for a bucket."""
+    name = os.fspath(file)
     return None if "://" in name else Path(name)

@@ -11,7 +11,7 @@ import pytest
 from corpus import small_config, small_store, two_phases
 
 from bert_jax import cli
-from bert_jax.checkpoint.catalog import read_meta
+from bert_jax.checkpoint.manager import read_own_meta
 from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import UserError
@@ -221,13 +221,13 @@ def test_one_checkpoint_newest_best_or_any(run, capsys):
 @pytest.mark.slow
 def test_a_run_with_a_kernel_is_evaluated_on_devices_without_it(run, capsys, monkeypatch):
     def trained_elsewhere(*words) -> dict:
-        meta = read_meta(*words)
+        meta = read_own_meta(*words)
         config = meta["config"]
         model = config["model"] | {"attention_probs_dropout_prob": 0.0}
         compute = config["compute"] | {"attention": "pallas"}
         return meta | {"config": config | {"model": model, "compute": compute}}
 
-    monkeypatch.setattr(evaluation, "read_meta", trained_elsewhere)
+    monkeypatch.setattr(evaluation, "read_own_meta", trained_elsewhere)
     code, added, _, err = evaluate(run, capsys)
     assert (code, [r["step"] for r in added]) == (0, [12]), err
 
