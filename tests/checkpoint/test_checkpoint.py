@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import pytest
 from corpus import small_config, small_store
-from etils import epath
 from hypothesis import given
 from hypothesis import strategies as st
 from runs import complete_steps, list_quarantined, read_meta
@@ -23,7 +22,7 @@ from bert_jax.errors import StorageError, UserError
 from bert_jax.objectives.pretraining_model import init_params
 from bert_jax.objectives.registry import chosen
 from bert_jax.training.batches import phase_batches
-from bert_jax.training.claim import claim
+from bert_jax.training.claim import update_config_json
 from bert_jax.training.loop import pretrain
 from bert_jax.workdir.description import describe
 from bert_jax.workdir.layout import Workdir
@@ -163,7 +162,7 @@ def test_another_format_is_refused(tmp_path):
     rows = phase_batches(config, store, store.train, config.phases[0]).rows_per_epoch
     described = describe(config, store, [rows], mesh={"data": 8}, device_kind="cpu")
     save(tmp_path / "run", keeping(), [1], description=described)
-    claim(epath.Path(tmp_path / "run"), described, resuming_at=None)
+    update_config_json(Workdir.open(tmp_path / "run"), described, resuming_at=None)
     meta = tmp_path / "run" / "checkpoints" / "1" / "meta" / "metadata"
     meta.write_text(json.dumps({**json.loads(meta.read_text()), "format_version": 1}))
     said = r"it has format 1, this program reads format 3: use the version that wrote it"

@@ -224,7 +224,7 @@ def test_a_killed_trainer_is_known_at_once(config, tmp_path):
     run = folder_of_a_run(tmp_path / "run", config, 30)
     script = (
         f"import time; from bert_jax.workdir.lock import lock as held\n"
-        f"with held({str(run)!r}): print('held', flush=True); time.sleep(600)"
+        f"with held({str(Workdir.open(run).lock)!r}): print('held', flush=True); time.sleep(600)"
     )
     trainer = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     try:
