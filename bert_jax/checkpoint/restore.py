@@ -67,7 +67,7 @@ def find(workdir: Workdir, exchange: Exchange = alone) -> tuple[list[int], list[
         StorageError: the checkpoint folder is a file, or cannot be read.
     """
     listing = json.dumps(_list(workdir)) if jax.process_index() == 0 else ""
-    steps, quarantined = json.loads(exchange("checkpoints", listing)[0])
+    steps, quarantined = json.loads(exchange("restore/list", listing)[0])
     return steps, quarantined
 
 

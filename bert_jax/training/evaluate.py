@@ -153,7 +153,7 @@ def evaluate_run(
     log = EventLog(workdir.evaluations)
     with progress("batches", total) as bar, closing(log):
         for meta, phase in zip(metas, phases, strict=True):
-            scalars = measures[phase].of(read_params(workdir, meta), bar)
+            scalars = measures[phase].evaluate(read_params(workdir, meta), bar)
             about = {
                 "pairing": config.data.pairing,
                 "masking": config.data.masking,
@@ -242,7 +242,7 @@ class _Measure:
         self._mesh = make_mesh(mesh, devices[:count])
         self._program = make_step_functions(eval_config, self._mesh, self.held_out.corpus)
 
-    def of(self, params: dict, bar: Any) -> dict[str, float]:
+    def evaluate(self, params: dict, bar: Any) -> dict[str, float]:
         """Returns the metrics of the parameters; advances the progress bar once per batch."""
         (task,) = bar.tasks
         tokens = 0.0

@@ -95,7 +95,7 @@ class PhaseTrainer:
         return state
 
     def is_due(self, every: int) -> bool:
-        """Whether something done every so many steps, and after the last, is due now."""
+        """Whether something due every `every` steps, and after the last, is due now."""
         return self.done % every == 0 or self.done == self.phase.last
 
     def _check_numbers(self, state: State) -> None:

@@ -231,7 +231,7 @@ def test_a_step_is_good_only_if_all_processes_say_so(workdir):
     assert found[1]["step"] == 3
     assert shown(workdir) == {"12": "it has no meta", "7": "params/head"}
     assert asked == [
-        "checkpoints", "restore/runs", "restore/12/read", "restore/7/read", "restore/7/verify",
+        "restore/list", "restore/runs", "restore/12/read", "restore/7/read", "restore/7/verify",
         "restore/3/read", "restore/3/verify",
     ]  # fmt: skip
 

@@ -11,6 +11,7 @@ import pytest
 from corpus import small_config, small_store, two_phases
 
 from bert_jax import cli
+from bert_jax.checkpoint import catalog, manager
 from bert_jax.checkpoint.manager import read_own_meta
 from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.store.store import TokenStore
@@ -206,6 +207,20 @@ def test_all_checkpoints_give_what_training_logged(run, capsys):
             str(record["seq_length"]),
         ]
         assert f"{record['mlm/loss']:.4f}" in line
+
+
+def test_each_checkpoint_is_listed_and_its_metadata_read_once(run, capsys, monkeypatch):
+    listed, read = [], []
+    complete_steps, read_meta = manager.complete_steps, catalog._read_meta
+    monkeypatch.setattr(
+        manager, "complete_steps", lambda path: (listed.append(path), complete_steps(path))[1]
+    )
+    monkeypatch.setattr(
+        catalog, "_read_meta", lambda path, step: (read.append(step), read_meta(path, step))[1]
+    )
+    steps = [r["step"] for r in evaluate(run, capsys, "--all", "--batches=1")[1]]
+    assert len(listed) == 1
+    assert read == steps == [4, 6, 8, 12]
 
 
 def test_one_checkpoint_newest_best_or_any(run, capsys):

@@ -70,7 +70,7 @@ class Collective:
 class Traffic:
     """Collectives of one kind over the same axes: totals of a step, per device.
 
-    beside: whether they overlap with computation. Other fields as in `Collective`.
+    overlapped: whether they overlap with computation. Other fields as in `Collective`.
     """
 
     kind: str
@@ -78,7 +78,7 @@ class Traffic:
     devices: int
     partly: bool
     network: Network
-    beside: bool
+    overlapped: bool
     runs: int
     bytes: int
     sent: float
@@ -103,7 +103,7 @@ def _traffic(ones: Sequence[Collective]) -> Traffic:
         devices=one.devices,
         partly=one.partly,
         network=one.network,
-        beside=one.done is not None,
+        overlapped=one.done is not None,
         runs=sum(one.times for one in ones),
         bytes=sum(one.times * one.bytes for one in ones),
         sent=sum(one.times * one.sent for one in ones),
