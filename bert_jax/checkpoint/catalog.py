@@ -241,17 +241,13 @@ def list_quarantined(quarantine: epath.Path) -> list[Quarantined]:
     return [Quarantined(name, read_reason(name)) for name in names if not name.endswith(".txt")]
 
 
-def info_of(meta: dict[str, Any]) -> CheckpointInfo:
-    evaluation = meta["evaluation"]
-    return CheckpointInfo(meta["step"], evaluation["loss"] if evaluation else None)
-
-
 def list_checkpoints(checkpoints: epath.Path) -> list[CheckpointInfo]:
     """Returns all checkpoints without a known problem (see `health`), by step."""
     saved = []
     for step in all_steps(checkpoints):
         with suppress(DamagedError):
-            saved.append(info_of(read_meta(checkpoints, step)))
+            evaluation = read_meta(checkpoints, step)["evaluation"]
+            saved.append(CheckpointInfo(step, evaluation["loss"] if evaluation else None))
     return saved
 
 

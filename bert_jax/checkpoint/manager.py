@@ -38,13 +38,14 @@ from bert_jax.checkpoint.catalog import (
     reasons,
     with_digest,
 )
-from bert_jax.checkpoint.restore import Exchange, RecordEvent, Restorer, alone, check_own, parts
+from bert_jax.checkpoint.restore import Exchange, RecordEvent, Restorer, alone, parts
 from bert_jax.config.schema import CheckpointConfig, ComputeConfig, DataConfig, ModelConfig
 from bert_jax.config.serialization import from_dict
 from bert_jax.errors import StorageError, UserError
 from bert_jax.objectives.pretraining_model import init_params
 from bert_jax.objectives.registry import chosen
 from bert_jax.runtime.console import console
+from bert_jax.workdir import description, identity
 from bert_jax.workdir.layout import Workdir
 
 
@@ -166,16 +167,14 @@ class RunCheckpoints:
         strict: bool = False,
         foreign_reason: ForeignReason = lambda meta: "",
     ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """Restores the newest state that is bit for bit what was saved.
+        """Restores the newest state that is bit for bit what was saved, and its `meta`.
 
-        Moves damaged checkpoints and those of other runs to quarantine.
+        Moves damaged checkpoints and those of other runs to quarantine. Returns None if the run
+        never saved a checkpoint.
 
         Args:
             abstract: the state as ShapeDtypeStructs with shardings, on any mesh.
             strict: fail at the first invalid checkpoint, and move nothing.
-
-        Returns:
-            The state and its `meta`; None if the run never saved a checkpoint.
 
         Raises:
             StorageError: no checkpoint is valid, or the storage cannot be read.
@@ -348,7 +347,13 @@ def read_own_meta(workdir: Workdir, step: int) -> dict[str, Any]:
     """Reads the `meta` of a step; raises as `load_params`."""
     with _naming_other_steps(workdir, step):
         meta = read_meta(workdir.checkpoints, step)
-    check_own(workdir, meta)
+    known = description.has_config_json(workdir)
+    why = identity.foreign_reason(meta, description.read(workdir)) if known else ""
+    if why:
+        raise UserError(
+            f"{workdir.checkpoints / str(step)}: {why}; give the --step of another checkpoint. "
+            "`bert-jax pretrain` moves it to quarantine, or adopts it with --adopt"
+        )
     return meta
 
 

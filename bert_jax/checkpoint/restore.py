@@ -35,8 +35,6 @@ from bert_jax.data_pipeline.storage.remote import (
 )
 from bert_jax.errors import StorageError, UserError
 from bert_jax.runtime.console import console
-from bert_jax.workdir import identity
-from bert_jax.workdir.description import has_config_json, read
 from bert_jax.workdir.layout import Workdir
 
 # (name, text) -> the texts of all processes, by process id; waits for all of them.
@@ -256,15 +254,3 @@ def _changed(now: Mapping[str, str], then: Mapping[str, str]) -> str:
 def _place(array: np.ndarray, like: Any) -> jax.Array:
     """Shards an array on the host like `like`; every process places its own shards."""
     return jax.make_array_from_callback(array.shape, like.sharding, lambda index: array[index])
-
-
-def check_own(workdir: Workdir, meta: Mapping[str, Any]) -> None:
-    """Raises UserError if a checkpoint in a run's workdir belongs to another run."""
-    if not has_config_json(workdir):
-        return
-    why = identity.foreign_reason(meta, read(workdir))
-    if why:
-        raise UserError(
-            f"{workdir.checkpoints / str(meta['step'])}: {why}; give the --step of another "
-            "checkpoint. `bert-jax pretrain` moves it to quarantine, or adopts it with --adopt"
-        )

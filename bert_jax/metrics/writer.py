@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import jax
 from etils import epath
 
 from bert_jax.metrics.jsonl import EventLog
@@ -20,8 +21,6 @@ class MetricWriter:
 
     def __init__(self, path: epath.Path, tensorboard: epath.Path):
         """path: of the records. tensorboard: folder of the event files."""
-        import jax
-
         self._active = jax.process_index() == 0
         self._lines = EventLog(path)
         self._folder = tensorboard

@@ -30,7 +30,7 @@ from bert_jax.workdir.description import (
     read,
     write_config_json,
 )
-from bert_jax.workdir.layout import Workdir, may_precede_config
+from bert_jax.workdir.layout import MAY_PRECEDE_CONFIG, Workdir
 
 
 def check_free(workdir: Workdir) -> None:
@@ -51,7 +51,7 @@ def check_free(workdir: Workdir) -> None:
             return
         # A bucket may hold an object with the folder's own name.
         names = set(catalog.names_in(folder)) - ({folder.name} if is_remote(folder) else set())
-    held = sorted(name for name in names if not may_precede_config(name))
+    held = sorted(name for name in names if not MAY_PRECEDE_CONFIG.fullmatch(name))
     if held and _first_meta(workdir) is None:
         more = ", …" if len(held) > 3 else ""
         raise UserError(

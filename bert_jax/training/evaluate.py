@@ -164,16 +164,12 @@ def evaluate_run(
             line = metrics.line("evaluate", meta["step"], meta["phase"], {**about, **scalars})
             log.append(line)
             records.append(json.loads(line))
-    _print(records, text)
-    return records
-
-
-def _print(records: Sequence[dict[str, Any]], text: TokenStore) -> None:
     console.print(_table(records, text.sources), markup=False)
     console.print(
         f"baselines over all held-out tokens: unigram {unigram_loss(text):.3f} nats, "
         f"bigram {bigram_loss(text):.3f} nats"
     )
+    return records
 
 
 def _asked(

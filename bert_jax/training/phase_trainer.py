@@ -27,7 +27,7 @@ Batches = Generator[tuple[int, Batch]]
 
 @dataclasses.dataclass
 class PhaseTrainer:
-    """A phase in training; `loop.train_phase` calls its methods in order."""
+    """A phase in training; `loop._train_phase` calls its methods in order."""
 
     run: RunContext
     phase: RunPhase
@@ -117,8 +117,7 @@ class PhaseTrainer:
 
     def _record_skipped(self, found: list[SkippedStep]) -> None:
         for skipped in found:
-            in_row = skipped.in_row
-            self.writer.event("skipped", skipped.step, self.phase.index, in_row=in_row)
+            self.writer.event("skipped", skipped.step, self.phase.index, in_row=skipped.in_row)
             console.print(str(skipped), markup=False)
 
     def log(self) -> None:
@@ -139,8 +138,7 @@ class PhaseTrainer:
             console.print(line, markup=False)
 
     def _record_time(self) -> None:
-        seconds = self.clock.seconds()
-        self.writer.event("goodput", self.done, self.phase.index, seconds=seconds)
+        self.writer.event("goodput", self.done, self.phase.index, seconds=self.clock.seconds())
 
     def evaluate(self, state: State) -> None:
         """Writes and shows held-out metrics.

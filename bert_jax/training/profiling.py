@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import jax
 from etils import epath
 
 from bert_jax.errors import UsageError, UserError
@@ -70,8 +71,6 @@ class Profiler:
         steps = self._steps
         if steps is None or not steps.first <= step < steps.end:
             return function(*args)
-        import jax
-
         if self._first is None:
             self._start(step)
         with jax.profiler.StepTraceAnnotation("train", step_num=step):
@@ -87,8 +86,6 @@ class Profiler:
             self._write(done - 1 if done else None)
 
     def _start(self, step: int) -> None:
-        import jax
-
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level = 0  # Python calls would hide the other events
         try:
@@ -103,8 +100,6 @@ class Profiler:
             self._give_up(error)
 
     def _write(self, last: int | None) -> None:
-        import jax
-
         first, self._first = self._first, None
         try:
             jax.profiler.stop_trace()

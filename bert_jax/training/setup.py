@@ -146,16 +146,7 @@ def prepare(config: Config, workdir: Workdir, job: Job) -> RunContext:
         )
     program = make_step_functions(config, mesh, phases[0].held_out.corpus)
     _check_memory(program.abstract, mesh)
-    return RunContext(
-        config=config,
-        workdir=workdir,
-        store=store,
-        program=program,
-        mesh=mesh,
-        phases=phases,
-        description=description,
-        job=job,
-    )
+    return RunContext(config, workdir, store, program, mesh, phases, description, job)
 
 
 def _print_size(
@@ -180,7 +171,8 @@ def _check_memory(state: Any, mesh: jax.sharding.Mesh) -> None:
     devices = mesh.local_devices
     available: int | None
     if devices[0].platform == "cpu":  # all CPU devices share the machine's memory
-        needed, available = per_device * len(devices), _machine_memory()
+        needed = per_device * len(devices)
+        available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # bytes
     else:
         needed, available = per_device, (devices[0].memory_stats() or {}).get("bytes_limit")
     if available and needed > available:
@@ -189,11 +181,6 @@ def _check_memory(state: Any, mesh: jax.sharding.Mesh) -> None:
             f"{available / 1e9:,.1f} GB are available; make the model smaller, or shard it over "
             "more devices (config.mesh.fsdp, config.mesh.tensor)"
         )
-
-
-def _machine_memory() -> int:
-    """Returns the physical memory of this machine in bytes."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def compile_phase(run: RunContext, phase: RunPhase, first: int) -> CompiledPhase:

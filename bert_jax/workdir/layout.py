@@ -11,9 +11,9 @@ from etils import epath
 
 from bert_jax.data_pipeline.storage.remote import absolute, open_path
 
-# The lock and temporary files of a run that died before it wrote config.json, and the lost+found of
-# a new file system.
-_BEFORE_CONFIG = re.compile(r"|\.lock|\.(config|tokenizer)\.json\.(\d+\.)?tmp|lost\+found")
+# Names in a folder without config.json that is free nevertheless: the lock and temporary files of a
+# run that died before it wrote config.json, and the lost+found of a new file system.
+MAY_PRECEDE_CONFIG = re.compile(r"|\.lock|\.(config|tokenizer)\.json\.(\d+\.)?tmp|lost\+found")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +56,3 @@ class Workdir:
 
     def __str__(self) -> str:
         return str(self.path)
-
-
-def may_precede_config(name: str) -> bool:
-    """Whether a folder with a file of this name, but no config.json, is free for a new run."""
-    return bool(_BEFORE_CONFIG.fullmatch(name))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import bert_jax
-from bert_jax.workdir.layout import Workdir, may_precede_config
+from bert_jax.workdir.layout import MAY_PRECEDE_CONFIG, Workdir
 
 ROOMS = ("workdir", "checkpoint", "distributed", "metrics", "reporting", "training")
 SOURCES = [
@@ -43,5 +43,5 @@ def test_its_text_is_the_path_as_given_and_its_checkpoints_need_no_working_folde
 @pytest.mark.parametrize("part", ["config_json", "metrics", "checkpoints", "quarantine"])
 def test_a_folder_with_part_of_a_run_is_not_free(part: str) -> None:
     workdir = Workdir.open("run")
-    assert may_precede_config(workdir.lock.name)
-    assert not may_precede_config(getattr(workdir, part).name)
+    assert MAY_PRECEDE_CONFIG.fullmatch(workdir.lock.name)
+    assert not MAY_PRECEDE_CONFIG.fullmatch(getattr(workdir, part).name)
