@@ -161,8 +161,8 @@ def once(fault: Fault, workdir: Path, folder: Path) -> tuple[float, float, int, 
     """Returns seconds to the log line and last exit, lost steps, seconds to the first step."""
     from corpus import small_store
     from processes import Job, deep_config, newest_step
+    from runs import complete_steps
 
-    from bert_jax.checkpoint.catalog import complete_steps
     from bert_jax.data_pipeline.store.store import open_store
 
     store = folder / "store"
@@ -235,12 +235,12 @@ def measure(
 ) -> tuple[list[float], list[float]]:
     """Returns seconds of each step, and seconds that each save but the last blocked the loop."""
     from corpus import small_store
-    from etils import epath
     from processes import config_file
 
     from bert_jax.config.files import load
     from bert_jax.data_pipeline.store.store import open_store
     from bert_jax.metrics import records as metrics
+    from bert_jax.workdir.layout import Workdir
 
     store = folder / "costs"
     opened = open_store(store) if store.exists() else small_store(store, documents=120)
@@ -265,7 +265,7 @@ def measure(
     else:
         words = [__file__, "within", str(path), str(workdir), str(devices)]
     subprocess.run([sys.executable, *words], check=True, capture_output=True, timeout=300)
-    records = list(metrics.records(epath.Path(workdir) / metrics.LOG))
+    records = list(metrics.records(Workdir.open(workdir).metrics))
     steps = [r["step_seconds"] for r in records if r["kind"] == "train"][4:-1]
     spent = [r["seconds"]["save"] for r in records if r["kind"] == "goodput"]
     saves = [b - a for a, b in itertools.pairwise(spent) if b > a]

@@ -356,14 +356,14 @@ def product(side: int) -> tuple[turns.Take, tuple[str, str]]:
 
 def our_contender(talk: Any, config: Any, batches: list[turns.Batch], path: Path) -> None:
     import jax
-    from etils import epath
 
     from bert_jax.data_pipeline.store.store import open_store
     from bert_jax.objectives.corpus import Corpus
     from bert_jax.parallel import global_batch
     from bert_jax.parallel.mesh import make_mesh
-    from bert_jax.training.profiling import FOLDER, Profiler, Steps
+    from bert_jax.training.profiling import Profiler, Steps
     from bert_jax.training.step import make_step_functions
+    from bert_jax.workdir.layout import Workdir
 
     mesh = make_mesh(config.mesh, jax.devices()[:1])
     (phase,) = config.phases
@@ -390,12 +390,13 @@ def our_contender(talk: Any, config: Any, batches: list[turns.Batch], path: Path
 
         def trace() -> list:
             with tempfile.TemporaryDirectory() as folder:
-                profiler = Profiler(epath.Path(folder), Steps(0, TRACED))
+                traces = Workdir.open(folder).profile
+                profiler = Profiler(traces, Steps(0, TRACED))
                 with contextlib.redirect_stdout(io.StringIO()):  # its path is not of interest
                     for number in range(TRACED):
                         profiler.run(number, one)
                     profiler.close(TRACED)
-                if not (Path(folder) / FOLDER).exists():
+                if not traces.exists():
                     return []
                 return [
                     dataclasses.astuple(kernel) for kernel in kernel_times.kernels(Path(folder))

@@ -21,7 +21,7 @@ from bert_jax.errors import (
     nearest,
 )
 from bert_jax.runtime.log import NOTICE, configure_logging, logger
-from bert_jax.runtime.streams import Outliving, outliving
+from bert_jax.runtime.streams import TolerantStream, tolerant_streams
 
 # In the order of `bert-jax --help`.
 COMMANDS: dict[str, Command] = {
@@ -34,7 +34,7 @@ COMMANDS: dict[str, Command] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code."""
     configure_logging()
-    with outliving():
+    with tolerant_streams():
         return _guarded(list(sys.argv[1:] if argv is None else argv))
 
 
@@ -82,7 +82,7 @@ def _run(words: list[str]) -> int:
 def _check_output() -> None:
     """Raises UserError if standard output could not be written completely to its disk. A closed
     pipe (`| head`) is not an error."""
-    if isinstance(sys.stdout, Outliving):
+    if isinstance(sys.stdout, TolerantStream):
         sys.stdout.flush()
         if sys.stdout.failure:
             raise UserError(f"standard output is not complete: {sys.stdout.failure}")

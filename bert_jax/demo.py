@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from etils import epath
 
 from bert_jax import api
 from bert_jax.config.files import load
@@ -22,6 +21,7 @@ from bert_jax.reporting import html, run_page
 from bert_jax.runtime import compile_cache, cpu
 from bert_jax.runtime.console import console
 from bert_jax.training.loop import pretrain
+from bert_jax.workdir.layout import Workdir
 
 T = TypeVar("T")
 
@@ -149,7 +149,7 @@ def _report(workdir: Path, store: TokenStore, fills: Sequence[FilledSentence]) -
         f"{source['documents']:,} documents, {len(store.train.tokens):,} training tokens and "
         f"{len(store.held_out.tokens):,} held-out tokens of a vocabulary of {store.vocab_size:,}."
     )
-    run_page.add_training(page, epath.Path(workdir / "run"))
+    run_page.add_training(page, Workdir.open(workdir / "run").metrics)
     page.heading("Masks filled by the exported model")
     page.text("Held-out sentences with one word masked.")
     page.table(("sentence", "masked word", "predictions"), fills)

@@ -28,13 +28,13 @@ sys.path.insert(0, str(Path(__file__).resolve().with_name("support")))
 
 from absl import logging
 from corpus import small_store
-from etils import epath
 from processes import Job, assert_same_bits, deep_config
+from runs import complete_steps, list_quarantined
 
-from bert_jax.checkpoint.catalog import complete_steps, folder_of, list_quarantined
 from bert_jax.config.schema import Config
 from bert_jax.errors import DONE, LOST, STOPPED
 from bert_jax.metrics import records
+from bert_jax.workdir.layout import Workdir
 
 KINDS = {"SIGKILL": 6, "SIGTERM": 2, "SIGSTOP": 1, "bit flip": 1}  # how often, of ten
 HANGS = 240.0  # seconds after which what should have ended is taken to hang
@@ -196,7 +196,7 @@ class Soak:
             return
         if self._random.random() > KINDS["bit flip"] / (sum(KINDS.values()) - KINDS["bit flip"]):
             return
-        folder = folder_of(self.workdir) / str(steps[-1])
+        folder = Workdir.open(self.workdir).checkpoints / str(steps[-1])
         files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
         file = self._random.choice([path for path in files if path.stat().st_size])
         content = bytearray(file.read_bytes())
@@ -217,7 +217,7 @@ class Soak:
         )
 
     def _records(self) -> list[dict[str, Any]]:
-        return list(records.records(epath.Path(self.workdir) / records.LOG))
+        return list(records.records(Workdir.open(self.workdir).metrics))
 
     def _starts(self) -> list[int]:
         """The steps that attempts went on from."""

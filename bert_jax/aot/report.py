@@ -9,8 +9,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from bert_jax.aot import lower, topology
-from bert_jax.aot import memory_advice as remedies
+from bert_jax.aot import lower, memory_advice, topology
 from bert_jax.aot.cost import analysis
 from bert_jax.aot.cost.analysis import Analysis
 from bert_jax.aot.cost.memory import CompileOOM, Memory, ResidentBytes
@@ -154,7 +153,7 @@ def phase_report(config: Config, index: int, of: Slice, mesh: Mesh) -> PhaseRepo
         found = analysis.analyse(
             compiled.as_text() or "", mesh_shape=dict(mesh.shape), accelerator=accelerator
         )
-    advice = () if taken.fits else remedies.remedies(config, index, mesh, taken)
+    advice = () if taken.fits else memory_advice.remedies(config, index, mesh, taken)
     return PhaseReport(
         index=index,
         phase=phase,

@@ -127,7 +127,7 @@ def _add_collectives(page: Page, found: Analysis) -> None:
                 ", ".join(one.axes) + (" (partial)" if one.partly else ""),
                 one.devices,
                 one.network.upper(),
-                "yes" if one.beside else "no",
+                "yes" if one.overlapped else "no",
                 one.runs,
                 one.bytes / 2**20,
                 "unknown" if one.seconds is None else 1e3 * one.seconds,

@@ -162,7 +162,7 @@ def _traffic(found: Analysis) -> str:
             f"{one.runs:,}",
             one.network.upper(),
             f"{one.kind} over {', '.join(one.axes) or 'some devices'}"
-            + (" overlapped with computation" if one.beside else ""),
+            + (" overlapped with computation" if one.overlapped else ""),
         )
         for one in found.collectives
     ]

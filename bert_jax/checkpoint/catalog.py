@@ -1,8 +1,8 @@
 """The checkpoints of a run on disk: which exist, and why each is kept.
 
-    <workdir>/checkpoints/STEP/      complete: it holds a commit marker, written last
-             quarantine/STEP[-N]/    a damaged checkpoint or one of another run
-                        STEP[-N].txt the reason
+    Workdir.checkpoints/STEP/        complete: it holds a commit marker, written last
+    Workdir.quarantine/STEP[-N]/     a damaged checkpoint or one of another run
+                       STEP[-N].txt  the reason
 
 Imports neither JAX nor Orbax, so that `bert-jax status` starts fast. `manager.py` writes the
 checkpoints, and removes those for which `reasons` returns no reason.
@@ -24,7 +24,6 @@ from bert_jax.config.schema import CheckpointConfig
 from bert_jax.data_pipeline.storage.digest import json_digest
 from bert_jax.data_pipeline.storage.remote import (
     STORAGE_RETRIES,
-    absolute,
     is_remote,
     is_retryable,
     is_special,
@@ -43,6 +42,9 @@ MARKER = "commit_success.txt"
 _NOISE = re.compile(r"Error opening \"\w+\" driver: | \[\w+(\[\d+\])?='.*", re.DOTALL)
 
 Result = TypeVar("Result")
+# A checkpoint's metadata -> why it is not the run's, or an empty string; see
+# `identity.foreign_reason`.
+ForeignReason = Callable[[dict[str, Any]], str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,28 +71,19 @@ class DamagedError(StorageError):
         self.reason = reason
 
 
-def folder_of(workdir: epath.PathLike) -> epath.Path:
-    return absolute(workdir) / "checkpoints"
-
-
-def quarantine_of(workdir: epath.PathLike) -> epath.Path:
-    return absolute(workdir) / "quarantine"
-
-
-def all_steps(workdir: epath.PathLike) -> list[int]:
+def all_steps(checkpoints: epath.Path) -> list[int]:
     """Returns all steps with an entry in the checkpoint folder, complete or not, ascending.
 
     Raises:
         StorageError: the folder cannot be listed (as in all functions that list checkpoints).
     """
-    names = names_in(folder_of(workdir))
+    names = names_in(checkpoints)
     return sorted(int(name) for name in names if name.isdecimal() and str(int(name)) == name)
 
 
-def complete_steps(workdir: epath.PathLike) -> list[int]:
+def complete_steps(checkpoints: epath.Path) -> list[int]:
     """Returns the steps of all complete checkpoints, ascending."""
-    folder = folder_of(workdir)
-    return [step for step in all_steps(workdir) if MARKER in names_in(folder / str(step))]
+    return [s for s in all_steps(checkpoints) if MARKER in names_in(checkpoints / str(s))]
 
 
 def names_in(folder: epath.Path) -> list[str]:
@@ -113,7 +106,7 @@ def with_digest(meta: Mapping[str, Any]) -> dict[str, Any]:
     return {**meta, "digest": json_digest(meta)}
 
 
-def read_meta(workdir: epath.PathLike, step: int) -> dict[str, Any]:
+def read_meta(checkpoints: epath.Path, step: int) -> dict[str, Any]:
     """Reads a checkpoint's metadata: step, phase, evaluation, config, data, fingerprints, …
 
     Raises:
@@ -121,7 +114,7 @@ def read_meta(workdir: epath.PathLike, step: int) -> dict[str, Any]:
             written by another version of this program in another format.
         StorageError: the storage is unavailable.
     """
-    folder = folder_of(workdir) / str(step)
+    folder = checkpoints / str(step)
     return retry_read(folder, lambda: _read_meta(folder, step))
 
 
@@ -220,47 +213,38 @@ def _read_meta(folder: epath.Path, step: int) -> dict[str, Any]:
 
 
 def health(
-    workdir: epath.PathLike, foreign: Callable[[dict[str, Any]], str] = lambda meta: ""
+    checkpoints: epath.Path, foreign_reason: ForeignReason = lambda meta: ""
 ) -> dict[int, str]:
-    """Returns step -> problem of its checkpoint, an empty string if none; reads no arrays.
+    """Returns step -> problem of its checkpoint, an empty string if none; reads no arrays."""
 
-    Args:
-        foreign: returns why metadata is not the run's, see `identity.foreign`.
-    """
-
-    def trouble(step: int) -> str:
+    def problem(step: int) -> str:
         try:
-            return foreign(read_meta(workdir, step))
+            return foreign_reason(read_meta(checkpoints, step))
         except DamagedError as error:
             return error.reason
 
-    return {step: trouble(step) for step in all_steps(workdir)}
+    return {step: problem(step) for step in all_steps(checkpoints)}
 
 
-def list_quarantined(workdir: epath.PathLike) -> list[Quarantined]:
+def list_quarantined(quarantine: epath.Path) -> list[Quarantined]:
     """Returns the checkpoints in quarantine, by name."""
-    folder = quarantine_of(workdir)
-    names = names_in(folder)
+    names = names_in(quarantine)
 
     def read_reason(name: str) -> str:
-        file = folder / f"{name}.txt"
+        file = quarantine / f"{name}.txt"
         exists = file.name in names and not is_special(file)
         return retry_read(file, lambda: file.read_text().strip()) if exists else ""
 
     return [Quarantined(name, read_reason(name)) for name in names if not name.endswith(".txt")]
 
 
-def info_of(meta: dict[str, Any]) -> CheckpointInfo:
-    evaluation = meta["evaluation"]
-    return CheckpointInfo(meta["step"], evaluation["loss"] if evaluation else None)
-
-
-def list_checkpoints(workdir: epath.PathLike) -> list[CheckpointInfo]:
+def list_checkpoints(checkpoints: epath.Path) -> list[CheckpointInfo]:
     """Returns all checkpoints without a known problem (see `health`), by step."""
     saved = []
-    for step in all_steps(workdir):
+    for step in all_steps(checkpoints):
         with suppress(DamagedError):
-            saved.append(info_of(read_meta(workdir, step)))
+            evaluation = read_meta(checkpoints, step)["evaluation"]
+            saved.append(CheckpointInfo(step, evaluation["loss"] if evaluation else None))
     return saved
 
 

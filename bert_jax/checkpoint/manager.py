@@ -1,6 +1,6 @@
 """Checkpoint manager of a run: saves asynchronously, verifies on restore.
 
-    <workdir>/checkpoints/<step>/params, opt, …, meta
+    Workdir.checkpoints/STEP/params, opt, …, meta
 
 Each part of the state is a separate item, so that export and inference read only what they need.
 The data state is the step itself. `meta` is JSON: format version, step, phase of the last update,
@@ -12,8 +12,9 @@ Only process 0 writes. `catalog.py` lists checkpoints, `orbax_io.py` writes and 
 `restore.py` selects the one to restore.
 """
 
+import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -27,16 +28,16 @@ from bert_jax.checkpoint.catalog import (
     FORMAT_VERSION,
     CheckpointInfo,
     DamagedError,
+    ForeignReason,
     best_by_phase,
     complete_steps,
-    folder_of,
     list_checkpoints,
     one_line,
     read_meta,
     reasons,
     with_digest,
 )
-from bert_jax.checkpoint.restore import Exchange, Judge, Tell, alone, check_own, parts
+from bert_jax.checkpoint.restore import Exchange, RecordEvent, Restorer, alone, parts
 from bert_jax.config.schema import CheckpointConfig, ComputeConfig, DataConfig, ModelConfig
 from bert_jax.config.serialization import from_dict
 from bert_jax.data_pipeline.storage.retry import RetryPolicy, retry
@@ -44,6 +45,8 @@ from bert_jax.errors import StorageError, UserError
 from bert_jax.objectives.pretraining_model import init_params
 from bert_jax.objectives.registry import chosen
 from bert_jax.runtime.log import logger
+from bert_jax.workdir import description, identity
+from bert_jax.workdir.layout import Workdir
 
 
 class RunCheckpoints:
@@ -54,29 +57,30 @@ class RunCheckpoints:
 
     def __init__(
         self,
-        workdir: epath.PathLike,
+        workdir: Workdir,
         config: CheckpointConfig,
         phase_ends: Sequence[int] = (),
         *,
         exchange: Exchange = alone,
-        tell: Tell = lambda kind, step, details: None,
+        record_event: RecordEvent = lambda kind, step, details: None,
     ):
         """Removes partial checkpoints of an earlier process.
 
         Args:
             phase_ends: the last step of each phase; these checkpoints are kept.
             exchange: all-gathers text between the processes of the run.
-            tell: records "quarantined" and "save_failed"; may be called by another thread.
+            record_event: records "quarantined" and "save_failed"; may be called by another thread.
 
         Raises:
             StorageError: the folder cannot be read, or is a file.
         """
         self._workdir, self._config, self._phase_ends = workdir, config, phase_ends
-        self._folder, self._exchange, self._tell = folder_of(workdir), exchange, tell
+        self._folder, self._exchange = workdir.checkpoints, exchange
+        self._record_event = record_event
         self._writes = jax.process_index() == 0
         self._steps, self._quarantined = restore.find(workdir, exchange)
         # Complete checkpoints; only process 0 needs them.
-        known = list_checkpoints(workdir) if self._writes else []
+        known = list_checkpoints(self._folder) if self._writes else []
         self._saved = {one.step: one for one in known}
         self._thread: threading.Thread | None = None
         self._failure: StorageError | None = None
@@ -148,7 +152,7 @@ class RunCheckpoints:
         if not self._writes:
             return
         try:
-            meta = {**read_meta(self._workdir, step), "evaluation": dict(evaluation)}
+            meta = {**read_meta(self._folder, step), "evaluation": dict(evaluation)}
             orbax_io.replace_meta(self._folder / str(step), with_digest(meta))
         except Exception as error:  # whatever the storage raises
             logger.warning(f"step {step}: its evaluation cannot be stored ({one_line(error)})")
@@ -156,44 +160,29 @@ class RunCheckpoints:
         self._saved[step] = CheckpointInfo(step, evaluation["loss"])
 
     def restore_newest(
-        self, abstract: dict[str, Any], *, strict: bool = False, foreign: Judge = lambda meta: ""
+        self,
+        abstract: dict[str, Any],
+        *,
+        strict: bool = False,
+        foreign_reason: ForeignReason = lambda meta: "",
     ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """Restores the newest state that is bit for bit what was saved.
+        """Restores the newest state that is bit for bit what was saved, and its `meta`.
 
-        Moves damaged checkpoints and those of other runs to quarantine, see
-        `restore.restore_newest`.
+        Moves damaged checkpoints and those of other runs to quarantine. Returns None if the run
+        never saved a checkpoint.
 
         Args:
             abstract: the state as ShapeDtypeStructs with shardings, on any mesh.
             strict: fail at the first invalid checkpoint, and move nothing.
-            foreign: returns why a checkpoint's metadata is not the run's, an empty string if it is.
-
-        Returns:
-            The state and its `meta`; None if the run never saved a checkpoint.
 
         Raises:
             StorageError: no checkpoint is valid, or the storage cannot be read.
             UserError: it holds arrays of other shapes, or all checkpoints are of other runs.
         """
-        tree = parts(abstract)
-        self._steps = restore.set_aside(
-            self._workdir,
-            self._steps,
-            foreign,
-            exchange=self._exchange,
-            tell=self._tell,
-            strict=strict,
-        )
-        found = restore.restore_newest(
-            self._workdir,
-            self._steps,
-            self._quarantined,
-            abstract,
-            self._sums or fingerprint.program(fingerprint.mesh_of(tree)),
-            exchange=self._exchange,
-            tell=self._tell,
-            strict=strict,
-        )
+        sums = self._sums or fingerprint.program(fingerprint.mesh_of(parts(abstract)))
+        restorer = Restorer(self._workdir, self._exchange, self._record_event, strict)
+        self._steps = restorer.set_aside(self._steps, foreign_reason)
+        found = restorer.restore_newest(self._steps, self._quarantined, abstract, sums)
         if found is not None:
             step = found[1]["step"]
             self._steps = [one for one in self._steps if one <= step]
@@ -271,7 +260,7 @@ class RunCheckpoints:
             f"{folder}: cannot be written after {attempts} attempts ({reason}); {saved}; run the "
             "same command again to resume once the storage can be written to"
         )
-        self._tell("save_failed", step, {"reason": reason})
+        self._record_event("save_failed", step, {"reason": reason})
 
     def _prune(self) -> None:
         why = reasons(list(self._saved.values()), self._config, self._phase_ends)
@@ -298,32 +287,36 @@ def _replicate(like: Any) -> Any:
     return jax.jit(lambda x: x, out_shardings=NamedSharding(like.sharding.mesh, P()))
 
 
-def find_step(workdir: epath.PathLike, step: int | Literal["best"] | None = None) -> int:
-    """Returns the step of a complete checkpoint: the given step, the newest (None) or the best.
+def find_steps(workdir: Workdir, which: int | Literal["best", "all"] | None = None) -> list[int]:
+    """Returns the steps of complete checkpoints: the given step, the newest (None), the best, all.
 
     The best has the lowest held-out loss in the last phase with an evaluated checkpoint.
 
     Raises:
         UserError: the workdir holds no such checkpoint.
     """
-    steps = complete_steps(workdir)
+    steps = complete_steps(workdir.checkpoints)
     if not steps:
         raise UserError(f"{workdir}: no checkpoints found; give the --workdir of a pretraining run")
-    if step is None:
-        return steps[-1]
-    if step == "best":
-        phases = read_meta(workdir, steps[-1])["config"]["phases"]
+    if which == "all":
+        return steps
+    if which is None:
+        return steps[-1:]
+    if which == "best":
+        phases = read_meta(workdir.checkpoints, steps[-1])["config"]["phases"]
         ends = [sum(p["steps"] for p in phases[: i + 1]) for i in range(len(phases))]
-        best = best_by_phase(list_checkpoints(workdir), ends)
+        best = best_by_phase(list_checkpoints(workdir.checkpoints), ends)
         if not best:
             raise UserError(
                 f"{workdir}: no checkpoint was evaluated when it was saved; give a step "
                 f"({_names(steps)}), or evaluate them all with `bert-jax evaluate --all`"
             )
-        return best[max(best)]
-    if step not in steps:
-        raise UserError(f"{workdir}: no checkpoint of step {step}; complete steps: {_names(steps)}")
-    return step
+        return [best[max(best)]]
+    if which not in steps:
+        raise UserError(
+            f"{workdir}: no checkpoint of step {which}; complete steps: {_names(steps)}"
+        )
+    return [which]
 
 
 def _names(steps: Sequence[int]) -> str:
@@ -331,24 +324,48 @@ def _names(steps: Sequence[int]) -> str:
 
 
 def load_params(
-    workdir: epath.PathLike, step: int | Literal["best"] | None = None
+    workdir: Workdir, which: int | Literal["best"] | None = None
 ) -> tuple[dict, dict[str, Any]]:
-    """Loads the parameters of a step (see `find_step`) to one device, and its `meta`.
+    """Loads the parameters of a step (see `find_steps`) to one device, and its `meta`.
 
     Raises:
         UserError: the workdir holds no such checkpoint, or it is another run's.
         StorageError: they are not bit for bit what was saved, or are in another format.
     """
-    step = find_step(workdir, step)
+    (step,) = find_steps(workdir, which)
+    meta = read_own_meta(workdir, step)
+    return read_params(workdir, meta), meta
+
+
+def read_own_meta(workdir: Workdir, step: int) -> dict[str, Any]:
+    """Reads the `meta` of a step; raises as `load_params`."""
+    with _naming_other_steps(workdir, step):
+        meta = read_meta(workdir.checkpoints, step)
+    known = description.has_config_json(workdir)
+    why = identity.foreign_reason(meta, description.read(workdir)) if known else ""
+    if why:
+        raise UserError(
+            f"{workdir.checkpoints / str(step)}: {why}; give the --step of another checkpoint. "
+            "`bert-jax pretrain` moves it to quarantine, or adopts it with --adopt"
+        )
+    return meta
+
+
+def read_params(workdir: Workdir, meta: Mapping[str, Any]) -> dict:
+    """Reads the parameters of the step with this `meta` to one device; raises as `load_params`."""
+    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    wanted = {"params": _params_of(meta["config"], here)}
+    with _naming_other_steps(workdir, meta["step"]):
+        return restore.read_verified(workdir, meta, wanted, fingerprint.program(None))["params"]
+
+
+@contextlib.contextmanager
+def _naming_other_steps(workdir: Workdir, step: int) -> Iterator[None]:
+    """Adds the other complete steps to the error of a damaged checkpoint."""
     try:
-        meta = read_meta(workdir, step)
-        check_own(workdir, meta)
-        here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-        wanted = {"params": _params_of(meta["config"], here)}
-        found = restore.read_verified(workdir, meta, wanted, fingerprint.program(None))
-        return found["params"], meta
+        yield
     except DamagedError as error:
-        others = [one for one in complete_steps(workdir) if one != step]
+        others = [one for one in complete_steps(workdir.checkpoints) if one != step]
         instead = (
             f"give another --step ({_names(others)})" if others else "no other checkpoint exists"
         )

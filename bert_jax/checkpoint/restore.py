@@ -1,10 +1,11 @@
 """Restores the newest checkpoint of a run that is bit for bit what was saved.
 
-A damaged one is reported with the reason and moved to `<workdir>/quarantine`, and an older one is
+A damaged one is reported with the reason and moved to quarantine, and an older one is
 tried; checkpoints of other runs are moved there first. Every process reads on its own; a step is
 valid only if it is valid for all processes.
 """
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -14,16 +15,15 @@ import jax
 import numpy as np
 from etils import epath
 
-from bert_jax.checkpoint import catalog, orbax_io
+from bert_jax.checkpoint import orbax_io
 from bert_jax.checkpoint.catalog import (
     MARKER,
     DamagedError,
+    ForeignReason,
     all_steps,
-    folder_of,
     list_quarantined,
     names_in,
     one_line,
-    quarantine_of,
     read_meta,
     retry_read,
 )
@@ -31,20 +31,16 @@ from bert_jax.checkpoint.fingerprint import described, named
 from bert_jax.data_pipeline.storage.remote import (
     is_remote,
     move_folder,
-    open_path,
     put,
 )
 from bert_jax.errors import StorageError, UserError
 from bert_jax.runtime.log import logger
-from bert_jax.workdir import identity
-from bert_jax.workdir.description import is_marked, read
+from bert_jax.workdir.layout import Workdir
 
 # (name, text) -> the texts of all processes, by process id; waits for all of them.
 Exchange = Callable[[str, str], list[str]]
-# (kind, step, details) -> None: records an event of the run.
-Tell = Callable[[str, int, dict[str, Any]], None]
-# A checkpoint's metadata -> why it is not the run's, or an empty string; see `identity.foreign`.
-Judge = Callable[[dict[str, Any]], str]
+# (kind, step, details) -> None: writes an event to the run's metrics.
+RecordEvent = Callable[[str, int, dict[str, Any]], None]
 # Parts of a state -> uint32 [leaves, 2], see `fingerprint.program`.
 Sums = Callable[[Any], jax.Array]
 
@@ -60,7 +56,7 @@ def parts(state: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tree for name, tree in state.items() if name != "step"}
 
 
-def find(workdir: epath.PathLike, exchange: Exchange = alone) -> tuple[list[int], list[str]]:
+def find(workdir: Workdir, exchange: Exchange = alone) -> tuple[list[int], list[str]]:
     """Returns process 0's view: steps in the checkpoint folder, and names in quarantine.
 
     Process 0 first removes partial checkpoints of an earlier process.
@@ -69,12 +65,12 @@ def find(workdir: epath.PathLike, exchange: Exchange = alone) -> tuple[list[int]
         StorageError: the checkpoint folder is a file, or cannot be read.
     """
     listing = json.dumps(_list(workdir)) if jax.process_index() == 0 else ""
-    steps, quarantined = json.loads(exchange("checkpoints", listing)[0])
+    steps, quarantined = json.loads(exchange("restore/list", listing)[0])
     return steps, quarantined
 
 
-def _list(workdir: epath.PathLike) -> tuple[list[int], list[str]]:
-    folder = folder_of(workdir)
+def _list(workdir: Workdir) -> tuple[list[int], list[str]]:
+    folder = workdir.checkpoints
     try:
         orbax_io.tidy(folder)
     except Exception as error:  # partial checkpoints do no harm
@@ -84,126 +80,130 @@ def _list(workdir: epath.PathLike) -> tuple[list[int], list[str]]:
             f"{folder}: a file, but should be the folder of checkpoints; put the folder back, or "
             "remove the file to start from scratch"
         )
-    return all_steps(workdir), [one.folder for one in list_quarantined(workdir)]
+    return all_steps(folder), [one.folder for one in list_quarantined(workdir.quarantine)]
 
 
-def set_aside(
-    workdir: epath.PathLike,
-    steps: list[int],
-    foreign: Judge,
-    *,
-    exchange: Exchange,
-    tell: Tell,
-    strict: bool,
-) -> list[int]:
-    """Moves the checkpoints of other runs to quarantine; returns the remaining steps.
+@dataclasses.dataclass(frozen=True)
+class Restorer:
+    """Restores a checkpoint in every process of a run; process 0 moves others to quarantine."""
 
-    Raises:
-        UserError: `strict`, or none would remain; nothing was moved.
-    """
-    seen: dict[int, str] = {}
-    for step in steps:
-        with suppress(DamagedError):  # its run is unknown, but it will not be used
-            seen[step] = foreign(read_meta(workdir, step))
-    mine = {step: why for step, why in seen.items() if why}
-    theirs: dict[int, str] = {}
-    for text in exchange("restore/runs", json.dumps(mine) if mine else ""):
-        theirs |= {int(step): why for step, why in json.loads(text or "{}").items()}
-    left = [step for step in steps if step not in theirs]
-    if not theirs:
-        return left
-    newest = max(theirs)
-    named = f"{folder_of(workdir) / str(newest)}: {theirs[newest]}"
-    if strict:
-        raise UserError(
-            f"{named}; nothing was moved. Without --strict_restore it is moved to quarantine, "
-            "with --adopt this run adopts it"
-        )
-    if not left:
-        raise UserError(
-            f"{named}; no checkpoint of this run is left, and nothing was moved. Put the run's "
-            "own back, resume from this one with --adopt, or give a new --workdir"
-        )
-    for step in sorted(theirs, reverse=True) if jax.process_index() == 0 else ():
-        _quarantine(workdir, step, theirs[step], tell)
-    return left
+    workdir: Workdir
+    exchange: Exchange
+    record_event: RecordEvent
+    strict: bool  # fail at the first invalid checkpoint, and move nothing
 
+    def set_aside(self, steps: list[int], foreign_reason: ForeignReason) -> list[int]:
+        """Moves the checkpoints of other runs to quarantine; returns the remaining steps.
 
-def restore_newest(
-    workdir: epath.PathLike,
-    steps: list[int],
-    quarantined: list[str],
-    abstract: Mapping[str, Any],
-    sums: Sums,
-    *,
-    exchange: Exchange,
-    tell: Tell,
-    strict: bool,
-) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Restores the newest valid state and its `meta`; None if no checkpoint was ever saved.
-
-    Args:
-        steps, quarantined: returned by `find`.
-        abstract: the state as ShapeDtypeStructs with shardings.
-        strict: fail at the first invalid checkpoint, and move nothing.
-
-    Raises:
-        StorageError: no checkpoint is valid, or the storage cannot be read.
-        UserError: a valid one holds arrays of other shapes, so of another model.
-    """
-    newest = ""
-    for step in sorted(steps, reverse=True):
-        found = _try(workdir, step, abstract, sums, exchange)
-        if not isinstance(found, DamagedError):
-            return found
-        if strict:
-            raise StorageError(
-                f"{found}; nothing was changed. Without --strict_restore it is moved to quarantine "
-                "and the newest valid one is used"
+        Raises:
+            UserError: `strict`, or none would remain; nothing was moved.
+        """
+        seen: dict[int, str] = {}
+        for step in steps:
+            with suppress(DamagedError):  # its run is unknown, but it will not be used
+                seen[step] = foreign_reason(read_meta(self.workdir.checkpoints, step))
+        mine = {step: why for step, why in seen.items() if why}
+        theirs: dict[int, str] = {}
+        for text in self.exchange("restore/runs", json.dumps(mine) if mine else ""):
+            theirs |= {int(step): why for step, why in json.loads(text or "{}").items()}
+        left = [step for step in steps if step not in theirs]
+        if not theirs:
+            return left
+        newest = max(theirs)
+        named = f"{self.workdir.checkpoints / str(newest)}: {theirs[newest]}"
+        if self.strict:
+            raise UserError(
+                f"{named}; nothing was moved. Without --strict_restore it is moved to quarantine, "
+                "with --adopt this run adopts it"
             )
-        newest = newest or f" (the newest, step {step}: {found.reason})"
-        if jax.process_index() == 0:
-            _quarantine(workdir, step, found.reason, tell, "damaged: ")
-    if steps or quarantined:
-        raise StorageError(
-            f"{workdir}: no valid checkpoint is left{newest}; {quarantine_of(workdir)} holds the "
-            "rejected ones and the reasons. Put back a copy of one if you have it; to start from "
-            "scratch, remove that folder or give a new --workdir"
-        )
-    return None
+        if not left:
+            raise UserError(
+                f"{named}; no checkpoint of this run is left, and nothing was moved. Put the run's "
+                "own back, resume from this one with --adopt, or give a new --workdir"
+            )
+        for step in sorted(theirs, reverse=True) if jax.process_index() == 0 else ():
+            self._quarantine(step, theirs[step])
+        return left
 
+    def restore_newest(
+        self, steps: list[int], quarantined: list[str], abstract: Mapping[str, Any], sums: Sums
+    ) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """Restores the newest valid state and its `meta`; None if no checkpoint was ever saved.
 
-def _try(
-    workdir: epath.PathLike,
-    step: int,
-    abstract: Mapping[str, Any],
-    sums: Sums,
-    exchange: Exchange,
-) -> tuple[dict[str, Any], dict[str, Any]] | DamagedError:
-    """Returns the state of a step and its `meta`, or the first process's error if it is damaged."""
-    wanted, folder = parts(abstract), folder_of(workdir) / str(step)
-    meta: dict[str, Any] = {}
-    items: dict[str, Any] = {}
-    verdict = ""
-    try:
-        meta = read_meta(workdir, step)
-        _check_shapes(workdir, step, meta["shapes"], described(wanted))
-        items = _read(folder, wanted)
-    except DamagedError as error:
-        verdict = error.reason
-    for problem in exchange(f"restore/{step}/read", verdict):
-        if problem:  # before any array is placed: all processes take part in the following
-            return DamagedError(folder, problem)
-    placed = jax.tree.map(_place, items, wanted)
-    verdict = _changed(named(placed, sums(placed)), meta["fingerprints"])
-    for problem in exchange(f"restore/{step}/verify", verdict):
-        if problem:
-            return DamagedError(folder, problem)
-    return {"step": _place(np.array(step, np.int32), abstract["step"]), **placed}, meta
+        Args:
+            steps, quarantined: returned by `find`.
+            abstract: the state as ShapeDtypeStructs with shardings.
+
+        Raises:
+            StorageError: no checkpoint is valid, or the storage cannot be read.
+            UserError: a valid one holds arrays of other shapes, so of another model.
+        """
+        newest = ""
+        for step in sorted(steps, reverse=True):
+            found = self._try(step, abstract, sums)
+            if not isinstance(found, DamagedError):
+                return found
+            if self.strict:
+                raise StorageError(
+                    f"{found}; nothing was changed. Without --strict_restore it is moved to "
+                    "quarantine and the newest valid one is used"
+                )
+            newest = newest or f" (the newest, step {step}: {found.reason})"
+            if jax.process_index() == 0:
+                self._quarantine(step, found.reason, "damaged: ")
+        if steps or quarantined:
+            raise StorageError(
+                f"{self.workdir}: no valid checkpoint is left{newest}; {self.workdir.quarantine} "
+                "holds the rejected ones and the reasons. Put back a copy of one if you have it; "
+                "to start from scratch, remove that folder or give a new --workdir"
+            )
+        return None
+
+    def _try(
+        self, step: int, abstract: Mapping[str, Any], sums: Sums
+    ) -> tuple[dict[str, Any], dict[str, Any]] | DamagedError:
+        """Returns the state of a step and its `meta`; if damaged, the first process's error."""
+        wanted, folder = parts(abstract), self.workdir.checkpoints / str(step)
+        meta: dict[str, Any] = {}
+        items: dict[str, Any] = {}
+        verdict = ""
+        try:
+            meta = read_meta(self.workdir.checkpoints, step)
+            _check_shapes(self.workdir, step, meta["shapes"], described(wanted))
+            items = _read(folder, wanted)
+        except DamagedError as error:
+            verdict = error.reason
+        for problem in self.exchange(f"restore/{step}/read", verdict):
+            if problem:  # before any array is placed: all processes take part in the following
+                return DamagedError(folder, problem)
+        placed = jax.tree.map(_place, items, wanted)
+        verdict = _changed(named(placed, sums(placed)), meta["fingerprints"])
+        for problem in self.exchange(f"restore/{step}/verify", verdict):
+            if problem:
+                return DamagedError(folder, problem)
+        return {"step": _place(np.array(step, np.int32), abstract["step"]), **placed}, meta
+
+    def _quarantine(self, step: int, reason: str, kind: str = "") -> None:
+        """Stores the reason in quarantine, moves the checkpoint there, and prints a warning."""
+        checkpoint, folder = self.workdir.checkpoints / str(step), self.workdir.quarantine
+        number, taken, to = 1, names_in(folder), folder / str(step)
+        while to.name in taken:
+            number += 1
+            to = folder / f"{step}-{number}"
+        try:
+            put(folder / f"{to.name}.txt", f"{reason}\n".encode())
+            move_folder(checkpoint, to, first=MARKER)
+        except Exception as error:
+            raise StorageError(
+                f"{checkpoint}: {kind}{reason}; it cannot be moved to {folder} "
+                f"({one_line(error)}); move or remove it"
+            ) from error
+        logger.warning(f"{checkpoint}: {kind}{reason}; moved to {to}")
+        self.record_event("quarantined", step, {"reason": reason, "folder": str(to)})
 
 
 def read_verified(
-    workdir: epath.PathLike, meta: Mapping[str, Any], wanted: Mapping[str, Any], sums: Sums
+    workdir: Workdir, meta: Mapping[str, Any], wanted: Mapping[str, Any], sums: Sums
 ) -> dict[str, Any]:
     """Reads and verifies parts of a step's state, sharded as `wanted`; moves nothing.
 
@@ -211,7 +211,7 @@ def read_verified(
         DamagedError: they differ from what was saved.
         UserError: they hold arrays of other shapes than `wanted`.
     """
-    folder = folder_of(workdir) / str(meta["step"])
+    folder = workdir.checkpoints / str(meta["step"])
     _check_shapes(workdir, meta["step"], _select(meta["shapes"], wanted), described(wanted))
     placed = jax.tree.map(_place, _read(folder, wanted), dict(wanted))
     changed = _changed(named(placed, sums(placed)), _select(meta["fingerprints"], wanted))
@@ -226,7 +226,7 @@ def _read(folder: epath.Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_shapes(
-    workdir: epath.PathLike, step: int, saved: Mapping[str, str], expected: Mapping[str, str]
+    workdir: Workdir, step: int, saved: Mapping[str, str], expected: Mapping[str, str]
 ) -> None:
     for path in {**saved, **expected}:
         if saved.get(path) != expected.get(path):
@@ -253,37 +253,3 @@ def _changed(now: Mapping[str, str], then: Mapping[str, str]) -> str:
 def _place(array: np.ndarray, like: Any) -> jax.Array:
     """Shards an array on the host like `like`; every process places its own shards."""
     return jax.make_array_from_callback(array.shape, like.sharding, lambda index: array[index])
-
-
-def _quarantine(
-    workdir: epath.PathLike, step: int, reason: str, tell: Tell, kind: str = ""
-) -> None:
-    """Stores the reason in quarantine, moves the checkpoint there, and prints a warning."""
-    checkpoint, folder, number = folder_of(workdir) / str(step), quarantine_of(workdir), 1
-    taken, to = names_in(folder), folder / str(step)
-    while to.name in taken:
-        number += 1
-        to = folder / f"{step}-{number}"
-    try:
-        put(folder / f"{to.name}.txt", f"{reason}\n".encode())
-        move_folder(checkpoint, to, first=MARKER)
-    except Exception as error:
-        raise StorageError(
-            f"{checkpoint}: {kind}{reason}; it cannot be moved to {folder} ({one_line(error)}); "
-            "move or remove it"
-        ) from error
-    logger.warning(f"{checkpoint}: {kind}{reason}; moved to {to}")
-    tell("quarantined", step, {"reason": reason, "folder": str(to)})
-
-
-def check_own(workdir: epath.PathLike, meta: Mapping[str, Any]) -> None:
-    """Raises UserError if a checkpoint in a run's workdir belongs to another run."""
-    folder = open_path(workdir)
-    if not is_marked(folder):
-        return
-    why = identity.foreign(meta, read(folder))
-    if why:
-        raise UserError(
-            f"{catalog.folder_of(workdir) / str(meta['step'])}: {why}; give the --step of another "
-            "checkpoint. `bert-jax pretrain` moves it to quarantine, or adopts it with --adopt"
-        )

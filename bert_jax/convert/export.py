@@ -30,6 +30,7 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import StorageError
 from bert_jax.metrics import records
 from bert_jax.objectives.registry import OBJECTIVES, chosen, transformers_class
+from bert_jax.workdir.layout import Workdir
 
 WEIGHTS, CARD = "model.safetensors", "README.md"
 _FILES = {
@@ -106,15 +107,15 @@ def _write(folder: Path, files: Mapping[str, bytes], tensors: Mapping[str, np.nd
 def run_export(workdir: epath.PathLike, out: Path | str, step: int | None = None) -> None:
     """Exports a checkpoint of a pretraining run (default: the newest) and prints the result. Raises
     UserError if there is none, or as `export`."""
+    run = Workdir.open(workdir)
     _output_folder(out)  # fail before reading a large checkpoint
-    params, meta = checkpoint.load_params(workdir, step)
+    params, meta = checkpoint.load_params(run, step)
     for objective in OBJECTIVES.values():
         if objective.head in params and not objective.tensors:
             print(f"{objective.title}: its head is not exported: transformers has none")
     model_config = from_dict(meta["config"]["model"], ModelConfig, "config.model")
-    folder = epath.Path(workdir)
-    tokenizer = _tokenizer(folder / "tokenizer.json", meta["data"]["tokenizer"])
-    export(params, model_config, tokenizer, out, card=_card(folder, meta))
+    tokenizer = _tokenizer(run.tokenizer, meta["data"]["tokenizer"])
+    export(params, model_config, tokenizer, out, card=_card(run, meta))
     print(f"step {meta['step']:,} of {workdir} exported to {out}")
 
 
@@ -129,13 +130,13 @@ def _tokenizer(file: epath.Path, digest: str) -> Tokenizer:
     return tokenizer
 
 
-def _card(workdir: epath.Path, meta: Mapping[str, Any]) -> Card:
+def _card(run: Workdir, meta: Mapping[str, Any]) -> Card:
     config = meta["config"]
     data = from_dict(config["data"], DataConfig, "config.data")
     settings = flatten(dict(config))
     settings.pop("data.store")  # a path on the machine that trained
     sources, languages = _text(config["data"]["store"], meta["data"])
-    measured = [r for r in records.read(workdir, "eval") if r["step"] <= meta["step"]]
+    measured = [r for r in records.read(run.metrics, "eval") if r["step"] <= meta["step"]]
     last = measured[-1] if measured else {}
     return Card(
         step=meta["step"],

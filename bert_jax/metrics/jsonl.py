@@ -4,8 +4,8 @@ On a disk a record is written when `append` returns: it survives SIGKILL, and a 
 stays on a line of its own. Objects in a bucket cannot be appended to, so a thread writes numbered
 parts, and rewrites the last one about once a second while new records arrive:
 
-    <workdir>/metrics.jsonl          on a disk
-              metrics-00001.jsonl    in a bucket, metrics-00002.jsonl after 1 MB and in every start
+    NAME.jsonl          on a disk
+    NAME-00001.jsonl    in a bucket, NAME-00002.jsonl after 1 MB and in every start
 
 Records that cannot be written stay in memory and are retried with the next record (in a bucket,
 after a delay); a warning reports the failure once. `append` never raises.

@@ -1,4 +1,4 @@
-"""Records of a run: one JSON object per line of metrics.jsonl.
+"""Records of a run: one JSON object per line of `Workdir.metrics`.
 
 Reading them needs neither JAX nor TensorBoard.
 """
@@ -14,9 +14,6 @@ from etils import epath
 from bert_jax.data_pipeline.storage.remote import reason
 from bert_jax.errors import UserError
 from bert_jax.metrics.jsonl import read_lines
-
-LOG = "metrics.jsonl"  # written by training
-EVALUATIONS = "evaluations.jsonl"  # written by `bert-jax evaluate`
 
 Measured = Literal["train", "eval"]
 # Events of a run; docs/training.md lists the fields of each record.
@@ -50,10 +47,10 @@ def strict(value: Any) -> Any:
     return value if not isinstance(value, float) or math.isfinite(value) else None
 
 
-def read(workdir: epath.Path, kind: str) -> list[dict[str, Any]]:
+def read(path: epath.Path, kind: str) -> list[dict[str, Any]]:
     """The records of one kind, sorted by step; for repeated steps, the latest."""
     by_step: dict[int, dict[str, Any]] = {}
-    for record in records(workdir / LOG):
+    for record in records(path):
         if record["kind"] == "start":
             by_step = {step: old for step, old in by_step.items() if step <= record["step"]}
         if record["kind"] == kind:

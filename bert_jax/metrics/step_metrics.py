@@ -35,23 +35,22 @@ class SkippedStep:
             f"step {self.step} skipped: its loss or gradient is not finite ({self.in_row} in a row)"
         )
 
-    def stop(self, folder: object, saved: int) -> str:
+    def stop(self, workdir: object, saved: int) -> str:
         """The one-line error of a run that stops because this step reached the limit.
 
         Args:
-            folder: the workdir.
-            saved: the step of the checkpoint in it that holds this state.
+            saved: the step of the checkpoint in the workdir that holds this state.
         """
         good = self.step - self.in_row + 1
         steps = f"step {good}" if good == self.step else f"steps {good} to {self.step}"
         return (
             f"{steps}: loss or gradient not finite, config.optimizer.max_nonfinite_steps="
             f"{self.in_row}; the updates were skipped, the parameters of step {good} are "
-            f"saved as step {saved} in {folder}. `bert-jax data batch --workdir={folder} "
+            f"saved as step {saved} in {workdir}. `bert-jax data batch --workdir={workdir} "
             f"--step={good}` shows the batch of that step; lower "
             "--config.optimizer.learning_rate or inspect the batch, then run the same command "
             "again to resume; if it stops the same way, an earlier update was too large: remove "
-            f"the newest folders of {folder}/checkpoints to resume from an older one"
+            f"the newest folders of {workdir}/checkpoints to resume from an older one"
         )
 
 

@@ -1,29 +1,29 @@
-"""Write metrics.jsonl and TensorBoard events."""
+"""Writes metrics as JSON lines and TensorBoard events."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import jax
 from etils import epath
 
 from bert_jax.metrics.jsonl import EventLog
 
 if TYPE_CHECKING:
     from bert_jax.metrics.tensorboard import ScalarEvents
-from bert_jax.metrics.records import LOG, Event, Measured, line
+from bert_jax.metrics.records import Event, Measured, line
 
 
 class MetricWriter:
-    """Appends records to `metrics.jsonl`, and scalars to TensorBoard event files.
+    """Appends records to a file, and scalars to TensorBoard event files.
 
     A failed write never ends a run; it is reported once. Only process 0 writes.
     """
 
-    def __init__(self, workdir: epath.Path):
-        import jax
-
+    def __init__(self, path: epath.Path, tensorboard: epath.Path):
+        """path: of the records. tensorboard: folder of the event files."""
         self._active = jax.process_index() == 0
-        self._lines = EventLog(workdir / LOG)
-        self._folder = workdir / "tensorboard"
+        self._lines = EventLog(path)
+        self._folder = tensorboard
         self._curves: ScalarEvents | None = None  # one file for each start, from the first scalar
         self._first_step = 0
 

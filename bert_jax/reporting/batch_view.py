@@ -1,17 +1,15 @@
 """`bert-jax data batch`: the batch that a step of a run trained on."""
 
 import io
-import json
 import zipfile
 from pathlib import Path
 
 import numpy as np
-from etils import epath
 
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict
 from bert_jax.data_pipeline.analysis.inspect import Vocabulary, decode
-from bert_jax.data_pipeline.storage.remote import open_path, write_named
+from bert_jax.data_pipeline.storage.remote import write_named
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
@@ -19,6 +17,8 @@ from bert_jax.reporting import dataset_tables
 from bert_jax.reporting.dataset import print_examples
 from bert_jax.runtime.console import console
 from bert_jax.training.batches import phase_batches
+from bert_jax.workdir import description
+from bert_jax.workdir.layout import Workdir
 
 
 def batch(
@@ -32,7 +32,7 @@ def batch(
         step: counted from 0: the batch of update `step` + 1.
         rows: "FIRST:END" or one number; None prints 4 and writes all.
     """
-    config, store = open_run(open_path(workdir), store_path)
+    config, store = open_run(Workdir.open(workdir), store_path)
     index, local = config.phase_at(step)
     phase = config.phases[index]
     chosen = parse_rows(rows, phase.batch_size)
@@ -58,27 +58,17 @@ def is_batch(path: Path) -> bool:
         return False
 
 
-def open_run(workdir: epath.Path, store_path: str | None = None) -> tuple[Config, TokenStore]:
+def open_run(workdir: Workdir, store_path: str | None = None) -> tuple[Config, TokenStore]:
     """Returns a run's configuration and the store it trains on; UserError if the workdir holds no
     run, or the store is not the run's. `store_path`: of the store, if it was moved."""
-    file = workdir / "config.json"
-    try:
-        description = json.loads(file.read_text())
-        if not isinstance(description["data"], dict):
-            raise TypeError
-        config = from_dict(description["config"], Config)
-        data = {name: str(description["data"][name]) for name in ("tokenizer", "train")}
-    except FileNotFoundError:
-        raise UserError(
-            f"{workdir}: no config.json there; give the --workdir of a pretraining run"
-        ) from None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise UserError(f"{file}: not what a pretraining run writes") from None
+    run = description.read(workdir)
+    config = from_dict(run["config"], Config)
     store = open_store(store_path or config.data.store)
     for name, digest in (("tokenizer", store.tokenizer_digest), ("train", store.train.digest)):
-        if data[name] != digest:
+        trained_on = str(run["data"].get(name))
+        if trained_on != digest:
             raise UserError(
-                f"{store.path}: its {name} digest is {digest[:12]}…, the run's {data[name][:12]}…: "
+                f"{store.path}: its {name} digest is {digest[:12]}…, the run's {trained_on[:12]}…: "
                 "not the store that the run trained on; give that one with --store"
             )
     return config, store

@@ -13,11 +13,12 @@ from bert_jax.reporting.html import Page
 
 
 def add_training(
-    page: Page, workdir: epath.Path, *, token_baselines: Mapping[str, float] | None = None
+    page: Page, path: epath.Path, *, token_baselines: Mapping[str, float] | None = None
 ) -> None:
     """Adds curves and final metrics of a run, each objective with its trivial baselines.
 
     Args:
+        path: the run's records, `Workdir.metrics`.
         token_baselines: name -> nats; further lines in the plot of the MLM loss, such as
             `bert_jax.data_pipeline.analysis.baselines.bigram_loss`.
     """
@@ -25,7 +26,7 @@ def add_training(
     from bert_jax.objectives.masked_lm import MASKED_LM
     from bert_jax.objectives.registry import OBJECTIVES
 
-    train, held_out = metrics.read(workdir, "train"), metrics.read(workdir, "eval")
+    train, held_out = metrics.read(path, "train"), metrics.read(path, "eval")
     if not train or not held_out:
         page.text("No metrics yet.")
         return

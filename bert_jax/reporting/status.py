@@ -12,7 +12,7 @@ from bert_jax.checkpoint import catalog
 from bert_jax.checkpoint.catalog import Quarantined, health, list_checkpoints, list_quarantined
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict
-from bert_jax.data_pipeline.storage.remote import is_storage_error
+from bert_jax.data_pipeline.storage.remote import is_remote, is_storage_error
 from bert_jax.errors import UserError
 from bert_jax.metrics import attempts, goodput
 from bert_jax.metrics import records as metrics
@@ -20,8 +20,8 @@ from bert_jax.metrics.attempts import Attempt
 from bert_jax.metrics.goodput import Goodput
 from bert_jax.metrics.records import is_finite
 from bert_jax.metrics.time_left import seconds_left
-from bert_jax.workdir import description as workdir
-from bert_jax.workdir import identity, lock
+from bert_jax.workdir import description, identity, lock
+from bert_jax.workdir.layout import Workdir
 
 _MIN_QUIET_SECONDS = 60.0  # seconds without a record before a run counts as not running
 
@@ -92,11 +92,11 @@ class Status:
 def read(folder: epath.PathLike) -> Status:
     """Returns the status of the run in a folder; UserError if the folder holds no run, or its
     config.json is damaged."""
-    path = epath.Path(folder)
-    description = workdir.read(path)
-    config = from_dict(description["config"], Config)
-    found = health(path, lambda meta: identity.foreign(meta, description))
-    records = [r for r in metrics.records(path / metrics.LOG) if is_finite(r.get("time"))]
+    workdir = Workdir.open(folder)
+    run = description.read(workdir)
+    config = from_dict(run["config"], Config)
+    found = health(workdir.checkpoints, lambda meta: identity.foreign_reason(meta, run))
+    records = [r for r in metrics.records(workdir.metrics) if is_finite(r.get("time"))]
     history = attempts.split(records)
     # The latest written: steps repeated after a crash have records of lower steps after higher.
     latest = {record["kind"]: record for record in records}
@@ -112,8 +112,8 @@ def read(folder: epath.PathLike) -> Status:
     age = time.time() - max(r["time"] for r in records) if records else None
     quiet_limit = max(_MIN_QUIET_SECONDS, 3 * config.log_every_steps * (speed or 0.0))
     recent = age is not None and age < quiet_limit
-    working = not finished and _is_running(path, history, recent)
-    operations = [] if speed is None else _step_flops(description, config)
+    working = not finished and _is_running(workdir, history, recent)
+    operations = [] if speed is None else _step_flops(run, config)
     left = None if speed is None else seconds_left(config, step, speed, operations)
     return Status(
         workdir=str(folder),
@@ -123,7 +123,7 @@ def read(folder: epath.PathLike) -> Status:
         phases=len(config.phases),
         phase_step=local + (step > 0),
         phase_steps=config.phases[phase].steps,
-        epochs=_epochs(path, description, config, step),
+        epochs=_epochs(workdir, run, config, step),
         finished=finished,
         working=working,
         late=working and not recent and bool(records),
@@ -137,10 +137,10 @@ def read(folder: epath.PathLike) -> Status:
         save_failed=_unresolved_failure(latest.get("save_failed"), good),
         hosts=_hosts(history, train),
         stragglers=_texts(train, "hosts/stragglers"),
-        checkpoints=_checkpoints(path, config, found),
-        quarantined=_quarantined(path, records),
+        checkpoints=_checkpoints(workdir.checkpoints, config, found),
+        quarantined=_quarantined(workdir.quarantine, records),
         restart_from=max(good, default=None),
-        bytes=_size(path),
+        bytes=_size(workdir.path),
     )
 
 
@@ -152,9 +152,9 @@ def _attempts(history: Sequence[Attempt], working: bool, finished: bool) -> list
     return [_attempt(attempt, end) for attempt, end in zip(history, ends, strict=True)]
 
 
-def _step_flops(description: Record, config: Config) -> list[float]:
+def _step_flops(run: Record, config: Config) -> list[float]:
     """Operations of a step of each phase; the config.json of an earlier version lacks them."""
-    found = description.get("step_flops")
+    found = run.get("step_flops")
     if (
         isinstance(found, list)
         and len(found) == len(config.phases)
@@ -182,11 +182,11 @@ def write_page(folder: epath.PathLike, path: epath.PathLike) -> None:
     """
     from bert_jax.reporting import html, run_page
 
-    run = epath.Path(folder)
-    config = from_dict(workdir.read(run)["config"], Config)
-    page = html.Page(f"Run {run.name}")
-    run_page.add_training(page, run, token_baselines=_bigram(config.data.store))
-    run_page.add_goodput(page, goodput.account(metrics.records(run / metrics.LOG)))
+    workdir = Workdir.open(folder)
+    config = from_dict(description.read(workdir)["config"], Config)
+    page = html.Page(f"Run {workdir.path.name}")
+    run_page.add_training(page, workdir.metrics, token_baselines=_bigram(config.data.store))
+    run_page.add_goodput(page, goodput.account(metrics.records(workdir.metrics)))
     page.save(path)
 
 
@@ -200,10 +200,10 @@ def _bigram(store: str) -> dict[str, float]:
         return {}
 
 
-def _is_running(path: epath.Path, history: Sequence[Attempt], recent: bool) -> bool:
+def _is_running(workdir: Workdir, history: Sequence[Attempt], recent: bool) -> bool:
     """Whether a trainer holds the lock; without a lock file, whether its last record is recent."""
-    if "://" not in str(path) and (path / ".lock").exists():
-        held = lock.is_locked(path)
+    if not is_remote(workdir.lock) and workdir.lock.exists():
+        held = lock.is_locked(workdir.lock)
         if held is not None:
             return held
     return recent and bool(history) and history[-1].closing is None
@@ -226,32 +226,32 @@ def _attempt(attempt: Attempt, otherwise: str) -> AttemptStatus:
     )
 
 
-def _epochs(path: epath.Path, description: Record, config: Config, step: int) -> list[float]:
+def _epochs(workdir: Workdir, run: Record, config: Config, step: int) -> list[float]:
     try:
-        rows = [float(count) for count in description["data"]["rows_per_epoch"]]
+        rows = [float(count) for count in run["data"]["rows_per_epoch"]]
         return [
             min(max(step - end + phase.steps, 0), phase.steps) * phase.batch_size / count
             for phase, end, count in zip(config.phases, config.phase_ends, rows, strict=True)
         ]
     except (KeyError, TypeError, ValueError, ZeroDivisionError):
         raise UserError(
-            f"{path / 'config.json'}: damaged, the number of rows per epoch is missing; "
+            f"{workdir.config_json}: damaged, the number of rows per epoch is missing; "
             "`bert-jax pretrain` with the run's own flags rewrites it"
         ) from None
 
 
 def _checkpoints(
-    path: epath.Path, config: Config, found: Mapping[int, str]
+    folder: epath.Path, config: Config, found: Mapping[int, str]
 ) -> list[CheckpointStatus]:
     """found: step -> its problem, empty if none."""
-    usable = {c.step: c for c in list_checkpoints(path) if not found.get(c.step)}
+    usable = {c.step: c for c in list_checkpoints(folder) if not found.get(c.step)}
     reasons = catalog.reasons(list(usable.values()), config.checkpoint, config.phase_ends)
     return [
         CheckpointStatus(
             step=step,
             loss=usable[step].loss if step in usable else None,
             kept=reasons.get(step, []),
-            bytes=_size(catalog.folder_of(path) / str(step)),
+            bytes=_size(folder / str(step)),
             problem=problem,
         )
         for step, problem in found.items()
@@ -259,7 +259,7 @@ def _checkpoints(
     ]
 
 
-def _quarantined(path: epath.Path, records: Sequence[Record]) -> list[Quarantined]:
+def _quarantined(folder: epath.Path, records: Sequence[Record]) -> list[Quarantined]:
     """The checkpoints in quarantine; a missing reason is taken from the records."""
     recorded = {
         str(record["step"]): record["reason"]
@@ -268,7 +268,7 @@ def _quarantined(path: epath.Path, records: Sequence[Record]) -> list[Quarantine
     }
     return [
         dataclasses.replace(q, reason=q.reason or recorded.get(q.folder.partition("-")[0], ""))
-        for q in list_quarantined(path)
+        for q in list_quarantined(folder)
     ]
 
 

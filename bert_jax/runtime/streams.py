@@ -29,7 +29,7 @@ class _Raw(io.FileIO):
             return memoryview(data).nbytes
 
 
-class Outliving(io.TextIOWrapper):
+class TolerantStream(io.TextIOWrapper):
     """A text stream whose writes never fail, neither on I/O nor on encoding errors."""
 
     def __init__(self, number: int, like: TextIO | None, *, line_buffering: bool) -> None:
@@ -58,8 +58,8 @@ class Outliving(io.TextIOWrapper):
 
 
 @contextlib.contextmanager
-def outliving() -> Iterator[None]:
-    """Replaces standard output and error by `Outliving` streams, unless they are redirected in
+def tolerant_streams() -> Iterator[None]:
+    """Replaces standard output and error by `TolerantStream`s, unless they are redirected in
     Python, as in a notebook or a test."""
     _open_closed()
     before = sys.stdout, sys.stderr
@@ -86,7 +86,7 @@ def own_stdout() -> Iterator[None]:
     ours, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)
-    sys.stdout = Outliving(ours, before, line_buffering=True)
+    sys.stdout = TolerantStream(ours, before, line_buffering=True)
     try:
         yield
     finally:
@@ -96,11 +96,11 @@ def own_stdout() -> Iterator[None]:
         os.close(ours)
 
 
-def _take_over(number: int, stream: TextIO | None) -> Outliving:
+def _take_over(number: int, stream: TextIO | None) -> TolerantStream:
     if stream:
         with contextlib.suppress(OSError):
             stream.flush()
-    return Outliving(number, stream, line_buffering=False)
+    return TolerantStream(number, stream, line_buffering=False)
 
 
 def _is_own(stream: TextIO | None, number: int) -> bool:

@@ -1,12 +1,16 @@
-"""Claims a workdir for a run: which run owns it, and whether that run may resume."""
+"""Which run a workdir belongs to, and whether that run may resume. In the order of a start:
+
+1. `check_before_start`, before JAX starts; changes nothing.
+2. `lock.lock`: no other trainer runs in the workdir from here on.
+3. `mark_or_identify`: writes the config.json of a new run, or reads whose workdir it is.
+4. The run restores a checkpoint.
+5. `update_config_json`: checks the run against that checkpoint and writes its config.json.
+"""
 
 import contextlib
 import os
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
-
-from etils import epath
 
 from bert_jax.checkpoint import catalog
 from bert_jax.config.schema import Config
@@ -14,7 +18,6 @@ from bert_jax.config.serialization import to_dict
 from bert_jax.data_pipeline.storage.remote import (
     check_bucket,
     is_remote,
-    open_path,
     storage_errors,
 )
 from bert_jax.data_pipeline.store.manifest import SPLITS, read_manifest, split_digest
@@ -22,37 +25,34 @@ from bert_jax.errors import UserError
 from bert_jax.workdir import identity
 from bert_jax.workdir.description import (
     check_name,
+    has_config_json,
     is_description,
-    is_marked,
     read,
-    write_description,
+    write_config_json,
 )
-
-# Allowed in a free folder: the lock and temporary files of a run that died before it wrote
-# config.json, and the lost+found of a new file system.
-_IGNORED = re.compile(r"|\.lock|\.(config|tokenizer)\.json\.(\d+\.)?tmp|lost\+found")
+from bert_jax.workdir.layout import MAY_PRECEDE_CONFIG, Workdir
 
 
-def check_free(workdir: epath.PathLike) -> None:
-    """Checks that a run may use the folder; changes nothing in it.
+def check_free(workdir: Workdir) -> None:
+    """Checks that the folder is free or the workdir of a run; changes nothing in it.
 
     Raises:
         UserError: the folder holds files that no run wrote, or cannot be read or named.
     """
-    check_name(os.fspath(workdir))
-    folder = open_path(workdir)
+    folder = workdir.path
+    check_name(os.fspath(folder))
     with storage_errors(folder, "cannot be used as a workdir"):
         if is_remote(folder):
             check_bucket(folder)
         if folder.exists() and not folder.is_dir():
             raise UserError(f"{folder}: a file; give a folder as --workdir")
-        if (folder / "config.json").exists():
-            _check_is_run(folder)
+        if workdir.config_json.exists():
+            _check_is_run(workdir)
             return
         # A bucket may hold an object with the folder's own name.
         names = set(catalog.names_in(folder)) - ({folder.name} if is_remote(folder) else set())
-    held = sorted(name for name in names if not _IGNORED.fullmatch(name))
-    if held and _first_meta(folder) is None:
+    held = sorted(name for name in names if not MAY_PRECEDE_CONFIG.fullmatch(name))
+    if held and _first_meta(workdir) is None:
         more = ", …" if len(held) > 3 else ""
         raise UserError(
             f"{folder}: holds {', '.join(held[:3])}{more}, but no config.json of a pretraining "
@@ -60,24 +60,24 @@ def check_free(workdir: epath.PathLike) -> None:
         )
 
 
-def _check_is_run(folder: epath.Path) -> None:
+def _check_is_run(workdir: Workdir) -> None:
     try:
-        read(folder)
+        read(workdir)
     except UserError as error:
         if error.__cause__:  # a storage error: the content is unknown
             raise
         raise UserError(
-            f"{folder}: its config.json is not from a pretraining run; give another --workdir"
+            f"{workdir}: its config.json is not from a pretraining run; give another --workdir"
         ) from None
 
 
-def check_first(workdir: epath.Path, config: Config) -> None:
+def check_before_start(workdir: Workdir, config: Config) -> None:
     """Checks what can be checked before JAX starts, the store is read or a plan is computed.
 
-    `begin` checks everything; this avoids hours spent on verifying the wrong store.
+    `mark_or_identify` checks everything; this avoids hours spent on verifying the wrong store.
 
     Raises:
-        UserError: as `check_free` and `begin`, or no token store exists at config.data.store.
+        UserError: as `check_free` and `mark_or_identify`, or config.data.store has no token store.
     """
     check_free(workdir)
     if not config.data.store:
@@ -85,7 +85,7 @@ def check_first(workdir: epath.Path, config: Config) -> None:
             "config.data.store is empty; pass --config.data.store=… with the folder of a token "
             "store (`bert-jax data build` makes one)"
         )
-    if not catalog.complete_steps(workdir) or not is_marked(workdir):
+    if not catalog.complete_steps(workdir.checkpoints) or not has_config_json(workdir):
         return
     old = read(workdir)
     step = _newest_own(workdir, old)
@@ -98,10 +98,12 @@ def check_first(workdir: epath.Path, config: Config) -> None:
     identity.check(workdir, old, new, step)
 
 
-def begin(
-    workdir: epath.Path, description: Mapping[str, Any], *, adopt: bool = False
+def mark_or_identify(
+    workdir: Workdir, description: Mapping[str, Any], *, adopt: bool = False
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Marks a free folder as the run's, or identifies the run that owns it; called by one process.
+    """Marks a free folder as the run's with its config.json, or identifies the run that owns it.
+
+    Called by one process, which holds the lock.
 
     Args:
         description: of the new run, without an id.
@@ -113,16 +115,18 @@ def begin(
         the checkpoints that it adopts now.
 
     Raises:
-        UserError: as `check_free` and `claim`. Nothing in the folder was changed.
+        UserError: as `check_free` and `update_config_json`. Nothing in the folder was changed.
         StorageError: config.json cannot be written.
     """
     check_free(workdir)
-    marked = is_marked(workdir)
+    marked = has_config_json(workdir)
     old = read(workdir) if marked else None if adopt else _first_meta(workdir)
     if old is None:
         run = {**description, "run_id": identity.new_id()}
-        write_description(workdir, run)
-    elif not catalog.all_steps(workdir) and not catalog.list_quarantined(workdir):
+        write_config_json(workdir, run)
+    elif not (
+        catalog.all_steps(workdir.checkpoints) or catalog.list_quarantined(workdir.quarantine)
+    ):
         run = {**description, "run_id": _id_without_checkpoints(old, description)}
     else:
         step = _newest_own(workdir, old)
@@ -142,44 +146,44 @@ def _id_without_checkpoints(old: Mapping[str, Any], new: Mapping[str, Any]) -> s
     return (not found.refused and old.get("run_id")) or identity.new_id()
 
 
-def _id_from_checkpoints(workdir: epath.Path, run: Mapping[str, Any]) -> str:
+def _id_from_checkpoints(workdir: Workdir, run: Mapping[str, Any]) -> str:
     """Returns the newest id among the run's checkpoints, as config.json has none, or a new one."""
-    own = [meta for meta in _metas(workdir) if not identity.foreign(meta, run)]
+    own = [meta for meta in _metas(workdir) if not identity.foreign_reason(meta, run)]
     return next(filter(None, (meta.get("run_id") for meta in own)), identity.new_id())
 
 
-def _adopted(workdir: epath.Path, run: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _adopted(workdir: Workdir, run: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns an entry for every checkpoint in the workdir that belongs to another run."""
-    checked = [(meta, identity.foreign(meta, run)) for meta in _metas(workdir)]
+    checked = [(meta, identity.foreign_reason(meta, run)) for meta in _metas(workdir)]
     return [identity.adoption(meta, why) for meta, why in checked if why]
 
 
-def _newest_own(workdir: epath.Path, run: Mapping[str, Any]) -> int | None:
+def _newest_own(workdir: Workdir, run: Mapping[str, Any]) -> int | None:
     """Returns the step of the newest complete checkpoint that may be the run's, or None."""
-    for step in reversed(catalog.complete_steps(workdir)):
+    for step in reversed(catalog.complete_steps(workdir.checkpoints)):
         try:
-            if not identity.foreign(catalog.read_meta(workdir, step), run):
+            if not identity.foreign_reason(catalog.read_meta(workdir.checkpoints, step), run):
                 return step
         except catalog.DamagedError:  # its run is unknown
             return step
     return None
 
 
-def _metas(workdir: epath.Path) -> Iterator[dict[str, Any]]:
+def _metas(workdir: Workdir) -> Iterator[dict[str, Any]]:
     """Yields the metadata of every readable checkpoint, newest first."""
-    for step in reversed(catalog.all_steps(workdir)):
+    for step in reversed(catalog.all_steps(workdir.checkpoints)):
         with contextlib.suppress(catalog.DamagedError):
-            yield catalog.read_meta(workdir, step)
+            yield catalog.read_meta(workdir.checkpoints, step)
 
 
-def _first_meta(workdir: epath.Path) -> dict[str, Any] | None:
+def _first_meta(workdir: Workdir) -> dict[str, Any] | None:
     return next(filter(is_description, _metas(workdir)), None)
 
 
-def claim(
-    workdir: epath.Path, description: dict[str, Any], *, resuming_at: int | None
+def update_config_json(
+    workdir: Workdir, description: dict[str, Any], *, resuming_at: int | None
 ) -> list[str]:
-    """Writes the description; for a run that resumes, first checks that it may.
+    """Writes the description to config.json; for a run that resumes, first checks that it may.
 
     Args:
         resuming_at: the step of the checkpoint that the run resumes from, None for a new run.
@@ -195,9 +199,9 @@ def claim(
     changed = []
     if resuming_at is not None:
         # If config.json is lost, the newest checkpoint records the run's description.
-        old = read(workdir) if is_marked(workdir) else _first_meta(workdir)
+        old = read(workdir) if has_config_json(workdir) else _first_meta(workdir)
         if old is not None:
             identity.check(workdir, old, description, resuming_at)
             changed = identity.changes(old, description)
-    write_description(workdir, description)
+    write_config_json(workdir, description)
     return changed

@@ -17,9 +17,7 @@ from typing import Any, Literal
 import jax
 from etils import epath
 
-from bert_jax.checkpoint.catalog import complete_steps, read_meta
-from bert_jax.checkpoint.manager import find_step, load_params
-from bert_jax.checkpoint.restore import check_own
+from bert_jax.checkpoint.manager import find_steps, read_own_meta, read_params
 from bert_jax.config.schema import Config, DataConfig, MeshConfig, PhaseConfig
 from bert_jax.config.serialization import from_dict, to_dict
 from bert_jax.data_pipeline.analysis.baselines import bigram_loss, unigram_loss
@@ -27,7 +25,6 @@ from bert_jax.data_pipeline.batch import prefetch
 from bert_jax.data_pipeline.masking.mode import find_mode
 from bert_jax.data_pipeline.pairing.modes import PAIRS, SEPARATED
 from bert_jax.data_pipeline.plan.settings import UNMIXED
-from bert_jax.data_pipeline.storage.remote import open_path
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.errors import UserError
 from bert_jax.metrics import records as metrics
@@ -42,6 +39,7 @@ from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime.console import console, progress, table
 from bert_jax.training.batches import phase_batches
 from bert_jax.training.step import StepFunctions, make_step_functions
+from bert_jax.workdir.layout import Workdir
 
 
 def held_out_config(config: Config, phase: PhaseConfig) -> Config:
@@ -119,18 +117,19 @@ class HeldOut:
 
 
 def evaluate_run(
-    workdir: epath.PathLike,
-    step: int | Literal["best", "all"] | None = None,
+    folder: epath.PathLike,
+    which: int | Literal["best", "all"] | None = None,
     *,
     store: str | None = None,
     batches: int = 0,
     pairing: str | None = None,
     masking: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Evaluates checkpoints of a run, prints a table and appends to `evaluations.jsonl`.
+    """Evaluates checkpoints of a run, prints a table and appends to `Workdir.evaluations`.
 
     Args:
-        step: the checkpoint to evaluate; the newest by default.
+        folder: the workdir; may be a bucket.
+        which: the step of the checkpoint to evaluate; the newest by default.
         store: a token store other than the run's, built with the same tokenizer.
         batches: maximum number of batches of the run's batch size, 0 = all held-out text.
         pairing, masking: how examples and masks are made; the run's settings by default.
@@ -142,27 +141,19 @@ def evaluate_run(
         UserError: the checkpoint does not exist or belongs to another run, the store was built with
             another tokenizer, or the model has no head for `pairing`.
     """
-    folder = open_path(workdir)
-    steps = complete_steps(folder) if step == "all" else []
-    steps = steps or [find_step(folder, None if step == "all" else step)]
-    metas = {one: read_meta(folder, one) for one in steps}
-    for meta in metas.values():
-        check_own(folder, meta)
-    newest = metas[steps[-1]]
+    workdir = Workdir.open(folder)
+    metas = [read_own_meta(workdir, step) for step in find_steps(workdir, which)]
+    newest = metas[-1]
     config = _asked(from_dict(newest["config"], Config), store, batches, pairing, masking)
     text = _open(config.data.store, newest["data"], given=store is not None)
-    measures: dict[PhaseConfig, _Measure] = {}
-    phases = {}
-    for one, meta in metas.items():
-        phases[one] = from_dict(meta["config"], Config).phases[meta["phase"]]
-        if phases[one] not in measures:
-            measures[phases[one]] = _Measure(config, phases[one], text)
+    phases = [from_dict(meta["config"], Config).phases[meta["phase"]] for meta in metas]
+    measures = {phase: _Measure(config, phase, text) for phase in dict.fromkeys(phases)}
     records = []
-    total = sum(measures[phase].held_out.num_batches for phase in phases.values())
-    log = EventLog(folder / metrics.EVALUATIONS)
+    total = sum(measures[phase].held_out.num_batches for phase in phases)
+    log = EventLog(workdir.evaluations)
     with progress("batches", total) as bar, closing(log):
-        for one, phase in phases.items():
-            scalars = measures[phase].of(load_params(folder, one)[0], bar)
+        for meta, phase in zip(metas, phases, strict=True):
+            scalars = measures[phase].evaluate(read_params(workdir, meta), bar)
             about = {
                 "pairing": config.data.pairing,
                 "masking": config.data.masking,
@@ -170,19 +161,15 @@ def evaluate_run(
                 "rows": measures[phase].held_out.rows,
                 "held_out": text.held_out.digest,
             }
-            line = metrics.line("evaluate", one, metas[one]["phase"], {**about, **scalars})
+            line = metrics.line("evaluate", meta["step"], meta["phase"], {**about, **scalars})
             log.append(line)
             records.append(json.loads(line))
-    _print(records, text)
-    return records
-
-
-def _print(records: Sequence[dict[str, Any]], text: TokenStore) -> None:
     console.print(_table(records, text.sources), markup=False)
     console.print(
         f"baselines over all held-out tokens: unigram {unigram_loss(text):.3f} nats, "
         f"bigram {bigram_loss(text):.3f} nats"
     )
+    return records
 
 
 def _asked(
@@ -251,7 +238,7 @@ class _Measure:
         self._mesh = make_mesh(mesh, devices[:count])
         self._program = make_step_functions(eval_config, self._mesh, self.held_out.corpus)
 
-    def of(self, params: dict, bar: Any) -> dict[str, float]:
+    def evaluate(self, params: dict, bar: Any) -> dict[str, float]:
         """Returns the metrics of the parameters; advances the progress bar once per batch."""
         (task,) = bar.tasks
         tokens = 0.0

@@ -13,18 +13,20 @@ from etils import epath
 from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.config.schema import Config
 from bert_jax.distributed.job import Job, in_process_job
+from bert_jax.distributed.preemption import StopRequestedError
 from bert_jax.errors import UserError
 from bert_jax.metrics import goodput, records
 from bert_jax.metrics.writer import MetricWriter
 from bert_jax.runtime.log import logger
 from bert_jax.runtime.versions import versions
 from bert_jax.training import recovery
-from bert_jax.training.phase_loop import PhaseLoop
+from bert_jax.training.phase_trainer import PhaseTrainer
 from bert_jax.training.profiling import Profiler, Steps
 from bert_jax.training.progress import RunDisplay
-from bert_jax.training.setup import RunContext, RunPhase, compile_phase, prepare
+from bert_jax.training.setup import CompiledPhase, RunContext, RunPhase, compile_phase, prepare
 from bert_jax.training.state_sharding import State
 from bert_jax.workdir import lock
+from bert_jax.workdir.layout import Workdir
 
 
 def pretrain(
@@ -59,17 +61,18 @@ def pretrain(
         job = job or stack.enter_context(in_process_job(config))
         if profile:
             profile.check(config.total_steps)
-        run = prepare(config, epath.Path(folder), job)
+        run = prepare(config, Workdir.open(folder), job)
         if job.peers.is_first:
-            stack.enter_context(lock.lock(run.folder))
-        writer = stack.enter_context(closing(MetricWriter(run.folder)))
+            stack.enter_context(lock.lock(run.workdir.lock))
+        writer = MetricWriter(run.workdir.metrics, run.workdir.tensorboard)
+        stack.enter_context(closing(writer))
         run, known = recovery.claim_workdir(run, writer, adopt)
         checkpoints = RunCheckpoints(
-            run.folder,
+            run.workdir,
             config.checkpoint,
             config.phase_ends,
             exchange=job.peers.all_gather_text,
-            tell=functools.partial(recovery.record_checkpoint, writer, run),
+            record_event=functools.partial(recovery.record_checkpoint, writer, run),
         )
         stack.enter_context(recovery.closing_checkpoints(checkpoints, job))
         stack.enter_context(jax.set_mesh(run.mesh))
@@ -89,60 +92,76 @@ def _train(
     stop_after: int | None,
 ) -> None:
     """Trains the phases that are left; unevaluated: the evaluation of the state was interrupted."""
-    job, config = run.job, run.config
+    job = run.job
     first = job.clock.step = int(state["step"])
     left = [p for p in run.phases if p.last > first or (p.last == first and unevaluated)]
-    _announce(run, left, first)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(recovery.recording_end(writer, job))
-        if left:  # a finished run starts no new attempt
-            _record_start(run, writer, left[0], first)
-        compiled = [compile_phase(run, phase, first) for phase in left]
-        # A barrier: on CPUs the first all-reduce waits at most 30 s for the slowest process.
-        job.peers.all_gather_text("compiled")
-        display = stack.enter_context(RunDisplay(config.total_steps, first, len(run.phases)))
-        profiler = Profiler(run.folder, profile if job.peers.is_first else None)
-        for phase, functions in zip(left, compiled, strict=True):
-            loop = PhaseLoop(
-                run,
-                phase,
-                functions,
-                checkpoints,
-                writer,
-                display,
-                profiler,
-                stop_after,
-                evaluation_left=unevaluated and first > phase.first,
-            )
-            try:
-                state = loop.train(state)
-            finally:
-                profiler.close(loop.done)
-        with job.clock.activity("save"):
-            checkpoints.wait()
-        if left:
-            _finish(run, writer, left[-1])
+    with recovery.recording_end(writer, job):
+        compiled = _start(run, left, first, writer)
+        profiler = Profiler(run.workdir.profile, profile if job.peers.is_first else None)
+        with RunDisplay(run.config.total_steps, first, len(run.phases)) as display:
+            for phase, functions in zip(left, compiled, strict=True):
+                trainer = PhaseTrainer(
+                    run, phase, functions, checkpoints, writer, display, profiler
+                )
+                state = _train_phase(trainer, state, unevaluated, stop_after)
+            with job.clock.activity("save"):
+                checkpoints.wait()
+            if left:
+                _finish(run, writer, left[-1])
 
 
-def _announce(run: RunContext, left: list[RunPhase], first: int) -> None:
+def _train_phase(
+    trainer: PhaseTrainer, state: State, unevaluated: bool, stop_after: int | None
+) -> State:
+    """Trains to the end of the phase from the step of the state; returns the new state."""
+    config = trainer.config
+    try:
+        state = trainer.start(state)
+        if unevaluated:
+            trainer.repeat_evaluation(state)
+        with closing(trainer.batches()) as batches:
+            while trainer.done < trainer.phase.last:
+                step, batch = trainer.next_batch(batches)
+                state = trainer.train_step(step, state, batch)
+                if trainer.is_due(config.log_every_steps):
+                    trainer.log()
+                if trainer.is_due(config.evaluation.every_steps):
+                    trainer.evaluate(state)
+                if trainer.is_due(config.checkpoint.every_steps):
+                    trainer.save(state)
+                if trainer.done == stop_after != config.total_steps:
+                    raise StopRequestedError
+    except StopRequestedError:
+        trainer.stop(state)
+    finally:
+        trainer.profiler.close(trainer.done)
+    return state
+
+
+def _start(
+    run: RunContext, left: list[RunPhase], first: int, writer: MetricWriter
+) -> list[CompiledPhase]:
+    """Records that an attempt starts at step `first`; returns the functions of the phases left."""
+    job = run.job
     if first:
         what = "resumes from" if left else "finished already, at"
-        logger.info(f"{what} step {first} in {run.folder}")
-    if left:
+        logger.info(f"{what} step {first} in {run.workdir}")
+    if left:  # a finished run starts no new attempt
         logger.info("compiling")
-
-
-def _record_start(run: RunContext, writer: MetricWriter, phase: RunPhase, first: int) -> None:
-    writer.event(
-        "start",
-        first,
-        phase.index,
-        processes=run.job.peers.num_processes,
-        hosts=list(run.job.peers.hosts),
-        devices=run.mesh.size,
-        versions=versions(),
-        seconds=run.job.clock.seconds(),
-    )
+        writer.event(
+            "start",
+            first,
+            left[0].index,
+            processes=job.peers.num_processes,
+            hosts=list(job.peers.hosts),
+            devices=run.mesh.size,
+            versions=versions(),
+            seconds=job.clock.seconds(),
+        )
+    compiled = [compile_phase(run, phase, first) for phase in left]
+    # A barrier: on CPUs the first all-reduce waits at most 30 s for the slowest process.
+    job.peers.all_gather_text("compiled")
+    return compiled
 
 
 def _finish(run: RunContext, writer: MetricWriter, phase: RunPhase) -> None:
@@ -153,7 +172,7 @@ def _finish(run: RunContext, writer: MetricWriter, phase: RunPhase) -> None:
     if not run.job.peers.is_first:
         return
     try:
-        found = list(records.records(run.folder / records.LOG))
+        found = list(records.records(run.workdir.metrics))
     except UserError as error:  # everything is saved; only this summary is lost
         logger.warning(str(error))
         return

@@ -62,7 +62,7 @@ def make_optimizer(config: OptimizerConfig, axes: Any) -> optax.GradientTransfor
     return optax.with_extra_args_support(chain)
 
 
-def start_phase(opt_state: Any, config: OptimizerConfig) -> Any:
+def reset_for_phase(opt_state: Any, config: OptimizerConfig) -> Any:
     """Returns the optimizer state at the start of a later phase; same structure, dtypes and shapes.
 
     `phase_moments="reset"` sets both moments to zero, `phase_count="reset"` the update count of the

@@ -1,7 +1,7 @@
 """Profiler traces of a few steps: `bert-jax pretrain --profile=FIRST:END`.
 
-    <workdir>/profile/plugins/profile/<time>/<host>.xplane.pb         for TensorBoard
-                                             perfetto_trace.json.gz   for ui.perfetto.dev
+    Workdir.profile/plugins/profile/<time>/<host>.xplane.pb         for TensorBoard
+                                           perfetto_trace.json.gz   for ui.perfetto.dev
 
 Each step is annotated as "train" with its number. Training continues if a trace cannot be taken or
 written.
@@ -14,12 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import jax
 from etils import epath
 
 from bert_jax.errors import UsageError, UserError
 from bert_jax.runtime.log import logger
 
-FOLDER = "profile"  # in the workdir
 _Result = TypeVar("_Result")
 
 
@@ -60,9 +60,9 @@ class Steps:
 class Profiler:
     """Traces the requested steps if this process runs them; other steps have no overhead."""
 
-    def __init__(self, workdir: epath.Path, steps: Steps | None):
+    def __init__(self, folder: epath.Path, steps: Steps | None):
         """steps: None for no trace, as in every process but the first."""
-        self._folder, self._steps = workdir / FOLDER, steps
+        self._folder, self._steps = folder, steps
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._first: int | None = None  # first step of the trace in progress
 
@@ -71,8 +71,6 @@ class Profiler:
         steps = self._steps
         if steps is None or not steps.first <= step < steps.end:
             return function(*args)
-        import jax
-
         if self._first is None:
             self._start(step)
         with jax.profiler.StepTraceAnnotation("train", step_num=step):
@@ -88,8 +86,6 @@ class Profiler:
             self._write(done - 1 if done else None)
 
     def _start(self, step: int) -> None:
-        import jax
-
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level = 0  # Python calls would hide the other events
         try:
@@ -104,8 +100,6 @@ class Profiler:
             self._give_up(error)
 
     def _write(self, last: int | None) -> None:
-        import jax
-
         first, self._first = self._first, None
         try:
             jax.profiler.stop_trace()

@@ -1,4 +1,4 @@
-"""Around the training loop: claim the workdir, restore a checkpoint, record how the run ends."""
+"""Around the training loop: claims the workdir, restores a checkpoint, records how a run ends."""
 
 import contextlib
 import dataclasses
@@ -24,11 +24,12 @@ def claim_workdir(
 ) -> tuple[RunContext, dict[str, Any]]:
     """Returns the run with its id, and the description that identifies its checkpoints.
 
-    See `claim.begin`. From here on the workdir belongs to the run; before, nothing in it changed.
+    See `claim.mark_or_identify`. From here on the workdir belongs to the run; before, nothing in it
+    changed.
     """
     text = ""
     if run.job.peers.is_first:
-        known, adopted = claim.begin(run.folder, run.description, adopt=adopt)
+        known, adopted = claim.mark_or_identify(run.workdir, run.description, adopt=adopt)
         text = json.dumps(known)
         for one in adopted:
             step, why = one["step"], one["why"]
@@ -53,15 +54,15 @@ def restore_or_init(
     with job.clock.activity("compile"):
         checkpoints.prepare(abstract)
     with job.clock.activity("restore"):
-        foreign = functools.partial(identity.foreign, run=known)
-        found = checkpoints.restore_newest(abstract, strict=strict, foreign=foreign)
+        foreign_reason = functools.partial(identity.foreign_reason, run=known)
+        found = checkpoints.restore_newest(abstract, strict=strict, foreign_reason=foreign_reason)
     step = found[1]["step"] if found else None
     if found and not identity.is_adopted(found[1], known):
-        identity.check(run.folder, found[1], run.description, found[1]["step"])
+        identity.check(run.workdir, found[1], run.description, found[1]["step"])
     if job.peers.is_first:
-        for change in claim.claim(run.folder, run.description, resuming_at=step):
+        for change in claim.update_config_json(run.workdir, run.description, resuming_at=step):
             logger.info(change)
-        description.keep_tokenizer(run.folder, run.store)
+        description.copy_tokenizer(run.workdir, run.store)
     if found is None:
         return run.program.init(), False
     state, meta = found

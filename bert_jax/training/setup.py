@@ -8,7 +8,6 @@ import os
 from typing import Any
 
 import jax
-from etils import epath
 
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.data_pipeline.batch import Batches
@@ -27,7 +26,8 @@ from bert_jax.training import claim
 from bert_jax.training.batches import phase_batches
 from bert_jax.training.evaluate import HeldOut
 from bert_jax.training.step import StepFunctions, make_step_functions
-from bert_jax.workdir import description as workdir
+from bert_jax.workdir.description import describe
+from bert_jax.workdir.layout import Workdir
 
 
 def check_vocabulary(config: Config, store: TokenStore) -> None:
@@ -70,7 +70,7 @@ class RunContext:
     """Everything that a run needs: configuration, data, step functions, mesh and job."""
 
     config: Config
-    folder: epath.Path
+    workdir: Workdir
     store: TokenStore
     program: StepFunctions
     mesh: jax.sharding.Mesh
@@ -102,13 +102,13 @@ class CompiledPhase:
     start_phase: jax.stages.Compiled | None  # None: the phase has started already
 
 
-def prepare(config: Config, folder: epath.Path, job: Job) -> RunContext:
+def prepare(config: Config, workdir: Workdir, job: Job) -> RunContext:
     """Opens the store, plans all phases and checks them against the devices.
 
     Raises:
         UserError: the store, the configuration and the workdir are not compatible.
     """
-    claim.check_first(folder, config)
+    claim.check_before_start(workdir, config)
     store = open_store(config.data.store)
     check_vocabulary(config, store)
     exit_on_truncated_map(store.path, store.mapped, STORAGE)
@@ -131,7 +131,7 @@ def prepare(config: Config, folder: epath.Path, job: Job) -> RunContext:
         cpu.keep_memory()  # after planning, whose peak memory is needed only once
     phases[0].train.compile_ahead()  # while XLA compiles
     _print_size(store, phases, mesh, job)
-    description = workdir.describe(
+    description = describe(
         config,
         store,
         [p.train.rows_per_epoch for p in phases],
@@ -146,16 +146,7 @@ def prepare(config: Config, folder: epath.Path, job: Job) -> RunContext:
         )
     program = make_step_functions(config, mesh, phases[0].held_out.corpus)
     _check_memory(program.abstract, mesh)
-    return RunContext(
-        config=config,
-        folder=folder,
-        store=store,
-        program=program,
-        mesh=mesh,
-        phases=phases,
-        description=description,
-        job=job,
-    )
+    return RunContext(config, workdir, store, program, mesh, phases, description, job)
 
 
 def _print_size(
@@ -180,7 +171,8 @@ def _check_memory(state: Any, mesh: jax.sharding.Mesh) -> None:
     devices = mesh.local_devices
     available: int | None
     if devices[0].platform == "cpu":  # all CPU devices share the machine's memory
-        needed, available = per_device * len(devices), _machine_memory()
+        needed = per_device * len(devices)
+        available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # bytes
     else:
         needed, available = per_device, (devices[0].memory_stats() or {}).get("bytes_limit")
     if available and needed > available:
@@ -189,11 +181,6 @@ def _check_memory(state: Any, mesh: jax.sharding.Mesh) -> None:
             f"{available / 1e9:,.1f} GB are available; make the model smaller, or shard it over "
             "more devices (config.mesh.fsdp, config.mesh.tensor)"
         )
-
-
-def _machine_memory() -> int:
-    """Returns the physical memory of this machine in bytes."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def compile_phase(run: RunContext, phase: RunPhase, first: int) -> CompiledPhase:

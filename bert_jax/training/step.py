@@ -24,7 +24,7 @@ from bert_jax.parallel import global_batch, partition
 from bert_jax.parallel.global_batch import Batch
 from bert_jax.training import skip_nonfinite
 from bert_jax.training.gradients import GradientsFn, cast_matrices, make_gradients
-from bert_jax.training.optimizer import make_optimizer, start_phase
+from bert_jax.training.optimizer import make_optimizer, reset_for_phase
 from bert_jax.training.schedule import make_schedule
 from bert_jax.training.state_sharding import State, param_specs, state_specs
 
@@ -100,8 +100,8 @@ def make_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunct
         outputs = nnx.merge(graph, params)(batch, key)
         return objectives.all_sums(outputs, batch, corpus, counts)
 
-    def begin_phase(state: State) -> State:
-        return {**state, "opt": start_phase(state["opt"], config.optimizer)}
+    def start_phase(state: State) -> State:
+        return {**state, "opt": reset_for_phase(state["opt"], config.optimizer)}
 
     def eval_step(params: Any, batch: Batch) -> objectives.Sums:
         # Gather sharded parameters; otherwise the partitioner moves the rows of all devices.
@@ -125,7 +125,7 @@ def make_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunct
             out_shardings=(shardings, replicated),
             compiler_options=compiler_options(mesh),
         ),
-        start_phase=jax.jit(begin_phase, donate_argnums=0, out_shardings=shardings),
+        start_phase=jax.jit(start_phase, donate_argnums=0, out_shardings=shardings),
         evaluate=jax.jit(eval_step, out_shardings=replicated),
         abstract=jax.tree.map(
             lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings

@@ -1,13 +1,4 @@
-"""The description of a run, stored in its workdir: configuration, data and tokenizer.
-
-<workdir>/config.json     the run's id and configuration, the digests of its training data, the
-                          versions and devices it last ran with, checkpoints that it adopted
-          tokenizer.json  the tokenizer of the store, as it will be exported
-          checkpoints/ metrics.jsonl evaluations.jsonl tensorboard/
-
-`config.json` marks a workdir: it is written before anything else (except the lock), and a folder
-that has content but no `config.json` is refused before anything in it changes.
-"""
+"""The description of a run, stored in its config.json: configuration, data, versions, devices."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,7 +13,6 @@ from bert_jax.data_pipeline.storage.remote import (
     STORAGE_RETRIES,
     is_special,
     is_transient,
-    open_path,
     put,
     storage_errors,
 )
@@ -30,6 +20,7 @@ from bert_jax.data_pipeline.storage.retry import retry
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import StorageError, UserError
 from bert_jax.runtime.versions import versions
+from bert_jax.workdir.layout import Workdir
 
 
 def describe(
@@ -68,13 +59,13 @@ def digest(config: Config) -> str:
     return json_digest(to_dict(config))[:12]
 
 
-def read(workdir: epath.PathLike) -> dict[str, Any]:
+def read(workdir: Workdir) -> dict[str, Any]:
     """Reads the description of the run in a workdir.
 
     Raises:
         UserError: the folder is not the workdir of a run.
     """
-    path = open_path(workdir) / "config.json"
+    path = workdir.config_json
     with storage_errors(path):
         try:
             data = b"" if is_special(path) else retry(path.read_bytes, STORAGE_RETRIES)
@@ -109,19 +100,18 @@ def check_name(workdir: str) -> None:
         raise UserError(f"--workdir={shown}: not valid UTF-8; give the folder another name")
 
 
-def keep_tokenizer(workdir: epath.Path, store: TokenStore) -> None:
+def copy_tokenizer(workdir: Workdir, store: TokenStore) -> None:
     """Copies the store's tokenizer into the workdir, byte for byte."""
-    _write(workdir / "tokenizer.json", store.tokenizer_path.read_bytes())
+    _write(workdir.tokenizer, store.tokenizer_path.read_bytes())
 
 
-def is_marked(workdir: epath.Path) -> bool:
-    """Whether a folder has a config.json."""
-    with storage_errors(workdir):
-        return retry((workdir / "config.json").exists, STORAGE_RETRIES)
+def has_config_json(workdir: Workdir) -> bool:
+    with storage_errors(workdir.path):
+        return retry(workdir.config_json.exists, STORAGE_RETRIES)
 
 
-def write_description(workdir: epath.Path, description: Mapping[str, Any]) -> None:
-    _write(workdir / "config.json", (json.dumps(description, indent=2) + "\n").encode())
+def write_config_json(workdir: Workdir, description: Mapping[str, Any]) -> None:
+    _write(workdir.config_json, (json.dumps(description, indent=2) + "\n").encode())
 
 
 def _write(path: epath.Path, data: bytes) -> None:

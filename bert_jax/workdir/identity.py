@@ -12,12 +12,11 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from etils import epath
-
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import completed, flatten
 from bert_jax.data_pipeline.storage.digest import json_digest
 from bert_jax.errors import UserError
+from bert_jax.workdir.layout import Workdir
 
 # May change when a run resumes: affects neither the examples of a step, nor the meaning of the
 # parameters, nor the dtype in which checkpoints store the moments.
@@ -41,7 +40,7 @@ def new_id() -> str:
     return secrets.token_hex(8)
 
 
-def foreign(meta: Description, run: Description) -> str:
+def foreign_reason(meta: Description, run: Description) -> str:
     """Returns why a checkpoint does not belong to this run, an empty string if it does.
 
     Args:
@@ -74,7 +73,7 @@ def is_adopted(meta: Description, run: Description) -> bool:
 def adoption(meta: Description, why: str) -> dict[str, Any]:
     """Returns the entry for another run's checkpoint in `adopted` of config.json.
 
-    why: the reason that `foreign` returned.
+    why: the reason that `foreign_reason` returned.
     """
     return {
         "step": meta["step"],
@@ -143,7 +142,7 @@ def compare(old: Description, new: Description, step: int) -> Comparison:
     return found
 
 
-def check(workdir: epath.PathLike, old: Description, new: Description, step: int) -> None:
+def check(workdir: Workdir, old: Description, new: Description, step: int) -> None:
     """Raises UserError if a run cannot resume under a new description after `step` updates.
 
     The error is one line with every such key, then a diff with one line per old and new value.
@@ -156,7 +155,7 @@ def check(workdir: epath.PathLike, old: Description, new: Description, step: int
         found = compare(old, new, step)
     except (KeyError, TypeError, AttributeError):
         raise UserError(
-            f"{epath.Path(workdir) / 'config.json'}: not written by a pretraining run; put the "
+            f"{workdir.config_json}: not written by a pretraining run; put the "
             "old file back or give a new --workdir"
         ) from None
     store = "config.data.store"

@@ -1,4 +1,4 @@
-"""One trainer per workdir: a running trainer holds the lock on <workdir>/.lock.
+"""One trainer per workdir: a running trainer holds the lock on its lock file and records its pid.
 
 Without file locks (some network file systems, buckets) the workdir is unprotected, as is a folder
 that cannot be written: the first write to it reports that.
@@ -7,7 +7,6 @@ that cannot be written: the first write to it reports that.
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 from etils import epath
 
@@ -17,36 +16,37 @@ from bert_jax.data_pipeline.storage.remote import is_remote
 from bert_jax.data_pipeline.storage.retry import RetryPolicy, retry
 from bert_jax.errors import UserError
 
-_NAME: Final = ".lock"
 # `is_locked` in another process holds the lock for an instant, a dying trainer for up to 2 s.
 _POLICY = RetryPolicy(6, 0.06, retryable=lambda error: isinstance(error, LockedError))
 
 
 @contextlib.contextmanager
-def lock(workdir: epath.PathLike) -> Iterator[None]:
-    """Holds the workdir's lock, creating the folder; only process 0 of a run calls this.
+def lock(file: epath.PathLike) -> Iterator[None]:
+    """Holds the lock of a workdir, creating the folder; only process 0 of a run calls this.
+
+    file: `Workdir.lock`.
 
     Raises:
         UserError: another process holds it; the message has its pid, its host and since when.
     """
-    if is_remote(workdir):
+    if is_remote(file):
         yield
         return
-    folder = Path(workdir)
-    with FileLock(folder / _NAME) as file:
+    path = Path(file)
+    with FileLock(path) as held:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            retry(file.acquire, _POLICY)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            retry(held.acquire, _POLICY)
         except LockedError as holder:
             raise UserError(
-                f"{folder}: another trainer is running there ({holder}); wait until it ends, stop "
-                "it, or give another --workdir"
+                f"{path.parent}: another trainer is running there ({holder}); wait until it ends, "
+                "stop it, or give another --workdir"
             ) from None
         except OSError:
             pass  # unprotected
         yield
 
 
-def is_locked(workdir: epath.PathLike) -> bool | None:
-    """Whether a trainer is running in the workdir; None if unknown (remote, no file locks)."""
-    return None if is_remote(workdir) else locks.is_locked(Path(workdir) / _NAME)
+def is_locked(file: epath.PathLike) -> bool | None:
+    """Whether a trainer is running in a workdir; None if unknown (remote, no file locks)."""
+    return None if is_remote(file) else locks.is_locked(Path(file))

@@ -9,29 +9,23 @@ import jax
 import numpy as np
 import pytest
 from corpus import small_config, small_store
-from etils import epath
 from hypothesis import given
 from hypothesis import strategies as st
+from runs import complete_steps, list_quarantined, read_meta
 
 from bert_jax import cli
-from bert_jax.checkpoint.catalog import (
-    CheckpointInfo,
-    complete_steps,
-    list_quarantined,
-    read_meta,
-    reasons,
-    with_digest,
-)
-from bert_jax.checkpoint.manager import RunCheckpoints, find_step, load_params
+from bert_jax.checkpoint.catalog import CheckpointInfo, reasons, with_digest
+from bert_jax.checkpoint.manager import RunCheckpoints, find_steps, load_params
 from bert_jax.config.schema import CheckpointConfig
 from bert_jax.config.serialization import to_dict
 from bert_jax.errors import StorageError, UserError
 from bert_jax.objectives.pretraining_model import init_params
 from bert_jax.objectives.registry import chosen
 from bert_jax.training.batches import phase_batches
-from bert_jax.training.claim import claim
+from bert_jax.training.claim import update_config_json
 from bert_jax.training.loop import pretrain
 from bert_jax.workdir.description import describe
+from bert_jax.workdir.layout import Workdir
 
 
 def keeping(keep: int = 1, every: int = 0, best: bool = False) -> CheckpointConfig:
@@ -42,7 +36,7 @@ def keeping(keep: int = 1, every: int = 0, best: bool = False) -> CheckpointConf
 
 def save(workdir, config, steps, *, losses=None, phase_ends=(), description=None) -> list[int]:
     """Saves a tiny state at each step; returns the remaining steps."""
-    checkpoints = RunCheckpoints(workdir, config, phase_ends)
+    checkpoints = RunCheckpoints(Workdir.open(workdir), config, phase_ends)
     for step in steps:
         state = {
             "step": np.int32(step),
@@ -137,7 +131,7 @@ def test_a_run_keeps_by_count_cadence_and_best(tmp_path):
     evaluated = {r["step"]: r for r in map(json.loads, lines) if r["kind"] == "eval"}
     best = min(evaluated, key=lambda step: evaluated[step]["loss"])
     assert set(metas) == {6, 12, best}
-    assert find_step(tmp_path / "run", "best") == best
+    assert find_steps(Workdir.open(tmp_path / "run"), "best") == [best]
     assert metas[6]["evaluation"] is None
     for name, value in metas[best]["evaluation"].items():
         assert evaluated[best][name] == value
@@ -148,18 +142,18 @@ def test_the_best_is_that_of_the_last_phase_that_was_evaluated(tmp_path):
     config = {"phases": [{"steps": 3}, {"steps": 5}]}
     losses = {2: 1.0, 3: 2.0, 4: 3.0, 5: 2.5}
     save(tmp_path, keeping(9), range(1, 7), losses=losses, description={"config": config})
-    assert find_step(tmp_path, "best") == 5
-    assert find_step(tmp_path) == 6
+    assert find_steps(Workdir.open(tmp_path), "best") == [5]
+    assert find_steps(Workdir.open(tmp_path)) == [6]
     with pytest.raises(UserError, match=r"no checkpoint of step 7; complete steps: 1, 2, 3"):
-        find_step(tmp_path, 7)
+        find_steps(Workdir.open(tmp_path), 7)
 
 
 def test_without_an_evaluation_there_is_no_best(tmp_path):
     save(tmp_path, keeping(9), [1], description={"config": {"phases": [{"steps": 3}]}})
     with pytest.raises(UserError, match="no checkpoint was evaluated"):
-        find_step(tmp_path, "best")
+        find_steps(Workdir.open(tmp_path), "best")
     with pytest.raises(UserError, match="no checkpoints found"):
-        find_step(tmp_path / "elsewhere")
+        find_steps(Workdir.open(tmp_path / "elsewhere"))
 
 
 def test_another_format_is_refused(tmp_path):
@@ -168,11 +162,11 @@ def test_another_format_is_refused(tmp_path):
     rows = phase_batches(config, store, store.train, config.phases[0]).rows_per_epoch
     described = describe(config, store, [rows], mesh={"data": 8}, device_kind="cpu")
     save(tmp_path / "run", keeping(), [1], description=described)
-    claim(epath.Path(tmp_path / "run"), described, resuming_at=None)
+    update_config_json(Workdir.open(tmp_path / "run"), described, resuming_at=None)
     meta = tmp_path / "run" / "checkpoints" / "1" / "meta" / "metadata"
     meta.write_text(json.dumps({**json.loads(meta.read_text()), "format_version": 1}))
     said = r"it has format 1, this program reads format 3: use the version that wrote it"
-    for look in (lambda run: load_params(run), lambda run: pretrain(config, run)):
+    for look in (lambda run: load_params(Workdir.open(run)), lambda run: pretrain(config, run)):
         with pytest.raises(StorageError, match=said):
             look(tmp_path / "run")
     assert [one.folder for one in list_quarantined(tmp_path / "run")] == ["1"]
@@ -204,11 +198,11 @@ def test_a_run_goes_on_from_the_newest_good_one_and_ends_with_the_same_bits(tmp_
     config = dataclasses.replace(config, checkpoint=kept)
     run = tmp_path / "run"
     pretrain(config, run)
-    whole, meta = load_params(run)
+    whole, meta = load_params(Workdir.open(run))
     damage(run, 12)
     (run / "checkpoints" / "8" / "meta" / "metadata").unlink()
     with pytest.raises(StorageError, match=r"12: damaged: .*; give another --step \(4, 8\)"):
-        load_params(run)
+        load_params(Workdir.open(run))
     copy_as_another_runs(run, 4, 16)
     with pytest.raises(UserError, match=r"16: of another run: .*nothing was moved"):
         pretrain(config, run, strict_restore=True)
@@ -221,7 +215,7 @@ def test_a_run_goes_on_from_the_newest_good_one_and_ends_with_the_same_bits(tmp_
         assert f"checkpoints/{step}: damaged: " in said
     assert f"resumes from step 4 in {run}" in said
     assert [one.folder for one in list_quarantined(run)] == ["12", "16", "8"]
-    again, meta_again = load_params(run)
+    again, meta_again = load_params(Workdir.open(run))
     assert complete_steps(run) == [4, 8, 12]
     assert meta["fingerprints"] == meta_again["fingerprints"]
     for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(again), strict=True):
@@ -231,7 +225,7 @@ def test_a_run_goes_on_from_the_newest_good_one_and_ends_with_the_same_bits(tmp_
 def test_damaged_parameters_are_not_exported(tmp_path, capsys):
     config = small_config(small_store(tmp_path / "store"))
     params = init_params(config.model, config.compute, chosen(config.data), jax.random.key(0))
-    checkpoints = RunCheckpoints(tmp_path / "run", keeping(1))
+    checkpoints = RunCheckpoints(Workdir.open(tmp_path / "run"), keeping(1))
     checkpoints.save({"step": np.int32(3), "params": params}, {"config": to_dict(config)})
     checkpoints.close()
     damage(tmp_path / "run", 3)

@@ -14,13 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from etils import epath
+from runs import complete_steps, list_quarantined, read_meta
 from saving_process import STEPS, keeping, over, place, state_of
 
 from bert_jax.checkpoint import fingerprint, orbax_io, restore
-from bert_jax.checkpoint.catalog import complete_steps, list_quarantined, read_meta
 from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.data_pipeline.storage import atomic, retry
 from bert_jax.errors import StorageError
+from bert_jax.workdir.layout import Workdir
 
 PROGRAM = Path(__file__).parents[1] / "support" / "saving_process.py"
 ABSTRACT = over(jax.devices()[:1])[1]
@@ -46,7 +47,7 @@ def ended(process: subprocess.Popen) -> tuple[int, list[str], str]:
 
 def restored(workdir: Path) -> int:
     """Returns the restored step; asserts that all bits are as saved."""
-    found = RunCheckpoints(workdir, keeping(2)).restore_newest(ABSTRACT)
+    found = RunCheckpoints(Workdir.open(workdir), keeping(2)).restore_newest(ABSTRACT)
     assert found is not None
     step = found[1]["step"]
     for x, y in zip(jax.tree.leaves(found[0]), jax.tree.leaves(state_of(step)), strict=True):
@@ -89,13 +90,13 @@ def test_a_kill_at_any_moment_of_saving_leaves_the_old_or_the_new(tmp_path):
 
 
 def test_what_earlier_processes_left_is_removed_and_nothing_else(tmp_path):
-    checkpoints = RunCheckpoints(tmp_path, keeping(9))
+    checkpoints = RunCheckpoints(Workdir.open(tmp_path), keeping(9))
     save(checkpoints, 3)
     checkpoints.close()
     folder = tmp_path / "checkpoints"
     for name in ("7.orbax-checkpoint-tmp", "5.removed", "mine", "mine.removed"):
         (folder / name / "below").mkdir(parents=True)
-    RunCheckpoints(tmp_path, keeping(9))
+    RunCheckpoints(Workdir.open(tmp_path), keeping(9))
     assert names(tmp_path) == ["3", "mine", "mine.removed"]
 
 
@@ -103,7 +104,7 @@ def test_what_a_bucket_holds_of_a_checkpoint_that_was_not_finished_is_removed(
     tmp_path, monkeypatch
 ):
     """Without rename, a file next to it marks a checkpoint being written or removed."""
-    checkpoints = RunCheckpoints(tmp_path, keeping(9))
+    checkpoints = RunCheckpoints(Workdir.open(tmp_path), keeping(9))
     for step in STEPS:
         save(checkpoints, step)
     checkpoints.close()
@@ -111,10 +112,10 @@ def test_what_a_bucket_holds_of_a_checkpoint_that_was_not_finished_is_removed(
     for step in STEPS[1:]:
         (folder / f"{step}.unfinished").write_text("")
     (folder / "12" / "commit_success.txt").unlink()
-    RunCheckpoints(tmp_path, keeping(9))
+    RunCheckpoints(Workdir.open(tmp_path), keeping(9))
     assert names(tmp_path) == ["3", "7"]
     monkeypatch.setattr(orbax_io, "is_remote", lambda path: True)
-    checkpoints = RunCheckpoints(tmp_path, keeping(1))
+    checkpoints = RunCheckpoints(Workdir.open(tmp_path), keeping(1))
     seen = []
     unlink = type(epath.Path(folder)).unlink
 
@@ -171,7 +172,9 @@ def test_a_file_in_place_of_the_folder(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(retry, "sleep", lambda seconds: None)
     told = []
     checkpoints = RunCheckpoints(
-        tmp_path, keeping(9, attempts=3), tell=lambda *event: told.append(event)
+        Workdir.open(tmp_path),
+        keeping(9, attempts=3),
+        record_event=lambda *event: told.append(event),
     )
     save(checkpoints, 3)
     checkpoints.wait()
@@ -186,7 +189,7 @@ def test_a_file_in_place_of_the_folder(tmp_path, capsys, monkeypatch):
     assert details["reason"]
     assert capsys.readouterr().err.count("warning: ") == 2
     with pytest.raises(StorageError, match="a file, but should be the folder of checkpoints"):
-        RunCheckpoints(tmp_path, keeping(9))
+        RunCheckpoints(Workdir.open(tmp_path), keeping(9))
     (tmp_path / "checkpoints").unlink()
     (tmp_path / "away").rename(tmp_path / "checkpoints")
     assert restored(tmp_path) == 3
@@ -240,7 +243,7 @@ def test_a_storage_that_loses_a_file_is_no_news_of_orbax(tmp_path, monkeypatch, 
 
 def test_the_first_that_cannot_be_written_says_that_nothing_is_saved(tmp_path, monkeypatch):
     monkeypatch.setattr(atomic, "sync", lambda path: (_ for _ in ()).throw(OSError(5, "broken")))
-    checkpoints = RunCheckpoints(tmp_path, keeping(1))
+    checkpoints = RunCheckpoints(Workdir.open(tmp_path), keeping(1))
     save(checkpoints, 3)
     assert checkpoints._thread is not None
     checkpoints._thread.join()
@@ -251,7 +254,7 @@ def test_the_first_that_cannot_be_written_says_that_nothing_is_saved(tmp_path, m
 
 
 def test_a_checkpoint_that_cannot_be_removed_is_a_warning(tmp_path, monkeypatch, capsys):
-    checkpoints = RunCheckpoints(tmp_path, keeping(1))
+    checkpoints = RunCheckpoints(Workdir.open(tmp_path), keeping(1))
     save(checkpoints, 3)
     checkpoints.wait()
 
@@ -271,7 +274,7 @@ def test_nothing_is_removed_before_the_new_one_is_on_the_disk(tmp_path, monkeypa
     sync, remove = atomic.sync, orbax_io.remove
     monkeypatch.setattr(atomic, "sync", lambda path: (done.append(str(path)), sync(path)))
     monkeypatch.setattr(orbax_io, "remove", lambda path: (done.append("removed"), remove(path)))
-    checkpoints = RunCheckpoints(tmp_path, keeping(1))
+    checkpoints = RunCheckpoints(Workdir.open(tmp_path), keeping(1))
     for step in (3, 7):
         save(checkpoints, step)
     checkpoints.close()
@@ -291,7 +294,7 @@ def test_training_goes_on_while_it_is_written(devices, tmp_path):
     step = jax.jit(
         lambda s: jax.tree.map(lambda x: x if x.dtype == bool else x * 0, s), donate_argnums=0
     )
-    checkpoints = RunCheckpoints(tmp_path, keeping(9))
+    checkpoints = RunCheckpoints(Workdir.open(tmp_path), keeping(9))
     checkpoints.prepare(abstract)
     state = place(state_of(3), placed)
     checkpoints.save(state, {})
@@ -301,7 +304,7 @@ def test_training_goes_on_while_it_is_written(devices, tmp_path):
 
 
 def test_a_checkpoint_says_what_it_holds(tmp_path):
-    checkpoints = RunCheckpoints(tmp_path, keeping(9))
+    checkpoints = RunCheckpoints(Workdir.open(tmp_path), keeping(9))
     save(checkpoints, 3)
     checkpoints.close()
     meta, wanted = read_meta(tmp_path, 3), restore.parts(state_of(3))

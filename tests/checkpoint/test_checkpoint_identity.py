@@ -15,21 +15,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from corpus import small_store, two_phases
-from etils import epath
+from runs import complete_steps, list_quarantined, metric_writer, read_meta
 
 from bert_jax import cli
-from bert_jax.checkpoint.catalog import complete_steps, list_quarantined, read_meta
 from bert_jax.checkpoint.manager import RunCheckpoints, load_params
 from bert_jax.config.schema import CheckpointConfig, Config
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.distributed import job as session
 from bert_jax.errors import StorageError, UserError
 from bert_jax.metrics import attempts
-from bert_jax.metrics.writer import MetricWriter
 from bert_jax.training import recovery
 from bert_jax.training.setup import RunContext
 from bert_jax.workdir import description as workdir
 from bert_jax.workdir import identity
+from bert_jax.workdir.layout import Workdir
 
 KEEP = CheckpointConfig(
     every_steps=1, keep=9, keep_every_steps=0, keep_best=False, write_attempts=1
@@ -94,15 +93,15 @@ class Starter:
         described = workdir.describe(
             self.config, self.store, [40, 20], mesh=mesh, device_kind="cpu"
         )
-        path = epath.Path(folder)
+        path = Workdir.open(folder)
         with (
             session.in_process_job(self.config) as job,
-            closing(MetricWriter(path)) as writer,
+            closing(metric_writer(folder)) as writer,
             jax.set_mesh(jax.make_mesh((1,), ("data",), devices=jax.devices()[:1])),
         ):
             program = SimpleNamespace(abstract=ABSTRACT, init=lambda: state(0))
             run = RunContext(
-                config=self.config, folder=path, store=self.store, program=program, mesh=None,
+                config=self.config, workdir=path, store=self.store, program=program, mesh=None,
                 phases=(), description=described, job=job,
             )  # fmt: skip
             run, known = recovery.claim_workdir(run, writer, adopt)
@@ -113,7 +112,7 @@ class Starter:
                 path,
                 KEEP,
                 exchange=exchange or job.peers.all_gather_text,
-                tell=functools.partial(recovery.record_checkpoint, writer, run),
+                record_event=functools.partial(recovery.record_checkpoint, writer, run),
             )
             restored, _ = recovery.restore_or_init(run, checkpoints, known, strict=strict)
             for step in saves:
@@ -452,7 +451,7 @@ def test_status_names_another_runs_checkpoint(mixed, capsys):
 def test_parameters_without_a_config_json_beside_them_are_read(mixed):
     (mixed / "config.json").unlink()
     with pytest.raises(Exception, match="params/"):  # this state holds no encoder: it came so far
-        load_params(mixed, 8)
+        load_params(Workdir.open(mixed), 8)
 
 
 def test_reasons_are_one_short_line(start, store):
@@ -462,9 +461,9 @@ def test_reasons_are_one_short_line(start, store):
     changed = dataclasses.replace(start.config, model=model, seed=1)
     meta = workdir.describe(changed, store, [40, 20], mesh=mesh, device_kind="cpu")
     meta |= {"step": 3, "run_id": "a" * 16}
-    said = identity.foreign(meta, run | {"run_id": "b" * 16})
+    said = identity.foreign_reason(meta, run | {"run_id": "b" * 16})
     assert said == (
         f"of another run: run id {'a' * 16}, not {'b' * 16}, config.seed is 1, not 0, "
         "config.model.hidden_size is 64, not 32, 1 more"
     )
-    assert identity.foreign({"step": 3}, run).endswith("it does not record a configuration")
+    assert identity.foreign_reason({"step": 3}, run).endswith("it does not record a configuration")

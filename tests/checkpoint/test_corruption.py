@@ -12,13 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from runs import list_quarantined
 from saving_process import STEPS, keeping, over, state_of
 
 from bert_jax.checkpoint import orbax_io
-from bert_jax.checkpoint.catalog import health, list_checkpoints, list_quarantined
+from bert_jax.checkpoint.catalog import health, list_checkpoints
 from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.data_pipeline.storage import retry
 from bert_jax.errors import StorageError, UserError
+from bert_jax.workdir.layout import Workdir
 
 KEEP = keeping(9)
 ABSTRACT = over(jax.devices()[:1])[1]
@@ -28,7 +30,7 @@ ABSTRACT = over(jax.devices()[:1])[1]
 def good(tmp_path_factory) -> Path:
     """A workdir with three checkpoints."""
     workdir = tmp_path_factory.mktemp("good")
-    checkpoints = RunCheckpoints(workdir, KEEP)
+    checkpoints = RunCheckpoints(Workdir.open(workdir), KEEP)
     for step in STEPS:
         checkpoints.save(jax.tree.map(jnp.asarray, state_of(step)), {"about": step})
     checkpoints.close()
@@ -42,7 +44,7 @@ def workdir(good, tmp_path) -> Path:
 
 def restored(workdir: Path, **how: bool) -> int:
     """Returns the restored step; asserts that every leaf has the saved bits."""
-    found = RunCheckpoints(workdir, KEEP).restore_newest(ABSTRACT, **how)
+    found = RunCheckpoints(Workdir.open(workdir), KEEP).restore_newest(ABSTRACT, **how)
     assert found is not None
     state, meta = found
     step = int(state["step"])
@@ -75,7 +77,7 @@ def rewritten(file: Path, **values: object) -> None:
 def test_bits_come_back_as_they_were_on_any_number_of_devices(workdir):
     for devices in (1, 2, 8):
         _, abstract = over(jax.devices()[:devices])
-        found = RunCheckpoints(workdir, KEEP).restore_newest(abstract)
+        found = RunCheckpoints(Workdir.open(workdir), KEEP).restore_newest(abstract)
         assert found is not None
         for x, y, like in zip(
             jax.tree.leaves(found[0]), jax.tree.leaves(state_of(STEPS[-1])),
@@ -157,7 +159,7 @@ def test_a_changed_value_is_found_where_the_files_are_sound(good, tmp_path):
     """Another state, saved correctly but with the fingerprints of this one."""
     other = state_of(12)
     other["opt"]["zeros"][7] = -0.0
-    checkpoints = RunCheckpoints(tmp_path, KEEP)
+    checkpoints = RunCheckpoints(Workdir.open(tmp_path), KEEP)
     checkpoints.save(jax.tree.map(jnp.asarray, other), {"about": 12})
     checkpoints.close()
     right = good / "checkpoints" / "12" / "meta" / "metadata"
@@ -174,7 +176,7 @@ def test_a_run_never_begins_anew_where_there_was_a_checkpoint(workdir):
         with pytest.raises(StorageError, match=r"no valid checkpoint is left.*remove that folder"):
             restored(workdir)
     assert list(shown(workdir)) == ["12", "3", "7"]
-    assert RunCheckpoints(workdir / "new", KEEP).restore_newest(ABSTRACT) is None
+    assert RunCheckpoints(Workdir.open(workdir / "new"), KEEP).restore_newest(ABSTRACT) is None
 
 
 def test_the_second_of_a_step_does_not_take_the_place_of_the_first(workdir, good):
@@ -197,7 +199,7 @@ def test_another_model_is_no_damage(workdir):
         (fewer, r"nonfinite/in_row is int32\[\], the configuration expects none"),
     ):
         with pytest.raises(UserError, match=said):
-            RunCheckpoints(workdir, KEEP).restore_newest(abstract)
+            RunCheckpoints(Workdir.open(workdir), KEEP).restore_newest(abstract)
     assert shown(workdir) == {}
 
 
@@ -225,12 +227,12 @@ def test_a_step_is_good_only_if_all_processes_say_so(workdir):
         asked.append(name)
         return [text, answers.get(name, "")]
 
-    found = RunCheckpoints(workdir, KEEP, exchange=exchange).restore_newest(ABSTRACT)
+    found = RunCheckpoints(Workdir.open(workdir), KEEP, exchange=exchange).restore_newest(ABSTRACT)
     assert found is not None
     assert found[1]["step"] == 3
     assert shown(workdir) == {"12": "it has no meta", "7": "params/head"}
     assert asked == [
-        "checkpoints", "restore/runs", "restore/12/read", "restore/7/read", "restore/7/verify",
+        "restore/list", "restore/runs", "restore/12/read", "restore/7/read", "restore/7/verify",
         "restore/3/read", "restore/3/verify",
     ]  # fmt: skip
 
@@ -238,8 +240,10 @@ def test_a_step_is_good_only_if_all_processes_say_so(workdir):
 def test_health_is_told_without_reading_arrays(workdir):
     (workdir / "checkpoints" / "7" / "commit_success.txt").unlink()
     rewritten(workdir / "checkpoints" / "12" / "meta" / "metadata", step=11)
-    assert {step: bool(said) for step, said in health(workdir).items()} == {3: 0, 7: 1, 12: 1}
-    assert [one.step for one in list_checkpoints(workdir)] == [3]
+    assert {
+        step: bool(said) for step, said in health(Workdir.open(workdir).checkpoints).items()
+    } == {3: 0, 7: 1, 12: 1}
+    assert [one.step for one in list_checkpoints(Workdir.open(workdir).checkpoints)] == [3]
 
 
 def test_nothing_is_unpickled(workdir, monkeypatch):

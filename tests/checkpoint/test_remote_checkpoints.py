@@ -19,16 +19,18 @@ from corpus import small_store
 from gcs_emulator import Emulator, Faults
 from processes import LIMIT, Job, assert_same_bits, deep_config
 from processes import run as run_job
+from runs import all_steps, complete_steps, list_quarantined
 from saving_process import STEPS, keeping, over, state_of
 
 from bert_jax.checkpoint import catalog
 from bert_jax.checkpoint import manager as checkpoint
-from bert_jax.checkpoint.catalog import DamagedError, all_steps, complete_steps, list_quarantined
+from bert_jax.checkpoint.catalog import DamagedError
 from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.storage import remote, retry
 from bert_jax.errors import StorageError
 from bert_jax.metrics import records
+from bert_jax.workdir.layout import Workdir
 
 pytestmark = pytest.mark.skipif(
     not importlib.util.find_spec("gcsfs"), reason="needs gcsfs: pip install 'bert-jax[gcs]'"
@@ -62,14 +64,14 @@ def save(checkpoints: RunCheckpoints, step: int) -> None:
 
 
 def three_saves(count: int = 9) -> None:
-    checkpoints = RunCheckpoints(RUN, keeping(count))
+    checkpoints = RunCheckpoints(Workdir.open(RUN), keeping(count))
     for step in STEPS:
         save(checkpoints, step)
 
 
 def restored(*, strict: bool = False) -> int:
     """Returns the restored step; asserts that all bits are as saved."""
-    found = RunCheckpoints(RUN, keeping(9)).restore_newest(ABSTRACT, strict=strict)
+    found = RunCheckpoints(Workdir.open(RUN), keeping(9)).restore_newest(ABSTRACT, strict=strict)
     assert found is not None
     step = found[1]["step"]
     for x, y in zip(jax.tree.leaves(found[0]), jax.tree.leaves(state_of(step)), strict=True):
@@ -143,7 +145,7 @@ def test_what_is_damaged_is_set_aside_and_the_one_before_used(damage, server, ca
     assert f"moved to {RUN}/quarantine/12" in err
     assert not objects(server, "checkpoints/12")
     assert restored() == 7
-    save(RunCheckpoints(RUN, keeping(9)), 12)  # the name is free again
+    save(RunCheckpoints(Workdir.open(RUN), keeping(9)), 12)  # the name is free again
     assert restored() == 12
 
 
@@ -152,7 +154,7 @@ def test_what_a_killed_process_left_is_removed_and_what_was_complete_stays(serve
     server.delete("bucket", "run/checkpoints/12/commit_success.txt")
     for step in (7, 12):
         server.write("bucket", f"run/checkpoints/{step}.unfinished", b"")
-    RunCheckpoints(RUN, keeping(9))
+    RunCheckpoints(Workdir.open(RUN), keeping(9))
     assert all_steps(RUN) == complete_steps(RUN) == [3, 7]
     assert not objects(server, "unfinished")
 
@@ -218,20 +220,20 @@ def test_a_bucket_that_may_not_be_listed_is_no_empty_folder(server):
         all_steps,
         complete_steps,
         list_quarantined,
-        catalog.health,
-        catalog.list_checkpoints,
+        lambda run: catalog.health(Workdir.open(run).checkpoints),
+        lambda run: catalog.list_checkpoints(Workdir.open(run).checkpoints),
     ):
         with pytest.raises(StorageError, match=r"cannot be read \(no permission\)"):
             look(RUN)
     with pytest.raises(StorageError, match="cannot be read"):
-        RunCheckpoints(RUN, keeping(9))
+        RunCheckpoints(Workdir.open(RUN), keeping(9))
     server.faults.denied = frozenset()
     assert restored() == 12
 
 
 @pytest.mark.parametrize("status", [403, 507])
 def test_a_bucket_that_takes_nothing_ends_the_run_and_loses_nothing(status, server, capsys):
-    checkpoints = RunCheckpoints(RUN, keeping(9, attempts=3))
+    checkpoints = RunCheckpoints(Workdir.open(RUN), keeping(9, attempts=3))
     save(checkpoints, 3)
     server.faults.refuse_writes = status
     with pytest.raises(StorageError, match=r"7: cannot be written after 3 .*checkpoint is step 3"):
@@ -239,13 +241,13 @@ def test_a_bucket_that_takes_nothing_ends_the_run_and_loses_nothing(status, serv
     assert capsys.readouterr().err.count("warning: ") == 2
     assert restored() == 3
     server.faults.refuse_writes = 0
-    save(RunCheckpoints(RUN, keeping(9)), 7)
+    save(RunCheckpoints(Workdir.open(RUN), keeping(9)), 7)
     assert restored() == 7
 
 
 def test_a_bucket_that_is_full_for_a_while_is_waited_for(server, monkeypatch, capsys):
     """The bucket is full after some objects, which cannot be removed at first either."""
-    checkpoints = RunCheckpoints(RUN, keeping(9, attempts=3))
+    checkpoints = RunCheckpoints(Workdir.open(RUN), keeping(9, attempts=3))
     save(checkpoints, 3)
     server.faults.refuse_names = "7/commit_success.txt"
 
@@ -420,14 +422,14 @@ def test_records_that_are_refused_end_no_run_and_no_secret_is_written(
         said = job.said()
     in_lines(said)
     assert "metrics.jsonl: cannot be written (no permission); training continues" in said
-    assert list(records.records(checkpoint.folder_of(RUN).parent / "metrics.jsonl")) == []
+    assert list(records.records(Workdir.open(RUN).metrics)) == []
     assert server.tokens[f"Bearer {SECRET}"] == {"tensorstore"}  # gcsfs asks Google for one first
     written = [name.encode() + server.read("bucket", name) for name in server.names("bucket")]
     assert not [data for data in [*written, *lines, said.encode()] if SECRET.encode() in data]
-    assert checkpoint.find_step(RUN) == 8
+    assert checkpoint.find_steps(Workdir.open(RUN)) == [8]
     for x, y in zip(
-        jax.tree.leaves(checkpoint.load_params(RUN)[0]),
-        jax.tree.leaves(checkpoint.load_params(reference)[0]),
+        jax.tree.leaves(checkpoint.load_params(Workdir.open(RUN))[0]),
+        jax.tree.leaves(checkpoint.load_params(Workdir.open(reference))[0]),
         strict=True,
     ):
         assert np.asarray(x).tobytes() == np.asarray(y).tobytes()

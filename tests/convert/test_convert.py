@@ -39,6 +39,7 @@ from bert_jax.errors import STORAGE, StorageError
 from bert_jax.objectives.pretraining_model import init_params
 from bert_jax.objectives.registry import chosen
 from bert_jax.runtime.console import console
+from bert_jax.workdir.layout import Workdir
 
 
 def leaves(tree: dict) -> dict[tuple[str, ...], np.ndarray]:
@@ -380,7 +381,7 @@ def make_run(tokenizer: Tokenizer, tmp_path: Path, **data: object) -> tuple[epat
         "data": {"tokenizer": tokenizer.digest, "train": store.train.digest},
     }
     checkpoints = RunCheckpoints(
-        workdir,
+        Workdir.open(workdir),
         CheckpointConfig(
             every_steps=1, keep=2, keep_every_steps=0, keep_best=False, write_attempts=1
         ),

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from corpus import small_config, small_store
-from etils import epath
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,6 +36,7 @@ from bert_jax.reporting import batch_view
 from bert_jax.training.batches import phase_batches
 from bert_jax.training.loop import pretrain
 from bert_jax.workdir import description as workdir
+from bert_jax.workdir.layout import Workdir
 
 SPECIAL = SpecialIds(0, 1, 2, 3, 4)
 
@@ -360,17 +360,17 @@ def test_a_store_that_moved_is_given_by_flag(seen, store, tmp_path, capsys) -> N
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path) -> None:
-    with pytest.raises(UserError, match="no config"):
-        batch_view.open_run(epath.Path(tmp_path))
+    with pytest.raises(UserError, match="no valid config"):
+        batch_view.open_run(Workdir.open(tmp_path))
     for text in ("[" * 100_000, '["config", "data"]', '{"config": 1, "data": 2}'):
         (tmp_path / "config.json").write_text(text)
-        with pytest.raises(UserError, match="not what a pretraining run writes"):
-            batch_view.open_run(epath.Path(tmp_path))
         with pytest.raises(UserError, match="not the workdir of a pretraining run"):
-            workdir.read(epath.Path(tmp_path))
+            batch_view.open_run(Workdir.open(tmp_path))
+        with pytest.raises(UserError, match="not the workdir of a pretraining run"):
+            workdir.read(Workdir.open(tmp_path))
     (tmp_path / "config.json").write_text('{"config": {}, "data": {"tokenizer": 1, "train": 2}}')
-    with pytest.raises(UserError, match="not a token store"):
-        batch_view.open_run(epath.Path(tmp_path))
+    with pytest.raises(UserError, match="not the workdir of a pretraining run"):
+        batch_view.open_run(Workdir.open(tmp_path))
 
 
 def test_a_later_phase_is_found_and_counted_from_its_start(store, tmp_path, capsys) -> None:

@@ -15,8 +15,8 @@ import jax
 import numpy as np
 import pytest
 from corpus import SPECIAL, WORDS, small_config, small_store
-from etils import epath
 from gcs_emulator import Emulator
+from runs import read_records
 
 from bert_jax.checkpoint import catalog
 from bert_jax.checkpoint import manager as checkpoint
@@ -34,11 +34,11 @@ from bert_jax.data_pipeline.store.writer import StoredDocument, write_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import StorageError
 from bert_jax.metrics import jsonl
-from bert_jax.metrics import records as metrics
 from bert_jax.metrics.jsonl import EventLog, read_lines
 from bert_jax.reporting import status
 from bert_jax.training import claim
 from bert_jax.workdir import description as workdir
+from bert_jax.workdir.layout import Workdir
 
 pytestmark = pytest.mark.skipif(
     not importlib.util.find_spec("gcsfs"), reason="needs gcsfs: pip install 'bert-jax[gcs]'"
@@ -315,26 +315,26 @@ def test_without_the_client_it_says_what_to_install(server, cache):
 
 
 def test_what_others_write_is_seen_at_once(server):
-    folder = catalog.folder_of("gs://bucket/run")
-    assert str(folder) == "gs://bucket/run/checkpoints"
+    checkpoints = Workdir.open("gs://bucket/run").checkpoints
+    assert str(checkpoints) == "gs://bucket/run/checkpoints"
     server.write("bucket", "run/checkpoints/1/commit_success.txt", b"x")
-    assert catalog.complete_steps("gs://bucket/run") == [1]
+    assert catalog.complete_steps(checkpoints) == [1]
     server.write("bucket", "run/checkpoints/2/commit_success.txt", b"x")
-    assert catalog.complete_steps("gs://bucket/run") == [1, 2]
+    assert catalog.complete_steps(checkpoints) == [1, 2]
     server.delete("bucket", "run/checkpoints/1/commit_success.txt")
-    assert catalog.complete_steps("gs://bucket/run") == [2]
+    assert catalog.complete_steps(checkpoints) == [2]
 
 
 def test_the_description_of_a_run_is_written_over_a_bad_connection(server, no_pauses):
-    folder = epath.Path("gs://bucket/run")
-    claim.check_free(folder)
+    run = Workdir.open("gs://bucket/run")
+    claim.check_free(run)
     server.faults.fail_every, server.faults.fail_status = 3, 507  # the client alone gives up
     description = {"config": {"phases": []}, "data": {}}
     for _ in range(2):  # two requests each
-        claim.claim(folder, description, resuming_at=None)
+        claim.update_config_json(run, description, resuming_at=None)
     server.faults.fail_every = 0
     assert server.names("bucket", "run") == ["run/config.json"]
-    assert workdir.read(folder) == description
+    assert workdir.read(run) == description
 
 
 def test_a_folder_is_moved_whole_and_never_seems_complete_in_between(server, no_pauses):
@@ -360,7 +360,7 @@ def test_a_bucket_that_takes_nothing_ends_a_run_in_one_line(server, no_pauses, s
         status
     ]
     with pytest.raises(error, match=rf"config\.json: cannot be written \({says}"):
-        claim.claim(epath.Path("gs://bucket/run"), {}, resuming_at=None)
+        claim.update_config_json(Workdir.open("gs://bucket/run"), {}, resuming_at=None)
 
 
 @pytest.mark.parametrize(
@@ -373,7 +373,7 @@ def test_a_bucket_that_takes_nothing_ends_a_run_in_one_line(server, no_pauses, s
 def test_a_workdir_that_cannot_be_is_one_line(where, says, server):
     server.faults.denied = frozenset({"secret"})
     with pytest.raises(UserError) as error:
-        claim.check_free(where)
+        claim.check_free(Workdir.open(where))
     (line,) = str(error.value).splitlines()
     assert says in line
 
@@ -386,11 +386,11 @@ def test_a_bucket_of_others_is_refused_before_anything_in_it_changes(server):
         server.write("bucket", f"run/checkpoints/{name}", b"theirs")
     before = server.names("bucket")
     with pytest.raises(UserError, match=r"run: holds checkpoints, but no config\.json of a"):
-        claim.check_free("gs://bucket/run")
+        claim.check_free(Workdir.open("gs://bucket/run"))
     assert server.names("bucket") == before
     server.write("bucket", "empty/", b"")  # as the console makes a folder
-    claim.check_free("gs://bucket/empty")
-    claim.check_free("gs://bucket/absent")
+    claim.check_free(Workdir.open("gs://bucket/empty"))
+    claim.check_free(Workdir.open("gs://bucket/absent"))
 
 
 def records(path: str) -> list[str]:
@@ -467,18 +467,18 @@ def test_a_run_in_a_bucket_is_killed_and_goes_on_to_the_same_bits(server, cache,
     assert code == 0, err
     server.faults.fail_every = 50
     process = python(*command(folder))
-    wait_for(lambda: catalog.complete_steps(folder), "a save")
+    wait_for(lambda: catalog.complete_steps(Workdir.open(folder).checkpoints), "a save")
     process.kill()
     code, _, err = finished(process)
     assert code == -signal.SIGKILL, err
     code, _, err = finished(python(*command(folder)))
     assert code == 0, err
     server.faults.fail_every = 0
-    there, _ = checkpoint.load_params(folder)
-    here, _ = checkpoint.load_params(tmp_path / "local")
+    there, _ = checkpoint.load_params(Workdir.open(folder))
+    here, _ = checkpoint.load_params(Workdir.open(tmp_path / "local"))
     for one, other in zip(jax.tree.leaves(there), jax.tree.leaves(here), strict=True):
         assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
-    steps = [record["step"] for record in metrics.read(epath.Path(folder), "train")]
+    steps = [record["step"] for record in read_records(folder, "train")]
     assert steps == [4, 8, 12]
     assert server.names("bucket", "run/tensorboard/")
     assert status.read(folder).finished

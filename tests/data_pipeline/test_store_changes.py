@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from corpus import small_config, small_store
 from etils import epath
+from runs import complete_steps
 
 from bert_jax import cli, errors
-from bert_jax.checkpoint.catalog import complete_steps
 from bert_jax.commands.command import Command
 from bert_jax.data_pipeline.plan import cache
 from bert_jax.data_pipeline.store.store import TokenStore, open_store

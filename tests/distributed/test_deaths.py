@@ -22,10 +22,11 @@ from processes import (
     config_file,
     newest_step,
 )
+from runs import complete_steps
 
-from bert_jax.checkpoint.catalog import complete_steps, folder_of
 from bert_jax.config.schema import Config
 from bert_jax.errors import DONE, FAILED, LOST, STORAGE
+from bert_jax.workdir.layout import Workdir
 
 pytestmark = pytest.mark.processes
 
@@ -298,14 +299,14 @@ def test_storage_that_fails_ends_all_with_45_and_loses_nothing(
 ):
     with Job(config, started, tmp_path, processes=2) as job:
         job.wait_for(lambda: newest_step(started) >= 3, "step 3")
-        folder_of(started).rename(started / "away")
-        folder_of(started).write_text("a file")
+        Workdir.open(started).checkpoints.rename(started / "away")
+        Workdir.open(started).checkpoints.write_text("a file")
         assert job.codes() == [STORAGE, STORAGE]
     assert "cannot be written after 2 attempts" in said_by(job, 0)
     assert "ERROR host-1 (process 1): host-0 (process 0): " in said_by(job, 1)
     assert "Traceback" not in job.said()
-    folder_of(started).unlink()
-    Path(started / "away").rename(folder_of(started))
+    Workdir.open(started).checkpoints.unlink()
+    Path(started / "away").rename(Workdir.open(started).checkpoints)
     goes_on(config, started, tmp_path, undisturbed)
 
 

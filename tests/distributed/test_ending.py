@@ -18,13 +18,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 from corpus import small_store
-from etils import epath
 from processes import Job, deep_config
+from runs import complete_steps
 from saving_process import keeping, state_of
 from signals import dispositions
 
 from bert_jax.checkpoint import orbax_io
-from bert_jax.checkpoint.catalog import complete_steps
 from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.distributed import job as session
 from bert_jax.distributed.cluster import ProcessTopology
@@ -37,6 +36,7 @@ from bert_jax.errors import NUMBERS
 from bert_jax.metrics import records
 from bert_jax.runtime.activity import ActivityClock
 from bert_jax.training import recovery
+from bert_jax.workdir.layout import Workdir
 
 SUPPORT = str(Path(__file__).parents[1] / "support")
 LIMIT = 60.0  # seconds for whatever is waited for
@@ -120,7 +120,7 @@ def test_a_job_that_ends_because_of_its_numbers_has_saved_what_it_says(tmp_path)
         assert job.codes() == [NUMBERS, NUMBERS]
         saved = re.search(r"saved as step (\d+)", job.processes[0].said())
         assert saved
-        ends = [r["kind"] for r in records.records(epath.Path(tmp_path / "run") / records.LOG)]
+        ends = [r["kind"] for r in records.records(Workdir.open(tmp_path / "run").metrics)]
         assert ends[-1] == "stopped"  # and no record of a process that was lost after it
         # Every line has time, level and process: output of C++ code, as gloo's, is not shown.
         for index, process in enumerate(job.processes):
@@ -285,7 +285,7 @@ def test_what_is_being_written_when_a_run_fails_has_the_time_of_a_save(tmp_path,
     monkeypatch.setattr(orbax_io, "write", writes_slowly)
     peers = single_process_group(clock)
     job = session.Job(peers, clock, PreemptionHandler(peers, LIMIT))
-    checkpoints = RunCheckpoints(tmp_path, keeping(1))
+    checkpoints = RunCheckpoints(Workdir.open(tmp_path), keeping(1))
     with contextlib.ExitStack() as run:
         run.enter_context(pytest.raises(RuntimeError, match="the run fails"))
         run.enter_context(recovery.closing_checkpoints(checkpoints, job))

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from etils import epath
 from processes import (
     LIMIT,
     Job,
@@ -24,12 +23,13 @@ from processes import (
     newest_step,
     run,
 )
+from runs import complete_steps
 from signals import with_signals
 
-from bert_jax.checkpoint.catalog import complete_steps, folder_of
 from bert_jax.config.schema import Config
 from bert_jax.errors import LOST, STOPPED
 from bert_jax.metrics import records
+from bert_jax.workdir.layout import Workdir
 
 pytestmark = pytest.mark.processes
 
@@ -61,7 +61,7 @@ def start(disturbed, tmp_path) -> Iterator[Any]:
 
 def events(workdir: Path, kind: str) -> list[dict[str, Any]]:
     """Returns all records of a kind, including repeated steps."""
-    found = records.records(epath.Path(workdir) / records.LOG)
+    found = records.records(Workdir.open(workdir).metrics)
     return [record for record in found if record["kind"] == kind]
 
 
@@ -72,7 +72,7 @@ def assert_saved(job: Job, workdir: Path) -> int:
     (step,) = {int(number) for numbers in stopped for number in numbers}
     assert all(len(numbers) == 1 for numbers in stopped)
     assert complete_steps(workdir)[-1] == step
-    assert all(path.name.isdecimal() for path in folder_of(workdir).iterdir())
+    assert all(path.name.isdecimal() for path in Workdir.open(workdir).checkpoints.iterdir())
     noted = events(workdir, "stopped")[-1]
     assert (noted["step"], noted["code"]) == (step, STOPPED)
     assert f"saved step {step} in {workdir}" in job.processes[0].said()

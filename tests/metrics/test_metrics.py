@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from etils import epath
+from runs import metric_writer, read_records
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import masked_crc32c
 
 from bert_jax.metrics import records
-from bert_jax.metrics.writer import MetricWriter
 
 
 def no_constant(name: str) -> None:
@@ -53,7 +53,7 @@ def run_process(script: str, *arguments: object) -> subprocess.CompletedProcess[
 
 
 def test_scalars_go_to_both_and_events_to_the_file_alone(tmp_path):
-    writer = MetricWriter(epath.Path(tmp_path))
+    writer = metric_writer(tmp_path)
     writer.event("start", 4, 0, hosts=["a", "b"], versions={"jax": "1"}, seconds={"step": 1.5})
     writer.write("train", 8, 0, {"loss": 2.5, "hosts/slowest": "b", "hosts/own": [0.1, 0.2]})
     writer.event("finished", 8, 0)
@@ -72,7 +72,7 @@ def test_scalars_go_to_both_and_events_to_the_file_alone(tmp_path):
 
 
 def test_numbers_that_are_not_finite_are_null_and_nan_when_read(tmp_path):
-    writer = MetricWriter(epath.Path(tmp_path))
+    writer = metric_writer(tmp_path)
     values = {"loss": float("nan"), "a": np.float32("inf"), "b": jnp.float32(0.5), "c": np.int64(3)}
     writer.write("train", 1, 0, values)
     writer.event("skipped", 0, 0, grad_norm=-np.inf, deep={"list": [float("nan"), 1]})
@@ -80,16 +80,18 @@ def test_numbers_that_are_not_finite_are_null_and_nan_when_read(tmp_path):
     train, skipped = written(tmp_path)
     assert [train[name] for name in values] == [None, None, 0.5, 3]
     assert (skipped["grad_norm"], skipped["deep"]) == (None, {"list": [None, 1]})
-    (read,) = records.read(epath.Path(tmp_path), "train")
+    (read,) = read_records(tmp_path, "train")
     assert np.isnan(read["loss"])
 
 
 @pytest.mark.processes
 def test_a_killed_process_loses_no_line_and_the_next_one_starts_on_its_own(tmp_path):
     script = (
-        "import os, signal, sys; from etils import epath\n"
+        "import os, signal, sys\n"
         "from bert_jax.metrics.writer import MetricWriter\n"
-        "writer = MetricWriter(epath.Path(sys.argv[1]))\n"
+        "from bert_jax.workdir.layout import Workdir\n"
+        "run = Workdir.open(sys.argv[1])\n"
+        "writer = MetricWriter(run.metrics, run.tensorboard)\n"
         "for step in range(50): writer.event('skipped', step, 0)\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
@@ -97,7 +99,7 @@ def test_a_killed_process_loses_no_line_and_the_next_one_starts_on_its_own(tmp_p
     assert [record["step"] for record in written(tmp_path)] == list(range(50))
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "skipped", "st')  # killed once more, in the middle of a line
-    writer = MetricWriter(epath.Path(tmp_path))
+    writer = metric_writer(tmp_path)
     writer.event("start", 7, 0)
     writer.close()
     there = list(records.records(epath.Path(tmp_path / "metrics.jsonl")))
@@ -108,10 +110,12 @@ def test_a_killed_process_loses_no_line_and_the_next_one_starts_on_its_own(tmp_p
 def test_a_full_disk_is_one_line_for_each_file_and_what_was_written_stays(tmp_path):
     """A limit on file sizes fails writes like a full disk; then space is free again."""
     script = (
-        "import resource, sys; from etils import epath\n"
+        "import resource, sys\n"
         "from bert_jax.metrics.writer import MetricWriter\n"
+        "from bert_jax.workdir.layout import Workdir\n"
+        "run = Workdir.open(sys.argv[1])\n"
         "sys.dont_write_bytecode = True\n"  # Python would keep a module's cut-off bytecode
-        "writer = MetricWriter(epath.Path(sys.argv[1]))\n"
+        "writer = MetricWriter(run.metrics, run.tensorboard)\n"
         "_, most = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
         "def write(first):\n"
         "    for step in range(first, first + 100): writer.write('train', step, 0, {'loss': 0.5})\n"
@@ -132,7 +136,7 @@ def test_a_full_disk_is_one_line_for_each_file_and_what_was_written_stays(tmp_pa
 def test_what_cannot_be_opened_is_one_line(name, tmp_path, capsys):
     in_the_way = tmp_path / name
     in_the_way.mkdir() if name.endswith("jsonl") else in_the_way.write_text("")
-    writer = MetricWriter(epath.Path(tmp_path))
+    writer = metric_writer(tmp_path)
     for step in range(3):
         writer.write("train", step, 0, {"loss": 1.0})
     writer.close()
@@ -143,11 +147,11 @@ def test_what_cannot_be_opened_is_one_line(name, tmp_path, capsys):
 
 
 def test_figures_of_a_stretch_that_was_lost_are_left_out_from_the_restart_on(tmp_path):
-    writer = MetricWriter(epath.Path(tmp_path))
+    writer = metric_writer(tmp_path)
     for step in (10, 20, 30):
         writer.write("train", step, 0, {"loss": 1.0})
     writer.event("start", 10, 0)
     writer.write("train", 20, 0, {"loss": 2.0})
     writer.close()
-    there = records.read(epath.Path(tmp_path), "train")
+    there = read_records(tmp_path, "train")
     assert [(record["step"], record["loss"]) for record in there] == [(10, 1.0), (20, 2.0)]

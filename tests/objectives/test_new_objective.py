@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from corpus import small_config, small_store
-from etils import epath
+from runs import read_records
 
 from bert_jax.api import load
 from bert_jax.convert.export import run_export
 from bert_jax.errors import UserError
-from bert_jax.metrics import records
 from bert_jax.model.layers import Dense
 from bert_jax.objectives.objective import Objective, Tensor
 from bert_jax.objectives.registry import OBJECTIVES, chosen
@@ -78,7 +77,7 @@ def test_it_is_trained_evaluated_reported_and_exported_alone(new, tmp_path, caps
     config = dataclasses.replace(small_config(small_store(tmp_path / "store")), objectives="half")
     run = tmp_path / "run"
     pretrain(config, run)
-    losses = [record["half/loss"] for record in records.read(epath.Path(run), "train")]
+    losses = [record["half/loss"] for record in read_records(run, "train")]
     assert np.isfinite(losses).all()
     assert abs(losses[0] - np.log(2)) < 0.1
     said = capsys.readouterr().out

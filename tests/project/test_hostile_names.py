@@ -34,7 +34,7 @@ from bert_jax.launch.hardware import slices
 from bert_jax.reporting import html, plots
 from bert_jax.reporting.dataset import _print_table
 from bert_jax.runtime.console import console, plain, working
-from bert_jax.runtime.streams import Outliving
+from bert_jax.runtime.streams import TolerantStream
 from bert_jax.training import evaluate
 from bert_jax.training.progress import RunDisplay
 from bert_jax.workdir import description as workdir
@@ -278,7 +278,7 @@ def test_no_name_is_obeyed_or_hidden_by_a_table(capsys, monkeypatch):
 def test_a_terminal_of_ascii_shows_all_of_it(tmp_path, monkeypatch):
     ascii_stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     with (tmp_path / "out").open("wb") as file:
-        out = Outliving(file.fileno(), ascii_stream, line_buffering=False)
+        out = TolerantStream(file.fileno(), ascii_stream, line_buffering=False)
         monkeypatch.setattr(sys, "stdout", out)
         inspected(HOSTILE, tmp_path)
         out.flush()

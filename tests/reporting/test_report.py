@@ -8,6 +8,7 @@ from etils import epath
 
 from bert_jax.data_pipeline.analysis.inspect import Lengths, ShownExample, ShownToken
 from bert_jax.reporting import html, plots, run_page
+from bert_jax.workdir.layout import Workdir
 
 
 def test_a_page_escapes_text_and_loads_nothing(tmp_path):
@@ -38,7 +39,7 @@ def test_a_run_shows_objectives_beside_baselines(tmp_path):
     records = [{"kind": kind, "step": 7, "time": 0, **shared} for kind in ("train", "eval")]
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n")
     page = html.Page("run")
-    run_page.add_training(page, epath.Path(tmp_path))
+    run_page.add_training(page, Workdir.open(tmp_path).metrics)
     page.save(epath.Path(tmp_path / "page.html"))
     text = (tmp_path / "page.html").read_text()
     for value in ("25.0%", "50.0%", "62.5%", "75.0%", "87.5%", "0.25", "0.5", "After 7 steps"):
@@ -59,7 +60,7 @@ def test_a_run_shows_the_objectives_it_has_and_the_baselines_given(tmp_path):
     records = [{"kind": kind, "step": 7, "time": 0, **shared} for kind in ("train", "eval")]
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n")
     page = html.Page("run")
-    run_page.add_training(page, epath.Path(tmp_path), token_baselines={"bigram": 0.4})
+    run_page.add_training(page, Workdir.open(tmp_path).metrics, token_baselines={"bigram": 0.4})
     page.save(epath.Path(tmp_path / "page.html"))
     text = (tmp_path / "page.html").read_text()
     for value in ("Sentence order (SOP)", "Span boundary (SBO)", "my/books", "75.0%", "87.5%"):
@@ -92,6 +93,6 @@ def test_a_histogram_is_drawn_whatever_the_lengths(counts):
 
 def test_a_run_without_metrics_says_so(tmp_path):
     page = html.Page("run")
-    run_page.add_training(page, epath.Path(tmp_path))
+    run_page.add_training(page, Workdir.open(tmp_path).metrics)
     page.save(epath.Path(tmp_path / "page.html"))
     assert "No metrics yet." in (tmp_path / "page.html").read_text()

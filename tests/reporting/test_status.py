@@ -12,7 +12,6 @@ import jax
 import numpy as np
 import pytest
 from corpus import small_store, two_phases
-from etils import epath
 from flax import nnx
 from jax.extend.core import jaxprs_in_params
 
@@ -28,6 +27,7 @@ from bert_jax.reporting.status import as_json, read
 from bert_jax.reporting.status_text import render
 from bert_jax.training import claim
 from bert_jax.workdir import lock
+from bert_jax.workdir.layout import Workdir
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +56,9 @@ def folder_of_a_run(path: Path, config: Config, done: int, *, age: float = 0.0) 
         "data": {"tokenizer": "t", "train": "a", "held_out": "h", "rows_per_epoch": [80, 50]},
         "step_flops": [step_flops(config, phase) for phase in config.phases],
     }
-    claim.claim(epath.Path(path), description, resuming_at=None)
+    claim.update_config_json(Workdir.open(path), description, resuming_at=None)
     speed = {"step_seconds": 0.5, "tokens_per_second": 1000.0}
-    checkpoints = RunCheckpoints(path, config.checkpoint, config.phase_ends)
+    checkpoints = RunCheckpoints(Workdir.open(path), config.checkpoint, config.phase_ends)
     with (path / "metrics.jsonl").open("w") as log:
         for step in range(10, done + 1, 10):
             phase = config.phase_at(step - 1)[0]
@@ -224,7 +224,7 @@ def test_a_killed_trainer_is_known_at_once(config, tmp_path):
     run = folder_of_a_run(tmp_path / "run", config, 30)
     script = (
         f"import time; from bert_jax.workdir.lock import lock as held\n"
-        f"with held({str(run)!r}): print('held', flush=True); time.sleep(600)"
+        f"with held({str(Workdir.open(run).lock)!r}): print('held', flush=True); time.sleep(600)"
     )
     trainer = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     try:
@@ -243,7 +243,7 @@ def test_a_killed_trainer_is_known_at_once(config, tmp_path):
 
 def test_a_trainer_that_has_gone_quiet_is_told_from_one_that_is_gone(config, tmp_path):
     run = folder_of_a_run(tmp_path / "run", config, 30, age=7200)
-    with lock.lock(run):
+    with lock.lock(Workdir.open(run).lock):
         status = read(run)
         assert (status.working, status.late) == (True, True)
         assert "running, but last record 2 h ago: " in render(status)

@@ -13,14 +13,14 @@ import rich.console
 from bert_jax import cli, errors
 from bert_jax.commands.command import Command
 from bert_jax.runtime import streams
-from bert_jax.runtime.streams import Outliving
+from bert_jax.runtime.streams import TolerantStream
 
 FULL = "No space left on device"
 
 
-def stream(number: int, **like: object) -> Outliving:
+def stream(number: int, **like: object) -> TolerantStream:
     before = io.TextIOWrapper(io.BytesIO(), **like)
-    return Outliving(number, before, line_buffering=False)
+    return TolerantStream(number, before, line_buffering=False)
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_a_result_that_is_not_complete_is_an_error_and_a_log_is_not(
 
 def test_a_stream_of_a_notebook_or_a_test_is_left_alone(shout, capsys):
     before = sys.stdout, sys.stderr
-    with streams.outliving(), streams.own_stdout():
+    with streams.tolerant_streams(), streams.own_stdout():
         assert (sys.stdout, sys.stderr) == before
     assert cli.main(["shout"]) == errors.DONE
     assert capsys.readouterr().out == "x" * 10_000 + "\n"

@@ -19,14 +19,13 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 from corpus import small_config
-from etils import epath
+from runs import complete_steps, read_meta, read_records
 from signals import with_signals
 
-from bert_jax.checkpoint.catalog import complete_steps, folder_of, read_meta
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import to_dict
 from bert_jax.data_pipeline.store.store import TokenStore
-from bert_jax.metrics import records as metrics
+from bert_jax.workdir.layout import Workdir
 
 _EXACT = ("step", "phase", "grad_norm", "learning_rate")  # in records, beside what is measured
 LIMIT = 240.0  # seconds for whatever is waited for; on a busy machine of two cores
@@ -201,7 +200,7 @@ def run(config: Config, workdir: Path, folder: Path, **options: Any) -> None:
 
 def newest_step(workdir: Path) -> int:
     """Of the steps in `metrics.jsonl`; 0 before the first."""
-    return max((r["step"] for r in metrics.read(epath.Path(workdir), "train")), default=0)
+    return max((r["step"] for r in read_records(workdir, "train")), default=0)
 
 
 def read_state(workdir: Path, step: int) -> dict[str, np.ndarray]:
@@ -209,7 +208,7 @@ def read_state(workdir: Path, step: int) -> dict[str, np.ndarray]:
     leaves: dict[str, np.ndarray] = {}
     for item in ("params", "opt"):
         with ocp.PyTreeCheckpointer() as reader:
-            folder = folder_of(workdir) / str(step) / item
+            folder = Workdir.open(workdir).checkpoints / str(step) / item
             like = reader.metadata(folder).item_metadata.tree
             args = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), like)
             tree = reader.restore(folder, restore_args=args)
@@ -242,5 +241,5 @@ def records(workdir: Path) -> list[dict[str, Any]]:
     return [
         {k: v for k, v in record.items() if k in _EXACT or k.endswith(("loss", "accuracy"))}
         for kind in ("train", "eval")
-        for record in metrics.read(epath.Path(workdir), kind)
+        for record in read_records(workdir, kind)
     ]

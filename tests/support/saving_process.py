@@ -20,13 +20,13 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bert_jax.checkpoint.catalog import folder_of
 from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.config.schema import CheckpointConfig
 from bert_jax.data_pipeline.storage import retry
 from bert_jax.errors import StorageError
 from bert_jax.runtime.log import configure_logging
 from bert_jax.runtime.streams import own_stdout
+from bert_jax.workdir.layout import Workdir
 
 STEPS = (3, 7, 12)
 
@@ -129,7 +129,7 @@ def main() -> None:
         how["exchange"] = _exchange(client, asked.processes, asked.id)
     devices = jax.devices()
     placed, abstract = over(devices if asked.what == "save" else devices[::-1])
-    checkpoints = RunCheckpoints(asked.workdir, keeping(2, asked.attempts), **how)
+    checkpoints = RunCheckpoints(Workdir.open(asked.workdir), keeping(2, asked.attempts), **how)
     checkpoints.prepare(abstract)
     if asked.what == "restore":
         found = checkpoints.restore_newest(abstract)
@@ -157,7 +157,7 @@ def main() -> None:
 
             retry.sleep = sleep
         if step == STEPS[-1] and asked.kill_at:
-            _die_at(asked.kill_at, folder_of(asked.workdir))
+            _die_at(asked.kill_at, Workdir.open(asked.workdir).checkpoints)
         try:
             checkpoints.save(place(state_of(step), placed), {"about": step})
             checkpoints.wait()

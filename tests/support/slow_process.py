@@ -25,7 +25,7 @@ from bert_jax.checkpoint import orbax_io
 from bert_jax.data_pipeline.batch import Batches
 from bert_jax.distributed.preemption import PreemptionHandler
 from bert_jax.launch.backends import local
-from bert_jax.training import phase_loop
+from bert_jax.training import phase_trainer
 from bert_jax.training.step import StepFunctions
 
 
@@ -57,7 +57,7 @@ def make_slow(asked: dict[str, Any]) -> None:
     if "batch" in asked:
         before(Batches, "batch", batch)
     if "held_out" in asked:
-        before(Batches, "once", held_out)
+        before(Batches, "evaluation_batch", held_out)
     if "write" in asked:
         before(orbax_io, "write", lambda *args: slow("write", asked["write"]))
     if "compile" in asked:
@@ -65,7 +65,7 @@ def make_slow(asked: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    def stops(self: phase_loop.PhaseLoop, *args: Any) -> None:
+    def stops(self: phase_trainer.PhaseTrainer, *args: Any) -> None:
         print(f"stops at step {self.done}", flush=True)
 
     def run(command: list[str], *args: Any) -> int:
@@ -73,7 +73,7 @@ def main() -> int:
         return original_run([sys.executable, __file__, *command[3:]], *args)
 
     original_run, local.run = local.run, run
-    before(phase_loop.PhaseLoop, "_end", stops)
+    before(phase_trainer.PhaseTrainer, "_end", stops)
     before(PreemptionHandler, "agree", lambda self, why: print("asked to stop", flush=True))
     asked = json.loads(os.environ.get("SLOW", "{}"))
     host = os.environ.get("BERT_JAX_HOST_NAME")

@@ -11,7 +11,8 @@ import pytest
 from corpus import small_config, small_store, two_phases
 
 from bert_jax import cli
-from bert_jax.checkpoint.catalog import read_meta
+from bert_jax.checkpoint import catalog, manager
+from bert_jax.checkpoint.manager import read_own_meta
 from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import UserError
@@ -208,6 +209,20 @@ def test_all_checkpoints_give_what_training_logged(run, capsys):
         assert f"{record['mlm/loss']:.4f}" in line
 
 
+def test_each_checkpoint_is_listed_and_its_metadata_read_once(run, capsys, monkeypatch):
+    listed, read = [], []
+    complete_steps, read_meta = manager.complete_steps, catalog._read_meta
+    monkeypatch.setattr(
+        manager, "complete_steps", lambda path: (listed.append(path), complete_steps(path))[1]
+    )
+    monkeypatch.setattr(
+        catalog, "_read_meta", lambda path, step: (read.append(step), read_meta(path, step))[1]
+    )
+    steps = [r["step"] for r in evaluate(run, capsys, "--all", "--batches=1")[1]]
+    assert len(listed) == 1
+    assert read == steps == [4, 6, 8, 12]
+
+
 def test_one_checkpoint_newest_best_or_any(run, capsys):
     assert [r["step"] for r in evaluate(run, capsys)[1]] == [12]
     assert [r["step"] for r in evaluate(run, capsys, "--step=8")[1]] == [8]
@@ -221,13 +236,13 @@ def test_one_checkpoint_newest_best_or_any(run, capsys):
 @pytest.mark.slow
 def test_a_run_with_a_kernel_is_evaluated_on_devices_without_it(run, capsys, monkeypatch):
     def trained_elsewhere(*words) -> dict:
-        meta = read_meta(*words)
+        meta = read_own_meta(*words)
         config = meta["config"]
         model = config["model"] | {"attention_probs_dropout_prob": 0.0}
         compute = config["compute"] | {"attention": "pallas"}
         return meta | {"config": config | {"model": model, "compute": compute}}
 
-    monkeypatch.setattr(evaluation, "read_meta", trained_elsewhere)
+    monkeypatch.setattr(evaluation, "read_own_meta", trained_elsewhere)
     code, added, _, err = evaluate(run, capsys)
     assert (code, [r["step"] for r in added]) == (0, [12]), err
 

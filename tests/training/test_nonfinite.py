@@ -16,7 +16,6 @@ import jax
 import numpy as np
 import pytest
 from corpus import small_store
-from etils import epath
 from small import run_config
 from small_step import ALL_AT_ONCE, CORPUS, mesh_of, place, rows_of, small
 from tiny_words import TINY
@@ -32,6 +31,7 @@ from bert_jax.reporting import html, run_page, status, status_text
 from bert_jax.runtime import console
 from bert_jax.training import progress, skip_nonfinite
 from bert_jax.training.step import make_step_functions
+from bert_jax.workdir.layout import Workdir
 
 LIMIT = 3
 GOOD, BAD = "good", "bad"
@@ -169,10 +169,10 @@ def test_going_on_from_a_checkpoint_gives_the_same_bits(
     keep = CheckpointConfig(
         every_steps=1, keep=1, keep_every_steps=0, keep_best=False, write_attempts=1
     )
-    checkpoints = RunCheckpoints(tmp_path, keep)
+    checkpoints = RunCheckpoints(Workdir.open(tmp_path), keep)
     checkpoints.save(plain.on_devices(states[stop - 1]), {})
     checkpoints.close()
-    checkpoints = RunCheckpoints(tmp_path, keep)
+    checkpoints = RunCheckpoints(Workdir.open(tmp_path), keep)
     restored, _ = checkpoints.restore_newest(plain.program.abstract)
     checkpoints.close()
     resumed, _ = plain.run(restored, kinds[stop:])
@@ -276,7 +276,7 @@ def test_a_stretch_of_skipped_steps_only_is_shown_without_a_loss(
     lines = [json.dumps(one) for one in (other, record, held_out)]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     page = html.Page("run")
-    run_page.add_training(page, epath.Path(tmp_path))
+    run_page.add_training(page, Workdir.open(tmp_path).metrics)
     folder = tmp_path / "run"
     (folder / "checkpoints").mkdir(parents=True)
     description = {"config": to_dict(run_config()), "data": {"rows_per_epoch": [10]}}
@@ -333,8 +333,8 @@ def test_a_run_whose_numbers_go_wrong_ends_with_44_and_its_last_good_parameters(
     ]  # fmt: skip
     losses = ["loss" in r for r in records if r["kind"] == "train"]
     assert losses == [True, False]  # of steps 0 to 3, and of 6 and 7
-    good = bits(load_params(run, 2)[0])
+    good = bits(load_params(Workdir.open(run), 2)[0])
     for step in (4, 6, 8, 10):
-        assert bits(load_params(run, step)[0]) == good
+        assert bits(load_params(Workdir.open(run), step)[0]) == good
     for verb in (["data", "batch", "--step=2"], ["status"]):  # what the line says can be done
         assert cli.main([*verb, f"--workdir={run}"]) == errors.DONE

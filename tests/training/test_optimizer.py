@@ -151,7 +151,7 @@ def test_a_phase_starts_with_what_its_config_says(name, moments, count):
     config = dataclasses.replace(CONFIG, name=name, phase_moments=moments, phase_count=count)
     fresh = optimizer.make_optimizer(config, axes()).init(float32(params()))
     values, before = trained(config, range(3), float32(params()), fresh)
-    after = jax.jit(lambda state: optimizer.start_phase(state, config))(before)
+    after = jax.jit(lambda state: optimizer.reset_for_phase(state, config))(before)
     abstract = [jax.eval_shape(lambda s=s: s) for s in (before, after)]
     assert abstract[0] == abstract[1]
     (old,), (new,) = kinds_of_adam(before), kinds_of_adam(after)
@@ -171,7 +171,7 @@ def test_a_reset_phase_is_a_new_run_of_the_optimizer():
     config = dataclasses.replace(CONFIG, name="adamw", phase_moments="reset", phase_count="reset")
     fresh = optimizer.make_optimizer(config, axes()).init(float32(params()))
     values, state = trained(config, range(3), float32(params()), fresh)
-    again, _ = trained(config, range(3, 6), values, optimizer.start_phase(state, config))
+    again, _ = trained(config, range(3, 6), values, optimizer.reset_for_phase(state, config))
     anew, _ = trained(config, range(3, 6), values, fresh)
     on, _ = trained(config, range(3, 6), values, state)
     for one, other in zip(jax.tree.leaves(again), jax.tree.leaves(anew), strict=True):
@@ -187,7 +187,7 @@ def test_carried_moments_with_a_count_of_zero_are_corrected_as_new():
     grads = float32(gradients(3))
     norm = float(optax.tree.norm(grads))
     (adam,) = kinds_of_adam(state)
-    updates, _ = tx.update(grads, optimizer.start_phase(state, config), values)
+    updates, _ = tx.update(grads, optimizer.reset_for_phase(state, config), values)
     g = np.asarray(grads["dense"]["kernel"]) / max(norm, 1.0)
     mean = (0.9 * adam.mu["dense"]["kernel"] + 0.1 * g) / (1 - 0.9)
     square = (0.999 * adam.nu["dense"]["kernel"] + 0.001 * g**2) / (1 - 0.999)

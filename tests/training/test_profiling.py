@@ -8,10 +8,10 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
-from etils import epath
 
 from bert_jax.errors import UsageError, UserError
 from bert_jax.training.profiling import Profiler, Steps
+from bert_jax.workdir.layout import Workdir
 
 matmul = jax.jit(lambda x: x @ x / 64)
 
@@ -56,7 +56,7 @@ def test_steps_beyond_the_run_are_refused():
 
 
 def test_the_trace_has_the_steps_asked_for_and_no_others(tmp_path, capsys):
-    train(Profiler(epath.Path(tmp_path), Steps(2, 5)), 0, 8)
+    train(Profiler(Workdir.open(tmp_path).profile, Steps(2, 5)), 0, 8)
     assert steps_marked(tmp_path) == [2, 3, 4]
     (tensorboard,) = (path for path in traces(tmp_path) if path.name.endswith(".xplane.pb"))
     content = tensorboard.read_bytes()
@@ -66,31 +66,32 @@ def test_the_trace_has_the_steps_asked_for_and_no_others(tmp_path, capsys):
 
 
 def test_a_run_that_goes_on_or_ends_within_them_traces_its_own(tmp_path):
-    train(Profiler(epath.Path(tmp_path / "on"), Steps(2, 5)), 3, 8)
+    train(Profiler(Workdir.open(tmp_path / "on").profile, Steps(2, 5)), 3, 8)
     assert steps_marked(tmp_path / "on") == [3, 4]
-    train(Profiler(epath.Path(tmp_path / "stopped"), Steps(2, 9)), 0, 4)
+    train(Profiler(Workdir.open(tmp_path / "stopped").profile, Steps(2, 9)), 0, 4)
     assert steps_marked(tmp_path / "stopped") == [2, 3]
 
 
 def test_without_the_flag_or_behind_the_steps_nothing_is_written(tmp_path):
-    train(Profiler(epath.Path(tmp_path), None), 0, 4)
-    train(Profiler(epath.Path(tmp_path), Steps(0, 4)), 5, 7)
+    train(Profiler(Workdir.open(tmp_path).profile, None), 0, 4)
+    train(Profiler(Workdir.open(tmp_path).profile, Steps(0, 4)), 5, 7)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_trace_that_cannot_be_written_is_one_line(tmp_path, capsys):
     (tmp_path / "profile").write_text("in the way")
-    train(Profiler(epath.Path(tmp_path), Steps(0, 2)), 0, 4)
+    train(Profiler(Workdir.open(tmp_path).profile, Steps(0, 2)), 0, 4)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"warning: {tmp_path / 'profile'}: no trace (")
     assert line.endswith("training continues")
-    train(Profiler(epath.Path(tmp_path / "next"), Steps(0, 2)), 0, 4)  # the profiler is free again
+    # The profiler is free again.
+    train(Profiler(Workdir.open(tmp_path / "next").profile, Steps(0, 2)), 0, 4)
     assert steps_marked(tmp_path / "next") == [0, 1]
 
 
 def test_a_trace_that_cannot_be_begun_is_one_line(tmp_path, capsys):
     with jax.profiler.trace(str(tmp_path / "other")):
-        train(Profiler(epath.Path(tmp_path), Steps(0, 2)), 0, 4)
+        train(Profiler(Workdir.open(tmp_path).profile, Steps(0, 2)), 0, 4)
     assert "no trace (Profile has already been started." in capsys.readouterr().err
 
 
@@ -106,6 +107,6 @@ class Bucket(type(Path())):
 
 def test_a_trace_goes_to_a_bucket_by_way_of_a_local_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    train(Profiler(Bucket(tmp_path / "bucket"), Steps(1, 3)), 0, 4)
+    train(Profiler(Bucket(tmp_path / "bucket" / "profile"), Steps(1, 3)), 0, 4)
     assert steps_marked(tmp_path / "bucket") == [1, 2]
     assert [path.name for path in tmp_path.iterdir()] == ["bucket"]  # no folder called gs:

@@ -10,11 +10,11 @@ import pytest
 from corpus import small_store
 from processes import Job, assert_same_bits, deep_config, newest_step, records, run
 
-from bert_jax.checkpoint.catalog import folder_of
 from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import STOPPED
 from bert_jax.runtime.cpu import use_cpu_devices
+from bert_jax.workdir.layout import Workdir
 
 pytestmark = pytest.mark.processes
 
@@ -117,7 +117,7 @@ def test_more_processes_go_on_where_one_was(store, tmp_path):
         one, other = tmp_path / f"{count // 2}", tmp_path / f"{count}"
         shutil.copytree(one, other)
         for lost in (6, 4)[: 2 if count == 2 else 1]:
-            shutil.rmtree(folder_of(other) / str(lost))
+            shutil.rmtree(Workdir.open(other).checkpoints / str(lost))
         run(config, other, tmp_path, processes=count)
         assert_same_bits(tmp_path / "1", other)
 

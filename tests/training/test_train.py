@@ -10,14 +10,13 @@ import jax
 import numpy as np
 import pytest
 from corpus import small_config, small_store, two_phases
-from etils import epath
+from runs import read_records
 
 from bert_jax.checkpoint import manager as checkpoint
 from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.batch import Batches
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import StoppedError, UserError
-from bert_jax.metrics import records as metrics
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import make_mesh
@@ -25,6 +24,7 @@ from bert_jax.reporting import status
 from bert_jax.training.batches import phase_batches
 from bert_jax.training.loop import pretrain
 from bert_jax.training.step import StepFunctions, make_step_functions
+from bert_jax.workdir.layout import Workdir
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def on_devices(config: Config, count: int) -> Config:
 
 
 def parameters(workdir: Path, step: int | None = None) -> list[tuple[str, np.ndarray]]:
-    params, _ = checkpoint.load_params(workdir, step)
+    params, _ = checkpoint.load_params(Workdir.open(workdir), step)
     return [
         (jax.tree_util.keystr(path), np.asarray(leaf))
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)
@@ -102,9 +102,7 @@ def test_a_run_goes_on_where_parameters_are_split_otherwise(changes, store, tmp_
             pretrain(laid(True, data=4, fsdp=2), tmp_path / "parts", stop_after=6)
     pretrain(laid(False, data=4, fsdp=2), tmp_path / "parts")
     for kind in ("train", "eval"):
-        whole, parts = (
-            metrics.read(epath.Path(tmp_path / n), kind)[-1] for n in ("whole", "parts")
-        )
+        whole, parts = (read_records(tmp_path / n, kind)[-1] for n in ("whole", "parts"))
         assert whole["step"] == parts["step"] == config.total_steps
         np.testing.assert_allclose(parts["loss"], whole["loss"], rtol=1e-6)
 
@@ -112,7 +110,7 @@ def test_a_run_goes_on_where_parameters_are_split_otherwise(changes, store, tmp_
 def test_the_last_step_is_a_checkpoint_with_its_description(store, tmp_path):
     config = small_config(store)
     pretrain(config, tmp_path)
-    _, meta = checkpoint.load_params(tmp_path)
+    _, meta = checkpoint.load_params(Workdir.open(tmp_path))
     assert meta["step"] == config.total_steps
     assert meta["data"]["train"] == store.train.digest
     assert (tmp_path / "tokenizer.json").read_bytes() == store.tokenizer_path.read_bytes()
@@ -122,9 +120,9 @@ def test_the_last_step_is_a_checkpoint_with_its_description(store, tmp_path):
 def test_metrics_hold_objectives_and_baselines(store, tmp_path):
     config = small_config(store)
     pretrain(config, tmp_path)
-    train = metrics.read(epath.Path(tmp_path), "train")
+    train = read_records(tmp_path, "train")
     assert [record["step"] for record in train] == [4, 8, 12]
-    (held_out,) = metrics.read(epath.Path(tmp_path), "eval")
+    (held_out,) = read_records(tmp_path, "eval")
     for record in (*train, held_out):
         for name in ("mlm", "nsp"):
             for value in ("loss", "accuracy", "baseline_loss", "baseline_accuracy"):
@@ -139,7 +137,7 @@ def test_a_stretch_repeated_after_a_restart_is_read_once(tmp_path):
     lines = [{"kind": "train", "step": s, "value": v} for s, v in ((1, 0), (2, 0), (2, 1), (3, 1))]
     text = "\n".join(map(json.dumps, lines)) + '\n{"kind": "tr'
     (tmp_path / "metrics.jsonl").write_text(text)
-    records = metrics.read(epath.Path(tmp_path), "train")
+    records = read_records(tmp_path, "train")
     assert [(r["step"], r["value"]) for r in records] == [(1, 0), (2, 1), (3, 1)]
 
 
@@ -207,7 +205,7 @@ def test_learns_what_can_be_learned(tmp_path):
         optimizer=dataclasses.replace(config.optimizer, learning_rate=3e-3, warmup_steps=30),
     )
     pretrain(config, tmp_path / "run")
-    last = metrics.read(epath.Path(tmp_path / "run"), "train")[-1]
+    last = read_records(tmp_path / "run", "train")[-1]
     assert last["mlm/loss"] < last["mlm/baseline_loss"] - 0.5
 
 
@@ -289,7 +287,7 @@ def test_equal_phases_see_different_batches(store, phases_config):
 
 
 def test_records_say_their_phase(whole, store, phases_config):
-    train, held_out = (metrics.read(epath.Path(whole), kind) for kind in ("train", "eval"))
+    train, held_out = (read_records(whole, kind) for kind in ("train", "eval"))
     assert [(r["step"], r["phase"]) for r in train] == [(4, 0), (6, 0), (8, 1), (12, 1)]
     assert [(r["step"], r["phase"]) for r in held_out] == [(6, 0), (12, 1)]
     rows = json.loads((whole / "config.json").read_text())["data"]["rows_per_epoch"]
@@ -383,14 +381,14 @@ def test_the_phase_at_work_keeps_what_its_steps_saw(parts, phases_config, tmp_pa
     longer = with_phase(phases_config, 1, steps=7)
     third = dataclasses.replace(longer.phases[1], steps=2)
     pretrain(dataclasses.replace(longer, phases=(*longer.phases, third)), run)
-    records = metrics.read(epath.Path(run), "eval")
+    records = read_records(run, "eval")
     assert [(r["step"], r["phase"]) for r in records] == [(6, 0), (13, 1), (15, 2)]
 
 
 def test_a_phase_to_come_may_change(parts, phases_config, tmp_path):
     run = parts.stopped_at(6, tmp_path / "run")  # of the second phase no step is done
     pretrain(with_phase(phases_config, 1, max_predictions=4, steps=2), run)
-    assert metrics.read(epath.Path(run), "eval")[-1]["step"] == 8
+    assert read_records(run, "eval")[-1]["step"] == 8
 
 
 def test_a_refused_start_changes_nothing(store, tmp_path):

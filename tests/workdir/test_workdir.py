@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from corpus import small_config, small_store, two_phases
-from etils import epath
 
 from bert_jax import cli
 from bert_jax.config.schema import Config
@@ -23,6 +22,7 @@ from bert_jax.runtime.versions import versions
 from bert_jax.training import claim, loop
 from bert_jax.training import setup as running
 from bert_jax.workdir import description as workdir
+from bert_jax.workdir.layout import Workdir
 
 # The rule, key by key: what decides what a step sees or what the parameters mean may not change.
 # A new key must be put on one side.
@@ -82,9 +82,10 @@ def old(config: Config, store: TokenStore) -> dict[str, Any]:
 
 
 @pytest.fixture
-def run(old: dict[str, Any], tmp_path: Path) -> epath.Path:
-    claim.claim(epath.Path(tmp_path), old, resuming_at=None)
-    return epath.Path(tmp_path)
+def run(old: dict[str, Any], tmp_path: Path) -> Workdir:
+    opened = Workdir.open(tmp_path)
+    claim.update_config_json(opened, old, resuming_at=None)
+    return opened
 
 
 def changed(description: dict[str, Any], key: str, value: Any = None) -> dict[str, Any]:
@@ -99,12 +100,12 @@ def changed(description: dict[str, Any], key: str, value: Any = None) -> dict[st
     return made
 
 
-def refused(run: epath.Path, new: dict[str, Any], step: int) -> list[str]:
+def refused(run: Workdir, new: dict[str, Any], step: int) -> list[str]:
     """Returns the lines of the error; asserts that nothing was changed."""
-    before = (run / "config.json").read_text()
+    before = run.config_json.read_text()
     with pytest.raises(UserError) as error:
-        claim.claim(run, new, resuming_at=step)
-    assert (run / "config.json").read_text() == before
+        claim.update_config_json(run, new, resuming_at=step)
+    assert run.config_json.read_text() == before
     first, *diff = str(error.value).splitlines()
     assert first.startswith(f"{run}: ")
     assert "--workdir" in first
@@ -134,11 +135,11 @@ def test_what_may_change_is_said(key: str, run, old) -> None:
     new = changed(old, f"config.{key}")
     before, after = (flatten(d)[f"config.{key}"] for d in (old, new))
     bits = BITS if key.startswith(("mesh.", "compute.")) else ""
-    assert claim.claim(run, new, resuming_at=8) == [
+    assert claim.update_config_json(run, new, resuming_at=8) == [
         f"resumes with config.{key}={after} (was {before}){bits}"
     ]
-    assert json.loads((run / "config.json").read_text()) == new
-    assert claim.claim(run, new, resuming_at=8) == []
+    assert json.loads(run.config_json.read_text()) == new
+    assert claim.update_config_json(run, new, resuming_at=8) == []
 
 
 @pytest.mark.parametrize("name", [*MAY_IN_A_PHASE, *MAY_NOT_IN_A_PHASE])
@@ -149,10 +150,10 @@ def test_a_phase_may_change_until_it_begins_and_not_after_it_ends(name: str, run
     assert f"+ config.phases[0].{name}: {value}" in diff
     later = changed(old, f"config.phases[1].{name}", value)
     if name in MAY_IN_A_PHASE:
-        (said,) = claim.claim(run, later, resuming_at=7)
+        (said,) = claim.update_config_json(run, later, resuming_at=7)
     else:
         assert f"another config.phases[1].{name} after 7" in refused(run, later, 7)[0]
-        (said,) = claim.claim(run, later, resuming_at=6)
+        (said,) = claim.update_config_json(run, later, resuming_at=6)
     assert said.startswith(f"resumes with config.phases[1].{name}={value} (was ")
     assert said.endswith(BITS) == (name == "micro_batches")
 
@@ -162,8 +163,12 @@ def test_phases_come_and_go_only_after_the_present(run, old) -> None:
     del fewer["config"]["phases"][1], fewer["data"]["rows_per_epoch"][1]
     assert "another config.phases[1] after 7 steps" in refused(run, fewer, 7)[0]
     assert refused(run, fewer, 7)[1:] == ["- config.phases[1]: 6 steps"]
-    assert claim.claim(run, fewer, resuming_at=6) == ["resumes without config.phases[1]"]
-    assert claim.claim(run, old, resuming_at=6) == ["resumes with a new config.phases[1]"]
+    assert claim.update_config_json(run, fewer, resuming_at=6) == [
+        "resumes without config.phases[1]"
+    ]
+    assert claim.update_config_json(run, old, resuming_at=6) == [
+        "resumes with a new config.phases[1]"
+    ]
 
 
 def test_fewer_steps_than_are_done_are_refused(run, old) -> None:
@@ -194,23 +199,23 @@ def test_other_versions_and_devices_go_on_and_are_said(run, old) -> None:
     }  # fmt: skip
     new = changed(changed(old, "versions.jax", "99.1"), "versions.python", "3.99.0")
     new = changed(new, "devices.mesh.data", 4)
-    assert claim.claim(run, new, resuming_at=3) == [
+    assert claim.update_config_json(run, new, resuming_at=3) == [
         f"resumes with jax 99.1 (was {versions()['jax']}){BITS}",
         f"resumes with python 3.99.0 (was {versions()['python']}){BITS}",
         "resumes with cpu devices in mesh slice=1 data=4 fsdp=1 tensor=1 "
         f"(was cpu devices in mesh slice=1 data=8 fsdp=1 tensor=1){BITS}",
     ]
-    assert claim.claim(run, new, resuming_at=3) == []
+    assert claim.update_config_json(run, new, resuming_at=3) == []
 
 
 def test_a_run_of_before_versions_were_kept_goes_on(run, old) -> None:
     kept = {key: copy.deepcopy(old[key]) for key in ("config", "data")}
     del kept["config"]["deadlines"]["peer"]  # a setting that did not exist either
-    (run / "config.json").write_text(json.dumps(kept))
+    run.config_json.write_text(json.dumps(kept))
     described_again = copy.deepcopy(old)
-    (said,) = claim.claim(run, described_again, resuming_at=3)
+    (said,) = claim.update_config_json(run, described_again, resuming_at=3)
     assert said.startswith("uses config.deadlines.peer=")
-    assert json.loads((run / "config.json").read_text()) == described_again
+    assert json.loads(run.config_json.read_text()) == described_again
 
 
 def test_a_run_that_lacks_newer_settings_takes_their_defaults(run, old) -> None:
@@ -218,11 +223,11 @@ def test_a_run_that_lacks_newer_settings_takes_their_defaults(run, old) -> None:
     for key in ("schedule", "weight_decay_on"):
         del older["config"]["optimizer"][key]
     del older["config"]["data"]["separators"]
-    (run / "config.json").write_text(json.dumps(older))
+    run.config_json.write_text(json.dumps(older))
     _, *diff = refused(run, changed(old, "config.data.separators", "sentences"), 3)
     assert diff == ["- config.data.separators: documents", "+ config.data.separators: sentences"]
     new = changed(old, "config.optimizer.schedule", "fairseq")
-    assert claim.claim(run, new, resuming_at=3) == [
+    assert claim.update_config_json(run, new, resuming_at=3) == [
         "resumes with config.optimizer.schedule=fairseq (was bert)",
         "uses config.data.separators=documents: a setting newer than the run",
         "uses config.optimizer.weight_decay_on=weights: a setting newer than the run",
@@ -233,37 +238,37 @@ def test_a_run_that_lacks_newer_settings_takes_their_defaults(run, old) -> None:
     "text", ['{"config": {}, "data": {}}', '{"config": 1, "data": 2}', "[]", "", '{"config"']
 )
 def test_a_damaged_config_json_is_one_line(text: str, run, old) -> None:
-    (run / "config.json").write_text(text)
+    run.config_json.write_text(text)
     with pytest.raises(UserError, match=r"not .* a pretraining run") as error:
-        claim.claim(run, old, resuming_at=3)
+        claim.update_config_json(run, old, resuming_at=3)
     assert "\n" not in str(error.value)
 
 
 def test_a_lost_config_json_does_not_open_the_door(run, old, monkeypatch) -> None:
     """Then the checkpoint's metadata is compared."""
-    (run / "config.json").unlink()
+    run.config_json.unlink()
     monkeypatch.setattr(claim.catalog, "all_steps", lambda path: [2, 3])
     monkeypatch.setattr(claim.catalog, "read_meta", lambda path, step: {3: old}[step])
     with pytest.raises(UserError, match=r"another config\.seed after 3 steps"):
-        claim.claim(run, changed(old, "config.seed", 9), resuming_at=3)
-    assert claim.claim(run, old, resuming_at=3) == []
+        claim.update_config_json(run, changed(old, "config.seed", 9), resuming_at=3)
+    assert claim.update_config_json(run, old, resuming_at=3) == []
 
 
 def test_what_is_wrong_is_said_before_anything_is_read(store, tmp_path, monkeypatch):
     """Refused before any device is initialized or any array is opened."""
     config = small_config(store)
-    run = epath.Path(tmp_path / "run")
+    run = Workdir.open(tmp_path / "run")
     mesh = {"slice": 1, "data": 8, "fsdp": 1, "tensor": 1}
     description = workdir.describe(config, store, [40], mesh=mesh, device_kind="cpu")
-    claim.claim(run, description, resuming_at=None)
+    claim.update_config_json(run, description, resuming_at=None)
     monkeypatch.setattr(claim.catalog, "complete_steps", lambda path: [4])
     monkeypatch.setattr(running, "open_store", pytest.fail)
     monkeypatch.setattr(running, "make_mesh", pytest.fail)
     with pytest.raises(UserError, match=r"- config\.seed: 0\n\+ config\.seed: 9$"):
-        loop.pretrain(dataclasses.replace(config, seed=9), run)
+        loop.pretrain(dataclasses.replace(config, seed=9), run.path)
     other = small_store(tmp_path / "other", words="v")
     with pytest.raises(UserError, match="trained with another tokenizer"):
-        loop.pretrain(small_config(other), run)
+        loop.pretrain(small_config(other), run.path)
 
 
 # --- whose folder it is ---------------------------------------------------------------------------
@@ -321,17 +326,17 @@ def test_an_empty_folder_is_free_and_so_is_what_a_death_before_the_mark_leaves(n
     if name:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
-    claim.check_free(tmp_path)
-    claim.check_free(tmp_path / "absent")
+    claim.check_free(Workdir.open(tmp_path))
+    claim.check_free(Workdir.open(tmp_path / "absent"))
 
 
 def test_the_mark_is_the_first_thing_in_a_workdir(old, tmp_path):
     """Written before partial checkpoints are removed and anything is logged."""
-    run, adopted = claim.begin(epath.Path(tmp_path / "run"), old)
+    run, adopted = claim.mark_or_identify(Workdir.open(tmp_path / "run"), old)
     assert list(everything(tmp_path / "run")) == ["config.json"]
-    assert workdir.read(tmp_path / "run") == run
+    assert workdir.read(Workdir.open(tmp_path / "run")) == run
     assert adopted == []
-    claim.check_free(tmp_path / "run")
+    claim.check_free(Workdir.open(tmp_path / "run"))
 
 
 def test_a_workdir_whose_name_is_no_text_is_refused_at_once(tmp_path, capsys):
@@ -347,7 +352,7 @@ def test_a_workdir_whose_name_is_no_text_is_refused_at_once(tmp_path, capsys):
 def test_a_pipe_in_place_of_config_json_keeps_nobody_waiting(tmp_path):
     os.mkfifo(tmp_path / "config.json")
     with pytest.raises(UserError, match=r"config\.json is not from a pretraining run"):
-        claim.check_free(tmp_path)
+        claim.check_free(Workdir.open(tmp_path))
 
 
 def test_the_tokenizer_is_kept_byte_for_byte(tmp_path):
@@ -355,7 +360,7 @@ def test_the_tokenizer_is_kept_byte_for_byte(tmp_path):
     data = b'{"model": {},\r\n "version": "1.0"}\r\n'
     (tmp_path / "tokenizer.json").write_bytes(data)
     store = SimpleNamespace(tokenizer_path=tmp_path / "tokenizer.json")
-    workdir.keep_tokenizer(epath.Path(tmp_path / "run"), store)
+    workdir.copy_tokenizer(Workdir.open(tmp_path / "run"), store)
     assert (tmp_path / "run" / "tokenizer.json").read_bytes() == data
 
 
@@ -364,7 +369,7 @@ def test_config_json_is_on_the_disk_before_it_has_its_name(old, tmp_path, monkey
     sync, replace = os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda handle: (done.append("sync"), sync(handle)))
     monkeypatch.setattr(os, "replace", lambda a, b: (done.append(Path(b).name), replace(a, b)))
-    claim.begin(epath.Path(tmp_path / "run"), old)
+    claim.mark_or_identify(Workdir.open(tmp_path / "run"), old)
     assert done == ["sync", "config.json", "sync"]
 
 
@@ -376,4 +381,4 @@ def test_a_disk_that_is_full_at_the_first_file_is_one_line(old, tmp_path, monkey
 
     monkeypatch.setattr(remote.atomic, "write_bytes", full)
     with pytest.raises(StorageError, match=r"config\.json: cannot be written \(No space left"):
-        claim.begin(epath.Path(tmp_path / "run"), old)
+        claim.mark_or_identify(Workdir.open(tmp_path / "run"), old)

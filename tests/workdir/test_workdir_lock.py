@@ -16,6 +16,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.workdir import lock
+from bert_jax.workdir.layout import Workdir
 from bert_jax.workdir.lock import is_locked
 from bert_jax.workdir.lock import lock as held
 
@@ -52,7 +53,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def holder(workdir: Path, *how: str) -> Iterator[tuple[subprocess.Popen, int]]:
     """Starts a process that holds the lock until told to end; yields it and its child, if any."""
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(workdir), *how],
+        [sys.executable, "-c", HOLDER, str(Workdir.open(workdir).lock), *how],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -75,8 +76,8 @@ def holder(workdir: Path, *how: str) -> Iterator[tuple[subprocess.Popen, int]]:
 @pytest.mark.processes
 def test_a_second_trainer_is_told_who_is_at_work(tmp_path: Path) -> None:
     with holder(tmp_path / "run") as (process, _):
-        assert is_locked(tmp_path / "run")
-        with pytest.raises(UserError) as error, held(tmp_path / "run"):
+        assert is_locked(Workdir.open(tmp_path / "run").lock)
+        with pytest.raises(UserError) as error, held(Workdir.open(tmp_path / "run").lock):
             pytest.fail("two hold one lock")
         message = str(error.value)
         assert "\n" not in message
@@ -84,9 +85,9 @@ def test_a_second_trainer_is_told_who_is_at_work(tmp_path: Path) -> None:
         assert f"(process {process.pid} on host-a since 2" in message
         process.communicate("end\n", timeout=WAIT)
         assert process.returncode == 0
-    assert is_locked(tmp_path / "run") is False
-    with held(tmp_path / "run"):
-        assert is_locked(tmp_path / "run")
+    assert is_locked(Workdir.open(tmp_path / "run").lock) is False
+    with held(Workdir.open(tmp_path / "run").lock):
+        assert is_locked(Workdir.open(tmp_path / "run").lock)
         about = json.loads((tmp_path / "run" / ".lock").read_text())
         assert about["pid"] == os.getpid()
 
@@ -97,8 +98,8 @@ def test_a_process_that_dies_leaves_no_lock(number: int, tmp_path: Path) -> None
     with holder(tmp_path) as (process, _):
         process.send_signal(number)
         assert process.wait(WAIT) == -number
-        with held(tmp_path):
-            assert is_locked(tmp_path)
+        with held(Workdir.open(tmp_path).lock):
+            assert is_locked(Workdir.open(tmp_path).lock)
 
 
 @pytest.mark.parametrize("how", ["exec", "fork"])
@@ -108,30 +109,30 @@ def test_a_child_that_outlives_its_trainer_does_not_hold_the_lock(how: str, tmp_
         process.kill()
         process.wait(WAIT)
         os.kill(child, 0)  # it lives
-        assert is_locked(tmp_path) is False
-        with held(tmp_path):
+        assert is_locked(Workdir.open(tmp_path).lock) is False
+        with held(Workdir.open(tmp_path).lock):
             pass
 
 
 def test_a_child_that_ends_does_not_unlock(tmp_path: Path) -> None:
-    with held(tmp_path):
+    with held(Workdir.open(tmp_path).lock):
         child = os.posix_spawn("/bin/true", ["true"], {})
         os.waitpid(child, 0)
-        assert is_locked(tmp_path)
-    assert not is_locked(tmp_path)
+        assert is_locked(Workdir.open(tmp_path).lock)
+    assert not is_locked(Workdir.open(tmp_path).lock)
 
 
 def test_a_workdir_that_is_not_there_is_not_held(tmp_path: Path) -> None:
-    assert is_locked(tmp_path / "none") is False
+    assert is_locked(Workdir.open(tmp_path / "none").lock) is False
     (tmp_path / "file").write_text("")
-    assert is_locked(tmp_path / "file") is False
-    with held(tmp_path / "new" / "run"):
-        assert is_locked(tmp_path / "new" / "run")
+    assert is_locked(Workdir.open(tmp_path / "file").lock) is False
+    with held(Workdir.open(tmp_path / "new" / "run").lock):
+        assert is_locked(Workdir.open(tmp_path / "new" / "run").lock)
 
 
 def test_a_bucket_is_not_locked() -> None:
-    with held("gs://bucket/run"):
-        assert is_locked("gs://bucket/run") is None
+    with held(Workdir.open("gs://bucket/run").lock):
+        assert is_locked(Workdir.open("gs://bucket/run").lock) is None
 
 
 def test_where_locks_do_not_work_a_run_goes_on(tmp_path: Path, monkeypatch) -> None:
@@ -141,19 +142,21 @@ def test_where_locks_do_not_work_a_run_goes_on(tmp_path: Path, monkeypatch) -> N
     before = len(os.listdir("/proc/self/fd"))
     with monkeypatch.context() as patch:
         patch.setattr(fcntl, "flock", refuse)
-        with held(tmp_path):
-            assert is_locked(tmp_path) is None
+        with held(Workdir.open(tmp_path).lock):
+            assert is_locked(Workdir.open(tmp_path).lock) is None
     (tmp_path / "file").write_text("")
-    with held(tmp_path / "file"):  # cannot be a folder: what writes there will say so
+    with held(
+        Workdir.open(tmp_path / "file").lock
+    ):  # cannot be a folder: what writes there will say so
         pass
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_an_old_or_foreign_text_in_the_file_is_no_harm(tmp_path: Path) -> None:
     (tmp_path / ".lock").write_bytes(b"\xff[" * 9000)
-    assert is_locked(tmp_path) is False
-    with held(tmp_path):
+    assert is_locked(Workdir.open(tmp_path).lock) is False
+    with held(Workdir.open(tmp_path).lock):
         assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
         (tmp_path / ".lock").write_bytes(b"[]")
-        with pytest.raises(UserError, match="process unknown"), held(tmp_path):
+        with pytest.raises(UserError, match="process unknown"), held(Workdir.open(tmp_path).lock):
             pass

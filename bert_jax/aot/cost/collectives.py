@@ -68,7 +68,7 @@ class Collective:
 class Traffic:
     """Collectives of one kind over the same axes: totals of a step, per device.
 
-    beside: whether they overlap with computation. Other fields as in `Collective`.
+    overlapped: whether they overlap with computation. Other fields as in `Collective`.
     """
 
     kind: str
@@ -76,7 +76,7 @@ class Traffic:
     devices: int
     partly: bool
     network: Network
-    beside: bool
+    overlapped: bool
     runs: int
     bytes: int
     sent: float

@@ -1,14 +1,15 @@
-"""The training loop of one phase: batch → step → metrics → evaluate → save."""
+"""The parts of the training loop in one phase: batches, step, metrics, evaluation, saving."""
 
 import dataclasses
 import functools
 import time
-from contextlib import closing
+from collections.abc import Generator
 from typing import NoReturn
+
+import jax
 
 from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.data_pipeline.batch import prefetch
-from bert_jax.distributed.preemption import StopRequestedError
 from bert_jax.errors import NUMBERS, STOPPED, NumbersError, StoppedError
 from bert_jax.metrics import stragglers
 from bert_jax.metrics.step_metrics import SkippedStep
@@ -20,10 +21,13 @@ from bert_jax.training.progress import RunDisplay
 from bert_jax.training.setup import CompiledPhase, RunContext, RunPhase
 from bert_jax.training.state_sharding import State
 
+Batch = dict[str, jax.Array]
+Batches = Generator[tuple[int, Batch]]
+
 
 @dataclasses.dataclass
-class PhaseLoop:
-    """Runs the remaining steps of a phase."""
+class PhaseTrainer:
+    """A phase in training; `loop._train_phase` calls its methods in order."""
 
     run: RunContext
     phase: RunPhase
@@ -32,60 +36,66 @@ class PhaseLoop:
     writer: MetricWriter
     display: RunDisplay
     profiler: Profiler
-    stop_after: int | None
-    evaluation_left: bool  # the restored state has no evaluation yet; run it if one is due
     done: int = 0  # updates done, counted over the run
     evaluated: dict[str, float] | None = None  # held-out metrics after the last update
+    waited: float = 0.0  # seconds that the last batch was waited for
 
     def __post_init__(self) -> None:
-        job = self.run.job
-        self.config, self.peers, self.clock, self.preemption = (
-            self.run.config,
-            job.peers,
-            job.clock,
-            job.preemption,
-        )
+        job, self.config = self.run.job, self.run.config
+        self.peers, self.clock, self.preemption = job.peers, job.clock, job.preemption
         self.metrics = self.run.step_metrics(self.phase.config)
         self.timer = stragglers.StepTimer(job.peers.hosts[job.peers.process_id])
 
-    def train(self, state: State) -> State:
-        """Trains to the end of the phase from the step of the state; returns the new state."""
-        phase = self.phase
-        first = self.done = int(state["step"])
-        if first == phase.first and self.compiled.start_phase:
+    def start(self, state: State) -> State:
+        """Returns the state at the first of the remaining steps."""
+        self.done = int(state["step"])
+        if self.done == self.phase.first and self.compiled.start_phase:
             # The previous phase's last checkpoint is saved before this, so this runs exactly once.
             state = self.compiled.start_phase(state)
-        self.display.phase(phase.index, phase)
-        make = functools.partial(self.run.batch, phase)
-        prepared = prefetch(make, first, phase.last, while_waiting=self.preemption.check)
-        try:
-            # The run was stopped during the evaluation after this step: repeat and record it.
-            if self.evaluation_left and self._due(self.config.evaluation.every_steps):
-                evaluated = self._evaluate(state)
-                with self.clock.activity("save"):
-                    self.checkpoints.note_evaluation(first, evaluated)
-            with closing(prepared) as batches:
-                while self.done < phase.last:
-                    began = time.perf_counter()
-                    with self.clock.activity("data"):
-                        step, batch = next(batches)
-                    waited = time.perf_counter() - began
-                    self.preemption.begin()
-                    with self.clock.activity("step"):
-                        state, numbers = self.profiler.run(step, self.compiled.train, state, batch)
-                        began = time.perf_counter()
-                        self.metrics.add(numbers, step)
-                        self.timer.add(data=waited, device=time.perf_counter() - began)
-                        self.done = self.clock.step = step + 1
-                        self._check_numbers(state)
-                    self._after_step(state)
-                    if self.done == self.stop_after != self.config.total_steps:
-                        raise StopRequestedError
-        except StopRequestedError:
-            self._stop(state)
+        self.display.phase(self.phase.index, self.phase)
         return state
 
-    def _due(self, every: int) -> bool:
+    def repeat_evaluation(self, state: State) -> None:
+        """Evaluates a restored state whose evaluation was interrupted, if one is due."""
+        if self.done > self.phase.first and self.is_due(self.config.evaluation.every_steps):
+            evaluated = self._evaluate(state)
+            with self.clock.activity("save"):
+                self.checkpoints.note_evaluation(self.done, evaluated)
+
+    def batches(self) -> Batches:
+        """Yields the remaining steps and their batches, made ahead of time by a thread."""
+        make = functools.partial(self.run.batch, self.phase)
+        return prefetch(make, self.done, self.phase.last, while_waiting=self.preemption.check)
+
+    def next_batch(self, batches: Batches) -> tuple[int, Batch]:
+        """Waits for a step and its batch."""
+        began = time.perf_counter()
+        with self.clock.activity("data"):
+            step, batch = next(batches)
+        self.waited = time.perf_counter() - began
+        return step, batch
+
+    def train_step(self, step: int, state: State, batch: Batch) -> State:
+        """Returns the updated state; its metrics are fetched later.
+
+        Raises:
+            StopRequestedError: all processes agreed to stop before this step.
+            NumbersError: too many steps in a row were skipped; the state is saved.
+        """
+        self.preemption.begin()
+        with self.clock.activity("step"):
+            state, numbers = self.profiler.run(step, self.compiled.train, state, batch)
+            began = time.perf_counter()
+            self.metrics.add(numbers, step)
+            self.timer.add(data=self.waited, device=time.perf_counter() - began)
+            self.done = self.clock.step = step + 1
+            self._check_numbers(state)
+        self.evaluated = None
+        self.display.advance(self.done)
+        return state
+
+    def is_due(self, every: int) -> bool:
+        """Whether something due every `every` steps, and after the last, is due now."""
         return self.done % every == 0 or self.done == self.phase.last
 
     def _check_numbers(self, state: State) -> None:
@@ -97,36 +107,21 @@ class PhaseLoop:
             config.checkpoint.every_steps,
         )
         # Wait for this step's result only if the host blocks on the step anyway.
-        found = self.metrics.skipped(wait=any(map(self._due, intervals)))
+        found = self.metrics.skipped(wait=any(map(self.is_due, intervals)))
         end = next((s for s in found if s.in_row >= config.optimizer.max_nonfinite_steps), None)
         self._record_skipped(found + (self.metrics.skipped(wait=True) if end else []))
         if end:
-            line = end.stop(self.run.folder, self.done)
+            line = end.stop(self.run.workdir, self.done)
             self._end(state, NUMBERS, line)
             raise NumbersError(line)
 
     def _record_skipped(self, found: list[SkippedStep]) -> None:
         for skipped in found:
-            in_row = skipped.in_row
-            self.writer.event("skipped", skipped.step, self.phase.index, in_row=in_row)
+            self.writer.event("skipped", skipped.step, self.phase.index, in_row=skipped.in_row)
             logger.info(str(skipped))
 
-    def _after_step(self, state: State) -> None:
-        """Logs, evaluates and saves if due at this step."""
-        config, self.evaluated = self.config, None
-        self.display.advance(self.done)
-        if self._due(config.log_every_steps):
-            self._log()
-        if self._due(config.evaluation.every_steps):
-            with self.metrics.paused():
-                self._evaluate(state)
-            self._record_time()
-        if self._due(config.checkpoint.every_steps):
-            with self.metrics.paused():
-                self._save(state)
-            self._record_time()
-
-    def _log(self) -> None:
+    def log(self) -> None:
+        """Writes and shows the metrics since the last call."""
         self.checkpoints.check()
         scalars = self.metrics.take()
         mine = self.timer.take(scalars["step_seconds"]).text()
@@ -143,15 +138,19 @@ class PhaseLoop:
             logger.warning(line)
 
     def _record_time(self) -> None:
-        seconds = self.clock.seconds()
-        self.writer.event("goodput", self.done, self.phase.index, seconds=seconds)
+        self.writer.event("goodput", self.done, self.phase.index, seconds=self.clock.seconds())
 
-    def _evaluate(self, state: State) -> dict[str, float]:
-        """Returns held-out metrics.
+    def evaluate(self, state: State) -> None:
+        """Writes and shows held-out metrics.
 
         Raises:
             StopRequestedError: all processes agreed to stop.
         """
+        with self.metrics.paused():
+            self._evaluate(state)
+        self._record_time()
+
+    def _evaluate(self, state: State) -> dict[str, float]:
         with self.clock.activity("evaluate"):
             evaluated = self.phase.held_out.evaluate(
                 self.run.program,
@@ -167,6 +166,12 @@ class PhaseLoop:
         self.evaluated = evaluated
         return evaluated
 
+    def save(self, state: State) -> None:
+        """Saves the state in the background."""
+        with self.metrics.paused():
+            self._save(state)
+        self._record_time()
+
     def _save(self, state: State) -> None:
         self.run.store.files.check()  # never save a state trained on corrupted data
         with self.clock.activity("save"):
@@ -174,12 +179,12 @@ class PhaseLoop:
                 state, self.run.description, phase=self.phase.index, evaluation=self.evaluated
             )
 
-    def _stop(self, state: State) -> NoReturn:
-        """Saves the state and stops the run."""
+    def stop(self, state: State) -> NoReturn:
+        """Saves the state and stops the run, as all processes agreed."""
         self._record_skipped(self.metrics.skipped(wait=True))
         self._end(state, STOPPED, self.preemption.why)
         raise StoppedError(
-            f"saved step {self.done} in {self.run.folder}; run the same command again to resume"
+            f"saved step {self.done} in {self.run.workdir}; run the same command again to resume"
         )
 
     def _end(self, state: State, code: int, reason: str) -> None:

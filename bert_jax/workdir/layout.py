@@ -1,0 +1,58 @@
+"""The layout of a workdir, the folder of a run, on a disk or in a bucket.
+
+`config.json` marks a workdir: it is written before anything else (except the lock), and a folder
+that has content but no `config.json` is refused before anything in it changes.
+"""
+
+import dataclasses
+import re
+
+from etils import epath
+
+from bert_jax.data_pipeline.storage.remote import absolute, open_path
+
+# Names in a folder without config.json that is free nevertheless: the lock and temporary files of a
+# run that died before it wrote config.json, and the lost+found of a new file system.
+MAY_PRECEDE_CONFIG = re.compile(r"|\.lock|\.(config|tokenizer)\.json\.(\d+\.)?tmp|lost\+found")
+
+
+@dataclasses.dataclass(frozen=True)
+class Workdir:
+    """The paths of a run; its text is the folder as the user gave it, for messages."""
+
+    path: epath.Path
+    # The run's id and configuration, the digests of its training data, the versions and devices it
+    # last ran with, checkpoints that it adopted.
+    config_json: epath.Path
+    tokenizer: epath.Path  # of the store, as it will be exported
+    checkpoints: epath.Path  # a folder for each step, see `catalog`
+    quarantine: epath.Path  # damaged checkpoints, and those of other runs
+    metrics: epath.Path  # records of training; in a bucket metrics-00001.jsonl, …
+    evaluations: epath.Path  # records of `bert-jax evaluate`
+    tensorboard: epath.Path
+    profile: epath.Path  # traces of `bert-jax pretrain --profile`
+    lock: epath.Path  # locked while a trainer runs
+
+    @classmethod
+    def open(cls, folder: epath.PathLike) -> "Workdir":
+        """Returns the paths in a folder, where nothing has to exist yet.
+
+        Raises:
+            UserError: it is in a bucket whose client is not installed.
+        """
+        path, full = open_path(folder), absolute(folder)  # Orbax refuses relative paths
+        return cls(
+            path=path,
+            config_json=path / "config.json",
+            tokenizer=path / "tokenizer.json",
+            checkpoints=full / "checkpoints",
+            quarantine=full / "quarantine",
+            metrics=path / "metrics.jsonl",
+            evaluations=path / "evaluations.jsonl",
+            tensorboard=path / "tensorboard",
+            profile=path / "profile",
+            lock=path / ".lock",
+        )
+
+    def __str__(self) -> str:
+        return str(self.path)
