@@ -6,7 +6,6 @@ import time
 import pytest
 from made_batches import batches_of, random_documents
 
-from bert_jax.data_pipeline import assemble
 from bert_jax.data_pipeline.batch import prefetch
 from bert_jax.data_pipeline.errors import UserError
 
@@ -70,7 +69,8 @@ def test_prefetch_needs_room_for_one():
 def test_the_first_batch_finds_its_loops_compiled(tmp_path, monkeypatch, capfd):
     filled: list[tuple[str, int]] = []
     failures = [OSError("no room")]
-    fill = assemble._fill
+    batches = batches_of(random_documents(20), tmp_path)
+    fill = batches._assembler._fill
 
     def note(*args):
         filled.append((threading.current_thread().name, len(args[2])))
@@ -78,8 +78,7 @@ def test_the_first_batch_finds_its_loops_compiled(tmp_path, monkeypatch, capfd):
             raise failures.pop()
         return fill(*args)
 
-    monkeypatch.setattr(assemble, "_fill", note)
-    batches = batches_of(random_documents(20), tmp_path)
+    monkeypatch.setattr(batches._assembler, "_fill", note)
     for _ in range(2):
         filled.clear()
         batches.compile_ahead()

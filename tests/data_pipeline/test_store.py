@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.storage import remote
+from bert_jax.data_pipeline.storage import retry
 from bert_jax.data_pipeline.store.manifest import manifest_digest, token_type
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.store.writer import ArrayWriter, StoredDocument, make_split, write_store
@@ -95,7 +95,7 @@ def test_no_store(tmp_path: Path) -> None:
 def test_what_no_second_attempt_changes_is_refused_at_once(tmp_path: Path, monkeypatch) -> None:
     """A file instead of the folder, a folder instead of the manifest, a link loop, a long name."""
     slept: list[float] = []
-    monkeypatch.setattr(remote.time, "sleep", slept.append)
+    monkeypatch.setattr(retry, "sleep", slept.append)
     (tmp_path / "file").write_text("")
     (tmp_path / "folder" / "manifest.json").mkdir(parents=True)
     (tmp_path / "circle").mkdir()

@@ -79,7 +79,7 @@ def test_the_port_is_free_again_once_all_have_met(start, address):
 
 def test_one_process_meets_nobody():
     address, me = "127.0.0.1:1", Registration(0, 1, "here", ABOUT)
-    assert meet(address, me, bind=address, timeout=0.1, say=print) == Roster(("here",), {})
+    assert meet(address, me, bind=address, timeout=0.1) == Roster(("here",), {})
 
 
 def test_who_is_missing_and_who_is_there_is_said_by_name(start):
@@ -153,7 +153,7 @@ def test_a_taken_port_is_one_line(address):
         socket.create_server(split_address(address)),
         pytest.raises(UserError, match=rf"cannot listen on {address} \([^(]*\);.*a free port"),
     ):
-        meet(address, guest, bind=address, timeout=1, say=print)
+        meet(address, guest, bind=address, timeout=1)
 
 
 @pytest.mark.parametrize("address", ["host", "host:", ":80", "host:99999", "host:http"])

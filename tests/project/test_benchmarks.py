@@ -278,6 +278,7 @@ def test_gradients_by_hand_save_less_than_autodiff() -> None:
         assert saved[name][0] < 0.5 * saved[name][1], name
 
 
+@pytest.mark.processes
 def test_a_contender_that_ends_is_an_error_and_no_hang() -> None:
     contender = turns.Contender(["-c", "import sys; sys.exit(7)"], {})
     with pytest.raises(ChildProcessError, match="a contender ended with exit code 7"):
