@@ -31,6 +31,9 @@ from bert_jax.data_pipeline.storage.cache_dir import cache_dir
 from bert_jax.runtime import compile_cache
 from bert_jax.runtime.log import configure_logging
 
+# Test files that take longest, in this order.
+LONGEST = ("test_train", "test_masking_modes", "test_checkpoint", "test_parity", "test_step")
+
 # Before any test starts a backend. CPU devices even where an accelerator is present.
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
@@ -67,12 +70,17 @@ def _caches(tmp_path_factory: pytest.TempPathFactory) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With several workers: a file's tests in one of them; those with processes one at a time.
 
-    Tests with processes come first, because they are the longest chain.
+    Tests with processes come first, because they are the longest chain, and then the longest files,
+    so that no worker is left with one at the end.
     """
+
+    def rank(item: pytest.Item) -> int:
+        return LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST)
+
     for item in items:
         alone = item.get_closest_marker("processes")
         item.add_marker(pytest.mark.xdist_group("processes" if alone else item.path.stem))
-    items.sort(key=lambda item: not item.get_closest_marker("processes"))
+    items.sort(key=lambda item: (not item.get_closest_marker("processes"), rank(item)))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from every_file import for_every
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("bert_jax", "configs", "data_pipeline", "launch")
@@ -53,7 +54,7 @@ def imports_of(path: Path) -> Iterator[str]:
             yield ".".join((*above, *filter(None, [node.module])))
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+@for_every(SOURCES)
 def test_a_file_has_at_most_500_lines_and_a_telling_name(path: Path) -> None:
     lines = len(path.read_text(encoding="utf-8").splitlines())
     assert lines <= 500, f"{name_of(path)} has {lines} lines; split it by what it does"
@@ -76,7 +77,7 @@ def files_imported_by(path: Path) -> Iterator[Path]:
                 yield next(one for one in (*file, *module) if one.exists()).resolve()
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
+@for_every(MODULES)
 def test_imports_lead_from_higher_rooms_to_lower(path: Path) -> None:
     rank = ROOMS.index(room_of(path))
     for imported in files_imported_by(path):
@@ -92,7 +93,7 @@ def test_no_files_import_one_another() -> None:
     assert not left, f"a circle of imports among {sorted(map(name_of, left))}"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
+@for_every(MODULES)
 def test_libraries_are_imported_where_they_may_be(path: Path) -> None:
     roots = {name.split(".")[0] for name in imports_of(path)}
     if path.relative_to(ROOT).parts[0] != "bert_jax":
@@ -152,7 +153,7 @@ def test_the_command_line_starts_without_heavy_imports() -> None:
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
+@for_every(MODULES)
 def test_an_objective_is_named_in_its_own_file_alone(path: Path) -> None:
     """So that a new one is one new file: nothing compares names of objectives."""
     if not name_of(path).startswith(("bert_jax/objectives/", "data_pipeline/pairing/", "configs/")):
@@ -164,7 +165,7 @@ def test_an_objective_is_named_in_its_own_file_alone(path: Path) -> None:
         assert not [text for text in texts if re.match(r"(mlm|nsp|sop|sbo)($|/)", text)]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
+@for_every(MODULES)
 def test_a_function_has_at_most_60_lines(path: Path) -> None:
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -185,7 +186,7 @@ RETIRED_NAMES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
+@for_every(MODULES)
 def test_the_field_has_a_word_for_it(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     found = RETIRED_WORDS.search(text)

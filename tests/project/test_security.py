@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from absl import flags
 from corpus import small_store
+from every_file import for_every
 from store_corruptions import HEADERS, Touch
 from test_project import MODULES, ROOT, SOURCES, imports_of, name_of, tree_of
 
@@ -81,7 +82,7 @@ def breaches(path: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
+@for_every(MODULES)
 def test_no_module_unpickles_runs_texts_or_shells(path: Path) -> None:
     assert breaches(path) == []
 
@@ -102,7 +103,7 @@ def test_the_rule_sees(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert breaches(tmp_path / "module.py")
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+@for_every(SOURCES)
 def test_archives_are_unpacked_with_a_filter(path: Path) -> None:
     """Also by tests and benchmarks: no member of an archive may leave the folder it goes to."""
     for name, keywords, line in calls_of(path):

@@ -5,6 +5,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from every_file import for_every
 
 import bert_jax
 from bert_jax.workdir.layout import MAY_PRECEDE_CONFIG, Workdir
@@ -16,7 +17,7 @@ SOURCES = [
 NAMES = {part.name for part in dataclasses.astuple(Workdir.open("run"))} - {"run"}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: f"{path.parent.name}/{path.name}")
+@for_every(SOURCES)
 def test_they_stand_in_the_layout_alone(path: Path) -> None:
     if path.name != "layout.py":
         nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
