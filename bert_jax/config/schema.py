@@ -3,10 +3,11 @@
 A config file returns an `ml_collections.ConfigDict`; `serialization.from_dict` turns it into a
 `Config`. Code that receives a `Config` never checks whether a key exists.
 
-Each setting is declared once, with its type, its range and its default: those of `config.data` by
-the data pipeline (`plan/settings.py`, `masking/settings.py`), all others here. A config file starts
-from the defaults (`configs/base.py`) and writes what it changes. A run that was started before a
-setting existed resumes with the default of that setting, so a default never changes.
+Each setting is declared once, with its type, its range and its default: those that decide examples
+and masks by the data pipeline (`plan/settings.py`, `masking/settings.py`), all others here. A
+config file starts from the defaults (`configs/base.py`) and writes what it changes. A run that was
+started before a setting existed resumes with the default of that setting, so a default never
+changes.
 """
 
 import bisect

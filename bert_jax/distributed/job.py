@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NoReturn
 
 from bert_jax.config.schema import Config
-from bert_jax.distributed import peers as distributed
+from bert_jax.data_pipeline.storage.locks import host_name
 from bert_jax.distributed.cluster import ProcessTopology
 from bert_jax.distributed.heartbeat import Heartbeat
-from bert_jax.distributed.peers import ProcessGroup
+from bert_jax.distributed.peers import ProcessGroup, connect, single_process_group
 from bert_jax.distributed.preemption import PreemptionHandler
 from bert_jax.distributed.watchdog import ProcessExit, Watchdog
 from bert_jax.errors import DONE, FAILED, LOST, STOPPED, StoppedError, code_of
@@ -40,7 +40,7 @@ class Job:
 def in_process_job(config: Config) -> Iterator[Job]:
     """A job inside another program: a single process without deadlines."""
     clock = ActivityClock()
-    peers = distributed.single_process_group(clock)
+    peers = single_process_group(clock)
     preemption = PreemptionHandler(peers, config.deadlines.grace)
     if not logger.handlers:  # the program may have its own
         configure_logging()
@@ -54,12 +54,13 @@ def distributed_job(
 ) -> Iterator[Job]:
     """A job with its own processes: starts JAX, enforces deadlines, ends with the other processes.
     `about`: versions and settings that must be the same in all processes."""
-    name = f"{distributed.host_name()} (process {topology.process_id})"
+    host = host_name()
+    name = f"{host} (process {topology.process_id})"
     configure_logging(name if topology.num_processes > 1 else "", quiet=topology.process_id > 0)
-    clock, process_exit = ActivityClock(), ProcessExit(distributed.host_name())
-    watchdog = Watchdog(clock, config.deadlines, distributed.host_name(), process_exit)
+    clock, process_exit = ActivityClock(), ProcessExit(host)
+    watchdog = Watchdog(clock, config.deadlines, host, process_exit)
     preemption = PreemptionHandler(
-        distributed.single_process_group(clock), config.deadlines.grace, process_exit
+        single_process_group(clock), config.deadlines.grace, process_exit
     )
     watchdog.start()
     with contextlib.ExitStack() as stack:
@@ -67,7 +68,7 @@ def distributed_job(
         stack.enter_context(streams.own_stdout())
         stack.enter_context(preemption.listening())
         with clock.activity("start"):
-            peers = distributed.connect(
+            peers = connect(
                 topology,
                 about,
                 clock,

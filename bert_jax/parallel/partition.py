@@ -64,7 +64,7 @@ def param_axes(abstract: nnx.State) -> dict:
     )
 
 
-def param_specs(axes: Any) -> Any:
+def compute_specs(axes: Any) -> Any:
     """Returns the tree of PartitionSpecs for a tree of logical axes."""
     return jax.tree.map(lambda names: spec(*names), axes, is_leaf=lambda x: isinstance(x, tuple))
 

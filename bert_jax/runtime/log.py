@@ -21,7 +21,8 @@ _PREFIXES: Final = {logging.WARNING: "warning: ", logging.ERROR: "error: "}
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 
 logging.addLevelName(NOTICE, "NOTICE")
-logger = logging.getLogger("bert_jax")  # of the lower rooms, too: `getLogger(__name__)`
+# Lower packages, which may not import this file, log to their own `getLogger(__name__)` below it.
+logger = logging.getLogger("bert_jax")
 
 
 def configure_logging(process: str = "", *, quiet: bool = False) -> None:

@@ -35,7 +35,7 @@ def param_specs(
     """
     storage = _storage_specs(config, mesh, axes, abstract)
     per_layer = _per_layer(config, axes, abstract, storage)
-    return ParamSpecs(partition.param_specs(axes), storage, per_layer)
+    return ParamSpecs(partition.compute_specs(axes), storage, per_layer)
 
 
 def state_specs(specs: ParamSpecs, abstract: State) -> dict:
@@ -59,7 +59,7 @@ def state_specs(specs: ParamSpecs, abstract: State) -> dict:
 
 
 def _storage_specs(config: Config, mesh: Mesh | AbstractMesh, axes: Any, abstract: State) -> Any:
-    specs = partition.param_specs(axes)
+    specs = partition.compute_specs(axes)
     if not config.compute.shard_optimizer:
         return specs
 
