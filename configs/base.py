@@ -22,7 +22,7 @@ SLICE = "v5e-16"  # the default target of `bert-jax compile`
 
 
 def get_config() -> ConfigDict:
-    return defaults()  # every setting with its meaning: bert_jax/config/schema.py
+    return defaults()  # every setting with its meaning: docs/configs.md
 
 
 def short_then_long(phase: ConfigDict) -> tuple[ConfigDict, ConfigDict]:

@@ -53,7 +53,8 @@ def checked(value: Any, hint: Any, where: str) -> Any:
     """Returns a value (an int as a float where a float is expected) if its annotation allows it.
 
     Args:
-        hint: a class, a `Literal`, or `Annotated` with a `Within` or a collection of names.
+        hint: a class, a `Literal`, or `Annotated` with a `Within` or a collection of names; values
+            of other annotations are not checked.
         where: the setting, for the message.
 
     Raises:

@@ -79,7 +79,7 @@ class ModelConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoreConfig(Settings):
-    """Where the text is."""
+    """The location of the token store."""
 
     store: str = ""  # folder written by `bert-jax data build`
 

@@ -44,8 +44,11 @@ def to_config_json(
 
 
 def from_config_json(values: Mapping[str, Any], where: str) -> ModelConfig:
-    """Returns our configuration from a BERT's config.json, without vocabulary padding; UserError,
-    which begins with `where`, for other models and missing, invalid or unsupported values."""
+    """Returns our configuration from a BERT's config.json, without vocabulary padding.
+
+    Raises:
+        UserError: another model, or missing, invalid or unsupported values; `where` names the file.
+    """
     kind = values.get("model_type", "bert")
     if kind != "bert":
         raise UserError(f"{where}: model_type={shown(kind)}; only 'bert' can be loaded")

@@ -61,7 +61,10 @@ class ProcessGroup:
         self, name: str, text: str = "", *, timeout: float | None = None
     ) -> list[str]:
         """All-gathers text: returns each process's text by process id; all processes call it.
-        LostError, with the missing ones, if not all arrived within `timeout` seconds."""
+
+        Raises:
+            LostError: not all arrived within `timeout` seconds; the message names the missing ones.
+        """
         if self.num_processes == 1:
             return [text]
         timeout = self._barrier if timeout is None else timeout

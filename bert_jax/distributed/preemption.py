@@ -41,7 +41,7 @@ class PreemptionHandler:
 
     def __init__(self, peers: ProcessGroup, grace: float, process_exit: ProcessExit | None = None):
         """grace: seconds from a request until the checkpoint is saved. process_exit: ends the
-        process if no work item has begun, and when the grace period is over; None: nothing does."""
+        process if no work item has begun, and when the grace period is over, if given."""
         self.peers, self._grace, self._process_exit = peers, grace, process_exit
         self._lock = threading.Lock()
         self._begun = 0  # work items begun

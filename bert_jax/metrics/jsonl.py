@@ -13,6 +13,7 @@ after a delay); a warning reports the failure once. `append` never raises.
 
 import collections
 import errno
+import logging
 import os
 import re
 import threading
@@ -61,7 +62,7 @@ class Appender:
             logger.warning(f"{self.path}: {unwritten:,} records could not be written")
 
     def report_failure(self, error: Exception) -> None:
-        """Prints the error, once until a write succeeds again."""
+        """Logs the error, once until a write succeeds again."""
         if not self._failing:
             logger.warning(
                 f"{self.path}: cannot be written ({reason(error)}); training continues, records "
@@ -70,10 +71,11 @@ class Appender:
         self._failing = True
 
     def report_recovery(self) -> None:
-        """Prints that writes succeed again, if they failed before."""
+        """Logs that writes succeed again, if they failed before."""
         if self._failing:
             lost = f"; the {self._lost:,} oldest records are lost" if self._lost else ""
-            logger.log(NOTICE, f"{self.path}: writes succeed again{lost}")
+            level = logging.WARNING if self._lost else NOTICE
+            logger.log(level, f"{self.path}: writes succeed again{lost}")
         self._failing, self._lost = False, 0
 
 

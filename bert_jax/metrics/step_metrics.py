@@ -81,8 +81,10 @@ class StepMetrics:
         self._steps += 1
 
     def skipped(self, *, wait: bool = False) -> list[SkippedStep]:
-        """The skipped steps since the last call, in order; `wait`: also waits for the step added
-        last, which is else checked when the next one is added."""
+        """The skipped steps since the last call, in order.
+
+        wait: also for the step added last; otherwise it is checked when the next one is added.
+        """
         if wait:
             self._fetch()
         skipped, self._skipped = self._skipped, []

@@ -78,8 +78,9 @@ def as_text(made: rich.table.Table) -> str:
     """Renders a table without styles, as wide as its content."""
     out = io.StringIO()
     widest = rich.console.Console(
-        file=out, width=_WIDEST, markup=False, emoji=False, highlight=False
-    )
+        file=out, width=_WIDEST, markup=False, emoji=False, highlight=False,
+        color_system=None, force_terminal=False, force_jupyter=False,
+    )  # fmt: skip
     widest.print(made)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 

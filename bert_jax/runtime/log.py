@@ -4,8 +4,8 @@
     warning: run/checkpoints/12: damaged
     2026-11-22T17:03:21Z WARNING host-3 (process 3): run/checkpoints/12: damaged
 
-`configure_logging` is called where a program starts: by the command line, and by a job of several
-processes. Results of commands are not logged, but printed.
+`configure_logging` is called where a program starts: by the command line, and by a job. Results of
+commands are not logged, but printed.
 """
 
 import logging

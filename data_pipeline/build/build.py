@@ -210,7 +210,8 @@ def _plan(
         settings = [spec.kind, spec.name, spec.language, spec.document_lines]
         for group in _groups({path: size for path, (_, size) in hashed.items()}):
             contents = [[p.relative_to(base).as_posix(), hashed[p][0]] for p in group]
-            key = json_digest([BUILD_VERSION, versions, tokenizer.digest, settings, contents])
+            parts = [BUILD_VERSION, versions, tokenizer.digest, settings, contents]
+            key = json_digest(parts, sort_keys=False)
             size = sum(hashed[p][1] for p in group)
             jobs.append(Unit(spec, tuple(group), size, work / "shards" / key, work / TOKENIZER))
     return jobs

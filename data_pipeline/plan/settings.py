@@ -8,7 +8,7 @@ from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.pairing import modes
 from bert_jax.data_pipeline.settings import Settings, Share, Whole, Within
 
-# Of a document per epoch: limits its weight, also after multiplication by its language's factor.
+# The most visits to a document per epoch: its weight times its language's factor.
 MOST_VISITS: Final = 10_000
 
 

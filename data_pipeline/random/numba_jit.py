@@ -65,9 +65,9 @@ class _Cache(caching.NullCache):
     """The cache that a numba dispatcher reads before and writes after it compiles."""
 
     def __init__(self, function: Callable[..., Any], sources: tuple[Any, ...]) -> None:
-        self.name = f"{function.__module__}.{function.__qualname__}"
+        line = function.__code__.co_firstlineno
+        self.name = f"{function.__module__}.{function.__qualname__}:{line}"
         self.sources = sources
-        self._line = function.__code__.co_firstlineno
 
     def load_overload(self, sig: Any, target_context: Any) -> CompileResult | None:
         files = _files()
@@ -87,7 +87,7 @@ class _Cache(caching.NullCache):
 
     def _key(self, sig: Any, codegen: Any) -> str:
         processor = codegen.magic_tuple()  # with its features
-        about = (self.name, self._line, self.sources, llvmlite.__version__, sig, processor)
+        about = (self.name, self.sources, llvmlite.__version__, sig, processor)
         return hashlib.sha256(repr(about).encode()).hexdigest()
 
 

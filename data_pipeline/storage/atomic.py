@@ -7,7 +7,7 @@ content is synced before the rename, and the parent folder after it.
 
 import contextlib
 import os
-import threading
+import secrets
 from pathlib import Path
 
 
@@ -33,7 +33,7 @@ def write_bytes(path: os.PathLike | str, data: bytes) -> None:
         OSError: the disk is full or rejects the write; the old file is unchanged.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{threading.get_native_id()}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.randbits(63)}.tmp")
     try:
         temporary.write_bytes(data)
         publish(temporary, path)

@@ -16,13 +16,15 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def json_digest(value: Any, *, compact: bool = False) -> str:
-    """Returns the sha256 of a value as JSON with sorted keys.
+def json_digest(value: Any, *, compact: bool = False, sort_keys: bool = True) -> str:
+    """Returns the sha256 of a value as JSON.
 
     These digests are stored with stores, plans, shards and checkpoints: a change of the JSON text
     would invalidate them all.
 
-    compact: without spaces, as in the digests of stores and shards.
+    Args:
+        compact: without spaces, as in the digests of stores.
+        sort_keys: else in their own order, as in the digests of builds and shards.
     """
     separators = (",", ":") if compact else (", ", ": ")
-    return sha256(json.dumps(value, sort_keys=True, separators=separators).encode())
+    return sha256(json.dumps(value, sort_keys=sort_keys, separators=separators).encode())

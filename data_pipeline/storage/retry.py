@@ -1,4 +1,4 @@
-"""The one loop that repeats a failed call: storage, saves, the lock of a workdir."""
+"""Repeats a failed call: storage, saves, the lock of a workdir."""
 
 import dataclasses
 import random

@@ -45,8 +45,7 @@ def library_errors(what: str, remedy: str) -> Iterator[None]:
 
 
 def special_ids(vocab: Mapping[str, int], name: str) -> SpecialIds:
-    """Returns the ids of the special tokens in a vocabulary. Raises UserError, which begins with
-    `name`, if one is missing."""
+    """Returns the ids of the special tokens in a vocabulary; raises UserError if one is missing."""
     missing = [token for token in SPECIAL_TOKENS if token not in vocab]
     if missing:
         raise UserError(

@@ -102,10 +102,13 @@ def _lines(texts: Iterable[str]) -> Iterator[str]:
 
 
 def convert(data: bytes, name: str) -> bytes:
-    """Converts a `.model` to a tokenizer.json; UserError, which begins with `name`, if it cannot.
+    """Converts a `.model` to a tokenizer.json.
 
     Pieces keep their ids. Special tokens (<pad>, <unk>, <s>, </s>, <mask>) are renamed to BERT's
     names; missing ones are added at the end.
+
+    Raises:
+        UserError: it cannot be converted; `name` names the file in the message.
     """
     model = parse(data, name)
     pieces = _with_specials(model.pieces)

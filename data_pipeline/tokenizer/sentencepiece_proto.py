@@ -47,8 +47,11 @@ class SentencePieceModel:
 
 
 def parse(data: bytes, name: str) -> SentencePieceModel:
-    """Parses the bytes of a `.model`; UserError, which begins with `name`, if it is not one or has
-    unsupported settings."""
+    """Parses the bytes of a `.model`.
+
+    Raises:
+        UserError: it is not one, or has unsupported settings.
+    """
     trainer, normalizer = b"", b""
     pieces: list[Piece] = []
     try:

@@ -47,8 +47,11 @@ class Tokenizer:
     """
 
     def __init__(self, data: bytes, *, name: str = "tokenizer.json") -> None:
-        """Parses the bytes of a tokenizer.json. Raises UserError, which begins with `name`, if they
-        are not one, the ids have gaps, or a special token is missing."""
+        """Parses the bytes of a tokenizer.json.
+
+        Raises:
+            UserError: it is not one, its ids have gaps, or a special token is missing.
+        """
         remedy = f"pass one written by the tokenizers library, {_OTHER_FORMATS}"
         with library_errors(f"{name}: not a tokenizer.json", remedy):
             self._encoder = tokenizers.Tokenizer.from_str(data.decode("utf-8"))

@@ -22,12 +22,14 @@ ALPHABET_LIMIT = 1000  # characters that `train` retains, most frequent first
 
 
 def from_entries(entries: Sequence[str], *, lowercase: bool | None, name: str) -> bytes:
-    """Returns the tokenizer.json of a vocabulary, id = index; UserError, which begins with `name`,
-    for repeated entries, a missing special token, or if `lowercase` contradicts the entries.
+    """Returns the tokenizer.json of a vocabulary, id = index.
 
     Args:
         lowercase: whether text is lowercased and accents are stripped. None infers it: cased if any
             entry has an uppercase letter.
+
+    Raises:
+        UserError: repeated entries, a missing special token, or `lowercase` contradicts them.
     """
     if not isinstance(lowercase, bool | None):  # read from a third-party tokenizer_config.json
         raise UserError(f"{name}: do_lower_case is {lowercase!r}, must be true or false")

@@ -91,7 +91,7 @@ class Slice:
 
     @property
     def size(self) -> int:
-        """Cores or chips of one slice, as its name counts."""
+        """Cores or chips of one slice, whichever its name counts."""
         return self.slice_chips * self.generation.cores
 
     @property

@@ -170,6 +170,26 @@ def test_a_finished_store_is_reused_and_another_refused(
         made(source, text)
 
 
+def test_a_shard_is_named_by_its_inputs_as_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else no store or interrupted build of an earlier version would be known again."""
+    splitter = {"name": "sentencex", "version": "1.0", "rules": 2}
+    monkeypatch.setattr(build, "splitter", lambda: splitter)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.22")
+    (tmp_path / "a.txt").write_text("One.\n")
+    (unit,) = build._plan(
+        [spec := parse_source(f"lines:{tmp_path}")], [find(spec)], TOKENIZER, tmp_path
+    )
+    inputs = [
+        [build.BUILD_VERSION, [splitter, "0.22"], TOKENIZER.digest],
+        [["lines", spec.name, spec.language, spec.document_lines]],
+        [[["a.txt", hashlib.sha256(b"One.\n").hexdigest()]]],
+    ]
+    text = json.dumps([part for group in inputs for part in group])
+    assert unit.shard.name == hashlib.sha256(text.encode()).hexdigest()
+
+
 def test_finished_shards_are_kept_and_those_of_another_tokenizer_are_not(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

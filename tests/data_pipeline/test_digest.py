@@ -12,6 +12,8 @@ def test_the_digest_of_a_value_is_that_of_its_json_with_sorted_keys() -> None:
     assert json_digest(VALUE) == hashlib.sha256(SPACED).hexdigest()
     compact = SPACED.replace(b", ", b",").replace(b": ", b":")
     assert json_digest(VALUE, compact=True) == hashlib.sha256(compact).hexdigest()
+    unsorted = b'{"b": [1, 2.5, null, "\\u00e9"], "a": {"y": true, "x": ""}}'
+    assert json_digest(VALUE, sort_keys=False) == hashlib.sha256(unsorted).hexdigest()
 
 
 def test_digests_are_sha256_in_hexadecimal(tmp_path) -> None:
