@@ -313,4 +313,4 @@ def test_stopping_and_going_on_by_signal(number, tmp_path):
     (step,) = [int(p.name) for p in (tmp_path / "run" / "checkpoints").iterdir()]
     final = ["--config.phases[0].steps=" + str(step + 10) if "steps" in w else w for w in command]
     assert subprocess.run(final, check=False, timeout=300).returncode == errors.DONE
-    assert read(epath.Path(tmp_path / "run"), "train")[-1]["step"] == step + 10
+    assert read(epath.Path(metrics), "train")[-1]["step"] == step + 10
