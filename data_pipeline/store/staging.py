@@ -77,7 +77,8 @@ def stage(url: str, *, repair: bool = False) -> Path:
     _check_names(folder)
     with _write_errors(folder), _locked(folder, url):
         if repair or not done.exists():
-            done.unlink(missing_ok=True)
+            for file in [done, *folder.glob(f".{MANIFEST}.*")]:  # the latter of a killed process
+                file.unlink(missing_ok=True)
             _copy(url, folder, manifest["files"])
             atomic.sync_tree(folder)  # an existing manifest means that all other files are complete
             atomic.write_bytes(done, data)
