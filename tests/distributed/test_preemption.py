@@ -21,8 +21,10 @@ from bert_jax.distributed.preemption import PreemptionHandler, StopRequestedErro
 from bert_jax.distributed.rendezvous import Roster
 from bert_jax.errors import LOST, STOPPED, StoppedError
 from bert_jax.runtime.activity import ActivityClock
+from bert_jax.training import setup
 from bert_jax.training.loop import pretrain
 from bert_jax.training.profiling import Profiler
+from bert_jax.training.step import make_step_functions
 
 LIMIT = 30.0  # seconds for whatever is waited for
 
@@ -352,6 +354,8 @@ def test_nothing_compiles_after_the_first_step(tmp_path, monkeypatch):
         return original(self, step, *args)
 
     monkeypatch.setattr(Profiler, "run", run)
+    # Not the step that other tests of this process have compiled.
+    monkeypatch.setattr(setup, "make_step_functions", make_step_functions)
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
         with pytest.raises(StoppedError):
