@@ -333,16 +333,20 @@ def load_params(
         StorageError: they are not bit for bit what was saved, or are in another format.
     """
     (step,) = find_steps(workdir, which)
-    meta = read_own_meta(workdir, step)
+    meta = read_own_meta(workdir, step, known_run(workdir))
     return read_params(workdir, meta), meta
 
 
-def read_own_meta(workdir: Workdir, step: int) -> dict[str, Any]:
-    """Reads the `meta` of a step; raises as `load_params`."""
+def known_run(workdir: Workdir) -> dict[str, Any] | None:
+    """Returns the description of the run in a workdir; None if its config.json is lost."""
+    return description.read(workdir) if description.has_config_json(workdir) else None
+
+
+def read_own_meta(workdir: Workdir, step: int, known: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Reads the `meta` of a step; raises as `load_params`. known: see `known_run`."""
     with _naming_other_steps(workdir, step):
         meta = read_meta(workdir.checkpoints, step)
-    known = description.has_config_json(workdir)
-    why = identity.foreign_reason(meta, description.read(workdir)) if known else ""
+    why = identity.foreign_reason(meta, known) if known else ""
     if why:
         raise UserError(
             f"{workdir.checkpoints / str(step)}: {why}; give the --step of another checkpoint. "

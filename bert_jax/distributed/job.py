@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NoReturn
 
 from bert_jax.config.schema import Config
-from bert_jax.data_pipeline.storage.locks import host_name
+from bert_jax.data_pipeline.storage.host_name import host_name
 from bert_jax.distributed.cluster import ProcessTopology
 from bert_jax.distributed.heartbeat import Heartbeat
 from bert_jax.distributed.peers import ProcessGroup, connect, single_process_group

@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from bert_jax.data_pipeline.storage.locks import host_name
+from bert_jax.data_pipeline.storage.host_name import host_name
 from bert_jax.distributed.cluster import ProcessTopology
 from bert_jax.distributed.rendezvous import Registration, Roster, rendezvous
 from bert_jax.errors import LostError

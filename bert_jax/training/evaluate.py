@@ -17,14 +17,13 @@ from typing import Any, Literal
 import jax
 from etils import epath
 
-from bert_jax.checkpoint.manager import find_steps, read_own_meta, read_params
+from bert_jax.checkpoint.manager import find_steps, known_run, read_own_meta, read_params
 from bert_jax.config.schema import Config, DataConfig, MeshConfig, PhaseConfig
 from bert_jax.config.serialization import from_dict, to_dict
 from bert_jax.data_pipeline.analysis.baselines import bigram_loss, unigram_loss
 from bert_jax.data_pipeline.batch import prefetch
 from bert_jax.data_pipeline.masking.mode import find_mode
 from bert_jax.data_pipeline.pairing.modes import PAIRS, SEPARATED
-from bert_jax.data_pipeline.plan.settings import UNMIXED
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.errors import UserError
 from bert_jax.metrics import records as metrics
@@ -47,7 +46,7 @@ def held_out_config(config: Config, phase: PhaseConfig) -> Config:
 
     A batch has padded rows of one example each, as many as a micro-batch of the run.
     """
-    data = dataclasses.replace(config.data, dupe_factor=0, **UNMIXED)
+    data = dataclasses.replace(config.data, dupe_factor=0)
     rows = phase.batch_size // phase.micro_batches
     held_out_phase = dataclasses.replace(
         phase, batch_size=rows, micro_batches=1, examples_per_row=1, row_length=0
@@ -142,7 +141,8 @@ def evaluate_run(
             another tokenizer, or the model has no head for `pairing`.
     """
     workdir = Workdir.open(folder)
-    metas = [read_own_meta(workdir, step) for step in find_steps(workdir, which)]
+    steps, known = find_steps(workdir, which), known_run(workdir)
+    metas = [read_own_meta(workdir, step, known) for step in steps]
     newest = metas[-1]
     config = _asked(from_dict(newest["config"], Config), store, batches, pairing, masking)
     text = _open(config.data.store, newest["data"], given=store is not None)

@@ -56,16 +56,16 @@ def restore_or_init(
     with job.clock.activity("restore"):
         foreign_reason = functools.partial(identity.foreign_reason, run=known)
         found = checkpoints.restore_newest(abstract, strict=strict, foreign_reason=foreign_reason)
-    step = found[1]["step"] if found else None
-    if found and not identity.is_adopted(found[1], known):
-        identity.check(run.workdir, found[1], run.description, found[1]["step"])
+    state, meta = found or (None, None)
+    step = meta["step"] if meta else None
+    if meta and not identity.is_adopted(meta, known):
+        identity.check(run.workdir, meta, run.description, meta["step"])
     if job.peers.is_first:
         for change in claim.update_config_json(run.workdir, run.description, resuming_at=step):
             logger.info(change)
         description.copy_tokenizer(run.workdir, run.store)
-    if found is None:
+    if state is None or meta is None:
         return run.program.init(), False
-    state, meta = found
     state = skip_nonfinite.reset_if_latched(state, run.config.optimizer.max_nonfinite_steps)
     return state, meta["evaluation"] is None
 

@@ -8,12 +8,12 @@ import errno
 import fcntl
 import json
 import os
-import socket
 import time
 from pathlib import Path
 from typing import Final
 
-HOST_VARIABLE: Final = "BERT_JAX_HOST_NAME"
+from bert_jax.data_pipeline.storage.host_name import host_name
+
 _TAKEN: Final = (errno.EWOULDBLOCK, errno.EACCES)
 _MAX_BYTES: Final = 4096  # read from the file
 
@@ -29,11 +29,6 @@ def _close_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_close_in_child)
-
-
-def host_name() -> str:
-    """Returns this machine's name for messages and records."""
-    return os.environ.get(HOST_VARIABLE) or socket.gethostname()
 
 
 class LockedError(Exception):

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from types import FrameType
 
-from bert_jax.data_pipeline.storage.locks import HOST_VARIABLE
+from bert_jax.data_pipeline.storage.host_name import HOST_VARIABLE
 from bert_jax.launch.exit_codes import LOST, STOPPED, describe, signal_of, verdict
 from bert_jax.launch.output import Lines, Out
 

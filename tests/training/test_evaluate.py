@@ -22,6 +22,7 @@ from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training import evaluate as evaluation
 from bert_jax.training.evaluate import HeldOut
 from bert_jax.training.loop import pretrain
+from bert_jax.workdir import description
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +211,11 @@ def test_all_checkpoints_give_what_training_logged(run, capsys):
 
 
 def test_each_checkpoint_is_listed_and_its_metadata_read_once(run, capsys, monkeypatch):
-    listed, read = [], []
+    listed, read, described = [], [], []
+    read_description = description.read
+    monkeypatch.setattr(
+        description, "read", lambda path: (described.append(path), read_description(path))[1]
+    )
     complete_steps, read_meta = manager.complete_steps, catalog._read_meta
     monkeypatch.setattr(
         manager, "complete_steps", lambda path: (listed.append(path), complete_steps(path))[1]
@@ -219,7 +224,7 @@ def test_each_checkpoint_is_listed_and_its_metadata_read_once(run, capsys, monke
         catalog, "_read_meta", lambda path, step: (read.append(step), read_meta(path, step))[1]
     )
     steps = [r["step"] for r in evaluate(run, capsys, "--all", "--batches=1")[1]]
-    assert len(listed) == 1
+    assert len(listed) == len(described) == 1
     assert read == steps == [4, 6, 8, 12]
 
 
