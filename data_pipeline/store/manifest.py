@@ -3,6 +3,7 @@
 `store` documents the files and the fields.
 """
 
+import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +26,7 @@ FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 SPLITS = ("train", "held_out")
+_READINGS = 3  # of a manifest, until one is valid
 # Array name -> element type; the type of tokens depends on the vocabulary, see `token_type`.
 ARRAYS: Mapping[str, Any] = {
     "tokens": None,
@@ -61,7 +63,20 @@ def read_manifest(path: Path | str) -> dict[str, Any]:
         UserError: the manifest is missing, is not JSON, was changed, or has another format version
             or other fields; or the bucket cannot be read.
     """
-    return parse_manifest(manifest_bytes(path), f"{path}/{MANIFEST}")
+    return fetch_manifest(path)[1]
+
+
+def fetch_manifest(path: Path | str) -> tuple[bytes, dict[str, Any]]:
+    """Returns manifest.json as raw bytes and parsed; raises UserError as `read_manifest` does.
+
+    A bad connection can damage the bytes, so a manifest that is not valid is read again.
+    """
+    for _ in range(_READINGS - 1):
+        data = manifest_bytes(path)
+        with contextlib.suppress(UserError):
+            return data, parse_manifest(data, f"{path}/{MANIFEST}")
+    data = manifest_bytes(path)
+    return data, parse_manifest(data, f"{path}/{MANIFEST}")
 
 
 def manifest_bytes(path: Path | str) -> bytes:

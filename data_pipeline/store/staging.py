@@ -30,8 +30,7 @@ from bert_jax.data_pipeline.store.manifest import (
     MANIFEST,
     SPLITS,
     TOKENIZER,
-    manifest_bytes,
-    parse_manifest,
+    fetch_manifest,
 )
 
 _log = logging.getLogger(__name__)
@@ -65,8 +64,7 @@ def stage(url: str, *, repair: bool = False) -> Path:
         UserError: no store at `url`, no permission, no client, the bucket does not respond or its
             files do not match the manifest, or not enough local disk space.
     """
-    data = manifest_bytes(url)
-    manifest = parse_manifest(data, f"{url}/{MANIFEST}")
+    data, manifest = fetch_manifest(url)
     unknown = sorted(set(manifest["files"]) ^ _FILES)
     if unknown:  # names become local paths
         raise UserError(f"{url}/{MANIFEST}: {unknown[0]} is not a file of a store; build it again")

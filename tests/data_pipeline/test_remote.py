@@ -26,6 +26,7 @@ from bert_jax.config.schema import Config
 from bert_jax.config.serialization import flatten, to_dict
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage import remote, retry
+from bert_jax.data_pipeline.store import manifest as manifest_file
 from bert_jax.data_pipeline.store import staging
 from bert_jax.data_pipeline.store.digests import BLOCK
 from bert_jax.data_pipeline.store.manifest import manifest_digest, read_manifest
@@ -148,6 +149,20 @@ def test_a_store_arrives_whole_over_a_bad_connection(server, cache, store, no_pa
     faults = server.faults
     faults.fail_every, faults.reset_every, faults.truncate_every, faults.flip_every = 7, 8, 5, 3
     assert same_files(store.path, open_store(URL).path)
+
+
+def test_a_manifest_that_arrives_damaged_is_read_again(server, cache, store, monkeypatch):
+    upload(server, store.path)
+    damaged = [b"{}", b"z" + (store.path / "manifest.json").read_bytes()[1:]]
+
+    def manifest_bytes(path: str) -> bytes:
+        data = original(path)
+        return damaged.pop() if damaged and path == URL else data
+
+    original = manifest_file.manifest_bytes
+    monkeypatch.setattr(manifest_file, "manifest_bytes", manifest_bytes)
+    assert same_files(store.path, open_store(URL).path)
+    assert not damaged
 
 
 def test_what_is_there_and_right_is_not_copied_again(server, cache, store):

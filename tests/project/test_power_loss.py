@@ -18,6 +18,7 @@ from bert_jax.data_pipeline.plan import files as plan_files
 from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.storage import atomic, remote
 from bert_jax.data_pipeline.store import staging
+from bert_jax.data_pipeline.store.manifest import fetch_manifest
 from bert_jax.data_pipeline.store.store import open_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 
@@ -185,11 +186,11 @@ def bucket(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         name = url.removeprefix("gs://bucket/")
         return (tmp_path / "bucket" / name).read_bytes()[start : start + length]
 
-    def manifest_bytes(url: str) -> bytes:
-        return (tmp_path / "bucket/manifest.json").read_bytes()
+    def fetch(url: str) -> tuple[bytes, dict]:
+        return fetch_manifest(tmp_path / "bucket")
 
     monkeypatch.setattr(staging, "read_range", read_range)
-    monkeypatch.setattr(staging, "manifest_bytes", manifest_bytes)
+    monkeypatch.setattr(staging, "fetch_manifest", fetch)
     return tmp_path / "bucket"
 
 
