@@ -58,6 +58,8 @@ class ModelConfig:
     type_vocab_size: Width = 2
     initializer_range: Amount = 0.02
     layer_norm_eps: Positive = 1e-12
+    position: Literal["learned", "rotary"] = "learned"  # a table added to words, or RoFormer's
+    norm_position: Literal["post", "pre"] = "post"  # after each residual sum, or before each branch
     pad_vocab_to_multiple_of: Width = 128  # zero rows, stripped at export
 
     def __post_init__(self) -> None:
@@ -65,6 +67,12 @@ class ModelConfig:
             raise UserError(
                 f"config.model.hidden_size={self.hidden_size} is not a multiple of "
                 f"config.model.num_attention_heads={self.num_attention_heads}; change one of them"
+            )
+        if self.position == "rotary" and self.head_dim % 2:
+            raise UserError(
+                'config.model.position="rotary" rotates pairs of dimensions, but a head has '
+                f"{self.head_dim} (config.model.hidden_size / config.model.num_attention_heads); "
+                "change one of them"
             )
 
     @property

@@ -8,48 +8,68 @@ import jax
 from flax import nnx
 
 from bert_jax.config.schema import ComputeConfig, ModelConfig
-from bert_jax.model.layers import Dense, Keys, LayerNorm
+from bert_jax.model.layers import Dense, Keys, LayerNorm, residual
 from bert_jax.ops.attention import dispatch
 from bert_jax.ops.dropout import dropout
 from bert_jax.ops.hashing import fold_key
+from bert_jax.ops.rotary import Rotation, rotate
 from bert_jax.ops.split_qkv import split_qkv
 
 
 class Attention(nnx.Module):
-    """LayerNorm(x + dropout(attention(x))): modeling.py:560-758 and 850-864."""
+    """LayerNorm(x + dropout(attention(x))): modeling.py:560-758 and 850-864; see `residual`."""
 
     def __init__(self, config: ModelConfig, compute: ComputeConfig, keys: Keys):
         H, A, D = config.hidden_size, config.num_attention_heads, config.head_dim
-        self.kernel = compute.attention
-        self.hidden_rate = config.hidden_dropout_prob
-        self.probability_rate = config.attention_probs_dropout_prob
+        self.config, self.kernel = config, compute.attention
         self.qkv = Dense(config, keys, (H,), (3, A, D), ("embed", "qkv", "heads", "head_dim"))
         self.output = Dense(config, keys, (A, D), (H,), ("heads", "head_dim", "embed"))
         self.norm = LayerNorm(config, keys)
 
     def __call__(
-        self, x_BxSxH: jax.Array, examples_BxS: jax.Array, key: jax.Array | None
+        self,
+        x_BxSxH: jax.Array,
+        examples_BxS: jax.Array,
+        rotation: Rotation | None,
+        key: jax.Array | None,
     ) -> jax.Array:
         """Returns the hidden states after attention [B, S, H].
 
         Args:
             x_BxSxH: hidden states.
             examples_BxS: id of the example of each position, 0 for padding.
+            rotation: of each position; None without rotary positions.
             key: uint32 dropout key of this layer, None in evaluation.
         """
+
+        def branch(x_BxSxH: jax.Array) -> jax.Array:
+            return self._attend(x_BxSxH, examples_BxS, rotation, key)
+
+        return residual(self.config, self.norm, x_BxSxH, branch)
+
+    def _attend(
+        self,
+        x_BxSxH: jax.Array,
+        examples_BxS: jax.Array,
+        rotation: Rotation | None,
+        key: jax.Array | None,
+    ) -> jax.Array:
+        """Returns dropout(attention(x)) [B, S, H]."""
         keys = (None, None) if key is None else (fold_key(key, 0), fold_key(key, 1))
         probability_key, hidden_key = keys
         q_BxSxAxD, k_BxSxAxD, v_BxSxAxD = split_qkv(
             self.qkv.product(x_BxSxH), self.qkv.bias[...].astype(x_BxSxH.dtype)
         )
+        if rotation:
+            q_BxSxAxD, k_BxSxAxD = rotate(q_BxSxAxD, rotation), rotate(k_BxSxAxD, rotation)
         y_BxSxAxD = dispatch.attend(
             self.kernel,
             q_BxSxAxD,
             k_BxSxAxD,
             v_BxSxAxD,
             examples_BxS,
-            rate=self.probability_rate,
+            rate=self.config.attention_probs_dropout_prob,
             key=probability_key,
         )
-        y_BxSxH = dropout(self.output(y_BxSxAxD), rate=self.hidden_rate, key=hidden_key)
-        return self.norm(x_BxSxH + y_BxSxH)
+        rate = self.config.hidden_dropout_prob
+        return dropout(self.output(y_BxSxAxD), rate=rate, key=hidden_key)

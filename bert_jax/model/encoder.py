@@ -1,5 +1,7 @@
 """The BERT encoder exactly as the original (modeling.py of google-research/bert): post-LayerNorm.
 
+`config.model.position` and `.norm_position` name other forms: rotary positions, pre-LayerNorm.
+
 NNX only declares the parameters and the forward pass: between steps the state is a plain dict of
 arrays. The parameters of all layers are stacked and applied by one `lax.scan`, which
 `compute.unroll_layers` can unroll.
@@ -15,7 +17,8 @@ from jax.nn.initializers import truncated_normal
 
 from bert_jax.config.schema import ComputeConfig, ModelConfig
 from bert_jax.model.attention import Attention
-from bert_jax.model.layers import Dense, Keys, LayerNorm, activation, param
+from bert_jax.model.layers import Dense, Keys, LayerNorm, activation, param, residual
+from bert_jax.ops import rotary
 from bert_jax.ops.dropout import dropout
 from bert_jax.ops.embedding_lookup import lookup
 from bert_jax.ops.hashing import fold_key
@@ -23,7 +26,10 @@ from bert_jax.parallel.partition import constrain_batch
 
 
 class Embeddings(nnx.Module):
-    """dropout(LayerNorm(word + position + type)): modeling.py:385-521."""
+    """dropout(LayerNorm(word + position + type)): modeling.py:385-521.
+
+    Rotary positions are not added here; attention rotates queries and keys by them.
+    """
 
     def __init__(self, config: ModelConfig, keys: Keys):
         self.config = config
@@ -36,7 +42,8 @@ class Embeddings(nnx.Module):
 
         positions, types = config.max_position_embeddings, config.type_vocab_size
         self.word = param(keys, (config.padded_vocab_size, H), ("vocab", "table"), words)
-        self.position = param(keys, (positions, H), ("position", "table"), init)
+        if config.position == "learned":
+            self.position = param(keys, (positions, H), ("position", "table"), init)
         self.type = param(keys, (types, H), ("type", "table"), init)
         self.norm = LayerNorm(config, keys)
 
@@ -49,12 +56,13 @@ class Embeddings(nnx.Module):
     ) -> jax.Array:
         """Returns the embeddings, float32 [B, S, H], of three integer arrays [B, S]."""
         x_BxSxH = lookup(self.word[...], ids_BxS) + lookup(self.type[...], types_BxS)
-        x_BxSxH = x_BxSxH + lookup(self.position[...], positions_BxS)
+        if self.config.position == "learned":
+            x_BxSxH = x_BxSxH + lookup(self.position[...], positions_BxS)
         return dropout(self.norm(x_BxSxH), rate=self.config.hidden_dropout_prob, key=key)
 
 
 class FeedForward(nnx.Module):
-    """LayerNorm(x + dropout(dense(gelu(dense(x))))): modeling.py:866-880."""
+    """LayerNorm(x + dropout(dense(gelu(dense(x))))): modeling.py:866-880; see `residual`."""
 
     def __init__(self, config: ModelConfig, keys: Keys):
         H, I = config.hidden_size, config.intermediate_size  # noqa: E741
@@ -65,8 +73,12 @@ class FeedForward(nnx.Module):
 
     def __call__(self, x_BxSxH: jax.Array, key: jax.Array | None) -> jax.Array:
         """Returns the hidden states [B, S, H] after the feed-forward network."""
-        y_BxSxH = self.down(activation(self.config, self.up(x_BxSxH)))
-        return self.norm(x_BxSxH + dropout(y_BxSxH, rate=self.config.hidden_dropout_prob, key=key))
+
+        def branch(x_BxSxH: jax.Array) -> jax.Array:
+            y_BxSxH = self.down(activation(self.config, self.up(x_BxSxH)))
+            return dropout(y_BxSxH, rate=self.config.hidden_dropout_prob, key=key)
+
+        return residual(self.config, self.norm, x_BxSxH, branch)
 
 
 class Layer(nnx.Module):
@@ -77,10 +89,14 @@ class Layer(nnx.Module):
         self.mlp = FeedForward(config, keys)
 
     def __call__(
-        self, x_BxSxH: jax.Array, examples_BxS: jax.Array, key: jax.Array | None
+        self,
+        x_BxSxH: jax.Array,
+        examples_BxS: jax.Array,
+        rotation: rotary.Rotation | None,
+        key: jax.Array | None,
     ) -> jax.Array:
         """Returns the hidden states [B, S, H] after the layer."""
-        x_BxSxH = self.attention(x_BxSxH, examples_BxS, key)
+        x_BxSxH = self.attention(x_BxSxH, examples_BxS, rotation, key)
         return constrain_batch(self.mlp(x_BxSxH, None if key is None else fold_key(key, 2)))
 
 
@@ -110,13 +126,15 @@ class Encoder(nnx.Module):
 
     def __init__(self, config: ModelConfig, compute: ComputeConfig, keys: Keys, *, pooler: bool):
         """pooler: whether to add a pooler; only sentence-pair objectives train it."""
-        self.compute = compute
+        self.config, self.compute = config, compute
         self.num_layers = config.num_hidden_layers
         self.embeddings = Embeddings(config, keys)
         # Every leaf of the stack gets a leading [L].
         self.layers = nnx.vmap(lambda key: Layer(config, compute, Keys(key)))(
             jax.random.split(keys(), self.num_layers)
         )
+        if config.norm_position == "pre":
+            self.norm = LayerNorm(config, keys)
         if pooler:
             H = config.hidden_size
             self.pooler = Dense(config, keys, (H,), (H,), ("embed", "pooled"))
@@ -141,14 +159,18 @@ class Encoder(nnx.Module):
         x_BxSxH = self.embeddings(ids_BxS, types_BxS, positions_BxS, embedding_key)
         x_BxSxH = constrain_batch(x_BxSxH.astype(self.compute.dtype))
 
+        rotation = None
+        if self.config.position == "rotary":
+            rotation = rotary.rotation(positions_BxS, self.config.head_dim)
+
         def body(x, layer_and_key):
             layer, layer_key = layer_and_key
-            return layer(x, examples_BxS, layer_key), None
+            return layer(x, examples_BxS, rotation, layer_key), None
 
         unroll = min(self.compute.unroll_layers or self.num_layers, self.num_layers)
         body = _rematerialized(body, self.compute.remat, looped=self._looped(unroll))
         x_BxSxH, _ = jax.lax.scan(body, x_BxSxH, (self.layers, layer_keys), unroll=unroll)
-        return x_BxSxH
+        return self.norm(x_BxSxH) if self.config.norm_position == "pre" else x_BxSxH
 
     def _looped(self, unroll: int) -> bool:
         """Returns whether every layer is in a compiled loop: no remainder, over one iteration."""

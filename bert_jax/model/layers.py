@@ -4,7 +4,7 @@ Their gradients are in bert_jax/ops, which choose the residuals of the backward 
 stores its input, a LayerNorm its input and two numbers per row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -83,6 +83,19 @@ class LayerNorm(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., H] -> [..., H], in the dtype of x."""
         return layer_norm(x, self.scale[...], self.bias[...], self.eps)
+
+
+def residual(
+    config: ModelConfig, norm: LayerNorm, x: jax.Array, branch: Callable[[jax.Array], jax.Array]
+) -> jax.Array:
+    """Returns x + branch(x), normalized: the sum ("post", as BERT), or the branch's input ("pre").
+
+    With "pre" the sums themselves are never normalized, so gradients are well-scaled from the first
+    step, and higher learning rates are stable (Xiong et al. 2020, arXiv:2002.04745).
+    """
+    if config.norm_position == "pre":
+        return x + branch(norm(x))
+    return norm(x + branch(x))
 
 
 def activation(config: ModelConfig, x: jax.Array) -> jax.Array:

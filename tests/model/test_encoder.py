@@ -101,7 +101,7 @@ def test_forms_of_the_layer_loop_agree(unroll, model, params):
 
 
 def test_every_layer_drops_with_its_own_key(model, params, monkeypatch):
-    def write_key(self: encoder.Layer, x: jax.Array, examples: jax.Array, key: jax.Array):
+    def write_key(self, x, examples, rotation, key):
         return jnp.roll(x, 1, axis=-1).at[..., 0].set(key >> 16)  # exact in float32
 
     monkeypatch.setattr(encoder.Layer, "__call__", write_key)
