@@ -177,16 +177,18 @@ def load(path: Path | str) -> Model:
 
     Args:
         path: a local folder with config.json, model.safetensors and tokenizer.json or vocab.txt. A
-            BERT saved without some of its heads can be loaded; methods that need them raise.
+            BERT, RoFormer or RobertaPreLayerNorm saved without some of its heads can be loaded;
+            methods that need them raise.
 
     Raises:
         UserError: no such folder, a file that is missing or damaged, weights that are not finite,
             or an unsupported variant of BERT; the message has the remedy.
     """
     folder = read_folder(Path(path))
-    params = weights.from_transformers(folder.tensors, folder.config, require=("encoder",))
-    groups = frozenset(weights.present(folder.tensors))
-    return Model(folder.config, params, folder.tokenizer, groups)
+    tensors, config, pad = folder.tensors, folder.config, folder.tokenizer.special.pad
+    params = weights.from_transformers(tensors, config, pad, require=("encoder",))
+    groups = frozenset(weights.present(tensors, config))
+    return Model(config, params, folder.tokenizer, groups)
 
 
 def _listed(texts: str | Sequence[str]) -> list[str]:

@@ -29,7 +29,8 @@ from bert_jax.data_pipeline.store.manifest import read_manifest, split_digest
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import StorageError
 from bert_jax.metrics import records
-from bert_jax.objectives.registry import OBJECTIVES, chosen, transformers_class
+from bert_jax.objectives.architectures import find_architecture
+from bert_jax.objectives.registry import chosen, find
 from bert_jax.workdir.layout import Workdir
 
 WEIGHTS, CARD = "model.safetensors", "README.md"
@@ -55,13 +56,13 @@ def export(
 
     Args:
         params: our parameters, arrays of any kind. Without a pair head the export is for
-            `BertForMaskedLM`; a span boundary head is omitted, as transformers has none.
+            `BertForMaskedLM`; heads that the class of transformers lacks are omitted.
         card: its `objectives` are those of the parameters.
         tokenizer: of the store they were trained on.
 
     Raises:
         UserError: `out` exists and is not an export, the vocabulary sizes of tokenizer and model
-            differ, or a parameter is not finite.
+            differ, a parameter is not finite, or transformers has no class for the model.
         StorageError: the folder cannot be written; an older one is unchanged.
     """
     out = _output_folder(out)
@@ -70,12 +71,12 @@ def export(
             f"the tokenizer has {tokenizer.vocab_size:,} entries, the model "
             f"{model_config.vocab_size:,}; give the tokenizer the model was trained with"
         )
-    tensors = names.to_transformers(params, model_config)
+    pad = tokenizer.special.pad
+    tensors = names.to_transformers(params, model_config, pad)
     for name, tensor in tensors.items():
         if not np.isfinite(tensor).all():
             raise UserError(f"{name} contains NaN or infinite values; export an earlier step")
-    pad, architecture = tokenizer.special.pad, transformers_class(params)
-    config = to_config_json(model_config, pad_token_id=pad, architecture=architecture)
+    config = to_config_json(model_config, pad_token_id=pad, heads=params)
     parameters = sum(tensor.size for tensor in tensors.values())
     text = render(card, model_config, parameters=parameters, lowercase=lowercases(tokenizer))
     files = tokenizer_files(tokenizer, model_config.max_position_embeddings)
@@ -110,12 +111,16 @@ def run_export(workdir: epath.PathLike, out: Path | str, step: int | None = None
     run = Workdir.open(workdir)
     _output_folder(out)  # fail before reading a large checkpoint
     params, meta = checkpoint.load_params(run, step)
-    for objective in OBJECTIVES.values():
-        if objective.head in params and not objective.tensors:
-            print(f"{objective.title}: its head is not exported: transformers has none")
     model_config = from_dict(meta["config"]["model"], ModelConfig, "config.model")
+    form, card = find_architecture(model_config), _card(run, meta)
+    for objective in find(card.objectives):
+        if not objective.tensors:
+            print(f"{objective.title}: its head is not exported: transformers has none")
+        elif objective.needs_pooler and not form.pairs:
+            lacks = f"{form.class_name(params)} has neither"
+            print(f"{objective.title}: its head and the pooler are not exported: {lacks}")
     tokenizer = _tokenizer(run.tokenizer, meta["data"]["tokenizer"])
-    export(params, model_config, tokenizer, out, card=_card(run, meta))
+    export(params, model_config, tokenizer, out, card=card)
     print(f"step {meta['step']:,} of {workdir} exported to {out}")
 
 

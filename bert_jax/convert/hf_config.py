@@ -1,12 +1,21 @@
-"""Converts between transformers' BERT `config.json` and our `ModelConfig`."""
+"""Converts between transformers' `config.json` and our `ModelConfig`."""
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from bert_jax.config.schema import ModelConfig
 from bert_jax.config.serialization import from_dict
 from bert_jax.data_pipeline.errors import UserError, nearest
 from bert_jax.data_pipeline.settings import shown
+from bert_jax.objectives.architectures import (
+    BERT,
+    FORMS,
+    ROFORMER,
+    find_architecture,
+)
+from bert_jax.objectives.masked_lm import MASKED_LM
+from bert_jax.objectives.next_sentence import NEXT_SENTENCE
 
 # Ours -> theirs; "gelu_new" is the same tanh approximation under an older name.
 _ACT_NAMES = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
@@ -16,6 +25,10 @@ _SHARED = (
     "max_position_embeddings",
 )  # fmt: skip
 _HERE = "config.model"  # prefix of keys in the messages of `from_dict`
+_ADDED = {  # keys that only one architecture has, with the values that its form computes
+    BERT.model_type: {"position_embedding_type": "absolute"},
+    ROFORMER.model_type: {"rotary_value": False},
+}
 # Keys that a config.json may omit, with the defaults of transformers' BertConfig.
 _DEFAULTS = {
     "hidden_dropout_prob": 0.1,
@@ -26,16 +39,34 @@ _DEFAULTS = {
 }
 
 
+_BOTH_HEADS = (MASKED_LM.head, NEXT_SENTENCE.head)
+
+
+def rows_before_positions(config: ModelConfig, pad_token_id: int) -> int:
+    """Returns the rows of the position table before that of position 0.
+
+    RoBERTa's positions start after the padding id, which is a row of the table, too.
+    """
+    return pad_token_id + 1 if config.norm_position == "pre" else 0
+
+
 def to_config_json(
-    config: ModelConfig, *, pad_token_id: int, architecture: str = "BertForPreTraining"
+    config: ModelConfig, *, pad_token_id: int, heads: Collection[str] = _BOTH_HEADS
 ) -> dict[str, Any]:
-    """Returns the contents of config.json; architecture: the transformers class that loads it."""
+    """Returns the contents of config.json.
+
+    Raises:
+        UserError: transformers has no class for this form of model.
+    """
+    form = find_architecture(config)
+    rows = config.max_position_embeddings + rows_before_positions(config, pad_token_id)
     return {
-        "architectures": [architecture],
-        "model_type": "bert",
+        "architectures": [form.class_name(heads)],
+        "model_type": form.model_type,
         **{name: getattr(config, name) for name in (*_SHARED, *_DEFAULTS)},
         "hidden_act": _ACT_NAMES[config.hidden_act],
-        "position_embedding_type": "absolute",
+        "max_position_embeddings": rows,
+        **_ADDED.get(form.model_type, {}),
         "pad_token_id": pad_token_id,
         "tie_word_embeddings": True,
         "use_cache": True,
@@ -44,20 +75,24 @@ def to_config_json(
 
 
 def from_config_json(values: Mapping[str, Any], where: str) -> ModelConfig:
-    """Returns our configuration from a BERT's config.json, without vocabulary padding.
+    """Returns our configuration from a config.json, without vocabulary padding.
 
     Raises:
         UserError: another model, or missing, invalid or unsupported values; `where` names the file.
     """
-    kind = values.get("model_type", "bert")
-    if kind != "bert":
-        raise UserError(f"{where}: model_type={shown(kind)}; only 'bert' can be loaded")
-    position = values.get("position_embedding_type", "absolute")
-    if position != "absolute":
-        raise UserError(
-            f"{where}: position_embedding_type={shown(position)} is not supported; "
-            "only 'absolute' can be loaded"
-        )
+    kind = values.get("model_type", BERT.model_type)
+    forms = {form.model_type: form_of for form_of, form in FORMS.items()}
+    if not isinstance(kind, str) or kind not in forms:
+        known = ", ".join(map(repr, forms))
+        raise UserError(f"{where}: model_type={shown(kind)}; only {known} can be loaded")
+    for name, wanted in _ADDED.get(kind, {}).items():
+        if (given := values.get(name, wanted)) != wanted:
+            raise UserError(
+                f"{where}: {name}={shown(given)} is not supported; only {wanted!r} can be loaded"
+            )
+    width = values.get("hidden_size")
+    if kind == ROFORMER.model_type and values.get("embedding_size", width) not in (None, width):
+        raise UserError(f"{where}: embedding_size differs from hidden_size, which is not supported")
     if values.get("is_decoder") or values.get("add_cross_attention"):
         raise UserError(f"{where}: a decoder (is_decoder, add_cross_attention); give an encoder")
     act = values.get("hidden_act", "gelu")
@@ -73,7 +108,21 @@ def from_config_json(values: Mapping[str, Any], where: str) -> ModelConfig:
         **{name: values[name] for name in _SHARED},
         **{name: values.get(name, default) for name, default in _DEFAULTS.items()},
     }
+    ours |= dict(zip(("position", "norm_position"), forms[kind], strict=True))
     try:
-        return from_dict(ours, ModelConfig, _HERE)
+        config = _without_rows_before(from_dict(ours, ModelConfig, _HERE), values)
+        find_architecture(config)
     except UserError as error:
         raise UserError(f"{where}: {str(error).replace(f'{_HERE}.', '')}") from None
+    return config
+
+
+def _without_rows_before(config: ModelConfig, values: Mapping[str, Any]) -> ModelConfig:
+    """The configuration whose table has a row for each position only; pad_token_id: RoBERTa's."""
+    pad = values.get("pad_token_id", 1)
+    if config.norm_position == "pre" and (not isinstance(pad, int) or pad < 0):
+        raise UserError(f"pad_token_id={shown(pad)} should be an id, from which positions count")
+    rows = config.max_position_embeddings - rows_before_positions(config, pad)
+    if rows < 1:
+        raise UserError(f"max_position_embeddings leaves no position after pad_token_id={pad}")
+    return dataclasses.replace(config, max_position_embeddings=rows)

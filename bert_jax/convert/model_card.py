@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from bert_jax.config.schema import ModelConfig
+from bert_jax.objectives.architectures import Architecture, find_architecture
 from bert_jax.objectives.objective import Objective
-from bert_jax.objectives.registry import BERT_FOR_PRETRAINING, find, transformers_class
+from bert_jax.objectives.registry import BERT_FOR_PRETRAINING, find
 
 _USE = """## Use
 
@@ -39,20 +40,20 @@ class Card:
 
 def render(card: Card, config: ModelConfig, *, parameters: int, lowercase: bool) -> str:
     """Returns the text of README.md; `parameters` counts the tied decoder once."""
-    learned = find(card.objectives)
+    learned, form = find(card.objectives), find_architecture(config)
     heads = f"{config.num_attention_heads} heads"
     trained = "" if card.step is None else f", trained for {card.step:,} steps"
     sections = [
-        _front_matter(card),
+        _front_matter(card, form),
         f"# BERT, {config.num_hidden_layers} layers, {config.hidden_size} wide\n\n"
-        f"A BERT encoder with {_heads(learned)}{trained}, written "
+        f"A BERT encoder with {_heads(learned, form)}{trained}, written "
         "by [bert-jax] `convert export`.\n\n"
         f"- {parameters:,} parameters: {config.num_hidden_layers} layers, {heads}, hidden size "
         f"{config.hidden_size}, feed-forward size {config.intermediate_size}\n"
         f"- {config.vocab_size:,} vocabulary entries, "
         f"{'lower-cased, accents stripped' if lowercase else 'cased'}\n"
         f"- sequences of at most {config.max_position_embeddings} tokens",
-        _use(learned),
+        _use(learned, form),
         _data(card.sources),
         _metrics(card),
         _training(card),
@@ -61,25 +62,33 @@ def render(card: Card, config: ModelConfig, *, parameters: int, lowercase: bool)
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
-def _heads(learned: Sequence[Objective]) -> str:
-    titles = [objective.head_title for objective in learned if objective.tensors]
+def _exported(objective: Objective, form: Architecture) -> bool:
+    return bool(objective.tensors) and (form.pairs or not objective.needs_pooler)
+
+
+def _heads(learned: Sequence[Objective], form: Architecture) -> str:
+    titles = [objective.head_title for objective in learned if _exported(objective, form)]
     if not titles:
         return "no head"
     return f"its {' and '.join(titles)} head{'s' if len(titles) > 1 else ''}"
 
 
-def _use(learned: Sequence[Objective]) -> str:
-    name = transformers_class([objective.head for objective in learned])
-    pooler = any(objective.needs_pooler for objective in learned)
-    facts = [] if pooler else ["The model has no pooler: no objective trained one."]
-    facts += [objective.card for objective in learned if objective.card and objective.tensors]
+def _use(learned: Sequence[Objective], form: Architecture) -> str:
+    name = form.class_name([objective.head for objective in learned])
+    pairs = [objective for objective in learned if objective.needs_pooler]
+    facts = [] if pairs else ["The model has no pooler: no objective trained one."]
+    if pairs and not form.pairs:
+        lost = f"the pooler and the {pairs[0].head_title} head"
+        facts = [f"Without {lost} it was trained with: {name} has neither."]
+    facts += [o.card for o in learned if o.card and _exported(o, form)]
     omitted = [objective.card for objective in learned if objective.card and not objective.tensors]
     lines = _USE.format(name=name) + " ".join(facts)
     return "\n".join([lines, *omitted])
 
 
-def _front_matter(card: Card) -> str:
-    lines = ["---", "library_name: transformers", "pipeline_tag: fill-mask", "tags:", "- bert"]
+def _front_matter(card: Card, form: Architecture) -> str:
+    lines = ["---", "library_name: transformers", "pipeline_tag: fill-mask", "tags:"]
+    lines.append(f"- {form.model_type}")
     if card.languages:
         lines += ["language:", *(f"- {language}" for language in card.languages)]
     lines += ["# license: not stated; fill this in before publishing", "---"]

@@ -1,18 +1,21 @@
-"""Converts between our parameters and transformers' BERT state dicts, by one table.
+"""Converts between our parameters and transformers' state dicts, by one table.
 
-With a pair head the state dict is that of `BertForPreTraining`, without it (and the pooler) that of
-`BertForMaskedLM`. Ours are stacked over layers [L, ...], query, key and value are one kernel, and
-kernels are [in, out] (`y = x · kernel`). Theirs have one tensor per layer and torch's [out, in].
-Padding rows of the vocabulary are dropped on export and are zero on import. The decoder's weight
-and bias are the word embeddings and `cls.predictions.bias`: `transformers` ties them, so they are
-not written, and are ignored when read. The span boundary head has no counterpart in transformers
-and is not exported.
+The table has the names of BERT; those of RoFormer and RobertaPreLayerNorm are made from them
+(`objectives/architectures.py`). With a pair head BERT's state dict is that of `BertForPreTraining`,
+without it (and the pooler) that of `BertForMaskedLM`; the others have neither.
+
+Ours are stacked over layers [L, ...], query, key and value are one kernel, and kernels are
+[in, out] (`y = x · kernel`). Theirs have one tensor per layer and torch's [out, in]. Padding rows
+of the vocabulary are dropped on export and are zero on import. The decoder's weight and bias are
+the word embeddings and `cls.predictions.bias`: `transformers` ties them, so they are not written,
+and are ignored when read. The span boundary head has no counterpart in transformers and is not
+exported.
 """
 
 import functools
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -20,7 +23,9 @@ import numpy as np
 from flax import nnx
 
 from bert_jax.config.schema import ComputeConfig, ModelConfig
+from bert_jax.convert.hf_config import rows_before_positions
 from bert_jax.data_pipeline.errors import UserError
+from bert_jax.objectives.architectures import find_architecture
 from bert_jax.objectives.objective import Tensor
 from bert_jax.objectives.pretraining_model import declare
 from bert_jax.objectives.registry import BERT_FOR_PRETRAINING, OBJECTIVES, find, with_heads
@@ -44,10 +49,13 @@ _ENCODER = (
     Tensor("encoder.layers.mlp.down.bias", _LAYER + ".output.dense.bias"),
     Tensor("encoder.layers.mlp.norm.scale", _LAYER + ".output.LayerNorm.weight"),
     Tensor("encoder.layers.mlp.norm.bias", _LAYER + ".output.LayerNorm.bias"),
+    Tensor("encoder.norm.scale", "bert.LayerNorm.weight"),
+    Tensor("encoder.norm.bias", "bert.LayerNorm.bias"),
     Tensor("encoder.pooler.kernel", "bert.pooler.dense.weight", 1),
     Tensor("encoder.pooler.bias", "bert.pooler.dense.bias"),
 )
 _PARTS = ("query", "key", "value")
+_POSITIONS, _FINAL_NORM = "encoder.embeddings.position", "encoder.norm."
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,7 @@ class Slot:
     ours: tuple[str, ...]
     index: tuple[int | slice, ...]  # the part of our leaf
     inputs: int | None  # leading input dimensions of a kernel; None: same layout
+    before: int = 0  # rows of their tensor before ours, zero
 
     @property
     def group(self) -> str:
@@ -75,6 +84,7 @@ class Slot:
 
     def to_ours(self, tensor: np.ndarray, leaf: np.ndarray) -> None:
         """Writes their tensor into its part of our leaf."""
+        tensor = tensor[self.before :]
         leaf[self.index] = (tensor.T if self.inputs else tensor).reshape(leaf[self.index].shape)
 
 
@@ -86,17 +96,38 @@ def groups_of(objectives: Iterable[str]) -> set[str]:
 
 
 def slots(
-    config: ModelConfig, groups: Collection[str] = frozenset(groups_of(BERT_FOR_PRETRAINING))
+    config: ModelConfig,
+    groups: Collection[str] = frozenset(groups_of(BERT_FOR_PRETRAINING)),
+    pad_token_id: int = 0,
 ) -> Iterator[Slot]:
-    """Every tensor of their state dict once, without the tied decoder."""
+    """Every tensor of their state dict that we have once, without the tied decoder.
+
+    Raises:
+        UserError: transformers has no class for this form of model.
+    """
+    form = find_architecture(config)
     heads = {objective.head: objective.tensors for objective in OBJECTIVES.values()}
     for tensor in (*_ENCODER, *itertools.chain.from_iterable(heads.values())):
-        yield from (slot for slot in _slots_of(tensor, config) if slot.group in groups)
+        before = 0
+        if tensor.ours == _POSITIONS:
+            before = rows_before_positions(config, pad_token_id)
+        for slot in _slots_of(tensor, config):
+            if slot.group in groups and (form.pairs or slot.group not in _of_pairs()):
+                yield replace(slot, theirs=form.tensor_name(slot.theirs), before=before)
+
+
+def _of_pairs() -> set[str]:
+    """The groups that only sentence-pair objectives train."""
+    return {"pooler", *(o.head for o in OBJECTIVES.values() if o.needs_pooler)}
 
 
 def _slots_of(tensor: Tensor, config: ModelConfig) -> Iterator[Slot]:
     """A tensor over layers and parts."""
     path, theirs, inputs = tuple(tensor.ours.split(".")), tensor.theirs, tensor.inputs
+    if tensor.ours == _POSITIONS and config.position != "learned":
+        return
+    if tensor.ours.startswith(_FINAL_NORM) and config.norm_position != "pre":
+        return
     index: tuple[int | slice, ...]
     if "{layer}" not in theirs:
         index = (slice(config.vocab_size),) if tensor.of_vocabulary else ()
@@ -112,24 +143,42 @@ def _slots_of(tensor: Tensor, config: ModelConfig) -> Iterator[Slot]:
             yield Slot(theirs.format(layer=layer, part=part), path, index, inputs)
 
 
-def to_transformers(params: Mapping[str, Any], config: ModelConfig) -> dict[str, np.ndarray]:
-    """Our parameters -> the state dict of `registry.transformers_class(params)`: C-contiguous
-    float32 arrays, without the tied decoder."""
+def to_transformers(
+    params: Mapping[str, Any], config: ModelConfig, pad_token_id: int = 0
+) -> dict[str, np.ndarray]:
+    """Our parameters -> the state dict of `Architecture.class_name(params)`: C-contiguous float32
+    arrays, without the tied decoder. Raises UserError as `slots`."""
     result = {}
     pooler = {"pooler"} if "pooler" in params["encoder"] else set()
-    for slot in slots(config, params.keys() | pooler):
-        leaf = _leaf(params, slot)
+    for slot in slots(config, params.keys() | pooler, pad_token_id):
+        part = slot.to_theirs(_leaf(params, slot))
+        if slot.before:
+            part = np.concatenate([np.zeros_like(part, shape=(slot.before, part.shape[1])), part])
         # Copy even if the layout is the same: the caller may write into the result.
-        result[slot.theirs] = np.array(slot.to_theirs(leaf), np.float32, order="C")
+        result[slot.theirs] = np.array(part, np.float32, order="C")
+    if config.position == "rotary":
+        name = find_architecture(config).tensor_name("bert.encoder.embed_positions.weight")
+        result[name] = _sinusoids(config)
     return result
 
 
+def _sinusoids(config: ModelConfig) -> np.ndarray:
+    """RoFormer's fixed table [positions, D] of the angles' sines, then their cosines."""
+    positions, dims = np.arange(config.max_position_embeddings), np.arange(0, config.head_dim, 2)
+    angles = positions[:, None] / 10_000.0 ** (dims / config.head_dim)
+    return np.concatenate([np.sin(angles), np.cos(angles)], 1).astype(np.float32)
+
+
 def from_transformers(
-    tensors: Mapping[str, np.ndarray], config: ModelConfig, *, require: Sequence[str] | None = None
+    tensors: Mapping[str, np.ndarray],
+    config: ModelConfig,
+    pad_token_id: int = 0,
+    *,
+    require: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Their state dict -> our parameters, a nested dict of float32 NumPy arrays.
 
-    The tree is that of the objectives `registry.with_heads(present(tensors))`: a pooler and a pair
+    The tree is that of the objectives `registry.with_heads(present(…))`: a pooler and a pair
     head exist where the tensors contain one of them.
 
     Names of older files are supported: `LayerNorm.gamma` and `.beta`, no `bert.` prefix (a bare
@@ -144,8 +193,9 @@ def from_transformers(
         UserError: a tensor of a required group is missing, has another shape than in the config,
             is not floating-point, or contains NaN or infinite values.
     """
-    given = {_current_name(name): tensor for name, tensor in tensors.items()}
-    here = present(tensors)
+    base = find_architecture(config).base
+    given = {_current_name(name, base): tensor for name, tensor in tensors.items()}
+    here = present(tensors, config)
     learned = with_heads(here)
     groups = groups_of(learned)
     needed = here | (groups if require is None else set(require))
@@ -153,7 +203,7 @@ def from_transformers(
     # Broadcast zeros take no memory: a config.json may ask for any size, so nothing is allocated
     # before the weights are known to have that size.
     empty = jax.tree.map(lambda x: np.broadcast_to(np.float32(0), x.shape), shapes)
-    used = [slot for slot in slots(config, groups) if slot.group in needed]
+    used = [slot for slot in slots(config, groups, pad_token_id) if slot.group in needed]
     for slot in used:
         _check_tensor(slot, given, empty)
     params: dict[str, Any] = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), shapes)
@@ -175,6 +225,7 @@ def _check_tensor(slot: Slot, given: Mapping[str, Any], empty: Mapping[str, Any]
     if slot.theirs not in given:
         raise UserError(f"the weights have no {slot.theirs}; is this a BERT checkpoint?")
     tensor, wanted = given[slot.theirs], slot.to_theirs(_leaf(empty, slot)).shape
+    wanted = (wanted[0] + slot.before, *wanted[1:])
     if tuple(tensor.shape) != wanted:
         raise UserError(
             f"{slot.theirs} has shape {list(tensor.shape)}, config.json requires "
@@ -185,17 +236,21 @@ def _check_tensor(slot: Slot, given: Mapping[str, Any], empty: Mapping[str, Any]
         raise UserError(f"{slot.theirs} {problem}; export the model again")
 
 
-def present(tensors: Mapping[str, Any]) -> set[str]:
+def present(tensors: Mapping[str, Any], config: ModelConfig) -> set[str]:
     """The groups with at least one tensor in a state dict."""
+    form = find_architecture(config)
     prefixes = {"encoder": "bert.encoder.", "pooler": "bert.pooler."}
     heads = (objective for objective in OBJECTIVES.values() if objective.tensors)
     prefixes |= {objective.head: objective.tensor_prefix for objective in heads}
-    names = [_current_name(name) for name in tensors]
+    if not form.pairs:
+        prefixes = {group: p for group, p in prefixes.items() if group not in _of_pairs()}
+    names = [_current_name(name, form.base) for name in tensors]
+    prefixes = {group: form.tensor_name(prefix) for group, prefix in prefixes.items()}
     return {g for g, prefix in prefixes.items() if any(n.startswith(prefix) for n in names)}
 
 
-def _current_name(name: str) -> str:
+def _current_name(name: str, base: str) -> str:
     name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
     name = name.replace("LayerNorm.beta", "LayerNorm.bias")
-    bare = name.startswith(("embeddings.", "encoder.", "pooler."))
-    return f"bert.{name}" if bare else name
+    bare = name.startswith(("embeddings.", "encoder.", "pooler.", "LayerNorm."))
+    return f"{base}.{name}" if bare else name

@@ -66,11 +66,3 @@ def with_heads(heads: Collection[str]) -> tuple[str, ...]:
         if objective.head in heads or (objective.needs_pooler and "pooler" in heads):
             names.setdefault(objective.head, objective.name)
     return tuple(names.values())
-
-
-def transformers_class(heads: Collection[str]) -> str:
-    """Returns the transformers class that loads every weight of a model with these heads."""
-    pair = NEXT_SENTENCE.head in heads
-    if MASKED_LM.head in heads:
-        return "BertForPreTraining" if pair else "BertForMaskedLM"
-    return "BertForNextSentencePrediction" if pair else "BertModel"

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from bert_jax.config.schema import Config, PhaseConfig
+from bert_jax.config.schema import Config, ModelConfig, PhaseConfig
 from bert_jax.data_pipeline.batch import Batches
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.store.watched_files import exit_on_truncated_map
@@ -18,6 +18,7 @@ from bert_jax.errors import STORAGE, UserError
 from bert_jax.launch.hardware.accelerators import peak_flops
 from bert_jax.metrics.flops import step_flops
 from bert_jax.metrics.step_metrics import StepMetrics
+from bert_jax.objectives.architectures import find_architecture
 from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime import cpu
@@ -144,6 +145,8 @@ def prepare(config: Config, workdir: Workdir, job: Job) -> RunContext:
             f"{peers.name(peers.process_id)}: the content of {config.data.store} differs between "
             "machines (by digest); copy the same store to all of them"
         )
+    if job.peers.is_first:
+        _warn_if_not_exportable(config.model)
     program = make_step_functions(config, mesh, phases[0].held_out.corpus)
     _check_memory(program.abstract, mesh)
     return RunContext(config, workdir, store, program, mesh, phases, description, job)
@@ -157,6 +160,13 @@ def _print_size(
         devices += f" in {job.peers.num_processes} processes"
     only = f"{phases[0]}; " if len(phases) == 1 else ""
     logger.info(f"{len(store.train.tokens):,} training tokens; {only}{devices}")
+
+
+def _warn_if_not_exportable(model: ModelConfig) -> None:
+    try:
+        find_architecture(model)
+    except UserError as error:
+        logger.warning(str(error))
 
 
 def _check_memory(state: Any, mesh: jax.sharding.Mesh) -> None:

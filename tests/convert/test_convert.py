@@ -112,7 +112,7 @@ def test_a_bare_encoder_is_read_where_its_heads_are_not_required():
         if name.startswith("bert.") and "pooler" not in name
     }
     params = weights.from_transformers(bare, config, require=("encoder",))
-    assert weights.present(bare) == {"encoder"}
+    assert weights.present(bare, config) == {"encoder"}
     got = weights.to_transformers(params, config)
     name = "bert.encoder.layer.2.attention.self.key.weight"
     np.testing.assert_array_equal(got[name], tensors[name])
