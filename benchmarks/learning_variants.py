@@ -5,9 +5,9 @@
     python benchmarks/learning_variants.py --store=STORE --table=size --seeds=1 --out=FOLDER
 
 The first variant of a table is the one that the others are compared with. A run has 2 layers of
-width 128, no dropout, AdamW with b2 0.98, 100 steps of warmup and a linear decay to zero; a step has
-32 rows of 64 tokens. Held-out: 192 rows. Each run has a core of its own. Differences are paired by
-seed, with a 95 % interval of Student's t. Finished runs in `--out` are not repeated.
+width 128, no dropout, AdamW with b2 0.98, 100 steps of warmup and a linear decay to zero; a step
+has 32 rows of 64 tokens. Held-out: 192 rows. Each run has a core of its own. Differences are paired
+by seed, with a 95 % interval of Student's t. Finished runs in `--out` are not repeated.
 """
 
 import argparse
