@@ -93,12 +93,17 @@ def test_the_folder_that_mirrors_a_room_comes_before_other_tests_that_import_it(
         "tests/cli/test_near.py": "from bert_jax.launch import a",
         "tests/launch/test_far.py": "import bert_jax.launch.b",
         "tests/launch/test_none.py": "",
+        "tests/cli/test_none.py": "",
     }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     room, rest = ordered_tests(tmp_path, "launch/a.py")
-    assert room == ["tests/launch/test_far.py", "tests/cli/test_near.py"]
-    assert rest == ["tests/launch/test_none.py"]
+    assert room == [
+        "tests/launch/test_far.py",
+        "tests/launch/test_none.py",
+        "tests/cli/test_near.py",
+    ]
+    assert rest == ["tests/cli/test_none.py"]
 
 
 def result(name: str, verdict: str, why: str = "") -> mutants.Result:

@@ -103,7 +103,7 @@ def ordered_tests(root: Path, path: str) -> tuple[list[str], list[str]]:
         if test.name != _OWN:
             direct = _imported_by_test(root, test)
             steps, other = _steps(root, direct, path), Path(path).stem not in test.stem
-            elsewhere = test.parent.name not in Path(path).parts or steps == _NEVER
+            elsewhere = test.parent.name not in Path(path).parts
             rank = (elsewhere, elsewhere * steps, other, steps, len(direct))
             ranked.append((rank, steps, str(test.relative_to(root))))
     ranked.sort()
