@@ -98,14 +98,14 @@ class Batches:
         """Number of evaluation batches that cover every row of epoch 0 once."""
         return -(-self.rows_per_epoch // self._batch_size)
 
-    def fill(self) -> tuple[float, float]:
+    def fill_rate(self) -> tuple[float, float]:
         """Returns the fraction of non-padding tokens (special tokens included) in the rows of epoch
         0, and an upper bound over all packings (with one example per row, both are equal)."""
         plan = self._plans.epoch(0)
-        fill = plan.fill(self._spec.limits.tokens)
+        rate = plan.fill_rate(self._spec.limits.tokens)
         if self._spec.examples_per_row == 1:
-            return fill, fill
-        return fill, packing_bound(np.bincount(plan.lengths()), self._spec.slots, self._spec.limits)
+            return rate, rate
+        return rate, packing_bound(np.bincount(plan.lengths()), self._spec.slots, self._spec.limits)
 
     def specials_per_token(self) -> tuple[float, float]:
         """Returns the number of [CLS] and of [SEP] per text token in the rows of epoch 0."""

@@ -58,8 +58,8 @@ def remedies(config: Config, index: int, mesh: Mesh, memory: Memory) -> list[Rem
     needed = functools.partial(bytes_with, config, index, mesh, memory)
     kinds = list(_kinds(config, index, mesh))
     single = [_first(kind, needed, limit) for kind in kinds]
-    if found := [remedy for remedy in single if remedy]:
-        return found
+    if enough := [remedy for remedy in single if remedy]:
+        return enough
     together: dict[str, object] = {}
     remedy = None
     for strongest in (kind[-1] for kind in kinds if kind):

@@ -80,7 +80,7 @@ def _list(workdir: Workdir) -> tuple[list[int], list[str]]:
             f"{folder}: a file, but should be the folder of checkpoints; put the folder back, or "
             "remove the file to start from scratch"
         )
-    return all_steps(folder), [one.folder for one in list_quarantined(workdir.quarantine)]
+    return all_steps(folder), [q.folder for q in list_quarantined(workdir.quarantine)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,17 +140,17 @@ class Restorer:
         """
         newest = ""
         for step in sorted(steps, reverse=True):
-            found = self._try(step, abstract, sums)
-            if not isinstance(found, DamagedError):
-                return found
+            restored = self._try(step, abstract, sums)
+            if not isinstance(restored, DamagedError):
+                return restored
             if self.strict:
                 raise StorageError(
-                    f"{found}; nothing was changed. Without --strict_restore it is moved to "
+                    f"{restored}; nothing was changed. Without --strict_restore it is moved to "
                     "quarantine and the newest valid one is used"
                 )
-            newest = newest or f" (the newest, step {step}: {found.reason})"
+            newest = newest or f" (the newest, step {step}: {restored.reason})"
             if jax.process_index() == 0:
-                self._quarantine(step, found.reason, "damaged: ")
+                self._quarantine(step, restored.reason, "damaged: ")
         if steps or quarantined:
             raise StorageError(
                 f"{self.workdir}: no valid checkpoint is left{newest}; {self.workdir.quarantine} "

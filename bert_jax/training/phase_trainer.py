@@ -21,8 +21,8 @@ from bert_jax.training.progress import RunDisplay
 from bert_jax.training.setup import CompiledPhase, RunContext, RunPhase
 from bert_jax.training.state_sharding import State
 
-Batch = dict[str, jax.Array]
-Batches = Generator[tuple[int, Batch]]
+GlobalBatch = dict[str, jax.Array]
+StepBatches = Generator[tuple[int, GlobalBatch]]  # steps and their batches
 
 
 @dataclasses.dataclass
@@ -58,16 +58,16 @@ class PhaseTrainer:
     def repeat_evaluation(self, state: State) -> None:
         """Evaluates a restored state whose evaluation was interrupted, if one is due."""
         if self.done > self.phase.first and self.is_due(self.config.evaluation.every_steps):
-            evaluated = self._evaluate(state)
+            evaluated = self._evaluate_held_out(state)
             with self.clock.activity("save"):
                 self.checkpoints.note_evaluation(self.done, evaluated)
 
-    def batches(self) -> Batches:
+    def batches(self) -> StepBatches:
         """Yields the remaining steps and their batches, made ahead of time by a thread."""
         make = functools.partial(self.run.batch, self.phase)
         return prefetch(make, self.done, self.phase.last, while_waiting=self.preemption.check)
 
-    def next_batch(self, batches: Batches) -> tuple[int, Batch]:
+    def next_batch(self, batches: StepBatches) -> tuple[int, GlobalBatch]:
         """Waits for a step and its batch."""
         began = time.perf_counter()
         with self.clock.activity("data"):
@@ -75,7 +75,7 @@ class PhaseTrainer:
         self.waited = time.perf_counter() - began
         return step, batch
 
-    def train_step(self, step: int, state: State, batch: Batch) -> State:
+    def train_step(self, step: int, state: State, batch: GlobalBatch) -> State:
         """Returns the updated state; its metrics are fetched later.
 
         Raises:
@@ -107,18 +107,18 @@ class PhaseTrainer:
             config.checkpoint.every_steps,
         )
         # Wait for this step's result only if the host blocks on the step anyway.
-        found = self.metrics.skipped(wait=any(map(self.is_due, intervals)))
-        end = next((s for s in found if s.in_row >= config.optimizer.max_nonfinite_steps), None)
-        self._record_skipped(found + (self.metrics.skipped(wait=True) if end else []))
+        skipped = self.metrics.skipped(wait=any(map(self.is_due, intervals)))
+        end = next((s for s in skipped if s.in_row >= config.optimizer.max_nonfinite_steps), None)
+        self._record_skipped(skipped + (self.metrics.skipped(wait=True) if end else []))
         if end:
             line = end.stop(self.run.workdir, self.done)
             self._end(state, NUMBERS, line)
             raise NumbersError(line)
 
-    def _record_skipped(self, found: list[SkippedStep]) -> None:
-        for skipped in found:
-            self.writer.event("skipped", skipped.step, self.phase.index, in_row=skipped.in_row)
-            logger.info(str(skipped))
+    def _record_skipped(self, skipped: list[SkippedStep]) -> None:
+        for step in skipped:
+            self.writer.event("skipped", step.step, self.phase.index, in_row=step.in_row)
+            logger.info(str(step))
 
     def log(self) -> None:
         """Writes and shows the metrics since the last call."""
@@ -128,13 +128,13 @@ class PhaseTrainer:
         times = [
             stragglers.HostTimes.parse(text) for text in self.peers.all_gather_text("times", mine)
         ]
-        found = stragglers.fields(times)
-        self.writer.write("train", self.done, self.phase.index, scalars | found)
+        host_fields = stragglers.fields(times)
+        self.writer.write("train", self.done, self.phase.index, scalars | host_fields)
         self._record_time()
         operations = self.run.description["step_flops"]
         left = seconds_left(self.config, self.done, scalars["step_seconds"], operations)
         self.display.train(self.done, scalars, left)
-        for line in found.get("hosts/stragglers", []) if self.peers.is_first else ():
+        for line in host_fields.get("hosts/stragglers", []) if self.peers.is_first else ():
             logger.warning(line)
 
     def _record_time(self) -> None:
@@ -147,10 +147,10 @@ class PhaseTrainer:
             StopRequestedError: all processes agreed to stop.
         """
         with self.metrics.paused():
-            self._evaluate(state)
+            self._evaluate_held_out(state)
         self._record_time()
 
-    def _evaluate(self, state: State) -> dict[str, float]:
+    def _evaluate_held_out(self, state: State) -> dict[str, float]:
         with self.clock.activity("evaluate"):
             evaluated = self.phase.held_out.evaluate(
                 self.run.program,
@@ -169,10 +169,10 @@ class PhaseTrainer:
     def save(self, state: State) -> None:
         """Saves the state in the background."""
         with self.metrics.paused():
-            self._save(state)
+            self._save_checkpoint(state)
         self._record_time()
 
-    def _save(self, state: State) -> None:
+    def _save_checkpoint(self, state: State) -> None:
         self.run.store.files.check()  # never save a state trained on corrupted data
         with self.clock.activity("save"):
             self.checkpoints.save(
@@ -189,7 +189,7 @@ class PhaseTrainer:
 
     def _end(self, state: State, code: int, reason: str) -> None:
         """Saves, waits until the checkpoint is written and records why the run ends."""
-        self._save(state)
+        self._save_checkpoint(state)
         with self.clock.activity("save"):
             self.checkpoints.wait()
         # A barrier: a process that exits with an error before this would end process 0 as well.

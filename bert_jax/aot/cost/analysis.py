@@ -76,16 +76,16 @@ def analyse(
     runs = loops.executions(module)
     joined = collectives.find(module, runs, mesh_shape, accelerator)
     estimated = cycles.operations(module, runs)
-    counted = {(one.computation, end) for one in joined for end in (one.start, one.done) if end}
+    counted = {(c.computation, end) for c in joined for end in (c.start, c.done) if end}
     bounds = roofline.bounds(module, runs, accelerator, exclude=counted)
-    compute = sum(one.total for one in estimated) / accelerator.clock
-    rest = sum(one.runs * one.seconds for one in bounds)
-    busy = {(one.computation, one.name): one.cycles / accelerator.clock for one in estimated}
-    busy |= {(one.computation, one.name): one.seconds for one in bounds}
+    compute = sum(op.total for op in estimated) / accelerator.clock
+    rest = sum(bound.runs * bound.seconds for bound in bounds)
+    busy = {(op.computation, op.name): op.cycles / accelerator.clock for op in estimated}
+    busy |= {(bound.computation, bound.name): bound.seconds for bound in bounds}
     alone = collectives.total_seconds(joined)
     exposed = overlap.seconds(runs, busy, joined) - compute - rest
     return Analysis(
-        cycles=sum(one.total for one in estimated),
+        cycles=sum(op.total for op in estimated),
         compute_seconds=compute,
         unestimated_seconds=rest,
         collective_seconds=alone,
