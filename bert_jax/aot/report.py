@@ -140,24 +140,24 @@ def phase_report(config: Config, index: int, tpu_slice: Slice, mesh: Mesh) -> Ph
     phase, accelerator = config.phases[index], tpu_slice.generation.accelerator
     global_batch.check_divides(mesh, phase.batch_size, phase.micro_batches)
     built = lower.build(config, mesh)
-    held = ResidentBytes.of(config, phase, built)
+    resident = ResidentBytes.of(config, phase, built)
     lowered = lower.lower(config, phase, mesh, built)
     began = time.perf_counter()
     compiled = compile_or_refuse(lowered)
     seconds = time.perf_counter() - began
     cost = None
     if isinstance(compiled, CompileOOM):
-        taken = Memory.of_refused(held, compiled)
+        memory = Memory.of_refused(resident, compiled)
     else:
-        taken = Memory.of_compiled(held, compiled, accelerator.usable_bytes)
+        memory = Memory.of_compiled(resident, compiled, accelerator.usable_bytes)
         cost = analysis.analyse(
             compiled.as_text() or "", mesh_shape=dict(mesh.shape), accelerator=accelerator
         )
-    advice = () if taken.fits else memory_advice.remedies(config, index, mesh, taken)
+    advice = () if memory.fits else memory_advice.remedies(config, index, mesh, memory)
     return PhaseReport(
         index=index,
         phase=phase,
-        memory=taken,
+        memory=memory,
         remedies=tuple(advice),
         analysis=cost,
         compile_seconds=seconds,
@@ -208,12 +208,12 @@ def as_dict(report: Report) -> dict[str, Any]:
 
 
 def _phase_dict(report: PhaseReport) -> dict[str, Any]:
-    taken = report.memory
+    memory = report.memory
     return {
         "phase": report.index,
         "config": to_dict(report.phase),
-        "fits": taken.fits,
-        "memory": {**taken.kinds, "total": taken.total, "limit": taken.limit},
+        "fits": memory.fits,
+        "memory": {**memory.kinds, "total": memory.total, "limit": memory.limit},
         "remedies": [
             {"changes": dict(r.changes), "estimated_total": r.needed} for r in report.remedies
         ],

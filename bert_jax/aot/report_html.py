@@ -25,15 +25,15 @@ def save(report: Report, path: str) -> None:
 
 def _add_summary(page: Page, phase: PhaseReport, report: Report) -> None:
     """Adds a phase's memory, throughput and time."""
-    taken = phase.memory
-    free = max(0, (taken.limit or 0) - taken.total)
-    parts = taken.kinds | {"free": free}
+    memory = phase.memory
+    free = max(0, (memory.limit or 0) - memory.total)
+    parts = memory.kinds | {"free": free}
     page.figure(
         stacked_bar({kind: amount for kind, amount in parts.items() if amount}),
         " ".join(report_text.verdict(phase, report.tpu_slice)),
     )
     page.table(
-        ("memory", "GiB"), [(kind, amount / GIB) for kind, amount in taken.kinds.items() if amount]
+        ("memory", "GiB"), [(kind, amount / GIB) for kind, amount in memory.kinds.items() if amount]
     )
     if phase.remedies:
         page.table(("GiB, estimated", "flags"), [(r.needed / GIB, r.flags) for r in phase.remedies])

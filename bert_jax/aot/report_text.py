@@ -70,26 +70,26 @@ def _phase(phase: PhaseReport, report: Report) -> Iterator[str]:
 
 def verdict(phase: PhaseReport, tpu_slice: Slice) -> Iterator[str]:
     """Yields whether a phase fits, and the excess if it does not."""
-    taken = phase.memory
-    limit = f" of {_gib(taken.limit)}" if taken.limit else ""
-    fits = "fits" if taken.fits else "DOES NOT FIT"
-    yield f"Memory per {_device(tpu_slice)}: {_gib(taken.total)}{limit}, {fits}"
-    if taken.limit and not taken.fits:
-        yield f"Over the limit by {_gib(taken.total - taken.limit)}."
+    memory = phase.memory
+    limit = f" of {_gib(memory.limit)}" if memory.limit else ""
+    fits = "fits" if memory.fits else "DOES NOT FIT"
+    yield f"Memory per {_device(tpu_slice)}: {_gib(memory.total)}{limit}, {fits}"
+    if memory.limit and not memory.fits:
+        yield f"Over the limit by {_gib(memory.total - memory.limit)}."
 
 
 def _memory(phase: PhaseReport, tpu_slice: Slice) -> Iterator[str]:
-    taken = phase.memory
+    memory = phase.memory
     summary, *excess = verdict(phase, tpu_slice)
     yield summary
-    rows = [(_gib(n), kind) for kind, n in taken.kinds.items() if n or taken.fits]
+    rows = [(_gib(n), kind) for kind, n in memory.kinds.items() if n or memory.fits]
     yield _indent(table(("", ""), rows).split("\n", 1)[1])
-    if taken.fits or not taken.limit:
+    if memory.fits or not memory.limit:
         return
     yield from excess
     if not phase.remedies:
         yield "No change of micro_batches, remat or mesh helps: use more chips or fewer rows."
-    elif all(remedy.needed > taken.limit for remedy in phase.remedies):
+    elif all(remedy.needed > memory.limit for remedy in phase.remedies):
         (combined,) = phase.remedies
         yield (
             f"Even {combined.flags} needs {_gib(combined.needed)} by estimate: use more chips "

@@ -275,10 +275,10 @@ class Search:
 
     def _measure(self, config: Config, index: int) -> PhaseReport:
         """Compiles a phase's step, once for all configs that differ only in other phases."""
-        alone = dataclasses.replace(config, phases=(config.phases[index],))
-        if (alone, index) not in self._of_phase:
-            self._of_phase[alone, index] = self.compiler.measure(config, index)
-        return self._of_phase[alone, index]
+        single_phase = dataclasses.replace(config, phases=(config.phases[index],))
+        if (single_phase, index) not in self._of_phase:
+            self._of_phase[single_phase, index] = self.compiler.measure(config, index)
+        return self._of_phase[single_phase, index]
 
     def _progress(self, ahead: int) -> str:
         """Returns the count of compilations and the time, elapsed and left."""

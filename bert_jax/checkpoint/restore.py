@@ -28,11 +28,7 @@ from bert_jax.checkpoint.catalog import (
     retry_read,
 )
 from bert_jax.checkpoint.fingerprint import described, named
-from bert_jax.data_pipeline.storage.remote import (
-    is_remote,
-    move_folder,
-    put,
-)
+from bert_jax.data_pipeline.storage.remote import is_remote, move_folder, put
 from bert_jax.errors import StorageError, UserError
 from bert_jax.runtime.log import logger
 from bert_jax.workdir.layout import Workdir
@@ -102,15 +98,15 @@ class Restorer:
         for step in steps:
             with suppress(DamagedError):  # its run is unknown, but it will not be used
                 seen[step] = foreign_reason(read_meta(self.workdir.checkpoints, step))
-        mine = {step: why for step, why in seen.items() if why}
-        theirs: dict[int, str] = {}
-        for text in self.exchange("restore/runs", json.dumps(mine) if mine else ""):
-            theirs |= {int(step): why for step, why in json.loads(text or "{}").items()}
-        left = [step for step in steps if step not in theirs]
-        if not theirs:
+        local = {step: why for step, why in seen.items() if why}
+        foreign: dict[int, str] = {}
+        for text in self.exchange("restore/runs", json.dumps(local) if local else ""):
+            foreign |= {int(step): why for step, why in json.loads(text or "{}").items()}
+        left = [step for step in steps if step not in foreign]
+        if not foreign:
             return left
-        newest = max(theirs)
-        named = f"{self.workdir.checkpoints / str(newest)}: {theirs[newest]}"
+        newest = max(foreign)
+        named = f"{self.workdir.checkpoints / str(newest)}: {foreign[newest]}"
         if self.strict:
             raise UserError(
                 f"{named}; nothing was moved. Without --strict_restore it is moved to quarantine, "
@@ -121,8 +117,8 @@ class Restorer:
                 f"{named}; no checkpoint of this run is left, and nothing was moved. Put the run's "
                 "own back, resume from this one with --adopt, or give a new --workdir"
             )
-        for step in sorted(theirs, reverse=True) if jax.process_index() == 0 else ():
-            self._quarantine(step, theirs[step])
+        for step in sorted(foreign, reverse=True) if jax.process_index() == 0 else ():
+            self._quarantine(step, foreign[step])
         return left
 
     def restore_newest(

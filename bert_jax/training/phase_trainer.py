@@ -6,8 +6,6 @@ import time
 from collections.abc import Generator
 from typing import NoReturn
 
-import jax
-
 from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.data_pipeline.batch import prefetch
 from bert_jax.errors import NUMBERS, STOPPED, NumbersError, StoppedError
@@ -15,14 +13,14 @@ from bert_jax.metrics import stragglers
 from bert_jax.metrics.step_metrics import SkippedStep
 from bert_jax.metrics.time_left import seconds_left
 from bert_jax.metrics.writer import MetricWriter
+from bert_jax.parallel.global_batch import Batch
 from bert_jax.runtime.log import logger
 from bert_jax.training.profiling import Profiler
 from bert_jax.training.progress import RunDisplay
 from bert_jax.training.setup import CompiledPhase, RunContext, RunPhase
 from bert_jax.training.state_sharding import State
 
-GlobalBatch = dict[str, jax.Array]
-StepBatches = Generator[tuple[int, GlobalBatch]]  # steps and their batches
+StepBatches = Generator[tuple[int, Batch]]
 
 
 @dataclasses.dataclass
@@ -67,7 +65,7 @@ class PhaseTrainer:
         make = functools.partial(self.run.batch, self.phase)
         return prefetch(make, self.done, self.phase.last, while_waiting=self.preemption.check)
 
-    def next_batch(self, batches: StepBatches) -> tuple[int, GlobalBatch]:
+    def next_batch(self, batches: StepBatches) -> tuple[int, Batch]:
         """Waits for a step and its batch."""
         began = time.perf_counter()
         with self.clock.activity("data"):
@@ -75,7 +73,7 @@ class PhaseTrainer:
         self.waited = time.perf_counter() - began
         return step, batch
 
-    def train_step(self, step: int, state: State, batch: GlobalBatch) -> State:
+    def train_step(self, step: int, state: State, batch: Batch) -> State:
         """Returns the updated state; its metrics are fetched later.
 
         Raises:
@@ -94,9 +92,9 @@ class PhaseTrainer:
         self.display.advance(self.done)
         return state
 
-    def is_due(self, every: int) -> bool:
-        """Whether something due every `every` steps, and after the last, is due now."""
-        return self.done % every == 0 or self.done == self.phase.last
+    def is_due(self, interval: int) -> bool:
+        """Whether something due every `interval` steps, and after the last, is due now."""
+        return self.done % interval == 0 or self.done == self.phase.last
 
     def _check_numbers(self, state: State) -> None:
         """Records skipped steps; ends the run if too many in a row were skipped."""
@@ -124,9 +122,9 @@ class PhaseTrainer:
         """Writes and shows the metrics since the last call."""
         self.checkpoints.check()
         scalars = self.metrics.take()
-        mine = self.timer.take(scalars["step_seconds"]).text()
+        own = self.timer.take(scalars["step_seconds"]).text()
         times = [
-            stragglers.HostTimes.parse(text) for text in self.peers.all_gather_text("times", mine)
+            stragglers.HostTimes.parse(text) for text in self.peers.all_gather_text("times", own)
         ]
         host_fields = stragglers.fields(times)
         self.writer.write("train", self.done, self.phase.index, scalars | host_fields)

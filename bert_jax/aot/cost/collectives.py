@@ -216,9 +216,9 @@ def _done(computation: Computation, start: Instruction) -> Instruction | None:
 
 def _received(computation: Computation, send: Instruction) -> Instruction | None:
     """Returns the instruction that waits for the reply to a send between slices."""
-    meeting = _RENDEZVOUS.search(send.rest)
+    rendezvous = _RENDEZVOUS.search(send.rest)
     for instruction in computation.instructions:
-        if instruction.opcode == "recv" and meeting and meeting[0] in instruction.rest:
+        if instruction.opcode == "recv" and rendezvous and rendezvous[0] in instruction.rest:
             return _done(computation, instruction)
     return None
 

@@ -69,14 +69,14 @@ class Memory:
 
     @classmethod
     def of_compiled(
-        cls, held: ResidentBytes, compiled: jax.stages.Compiled, limit: int | None
+        cls, resident: ResidentBytes, compiled: jax.stages.Compiled, limit: int | None
     ) -> "Memory":
         stats = compiled.memory_analysis()
         assert stats is not None  # all supported backends provide it
         outputs = stats.output_size_in_bytes - stats.alias_size_in_bytes
-        padding = max(0, stats.argument_size_in_bytes - held.total)
+        padding = max(0, stats.argument_size_in_bytes - resident.total)
         return cls(
-            **vars(held),
+            **vars(resident),
             temporaries=stats.temp_size_in_bytes,
             other=padding + max(0, outputs) + stats.generated_code_size_in_bytes,
             limit=limit,
@@ -84,9 +84,9 @@ class Memory:
         )
 
     @classmethod
-    def of_refused(cls, held: ResidentBytes, refused: "CompileOOM") -> "Memory":
-        rest = max(0, refused.needed - held.total)
-        return cls(**vars(held), temporaries=rest, other=0, limit=refused.limit, fits=False)
+    def of_refused(cls, resident: ResidentBytes, refused: "CompileOOM") -> "Memory":
+        rest = max(0, refused.needed - resident.total)
+        return cls(**vars(resident), temporaries=rest, other=0, limit=refused.limit, fits=False)
 
 
 @dataclasses.dataclass(frozen=True)

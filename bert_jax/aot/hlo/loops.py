@@ -123,14 +123,14 @@ _MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE"}
 
 def _for_trips(start: int, step: int, limit: int, direction: str) -> int | None:
     """Returns the trip count of `for (i = start; i <direction> limit; i += step)`."""
-    far = limit - start
+    distance = limit - start
     if direction in ("LE", "GE"):
-        far += 1 if direction == "LE" else -1
+        distance += 1 if direction == "LE" else -1
     if direction == "NE":
-        return far // step if far % step == 0 and far // step >= 0 else None
+        return distance // step if distance % step == 0 and distance // step >= 0 else None
     if direction not in ("LT", "LE", "GT", "GE") or (step > 0) != (direction in ("LT", "LE")):
         return None
-    return max(0, -(-far // step))
+    return max(0, -(-distance // step))
 
 
 def _element(computation: Computation, value: Instruction) -> int | None:
