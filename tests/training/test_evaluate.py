@@ -228,12 +228,12 @@ def test_each_checkpoint_is_listed_and_its_metadata_read_once(run, capsys, monke
     monkeypatch.setattr(
         description, "read", lambda path: (described.append(path), read_description(path))[1]
     )
-    complete_steps, read_meta = manager.complete_steps, catalog._read_meta
+    complete_steps, read_meta = manager.complete_steps, catalog._read_meta_once
     monkeypatch.setattr(
         manager, "complete_steps", lambda path: (listed.append(path), complete_steps(path))[1]
     )
     monkeypatch.setattr(
-        catalog, "_read_meta", lambda path, step: (read.append(step), read_meta(path, step))[1]
+        catalog, "_read_meta_once", lambda path, step: (read.append(step), read_meta(path, step))[1]
     )
     steps = [r["step"] for r in evaluate(run, capsys, "--all", "--batches=1")[1]]
     assert len(listed) == len(described) == 1
