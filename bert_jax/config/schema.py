@@ -44,14 +44,12 @@ ScheduleName = Literal["bert", "fairseq"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PositionalHeadsConfig:
-    """Scratch."""
+    """The start with `initializer = "positional_heads"`; see model/positional_heads.py."""
 
-    layers: Layers = 1
-    heads: Whole = 0
-    table: Positive = 1.5
-    sharpness: Positive = 9.5
-    noise: Amount = 0.25
-    slowest: Positive = 0.02
+    layers: Layers = 1  # the first layers, whose heads start at their neighbours
+    sharpness: Positive = 9.5  # score of the neighbour, before the softmax
+    noise: Amount = 0.25  # random part of these queries and keys, 1 = as published
+    table: Positive = 1.5  # size of the position table, in units of initializer_range
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,6 +67,7 @@ class ModelConfig:
     max_position_embeddings: Positions = 512
     type_vocab_size: Width = 2
     initializer_range: Amount = 0.02
+    # Initial values only: the published ones, or with heads that attend to neighbouring tokens.
     initializer: Literal["published", "positional_heads"] = "published"
     positional_heads: PositionalHeadsConfig = PositionalHeadsConfig()
     layer_norm_eps: Positive = 1e-12
