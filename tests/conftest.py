@@ -67,12 +67,14 @@ def _caches(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With several workers: a file's tests in one of them; those with processes one at a time.
 
     Tests with processes come first, because they are the longest chain, and then the longest files,
-    so that no worker is left with one at the end.
+    so that no worker is left with one at the end. With one worker: in the order asked for.
     """
+    if not config.getoption("loadgroup", False):
+        return
 
     def rank(item: pytest.Item) -> int:
         return LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST)

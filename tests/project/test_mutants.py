@@ -81,6 +81,31 @@ def test_the_tests_that_import_a_file_come_first(tmp_path: Path) -> None:
     assert ordered_tests(tmp_path, "launch/c.py")[0][0] == "tests/test_1.py"
 
 
+def test_the_folder_that_mirrors_a_room_comes_before_other_tests_that_import_it(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "bert_jax").mkdir()
+    (tmp_path / "bert_jax" / "launch").symlink_to("../launch")
+    for name, text in {
+        "launch/__init__.py": "",
+        "launch/a.py": "",
+        "launch/b.py": "from bert_jax.launch import a",
+        "tests/cli/test_near.py": "from bert_jax.launch import a",
+        "tests/launch/test_far.py": "import bert_jax.launch.b",
+        "tests/launch/test_none.py": "",
+        "tests/cli/test_none.py": "",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    room, rest = ordered_tests(tmp_path, "launch/a.py")
+    assert room == [
+        "tests/launch/test_far.py",
+        "tests/launch/test_none.py",
+        "tests/cli/test_near.py",
+    ]
+    assert rest == ["tests/cli/test_none.py"]
+
+
 def result(name: str, verdict: str, why: str = "") -> mutants.Result:
     return mutants.Result(Fault(name, "a/b.py", "", ("a",), ("b",), why), verdict)
 

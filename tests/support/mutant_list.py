@@ -93,23 +93,26 @@ def read(path: Path = LIST) -> list[Fault]:
 def ordered_tests(root: Path, path: str) -> tuple[list[str], list[str]]:
     """The test files of a room and the rest, those most likely to notice a fault first.
 
-    A test belongs to the room of a file that it imports, itself or through a helper; where none
-    does, those are taken that come nearest. Of a file that nothing imports, its package counts. In
-    a room a test named after the file comes first, then the one that imports least.
+    A test belongs to the room of a file if it lies in the folder of tests that mirrors the room, or
+    imports the file, itself or through a helper; where none does, those are taken that come
+    nearest. Of a file that nothing imports, its package counts. In a room the tests in its folder
+    come first, of these a test named after the file, then the one that imports least.
     """
     ranked = []
     for test in sorted((root / "tests").rglob("test_*.py")):
         if test.name != _OWN:
             direct = _imported_by_test(root, test)
             steps, other = _steps(root, direct, path), Path(path).stem not in test.stem
-            ranked.append((steps, other, len(direct), str(test.relative_to(root))))
+            elsewhere = test.parent.name not in Path(path).parts
+            rank = (elsewhere, elsewhere * steps, other, steps, len(direct))
+            ranked.append((rank, steps, str(test.relative_to(root))))
     ranked.sort()
-    nearest = ranked[0][0]
+    nearest = min(steps for _, steps, _ in ranked)
     package = str(Path(path).with_name("__init__.py"))
     if nearest == _NEVER and path != package:
         return ordered_tests(root, package)
-    room = [name for steps, _, _, name in ranked if steps == nearest]
-    return room, [name for steps, _, _, name in ranked if steps != nearest]
+    room = [name for rank, steps, name in ranked if not rank[0] or steps == nearest]
+    return room, [name for _, _, name in ranked if name not in room]
 
 
 def _steps(root: Path, direct: frozenset[str], path: str) -> int:
