@@ -235,6 +235,7 @@ class CheckpointConfig:
 class EvaluationConfig:
     every_steps: Count = 1000
     batches: Whole = 64  # limit on held-out batches; 0 = all
+    attention: bool = False  # also measure how much heads attend to neighbouring tokens
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -57,11 +57,7 @@ class Attention(nnx.Module):
         """Returns dropout(attention(x)) [B, S, H]."""
         keys = (None, None) if key is None else (fold_key(key, 0), fold_key(key, 1))
         probability_key, hidden_key = keys
-        q_BxSxAxD, k_BxSxAxD, v_BxSxAxD = split_qkv(
-            self.qkv.product(x_BxSxH), self.qkv.bias[...].astype(x_BxSxH.dtype)
-        )
-        if rotation:
-            q_BxSxAxD, k_BxSxAxD = rotate(q_BxSxAxD, rotation), rotate(k_BxSxAxD, rotation)
+        q_BxSxAxD, k_BxSxAxD, v_BxSxAxD = self.queries_keys_values(x_BxSxH, rotation)
         y_BxSxAxD = dispatch.attend(
             self.kernel,
             q_BxSxAxD,
@@ -73,3 +69,18 @@ class Attention(nnx.Module):
         )
         rate = self.config.hidden_dropout_prob
         return dropout(self.output(y_BxSxAxD), rate=rate, key=hidden_key)
+
+    def inputs(self, x_BxSxH: jax.Array) -> jax.Array:
+        """Returns what queries, keys and values are made of, from the hidden states x."""
+        return self.norm(x_BxSxH) if self.config.norm_position == "pre" else x_BxSxH
+
+    def queries_keys_values(
+        self, x_BxSxH: jax.Array, rotation: Rotation | None
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Returns queries, keys and values, [B, S, A, D] each; x: see `inputs`."""
+        q_BxSxAxD, k_BxSxAxD, v_BxSxAxD = split_qkv(
+            self.qkv.product(x_BxSxH), self.qkv.bias[...].astype(x_BxSxH.dtype)
+        )
+        if rotation:
+            q_BxSxAxD, k_BxSxAxD = rotate(q_BxSxAxD, rotation), rotate(k_BxSxAxD, rotation)
+        return q_BxSxAxD, k_BxSxAxD, v_BxSxAxD

@@ -155,13 +155,7 @@ class Encoder(nnx.Module):
             key: uint32 dropout key of this step, None in evaluation.
         """
         layer_keys = None if key is None else fold_key(key, jnp.arange(1, self.num_layers + 1))
-        embedding_key = None if key is None else fold_key(key, 0)
-        x_BxSxH = self.embeddings(ids_BxS, types_BxS, positions_BxS, embedding_key)
-        x_BxSxH = constrain_batch(x_BxSxH.astype(self.compute.dtype))
-
-        rotation = None
-        if self.config.position == "rotary":
-            rotation = rotary.rotation(positions_BxS, self.config.head_dim)
+        x_BxSxH, rotation = self.embed(ids_BxS, types_BxS, positions_BxS, key)
 
         def body(x, layer_and_key):
             layer, layer_key = layer_and_key
@@ -171,6 +165,21 @@ class Encoder(nnx.Module):
         body = _rematerialized(body, self.compute.remat, looped=self._looped(unroll))
         x_BxSxH, _ = jax.lax.scan(body, x_BxSxH, (self.layers, layer_keys), unroll=unroll)
         return self.norm(x_BxSxH) if self.config.norm_position == "pre" else x_BxSxH
+
+    def embed(
+        self,
+        ids_BxS: jax.Array,
+        types_BxS: jax.Array,
+        positions_BxS: jax.Array,
+        key: jax.Array | None = None,
+    ) -> tuple[jax.Array, rotary.Rotation | None]:
+        """Returns the input [B, S, H] of the first layer, and the rotation of each position."""
+        embedding_key = None if key is None else fold_key(key, 0)
+        x_BxSxH = self.embeddings(ids_BxS, types_BxS, positions_BxS, embedding_key)
+        rotation = None
+        if self.config.position == "rotary":
+            rotation = rotary.rotation(positions_BxS, self.config.head_dim)
+        return constrain_batch(x_BxSxH.astype(self.compute.dtype)), rotation
 
     def _looped(self, unroll: int) -> bool:
         """Returns whether every layer is in a compiled loop: no remainder, over one iteration."""

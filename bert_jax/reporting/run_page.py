@@ -54,6 +54,7 @@ def add_training(
             if key == f"{MASKED_LM.name}/loss":
                 baselines |= token_baselines or {}
             page.figure(curves(lines, ylabel=unit, baselines=baselines), f"{title}: {what}")
+    _add_attention(page, held_out)
     page.heading("Throughput")
     page.figure(
         curves({"training": _line(train, "tokens_per_second")}, ylabel="real tokens/s"),
@@ -72,6 +73,24 @@ def add_goodput(page: Page, spent: "Goodput") -> None:
     parts = {goodput.CAUSES[cause]: s for cause, s in spent.seconds.items() if s > 0}
     page.figure(stacked_bar(parts), "Shares of the time since the first start")
     page.table(*goodput.table(spent))
+
+
+def _add_attention(page: Page, held_out: Sequence[Mapping[str, float]]) -> None:
+    """Adds the attention on neighbouring tokens, if evaluations measured it."""
+    from bert_jax.metrics.neighbor_attention import by_layer
+
+    lines: dict[str, tuple[list[float], list[float]]] = {}
+    for record in held_out:
+        for layer, share in by_layer(record).items():
+            steps, shares = lines.setdefault(f"layer {layer}", ([], []))
+            steps.append(record["step"])
+            shares.append(share)
+    if lines:
+        page.heading("Attention on neighbours")
+        page.figure(
+            curves(lines, ylabel="share of attention"),
+            "The largest share that one head of a layer pays to the token on one side",
+        )
 
 
 def _add_sources(page: Page, record: Mapping[str, float], name: str) -> None:

@@ -28,6 +28,7 @@ from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.errors import UserError
 from bert_jax.metrics import records as metrics
 from bert_jax.metrics.jsonl import EventLog
+from bert_jax.metrics.neighbor_attention import neighbor_metrics
 from bert_jax.metrics.records import objectives_in
 from bert_jax.metrics.step_metrics import SumAccumulator
 from bert_jax.objectives import total as objectives
@@ -91,7 +92,8 @@ class HeldOut:
         begin: Callable[[], None] = lambda: None,
         while_waiting: Callable[[], None] = lambda: None,
     ) -> dict[str, float]:
-        """Returns losses, accuracies and baselines of the held-out rows.
+        """Returns losses, accuracies and baselines of the held-out rows, and the attention on
+        neighbouring tokens if the config measures it.
 
         Args:
             advance: called with the number of real tokens of each batch.
@@ -112,7 +114,9 @@ class HeldOut:
                 sums = step(params, batch)
                 totals.add(sums)
                 advance(float(sums["tokens"]["real"]))
-        return objectives.summarize(totals.sums, self._sources)
+        attention = totals.sums.pop("attention", None)
+        scalars = objectives.summarize(totals.sums, self._sources)
+        return scalars | (neighbor_metrics(attention) if attention else {})
 
 
 def evaluate_run(

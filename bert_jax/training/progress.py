@@ -6,6 +6,7 @@ import rich.console
 import rich.progress
 import rich.text
 
+from bert_jax.metrics.neighbor_attention import by_layer
 from bert_jax.metrics.records import objectives_in
 from bert_jax.runtime.console import clock, console
 from bert_jax.runtime.log import logger
@@ -75,4 +76,8 @@ def held_out(scalars: Mapping[str, float]) -> str:
             f"{name.upper()} loss {loss:.3f} ({word}{trivial_loss:.3f}), "
             f"accuracy {right:.1%} ({trivial:.1%}{alone})"
         )
+    attention = by_layer(scalars).values()
+    if attention:
+        shares = ", ".join(f"{share:.0%}" for share in attention)
+        parts.append(f"attention on a neighbour by layer {shares}")
     return "; ".join(parts) or "no finite loss"

@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.launch.hardware.accelerators import BY_DEVICE_KIND
+from bert_jax.model.neighbor_attention import neighbor_attention
 from bert_jax.objectives import total as objectives
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.pretraining_model import declare, init_params
@@ -103,15 +104,9 @@ def make_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunct
     def start_phase(state: State) -> State:
         return {**state, "opt": reset_for_phase(state["opt"], config.optimizer)}
 
-    def eval_step(params: Any, batch: Batch) -> objectives.Sums:
-        # Gather sharded parameters; otherwise the partitioner moves the rows of all devices.
-        computed = cast_matrices(params, compute.dtype)
-        computed = jax.lax.with_sharding_constraint(computed, compute_shardings)
-        return objectives.all_sums(nnx.merge(graph, computed)(batch), batch, corpus)[1]
-
     abstract = jax.eval_shape(init)
     specs = param_specs(config, mesh, axes, abstract)
-    compute_shardings = partition.on_mesh(mesh, specs.compute)
+    computed = partition.on_mesh(mesh, specs.compute)
     shardings = partition.on_mesh(mesh, state_specs(specs, abstract))
     rows, replicated = global_batch.batch_sharding(mesh), NamedSharding(mesh, P())
     gradients_of = make_gradients(loss_fn, rows, specs, compute.dtype)
@@ -126,12 +121,32 @@ def make_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunct
             compiler_options=compiler_options(mesh),
         ),
         start_phase=jax.jit(start_phase, donate_argnums=0, out_shardings=shardings),
-        evaluate=jax.jit(eval_step, out_shardings=replicated),
+        evaluate=jax.jit(
+            _make_eval_step(config, graph, compute.dtype, computed, corpus),
+            out_shardings=replicated,
+        ),
         abstract=jax.tree.map(
             lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings
         ),
         rows=rows,
     )
+
+
+def _make_eval_step(
+    config: Config, graph: nnx.GraphDef, dtype: str, shardings: Any, corpus: Corpus
+) -> Callable[[Any, Batch], objectives.Sums]:
+    """Returns the function (params, batch) -> sums to be jitted; shardings: during a step."""
+
+    def eval_step(params: Any, batch: Batch) -> objectives.Sums:
+        # Gather sharded parameters; otherwise the partitioner moves the rows of all devices.
+        computed = jax.lax.with_sharding_constraint(cast_matrices(params, dtype), shardings)
+        model = nnx.merge(graph, computed)
+        sums = objectives.all_sums(model(batch), batch, corpus)[1]
+        if config.evaluation.attention:
+            sums["attention"] = neighbor_attention(model.encoder, batch)
+        return sums
+
+    return eval_step
 
 
 def _make_train_step(

@@ -1,6 +1,5 @@
 """The initializer whose heads attend to a neighbour: where attention lies before the first step."""
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -20,7 +20,6 @@ from bert_jax.training.step import StepFunctions, make_step_functions
 UNREAD: dict[str, Any] = {
     "log_every_steps": 1,
     "checkpoint": CheckpointConfig(),
-    "evaluation": EvaluationConfig(),
     "deadlines": DeadlineConfig(),
 }
 
@@ -66,7 +65,8 @@ class Lowered:
 def shared_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunctions:
     """`make_step_functions`, but the same object for the same model, mesh and corpus."""
     data = dataclasses.replace(config.data, store="")
-    read = dataclasses.replace(config, data=data, **UNREAD)
+    evaluation = EvaluationConfig(attention=config.evaluation.attention)
+    read = dataclasses.replace(config, data=data, evaluation=evaluation, **UNREAD)
     return _shared(read, mesh, corpus.sources, corpus.log_unigram.tobytes())
 
 

@@ -16,6 +16,7 @@ from bert_jax.checkpoint.manager import read_own_meta
 from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import UserError
+from bert_jax.metrics.neighbor_attention import SIDES
 from bert_jax.metrics.step_metrics import SumAccumulator
 from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import make_mesh
@@ -36,7 +37,7 @@ def run(store, tmp_path_factory) -> Path:
     config = two_phases(store)
     config = dataclasses.replace(
         config,
-        evaluation=dataclasses.replace(config.evaluation, every_steps=4, batches=2),
+        evaluation=dataclasses.replace(config.evaluation, every_steps=4, batches=2, attention=True),
         checkpoint=dataclasses.replace(config.checkpoint, every_steps=4, keep=9),
     )
     workdir = tmp_path_factory.mktemp("run")
@@ -220,6 +221,15 @@ def test_all_checkpoints_give_what_training_logged(run, capsys):
             str(record["seq_length"]),
         ]
         assert f"{record['mlm/loss']:.4f}" in line
+
+
+def test_the_attention_on_neighbours_is_logged_and_drawn(run, capsys):
+    logged = records(run, "metrics.jsonl", "eval")
+    names = [key for key in logged[0] if key.startswith("attention/")]
+    assert names == [f"attention/layer_0/head_{h}/{side}" for side in SIDES for h in range(2)]
+    assert all(0 < record[name] < 1 for record in logged for name in names)
+    assert cli.main(["status", f"--workdir={run}", f"--html={run / 'page.html'}"]) == 0
+    assert "Attention on neighbours" in (run / "page.html").read_text()
 
 
 def test_each_checkpoint_is_listed_and_its_metadata_read_once(run, capsys, monkeypatch):

@@ -1,0 +1,60 @@
+"""How much attention the heads of each layer pay to the tokens next to a token.
+
+BERT's published initial values spread attention evenly. While the held-out loss stays near that of
+the unigram, no head has found the neighbours yet; when one does, the loss falls (docs/learning.md).
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.model.attention import Attention
+from bert_jax.model.encoder import Encoder
+from bert_jax.ops.rotary import Rotation
+from bert_jax.parallel.global_batch import Batch
+
+Sums = dict[str, jax.Array]
+
+
+def neighbor_attention(encoder: Encoder, batch: Batch) -> Sums:
+    """Returns sums over all tokens of a batch that have a neighbour on a side in their example.
+
+    left, right: attention probability of that neighbour, float32 [L, A]; count: the tokens, which
+    are as many on both sides.
+    """
+    examples_BxS = batch["example_ids"]
+    x_BxSxH, rotation = encoder.embed(
+        batch["input_ids"], batch["token_type_ids"], batch["position_ids"]
+    )
+
+    def body(x_BxSxH: jax.Array, layer):
+        sums = _sums(layer.attention, x_BxSxH, examples_BxS, rotation)
+        return layer(x_BxSxH, examples_BxS, rotation, None), sums
+
+    _, (left_LxA, right_LxA) = jax.lax.scan(body, x_BxSxH, encoder.layers)
+    count = jnp.sum(_pairs(examples_BxS), dtype=jnp.float32)
+    return {"left": left_LxA, "right": right_LxA, "count": count}
+
+
+def _pairs(examples_BxS: jax.Array) -> jax.Array:
+    """Returns bools [B, S - 1]: whether a position and the next one are of the same example."""
+    return (examples_BxS[:, 1:] == examples_BxS[:, :-1]) & (examples_BxS[:, 1:] > 0)
+
+
+def _sums(
+    attention: Attention, x_BxSxH: jax.Array, examples_BxS: jax.Array, rotation: Rotation | None
+) -> tuple[jax.Array, jax.Array]:
+    """Returns the sums of one layer, [A] each; x: hidden states before it."""
+    query, key, _ = attention.queries_keys_values(attention.inputs(x_BxSxH), rotation)
+    scores_BxAxSxS = jnp.einsum(
+        "biad,bjad->baij", query, key, preferred_element_type=jnp.float32
+    ) / np.sqrt(query.shape[-1])
+    same_BxSxS = examples_BxS[:, :, None] == examples_BxS[:, None, :]
+    scores_BxAxSxS = jnp.where(same_BxSxS[:, None], scores_BxAxSxS, -jnp.inf)
+    attention_BxAxSxS = jax.nn.softmax(scores_BxAxSxS)
+    weights = _pairs(examples_BxS).astype(jnp.float32)[:, None]
+    left, right = (
+        jnp.sum(jnp.diagonal(attention_BxAxSxS, offset, 2, 3) * weights, (0, 2))
+        for offset in (-1, 1)
+    )
+    return left, right
