@@ -8,12 +8,8 @@ from bert_jax.config.schema import ModelConfig
 from bert_jax.config.serialization import from_dict
 from bert_jax.data_pipeline.errors import UserError, nearest
 from bert_jax.data_pipeline.settings import shown
-from bert_jax.objectives.architectures import (
-    BERT,
-    FORMS,
-    ROFORMER,
-    find_architecture,
-)
+from bert_jax.objectives import architectures
+from bert_jax.objectives.architectures import BERT, PRE_LAYER_NORM, ROFORMER
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.next_sentence import NEXT_SENTENCE
 
@@ -37,9 +33,8 @@ _DEFAULTS = {
     "initializer_range": 0.02,
     "layer_norm_eps": 1e-12,
 }
-
-
 _BOTH_HEADS = (MASKED_LM.head, NEXT_SENTENCE.head)
+_FORMS = {form.model_type: choices for choices, form in architectures.FORMS.items()}
 
 
 def rows_before_positions(config: ModelConfig, pad_token_id: int) -> int:
@@ -58,7 +53,7 @@ def to_config_json(
     Raises:
         UserError: transformers has no class for this form of model.
     """
-    form = find_architecture(config)
+    form = architectures.find_architecture(config)
     rows = config.max_position_embeddings + rows_before_positions(config, pad_token_id)
     return {
         "architectures": [form.class_name(heads)],
@@ -81,9 +76,8 @@ def from_config_json(values: Mapping[str, Any], where: str) -> ModelConfig:
         UserError: another model, or missing, invalid or unsupported values; `where` names the file.
     """
     kind = values.get("model_type", BERT.model_type)
-    forms = {form.model_type: form_of for form_of, form in FORMS.items()}
-    if not isinstance(kind, str) or kind not in forms:
-        known = ", ".join(map(repr, forms))
+    if not isinstance(kind, str) or kind not in _FORMS:
+        known = ", ".join(map(repr, _FORMS))
         raise UserError(f"{where}: model_type={shown(kind)}; only {known} can be loaded")
     for name, wanted in _ADDED.get(kind, {}).items():
         if (given := values.get(name, wanted)) != wanted:
@@ -99,6 +93,8 @@ def from_config_json(values: Mapping[str, Any], where: str) -> ModelConfig:
     if not isinstance(act, str) or act not in _ACTS:
         hint = nearest(act[:80], _ACTS) if isinstance(act, str) else nearest("", _ACTS)
         raise UserError(f"{where}: hidden_act={shown(act)} is not supported{hint}")
+    if kind == PRE_LAYER_NORM.model_type and act != "gelu":
+        raise UserError(f"{where}: hidden_act={shown(act)}, but the head always computes 'gelu'")
     missing = [name for name in _SHARED if values.get(name) is None]
     if missing:
         raise UserError(f"{where}: no {missing[0]}; is this the config.json of a BERT model?")
@@ -108,21 +104,20 @@ def from_config_json(values: Mapping[str, Any], where: str) -> ModelConfig:
         **{name: values[name] for name in _SHARED},
         **{name: values.get(name, default) for name, default in _DEFAULTS.items()},
     }
-    ours |= dict(zip(("position", "norm_position"), forms[kind], strict=True))
+    ours["position"], ours["norm_position"] = _FORMS[kind]
     try:
-        config = _without_rows_before(from_dict(ours, ModelConfig, _HERE), values)
-        find_architecture(config)
+        config = from_dict(ours, ModelConfig, _HERE)
+        return _without_rows_before(config, values) if kind == PRE_LAYER_NORM.model_type else config
     except UserError as error:
         raise UserError(f"{where}: {str(error).replace(f'{_HERE}.', '')}") from None
-    return config
 
 
 def _without_rows_before(config: ModelConfig, values: Mapping[str, Any]) -> ModelConfig:
-    """The configuration whose table has a row for each position only; pad_token_id: RoBERTa's."""
+    """Returns the configuration with a row of the position table for each position only."""
     pad = values.get("pad_token_id", 1)
-    if config.norm_position == "pre" and (not isinstance(pad, int) or pad < 0):
-        raise UserError(f"pad_token_id={shown(pad)} should be an id, from which positions count")
+    if not isinstance(pad, int) or isinstance(pad, bool) or pad < 0:
+        raise UserError(f"pad_token_id={shown(pad)} should be an id: positions start after it")
     rows = config.max_position_embeddings - rows_before_positions(config, pad)
     if rows < 1:
-        raise UserError(f"max_position_embeddings leaves no position after pad_token_id={pad}")
+        raise UserError(f"max_position_embeddings has no row after that of pad_token_id={pad}")
     return dataclasses.replace(config, max_position_embeddings=rows)

@@ -61,7 +61,7 @@ def find_architecture(model: ModelConfig) -> Architecture:
     if not found or (found is PRE_LAYER_NORM and model.hidden_act != "gelu"):
         raise UserError(
             f'config.model: transformers has no class with position="{model.position}", '
-            f'norm_position="{model.norm_position}" and hidden_act="{model.hidden_act}", so the '
+            f'norm_position="{model.norm_position}" and hidden_act="{model.hidden_act}"; such a '
             "model cannot be exported"
         )
     return found

@@ -358,8 +358,10 @@ def test_what_cannot_be_used_is_not_exported(tokenizer, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def make_run(tokenizer: Tokenizer, tmp_path: Path, **data: object) -> tuple[epath.Path, dict]:
-    """A workdir with two checkpoints, its store and its metrics; data: of its config."""
+def make_run(
+    tokenizer: Tokenizer, tmp_path: Path, *, model: dict | None = None, **data: object
+) -> tuple[epath.Path, dict]:
+    """A workdir with two checkpoints, its store and its metrics; model, data: of its config."""
     ids = list(range(5, 15))
     store = write_store(
         tmp_path / "store",
@@ -371,7 +373,7 @@ def make_run(tokenizer: Tokenizer, tmp_path: Path, **data: object) -> tuple[epat
     config = run_config()
     config = dataclasses.replace(
         config,
-        model=dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size),
+        model=dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size, **model or {}),
         data=dataclasses.replace(config.data, store=str(store.path), **data),
     )
     workdir = epath.Path(tmp_path / "run")

@@ -11,6 +11,7 @@ from exported import PAIRS, TEXTS, base_config, blocks, large_config, random_par
 from golden_case import CASES
 from small import COMPUTE, model_config
 
+import bert_jax
 from bert_jax.convert import weights
 from bert_jax.convert.export import export
 from bert_jax.convert.hf_config import to_config_json
@@ -85,6 +86,55 @@ def test_without_pairs_it_is_a_masked_language_model(tokenizer, tmp_path):
     used = batch["masked_weights"] > 0
     logits = out.logits.numpy()[np.nonzero(used)[0], batch["masked_positions"][used]]
     np.testing.assert_allclose(ours[used], logits, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("RoFormerForMaskedLM", {"position": "rotary"}),
+        ("RoFormerForMaskedLM", {"position": "rotary", "hidden_act": "gelu_tanh"}),
+        ("RobertaPreLayerNormForMaskedLM", {"norm_position": "pre"}),
+    ],
+    ids=["rotary", "rotary-tanh", "pre"],
+)
+def test_other_forms_are_other_classes(name, form, tokenizer, tmp_path):
+    """Both ways: what transformers saves again is read as the same model."""
+    import torch
+    from flax import nnx
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    config = dataclasses.replace(model_config(), vocab_size=tokenizer.vocab_size, **form)
+    params = random_params(config)
+    export(params, config, tokenizer, tmp_path / "out", card=Card())
+    theirs, info = AutoModelForMaskedLM.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert type(theirs).__name__ == name
+    assert not any(info.values()), info
+    batch = cases.batch(CASES["tiny"], 0)
+    real = batch["example_ids"] > 0
+    with torch.no_grad():
+        out = theirs.eval()(
+            input_ids=torch.from_numpy(batch["input_ids"]).long(),
+            token_type_ids=torch.from_numpy(batch["token_type_ids"]).long(),
+            attention_mask=torch.from_numpy(batch["example_ids"]).long(),
+        )
+    model = nnx.merge(declare(config, COMPUTE, PAIRS)[0], jax.tree.map(jax.numpy.asarray, params))
+    names = ("input_ids", "token_type_ids", "example_ids", "position_ids")
+    hidden = model.encoder(*(batch[name] for name in names))
+    ours = np.asarray(model.mlm(hidden, model.encoder.embeddings.word[...]))
+    logits = out.logits.numpy()
+    np.testing.assert_allclose(ours[real][:, : config.vocab_size], logits[real], atol=1e-5)
+    saved = tmp_path / "saved"
+    theirs.save_pretrained(saved)
+    AutoTokenizer.from_pretrained(tmp_path / "out").save_pretrained(saved)
+    first, again = (bert_jax.load(folder) for folder in (tmp_path / "out", saved))
+    assert first.config == again.config == dataclasses.replace(config, pad_vocab_to_multiple_of=1)
+    fills = first.fill_mask("hello [MASK]")
+    assert again.fill_mask("hello [MASK]") == fills
+    ids = AutoTokenizer.from_pretrained(saved)("hello [MASK]")["input_ids"]
+    with torch.no_grad():
+        probabilities = theirs(input_ids=torch.tensor([ids])).logits[0, -2].softmax(-1).numpy()
+    best = np.sort(probabilities)[::-1][:5]
+    np.testing.assert_allclose([fill.probability for fill in fills[0]], best, rtol=1e-4)
 
 
 @pytest.mark.parametrize("lowercase", [True, False])

@@ -44,8 +44,9 @@ def random_params(config: ModelConfig, learned: tuple[str, ...] = PAIRS) -> dict
     zeros = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), shapes)
     tensors = weights.to_transformers(zeros, config)
     named = {name: cases.weight(name, tensor.shape) for name, tensor in tensors.items()}
-    ours_alone = jax.tree.map(lambda x: x + 0.5, {"sbo": zeros["sbo"]} if "sbo" in zeros else {})
-    return weights.from_transformers(named, config) | ours_alone
+    exported = weights.from_transformers(named, config)
+    ours = jax.tree.map(lambda x: x + 0.5, zeros)  # of which some may not be exported
+    return ours | exported | {"encoder": ours["encoder"] | exported["encoder"]}
 
 
 def blocks(language: str) -> list[str]:
