@@ -64,7 +64,9 @@ def test_a_sublayer_adds_its_input() -> None:
         projection.kernel[...] = jnp.zeros_like(projection.kernel[...])
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 6, config.hidden_size)), jnp.float32)
     normalized = (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True)
-    np.testing.assert_allclose(attention(x, jnp.ones((2, 6), int), None), normalized, atol=1e-5)
+    np.testing.assert_allclose(
+        attention(x, jnp.ones((2, 6), int), None, None), normalized, atol=1e-5
+    )
     np.testing.assert_allclose(mlp(x, None), normalized, atol=1e-5)
 
 
