@@ -2,11 +2,9 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
-
-import numpy as np
 
 from bert_jax import api
 from bert_jax.config.files import load
@@ -18,6 +16,7 @@ from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.distributed import cluster, job
 from bert_jax.reporting import html, run_page
+from bert_jax.reporting.fills import HiddenWord, found_rate, hide_words, most_frequent_words
 from bert_jax.runtime import compile_cache, cpu
 from bert_jax.runtime.console import console
 from bert_jax.training.loop import pretrain
@@ -25,8 +24,8 @@ from bert_jax.workdir.layout import Workdir
 
 T = TypeVar("T")
 
-_SENTENCES = 3  # number of sentences to fill masks in
-_SHORTEST, _LONGEST = 8, 24  # tokens per sentence
+_SENTENCES = 500  # in which a word is hidden
+_SHOWN = 10
 
 
 def demo(workdir: Path, *, data: str | None = None, steps: int | None = None) -> None:
@@ -98,61 +97,53 @@ def _pretrain(config: Config, run: Path) -> None:
         pretrain(config, run, job=started)
 
 
-class FilledSentence(NamedTuple):
-    """A held-out sentence with one word masked, the word, and the model's predictions."""
+class Fills(NamedTuple):
+    """Words hidden in held-out sentences, and the model's three most probable words for each."""
 
-    masked: str
-    truth: str
-    predictions: str
+    hidden: list[HiddenWord]
+    guesses: list[list[api.Fill]]
 
 
-def _fill(model_path: Path, store: TokenStore, seed: int) -> list[FilledSentence]:
-    """Fills one mask in each of a few held-out sentences with the exported model."""
+def _fill(model_path: Path, store: TokenStore, seed: int) -> Fills:
+    """Hides a word in each of many held-out sentences; fills the masks with the exported model."""
     model = api.load(model_path)
-    fills = []
-    for masked, truth in _masked_sentences(store, seed):
-        (predictions,) = model.fill_mask(masked)
-        text = ", ".join(f"{g.token} {g.probability:.0%}" for g in predictions)
-        fills.append(FilledSentence(masked, truth, text))
-        console.print(f"  {masked}\n    masked word: {truth}   predictions: {text}")
+    longest = model.config.max_position_embeddings - 2  # [CLS] and [SEP]
+    hidden = hide_words(store, seed=seed, count=_SENTENCES, longest=longest)
+    fills = Fills(hidden, [model.fill_mask(each.sentence, top_k=3)[0] for each in hidden])
+    for sentence, word, guesses in _rows(fills):
+        console.print(f"  {sentence}\n    hidden word: {word}   predictions: {guesses}")
+    console.print(_rate(store, fills))
     return fills
 
 
-def _masked_sentences(store: TokenStore, seed: int) -> list[tuple[str, str]]:
-    """(sentence with one word masked, that word): random held-out sentences of moderate length."""
-    tokenizer = Tokenizer.load(store.tokenizer_path)
-    split = store.held_out
-    ends = np.cumsum(split.sentence_lengths, dtype=np.int64)
-    result = []
-    for sentence in np.random.default_rng(seed).permutation(len(ends)):
-        length = int(split.sentence_lengths[sentence])
-        if not _SHORTEST <= length <= _LONGEST:
-            continue
-        ids = split.tokens[ends[sentence] - length : ends[sentence]].tolist()
-        words = [tokenizer.token(i) for i in ids]
-        places = [
-            i
-            for i, word in enumerate(words[:-1])
-            if word.isalpha() and len(word) > 3 and not words[i + 1].startswith("##")
-        ]
-        if places:
-            place = places[len(places) // 2]
-            truth, words[place] = words[place], tokenizer.token(store.special.mask)
-            result.append((" ".join(words).replace(" ##", ""), truth))
-        if len(result) == _SENTENCES:
-            break
-    return result
+def _rows(fills: Fills) -> list[tuple[str, str, str]]:
+    """The first few: sentence, hidden word, predictions."""
+    rows = []
+    for hidden, guesses in zip(fills.hidden[:_SHOWN], fills.guesses, strict=False):
+        text = ", ".join(f"{guess.token} {guess.probability:.0%}" for guess in guesses)
+        rows.append((hidden.sentence, hidden.word, text))
+    return rows
 
 
-def _report(workdir: Path, store: TokenStore, fills: Sequence[FilledSentence]) -> None:
+def _rate(store: TokenStore, fills: Fills) -> str:
+    frequent = most_frequent_words(store, 3)
+    found = found_rate(fills.hidden, [[g.token for g in guesses] for guesses in fills.guesses])
+    trivial = found_rate(fills.hidden, [frequent] * len(fills.hidden))
+    return (
+        f"Of {len(fills.hidden)} hidden words, {found:.1%} are among the model's first three; "
+        f"{trivial:.1%} are one of the three most frequent words ({', '.join(frequent)})."
+    )
+
+
+def _report(workdir: Path, store: TokenStore, fills: Fills) -> None:
     page = html.Page("bert-jax demo")
     (source,) = store.manifest["sources"]
     page.text(
         f"{source['documents']:,} documents, {len(store.train.tokens):,} training tokens and "
         f"{len(store.held_out.tokens):,} held-out tokens of a vocabulary of {store.vocab_size:,}."
     )
+    page.heading("Hidden words, filled by the exported model")
+    page.text(f"One word hidden in each sentence of a fixed draw. {_rate(store, fills)}")
+    page.table(("sentence", "hidden word", "predictions"), _rows(fills))
     run_page.add_training(page, Workdir.open(workdir / "run").metrics)
-    page.heading("Masks filled by the exported model")
-    page.text("Held-out sentences with one word masked.")
-    page.table(("sentence", "masked word", "predictions"), fills)
     page.save(workdir / "report.html")

@@ -1,0 +1,65 @@
+"""Words hidden in held-out sentences, and how often a model finds them."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+
+
+class HiddenWord(NamedTuple):
+    """A sentence with one of its words replaced by the mask token, and that word."""
+
+    sentence: str
+    word: str
+
+
+def hide_words(store: TokenStore, *, seed: int, count: int, longest: int) -> list[HiddenWord]:
+    """Hides one word in each of `count` held-out sentences, or in all if there are fewer.
+
+    Sentences are drawn from the entire held-out split, and words from the sentence, each with the
+    same probability. A mask stands for one token, so words of several tokens are not hidden.
+
+    Args:
+        longest: leaves out sentences of more tokens.
+    """
+    tokenizer, split = Tokenizer.load(store.tokenizer_path), store.held_out
+    rng = np.random.default_rng(seed)
+    ends = np.cumsum(split.sentence_lengths, dtype=np.int64)
+    hidden: list[HiddenWord] = []
+    for sentence in rng.permutation(len(ends)):
+        length = int(split.sentence_lengths[sentence])
+        ids = split.tokens[ends[sentence] - length : ends[sentence]].tolist()
+        tokens = [tokenizer.token(i) for i in ids]
+        places = list(_words_of_one_token(tokens))
+        if places and length <= longest:
+            place = places[rng.integers(len(places))]
+            word, tokens[place] = tokens[place], tokenizer.token(store.special.mask)
+            hidden.append(HiddenWord(" ".join(tokens).replace(" ##", ""), word))
+        if len(hidden) == count:
+            break
+    return hidden
+
+
+def _words_of_one_token(tokens: Sequence[str]) -> Iterator[int]:
+    for place, token in enumerate(tokens):
+        continued = place + 1 < len(tokens) and tokens[place + 1].startswith("##")
+        if token.isalnum() and not continued:
+            yield place
+
+
+def most_frequent_words(store: TokenStore, count: int) -> list[str]:
+    """Returns the most frequent words of the training text that are one token."""
+    tokenizer = Tokenizer.load(store.tokenizer_path)
+    order = np.argsort(-store.train.token_counts, kind="stable")
+    tokens = (tokenizer.token(int(i)) for i in order)
+    words = (token for token in tokens if token.isalnum())
+    return [word for word, _ in zip(words, range(count), strict=False)]
+
+
+def found_rate(hidden: Sequence[HiddenWord], guesses: Sequence[Sequence[str]]) -> float:
+    """Returns the fraction of the hidden words that are among the guesses for them."""
+    pairs = zip(hidden, guesses, strict=True)
+    return sum(h.word in words for h, words in pairs) / max(len(hidden), 1)

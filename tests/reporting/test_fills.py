@@ -1,0 +1,50 @@
+"""Words hidden in held-out sentences."""
+
+import pytest
+
+from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.data_pipeline.store.writer import StoredDocument, write_store
+from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.reporting.fills import HiddenWord, found_rate, hide_words, most_frequent_words
+
+WORDS = ("sea", "ship", "##s", ",", "sails", "7")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory) -> TokenStore:
+    tokenizer = Tokenizer.from_vocab([*SPECIAL_TOKENS, *WORDS], lowercase=True)
+    sea, ship, s, comma, sails, seven = range(len(SPECIAL_TOKENS), len(SPECIAL_TOKENS) + 6)
+    return write_store(
+        tmp_path_factory.mktemp("store") / "store",
+        tokenizer=tokenizer,
+        train=[StoredDocument([[sails, comma, sails, comma, comma, seven, seven, sails, sea]])],
+        held_out=[
+            StoredDocument([[ship, s, comma, sea], [sea] * 20]),
+            StoredDocument([[comma, ship, s], [sails, seven]]),
+        ],
+        sources=("wiki",),
+    )
+
+
+def test_any_word_that_is_one_token_can_be_hidden(store: TokenStore) -> None:
+    drawn = {
+        each for seed in range(30) for each in hide_words(store, seed=seed, count=9, longest=12)
+    }
+    assert drawn == {
+        HiddenWord("ships , [MASK]", "sea"),
+        HiddenWord("[MASK] 7", "sails"),
+        HiddenWord("sails [MASK]", "7"),
+    }
+
+
+def test_a_draw_is_fixed_by_its_seed_and_a_prefix_of_a_longer_one(store: TokenStore) -> None:
+    longer = hide_words(store, seed=1, count=3, longest=30)
+    assert len(longer) == 3
+    assert hide_words(store, seed=1, count=2, longest=30) == longer[:2]
+
+
+def test_rates_and_frequent_words(store: TokenStore) -> None:
+    assert most_frequent_words(store, 2) == ["sails", "7"]
+    hidden = [HiddenWord("[MASK] 7", "sails"), HiddenWord("ships , [MASK]", "sea")]
+    assert found_rate(hidden, [["sails", "sea"], ["7"]]) == 0.5
+    assert found_rate([], []) == 0
