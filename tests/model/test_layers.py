@@ -13,6 +13,7 @@ from small import COMPUTE, model_config
 
 from bert_jax.model.attention import Attention
 from bert_jax.model.encoder import FeedForward
+from bert_jax.model.heads import word_logits
 from bert_jax.model.layers import Keys, LayerNorm, activation
 from bert_jax.ops import dropout
 from bert_jax.ops.attention import xla
@@ -54,6 +55,17 @@ def test_attention(rate: float) -> None:
     rng = np.random.default_rng(0)
     q, k, v = (jnp.asarray(rng.normal(size=(3, 12, 2, 4)) * 2, jnp.float32) for _ in range(3))
     assert_same_gradients(functools.partial(ours, rate), functools.partial(textbook, rate), q, k, v)
+
+
+def test_logits_of_bfloat16_states_are_not_rounded() -> None:
+    config = model_config()
+    rng = np.random.default_rng(0)
+    y = jnp.asarray(rng.normal(size=(1, 3, config.hidden_size)), jnp.bfloat16)
+    table = rng.normal(size=(config.padded_vocab_size, config.hidden_size)).astype(np.float32)
+    logits = word_logits(config, y, jnp.asarray(table), jnp.zeros(config.padded_vocab_size))
+    exact = np.asarray(y, np.float64) @ np.asarray(jnp.asarray(table, jnp.bfloat16), np.float64).T
+    real = slice(config.vocab_size)
+    np.testing.assert_allclose(logits[..., real], exact[..., real], rtol=1e-5, atol=1e-5)
 
 
 def test_a_sublayer_adds_its_input() -> None:
