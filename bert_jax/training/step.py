@@ -83,8 +83,11 @@ def make_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunct
     compute = dispatch.resolve(config, mesh)
     graph, abstract_params = declare(config.model, compute, learned)
     axes = partition.param_axes(abstract_params)
-    partition.check_fits(mesh, axes, nnx.to_pure_dict(abstract_params))
-    optimizer = make_optimizer(config.optimizer, axes)
+    shapes = nnx.to_pure_dict(abstract_params)
+    partition.check_fits(mesh, axes, shapes)
+    specs = param_specs(config, mesh, axes, shapes)
+    storage = partition.on_mesh(mesh, specs.storage)
+    optimizer = make_optimizer(config.optimizer, axes, storage)
 
     def init() -> State:
         key = jax.random.key(config.seed)
@@ -110,7 +113,6 @@ def make_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunct
         return objectives.all_sums(nnx.merge(graph, computed)(batch), batch, corpus)[1]
 
     abstract = jax.eval_shape(init)
-    specs = param_specs(config, mesh, axes, abstract)
     compute_shardings = partition.on_mesh(mesh, specs.compute)
     shardings = partition.on_mesh(mesh, state_specs(specs, abstract))
     rows, replicated = global_batch.batch_sharding(mesh), NamedSharding(mesh, P())
