@@ -38,7 +38,9 @@ Rows = Annotated[int, Within(1, 2**20)]  # of a batch
 Attempts = Annotated[int, Within(1, 20)]
 Axis = Annotated[int, Within(-1, 2**20, without=(0,))]  # devices along it; -1 = the remaining
 BelowOne = Annotated[float, Within(0, 1, without=(1,))]
-OptimizerName = Literal["bert_adamw", "adamw", "lamb", "lamb_albert", "lamb_all", "lamb_clamped"]
+OptimizerName = Literal[
+    "bert_adamw", "adamw", "muon", "lamb", "lamb_albert", "lamb_all", "lamb_clamped"
+]
 ScheduleName = Literal["bert", "fairseq"]
 
 
@@ -164,7 +166,10 @@ class PhaseConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """`bert_adamw` is original BERT's (no bias correction); `adamw` is Loshchilov and Hutter's."""
+    """`bert_adamw` is original BERT's (no bias correction); `adamw` is Loshchilov and Hutter's.
+
+    `muon` is Muon for the matrices of the layers and `adamw` for everything else.
+    """
 
     name: OptimizerName = "bert_adamw"
     learning_rate: Amount = 1e-4
@@ -178,6 +183,8 @@ class OptimizerConfig:
     b1: BelowOne = 0.9
     b2: BelowOne = 0.999
     eps: Positive = 1e-6  # 0 would divide 0 by 0 for parameters without a gradient yet
+    muon_scale: Positive = 10.0  # Muon's rate is learning_rate times this
+    muon_momentum: BelowOne = 0.95
     moment_dtype: Literal["float32", "bfloat16"] = "float32"  # or bfloat16: half the memory
     weight_decay: Amount = 0.01
     # all: biases and LayerNorm too (fairseq).

@@ -29,6 +29,7 @@ AXES: dict[str, Any] = {
     "classes": None,
     "norm": None,
 }
+STACKED = {"layers", "qkv"}  # dimensions along which separate matrices are stacked in one array
 
 
 def spec(*axes: str) -> P:

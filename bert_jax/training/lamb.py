@@ -39,8 +39,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-# Dimensions along which separate matrices are stacked in one array.
-_STACKED = {"layers", "qkv"}
+from bert_jax.parallel.partition import STACKED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +75,7 @@ def scale_by_ratio(
     def scaled(update: jax.Array, p: jax.Array, names: tuple[str, ...], matrix: bool) -> jax.Array:
         if not (matrix or variant.everywhere):
             return update
-        dims = tuple(i for i, name in enumerate(names) if name not in _STACKED)
+        dims = tuple(i for i, name in enumerate(names) if name not in STACKED)
         norms = [jnp.sqrt(jnp.sum(jnp.square(x), dims, keepdims=True)) for x in (p, update)]
         defined = (norms[0] > 0) & (norms[1] > 0)
         ratio = norms[0] / jnp.where(defined, norms[1], 1)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from bert_jax.config.schema import OptimizerConfig
-from bert_jax.training import lamb
+from bert_jax.training import lamb, muon
 from bert_jax.training.adam import Moments, keep_moments_in, scale_by_bert_adam
 
 
@@ -26,8 +26,10 @@ def weight_decay_mask(params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(leaf, params)
 
 
-def make_optimizer(config: OptimizerConfig, axes: Any) -> optax.GradientTransformationExtraArgs:
-    """Returns a chain of global-norm clipping, Adam, weight decay and LAMB's trust ratio.
+def make_optimizer(
+    config: OptimizerConfig, axes: Any, storage: Any | None = None
+) -> optax.GradientTransformationExtraArgs:
+    """Returns a chain of global-norm clipping, Adam or Muon, weight decay and LAMB's trust ratio.
 
     Its updates are not yet scaled by the learning rate. Weight decay is decoupled and scaled by the
     rate: weight_decay·p is added to Adam's update. `weight_decay_on="all"` decays biases and
@@ -41,21 +43,26 @@ def make_optimizer(config: OptimizerConfig, axes: Any) -> optax.GradientTransfor
 
     Args:
         axes: a tree like the parameters', with a tuple of dimension names for each array
-            (`partition.param_axes`). Only LAMB reads it.
+            (`partition.param_axes`). Only LAMB and Muon read it.
+        storage: a tree of NamedShardings of parameters and moments, which Muon needs on several
+            devices.
 
     Returns:
         A transformation whose update takes the run's `step`, used only for stochastic rounding.
     """
     variant = lamb.VARIANTS.get(config.name)
-    corrected = variant.bias_correction if variant else config.name == "adamw"
-    adam = optax.scale_by_adam if corrected else scale_by_bert_adam
+    corrected = variant.bias_correction if variant else config.name != "bert_adamw"
+    scale_by_adam = optax.scale_by_adam if corrected else scale_by_bert_adam
+    scale = keep_moments_in(config.moment_dtype, scale_by_adam(config.b1, config.b2, config.eps))
+    if config.name == "muon":
+        scale = muon.for_matrices_of_layers(config, axes, storage, otherwise=scale)
     everything = functools.partial(
         jax.tree.map, lambda _: True
     )  # a mask too, so that both have the same state
     on = weight_decay_mask if config.weight_decay_on == "weights" else everything
     chain = optax.chain(
         optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity(),
-        keep_moments_in(config.moment_dtype, adam(config.b1, config.b2, config.eps)),
+        scale,
         optax.add_decayed_weights(config.weight_decay, mask=on),
         lamb.scale_by_ratio(variant, axes, weight_decay_mask) if variant else optax.identity(),
     )
@@ -65,23 +72,23 @@ def make_optimizer(config: OptimizerConfig, axes: Any) -> optax.GradientTransfor
 def reset_for_phase(opt_state: Any, config: OptimizerConfig) -> Any:
     """Returns the optimizer state at the start of a later phase; same structure, dtypes and shapes.
 
-    `phase_moments="reset"` sets both moments to zero, `phase_count="reset"` the update count of the
-    bias correction (optimizers without bias correction have none). Published runs:
-    google-research/bert starts its second phase from the parameters alone (reset, reset); NVIDIA's
-    keeps the moments and resets the count (carry, reset).
+    `phase_moments="reset"` sets both moments and Muon's momentum to zero, `phase_count="reset"` the
+    update count of the bias correction (optimizers without bias correction have none). Published
+    runs: google-research/bert starts its second phase from the parameters alone (reset, reset);
+    NVIDIA's keeps the moments and resets the count (carry, reset).
     """
-    reset = ("mu", "nu") * (config.phase_moments == "reset")
+    reset = ("mu", "nu", "trace") * (config.phase_moments == "reset")
     reset += ("count",) * (config.phase_count == "reset")
 
-    def is_adam(part: Any) -> bool:
-        return isinstance(part, Moments | optax.ScaleByAdamState)
+    def has_moments(part: Any) -> bool:
+        return isinstance(part, Moments | optax.ScaleByAdamState | optax.TraceState)
 
     def restarted(part: Any) -> Any:
-        if not is_adam(part):
+        if not has_moments(part):
             return part
         fields = set(reset) & set(part._fields)
         return part._replace(
             **{name: jax.tree.map(jnp.zeros_like, getattr(part, name)) for name in fields}
         )
 
-    return jax.tree.map(restarted, opt_state, is_leaf=is_adam)
+    return jax.tree.map(restarted, opt_state, is_leaf=has_moments)

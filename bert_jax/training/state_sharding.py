@@ -24,17 +24,15 @@ class ParamSpecs:
     per_layer: Any  # bools: gathered and reduced one layer at a time
 
 
-def param_specs(
-    config: Config, mesh: Mesh | AbstractMesh, axes: Any, abstract: State
-) -> ParamSpecs:
+def param_specs(config: Config, mesh: Mesh | AbstractMesh, axes: Any, params: Any) -> ParamSpecs:
     """Returns the specs of the parameters.
 
     Args:
         axes: logical names of the dimensions of each parameter.
-        abstract: the state as ShapeDtypeStructs.
+        params: the parameters as ShapeDtypeStructs.
     """
-    storage = _storage_specs(config, mesh, axes, abstract)
-    per_layer = _per_layer(config, axes, abstract, storage)
+    storage = _storage_specs(config, mesh, axes, params)
+    per_layer = _per_layer(config, axes, params, storage)
     return ParamSpecs(partition.compute_specs(axes), storage, per_layer)
 
 
@@ -58,7 +56,7 @@ def state_specs(specs: ParamSpecs, abstract: State) -> dict:
     }
 
 
-def _storage_specs(config: Config, mesh: Mesh | AbstractMesh, axes: Any, abstract: State) -> Any:
+def _storage_specs(config: Config, mesh: Mesh | AbstractMesh, axes: Any, params: Any) -> Any:
     specs = partition.compute_specs(axes)
     if not config.compute.shard_optimizer:
         return specs
@@ -70,10 +68,10 @@ def _storage_specs(config: Config, mesh: Mesh | AbstractMesh, axes: Any, abstrac
         layer_split = P(*split[:stacked], *over)
         return layer_split if "data" in over else partition.over_data(mesh, split, x.shape)
 
-    return jax.tree.map(leaf, abstract["params"], axes, specs)
+    return jax.tree.map(leaf, params, axes, specs)
 
 
-def _per_layer(config: Config, axes: Any, abstract: State, storage: Any) -> Any:
+def _per_layer(config: Config, axes: Any, params: Any, storage: Any) -> Any:
     """Returns True for stacked matrices if the loop over the layers is fully unrolled.
 
     Then a layer's gradient is reduced while the gradients of the layers below are computed.
@@ -84,4 +82,4 @@ def _per_layer(config: Config, axes: Any, abstract: State, storage: Any) -> Any:
     def leaf(matrix: bool, names: tuple[str, ...], split: P) -> bool:
         return unrolled and matrix and names[0] == "layers" and split[0] != "data"
 
-    return jax.tree.map(leaf, weight_decay_mask(abstract["params"]), axes, storage)
+    return jax.tree.map(leaf, weight_decay_mask(params), axes, storage)

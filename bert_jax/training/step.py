@@ -12,7 +12,7 @@ from flax import nnx
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bert_jax.config.schema import Config, PhaseConfig
+from bert_jax.config.schema import Config, OptimizerConfig, PhaseConfig
 from bert_jax.launch.hardware.accelerators import BY_DEVICE_KIND
 from bert_jax.model.neighbor_attention import neighbor_attention
 from bert_jax.objectives import total as objectives
@@ -84,8 +84,11 @@ def make_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunct
     compute = dispatch.resolve(config, mesh)
     graph, abstract_params = declare(config.model, compute, learned)
     axes = partition.param_axes(abstract_params)
-    partition.check_fits(mesh, axes, nnx.to_pure_dict(abstract_params))
-    optimizer = make_optimizer(config.optimizer, axes)
+    shapes = nnx.to_pure_dict(abstract_params)
+    partition.check_fits(mesh, axes, shapes)
+    specs = param_specs(config, mesh, axes, shapes)
+    storage = partition.on_mesh(mesh, specs.storage)
+    optimizer = make_optimizer(config.optimizer, axes, storage)
 
     def init() -> State:
         key = jax.random.key(config.seed)
@@ -105,7 +108,6 @@ def make_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunct
         return {**state, "opt": reset_for_phase(state["opt"], config.optimizer)}
 
     abstract = jax.eval_shape(init)
-    specs = param_specs(config, mesh, axes, abstract)
     computed = partition.on_mesh(mesh, specs.compute)
     shardings = partition.on_mesh(mesh, state_specs(specs, abstract))
     rows, replicated = global_batch.batch_sharding(mesh), NamedSharding(mesh, P())
@@ -118,7 +120,7 @@ def make_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunct
             static_argnames="micro_batches",
             donate_argnums=0,
             out_shardings=(shardings, replicated),
-            compiler_options=compiler_options(mesh),
+            compiler_options=compiler_options(mesh, config.optimizer),
         ),
         start_phase=jax.jit(start_phase, donate_argnums=0, out_shardings=shardings),
         evaluate=jax.jit(
@@ -188,11 +190,16 @@ def _make_train_step(
     return train_step
 
 
-def compiler_options(mesh: Mesh | AbstractMesh) -> dict[str, str] | None:
+def compiler_options(
+    mesh: Mesh | AbstractMesh, optimizer: OptimizerConfig
+) -> dict[str, str] | None:
     """Returns the compiler options of a step on these devices; None for the defaults."""
     if isinstance(mesh, AbstractMesh):
         return None
-    accelerator = BY_DEVICE_KIND.get(mesh.devices.flat[0].device_kind)
-    if accelerator is None or accelerator.fusion_kib is None:
-        return None
-    return {"xla_tpu_scoped_vmem_limit_kib": str(accelerator.fusion_kib)}
+    device, options = mesh.devices.flat[0], {}
+    accelerator = BY_DEVICE_KIND.get(device.device_kind)
+    if accelerator and accelerator.fusion_kib:
+        options["xla_tpu_scoped_vmem_limit_kib"] = str(accelerator.fusion_kib)
+    if optimizer.name == "muon" and device.platform == "tpu":
+        options["xla_tpu_enable_async_all_to_all"] = "true"  # matrices move while others multiply
+    return options or None

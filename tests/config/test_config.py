@@ -114,6 +114,7 @@ def changed(**values: object) -> dict:
         ),
         ({"optimizer__clip_norm": -1.0}, "config.optimizer.clip_norm=-1.0 should be 0 or more"),
         ({"optimizer__eps": 0.0}, "config.optimizer.eps=0.0 should be above 0"),
+        ({"optimizer__muon_scale": 0}, "config.optimizer.muon_scale=0 should be above 0"),
         ({"data__mask_rate": 1.5}, "config.data.mask_rate=1.5 should be from 0 to 1"),
         ({"optimizer__eps": "1e-6"}, "config.optimizer.eps='1e-6' should be float"),
         ({"mesh": 8}, "config.mesh=8 should be keys"),

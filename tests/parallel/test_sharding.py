@@ -236,16 +236,29 @@ class Described:
     """A device that is only a name."""
 
     def __init__(self, kind: str):
-        self.device_kind, self.platform = kind, "tpu"
+        self.device_kind, self.platform = kind, "cpu" if kind == "cpu" else "tpu"
+
+
+VMEM = {"xla_tpu_scoped_vmem_limit_kib": "32768"}
+ASYNC = {"xla_tpu_enable_async_all_to_all": "true"}
 
 
 @pytest.mark.parametrize(
-    ("kind", "options"),
-    [("TPU v5 lite", {"xla_tpu_scoped_vmem_limit_kib": "32768"}), ("TPU v4", None), ("cpu", None)],
+    ("kind", "name", "options"),
+    [
+        ("TPU v5 lite", "adamw", VMEM),
+        ("TPU v5 lite", "muon", VMEM | ASYNC),
+        ("TPU v4", "adamw", None),
+        ("TPU v4", "muon", ASYNC),
+        ("cpu", "muon", None),
+    ],
 )
-def test_a_compiler_is_told_what_its_devices_have(kind: str, options: dict | None) -> None:
+def test_a_compiler_is_told_what_its_devices_have(
+    kind: str, name: str, options: dict | None
+) -> None:
     mesh = SimpleNamespace(devices=np.array([Described(kind)]))
-    assert compiler_options(mesh) == options
+    optimizer = dataclasses.replace(load("base").optimizer, name=name)
+    assert compiler_options(mesh, optimizer) == options
 
 
 if __name__ == "__main__":

@@ -141,7 +141,11 @@ def test_no_clipping_where_the_norm_is_zero():
 
 def kinds_of_adam(state: Any) -> list:
     """The parts of an optimizer's state that hold moments."""
-    return [part for part in state if hasattr(part, "mu")]
+
+    def is_adam(part: Any) -> bool:
+        return hasattr(part, "mu")
+
+    return [part for part in jax.tree.leaves(state, is_leaf=is_adam) if is_adam(part)]
 
 
 @pytest.mark.parametrize("name", get_args(OptimizerName))

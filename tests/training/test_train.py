@@ -71,8 +71,10 @@ def test_one_and_eight_devices_give_the_same_loss(store):
     assert compiled == 1
 
 
-def test_resuming_at_a_random_step_gives_the_same_bits(store, tmp_path):
+@pytest.mark.parametrize("name", ["bert_adamw", pytest.param("muon", marks=pytest.mark.slow)])
+def test_resuming_at_a_random_step_gives_the_same_bits(name, store, tmp_path):
     config = small_config(store)
+    config = dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, name=name))
     pretrain(config, tmp_path / "whole")
     stop = random.randrange(1, config.total_steps)
     with pytest.raises(StoppedError, match=f"step {stop} "):

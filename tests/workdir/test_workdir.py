@@ -32,6 +32,7 @@ MAY = """
     optimizer.schedule optimizer.weight_decay_on
     optimizer.phase_moments optimizer.phase_count optimizer.b1 optimizer.b2 optimizer.eps
     optimizer.weight_decay optimizer.clip_norm optimizer.max_nonfinite_steps
+    optimizer.muon_scale optimizer.muon_momentum
     mesh.slice mesh.data mesh.fsdp mesh.tensor
     compute.dtype compute.unroll_layers compute.attention compute.remat compute.shard_optimizer
     checkpoint.every_steps checkpoint.keep checkpoint.keep_every_steps checkpoint.keep_best

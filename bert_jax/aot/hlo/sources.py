@@ -21,7 +21,7 @@ Direction = Literal["forward", "recomputed", "backward", "update"]
 PARTS: tuple[Part, ...] = get_args(Part)
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 
-_OPTIMIZER = ("optimizer", "adam", "lamb", "skip_nonfinite", "schedule")
+_OPTIMIZER = ("optimizer", "adam", "lamb", "muon", "skip_nonfinite", "schedule")
 # (file or folder below bert_jax, prefix of the function's name, part). The innermost frame that
 # matches a rule decides; the first matching rule wins.
 _RULES: tuple[tuple[str, str, Part], ...] = (
