@@ -29,7 +29,7 @@ from bert_jax.workdir.layout import Workdir
 MAY = """
     log_every_steps data.store
     optimizer.learning_rate optimizer.warmup_steps optimizer.decay_power optimizer.schedule_over
-    optimizer.schedule optimizer.weight_decay_on
+    optimizer.schedule optimizer.decay_share optimizer.weight_decay_on
     optimizer.phase_moments optimizer.phase_count optimizer.b1 optimizer.b2 optimizer.eps
     optimizer.weight_decay optimizer.clip_norm optimizer.max_nonfinite_steps
     mesh.slice mesh.data mesh.fsdp mesh.tensor
