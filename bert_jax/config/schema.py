@@ -13,6 +13,7 @@ changes.
 import bisect
 import dataclasses
 import itertools
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from bert_jax.data_pipeline.masking.settings import MaskingSettings
@@ -323,6 +324,12 @@ class Config:
             )
             for phase in self.phases
         )
+
+    def with_steps(self, steps: Sequence[int]) -> "Config":
+        """Returns the configuration with these steps, one number for each phase."""
+        pairs = zip(self.phases, steps, strict=True)
+        phases = tuple(dataclasses.replace(phase, steps=number) for phase, number in pairs)
+        return dataclasses.replace(self, phases=phases)
 
     @property
     def total_steps(self) -> int:

@@ -106,9 +106,9 @@ def warmup_stable_decay(
     def rate(step: jax.typing.ArrayLike) -> jax.Array:
         t = jnp.asarray(step, jnp.float32)
         left = jnp.clip((total_steps - t) / max(decay_steps, 1), 0, 1)
-        decay = jnp.where(t < total_steps, learning_rate * left**power, 0)
+        stable_or_decay = jnp.where(t < total_steps, learning_rate * left**power, 0)
         warmup = learning_rate * t / max(warmup_steps, 1)
-        return jnp.where(t < warmup_steps, warmup, decay)
+        return jnp.where(t < warmup_steps, warmup, stable_or_decay)
 
     return rate
 
