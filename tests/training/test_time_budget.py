@@ -4,6 +4,7 @@ Every test gives the measured seconds itself; none reads a clock.
 """
 
 import dataclasses
+import inspect
 import itertools
 import json
 import re
@@ -14,6 +15,7 @@ import jax
 import numpy as np
 import pytest
 from corpus import small_config, small_store, two_phases
+from jax._src import compiler, monitoring
 from processes import assert_same_bits, deep_config, run
 from runs import complete_steps, read_records
 
@@ -266,6 +268,22 @@ def test_measuring_stops_when_the_budget_is_over(
     with pytest.raises(UserError, match=r"^--time_budget=25s: .* of which 40 s were for"):
         pretrain(asked(store), tmp_path, time_budget=25.0)  # five steps, and no evaluation
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+def test_a_program_from_the_cache_counts_as_compiled(store: TokenStore) -> None:
+    assert f'"{speed._SAVED}"' in inspect.getsource(compiler).replace("'", '"')
+
+    def loaded() -> str:
+        jax.monitoring.record_event_duration_secs(speed._SAVED, 5e6)
+        jax.monitoring.record_event_duration_secs("/jax/another", 9e6)
+        return "program"
+
+    listening = monitoring.get_event_duration_listeners()
+    with in_process_job(small_config(store)) as job:
+        program, seconds = speed._compiled(job, loaded)
+    assert program == "program"
+    assert 5e6 <= seconds < 9e6
+    assert monitoring.get_event_duration_listeners() == listening
 
 
 def test_phases_begin_where_the_decided_steps_end(store: TokenStore, tmp_path: Path) -> None:
