@@ -167,17 +167,20 @@ def _run_seconds(
     """Returns the seconds from the start of the job to the end of a run with these steps.
 
     Later phases take the time of the first in proportion to the operations of a step. The first
-    phase's evaluation is in the cache of compiled programs.
+    phase's evaluation is in the cache of compiled programs. A checkpoint waits until the previous
+    one is written.
     """
+    evaluate_every, save_every = config.evaluation.every_steps, config.checkpoint.every_steps
     total = measured.elapsed + len(steps) * measured.compile_train
     total += (len(steps) - 1) * measured.compile_evaluate + measured.write
     done = 0
     for count, flops in zip(steps, step_flops, strict=True):
-        evaluations = _times_due(config.evaluation.every_steps, done, done + count)
-        work = count * measured.step + evaluations * measured.evaluation
-        total += work * flops / step_flops[0]
-        total += _times_due(config.checkpoint.every_steps, done, done + count) * measured.save
-        done += count
+        slower, last = flops / step_flops[0], done + count
+        evaluations = _times_due(evaluate_every, done, last)
+        total += slower * (count * measured.step + evaluations * measured.evaluation)
+        wait = max(0.0, measured.write - save_every * slower * measured.step)
+        total += _times_due(save_every, done, last) * (measured.save + wait)
+        done = last
     return total
 
 

@@ -85,6 +85,8 @@ def test_what_the_steps_are_computed_from() -> None:
     config = dataclasses.replace(config, checkpoint=saves)
     slow = dataclasses.replace(MEASURED, save=3.0, write=4.0)
     assert steps_within(30.0 + 20.0 + 90.0 + 2 * 3.0 + 4.0, config, [1.0], slow) == [90]
+    slow = dataclasses.replace(slow, write=60.0)  # longer than 50 steps
+    assert steps_within(30.0 + 20.0 + 90.0 + 2 * (3.0 + 10.0) + 60.0, config, [1.0], slow) == [90]
 
 
 def test_phases_keep_their_proportions() -> None:
