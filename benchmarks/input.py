@@ -128,7 +128,7 @@ class Rates:
     one: float
     two: float
     ahead: float
-    fill: float
+    fill_rate: float
 
 
 def run(options: argparse.Namespace, estimates: list[Estimate], folder: Path) -> None:
@@ -148,13 +148,13 @@ def run(options: argparse.Namespace, estimates: list[Estimate], folder: Path) ->
     print(f"{'fill':>13}")
     for length, rates in measured.items():
         print(f"{f'rows of {length}':<24}{rates.one / 1e6:>10.1f}{rates.two / 1e6:>11.1f}", end="")
-        print(f"{rates.ahead / 1e6:>12.1f}{rates.fill:>13.1%}", flush=True)
+        print(f"{rates.ahead / 1e6:>12.1f}{rates.fill_rate:>13.1%}", flush=True)
     print_needs(measured)
     if estimates:
         print(f"\n{'estimated by the compiler':<44}{HEAD}")
     for estimate in estimates:
         rates = measured[estimate.seq_length]
-        print(f"{estimate.title:<44}{need(estimate.positions * rates.fill, rates)}")
+        print(f"{estimate.title:<44}{need(estimate.positions * rates.fill_rate, rates)}")
 
 
 HEAD = f"{'a host needs':>14}{'cores':>8}{'of prefetch':>12}"
@@ -177,7 +177,7 @@ def print_needs(measured: dict[int, Rates]) -> None:
                 peak = peak_flops(host.device_kind, "bfloat16")
                 assert peak is not None
                 positions = host.devices * peak / flops(model, length, slots)
-                tokens = positions * rates.fill
+                tokens = positions * rates.fill_rate
                 shares.append(tokens / rates.one / host.vcpus)
                 title = f"{host.name}: {model}, rows of {length}"
                 print(f"{title:<44}{need(tokens, rates)}{shares[-1]:>14.2%}")
@@ -208,7 +208,7 @@ def measure(path: Path, lengths: list[int], options: argparse.Namespace) -> dict
                 found.setdefault((length, name), []).append(rate())
     middle = {key: statistics.median(rates) for key, rates in found.items()}
     return {
-        length: Rates(*(middle[length, name] for name in maker.ways), maker.fill)
+        length: Rates(*(middle[length, name] for name in maker.ways), maker.fill_rate)
         for length, maker in makers.items()
     }
 
@@ -245,7 +245,7 @@ class Maker:
         self._few = max(1, self._batches.batches_once // 2)
         made = [self._batches.batch(step % self._few) for step in range(8)]
         self._real = sum(int((batch["example_ids"] > 0).sum()) for batch in made) / len(made)
-        self.fill = self._real / (phase.batch_size * length)
+        self.fill_rate = self._real / (phase.batch_size * length)
         self.ways: dict[str, Callable[[], float]] = {
             "one": functools.partial(self._by_threads, 1),
             "two": functools.partial(self._by_threads, 2),

@@ -59,10 +59,10 @@ def run(options: argparse.Namespace, folder: Path) -> None:
         for _ in range(options.rounds):
             for contender, measured in zip(contenders, rates, strict=True):
                 measured.append(contender.take(options.steps))
-        fills = [contender.fill for contender in contenders]
+        fill_rates = [contender.fill_rate for contender in contenders]
         padded, packed = (statistics.median(measured) for measured in rates)
-        realized = packed / padded / (fills[1] / fills[0])
-        print(f"{pairing:<16}{length:>5}{fills[0]:>13.2%}{fills[1]:>9.2%}", end="")
+        realized = packed / padded / (fill_rates[1] / fill_rates[0])
+        print(f"{pairing:<16}{length:>5}{fill_rates[0]:>13.2%}{fill_rates[1]:>9.2%}", end="")
         print(f"{padded:>17,.0f}{packed:>9,.0f}{realized:>13.3f}", flush=True)
 
 
@@ -97,7 +97,7 @@ class Contender:
         batches = phase_batches(config, store, store.train, phase)
         made = [batches.batch(step) for step in range(BATCHES)]
         self.real = [int((batch["example_ids"] > 0).sum()) for batch in made]
-        self.fill = sum(self.real) / (BATCHES * TOKENS)
+        self.fill_rate = sum(self.real) / (BATCHES * TOKENS)
         self.done = 0
         with jax.set_mesh(mesh):
             program = make_step_functions(config, mesh, Corpus.of(store))

@@ -4,7 +4,9 @@ Both sides start from the same parameters and use the same recipe: AdamW, consta
 """
 
 import dataclasses
+import functools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +103,20 @@ def masked_loss(model: Any, batch: dict[str, Any]) -> Any:
     """Returns the same loss, with the head applied at the masked positions only."""
     import torch
 
+    words, pairs = _losses(model, batch, torch.nn.functional.cross_entropy)
+    return words + pairs
+
+
+def word_losses(model: Any, batch: dict[str, Any]) -> Any:
+    """Returns the loss of each masked token of a batch."""
+    import torch
+
+    each = functools.partial(torch.nn.functional.cross_entropy, reduction="none")
+    return _losses(model, batch, each)[0]
+
+
+def _losses(model: Any, batch: dict[str, Any], cross_entropy: Callable[..., Any]) -> tuple:
+    """Returns the losses of masked tokens and of sentence pairs."""
     hidden, pooled = model.bert(
         input_ids=batch["input_ids"],
         token_type_ids=batch["token_type_ids"],
@@ -108,7 +124,7 @@ def masked_loss(model: Any, batch: dict[str, Any]) -> Any:
     )[:2]
     row, slot = batch["masked_weights"].nonzero(as_tuple=True)
     words, pairs = model.cls(hidden[row, batch["masked_positions"][row, slot].long()], pooled)
-    cross_entropy = torch.nn.functional.cross_entropy
-    return cross_entropy(words, batch["masked_labels"][row, slot].long()) + cross_entropy(
-        pairs, batch["pair_labels"][:, 0].long()
+    return (
+        cross_entropy(words, batch["masked_labels"][row, slot].long()),
+        cross_entropy(pairs, batch["pair_labels"][:, 0].long()),
     )

@@ -58,13 +58,13 @@ def report(store: Path | None, tokens: int, pairings: list[Pairing]) -> None:
                     with spawn.Pool(1) as pool:
                         result = pool.apply(measure, (folder, spec))
                 with spawn.Pool(1) as pool:
-                    fill, bound = pool.apply(fills, (folder, spec))
+                    rate, bound = pool.apply(fill_rates, (folder, spec))
                 seconds, processor, opened, megabytes, rows = result
                 print(
                     f"{pairing}, seq {shape[0]} in rows of {shape[2]}: "
                     f"{seconds:.1f} s (CPU {processor:.1f} s), "
                     f"peak {megabytes:.0f} MiB; cached plan checked in {opened:.1f} s; "
-                    f"{rows:,} rows, {fill:.2%} real tokens, bound {bound:.2%}",
+                    f"{rows:,} rows, {rate:.2%} real tokens, bound {bound:.2%}",
                     flush=True,
                 )
 
@@ -125,12 +125,12 @@ def measure(folder: Path, spec: PlanSpec) -> tuple[float, float, float, float, i
     return after - before, processor, opened, peak, rows
 
 
-def fills(folder: Path, spec: PlanSpec) -> tuple[float, float]:
-    """Returns (fill, the upper bound for any packing)."""
+def fill_rates(folder: Path, spec: PlanSpec) -> tuple[float, float]:
+    """Returns (fill rate, the upper bound for any packing)."""
     with tempfile.TemporaryDirectory(dir=folder) as cache:
         plan = open_plans(folder, spec, cache).epoch(0)
         counts = np.bincount(plan.lengths(), minlength=spec.seq_length + 1)
-        return plan.fill(spec.limits.tokens), packing_bound(counts, spec.slots, spec.limits)
+        return plan.fill_rate(spec.limits.tokens), packing_bound(counts, spec.slots, spec.limits)
 
 
 if __name__ == "__main__":

@@ -93,8 +93,8 @@ def find(words: Sequence[str]) -> str:
     name = next((c for c in COMMANDS if list(words[: len(c.split())]) == c.split()), None)
     if name is None:
         in_group = any(command.startswith(f"{words[0]} ") for command in COMMANDS)
-        given = " ".join(words[:2] if in_group else words[:1])
-        raise UsageError(f"unknown command {given!r}{nearest(given, COMMANDS)}")
+        typed = " ".join(words[:2] if in_group else words[:1])
+        raise UsageError(f"unknown command {typed!r}{nearest(typed, COMMANDS)}")
     return name
 
 

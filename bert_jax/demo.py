@@ -32,13 +32,15 @@ _SHORTEST, _LONGEST = 8, 24  # tokens per sentence
 def demo(workdir: Path, *, data: str | None = None, steps: int | None = None) -> None:
     """Text → vocabulary → token store → pretraining → export → filled masks → report.html.
 
-    A stage whose result exists in the workdir is not repeated. Raises UserError if the text cannot
-    be used, or the workdir was created from other text; StoppedError if interrupted while training,
-    with the state saved.
+    A stage whose result exists in the workdir is not repeated.
 
     Args:
         data: a file or folder of text; by default Python's built-in documentation.
         steps: number of training steps, if not the config's.
+
+    Raises:
+        UserError: the text cannot be used, or the workdir was created from other text.
+        StoppedError: interrupted while training; the state is saved.
     """
     cpu.use_cpu_devices(2)
     compile_cache.use()

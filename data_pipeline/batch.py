@@ -98,14 +98,14 @@ class Batches:
         """Number of evaluation batches that cover every row of epoch 0 once."""
         return -(-self.rows_per_epoch // self._batch_size)
 
-    def fill(self) -> tuple[float, float]:
+    def fill_rate(self) -> tuple[float, float]:
         """Returns the fraction of non-padding tokens (special tokens included) in the rows of epoch
         0, and an upper bound over all packings (with one example per row, both are equal)."""
         plan = self._plans.epoch(0)
-        fill = plan.fill(self._spec.limits.tokens)
+        rate = plan.fill_rate(self._spec.limits.tokens)
         if self._spec.examples_per_row == 1:
-            return fill, fill
-        return fill, packing_bound(np.bincount(plan.lengths()), self._spec.slots, self._spec.limits)
+            return rate, rate
+        return rate, packing_bound(np.bincount(plan.lengths()), self._spec.slots, self._spec.limits)
 
     def specials_per_token(self) -> tuple[float, float]:
         """Returns the number of [CLS] and of [SEP] per text token in the rows of epoch 0."""
@@ -128,12 +128,12 @@ class Batches:
         epochs, places = np.divmod(step * self._batch_size + lines, self.rows_per_epoch)
         out = self._assembler.empty(len(lines))
         for epoch in np.unique(epochs).tolist():
-            here = np.flatnonzero(epochs == epoch)
+            in_epoch = np.flatnonzero(epochs == epoch)
             plan = self._plans.epoch(epoch)
             order = self._order(epoch)
-            chosen = permute(order, places[here] % plan.rows, plan.rows)
-            self._assembler.fill(out, here, plan, chosen, self._spec.key(epoch, MASKING))
-            if places[here].max() >= self.rows_per_epoch // 2:
+            chosen = permute(order, places[in_epoch] % plan.rows, plan.rows)
+            self._assembler.fill(out, in_epoch, plan, chosen, self._spec.key(epoch, MASKING))
+            if places[in_epoch].max() >= self.rows_per_epoch // 2:
                 self._plans.prepare(epoch + 1)
         return out.by_name()
 
@@ -141,17 +141,19 @@ class Batches:
         """Returns batch `index` of one pass over epoch 0, in a fixed random order with fixed masks.
 
         Rows past the end are padding with all weights zero, so that every row counts exactly once.
-        Raises the same errors as `batch`.
+
+        Raises:
+            StorageError: as `batch`.
         """
         self._files.check()
         places = index * self._batch_size + self._row_indices(index, rows)
         out = self._assembler.empty(len(places))
-        inside = places < self.rows_per_epoch
-        chosen = permute(self._order(0), places[inside], self.rows_per_epoch)
+        is_row = places < self.rows_per_epoch
+        chosen = permute(self._order(0), places[is_row], self.rows_per_epoch)
         self._assembler.fill(
-            out, np.flatnonzero(inside), self._plans.epoch(0), chosen, self._spec.key(0, MASKING)
+            out, np.flatnonzero(is_row), self._plans.epoch(0), chosen, self._spec.key(0, MASKING)
         )
-        self._assembler.pad(out, np.flatnonzero(~inside))
+        self._assembler.pad(out, np.flatnonzero(~is_row))
         return out.by_name()
 
     def _row_indices(self, step: int, rows: Sequence[int] | np.ndarray | None) -> np.ndarray:

@@ -58,8 +58,8 @@ def remedies(config: Config, index: int, mesh: Mesh, memory: Memory) -> list[Rem
     needed = functools.partial(bytes_with, config, index, mesh, memory)
     kinds = list(_kinds(config, index, mesh))
     single = [_first(kind, needed, limit) for kind in kinds]
-    if found := [remedy for remedy in single if remedy]:
-        return found
+    if enough := [remedy for remedy in single if remedy]:
+        return enough
     together: dict[str, object] = {}
     remedy = None
     for strongest in (kind[-1] for kind in kinds if kind):
@@ -107,16 +107,16 @@ def bytes_with(
     changed = with_changes(config, change)
     try:
         new_mesh = make_mesh(changed.mesh, list(mesh.devices.flat))
-        other = lower.build(changed, new_mesh)
+        built = lower.build(changed, new_mesh)
     except UserError:
         return None
-    held = ResidentBytes.of(changed, changed.phases[index], other)
+    resident = ResidentBytes.of(changed, changed.phases[index], built)
     gradients = _gradient_copies(changed, index) * _gathered_bytes(changed, index, new_mesh)
     gradients_now = _gradient_copies(config, index) * _gathered_bytes(config, index, mesh)
     activations = max(0, memory.temporaries - gradients_now)
     share = _rows_per_device(changed, index, new_mesh) / _rows_per_device(config, index, mesh)
     share *= _saved_bytes(changed, index) / _saved_bytes(config, index)
-    return held.total + gradients + memory.other + round(activations * share)
+    return resident.total + gradients + memory.other + round(activations * share)
 
 
 @functools.lru_cache(maxsize=16)  # called with the same mesh for every change

@@ -69,7 +69,7 @@ class Report:
 
     name: str
     config: Config
-    of: Slice
+    tpu_slice: Slice
     mesh: dict[str, int]
     libtpu: str
     phases: tuple[PhaseReport, ...]
@@ -91,13 +91,13 @@ class Report:
 
     @property
     def chip_hours(self) -> float | None:
-        return self.hours and self.hours * self.of.chips
+        return self.hours and self.hours * self.tpu_slice.chips
 
 
 def make(
     name: str,
     config: Config,
-    of: Slice,
+    tpu_slice: Slice,
     phases: Sequence[int],
     working: Callable[[str], AbstractContextManager[None]],
 ) -> Report:
@@ -113,56 +113,56 @@ def make(
         UserError: the config does not fit the slice's topology, or compilation fails for a reason
             other than memory.
     """
-    mesh = make_mesh(config.mesh, topology.devices(of))
+    mesh = make_mesh(config.mesh, topology.devices(tpu_slice))
     for phase in (config.phases[index] for index in phases):  # before the first compilation
         global_batch.check_divides(mesh, phase.batch_size, phase.micro_batches)
     reports = []
     for index in phases:
         several = f" phase {index + 1} of {len(config.phases)}" if len(config.phases) > 1 else ""
-        with working(f"compiling {name}{several} for {of.name}"):
-            reports.append(phase_report(config, index, of, mesh))
+        with working(f"compiling {name}{several} for {tpu_slice.name}"):
+            reports.append(phase_report(config, index, tpu_slice, mesh))
     return Report(
         name=name,
         config=config,
-        of=of,
+        tpu_slice=tpu_slice,
         mesh={axis: int(size) for axis, size in mesh.shape.items()},
         libtpu=topology.version(),
         phases=tuple(reports),
     )
 
 
-def phase_report(config: Config, index: int, of: Slice, mesh: Mesh) -> PhaseReport:
+def phase_report(config: Config, index: int, tpu_slice: Slice, mesh: Mesh) -> PhaseReport:
     """Compiles one phase's step and returns its report.
 
     Raises:
         UserError: see `make`.
     """
-    phase, accelerator = config.phases[index], of.generation.accelerator
+    phase, accelerator = config.phases[index], tpu_slice.generation.accelerator
     global_batch.check_divides(mesh, phase.batch_size, phase.micro_batches)
     built = lower.build(config, mesh)
-    held = ResidentBytes.of(config, phase, built)
+    resident = ResidentBytes.of(config, phase, built)
     lowered = lower.lower(config, phase, mesh, built)
     began = time.perf_counter()
     compiled = compile_or_refuse(lowered)
     seconds = time.perf_counter() - began
-    found = None
+    cost = None
     if isinstance(compiled, CompileOOM):
-        taken = Memory.of_refused(held, compiled)
+        memory = Memory.of_refused(resident, compiled)
     else:
-        taken = Memory.of_compiled(held, compiled, accelerator.usable_bytes)
-        found = analysis.analyse(
+        memory = Memory.of_compiled(resident, compiled, accelerator.usable_bytes)
+        cost = analysis.analyse(
             compiled.as_text() or "", mesh_shape=dict(mesh.shape), accelerator=accelerator
         )
-    advice = () if taken.fits else memory_advice.remedies(config, index, mesh, taken)
+    advice = () if memory.fits else memory_advice.remedies(config, index, mesh, memory)
     return PhaseReport(
         index=index,
         phase=phase,
-        memory=taken,
+        memory=memory,
         remedies=tuple(advice),
-        analysis=found,
+        analysis=cost,
         compile_seconds=seconds,
         flops=step_flops(config, phase),
-        devices_flops=of.devices * accelerator.bf16_flops,
+        devices_flops=tpu_slice.devices * accelerator.bf16_flops,
     )
 
 
@@ -186,16 +186,16 @@ def compile_or_refuse(lowered: jax.stages.Lowered) -> jax.stages.Compiled | Comp
 
 def as_dict(report: Report) -> dict[str, Any]:
     """Returns the report as JSON-serializable values: bytes per device, seconds per step."""
-    of = report.of
+    tpu_slice = report.tpu_slice
     return {
         "config": report.name,
         "topology": {
-            "name": of.name,
-            "shape": list(of.shape),
-            "slices": of.count,
-            "chips": of.chips,
-            "devices": of.devices,
-            "hosts": of.hosts,
+            "name": tpu_slice.name,
+            "shape": list(tpu_slice.shape),
+            "slices": tpu_slice.count,
+            "chips": tpu_slice.chips,
+            "devices": tpu_slice.devices,
+            "hosts": tpu_slice.hosts,
         },
         "mesh": report.mesh,
         "compute": to_dict(report.config.compute),
@@ -208,12 +208,12 @@ def as_dict(report: Report) -> dict[str, Any]:
 
 
 def _phase_dict(report: PhaseReport) -> dict[str, Any]:
-    taken = report.memory
+    memory = report.memory
     return {
         "phase": report.index,
         "config": to_dict(report.phase),
-        "fits": taken.fits,
-        "memory": {**taken.kinds, "total": taken.total, "limit": taken.limit},
+        "fits": memory.fits,
+        "memory": {**memory.kinds, "total": memory.total, "limit": memory.limit},
         "remedies": [
             {"changes": dict(r.changes), "estimated_total": r.needed} for r in report.remedies
         ],

@@ -11,8 +11,8 @@ _TOP = 20  # source lines and operations listed
 
 
 def save(report: Report, path: str) -> None:
-    """Writes one page with a section for each phase."""
-    page = Page(f"{report.name} on {report.of.name}")
+    """Writes remedy page with a section for each phase."""
+    page = Page(f"{report.name} on {report.tpu_slice.name}")
     for line in (*report_text.heading(report), *report_text.render_all(report)):
         page.text(line)
     for phase in report.phases:
@@ -25,20 +25,18 @@ def save(report: Report, path: str) -> None:
 
 def _add_summary(page: Page, phase: PhaseReport, report: Report) -> None:
     """Adds a phase's memory, throughput and time."""
-    taken = phase.memory
-    free = max(0, (taken.limit or 0) - taken.total)
-    parts = taken.kinds | {"free": free}
+    memory = phase.memory
+    free = max(0, (memory.limit or 0) - memory.total)
+    parts = memory.kinds | {"free": free}
     page.figure(
         stacked_bar({kind: amount for kind, amount in parts.items() if amount}),
-        " ".join(report_text.verdict(phase, report.of)),
+        " ".join(report_text.verdict(phase, report.tpu_slice)),
     )
     page.table(
-        ("memory", "GiB"), [(kind, amount / GIB) for kind, amount in taken.kinds.items() if amount]
+        ("memory", "GiB"), [(kind, amount / GIB) for kind, amount in memory.kinds.items() if amount]
     )
     if phase.remedies:
-        page.table(
-            ("GiB, estimated", "flags"), [(one.needed / GIB, one.flags) for one in phase.remedies]
-        )
+        page.table(("GiB, estimated", "flags"), [(r.needed / GIB, r.flags) for r in phase.remedies])
     if phase.step_seconds and phase.utilization:
         page.table(
             ("estimate", ""),
@@ -47,18 +45,18 @@ def _add_summary(page: Page, phase: PhaseReport, report: Report) -> None:
                 ("tokens/s, padding included", round(phase.tokens_per_second or 0)),
                 ("MFU", f"{phase.utilization:.1%}"),
                 ("hours", phase.hours or 0.0),
-                ("chip-hours", (phase.hours or 0.0) * report.of.chips),
+                ("chip-hours", (phase.hours or 0.0) * report.tpu_slice.chips),
             ],
         )
 
 
-def add_analysis(page: Page, found: Analysis) -> None:
+def add_analysis(page: Page, cost: Analysis) -> None:
     """Adds the time estimate by part of the model, and the most expensive lines and operations."""
     page.heading("Where the time goes")
-    page.text(_summary(found))
+    page.text(_summary(cost))
     page.figure(
-        stacked_bars(milliseconds(found), xlabel="estimated ms per step"),
-        "One step on one device, by part of the model",
+        stacked_bars(milliseconds(cost), xlabel="estimated ms per step"),
+        "One step on op device, by part of the model",
     )
     page.heading("Most expensive source lines")
     page.table(
@@ -68,87 +66,87 @@ def add_analysis(page: Page, found: Analysis) -> None:
                 line.source.line,
                 line.source.direction,
                 line.total / 1e6,
-                f"{line.total / max(1, found.cycles):.1%}",
+                f"{line.total / max(1, cost.cycles):.1%}",
                 line.runs,
             )
-            for line in found.lines[:_TOP]
+            for line in cost.lines[:_TOP]
         ],
     )
     page.heading("Most expensive operations")
     page.table(
         ("operation", "result", "source line", "pass", "Mcycles", "runs"),
         [
-            (one.name, one.result, one.source.line, one.source.direction, one.total / 1e6, one.runs)
-            for one in found.operations[:_TOP]
+            (op.name, op.result, op.source.line, op.source.direction, op.total / 1e6, op.runs)
+            for op in cost.operations[:_TOP]
         ],
     )
-    _add_collectives(page, found)
-    _add_unestimated(page, found)
+    _add_collectives(page, cost)
+    _add_unestimated(page, cost)
 
 
-def milliseconds(found: Analysis) -> dict[str, dict[str, float]]:
+def milliseconds(cost: Analysis) -> dict[str, dict[str, float]]:
     """Returns ms per step by part of the model and pass; they add up to the step."""
-    cycle = 1e3 * found.compute_seconds / max(1, found.cycles)
+    cycle = 1e3 * cost.compute_seconds / max(1, cost.cycles)
     rows: dict[str, dict[str, float]] = {}
-    for share in found.shares:
+    for share in cost.shares:
         rows.setdefault(share.part, {})[share.direction] = share.total * cycle
-    if found.unestimated_seconds:
-        rows["not estimated"] = {"at least": 1e3 * found.unestimated_seconds}
-    if found.exposed_seconds:
-        rows["collectives"] = {"at least": 1e3 * found.exposed_seconds}
+    if cost.unestimated_seconds:
+        rows["not estimated"] = {"at least": 1e3 * cost.unestimated_seconds}
+    if cost.exposed_seconds:
+        rows["collectives"] = {"at least": 1e3 * cost.exposed_seconds}
     return rows
 
 
-def _summary(found: Analysis) -> str:
-    step = "unknown" if found.step_seconds is None else f"{1e3 * found.step_seconds:.2f} ms"
+def _summary(cost: Analysis) -> str:
+    step = "unknown" if cost.step_seconds is None else f"{1e3 * cost.step_seconds:.2f} ms"
     waits = (
         "the bandwidth between devices is unknown"
-        if found.exposed_seconds is None
-        else f"{1e3 * found.exposed_seconds:.2f} ms waiting for collectives"
+        if cost.exposed_seconds is None
+        else f"{1e3 * cost.exposed_seconds:.2f} ms waiting for collectives"
     )
     return (
         f"One step: {step}, estimated, not measured. The compiler estimates "
-        f"{found.cycles / 1e6:,.1f} million cycles, {1e3 * found.compute_seconds:.2f} ms. "
+        f"{cost.cycles / 1e6:,.1f} million cycles, {1e3 * cost.compute_seconds:.2f} ms. "
         "Operations without a cycle estimate take at least "
-        f"{1e3 * found.unestimated_seconds:.2f} ms, and {waits}: lower bounds at the full "
+        f"{1e3 * cost.unestimated_seconds:.2f} ms, and {waits}: lower bounds at the full "
         "bandwidth of memory and links."
     )
 
 
-def _add_collectives(page: Page, found: Analysis) -> None:
-    if not found.collectives:
+def _add_collectives(page: Page, cost: Analysis) -> None:
+    if not cost.collectives:
         return
     page.heading("Collectives")
     page.table(
         ("kind", "mesh axes", "devices", "network", "overlapped", "runs", "MiB", "min. ms"),
         [
             (
-                one.kind,
-                ", ".join(one.axes) + (" (partial)" if one.partly else ""),
-                one.devices,
-                one.network.upper(),
-                "yes" if one.overlapped else "no",
-                one.runs,
-                one.bytes / 2**20,
-                "unknown" if one.seconds is None else 1e3 * one.seconds,
+                traffic.kind,
+                ", ".join(traffic.axes) + (" (partial)" if traffic.partly else ""),
+                traffic.devices,
+                traffic.network.upper(),
+                "yes" if traffic.overlapped else "no",
+                traffic.runs,
+                traffic.bytes / 2**20,
+                "unknown" if traffic.seconds is None else 1e3 * traffic.seconds,
             )
-            for one in found.collectives
+            for traffic in cost.collectives
         ],
     )
 
 
-def _add_unestimated(page: Page, found: Analysis) -> None:
-    if not found.unestimated:
+def _add_unestimated(page: Page, cost: Analysis) -> None:
+    if not cost.unestimated:
         return
     page.heading("Operations without a cycle estimate")
     page.table(
         ("kind", "runs", "MiB", "GFLOP", "min. ms"),
         [
-            (one.kind, one.runs, one.bytes / 2**20, one.flops / 1e9, 1e3 * one.seconds)
-            for one in found.unestimated
+            (total.kind, total.runs, total.bytes / 2**20, total.flops / 1e9, 1e3 * total.seconds)
+            for total in cost.unestimated
         ],
     )
     page.text(
-        f"In addition, {found.copies.runs:,} asynchronous copies move "
-        f"{found.copies.bytes / 2**20:,.0f} MiB between HBM and on-chip memory during computation."
+        f"In addition, {cost.copies.runs:,} asynchronous copies move "
+        f"{cost.copies.bytes / 2**20:,.0f} MiB between HBM and on-chip memory during computation."
     )

@@ -25,12 +25,12 @@ def _lines(report: Report) -> Iterator[str]:
 
 def heading(report: Report) -> Iterator[str]:
     """Yields the config, the slice, the mesh and the compute settings."""
-    of = report.of
+    tpu_slice = report.tpu_slice
     mesh = ", ".join(f"{axis} {size}" for axis, size in report.mesh.items() if size > 1)
-    devices = f", {of.devices:,} devices" if of.devices != of.chips else ""
+    devices = f", {tpu_slice.devices:,} devices" if tpu_slice.devices != tpu_slice.chips else ""
     yield (
-        f"{report.name} on {of.name}: {_count(of.chips, 'chip')}{devices}, "
-        f"{_count(of.hosts, 'host')}; mesh {mesh or 'of one device'}"
+        f"{report.name} on {tpu_slice.name}: {_count(tpu_slice.chips, 'chip')}{devices}, "
+        f"{_count(tpu_slice.hosts, 'host')}; mesh {mesh or 'of one device'}"
     )
     compute = report.config.compute
     layers = report.config.model.num_hidden_layers
@@ -49,46 +49,47 @@ def heading(report: Report) -> Iterator[str]:
 
 def title(phase: PhaseReport, report: Report) -> str:
     """Returns one line that describes a phase."""
-    of, shape = report.of, phase.phase
+    tpu_slice, shape = report.tpu_slice, phase.phase
     several = len(report.config.phases) > 1
     which = f"Phase {phase.index + 1} of {len(report.config.phases)}: " if several else ""
-    rows = shape.batch_size / shape.micro_batches / of.devices
+    rows = shape.batch_size / shape.micro_batches / tpu_slice.devices
     parts = f" in {shape.micro_batches} micro-batches" if shape.micro_batches > 1 else ""
     return (
         f"{which}{shape.steps:,} steps of {shape.batch_size:,} rows of {shape.row_tokens} tokens"
-        f"{parts}, {rows:g} per {_device(of)} at a time; compiled in {phase.compile_seconds:.0f} s"
+        f"{parts}, {rows:g} per {_device(tpu_slice)} at a time; "
+        f"compiled in {phase.compile_seconds:.0f} s"
     )
 
 
 def _phase(phase: PhaseReport, report: Report) -> Iterator[str]:
     yield title(phase, report)
-    yield from ("", *_memory(phase, report.of))
+    yield from ("", *_memory(phase, report.tpu_slice))
     if phase.analysis:
         yield from ("", *_time(phase, phase.analysis))
 
 
-def verdict(phase: PhaseReport, of: Slice) -> Iterator[str]:
+def verdict(phase: PhaseReport, tpu_slice: Slice) -> Iterator[str]:
     """Yields whether a phase fits, and the excess if it does not."""
-    taken = phase.memory
-    limit = f" of {_gib(taken.limit)}" if taken.limit else ""
-    fits = "fits" if taken.fits else "DOES NOT FIT"
-    yield f"Memory per {_device(of)}: {_gib(taken.total)}{limit}, {fits}"
-    if taken.limit and not taken.fits:
-        yield f"Over the limit by {_gib(taken.total - taken.limit)}."
+    memory = phase.memory
+    limit = f" of {_gib(memory.limit)}" if memory.limit else ""
+    fits = "fits" if memory.fits else "DOES NOT FIT"
+    yield f"Memory per {_device(tpu_slice)}: {_gib(memory.total)}{limit}, {fits}"
+    if memory.limit and not memory.fits:
+        yield f"Over the limit by {_gib(memory.total - memory.limit)}."
 
 
-def _memory(phase: PhaseReport, of: Slice) -> Iterator[str]:
-    taken = phase.memory
-    summary, *excess = verdict(phase, of)
+def _memory(phase: PhaseReport, tpu_slice: Slice) -> Iterator[str]:
+    memory = phase.memory
+    summary, *excess = verdict(phase, tpu_slice)
     yield summary
-    rows = [(_gib(n), kind) for kind, n in taken.kinds.items() if n or taken.fits]
+    rows = [(_gib(n), kind) for kind, n in memory.kinds.items() if n or memory.fits]
     yield _indent(table(("", ""), rows).split("\n", 1)[1])
-    if taken.fits or not taken.limit:
+    if memory.fits or not memory.limit:
         return
     yield from excess
     if not phase.remedies:
         yield "No change of micro_batches, remat or mesh helps: use more chips or fewer rows."
-    elif all(remedy.needed > taken.limit for remedy in phase.remedies):
+    elif all(remedy.needed > memory.limit for remedy in phase.remedies):
         (combined,) = phase.remedies
         yield (
             f"Even {combined.flags} needs {_gib(combined.needed)} by estimate: use more chips "
@@ -100,7 +101,7 @@ def _memory(phase: PhaseReport, of: Slice) -> Iterator[str]:
         yield _indent(table(("needs", "flags"), rows))
 
 
-def _time(phase: PhaseReport, found: Analysis) -> Iterator[str]:
+def _time(phase: PhaseReport, cost: Analysis) -> Iterator[str]:
     seconds, tokens, share = phase.step_seconds, phase.tokens_per_second, phase.utilization
     if seconds is None or tokens is None or share is None:
         yield "Step: time unknown, because this generation's bandwidth between slices is unknown."
@@ -109,62 +110,62 @@ def _time(phase: PhaseReport, found: Analysis) -> Iterator[str]:
             f"Step: {_ms(seconds)}, {tokens:,.0f} tokens/s including padding, "
             f"{share:.1%} MFU; all estimated by the compiler"
         )
-    rest = [one for one in found.unestimated if one.seconds > _MIN_SECONDS][:3]
-    named = f" ({', '.join(f'{one.kind} {_ms(one.seconds)}' for one in rest)})" if rest else ""
+    kinds = [kind for kind in cost.unestimated if kind.seconds > _MIN_SECONDS][:3]
+    named = f" ({', '.join(f'{kind.kind} {_ms(kind.seconds)}' for kind in kinds)})" if kinds else ""
     rows = [
-        (_ms(found.compute_seconds), f"computation: {found.cycles / 1e6:,.1f} million cycles"),
-        (_ms(found.unestimated_seconds), f"at least, operations without a cycle estimate{named}"),
+        (_ms(cost.compute_seconds), f"computation: {cost.cycles / 1e6:,.1f} million cycles"),
+        (_ms(cost.unestimated_seconds), f"at least, operations without a cycle estimate{named}"),
     ]
-    if found.exposed_seconds is not None and found.collective_seconds is not None:
-        waiting = f"at least, waiting for collectives ({_ms(found.collective_seconds)} in total)"
-        rows.append((_ms(found.exposed_seconds), waiting))
+    if cost.exposed_seconds is not None and cost.collective_seconds is not None:
+        waiting = f"at least, waiting for collectives ({_ms(cost.collective_seconds)} in total)"
+        rows.append((_ms(cost.exposed_seconds), waiting))
     yield _indent(table(("", ""), rows).split("\n", 1)[1])
-    yield from ("", _where(found), "", _hottest(found))
-    if found.collectives:
-        yield from ("", _traffic(found))
-    unknown = [name for name, trips in found.trips.items() if trips is None]
+    yield from ("", _where(cost), "", _hottest(cost))
+    if cost.collectives:
+        yield from ("", _traffic(cost))
+    unknown = [name for name, trips in cost.trips.items() if trips is None]
     if unknown:
         yield f"\nLoops with an unknown trip count are counted once: {', '.join(unknown)}."
 
 
-def _where(found: Analysis) -> str:
+def _where(cost: Analysis) -> str:
     """Returns a table of cycles by part of the model and direction."""
-    parts = list(dict.fromkeys(share.part for share in found.shares))
-    ways = list(dict.fromkeys(share.direction for share in found.shares))
-    cycles = {(share.part, share.direction): share.total for share in found.shares}
+    parts = list(dict.fromkeys(share.part for share in cost.shares))
+    ways = list(dict.fromkeys(share.direction for share in cost.shares))
+    cycles = {(share.part, share.direction): share.total for share in cost.shares}
     rows = []
     for part in parts:
         each = [cycles.get((part, way), 0) for way in ways]
-        rows.append((*(_share(n, found) for n in (sum(each), *each)), part))
+        rows.append((*(_share(n, cost) for n in (sum(each), *each)), part))
     return _indent(table(("of cycles", *ways, "where"), rows))
 
 
-def _hottest(found: Analysis) -> str:
+def _hottest(cost: Analysis) -> str:
     """Returns a table of the source lines with the most cycles."""
     rows = [
         (
-            _share(line.total, found),
+            _share(line.total, cost),
             f"{line.total / 1e6:,.2f} M",
             f"{line.runs:,}",
             f"{line.source.line} {line.source.direction}",
         )
-        for line in found.lines[:_TOP_LINES]
+        for line in cost.lines[:_TOP_LINES]
     ]
     return _indent(table(("of cycles", "cycles", "runs", "source line"), rows))
 
 
-def _traffic(found: Analysis) -> str:
+def _traffic(cost: Analysis) -> str:
     """Returns a table of the collectives by kind and mesh axes."""
     rows = [
         (
-            f"{one.bytes / 2**20:,.1f} MiB",
-            "?" if one.seconds is None else _ms(one.seconds),
-            f"{one.runs:,}",
-            one.network.upper(),
-            f"{one.kind} over {', '.join(one.axes) or 'some devices'}"
-            + (" overlapped with computation" if one.overlapped else ""),
+            f"{traffic.bytes / 2**20:,.1f} MiB",
+            "?" if traffic.seconds is None else _ms(traffic.seconds),
+            f"{traffic.runs:,}",
+            traffic.network.upper(),
+            f"{traffic.kind} over {', '.join(traffic.axes) or 'some devices'}"
+            + (" overlapped with computation" if traffic.overlapped else ""),
         )
-        for one in found.collectives
+        for traffic in cost.collectives
     ]
     return _indent(table(("bytes", "at least", "runs", "network", "collective"), rows))
 
@@ -183,8 +184,8 @@ def render_all(report: Report) -> Iterator[str]:
         )
 
 
-def _device(of: Slice) -> str:
-    return "chip" if of.devices == of.chips else "core (two per chip)"
+def _device(tpu_slice: Slice) -> str:
+    return "chip" if tpu_slice.devices == tpu_slice.chips else "core (two per chip)"
 
 
 def _count(n: int, what: str) -> str:
@@ -203,9 +204,9 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:,.2f} ms"
 
 
-def _share(cycles: int, found: Analysis) -> str:
+def _share(cycles: int, cost: Analysis) -> str:
     """Formats a share of all cycles, "" for 0."""
-    return f"{cycles / max(found.cycles, 1):.1%}" if cycles else ""
+    return f"{cycles / max(cost.cycles, 1):.1%}" if cycles else ""
 
 
 def _indent(text: str) -> str:

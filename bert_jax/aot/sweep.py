@@ -40,16 +40,16 @@ class Compiler:
     needed: Callable[[Config, int, Memory, Change], int | None]
 
 
-def compiler(of: Slice) -> Compiler:
+def compiler(tpu_slice: Slice) -> Compiler:
     """Returns the functions of a search that compile with libtpu for a slice.
 
     Raises:
         UserError: libtpu does not know the slice.
     """
-    devices = topology.devices(of)
+    devices = topology.devices(tpu_slice)
 
     def measure(config: Config, index: int) -> PhaseReport:
-        return phase_report(config, index, of, make_mesh(config.mesh, devices))
+        return phase_report(config, index, tpu_slice, make_mesh(config.mesh, devices))
 
     def needed(config: Config, index: int, memory: Memory, change: Change) -> int | None:
         return bytes_with(config, index, make_mesh(config.mesh, devices), memory, change)
@@ -73,7 +73,7 @@ class Trial:
     def seconds(self) -> float | None:
         """Estimated time of all steps of the phases; None if ruled out or unknown."""
         each = [p.step_seconds and p.phase.steps * p.step_seconds for p in self.phases]
-        return None if self.refusal or not all(each) else sum(one for one in each if one)
+        return None if self.refusal or not all(each) else sum(s for s in each if s)
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -103,8 +103,8 @@ class Sweep:
     @property
     def ranked(self) -> tuple[Trial, ...]:
         """The candidates that fit, the fastest first."""
-        fitting = (one for one in self.tried if one.tokens_per_second)
-        return tuple(sorted(fitting, key=lambda one: -(one.tokens_per_second or 0)))
+        fitting = (trial for trial in self.tried if trial.tokens_per_second)
+        return tuple(sorted(fitting, key=lambda trial: -(trial.tokens_per_second or 0)))
 
     @property
     def best(self) -> Trial | None:
@@ -112,7 +112,7 @@ class Sweep:
 
     @property
     def refused(self) -> tuple[Trial, ...]:
-        return tuple(one for one in self.tried if one.refusal)
+        return tuple(trial for trial in self.tried if trial.refusal)
 
 
 def knobs(
@@ -218,7 +218,7 @@ class Search:
         Args:
             later: number of candidates left after this knob.
         """
-        found, result = config, best
+        best_config, result = config, best
         for i, change in enumerate(knob):
             try:
                 other = with_changes(config, change)
@@ -226,14 +226,14 @@ class Search:
                 changes = {**best.changes, **change}
                 self._refused[flags(changes)] = Trial(changes, refusal=str(error))
                 continue
-            one = self._try(other, config, best, change, len(knob) - i + later)
-            if not one or not one.tokens_per_second:
+            trial = self._try(other, config, best, change, len(knob) - i + later)
+            if not trial or not trial.tokens_per_second:
                 continue
-            if one.tokens_per_second > (result.tokens_per_second or 0):
-                found, result = other, one
+            if trial.tokens_per_second > (result.tokens_per_second or 0):
+                best_config, result = other, trial
             elif _parts(other) > _parts(config):
                 break  # even smaller micro-batches are slower still
-        return found, result
+        return best_config, result
 
     def _try(
         self, other: Config, config: Config, best: Trial, change: Change, ahead: int
@@ -275,10 +275,10 @@ class Search:
 
     def _measure(self, config: Config, index: int) -> PhaseReport:
         """Compiles a phase's step, once for all configs that differ only in other phases."""
-        alone = dataclasses.replace(config, phases=(config.phases[index],))
-        if (alone, index) not in self._of_phase:
-            self._of_phase[alone, index] = self.compiler.measure(config, index)
-        return self._of_phase[alone, index]
+        single_phase = dataclasses.replace(config, phases=(config.phases[index],))
+        if (single_phase, index) not in self._of_phase:
+            self._of_phase[single_phase, index] = self.compiler.measure(config, index)
+        return self._of_phase[single_phase, index]
 
     def _progress(self, ahead: int) -> str:
         """Returns the count of compilations and the time, elapsed and left."""

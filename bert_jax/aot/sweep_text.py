@@ -12,21 +12,21 @@ from bert_jax.runtime.console import clock, table
 _UNCHANGED = "(unchanged)"
 
 
-def render(sweep: Sweep, name: str, of: Slice) -> str:
-    return "\n".join(_lines(sweep, name, of))
+def render(sweep: Sweep, name: str, tpu_slice: Slice) -> str:
+    return "\n".join(_lines(sweep, name, tpu_slice))
 
 
-def _lines(sweep: Sweep, name: str, of: Slice) -> Iterator[str]:
+def _lines(sweep: Sweep, name: str, tpu_slice: Slice) -> Iterator[str]:
     yield (
-        f"{name} on {of.name}: {len(sweep.tried)} candidates in {clock(sweep.seconds)}, compiled "
-        f"by libtpu {topology.version()}; nothing ran. Times\nand their order are estimates; "
-        "memory is what the compiler allocates. Tokens include padding."
+        f"{name} on {tpu_slice.name}: {len(sweep.tried)} candidates in {clock(sweep.seconds)}, "
+        f"compiled by libtpu {topology.version()}; nothing ran. Times\nand their order are "
+        "estimates; memory is what the compiler allocates. Tokens include padding."
     )
     if sweep.ranked:
         header = ("tokens/s", "hours", "GiB", "compile", "flags")
-        yield from ("", table(header, [_row(one) for one in sweep.ranked]))
+        yield from ("", table(header, [_row(trial) for trial in sweep.ranked]))
     if sweep.refused:
-        rows = [(one.flags or _UNCHANGED, one.refusal or "") for one in sweep.refused]
+        rows = [(trial.flags or _UNCHANGED, trial.refusal or "") for trial in sweep.refused]
         yield "\nRuled out:"
         yield from (f"  {candidate}: {reason}" for candidate, reason in rows)
     if sweep.left:
@@ -35,13 +35,13 @@ def _lines(sweep: Sweep, name: str, of: Slice) -> Iterator[str]:
     yield f"\n{_verdict(sweep)}"
 
 
-def _row(one: Trial) -> tuple[str, ...]:
+def _row(trial: Trial) -> tuple[str, ...]:
     return (
-        f"{one.tokens_per_second or 0:,.0f}",
-        f"{(one.seconds or 0) / 3600:,.2f}",
-        f"{one.needed / GIB:,.2f}",
-        f"{sum(phase.compile_seconds for phase in one.phases):,.0f} s",
-        one.flags or _UNCHANGED,
+        f"{trial.tokens_per_second or 0:,.0f}",
+        f"{(trial.seconds or 0) / 3600:,.2f}",
+        f"{trial.needed / GIB:,.2f}",
+        f"{sum(phase.compile_seconds for phase in trial.phases):,.0f} s",
+        trial.flags or _UNCHANGED,
     )
 
 
@@ -53,26 +53,26 @@ def _verdict(sweep: Sweep) -> str:
     return f"The fastest that fits, by estimate:\n  {sweep.best.flags}"
 
 
-def as_dict(sweep: Sweep, name: str, of: Slice) -> dict[str, Any]:
+def as_dict(sweep: Sweep, name: str, tpu_slice: Slice) -> dict[str, Any]:
     """Returns the sweep as JSON-serializable values, fastest first; bytes are per device."""
-    others = [one for one in sweep.tried if one not in sweep.ranked]
+    others = [trial for trial in sweep.tried if trial not in sweep.ranked]
     return {
         "config": name,
-        "topology": of.name,
+        "topology": tpu_slice.name,
         "libtpu": topology.version(),
         "seconds": sweep.seconds,
         "best": sweep.best and sweep.best.flags,
-        "tried": [_tried(one) for one in (*sweep.ranked, *others)],
+        "tried": [_tried(trial) for trial in (*sweep.ranked, *others)],
         "not_tried": [dict(changes) for changes in sweep.left],
     }
 
 
-def _tried(one: Trial) -> dict[str, Any]:
+def _tried(trial: Trial) -> dict[str, Any]:
     return {
-        "changes": dict(one.changes),
-        "refusal": one.refusal,
-        "bytes": one.needed or None,
-        "compile_seconds": sum(phase.compile_seconds for phase in one.phases),
-        "estimated_step_seconds": [phase.step_seconds for phase in one.phases],
-        "estimated_tokens_per_second": one.tokens_per_second,
+        "changes": dict(trial.changes),
+        "refusal": trial.refusal,
+        "bytes": trial.needed or None,
+        "compile_seconds": sum(phase.compile_seconds for phase in trial.phases),
+        "estimated_step_seconds": [phase.step_seconds for phase in trial.phases],
+        "estimated_tokens_per_second": trial.tokens_per_second,
     }

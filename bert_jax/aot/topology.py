@@ -71,11 +71,11 @@ def library() -> Path:
 def version() -> str:
     """Returns the version of libtpu, such as 0.0.42.1; "unknown" for a file without a package."""
     folder = str(library().parent.parent)
-    found = importlib.metadata.distributions(name="libtpu", path=[folder])
-    return next((package.version for package in found), "unknown")
+    packages = importlib.metadata.distributions(name="libtpu", path=[folder])
+    return next((package.version for package in packages), "unknown")
 
 
-def devices(of: Slice) -> Sequence["jax.Device"]:
+def devices(tpu_slice: Slice) -> Sequence["jax.Device"]:
     """Returns the JAX devices of a slice; they are descriptions that cannot hold arrays.
 
     Raises:
@@ -85,19 +85,19 @@ def devices(of: Slice) -> Sequence["jax.Device"]:
 
     try:
         described = get_topology_desc(
-            of.topology,
+            tpu_slice.topology,
             platform="tpu",
-            chip_config_name=of.chip_config,
-            chips_per_host_bounds=of.host_bounds,
-            wrap=of.wrap,
-            num_slices=of.count,
+            chip_config_name=tpu_slice.chip_config,
+            chips_per_host_bounds=tpu_slice.host_bounds,
+            wrap=tpu_slice.wrap,
+            num_slices=tpu_slice.count,
         )
     except Exception as error:  # libtpu may raise any type
         reason = " ".join(str(error).split())
-        raise UserError(f"libtpu {version()} cannot describe {of.name}: {reason}") from error
-    found = described.devices
-    if len(found) != of.devices:
+        raise UserError(f"libtpu {version()} cannot describe {tpu_slice.name}: {reason}") from error
+    if len(described.devices) != tpu_slice.devices:
         raise UserError(
-            f"libtpu {version()} reports {len(found)} devices in {of.name}, expected {of.devices}"
+            f"libtpu {version()} reports {len(described.devices)} devices in {tpu_slice.name}, "
+            f"expected {tpu_slice.devices}"
         )
-    return found
+    return described.devices

@@ -115,7 +115,7 @@ def read_meta(checkpoints: epath.Path, step: int) -> dict[str, Any]:
         StorageError: the storage is unavailable.
     """
     folder = checkpoints / str(step)
-    return retry_read(folder, lambda: _read_meta(folder, step))
+    return retry_read(folder, lambda: _read_meta_once(folder, step))
 
 
 def retry_read(folder: epath.Path, read: Callable[[], Result], what: str = "") -> Result:
@@ -151,7 +151,7 @@ def retry_read(folder: epath.Path, read: Callable[[], Result], what: str = "") -
 
 def _unavailable(error: BaseException) -> BaseException | None:
     """Returns the error of unavailable storage in the chain of causes, or None."""
-    return next((one for one in _chain(error) if is_unreachable(one)), None)
+    return next((e for e in _chain(error) if is_unreachable(e)), None)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -179,7 +179,7 @@ def _check_kinds(folder: epath.Path) -> None:
                 raise ValueError(f"{os.path.relpath(path, folder)} in it is not a regular file")
 
 
-def _read_meta(folder: epath.Path, step: int) -> dict[str, Any]:
+def _read_meta_once(folder: epath.Path, step: int) -> dict[str, Any]:
     try:
         names = {path.name for path in folder.iterdir()}
     except (FileNotFoundError, NotADirectoryError):
@@ -254,11 +254,11 @@ def best_by_phase(saved: Iterable[CheckpointInfo], phase_ends: Sequence[int]) ->
     Losses of different phases are not compared: another sequence length is another task.
     """
     best: dict[int, tuple[float, int]] = {}
-    for one in saved:
-        if one.loss is None or not math.isfinite(one.loss):
+    for info in saved:
+        if info.loss is None or not math.isfinite(info.loss):
             continue
-        phase = bisect.bisect_left(phase_ends, one.step)
-        rank = (one.loss, -one.step)
+        phase = bisect.bisect_left(phase_ends, info.step)
+        rank = (info.loss, -info.step)
         best[phase] = min(best.get(phase, rank), rank)
     return {phase: -negative for phase, (_, negative) in best.items()}
 
@@ -267,7 +267,7 @@ def reasons(
     saved: Sequence[CheckpointInfo], config: CheckpointConfig, phase_ends: Sequence[int]
 ) -> dict[int, list[str]]:
     """Returns step -> reasons to keep its checkpoint; without one, the next save removes it."""
-    steps = sorted(one.step for one in saved)
+    steps = sorted(info.step for info in saved)
     why: dict[int, list[str]] = {step: [] for step in steps}
     for step in steps[-config.keep :]:
         why[step].append("newest" if step == steps[-1] else f"newest {config.keep}")

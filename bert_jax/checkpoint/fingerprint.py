@@ -48,8 +48,8 @@ def named(tree: Any, sums: jax.Array) -> dict[str, str]:
     """Returns the output of `program` for this tree as path -> fingerprint."""
     paths = [path_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
     return {
-        path: f"{int(one):08x}{int(other):08x}"
-        for path, (one, other) in zip(paths, np.asarray(sums), strict=True)
+        path: f"{int(first):08x}{int(second):08x}"
+        for path, (first, second) in zip(paths, np.asarray(sums), strict=True)
     }
 
 
@@ -107,10 +107,10 @@ def _positions(shape: tuple[int, ...], which: int) -> jax.Array:
 
 
 def _mix(x: jax.Array, which: int) -> jax.Array:
-    (first, second, third), (one, two) = MIXERS[which]
-    x = (x ^ (x >> first)) * jnp.uint32(one)
-    x = (x ^ (x >> second)) * jnp.uint32(two)
-    return x ^ (x >> third)
+    shifts, factors = MIXERS[which]
+    x = (x ^ (x >> shifts[0])) * jnp.uint32(factors[0])
+    x = (x ^ (x >> shifts[1])) * jnp.uint32(factors[1])
+    return x ^ (x >> shifts[2])
 
 
 def described(tree: Mapping[str, Any]) -> dict[str, str]:

@@ -81,7 +81,7 @@ class RunCheckpoints:
         self._steps, self._quarantined = restore.find(workdir, exchange)
         # Complete checkpoints; only process 0 needs them.
         known = list_checkpoints(self._folder) if self._writes else []
-        self._saved = {one.step: one for one in known}
+        self._saved = {info.step: info for info in known}
         self._thread: threading.Thread | None = None
         self._failure: StorageError | None = None
         self._sums: restore.Sums | None = None
@@ -182,12 +182,12 @@ class RunCheckpoints:
         sums = self._sums or fingerprint.program(fingerprint.mesh_of(parts(abstract)))
         restorer = Restorer(self._workdir, self._exchange, self._record_event, strict)
         self._steps = restorer.set_aside(self._steps, foreign_reason)
-        found = restorer.restore_newest(self._steps, self._quarantined, abstract, sums)
-        if found is not None:
-            step = found[1]["step"]
-            self._steps = [one for one in self._steps if one <= step]
-            self._saved = {one: info for one, info in self._saved.items() if one in self._steps}
-        return found
+        restored = restorer.restore_newest(self._steps, self._quarantined, abstract, sums)
+        if restored is not None:
+            _, meta = restored
+            self._steps = [step for step in self._steps if step <= meta["step"]]
+            self._saved = {s: info for s, info in self._saved.items() if s in self._steps}
+        return restored
 
     def check(self) -> None:
         """Raises StorageError if a checkpoint could not be written; does not wait."""
@@ -357,8 +357,8 @@ def read_own_meta(workdir: Workdir, step: int, known: Mapping[str, Any] | None) 
 
 def read_params(workdir: Workdir, meta: Mapping[str, Any]) -> dict:
     """Reads the parameters of the step with this `meta` to one device; raises as `load_params`."""
-    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    wanted = {"params": _params_of(meta["config"], here)}
+    one_device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    wanted = {"params": _params_of(meta["config"], one_device)}
     with _naming_other_steps(workdir, meta["step"]):
         return restore.read_verified(workdir, meta, wanted, fingerprint.program(None))["params"]
 
@@ -369,7 +369,7 @@ def _naming_other_steps(workdir: Workdir, step: int) -> Iterator[None]:
     try:
         yield
     except DamagedError as error:
-        others = [one for one in complete_steps(workdir.checkpoints) if one != step]
+        others = [other for other in complete_steps(workdir.checkpoints) if other != step]
         instead = (
             f"give another --step ({_names(others)})" if others else "no other checkpoint exists"
         )

@@ -76,8 +76,8 @@ def read(folder: epath.Path, likes: Mapping[str, Any]) -> dict[str, Any]:
         name: ocp.args.StandardRestore(jax.tree.map(empty, tree)) for name, tree in likes.items()
     }
     with _quietly(), _checkpointer(likes) as checkpointer:
-        found = checkpointer.restore(folder, args=ocp.args.Composite(**args))
-    items = {name: found[name] for name in likes}
+        restored = checkpointer.restore(folder, args=ocp.args.Composite(**args))
+    items = {name: restored[name] for name in likes}
 
     def check(path: tuple, array: Any, like: Any) -> None:
         if (array.shape, array.dtype) != (like.shape, like.dtype):

@@ -28,11 +28,7 @@ from bert_jax.checkpoint.catalog import (
     retry_read,
 )
 from bert_jax.checkpoint.fingerprint import described, named
-from bert_jax.data_pipeline.storage.remote import (
-    is_remote,
-    move_folder,
-    put,
-)
+from bert_jax.data_pipeline.storage.remote import is_remote, move_folder, put
 from bert_jax.errors import StorageError, UserError
 from bert_jax.runtime.log import logger
 from bert_jax.workdir.layout import Workdir
@@ -80,7 +76,7 @@ def _list(workdir: Workdir) -> tuple[list[int], list[str]]:
             f"{folder}: a file, but should be the folder of checkpoints; put the folder back, or "
             "remove the file to start from scratch"
         )
-    return all_steps(folder), [one.folder for one in list_quarantined(workdir.quarantine)]
+    return all_steps(folder), [q.folder for q in list_quarantined(workdir.quarantine)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,15 +98,15 @@ class Restorer:
         for step in steps:
             with suppress(DamagedError):  # its run is unknown, but it will not be used
                 seen[step] = foreign_reason(read_meta(self.workdir.checkpoints, step))
-        mine = {step: why for step, why in seen.items() if why}
-        theirs: dict[int, str] = {}
-        for text in self.exchange("restore/runs", json.dumps(mine) if mine else ""):
-            theirs |= {int(step): why for step, why in json.loads(text or "{}").items()}
-        left = [step for step in steps if step not in theirs]
-        if not theirs:
+        local = {step: why for step, why in seen.items() if why}
+        foreign: dict[int, str] = {}
+        for text in self.exchange("restore/runs", json.dumps(local) if local else ""):
+            foreign |= {int(step): why for step, why in json.loads(text or "{}").items()}
+        left = [step for step in steps if step not in foreign]
+        if not foreign:
             return left
-        newest = max(theirs)
-        named = f"{self.workdir.checkpoints / str(newest)}: {theirs[newest]}"
+        newest = max(foreign)
+        named = f"{self.workdir.checkpoints / str(newest)}: {foreign[newest]}"
         if self.strict:
             raise UserError(
                 f"{named}; nothing was moved. Without --strict_restore it is moved to quarantine, "
@@ -121,8 +117,8 @@ class Restorer:
                 f"{named}; no checkpoint of this run is left, and nothing was moved. Put the run's "
                 "own back, resume from this one with --adopt, or give a new --workdir"
             )
-        for step in sorted(theirs, reverse=True) if jax.process_index() == 0 else ():
-            self._quarantine(step, theirs[step])
+        for step in sorted(foreign, reverse=True) if jax.process_index() == 0 else ():
+            self._quarantine(step, foreign[step])
         return left
 
     def restore_newest(
@@ -140,17 +136,17 @@ class Restorer:
         """
         newest = ""
         for step in sorted(steps, reverse=True):
-            found = self._try(step, abstract, sums)
-            if not isinstance(found, DamagedError):
-                return found
+            restored = self._try(step, abstract, sums)
+            if not isinstance(restored, DamagedError):
+                return restored
             if self.strict:
                 raise StorageError(
-                    f"{found}; nothing was changed. Without --strict_restore it is moved to "
+                    f"{restored}; nothing was changed. Without --strict_restore it is moved to "
                     "quarantine and the newest valid one is used"
                 )
-            newest = newest or f" (the newest, step {step}: {found.reason})"
+            newest = newest or f" (the newest, step {step}: {restored.reason})"
             if jax.process_index() == 0:
-                self._quarantine(step, found.reason, "damaged: ")
+                self._quarantine(step, restored.reason, "damaged: ")
         if steps or quarantined:
             raise StorageError(
                 f"{self.workdir}: no valid checkpoint is left{newest}; {self.workdir.quarantine} "

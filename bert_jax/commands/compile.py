@@ -124,11 +124,11 @@ def _slice(values: flags.FlagValues) -> "Slice":
 
 def _phases(text: str, config: "Config") -> list[int]:
     """Phase indices, from 0."""
-    every = list(range(len(config.phases)))
+    indices = list(range(len(config.phases)))
     if text == "all":
-        return every
-    if not text.isdecimal() or int(text) not in every:
-        raise UserError(f"--phase={text}: give one from 0 to {every[-1]}, or all")
+        return indices
+    if not text.isdecimal() or int(text) not in indices:
+        raise UserError(f"--phase={text}: give one from 0 to {indices[-1]}, or all")
     return [int(text)]
 
 

@@ -20,8 +20,8 @@ def define_config(
     values: flags.FlagValues, argv: Sequence[str], default: str | None = None
 ) -> None:
     """Defines `--config` and the overrides found in argv; `default`: a shipped name."""
-    given = any(word.startswith(f"--{_FLAG}=") for word in argv)
-    path = None if given or default is None else shipped()[default]
+    has_flag = any(word.startswith(f"--{_FLAG}=") for word in argv)
+    path = None if has_flag or default is None else shipped()[default]
     allow_configs_import()
     if path:
         _check_overrides(path, argv)

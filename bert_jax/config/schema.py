@@ -44,6 +44,16 @@ ScheduleName = Literal["bert", "fairseq", "wsd"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class PositionalHeadsConfig:
+    """The start with `initializer = "positional_heads"`; see model/positional_heads.py."""
+
+    layers: Layers = 1  # the first layers, whose heads start at their neighbours
+    sharpness: Positive = 9.5  # score of the neighbour, before the softmax
+    noise: Amount = 0.25  # random part of these queries and keys, 1 = as published
+    table: Positive = 1.5  # size of the position table, in units of initializer_range
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """The encoder's architecture, named as in transformers' `BertConfig`."""
 
@@ -58,6 +68,9 @@ class ModelConfig:
     max_position_embeddings: Positions = 512
     type_vocab_size: Width = 2
     initializer_range: Amount = 0.02
+    # Initial values only: the published ones, or with heads that attend to neighbouring tokens.
+    initializer: Literal["published", "positional_heads"] = "published"
+    positional_heads: PositionalHeadsConfig = PositionalHeadsConfig()
     layer_norm_eps: Positive = 1e-12
     pad_vocab_to_multiple_of: Width = 128  # zero rows, stripped at export
 
@@ -67,6 +80,28 @@ class ModelConfig:
                 f"config.model.hidden_size={self.hidden_size} is not a multiple of "
                 f"config.model.num_attention_heads={self.num_attention_heads}; change one of them"
             )
+        if self.initializer == "positional_heads":
+            self._check_positional_heads()
+
+    def _check_positional_heads(self) -> None:
+        where, farthest = 'config.model.initializer="positional_heads"', self.farthest_offset
+        if farthest >= self.max_position_embeddings:
+            raise UserError(
+                f"{where} with config.model.num_attention_heads={self.num_attention_heads} has "
+                f"offsets up to {farthest}, but config.model.max_position_embeddings="
+                f"{self.max_position_embeddings}; raise it, or use fewer heads"
+            )
+        if self.head_dim < 2:
+            raise UserError(
+                f"{where} needs at least 2 dimensions a head, but config.model.hidden_size="
+                f"{self.hidden_size} with {self.num_attention_heads} heads has {self.head_dim}; "
+                "use fewer heads"
+            )
+
+    @property
+    def farthest_offset(self) -> int:
+        """Positions to the farthest token that a head of `positional_heads` attends to."""
+        return (self.num_attention_heads + 1) // 2
 
     @property
     def head_dim(self) -> int:

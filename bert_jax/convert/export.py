@@ -168,11 +168,11 @@ def _output_folder(out: Path | str) -> Path:
     try:
         if not out.exists():
             return out
-        held = {entry.name for entry in out.iterdir()} if out.is_dir() else {out.name}
-        if not out.is_dir() or (held and not (held <= _FILES and _is_export(out / WEIGHTS))):
+        names = {entry.name for entry in out.iterdir()} if out.is_dir() else {out.name}
+        if not out.is_dir() or (names and not (names <= _FILES and _is_export(out / WEIGHTS))):
             raise UserError(f"{out}: exists and is not an export of bert-jax; give a new folder")
-        sums = checksums.read(out) if SUMS in held else None
-        if sums and CARD in held and file_digest(out / CARD) != sums.get(CARD):
+        sums = checksums.read(out) if SUMS in names else None
+        if sums and CARD in names and file_digest(out / CARD) != sums.get(CARD):
             raise UserError(
                 f"{out / CARD}: was edited after the export; move it away or give a new folder"
             )

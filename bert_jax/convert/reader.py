@@ -75,8 +75,8 @@ def _read_weights(file: Path, sums: Sums) -> dict[str, np.ndarray]:
         hint, save = "give a folder with an exported model", "load it with transformers and "
         save += 'save_pretrained(folder, max_shard_size="100GB")'
         others = ("pytorch_model.bin", "model.safetensors.index.json")
-        if there := [name for name in others if (file.parent / name).exists()]:
-            hint = f"only {there[0]} exists: {save}"
+        if existing := [name for name in others if (file.parent / name).exists()]:
+            hint = f"only {existing[0]} exists: {save}"
         raise UserError(f"{file}: missing; {hint}")
     checksums.check(file.parent, file.name, sums)
     try:

@@ -144,21 +144,21 @@ def from_transformers(
         UserError: a tensor of a required group is missing, has another shape than in the config,
             is not floating-point, or contains NaN or infinite values.
     """
-    given = {_current_name(name): tensor for name, tensor in tensors.items()}
-    here = present(tensors)
-    learned = with_heads(here)
+    by_name = {_current_name(name): tensor for name, tensor in tensors.items()}
+    available = present(tensors)
+    learned = with_heads(available)
     groups = groups_of(learned)
-    needed = here | (groups if require is None else set(require))
+    needed = available | (groups if require is None else set(require))
     shapes = nnx.to_pure_dict(declare(config, ComputeConfig.plain(), learned)[1])
     # Broadcast zeros take no memory: a config.json may ask for any size, so nothing is allocated
     # before the weights are known to have that size.
     empty = jax.tree.map(lambda x: np.broadcast_to(np.float32(0), x.shape), shapes)
     used = [slot for slot in slots(config, groups) if slot.group in needed]
     for slot in used:
-        _check_tensor(slot, given, empty)
+        _check_tensor(slot, by_name, empty)
     params: dict[str, Any] = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), shapes)
     for slot in used:
-        tensor = np.asarray(given[slot.theirs]).astype(np.float32)
+        tensor = np.asarray(by_name[slot.theirs]).astype(np.float32)
         if not np.isfinite(tensor).all():
             problem = "contains NaN or infinite values"
             raise UserError(f"{slot.theirs} {problem}; export an earlier step")
@@ -170,11 +170,11 @@ def _leaf(params: Mapping[str, Any], slot: Slot) -> Any:
     return functools.reduce(lambda tree, key: tree[key], slot.ours, params)
 
 
-def _check_tensor(slot: Slot, given: Mapping[str, Any], empty: Mapping[str, Any]) -> None:
+def _check_tensor(slot: Slot, tensors: Mapping[str, Any], empty: Mapping[str, Any]) -> None:
     """Raises UserError for a missing or invalid tensor; empty: zeros in our parameters' shapes."""
-    if slot.theirs not in given:
+    if slot.theirs not in tensors:
         raise UserError(f"the weights have no {slot.theirs}; is this a BERT checkpoint?")
-    tensor, wanted = given[slot.theirs], slot.to_theirs(_leaf(empty, slot)).shape
+    tensor, wanted = tensors[slot.theirs], slot.to_theirs(_leaf(empty, slot)).shape
     if tuple(tensor.shape) != wanted:
         raise UserError(
             f"{slot.theirs} has shape {list(tensor.shape)}, config.json requires "

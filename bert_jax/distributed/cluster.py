@@ -40,20 +40,21 @@ def find_topology(
 ) -> ProcessTopology:
     """Returns the topology from flags or a cluster (TPU VM, GKE, SLURM, …), else one process.
 
-    Raises UserError if flags or values of the cluster are missing or invalid, LostError if the
-    cluster does not answer within `timeout` seconds.
+    Raises:
+        UserError: flags or values of the cluster are missing or invalid.
+        LostError: the cluster does not answer within `timeout` seconds.
     """
-    given = {
+    flags = {
         "--coordinator": coordinator,
         "--num_processes": num_processes,
         "--process_id": process_id,
     }
-    missing = [name for name, value in given.items() if value is None]
-    if len(missing) == len(given):
+    missing = [name for name, value in flags.items() if value is None]
+    if len(missing) == len(flags):
         return _detect(timeout)
     if coordinator is None or num_processes is None or process_id is None:
         raise UserError(
-            f"{' and '.join(n for n in given if n not in missing)} without {' and '.join(missing)};"
+            f"{' and '.join(n for n in flags if n not in missing)} without {' and '.join(missing)};"
             " give all three, or none where the cluster is detected (TPU VM, GKE, SLURM)"
         )
     split_address(coordinator)
@@ -109,10 +110,10 @@ def _ask_jax(tried: list[str], timeout: float) -> ProcessTopology:
             break
     else:
         return single_process()
-    given = os.environ.get("JAX_COORDINATOR_ADDRESS")
+    coordinator = os.environ.get("JAX_COORDINATOR_ADDRESS")
     dns_timeout = int(timeout) + 60  # longer than the caller waits
     address, count, process, devices = ClusterEnv.auto_detect_unset_distributed_params(
-        given, None, None, None, kind.name, dns_timeout
+        coordinator, None, None, None, kind.name, dns_timeout
     )
     if not (address and count and process is not None and 0 <= process < count):
         raise ValueError(f"it calls this process {process} of {count}, coordinator {address}")

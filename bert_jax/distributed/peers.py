@@ -105,9 +105,9 @@ class ProcessGroup:
 
     def wait(self, key: str, deadline: float) -> str:
         """Waits for a key and returns its text; TimeoutError at `deadline`, a monotonic time."""
-        left = max(int(1000 * (deadline - time.monotonic())), 1)
+        milliseconds = max(int(1000 * (deadline - time.monotonic())), 1)
         try:
-            return self._client.blocking_key_value_get(f"bert_jax/{key}", left)
+            return self._client.blocking_key_value_get(f"bert_jax/{key}", milliseconds)
         except Exception as error:
             if "DEADLINE_EXCEEDED" in str(error):
                 raise TimeoutError(key) from None
@@ -135,13 +135,15 @@ def connect(
     lost: Callable[[str], object] = print,
 ) -> ProcessGroup:
     """Waits for the other processes and starts JAX in all; call it before creating any array.
-    Raises as `rendezvous.rendezvous`.
 
     Args:
         about: versions and settings that must be the same in all processes.
         timeout: seconds for all processes to arrive.
         barrier: seconds for all processes to arrive at an `all_gather_text`.
         lost: called in another thread if a process ends while JAX starts, which JAX would wait for.
+
+    Raises:
+        LostError, UserError: as `rendezvous.rendezvous`.
     """
     import jax
     from jax._src import distributed, xla_bridge

@@ -55,15 +55,15 @@ class PreemptionHandler:
             StopRequestedError: the run stops here; in every process at the same item.
         """
         with self._lock:
-            self._check()
+            self._check_locked()
             self._begun += 1
 
     def check(self) -> None:
         """Raises StopRequestedError if the next work item must not begin; for use while waiting."""
         with self._lock:
-            self._check()
+            self._check_locked()
 
-    def _check(self) -> None:
+    def _check_locked(self) -> None:
         if self._stop_at is not None and self._begun >= self._stop_at:
             raise StopRequestedError
 

@@ -8,6 +8,7 @@ from flax import nnx
 from bert_jax.config.schema import ComputeConfig, ModelConfig
 from bert_jax.model.encoder import Encoder
 from bert_jax.model.layers import Keys
+from bert_jax.model.positional_heads import guide
 from bert_jax.objectives.objective import States
 from bert_jax.objectives.registry import OBJECTIVES, find
 from bert_jax.parallel.global_batch import Batch
@@ -62,4 +63,5 @@ def init_params(
 ) -> dict:
     """Returns newly initialized parameters as a plain nested dict of float32 arrays."""
     model = PretrainingModel(config, compute, objectives, Keys(key))
-    return nnx.to_pure_dict(nnx.state(model))
+    params = nnx.to_pure_dict(nnx.state(model))
+    return guide(params, config) if config.initializer == "positional_heads" else params

@@ -15,13 +15,13 @@ from bert_jax.parallel.partition import AXES
 
 def is_pure_data_parallel(mesh: Mesh | AbstractMesh) -> bool:
     """Returns whether no axis of more than one device shards parameters during a step."""
-    return all(n in ("slice", "data") or mesh.shape[n] == 1 for n in MESH_AXES)
+    return all(axis in ("slice", "data") or mesh.shape[axis] == 1 for axis in MESH_AXES)
 
 
 def _manual_axes() -> tuple[str, ...]:
     """Returns the axes of more than one device that the enclosing `shard_map` maps over."""
     mesh = jax.sharding.get_abstract_mesh()
-    return tuple(n for n in MESH_AXES if n in mesh.manual_axes and mesh.shape[n] > 1)
+    return tuple(a for a in MESH_AXES if a in mesh.manual_axes and mesh.shape[a] > 1)
 
 
 def global_row_offset(rows: int) -> jax.Array | int:
@@ -30,38 +30,38 @@ def global_row_offset(rows: int) -> jax.Array | int:
     Args:
         rows: number of rows on each device.
     """
-    axes = tuple(n for n in AXES["batch"] if n in _manual_axes())
+    axes = tuple(axis for axis in AXES["batch"] if axis in _manual_axes())
     return jax.lax.axis_index(axes) * rows if axes else 0
 
 
-def all_gather(x: jax.Array, split: P, per_layer: bool = False) -> jax.Array:
+def all_gather(x: jax.Array, spec: P, per_layer: bool = False) -> jax.Array:
     """Returns the unsharded array from this device's shard.
 
     Args:
-        split: the PartitionSpec of the array.
+        spec: the PartitionSpec of the array.
         per_layer: one collective for each index of the first dimension, which is not sharded. If
             the layers are used separately, no stack has to be assembled or sliced.
     """
-    if "data" not in split:
+    if "data" not in spec:
         return x
     if per_layer:
-        return jnp.stack([all_gather(part, P(*split[1:])) for part in x])
-    return jax.lax.all_gather(x, "data", axis=split.index("data"), tiled=True)
+        return jnp.stack([all_gather(part, P(*spec[1:])) for part in x])
+    return jax.lax.all_gather(x, "data", axis=spec.index("data"), tiled=True)
 
 
-def reduce_scatter(x: jax.Array, split: P, per_layer: bool = False) -> jax.Array:
+def reduce_scatter(x: jax.Array, spec: P, per_layer: bool = False) -> jax.Array:
     """Returns this device's shard of the sum over devices.
 
     Args:
-        split: the PartitionSpec of the sum.
+        spec: the PartitionSpec of the sum.
         per_layer: as in `all_gather`.
     """
     axes = _manual_axes()
     if per_layer and axes:
-        return jnp.stack([reduce_scatter(part, P(*split[1:])) for part in x])
-    if "data" in split:
-        i = split.index("data")
+        return jnp.stack([reduce_scatter(part, P(*spec[1:])) for part in x])
+    if "data" in spec:
+        dim = spec.index("data")
         # Along the first dimension, because along others TPUs all-reduce and slice.
-        x = jax.lax.psum_scatter(jnp.moveaxis(x, i, 0), "data", tiled=True)
-        x, axes = jnp.moveaxis(x, 0, i), tuple(n for n in axes if n != "data")
+        x = jax.lax.psum_scatter(jnp.moveaxis(x, dim, 0), "data", tiled=True)
+        x, axes = jnp.moveaxis(x, 0, dim), tuple(a for a in axes if a != "data")
     return jax.lax.psum(x, axes) if axes else x

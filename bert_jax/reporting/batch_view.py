@@ -26,11 +26,12 @@ def batch(
 ) -> None:
     """Prints the batch that a step of a run trained on; with `out`, also writes it as .npz.
 
-    Raises UserError if the workdir holds no run, for no such step or rows, or another store.
-
     Args:
         step: counted from 0: the batch of update `step` + 1.
         rows: "FIRST:END" or one number; None prints 4 and writes all.
+
+    Raises:
+        UserError: the workdir holds no run, there are no such step or rows, or the store differs.
     """
     config, store = open_run(Workdir.open(workdir), store_path)
     index, local = config.phase_at(step)

@@ -112,7 +112,7 @@ def inspect(
         f"Rows of epoch 0 of config.phases[{phase}]": dataset_tables.of_rows(
             counts,
             batches.rows_per_epoch,
-            batches.fill()[1],
+            batches.fill_rate()[1],
             dropped(split.sentence_lengths, shape.seq_length),
             config.data,
         ),

@@ -37,17 +37,17 @@ def of_lengths(lengths: Mapping[str, Lengths]) -> Rows:
 def of_rows(
     counts: ExampleCounts, rows: int, bound: float, dropped: tuple[int, int], data: DataConfig
 ) -> Rows:
-    """Fill and masking of the counted rows. rows: number of rows in the epoch. bound: upper bound
-    of its fill. dropped: number of sentences too long for an example, and of their tokens."""
+    """Fill rate and masking of the counted rows. rows: number of rows in the epoch. bound: upper
+    bound of the fill rate. dropped: sentences too long for an example, and their tokens."""
     unchanged = max(0.0, 1 - data.mask_share - data.random_share)
     too_long = ("sentences dropped", dropped[0], f"{dropped[1]:,} tokens, too long for a block")
-    fill = _percent(counts.tokens, counts.slots, 2)
+    fill_rate = _percent(counts.tokens, counts.slots, 2)
     rate = f"{data.mask_rate:.2%}, rounded in each example, at most max_predictions"
     return ("", "found", "expected"), [
         ("rows", counts.rows, f"of {rows:,}" if counts.rows < rows else "the entire epoch"),
         ("examples", counts.examples, ""),
         *([too_long] if data.pairing == "single" else []),
-        ("fill: tokens / positions", fill, f"at most {bound:.2%}"),
+        ("fill: tokens / positions", fill_rate, f"at most {bound:.2%}"),
         ("predictions", counts.predicted, ""),
         ("predictions / tokens", _percent(counts.predicted, counts.tokens, 2), rate),
         ("[MASK]", _percent(counts.masked, counts.predicted, 2), f"{data.mask_share:.2%}"),

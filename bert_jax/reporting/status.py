@@ -96,7 +96,7 @@ def read(folder: epath.PathLike) -> Status:
     workdir = Workdir.open(folder)
     run = description.read(workdir)
     config = from_dict(run["config"], Config)
-    found = health(workdir.checkpoints, lambda meta: identity.foreign_reason(meta, run))
+    problems = health(workdir.checkpoints, lambda meta: identity.foreign_reason(meta, run))
     records = [r for r in metrics.records(workdir.metrics) if is_finite(r.get("time"))]
     history = attempts.split(records)
     # The latest written: steps repeated after a crash have records of lower steps after higher.
@@ -105,7 +105,7 @@ def read(folder: epath.PathLike) -> Status:
     speed = train.get("step_seconds") if train else None
     speed = speed if is_finite(speed) else None
 
-    good = [step for step, problem in found.items() if not problem]
+    good = [step for step, problem in problems.items() if not problem]
     step = max([*good, history[-1].last if history else 0], default=0)
     step = min(step, config.total_steps)
     phase, local = config.phase_at(max(step - 1, 0))
@@ -139,7 +139,7 @@ def read(folder: epath.PathLike) -> Status:
         save_failed=_unresolved_failure(latest.get("save_failed"), good),
         hosts=_hosts(history, train),
         stragglers=_texts(train, "hosts/stragglers"),
-        checkpoints=_checkpoints(workdir.checkpoints, config, found),
+        checkpoints=_checkpoints(workdir.checkpoints, config, problems),
         quarantined=_quarantined(workdir.quarantine, records),
         restart_from=max(good, default=None),
         bytes=_size(workdir.path),
@@ -156,13 +156,13 @@ def _attempts(history: Sequence[Attempt], working: bool, finished: bool) -> list
 
 def _step_flops(run: Record, config: Config) -> list[float]:
     """Operations of a step of each phase; the config.json of an earlier version lacks them."""
-    found = run.get("step_flops")
+    recorded = run.get("step_flops")
     if (
-        isinstance(found, list)
-        and len(found) == len(config.phases)
-        and all(is_finite(n) and n > 0 for n in found)
+        isinstance(recorded, list)
+        and len(recorded) == len(config.phases)
+        and all(is_finite(n) and n > 0 for n in recorded)
     ):
-        return found
+        return recorded
     from bert_jax.metrics.flops import step_flops  # imports JAX, which takes a second
 
     return [step_flops(config, phase) for phase in config.phases]
@@ -205,9 +205,9 @@ def _bigram(store: str) -> dict[str, float]:
 def _is_running(workdir: Workdir, history: Sequence[Attempt], recent: bool) -> bool:
     """Whether a trainer holds the lock; without a lock file, whether its last record is recent."""
     if not is_remote(workdir.lock) and workdir.lock.exists():
-        held = lock.is_locked(workdir.lock)
-        if held is not None:
-            return held
+        locked = lock.is_locked(workdir.lock)
+        if locked is not None:
+            return locked
     return recent and bool(history) and history[-1].closing is None
 
 
@@ -243,10 +243,10 @@ def _epochs(workdir: Workdir, run: Record, config: Config, step: int) -> list[fl
 
 
 def _checkpoints(
-    folder: epath.Path, config: Config, found: Mapping[int, str]
+    folder: epath.Path, config: Config, problems: Mapping[int, str]
 ) -> list[CheckpointStatus]:
-    """found: step -> its problem, empty if none."""
-    usable = {c.step: c for c in list_checkpoints(folder) if not found.get(c.step)}
+    """problems: step -> its problem, empty if none."""
+    usable = {c.step: c for c in list_checkpoints(folder) if not problems.get(c.step)}
     reasons = catalog.reasons(list(usable.values()), config.checkpoint, config.phase_ends)
     return [
         CheckpointStatus(
@@ -256,7 +256,7 @@ def _checkpoints(
             bytes=_size(folder / str(step)),
             problem=problem,
         )
-        for step, problem in found.items()
+        for step, problem in problems.items()
         if problem or step in usable  # a checkpoint may have been removed in the meantime
     ]
 

@@ -15,11 +15,7 @@ from typing import Any
 from bert_jax.checkpoint import catalog
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import to_dict
-from bert_jax.data_pipeline.storage.remote import (
-    check_bucket,
-    is_remote,
-    storage_errors,
-)
+from bert_jax.data_pipeline.storage.remote import check_bucket, is_remote, storage_errors
 from bert_jax.data_pipeline.store.manifest import SPLITS, read_manifest, split_digest
 from bert_jax.errors import UserError
 from bert_jax.workdir import identity
@@ -51,11 +47,11 @@ def check_free(workdir: Workdir) -> None:
             return
         # A bucket may hold an object with the folder's own name.
         names = set(catalog.names_in(folder)) - ({folder.name} if is_remote(folder) else set())
-    held = sorted(name for name in names if not MAY_PRECEDE_CONFIG.fullmatch(name))
-    if held and _first_meta(workdir) is None:
-        more = ", …" if len(held) > 3 else ""
+    unknown = sorted(name for name in names if not MAY_PRECEDE_CONFIG.fullmatch(name))
+    if unknown and _first_meta(workdir) is None:
+        more = ", …" if len(unknown) > 3 else ""
         raise UserError(
-            f"{folder}: holds {', '.join(held[:3])}{more}, but no config.json of a pretraining "
+            f"{folder}: holds {', '.join(unknown[:3])}{more}, but no config.json of a pretraining "
             "run; nothing was changed. Give a new or empty folder as --workdir"
         )
 
@@ -164,8 +160,8 @@ def mark_or_identify(
 def _id_without_checkpoints(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """Returns the old id, so that a backup of the checkpoints can be put back; a new id if the
     two descriptions are not compatible."""
-    found = identity.compare(old, new, 0)
-    return (not found.refused and old.get("run_id")) or identity.new_id()
+    differences = identity.compare(old, new, 0)
+    return (not differences.refused and old.get("run_id")) or identity.new_id()
 
 
 def _id_from_checkpoints(workdir: Workdir, run: Mapping[str, Any]) -> str:

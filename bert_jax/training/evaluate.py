@@ -195,7 +195,7 @@ def _asked(
         values["separators"] = "documents"
     values["span_boundary"] &= values["masking"] == "span"
     data = from_dict(values, DataConfig, "config.data")
-    measured = ",".join(one.name for one in find(learned) if one.has_labels(data))
+    measured = ",".join(o.name for o in find(learned) if o.has_labels(data))
     if not measured:
         raise UserError(
             f"--pairing={pairing}: makes no labels for {', '.join(learned)}, the objectives of the "

@@ -19,7 +19,7 @@ from bert_jax.metrics import goodput, records, time_left
 from bert_jax.metrics.writer import MetricWriter
 from bert_jax.runtime.log import logger
 from bert_jax.runtime.versions import versions
-from bert_jax.training import recovery
+from bert_jax.training import lifecycle
 from bert_jax.training.phase_trainer import PhaseTrainer
 from bert_jax.training.profiling import Profiler, Steps
 from bert_jax.training.progress import RunDisplay
@@ -73,17 +73,17 @@ def pretrain(
             profile.check(run.config.total_steps)
         writer = MetricWriter(run.workdir.metrics, run.workdir.tensorboard)
         stack.enter_context(closing(writer))
-        run, known = recovery.claim_workdir(run, writer, adopt)
+        run, known = lifecycle.claim_workdir(run, writer, adopt)
         checkpoints = RunCheckpoints(
             run.workdir,
             run.config.checkpoint,
             run.config.phase_ends,
             exchange=job.peers.all_gather_text,
-            record_event=functools.partial(recovery.record_checkpoint, writer, run),
+            record_event=functools.partial(lifecycle.record_checkpoint, writer, run),
         )
-        stack.enter_context(recovery.closing_checkpoints(checkpoints, job))
+        stack.enter_context(lifecycle.closing_checkpoints(checkpoints, job))
         stack.enter_context(jax.set_mesh(run.mesh))
-        state, unevaluated = recovery.restore_or_init(
+        state, unevaluated = lifecycle.restore_or_init(
             run, checkpoints, known, strict=strict_restore
         )
         _train(run, state, unevaluated, checkpoints, writer, profile, stop_after)
@@ -102,7 +102,7 @@ def _train(
     job = run.job
     first = job.clock.step = int(state["step"])
     left = [p for p in run.phases if p.last > first or (p.last == first and unevaluated)]
-    with recovery.recording_end(writer, job):
+    with lifecycle.recording_end(writer, job):
         compiled = _start(run, left, first, writer)
         profiler = Profiler(run.workdir.profile, profile if job.peers.is_first else None)
         with RunDisplay(run.config.total_steps, first, len(run.phases)) as display:
@@ -179,11 +179,10 @@ def _finish(run: RunContext, writer: MetricWriter, phase: RunPhase) -> None:
     if not run.job.peers.is_first:
         return
     try:
-        found = list(records.records(run.workdir.metrics))
+        summary = goodput.account(list(records.records(run.workdir.metrics)))
     except UserError as error:  # everything is saved; only this summary is lost
         logger.warning(str(error))
         return
-    spent = goodput.account(found)
-    logger.info(goodput.render(spent))
+    logger.info(goodput.render(summary))
     if budget := run.description.get("time_budget"):
-        logger.info(time_left.against_budget(spent.wall, budget["seconds"]))
+        logger.info(time_left.against_budget(summary.wall, budget["seconds"]))

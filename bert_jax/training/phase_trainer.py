@@ -6,8 +6,6 @@ import time
 from collections.abc import Generator
 from typing import NoReturn
 
-import jax
-
 from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.data_pipeline.batch import prefetch
 from bert_jax.errors import NUMBERS, STOPPED, NumbersError, StoppedError
@@ -15,14 +13,14 @@ from bert_jax.metrics import stragglers
 from bert_jax.metrics.step_metrics import SkippedStep
 from bert_jax.metrics.time_left import seconds_left
 from bert_jax.metrics.writer import MetricWriter
+from bert_jax.parallel.global_batch import Batch
 from bert_jax.runtime.log import logger
 from bert_jax.training.profiling import Profiler
 from bert_jax.training.progress import RunDisplay
 from bert_jax.training.setup import CompiledPhase, RunContext, RunPhase
 from bert_jax.training.state_sharding import State
 
-Batch = dict[str, jax.Array]
-Batches = Generator[tuple[int, Batch]]
+StepBatches = Generator[tuple[int, Batch]]
 
 
 @dataclasses.dataclass
@@ -58,16 +56,16 @@ class PhaseTrainer:
     def repeat_evaluation(self, state: State) -> None:
         """Evaluates a restored state whose evaluation was interrupted, if one is due."""
         if self.done > self.phase.first and self.is_due(self.config.evaluation.every_steps):
-            evaluated = self._evaluate(state)
+            evaluated = self._evaluate_held_out(state)
             with self.clock.activity("save"):
                 self.checkpoints.note_evaluation(self.done, evaluated)
 
-    def batches(self) -> Batches:
+    def batches(self) -> StepBatches:
         """Yields the remaining steps and their batches, made ahead of time by a thread."""
         make = functools.partial(self.run.batch, self.phase)
         return prefetch(make, self.done, self.phase.last, while_waiting=self.preemption.check)
 
-    def next_batch(self, batches: Batches) -> tuple[int, Batch]:
+    def next_batch(self, batches: StepBatches) -> tuple[int, Batch]:
         """Waits for a step and its batch."""
         began = time.perf_counter()
         with self.clock.activity("data"):
@@ -94,9 +92,9 @@ class PhaseTrainer:
         self.display.advance(self.done)
         return state
 
-    def is_due(self, every: int) -> bool:
-        """Whether something due every `every` steps, and after the last, is due now."""
-        return self.done % every == 0 or self.done == self.phase.last
+    def is_due(self, interval: int) -> bool:
+        """Whether something due every `interval` steps, and after the last, is due now."""
+        return self.done % interval == 0 or self.done == self.phase.last
 
     def _check_numbers(self, state: State) -> None:
         """Records skipped steps; ends the run if too many in a row were skipped."""
@@ -107,34 +105,34 @@ class PhaseTrainer:
             config.checkpoint.every_steps,
         )
         # Wait for this step's result only if the host blocks on the step anyway.
-        found = self.metrics.skipped(wait=any(map(self.is_due, intervals)))
-        end = next((s for s in found if s.in_row >= config.optimizer.max_nonfinite_steps), None)
-        self._record_skipped(found + (self.metrics.skipped(wait=True) if end else []))
+        skipped = self.metrics.skipped(wait=any(map(self.is_due, intervals)))
+        end = next((s for s in skipped if s.in_row >= config.optimizer.max_nonfinite_steps), None)
+        self._record_skipped(skipped + (self.metrics.skipped(wait=True) if end else []))
         if end:
             line = end.stop(self.run.workdir, self.done)
             self._end(state, NUMBERS, line)
             raise NumbersError(line)
 
-    def _record_skipped(self, found: list[SkippedStep]) -> None:
-        for skipped in found:
-            self.writer.event("skipped", skipped.step, self.phase.index, in_row=skipped.in_row)
-            logger.info(str(skipped))
+    def _record_skipped(self, skipped: list[SkippedStep]) -> None:
+        for step in skipped:
+            self.writer.event("skipped", step.step, self.phase.index, in_row=step.in_row)
+            logger.info(str(step))
 
     def log(self) -> None:
         """Writes and shows the metrics since the last call."""
         self.checkpoints.check()
         scalars = self.metrics.take()
-        mine = self.timer.take(scalars["step_seconds"]).text()
+        own = self.timer.take(scalars["step_seconds"]).text()
         times = [
-            stragglers.HostTimes.parse(text) for text in self.peers.all_gather_text("times", mine)
+            stragglers.HostTimes.parse(text) for text in self.peers.all_gather_text("times", own)
         ]
-        found = stragglers.fields(times)
-        self.writer.write("train", self.done, self.phase.index, scalars | found)
+        host_fields = stragglers.fields(times)
+        self.writer.write("train", self.done, self.phase.index, scalars | host_fields)
         self._record_time()
         operations = self.run.description["step_flops"]
         left = seconds_left(self.config, self.done, scalars["step_seconds"], operations)
         self.display.train(self.done, scalars, left)
-        for line in found.get("hosts/stragglers", []) if self.peers.is_first else ():
+        for line in host_fields.get("hosts/stragglers", []) if self.peers.is_first else ():
             logger.warning(line)
 
     def _record_time(self) -> None:
@@ -147,10 +145,10 @@ class PhaseTrainer:
             StopRequestedError: all processes agreed to stop.
         """
         with self.metrics.paused():
-            self._evaluate(state)
+            self._evaluate_held_out(state)
         self._record_time()
 
-    def _evaluate(self, state: State) -> dict[str, float]:
+    def _evaluate_held_out(self, state: State) -> dict[str, float]:
         with self.clock.activity("evaluate"):
             evaluated = self.phase.held_out.evaluate(
                 self.run.program,
@@ -169,10 +167,10 @@ class PhaseTrainer:
     def save(self, state: State) -> None:
         """Saves the state in the background."""
         with self.metrics.paused():
-            self._save(state)
+            self._save_checkpoint(state)
         self._record_time()
 
-    def _save(self, state: State) -> None:
+    def _save_checkpoint(self, state: State) -> None:
         self.run.store.files.check()  # never save a state trained on corrupted data
         with self.clock.activity("save"):
             self.checkpoints.save(
@@ -189,7 +187,7 @@ class PhaseTrainer:
 
     def _end(self, state: State, code: int, reason: str) -> None:
         """Saves, waits until the checkpoint is written and records why the run ends."""
-        self._save(state)
+        self._save_checkpoint(state)
         with self.clock.activity("save"):
             self.checkpoints.wait()
         # A barrier: a process that exits with an error before this would end process 0 as well.

@@ -59,11 +59,11 @@ class RunPhase:
     def __str__(self) -> str:
         config, rows = self.config, self.train.rows_per_epoch
         epochs = config.steps * config.batch_size / rows
-        fill, bound = self.train.fill()
+        fill_rate, bound = self.train.fill_rate()
         possible = f", at most {bound:.2%} possible" if config.examples_per_row > 1 else ""
         return (
             f"{config.steps:,} steps of {config.batch_size:,} rows of {config.row_tokens} tokens "
-            f"({fill:.2%} real{possible}), {rows:,} rows per epoch, {epochs:.1f} epochs"
+            f"({fill_rate:.2%} real{possible}), {rows:,} rows per epoch, {epochs:.1f} epochs"
         )
 
 

@@ -83,7 +83,7 @@ def read(workdir: Workdir) -> dict[str, Any]:
 def is_description(value: Any) -> bool:
     try:
         steps = [phase["steps"] for phase in value["config"]["phases"]]
-        states = [one["state"] for one in value.get("adopted", [])]
+        states = [entry["state"] for entry in value.get("adopted", [])]
         typed = all(isinstance(s, int) for s in steps) and all(isinstance(s, str) for s in states)
         budget = value.get("time_budget")
         return typed and isinstance(value["data"], dict) and (budget is None or _is_budget(budget))

@@ -53,11 +53,11 @@ def foreign_reason(meta: Description, run: Description) -> str:
     if theirs and theirs == ours:
         return ""
     try:
-        found = compare(meta, run, meta["step"])
+        differences = compare(meta, run, meta["step"])
     except (KeyError, TypeError, AttributeError):
         return "of another run: it does not record a configuration"
     reasons = [f"run id {theirs}, not {ours}"] if theirs and ours else []
-    differ = {**found.refused, **found.frozen, **found.too_few}
+    differ = {**differences.refused, **differences.frozen, **differences.too_few}
     for key in sorted(differ, key=lambda key: not key.startswith("data.")):  # digests first
         reasons.append(f"{key} is {_short(key, differ[key][0])}, not {_short(key, differ[key][1])}")
     if len(reasons) > _SHOWN:
@@ -67,7 +67,7 @@ def foreign_reason(meta: Description, run: Description) -> str:
 
 def is_adopted(meta: Description, run: Description) -> bool:
     """Whether this run adopted the checkpoint from another run (--adopt)."""
-    return any(one["state"] == _state(meta) for one in run.get("adopted", ()))
+    return any(entry["state"] == _state(meta) for entry in run.get("adopted", ()))
 
 
 def adoption(meta: Description, why: str) -> dict[str, Any]:
@@ -118,28 +118,28 @@ def compare(old: Description, new: Description, step: int) -> Comparison:
         starts.append(starts[-1] + steps)
     begun = sum(start < step for start in starts[:-1])  # phases with at least one update done
     finished = begun - (step < starts[begun])
-    found = Comparison()
+    result = Comparison()
     for key in [k for k in {**before, **after} if before.get(k) != after.get(k)]:
         match = _OF_PHASE.match(key)
         if match is None:
             if not _MAY_CHANGE.match(key):
-                found.refused[key] = before.get(key), after.get(key)
+                result.refused[key] = before.get(key), after.get(key)
             continue
         index = int(match[1])
-        group = found.frozen if index < finished else found.refused
-        allowed = group is found.refused and match[2] in _MAY_CHANGE_IN_PHASE and index < remaining
+        group = result.frozen if index < finished else result.refused
+        allowed = group is result.refused and match[2] in _MAY_CHANGE_IN_PHASE and index < remaining
         if index >= begun or allowed:
             continue
         if index >= remaining:
             group[f"config.phases[{index}]"] = f"{lengths[index]} steps", None
-        elif key.startswith("config.") or not (found.frozen or found.refused):
+        elif key.startswith("config.") or not (result.frozen or result.refused):
             # Keys of `data` come last and are left out if settings listed already explain them.
             group[key] = before.get(key), after.get(key)
     if finished < begun and finished < remaining:
-        found.done, wanted = step - starts[finished], new["config"]["phases"][finished]["steps"]
-        if wanted < found.done:
-            found.too_few[f"config.phases[{finished}].steps"] = lengths[finished], wanted
-    return found
+        result.done, wanted = step - starts[finished], new["config"]["phases"][finished]["steps"]
+        if wanted < result.done:
+            result.too_few[f"config.phases[{finished}].steps"] = lengths[finished], wanted
+    return result
 
 
 def check(workdir: Workdir, old: Description, new: Description, step: int) -> None:
@@ -152,7 +152,7 @@ def check(workdir: Workdir, old: Description, new: Description, step: int) -> No
     """
     try:
         before, after = _comparable(old), _comparable(new)
-        found = compare(old, new, step)
+        differences = compare(old, new, step)
     except (KeyError, TypeError, AttributeError):
         raise UserError(
             f"{workdir.config_json}: not written by a pretraining run; put the "
@@ -166,7 +166,7 @@ def check(workdir: Workdir, old: Description, new: Description, step: int) -> No
             f"{workdir}: its checkpoint was trained with another tokenizer than the store was "
             f"built with; give the store of the run or a new --workdir\n{_diff(differ)}"
         )
-    refused, frozen = found.refused, found.frozen
+    refused, frozen = differences.refused, differences.frozen
     stores = before.get(store), after.get(store)
     if any(key.startswith("data.") for key in refused) and stores[0] != stores[1]:
         refused = refused | {store: stores}  # may change; shown here as the cause
@@ -181,10 +181,10 @@ def check(workdir: Workdir, old: Description, new: Description, step: int) -> No
             f"{workdir}: cannot resume with another {', '.join(refused)} after {step} steps; "
             f"put the old values back or give a new --workdir\n{_diff(refused)}"
         )
-    for key, (_, wanted) in found.too_few.items():
+    for key, (_, wanted) in differences.too_few.items():
         raise UserError(
-            f"{workdir}: {key}={wanted} is less than the {found.done} steps already done; "
-            f"give {found.done} or more, or a new --workdir\n{_diff(found.too_few)}"
+            f"{workdir}: {key}={wanted} is less than the {differences.done} steps already done; "
+            f"give {differences.done} or more, or a new --workdir\n{_diff(differences.too_few)}"
         )
 
 

@@ -33,10 +33,10 @@ def lock(file: epath.PathLike) -> Iterator[None]:
         yield
         return
     path = Path(file)
-    with FileLock(path) as held:
+    with FileLock(path) as file_lock:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            retry(held.acquire, _POLICY)
+            retry(file_lock.acquire, _POLICY)
         except LockedError as holder:
             raise UserError(
                 f"{path.parent}: another trainer is running there ({holder}); wait until it ends, "

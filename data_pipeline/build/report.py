@@ -48,18 +48,18 @@ def check_dropped(entries: Sequence[Mapping[str, Any]]) -> None:
 
 def print_tables(entries: Sequence[dict[str, Any]]) -> None:
     """Prints the counts per source, and the number of times each cleaning rule fired."""
-    found = Table("", *(entry["name"] for entry in entries), title="Token store")
-    found.add_row("files", *(f"{entry['files']:,}" for entry in entries))
-    found.add_row("MB", *(f"{entry['bytes'] / 1e6:.1f}" for entry in entries))
-    found.add_row("documents found", *(f"{entry['documents']:,}" for entry in entries))
-    found.add_row("… without text", *(f"{entry['dropped']['documents']:,}" for entry in entries))
+    counts = Table("", *(entry["name"] for entry in entries), title="Token store")
+    counts.add_row("files", *(f"{entry['files']:,}" for entry in entries))
+    counts.add_row("MB", *(f"{entry['bytes'] / 1e6:.1f}" for entry in entries))
+    counts.add_row("documents found", *(f"{entry['documents']:,}" for entry in entries))
+    counts.add_row("… without text", *(f"{entry['dropped']['documents']:,}" for entry in entries))
     dropped = (f"{entry['dropped']['sentences']:,}" for entry in entries)
-    found.add_row("sentences without tokens", *dropped)
+    counts.add_row("sentences without tokens", *dropped)
     for split in SPLITS:
         for unit in ("documents", "sentences", "tokens"):
             values = (f"{entry['splits'][split][unit]:,}" for entry in entries)
-            found.add_row(f"{split.replace('_', '-')} {unit}", *values)
-    terminal.print(found)
+            counts.add_row(f"{split.replace('_', '-')} {unit}", *values)
+    terminal.print(counts)
     rules = Table("rule", *(entry["name"] for entry in entries), title="Times a rule fired")
     for rule in sorted({rule for entry in entries for rule in entry["rules"]}):
         rules.add_row(rule, *(f"{entry['rules'].get(rule, 0):,}" for entry in entries))

@@ -198,8 +198,8 @@ def _write_batch(
         text, fired = cleaned(document, spec)
         rules.update(fired)
         counts["characters"] += len(text)
-        given = document.sentences_given
-        split.append(text.splitlines() if given else sentences.split(text, spec.language))
+        one_per_line = document.sentences_given
+        split.append(text.splitlines() if one_per_line else sentences.split(text, spec.language))
     ids = tokenizer.encode_batch(list(chain.from_iterable(split)))
     lengths = np.array([len(sentence) for sentence in ids], np.uint32)
     document_of = np.repeat(np.arange(len(split)), [len(sentence) for sentence in split])

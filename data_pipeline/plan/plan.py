@@ -141,7 +141,7 @@ class Plan:
         pieces = np.diff(self.example_pieces)
         return _lengths(pieces, self.piece_length, self.piece_segment)
 
-    def fill(self, row_tokens: int) -> float:
+    def fill_rate(self, row_tokens: int) -> float:
         """Returns the fraction of real tokens, specials included, in rows of `row_tokens` tokens.
         Its upper bound is `packing_bound(np.bincount(plan.lengths()), spec.slots, spec.limits)`."""
         return float(self.lengths().sum(dtype=np.int64) / (self.rows * row_tokens))

@@ -54,8 +54,10 @@ def parse_source(text: str) -> SourceSpec:
     """Parses a source from the command line: `kind:path[,name=…][,lang=…][,lines=…]`.
 
     `python` needs no path: it reads the standard library of the running Python. The name defaults
-    to the kind, the language to en, lines (see SourceSpec.document_lines) to 200. Raises UserError
-    for an unknown kind, option or language, or a missing path.
+    to the kind, the language to en, lines (see SourceSpec.document_lines) to 200.
+
+    Raises:
+        UserError: an unknown kind, option or language, or a missing path.
     """
     head, *options = re.split(r",(?=\w+=)", text)
     kind, colon, path = head.partition(":")

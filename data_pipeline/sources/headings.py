@@ -63,11 +63,11 @@ class Headings:
 
     def kind(self, line: str) -> Heading:
         """Returns the kind of the next line."""
-        kind = self._kind(line)
+        kind = self._classify(line)
         self._before, self._broken = line, bool(kind) or not line.strip()
         return kind
 
-    def _kind(self, line: str) -> Heading:
+    def _classify(self, line: str) -> Heading:
         if _MARKDOWN.match(line):
             return "marked"
         if len(line) > _LONGEST or not (self._broken or _ENDS_TEXT.search(self._before)):

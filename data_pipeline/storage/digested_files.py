@@ -31,8 +31,8 @@ def own_folder(root: Path, name: str) -> Path:
     for path in (root, folder):
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
-        found = path.stat()
-        if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        info = path.stat()
+        if info.st_uid != os.geteuid() or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise PermissionError(0, "others could write programs there; make it yours, mode 700")
     with tempfile.TemporaryFile(dir=folder):
         return folder
@@ -88,9 +88,9 @@ class DigestedFiles:
         stored = []
         for path in self._path.parent.glob("*/*"):
             with contextlib.suppress(FileNotFoundError):
-                found = path.stat()
-                if stat.S_ISREG(found.st_mode):
-                    stored.append((found.st_mtime, found.st_size, path))
+                info = path.stat()
+                if stat.S_ISREG(info.st_mode):
+                    stored.append((info.st_mtime, info.st_size, path))
         room = self._most_bytes - more - sum(size for _, size, _ in stored)
         for _, size, path in sorted(stored):
             if room >= 0:

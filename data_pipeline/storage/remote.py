@@ -244,8 +244,8 @@ def move_folder(source: epath.PathLike, target: epath.PathLike, *, first: str) -
 
     system = fsspec.filesystem(os.fspath(start).partition("://")[0])
     top = os.fspath(start).partition("://")[2].rstrip("/") + "/"
-    found = retry(lambda: system.find(os.fspath(start)), STORAGE_RETRIES)
-    names = [name.removeprefix(top) for name in found]
+    paths = retry(lambda: system.find(os.fspath(start)), STORAGE_RETRIES)
+    names = [path.removeprefix(top) for path in paths]
 
     def move(name: str) -> None:
         try:

@@ -24,12 +24,12 @@ def check_tokenizer(file: Path, manifest: Mapping[str, Any]) -> None:
     """Raises UserError unless tokenizer.json matches the manifest."""
     tokenizer = Tokenizer.load(file)
     recorded = {key: manifest[key] for key in ("tokenizer_digest", "vocab_size", "special")}
-    found = {
+    actual = {
         "tokenizer_digest": tokenizer.digest,
         "vocab_size": tokenizer.vocab_size,
         "special": tokenizer.special._asdict(),
     }
-    for key, value in found.items():
+    for key, value in actual.items():
         if value != recorded[key]:
             raise UserError(
                 f"{file}: {key} is {value}, the manifest has {recorded[key]}; {_REMEDY}"
@@ -62,10 +62,10 @@ def _check_lengths(file: Path, lengths: np.ndarray, total: int, unit: str) -> No
         raise UserError(
             f"{file}: element {int(np.argmin(lengths)):,} is 0, but lengths must be >= 1; {_REMEDY}"
         )
-    found = int(lengths.sum(dtype=np.int64))
-    if found != total:
+    actual = int(lengths.sum(dtype=np.int64))
+    if actual != total:
         raise UserError(
-            f"{file}: lengths add up to {found:,}, must add up to {total:,} {unit}; {_REMEDY}"
+            f"{file}: lengths add up to {actual:,}, must add up to {total:,} {unit}; {_REMEDY}"
         )
 
 
@@ -120,8 +120,8 @@ def _range_of(element: int, lengths: np.ndarray) -> int:
 
 def _check_sources(folder: Path, split: "Split", sources: list[Mapping[str, Any]]) -> None:
     """Checks the number of documents per source, if the manifest has it (from `build_store`)."""
-    found = np.bincount(split.document_source, minlength=len(sources))
-    for source, documents in zip(sources, found.tolist(), strict=True):
+    counts = np.bincount(split.document_source, minlength=len(sources))
+    for source, documents in zip(sources, counts.tolist(), strict=True):
         recorded = source.get("splits", {}).get(split.name, {}).get("documents", documents)
         if recorded != documents:
             raise UserError(

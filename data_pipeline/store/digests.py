@@ -78,14 +78,14 @@ def check_size(file: Path, entry: Mapping[str, Any]) -> None:
 
 def check_contents(file: Path, entry: Mapping[str, Any], watch: Progress = unwatched) -> None:
     """Reads a file of the right size once; raises UserError naming the first changed block."""
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for block in _blocks(file):
-        whole.update(block)
+        digest.update(block)
         watch(len(block))
-    if whole.hexdigest() == entry["sha256"]:
+    if digest.hexdigest() == entry["sha256"]:
         return
-    found = [block_digest(block) for block in _blocks(file)]
-    pairs = enumerate(itertools.zip_longest(found, entry["blocks"]))
+    digests = [block_digest(block) for block in _blocks(file)]
+    pairs = enumerate(itertools.zip_longest(digests, entry["blocks"]))
     bad = [number for number, (is_now, was) in pairs if is_now != was]
     if not bad:  # an inconsistent entry
         raise UserError(f"{file}: its sha256 differs from the manifest; rebuild the store")

@@ -58,10 +58,10 @@ def changed(folder: Path, what: str) -> str:
 def _size_and_time(path: str) -> tuple[int, int] | None:
     """Returns the size in bytes and the modification time in ns; None if the file is missing."""
     try:
-        found = os.stat(path)
+        info = os.stat(path)
     except OSError:
         return None
-    return found.st_size, found.st_mtime_ns
+    return info.st_size, info.st_mtime_ns
 
 
 def _difference(seen: tuple[int, int] | None, now: tuple[int, int] | None) -> str:

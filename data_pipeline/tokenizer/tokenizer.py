@@ -138,11 +138,13 @@ class Tokenizer:
     @cached_property
     def word_starts(self) -> np.ndarray:
         """Whether each id begins a word, bool [vocab_size], read-only; True for special tokens.
-        Raises UserError if the tokenizer.json marks words in neither of these ways.
 
         WordPiece: entries without "##". SentencePiece: ALBERT's rule, that is, a leading "▁",
         punctuation, and every piece with a character that is neither an English letter nor
         punctuation ("we always treat them as a whole piece"): digits, accented letters, Chinese.
+
+        Raises:
+            UserError: the tokenizer.json marks words in neither of these ways.
         """
         spec = json.loads(self.json)
         entries = [self.token(i) for i in range(self.vocab_size)]

@@ -63,6 +63,28 @@ def names(workdir: Path) -> list[str]:
     return sorted(path.name for path in (workdir / "checkpoints").iterdir())
 
 
+# --- one process of several ----------------------------------------------------------------------
+
+
+def test_a_checkpoint_that_another_process_cannot_read_is_not_used(tmp_path):
+    """All processes restore the same step, so what this one can read does not count alone."""
+    checkpoints = RunCheckpoints(Workdir.open(tmp_path), keeping(2))
+    for step in (3, 7):
+        save(checkpoints, step)
+    checkpoints.close()
+
+    def exchange(name: str, text: str) -> list[str]:
+        return [text, "its disk is broken" if name == "restore/7/read" else text]
+
+    two = RunCheckpoints(Workdir.open(tmp_path), keeping(2), exchange=exchange)
+    found = two.restore_newest(ABSTRACT)
+    assert found is not None
+    assert found[1]["step"] == 3
+    assert [(q.folder, q.reason) for q in list_quarantined(tmp_path)] == [
+        ("7", "its disk is broken")
+    ]
+
+
 # --- killed ---------------------------------------------------------------------------------------
 
 

@@ -24,7 +24,7 @@ from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.distributed import job as session
 from bert_jax.errors import StorageError, UserError
 from bert_jax.metrics import attempts
-from bert_jax.training import recovery
+from bert_jax.training import lifecycle
 from bert_jax.training.setup import RunContext
 from bert_jax.workdir import description as workdir
 from bert_jax.workdir import identity
@@ -104,7 +104,7 @@ class Starter:
                 config=self.config, workdir=path, store=self.store, program=program, mesh=None,
                 phases=(), description=described, job=job,
             )  # fmt: skip
-            run, known = recovery.claim_workdir(run, writer, adopt)
+            run, known = lifecycle.claim_workdir(run, writer, adopt)
             if legacy:
                 run = dataclasses.replace(run, description=described)
                 known.pop("run_id")
@@ -112,9 +112,9 @@ class Starter:
                 path,
                 KEEP,
                 exchange=exchange or job.peers.all_gather_text,
-                record_event=functools.partial(recovery.record_checkpoint, writer, run),
+                record_event=functools.partial(lifecycle.record_checkpoint, writer, run),
             )
-            restored, _ = recovery.restore_or_init(run, checkpoints, known, strict=strict)
+            restored, _ = lifecycle.restore_or_init(run, checkpoints, known, strict=strict)
             for step in saves:
                 checkpoints.save(state(step, self.config.seed), run.description, phase=0)
             checkpoints.close()

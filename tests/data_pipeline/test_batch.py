@@ -131,6 +131,13 @@ def test_shapes_and_types(batches):
         assert values.flags.writeable, name
 
 
+def test_with_one_example_per_row_the_fill_rate_is_the_highest_possible(batches):
+    seen = [batches.evaluation_batch(step) for step in range(batches.batches_once)]
+    real = sum(int((batch["example_ids"] > 0).sum()) for batch in seen)
+    rate = real / (batches.rows_per_epoch * 40)
+    assert batches.fill_rate() == (pytest.approx(rate), pytest.approx(rate))
+
+
 @settings(max_examples=60, deadline=None)
 @given(step=st.integers(0, 300), rows=st.lists(st.integers(0, BATCH - 1), max_size=12))
 def test_any_rows_in_any_order(batches, step, rows):

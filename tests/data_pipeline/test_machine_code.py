@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,12 +18,24 @@ def triple(x):
     return 3 * x
 
 
+def use_files(files: Callable[[], DigestedFiles | None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uses another cache in this thread only.
+
+    A run of an earlier test may still be compiling its loops in a thread (`Batches.compile_ahead`);
+    they would be one more file in the folder of a test here, or a line on its stderr.
+    """
+    thread, usual = threading.get_ident(), numba_jit._files()
+    monkeypatch.setattr(
+        numba_jit, "_files", lambda: files() if threading.get_ident() == thread else usual
+    )
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
     """The cache folder for machine code in a test."""
     made = own_folder(tmp_path / "numba", "version")
     files = DigestedFiles(made, pytest.fail)
-    monkeypatch.setattr(numba_jit, "_files", lambda: files)
+    use_files(lambda: files, monkeypatch)
     return made
 
 
@@ -67,10 +80,10 @@ def test_what_does_not_fit_behind_a_good_digest_is_compiled_again(folder):
 def roots(tmp_path, monkeypatch) -> list[Path]:
     """The three candidate cache folders, all below `tmp_path`; none is chosen yet."""
     places = [tmp_path / "user", tmp_path / "package" / "__pycache__", tmp_path / "cache"]
+    use_files(numba_jit._files.__wrapped__, monkeypatch)
     monkeypatch.setattr(numba_jit.numba.config, "CACHE_DIR", str(places[0]))
     monkeypatch.setattr(numba_jit, "_PACKAGE", places[1].parent)
     monkeypatch.setenv("BERT_JAX_CACHE", str(places[2]))
-    monkeypatch.setattr(numba_jit, "_files", numba_jit._files.__wrapped__)
     return places
 
 

@@ -316,11 +316,11 @@ def test_packing_changes_rows_and_nothing_else(pairing):
     tokens = np.add.reduceat(rows.lengths()[rows.row_example], rows.row_examples[:-1])
     assert tokens.max() <= 48
     assert np.diff(rows.row_examples).max() <= 4
-    assert rows.fill(48) == pytest.approx(tokens.sum() / (48 * rows.rows))
+    assert rows.fill_rate(48) == pytest.approx(tokens.sum() / (48 * rows.rows))
     limits = packed(spec, row_tokens=48).limits
     counts = np.bincount(rows.lengths(), minlength=33)
-    assert rows.fill(48) <= packing_bound(counts, packed(spec).slots, limits)
-    assert padded.fill(32) == pytest.approx(padded.lengths().mean() / 32)
+    assert rows.fill_rate(48) <= packing_bound(counts, packed(spec).slots, limits)
+    assert padded.fill_rate(32) == pytest.approx(padded.lengths().mean() / 32)
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def test_blocks_hold_every_token_once_but_what_is_dropped(split, mode, seq_lengt
 def test_packed_rows_of_pairs_are_99_percent_real(split, mode, seq_length, row, examples):
     for seed in range(3):
         spec = spec_of(mode, seq_length, row=row, examples=examples, seed=seed)
-        assert make_plan(split, spec, 0).fill(row) >= 0.99
+        assert make_plan(split, spec, 0).fill_rate(row) >= 0.99
 
 
 @pytest.mark.parametrize("mode", ["nsp", "sop", *BLOCK_MODES])
@@ -147,4 +147,4 @@ def test_packed_rows_reach_99_percent_of_what_is_possible(split, mode, seq_lengt
     plan = make_plan(split, spec, 0)
     counts = np.bincount(plan.lengths(), minlength=seq_length + 1)
     bound = packing_bound(counts, spec.slots, spec.limits)
-    assert 0.99 * bound <= plan.fill(seq_length) <= bound
+    assert 0.99 * bound <= plan.fill_rate(seq_length) <= bound

@@ -112,13 +112,8 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
 
 
 def python(*arguments: str, **options) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **options,
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, *arguments], **pipes, text=True, **options)
 
 
 def finished(process: subprocess.Popen) -> tuple[int, str, str]:
@@ -371,9 +366,8 @@ def test_a_folder_is_moved_whole_and_never_seems_complete_in_between(server, no_
 @pytest.mark.parametrize("status", [403, 507])
 def test_a_bucket_that_takes_nothing_ends_a_run_in_one_line(server, no_pauses, status):
     server.faults.refuse_writes = status
-    error, says = {403: (UserError, "no permission"), 507: (StorageError, "writes are refused")}[
-        status
-    ]
+    errors = {403: (UserError, "no permission"), 507: (StorageError, "writes are refused")}
+    error, says = errors[status]
     with pytest.raises(error, match=rf"config\.json: cannot be written \({says}"):
         claim.update_config_json(Workdir.open("gs://bucket/run"), {}, resuming_at=None)
 
@@ -493,8 +487,7 @@ def test_a_run_in_a_bucket_is_killed_and_goes_on_to_the_same_bits(server, cache,
     here, _ = checkpoint.load_params(Workdir.open(tmp_path / "local"))
     for one, other in zip(jax.tree.leaves(there), jax.tree.leaves(here), strict=True):
         assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
-    steps = [record["step"] for record in read_records(folder, "train")]
-    assert steps == [4, 8, 12]
+    assert [record["step"] for record in read_records(folder, "train")] == [4, 8, 12]
     assert server.names("bucket", "run/tensorboard/")
     assert status.read(folder).finished
 

@@ -3,6 +3,7 @@
 import pytest
 
 from bert_jax.data_pipeline.storage import retry as retries
+from bert_jax.data_pipeline.storage.remote import STORAGE_RETRIES
 from bert_jax.data_pipeline.storage.retry import RetryPolicy, retry
 
 
@@ -34,6 +35,12 @@ def test_a_call_is_repeated_until_it_succeeds(pauses: list[float]) -> None:
     assert (found, len(calls), pauses) == ("done", 4, [0.5, 1.0, 2.0])
     assert lines[0] == "x; attempt 1 of 6, the next in 0.5 s"
     assert lines[2] == "x; attempt 3 of 6, the next in 2 s"
+
+
+def test_storage_that_fails_three_times_is_read(pauses: list[float]) -> None:
+    call, calls = failing(3, OSError("x"))
+    assert retry(call, STORAGE_RETRIES) == "done"
+    assert len(calls) == 4
 
 
 def test_the_error_of_the_last_attempt_is_raised(pauses: list[float]) -> None:

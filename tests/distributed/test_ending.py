@@ -35,7 +35,7 @@ from bert_jax.distributed.watchdog import ProcessExit
 from bert_jax.errors import NUMBERS
 from bert_jax.metrics import records
 from bert_jax.runtime.activity import ActivityClock
-from bert_jax.training import recovery
+from bert_jax.training import lifecycle
 from bert_jax.workdir.layout import Workdir
 
 SUPPORT = str(Path(__file__).parents[1] / "support")
@@ -288,7 +288,7 @@ def test_what_is_being_written_when_a_run_fails_has_the_time_of_a_save(tmp_path,
     checkpoints = RunCheckpoints(Workdir.open(tmp_path), keeping(1))
     with contextlib.ExitStack() as run:
         run.enter_context(pytest.raises(RuntimeError, match="the run fails"))
-        run.enter_context(recovery.closing_checkpoints(checkpoints, job))
+        run.enter_context(lifecycle.closing_checkpoints(checkpoints, job))
         checkpoints.save(jax.tree.map(jnp.asarray, state_of(3)), {})
         raise RuntimeError("the run fails")
     assert doing == ["save"]

@@ -119,7 +119,7 @@ def every_method(names: tuple[str, ...], folder: Path) -> Path:
 def compiled(names: tuple[str, ...], folder: Path) -> Path:
     """`compile --html` of a program whose parts, lines and operations have these names."""
     config = small_config(SimpleNamespace(vocab_size=100, path="store"))
-    found = Analysis(
+    analysis = Analysis(
         cycles=100, compute_seconds=1.0, unestimated_seconds=1.0, collective_seconds=1.0,
         exposed_seconds=1.0,
         shares=tuple(Share(name, name, 5) for name in names),
@@ -136,11 +136,11 @@ def compiled(names: tuple[str, ...], folder: Path) -> Path:
         trips={},
     )  # fmt: skip
     memory = Memory(1, 1, 1, 1, 1, limit=100, fits=True)
-    phase = PhaseReport(0, config.phases[0], memory, (), found, 1.0, 1.0, 1.0)
-    of = dataclasses.replace(slices.find("v5e-16"))
+    phase = PhaseReport(0, config.phases[0], memory, (), analysis, 1.0, 1.0, 1.0)
+    tpu_slice = dataclasses.replace(slices.find("v5e-16"))
     made = Report(
-        name=names[0], config=config, of=of, mesh=dict.fromkeys(names, 2), libtpu=names[1],
-        phases=(phase,),
+        name=names[0], config=config, tpu_slice=tpu_slice, mesh=dict.fromkeys(names, 2),
+        libtpu=names[1], phases=(phase,),
     )  # fmt: skip
     aot_page.save(made, str(folder / "compiled.html"))
     return folder / "compiled.html"

@@ -44,7 +44,7 @@ def run(store, tmp_path_factory) -> Path:
     return workdir
 
 
-def rows_seen(config: Config, store: TokenStore) -> dict[str, np.ndarray]:
+def rows_seen(config: Config, store: TokenStore, **options: object) -> dict[str, np.ndarray]:
     """What an evaluation shows to the model, row by row, without the empty rows at the end."""
     seen: list[dict[str, np.ndarray]] = []
 
@@ -56,7 +56,7 @@ def rows_seen(config: Config, store: TokenStore) -> dict[str, np.ndarray]:
 
     mesh = make_mesh(config.mesh, jax.devices()[:1])
     program = SimpleNamespace(rows=global_batch.batch_sharding(mesh), evaluate=evaluate)
-    HeldOut(config, config.phases[0], store).evaluate(program, {})
+    HeldOut(config, config.phases[0], store).evaluate(program, {}, **options)
     rows = {name: np.concatenate([batch[name] for batch in seen]) for name in seen[0]}
     full = rows["example_ids"].any(1)
     return {name: array[full] for name, array in rows.items()}
@@ -146,6 +146,18 @@ def test_runs_are_measured_on_the_same_rows_and_masks(store):
             np.testing.assert_array_equal(array, expected[name], err_msg=name)
 
 
+def test_an_evaluation_can_be_ended_before_each_batch(store):
+    begun = []
+
+    def begin():
+        begun.append(1)
+        if len(begun) == 2:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        rows_seen(small_config(store), store, begin=begin)
+
+
 def test_a_limit_takes_the_same_rows_for_the_same_number(store):
     config = small_config(store)
     limited = [
@@ -216,12 +228,12 @@ def test_each_checkpoint_is_listed_and_its_metadata_read_once(run, capsys, monke
     monkeypatch.setattr(
         description, "read", lambda path: (described.append(path), read_description(path))[1]
     )
-    complete_steps, read_meta = manager.complete_steps, catalog._read_meta
+    complete_steps, read_meta = manager.complete_steps, catalog._read_meta_once
     monkeypatch.setattr(
         manager, "complete_steps", lambda path: (listed.append(path), complete_steps(path))[1]
     )
     monkeypatch.setattr(
-        catalog, "_read_meta", lambda path, step: (read.append(step), read_meta(path, step))[1]
+        catalog, "_read_meta_once", lambda path, step: (read.append(step), read_meta(path, step))[1]
     )
     steps = [r["step"] for r in evaluate(run, capsys, "--all", "--batches=1")[1]]
     assert len(listed) == len(described) == 1

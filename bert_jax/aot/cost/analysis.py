@@ -74,28 +74,28 @@ def analyse(
         raise UserError(f"{accelerator.device_kinds[0]}: only the TPU compiler estimates cycles")
     module = parser.parse(text)
     runs = loops.executions(module)
-    joined = collectives.find(module, runs, mesh_shape, accelerator)
+    transfers = collectives.find(module, runs, mesh_shape, accelerator)
     estimated = cycles.operations(module, runs)
-    counted = {(one.computation, end) for one in joined for end in (one.start, one.done) if end}
+    counted = {(c.computation, end) for c in transfers for end in (c.start, c.done) if end}
     bounds = roofline.bounds(module, runs, accelerator, exclude=counted)
-    compute = sum(one.total for one in estimated) / accelerator.clock
-    rest = sum(one.runs * one.seconds for one in bounds)
-    busy = {(one.computation, one.name): one.cycles / accelerator.clock for one in estimated}
-    busy |= {(one.computation, one.name): one.seconds for one in bounds}
-    alone = collectives.total_seconds(joined)
-    exposed = overlap.seconds(runs, busy, joined) - compute - rest
+    compute = sum(op.total for op in estimated) / accelerator.clock
+    rest = sum(bound.runs * bound.seconds for bound in bounds)
+    busy = {(op.computation, op.name): op.cycles / accelerator.clock for op in estimated}
+    busy |= {(bound.computation, bound.name): bound.seconds for bound in bounds}
+    collective_seconds = collectives.total_seconds(transfers)
+    exposed = overlap.seconds(runs, busy, transfers) - compute - rest
     return Analysis(
-        cycles=sum(one.total for one in estimated),
+        cycles=sum(op.total for op in estimated),
         compute_seconds=compute,
         unestimated_seconds=rest,
-        collective_seconds=alone,
-        exposed_seconds=None if alone is None else max(0.0, exposed),
+        collective_seconds=collective_seconds,
+        exposed_seconds=None if collective_seconds is None else max(0.0, exposed),
         shares=cycles.shares(estimated),
         lines=cycles.lines(estimated)[:top],
         operations=estimated[:top],
         unestimated=roofline.by_kind(bounds),
         copies=roofline.copies(runs, accelerator),
-        collectives=collectives.traffic(joined),
+        collectives=collectives.traffic(transfers),
         trips=runs.trips,
     )
 

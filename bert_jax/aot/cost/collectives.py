@@ -83,31 +83,31 @@ class Traffic:
     seconds: float | None
 
 
-def traffic(every: Sequence[Collective]) -> tuple[Traffic, ...]:
+def traffic(collectives: Sequence[Collective]) -> tuple[Traffic, ...]:
     """Returns totals by kind and axes, most bytes sent first."""
     kind = tuple[str, tuple[str, ...], int, bool, Network, bool]
     alike: dict[kind, list[Collective]] = collections.defaultdict(list)
-    for one in every:
-        key = (one.kind, one.axes, one.devices, one.partly, one.network, one.done is not None)
-        alike[key].append(one)
-    found = [
+    for c in collectives:
+        key = (c.kind, c.axes, c.devices, c.partly, c.network, c.done is not None)
+        alike[key].append(c)
+    totals = [
         Traffic(
             *key,
-            runs=sum(one.times for one in ones),
-            bytes=sum(one.times * one.bytes for one in ones),
-            sent=sum(one.times * one.sent for one in ones),
-            seconds=total_seconds(ones),
+            runs=sum(c.times for c in group),
+            bytes=sum(c.times * c.bytes for c in group),
+            sent=sum(c.times * c.sent for c in group),
+            seconds=total_seconds(group),
         )
-        for key, ones in alike.items()
+        for key, group in alike.items()
     ]
-    return tuple(sorted(found, key=lambda one: -one.sent))
+    return tuple(sorted(totals, key=lambda total: -total.sent))
 
 
-def total_seconds(every: Sequence[Collective]) -> float | None:
+def total_seconds(collectives: Sequence[Collective]) -> float | None:
     """Returns seconds per step, one after the other; None if a bandwidth is unknown."""
-    if any(one.seconds is None for one in every):
+    if any(c.seconds is None for c in collectives):
         return None
-    return sum(one.times * (one.seconds or 0.0) for one in every)
+    return sum(c.times * (c.seconds or 0.0) for c in collectives)
 
 
 def find(
@@ -128,36 +128,36 @@ def find(
 
 @dataclasses.dataclass(frozen=True)
 class _Raw:
-    """inner, around: the collective and its computation, which may be a fusion's."""
+    """inner, computation: the collective and its computation, which may be a fusion's."""
 
     kind: str
     start: Instruction
     done: Instruction | None
     inner: Instruction
-    around: Computation
+    computation: Computation
 
 
 def _of_place(module: Module, place: Place) -> Iterator[_Raw]:
-    here = place.computation
+    computation = place.computation
     chains: dict[str, list[_Raw]] = {}
-    for one in here.instructions:
-        base = one.opcode.removesuffix("-start")
+    for op in computation.instructions:
+        base = op.opcode.removesuffix("-start")
         if base in KINDS:
-            done = _done(here, one) if base != one.opcode else None
-            yield _Raw(base, one, done, one, here)
-        elif one.opcode in ASYNCHRONOUS:
-            ((called,),) = one.called.values()
-            around = module.computations[called]
-            for inner in around.instructions:
+            done = _done(computation, op) if base != op.opcode else None
+            yield _Raw(base, op, done, op, computation)
+        elif op.opcode in ASYNCHRONOUS:
+            ((name,),) = op.called.values()
+            called = module.computations[name]
+            for inner in called.instructions:
                 if inner.opcode in KINDS:
-                    yield _Raw(inner.opcode, one, _done(here, one), inner, around)
-        elif one.opcode == "send" and (transfer := _TRANSFER.search(one.rest)):
+                    yield _Raw(inner.opcode, op, _done(computation, op), inner, called)
+        elif op.opcode == "send" and (transfer := _TRANSFER.search(op.rest)):
             kind = transfer[1].lower().replace("_", "-")
-            yield _Raw(kind, one, _received(here, one), one, here)
-        elif one.opcode == "fusion":
-            for inner, around in _inside(module, one):
+            yield _Raw(kind, op, _received(computation, op), op, computation)
+        elif op.opcode == "fusion":
+            for inner, fused in _in_fusion(module, op):
                 key = inner.attribute("channel_id") or inner.name
-                raw = _Raw(_kind(inner, around), one, None, inner, around)
+                raw = _Raw(_kind(inner, fused), op, None, inner, fused)
                 chains.setdefault(key, []).append(raw)
     for chain in chains.values():
         yield from _of_chain(chain)
@@ -170,7 +170,7 @@ def _of_chain(chain: list[_Raw]) -> list[_Raw]:
     """
 
     def calling(target: str) -> list[_Raw]:
-        return [raw for raw in chain if target in {one.target for one in raw.around.instructions}]
+        return [raw for raw in chain if target in {i.target for i in raw.computation.instructions}]
 
     started, ended = calling("AsyncCollectiveStart"), calling("AsyncCollectiveDone")
     if not started:
@@ -178,10 +178,10 @@ def _of_chain(chain: list[_Raw]) -> list[_Raw]:
     return [dataclasses.replace(started[0], done=ended[0].start if ended else None)]
 
 
-def _kind(inner: Instruction, around: Computation) -> str:
+def _kind(inner: Instruction, computation: Computation) -> str:
     """Returns the kind; an all-reduce followed by a slice per device is a reduce-scatter."""
-    slices = [one for one in around.instructions if one.opcode == "dynamic-slice"]
-    scattered = any(_leads_to(around, one, inner.name) for one in slices)
+    slices = [i for i in computation.instructions if i.opcode == "dynamic-slice"]
+    scattered = any(_leads_to(computation, piece, inner.name) for piece in slices)
     return "reduce-scatter" if inner.opcode == "all-reduce" and scattered else inner.opcode
 
 
@@ -193,33 +193,33 @@ def _leads_to(computation: Computation, instruction: Instruction, name: str) -> 
     return value is not None
 
 
-def _inside(module: Module, fusion: Instruction) -> Iterator[tuple[Instruction, Computation]]:
-    around = module.fused(fusion)
-    for one in around.instructions if around else ():
-        if one.opcode in KINDS:
-            yield one, around  # type: ignore[misc]
-        elif one.opcode == "fusion":
-            yield from _inside(module, one)
+def _in_fusion(module: Module, fusion: Instruction) -> Iterator[tuple[Instruction, Computation]]:
+    computation = module.fused(fusion)
+    for instruction in computation.instructions if computation else ():
+        if instruction.opcode in KINDS:
+            yield instruction, computation  # type: ignore[misc]
+        elif instruction.opcode == "fusion":
+            yield from _in_fusion(module, instruction)
 
 
 def _done(computation: Computation, start: Instruction) -> Instruction | None:
     """Returns the instruction that waits for an asynchronous start."""
     names = {start.name}
-    for one in computation.instructions:
-        if names.intersection(one.operands):
-            if one.opcode.endswith("-done"):
-                return one
-            if one.opcode.endswith("-update"):
-                names.add(one.name)
+    for instruction in computation.instructions:
+        if names.intersection(instruction.operands):
+            if instruction.opcode.endswith("-done"):
+                return instruction
+            if instruction.opcode.endswith("-update"):
+                names.add(instruction.name)
     return None
 
 
 def _received(computation: Computation, send: Instruction) -> Instruction | None:
     """Returns the instruction that waits for the reply to a send between slices."""
-    meeting = _RENDEZVOUS.search(send.rest)
-    for one in computation.instructions:
-        if one.opcode == "recv" and meeting and meeting[0] in one.rest:
-            return _done(computation, one)
+    rendezvous = _RENDEZVOUS.search(send.rest)
+    for instruction in computation.instructions:
+        if instruction.opcode == "recv" and rendezvous and rendezvous[0] in instruction.rest:
+            return _done(computation, instruction)
     return None
 
 
@@ -231,8 +231,8 @@ def _collective(
     groups = replica_groups.parse(inner.groups, math.prod(mesh.values()) // mesh.get(SLICE, 1))
     axes = (SLICE,) if between else replica_groups.axes(groups, mesh)
     n = mesh[SLICE] if between else len(groups[0])
-    given = raw.around.operands(inner)
-    size = given[0].bytes if between else sum(one.bytes for one in given)
+    operands = raw.computation.operands(inner)
+    size = operands[0].bytes if between else sum(operand.bytes for operand in operands)
     size *= n if raw.kind == "all-gather" else 1
     network: Network = "dcn" if SLICE in axes else "ici"
     sent = _sent(raw.kind, size, n)

@@ -51,37 +51,37 @@ class Share:
 
 def operations(module: Module, runs: Executions) -> tuple[Operation, ...]:
     """Returns all instructions with a cycle estimate, most expensive first."""
-    found = [
+    estimated = [
         Operation(
-            computation=around.name,
-            name=one.name,
-            opcode=one.opcode,
-            op_name=module.op_name(one),
-            result=str(max(one.shapes, key=lambda shape: shape.bytes, default="")),
-            source=sources.source(module, around, one),
-            cycles=one.cycles or 0,
+            computation=computation.name,
+            name=instruction.name,
+            opcode=instruction.opcode,
+            op_name=module.op_name(instruction),
+            result=str(max(instruction.shapes, key=lambda shape: shape.bytes, default="")),
+            source=sources.source(module, computation, instruction),
+            cycles=instruction.cycles or 0,
             runs=times,
         )
-        for around, one, times in runs.counts(lambda one: one.cycles is not None)
+        for computation, instruction, times in runs.counts(lambda i: i.cycles is not None)
     ]
-    return tuple(sorted(found, key=lambda one: -one.total))
+    return tuple(sorted(estimated, key=lambda operation: -operation.total))
 
 
-def lines(every: Sequence[Operation]) -> tuple[Line, ...]:
+def lines(operations: Sequence[Operation]) -> tuple[Line, ...]:
     """Returns cycles by source line and direction, most expensive first."""
     total: collections.Counter[Source] = collections.Counter()
     runs: collections.Counter[Source] = collections.Counter()
-    for one in every:
-        total[one.source] += one.total
-        runs[one.source] += one.runs
+    for operation in operations:
+        total[operation.source] += operation.total
+        runs[operation.source] += operation.runs
     return tuple(Line(source, n, runs[source]) for source, n in total.most_common())
 
 
-def shares(every: Sequence[Operation]) -> tuple[Share, ...]:
+def shares(operations: Sequence[Operation]) -> tuple[Share, ...]:
     """Returns cycles by part of the model and direction, in the order of a step."""
     total: collections.Counter[tuple[Part, Direction]] = collections.Counter()
-    for one in every:
-        total[one.source.part, one.source.direction] += one.total
+    for operation in operations:
+        total[operation.source.part, operation.source.direction] += operation.total
     return tuple(
         Share(part, direction, total[part, direction])
         for part in sources.PARTS

@@ -69,24 +69,24 @@ class Memory:
 
     @classmethod
     def of_compiled(
-        cls, held: ResidentBytes, compiled: jax.stages.Compiled, limit: int | None
+        cls, resident: ResidentBytes, compiled: jax.stages.Compiled, limit: int | None
     ) -> "Memory":
-        found = compiled.memory_analysis()
-        assert found is not None  # all supported backends provide it
-        outputs = found.output_size_in_bytes - found.alias_size_in_bytes
-        padding = max(0, found.argument_size_in_bytes - held.total)
+        stats = compiled.memory_analysis()
+        assert stats is not None  # all supported backends provide it
+        outputs = stats.output_size_in_bytes - stats.alias_size_in_bytes
+        padding = max(0, stats.argument_size_in_bytes - resident.total)
         return cls(
-            **vars(held),
-            temporaries=found.temp_size_in_bytes,
-            other=padding + max(0, outputs) + found.generated_code_size_in_bytes,
+            **vars(resident),
+            temporaries=stats.temp_size_in_bytes,
+            other=padding + max(0, outputs) + stats.generated_code_size_in_bytes,
             limit=limit,
             fits=True,
         )
 
     @classmethod
-    def of_refused(cls, held: ResidentBytes, refused: "CompileOOM") -> "Memory":
-        rest = max(0, refused.needed - held.total)
-        return cls(**vars(held), temporaries=rest, other=0, limit=refused.limit, fits=False)
+    def of_refused(cls, resident: ResidentBytes, refused: "CompileOOM") -> "Memory":
+        rest = max(0, refused.needed - resident.total)
+        return cls(**vars(resident), temporaries=rest, other=0, limit=refused.limit, fits=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,8 +100,8 @@ class CompileOOM:
     def read(cls, message: str) -> "CompileOOM | None":
         """Parses a compiler error; None if it is not about HBM. libtpu rounds to 0.01 GiB."""
         for pattern in _REFUSALS:
-            if found := re.search(pattern, message):
-                return cls(_amount(*found.group(1, 2)), _amount(*found.group(3, 4)))
+            if match := re.search(pattern, message):
+                return cls(_amount(*match.group(1, 2)), _amount(*match.group(3, 4)))
         return None
 
 

@@ -20,19 +20,19 @@ def seconds(
     Args:
         busy: seconds of one execution by (computation, instruction); missing ones take 0.
     """
-    inside: dict[tuple[int, str], list[Place]] = {}
+    callees: dict[tuple[int, str], list[Place]] = {}
     for place in runs.places:
         if place.caller is not None:
-            inside.setdefault((id(place.outer), place.caller.name), []).append(place)
+            callees.setdefault((id(place.outer), place.caller.name), []).append(place)
     started: dict[tuple[str, str], list[Collective]] = {}
-    for one in collectives:
-        started.setdefault((one.computation, one.start), []).append(one)
-    return _of_place(runs.places[0], inside, busy, started)
+    for collective in collectives:
+        started.setdefault((collective.computation, collective.start), []).append(collective)
+    return _of_place(runs.places[0], callees, busy, started)
 
 
 def _of_place(
     place: Place,
-    inside: Mapping[tuple[int, str], Sequence[Place]],
+    callees: Mapping[tuple[int, str], Sequence[Place]],
     busy: Mapping[tuple[str, str], float],
     started: Mapping[tuple[str, str], Sequence[Collective]],
 ) -> float:
@@ -40,17 +40,17 @@ def _of_place(
     name, now = place.computation.name, 0.0
     free: dict[Network, float] = {}  # time when each network becomes idle
     awaited: dict[str, float] = {}
-    for one in place.computation.instructions:
-        now = max(now, awaited.pop(one.name, 0.0))
-        for collective in started.get((name, one.name), ()):
+    for instruction in place.computation.instructions:
+        now = max(now, awaited.pop(instruction.name, 0.0))
+        for collective in started.get((name, instruction.name), ()):
             begins = max(now, free.get(collective.network, 0.0))
-            over = free[collective.network] = begins + (collective.seconds or 0.0)
+            end = free[collective.network] = begins + (collective.seconds or 0.0)
             if collective.done is None:
-                now = over
+                now = end
             else:
-                awaited[collective.done] = max(over, awaited.get(collective.done, 0.0))
-        now += busy.get((name, one.name), 0.0)
-        for inner in inside.get((id(place), one.name), ()):
+                awaited[collective.done] = max(end, awaited.get(collective.done, 0.0))
+        now += busy.get((name, instruction.name), 0.0)
+        for inner in callees.get((id(place), instruction.name), ()):
             runs = inner.times // place.times if place.times else 0
-            now += runs * _of_place(inner, inside, busy, started)
+            now += runs * _of_place(inner, callees, busy, started)
     return max((now, *awaited.values()))

@@ -85,36 +85,35 @@ def bounds(
     Args:
         exclude: (computation, name) of fusions that are collectives and are counted there.
     """
-    counted = runs.counts(_unestimated)
     return tuple(
-        _bound(module, around, one, times, accelerator)
-        for around, one, times in counted
-        if (around.name, one.name) not in exclude
+        _bound(module, computation, instruction, times, accelerator)
+        for computation, instruction, times in runs.counts(_unestimated)
+        if (computation.name, instruction.name) not in exclude
     )
 
 
-def by_kind(every: Sequence[Bound]) -> tuple[Unestimated, ...]:
+def by_kind(bounds: Sequence[Bound]) -> tuple[Unestimated, ...]:
     """Returns the totals by kind, slowest first."""
     kinds: Mapping[str, list[Bound]] = collections.defaultdict(list)
-    for one in every:
-        kinds[one.kind].append(one)
-    found = [
+    for bound in bounds:
+        kinds[bound.kind].append(bound)
+    totals = [
         Unestimated(
             kind,
-            runs=sum(one.runs for one in ones),
-            bytes=sum(one.runs * one.bytes for one in ones),
-            flops=sum(one.runs * one.flops for one in ones),
-            seconds=sum(one.runs * one.seconds for one in ones),
+            runs=sum(b.runs for b in group),
+            bytes=sum(b.runs * b.bytes for b in group),
+            flops=sum(b.runs * b.flops for b in group),
+            seconds=sum(b.runs * b.seconds for b in group),
         )
-        for kind, ones in kinds.items()
+        for kind, group in kinds.items()
     ]
-    return tuple(sorted(found, key=lambda one: -one.seconds))
+    return tuple(sorted(totals, key=lambda total: -total.seconds))
 
 
 def copies(runs: Executions, accelerator: Accelerator) -> Copies:
     """Returns the totals of asynchronous copies from and to HBM."""
     count = moved = 0
-    for _, instruction, times in runs.counts(lambda one: one.opcode in _COPIES):
+    for _, instruction, times in runs.counts(lambda i: i.opcode in _COPIES):
         count += times
         # The result is (source, destination, flag); a slice moves the smaller of the two.
         moved += times * min(shape.bytes for shape in instruction.shapes[:2])
@@ -135,12 +134,12 @@ def _unestimated(instruction: Instruction) -> bool:
 
 def _bound(
     module: Module,
-    around: Computation,
+    computation: Computation,
     instruction: Instruction,
     runs: int,
     accelerator: Accelerator,
 ) -> Bound:
-    kind, moved = _work(module, around, instruction)
+    kind, moved = _work(module, computation, instruction)
     flops = 0
     if cost := _COST.search(instruction.rest):
         estimate = {name: int(count) for name, count in _COUNT.findall(cost[1])}
@@ -149,42 +148,42 @@ def _bound(
     bandwidth = accelerator.memory_bandwidth
     seconds = moved / bandwidth if bandwidth else 0.0
     seconds = max(seconds, flops / accelerator.bf16_flops)
-    return Bound(around.name, instruction.name, kind, moved, flops, seconds, runs)
+    return Bound(computation.name, instruction.name, kind, moved, flops, seconds, runs)
 
 
 def _work(module: Module, computation: Computation, instruction: Instruction) -> tuple[str, int]:
     """Returns the kind of an instruction and a lower bound of the bytes that it accesses."""
-    given = computation.operands(instruction)
-    everything = instruction.bytes + sum(one.bytes for one in given)
+    operands = computation.operands(instruction)
+    everything = instruction.bytes + sum(operand.bytes for operand in operands)
     if instruction.opcode == "custom-call":
         return instruction.target, everything
     if all(shape.size <= _SMALL for shape in instruction.shapes):
         return "scalars", instruction.bytes
     if instruction.opcode == "rng-bit-generator":
         return instruction.opcode, instruction.bytes
-    inside = module.fused(instruction)
-    if inside is None:
+    fused = module.fused(instruction)
+    if fused is None:
         return _touched(computation, instruction)
-    here = {one.opcode: one for one in inside.instructions}
+    by_opcode = {inner.opcode: inner for inner in fused.instructions}
     opcodes = set(_opcodes(module, instruction))
     dominant = next((opcode for opcode in _DOMINANT if opcode in opcodes), "fusion")
-    return _touched(inside, here[dominant]) if dominant in here else (dominant, everything)
+    return _touched(fused, by_opcode[dominant]) if dominant in by_opcode else (dominant, everything)
 
 
 def _opcodes(module: Module, fusion: Instruction) -> Iterator[str]:
-    inside = module.fused(fusion)
-    for one in inside.instructions if inside else ():
-        yield one.opcode
-        yield from _opcodes(module, one)
+    fused = module.fused(fusion)
+    for instruction in fused.instructions if fused else ():
+        yield instruction.opcode
+        yield from _opcodes(module, instruction)
 
 
 def _touched(computation: Computation, instruction: Instruction) -> tuple[str, int]:
     """Returns opcode and bytes; for an operation on a slice, bytes of the slice."""
-    opcode, given = instruction.opcode, computation.operands(instruction)
+    opcode, operands = instruction.opcode, computation.operands(instruction)
     if opcode in ("gather", "dynamic-slice"):
         return opcode, 2 * instruction.bytes
     if opcode == "scatter":  # arrays, indices, updates; updates are read, places read and written
-        return opcode, 3 * given[-1].bytes
+        return opcode, 3 * operands[-1].bytes
     if opcode == "dynamic-update-slice":
-        return opcode, 2 * given[1].bytes
-    return opcode, instruction.bytes + sum(one.bytes for one in given)
+        return opcode, 2 * operands[1].bytes
+    return opcode, instruction.bytes + sum(operand.bytes for operand in operands)

@@ -53,8 +53,8 @@ class Executions:
             times[place.computation.name] += place.times
         computations = {place.computation.name: place.computation for place in self.places}
         for name, computation in computations.items():
-            for one in filter(wanted, computation.instructions):
-                yield computation, one, times[name]
+            for instruction in filter(wanted, computation.instructions):
+                yield computation, instruction, times[name]
 
 
 def executions(module: Module) -> Executions:
@@ -75,18 +75,18 @@ def cycles(module: Module, place: Place) -> int:
 def _below(module: Module, place: Place, trips: dict[str, int | None]) -> Iterator[Place]:
     """Yields the place and, recursively, the places that its instructions call."""
     yield place
-    for one in place.computation.instructions:
-        if one.opcode == "while":
-            trips[one.name] = trip_count(module, one, place)
-            count = trips[one.name]
+    for op in place.computation.instructions:
+        if op.opcode == "while":
+            trips[op.name] = trip_count(module, op, place)
+            count = trips[op.name]
             count = 1 if count is None else count
-            runs = [(one.called["body"][0], count), (one.called["condition"][0], count + 1)]
-        elif one.opcode == "conditional" or one.opcode == "call" or one.opcode in ASYNCHRONOUS:
-            runs = [(name, 1) for names in one.called.values() for name in names]
+            runs = [(op.called["body"][0], count), (op.called["condition"][0], count + 1)]
+        elif op.opcode == "conditional" or op.opcode == "call" or op.opcode in ASYNCHRONOUS:
+            runs = [(name, 1) for names in op.called.values() for name in names]
         else:
             continue
-        inner = [Place(module.computations[name], n * place.times, one, place) for name, n in runs]
-        if one.opcode == "conditional":
+        inner = [Place(module.computations[name], n * place.times, op, place) for name, n in runs]
+        if op.opcode == "conditional":
             inner = [max(inner, key=lambda branch: cycles(module, branch))]
         for called in inner:
             yield from _below(module, called, trips)
@@ -101,16 +101,16 @@ def trip_count(module: Module, loop: Instruction, place: Place) -> int | None:
     direction = test.attribute("direction")
     if test.opcode != "compare" or len(sides := condition.operands(test)) != 2:
         return None
-    inside = Place(condition, 1, loop, place)
+    in_condition = Place(condition, 1, loop, place)
     # The counter is the element of the loop state that changes; the limit may be another element.
     counters = [
-        None if _constant(module, side, inside) is not None else _element(condition, side)
+        None if _constant(module, side, in_condition) is not None else _element(condition, side)
         for side in sides
     ]
     if (counters[0] is None) == (counters[1] is None):
         return None
     at = 0 if counters[0] is not None else 1
-    limit = _constant(module, sides[1 - at], inside)
+    limit = _constant(module, sides[1 - at], in_condition)
     start = _initial(module, counters[at] or 0, loop, place)
     step = _step(module, counters[at] or 0, loop, place)
     if limit is None or start is None or not step:
@@ -123,14 +123,14 @@ _MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE"}
 
 def _for_trips(start: int, step: int, limit: int, direction: str) -> int | None:
     """Returns the trip count of `for (i = start; i <direction> limit; i += step)`."""
-    far = limit - start
+    distance = limit - start
     if direction in ("LE", "GE"):
-        far += 1 if direction == "LE" else -1
+        distance += 1 if direction == "LE" else -1
     if direction == "NE":
-        return far // step if far % step == 0 and far // step >= 0 else None
+        return distance // step if distance % step == 0 and distance // step >= 0 else None
     if direction not in ("LT", "LE", "GT", "GE") or (step > 0) != (direction in ("LT", "LE")):
         return None
-    return max(0, -(-far // step))
+    return max(0, -(-distance // step))
 
 
 def _element(computation: Computation, value: Instruction) -> int | None:
@@ -190,16 +190,16 @@ def _step(module: Module, index: int, loop: Instruction, place: Place) -> int | 
     body = module.computations[loop.called["body"][0]]
     if (after := _after(body, index)) is None:
         return None
-    after, inside = _origin(body, after), Place(body, 1, loop, place)
-    sides = [(value, inside) for value in body.operands(after)]
+    after, in_body = _origin(body, after), Place(body, 1, loop, place)
+    sides = [(value, in_body) for value in body.operands(after)]
     if fused := module.fused(after):  # the constant is inside the fusion or an operand of it
-        after, given = fused.root, sides
+        after, operands = fused.root, sides
         values = [_origin(fused, value) for value in fused.operands(after)]
         sides = [
-            given[value.index] if value.opcode == "parameter" else (value, Place(fused, 1))
+            operands[value.index] if value.opcode == "parameter" else (value, Place(fused, 1))
             for value in values
         ]
-    old = [where is inside and _element(body, value) == index for value, where in sides]
+    old = [where is in_body and _element(body, value) == index for value, where in sides]
     if after.opcode not in ("add", "subtract") or not any(old):
         return None
     step = _constant(module, *sides[1 - old.index(True)])

@@ -117,22 +117,22 @@ class Instruction:
     @property
     def cycles(self) -> int | None:
         """The compiler's cycle estimate for one execution; None if it has none."""
-        found = _CYCLES.search(self.rest)
-        return int(found[1]) if found and int(found[1]) < _NO_ESTIMATE else None
+        match = _CYCLES.search(self.rest)
+        return int(match[1]) if match and int(match[1]) < _NO_ESTIMATE else None
 
     @property
     def op_name(self) -> str:
         """The path of JAX transformations and primitives that it comes from, "" if unknown."""
-        found = _OP_NAME.search(self.rest)
-        return found[1] if found else ""
+        match = _OP_NAME.search(self.rest)
+        return match[1] if match else ""
 
     @property
     def index(self) -> int:
         """Index of a `get-tuple-element` or `parameter`."""
         if self.opcode == "parameter":
             return int(self.arguments)
-        found = re.search(r"\bindex=(\d+)", self.rest)
-        return int(found[1]) if found else 0
+        match = re.search(r"\bindex=(\d+)", self.rest)
+        return int(match[1]) if match else 0
 
     @property
     def target(self) -> str:
@@ -142,22 +142,22 @@ class Instruction:
     @property
     def called(self) -> Mapping[str, tuple[str, ...]]:
         """Names of called computations by attribute: calls, body, condition, …"""
-        found = {key: (name,) for key, name in _CALLS.findall(self.rest)}
+        called = {key: (name,) for key, name in _CALLS.findall(self.rest)}
         for key, names in _CALL_LISTS.findall(self.rest):
-            found[key] = tuple(name.strip().lstrip("%") for name in names.split(","))
-        return found
+            called[key] = tuple(name.strip().lstrip("%") for name in names.split(","))
+        return called
 
     @property
     def groups(self) -> str:
         """The text of a collective's replica groups or source-target pairs."""
-        found = _GROUPS.search(self.rest)
-        return found[1] if found else ""
+        match = _GROUPS.search(self.rest)
+        return match[1] if match else ""
 
     @property
     def known_trips(self) -> int | None:
         """The trip count of a `while`, if the compiler recorded it (libtpu 0.0.42 does not)."""
-        found = _TRIPS.search(self.rest)
-        return int(found[1]) if found else None
+        match = _TRIPS.search(self.rest)
+        return int(match[1]) if match else None
 
     def attribute(self, name: str) -> str:
         """Returns the text of `name=…` up to a comma outside brackets; "" if it is missing."""
@@ -180,11 +180,11 @@ class Computation:
 
     @functools.cached_property
     def by_name(self) -> Mapping[str, Instruction]:
-        return {one.name: one for one in self.instructions}
+        return {instruction.name: instruction for instruction in self.instructions}
 
     @functools.cached_property
     def root(self) -> Instruction:
-        return next((one for one in self.instructions if one.root), self.instructions[-1])
+        return next((i for i in self.instructions if i.root), self.instructions[-1])
 
     def operands(self, instruction: Instruction) -> tuple[Instruction, ...]:
         return tuple(self.by_name[name] for name in instruction.operands)
@@ -206,18 +206,17 @@ class Module:
 
         A fusion without a source has the source of the root of its computation.
         """
-        found = _FRAME.search(instruction.rest)
-        if found:
-            return tuple(self._callers(int(found[1])))
+        if match := _FRAME.search(instruction.rest):
+            return tuple(self._callers(int(match[1])))
         if old := _OLD_SOURCE.search(instruction.rest):
             return (Frame(old[1], int(old[2] or 0)),)
-        inside = self.fused(instruction)
-        return self.stack(inside.root) if inside else ()
+        fused = self.fused(instruction)
+        return self.stack(fused.root) if fused else ()
 
     def op_name(self, instruction: Instruction) -> str:
         """As `Instruction.op_name`; a fusion without one has its root's."""
-        inside = None if instruction.op_name else self.fused(instruction)
-        return self.op_name(inside.root) if inside else instruction.op_name
+        fused = None if instruction.op_name else self.fused(instruction)
+        return self.op_name(fused.root) if fused else instruction.op_name
 
     def fused(self, instruction: Instruction) -> Computation | None:
         """Returns the computation of a fusion, None for other instructions."""

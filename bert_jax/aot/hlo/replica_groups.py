@@ -32,8 +32,8 @@ def parse(text: str, devices: int) -> Groups:
     if text in ("", "{}"):
         return (tuple(range(devices)),)
     if text.startswith("{{"):
-        found = re.findall(r"\{([\d,]+)\}", text)
-        return tuple(tuple(map(int, group.split(","))) for group in found)
+        groups = re.findall(r"\{([\d,]+)\}", text)
+        return tuple(tuple(map(int, group.split(","))) for group in groups)
     if mesh := _MESH.fullmatch(text):
         return _rows(_of_mesh(*mesh.groups()))
     if iota := _IOTA.fullmatch(text):

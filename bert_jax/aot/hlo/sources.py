@@ -76,15 +76,15 @@ def source(module: Module, computation: Computation, instruction: Instruction) -
     value = instruction
     for _ in range(_MAX_HOPS):
         if stack := module.stack(value):
-            of = part(stack)
-            return Source(of, _direction(module.op_name(value), of), line(stack))
+            owner = part(stack)
+            return Source(owner, _direction(module.op_name(value), owner), line(stack))
         operands = computation.operands(value)
         if not operands:
             break
         value = operands[0]
     name = value.op_name.replace("\\", "") if value.opcode == "parameter" else ""
-    of = next((of for key, of in _PARAMETERS if key in name), "other")
-    return Source(of, _direction("", of), name or _UNKNOWN)
+    owner = next((owner for key, owner in _PARAMETERS if key in name), "other")
+    return Source(owner, _direction("", owner), name or _UNKNOWN)
 
 
 def part(stack: Sequence[Frame]) -> Part:
@@ -92,8 +92,8 @@ def part(stack: Sequence[Frame]) -> Part:
     for frame in stack:
         file = frame.within(_PACKAGE)
         for path, function, name in _RULES:
-            there = file is not None and (file == path or file.startswith(path + "/"))
-            if there and frame.function.startswith(function):
+            matches = file is not None and (file == path or file.startswith(path + "/"))
+            if matches and frame.function.startswith(function):
                 return name
     return "other"
 
@@ -110,9 +110,9 @@ def line(stack: Sequence[Frame]) -> str:
     return " > ".join(f"{file}:{frame.line}" for file, frame in dict.fromkeys((outer, inner)))
 
 
-def _direction(op_name: str, of: Part) -> Direction:
+def _direction(op_name: str, owner: Part) -> Direction:
     if "rematted_computation" in op_name:
         return "recomputed"
     if "transpose(" in op_name:
         return "backward"
-    return "update" if of == "optimizer" else "forward"
+    return "update" if owner == "optimizer" else "forward"

@@ -37,18 +37,18 @@ def read(text: str) -> dict[int, tuple[Frame, int]]:
     """
     files, functions = _table(text, "FileNames"), _table(text, "FunctionNames")
     locations = {n: _numbers(row) for n, row in _table(text, "FileLocations").items()}
-    frames = {n: _numbers(row) for n, row in _table(text, "StackFrames").items()}
-    shift = min((row.get("parent_frame_id", 0) for row in frames.values()), default=0)
-    found = {}
-    for number, row in frames.items():
+    rows = {n: _numbers(row) for n, row in _table(text, "StackFrames").items()}
+    shift = min((row.get("parent_frame_id", 0) for row in rows.values()), default=0)
+    frames = {}
+    for number, row in rows.items():
         at = locations.get(row.get("file_location_id", 0), {})
         frame = Frame(
             files.get(at.get("file_name_id", 0), "").strip('"'),
             at.get("line", 0),
             functions.get(at.get("function_name_id", 0), "").strip('"'),
         )
-        found[number] = (frame, row.get("parent_frame_id", 0) - shift)
-    return found
+        frames[number] = (frame, row.get("parent_frame_id", 0) - shift)
+    return frames
 
 
 def _table(text: str, name: str) -> dict[int, str]:

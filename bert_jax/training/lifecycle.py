@@ -1,4 +1,4 @@
-"""Around the training loop: claims the workdir, restores a checkpoint, records how a run ends."""
+"""The start and end of a run: claims the workdir, restores a checkpoint, records how it ends."""
 
 import contextlib
 import dataclasses
@@ -31,10 +31,10 @@ def claim_workdir(
     if run.job.peers.is_first:
         known, adopted = claim.mark_or_identify(run.workdir, run.description, adopt=adopt)
         text = json.dumps(known)
-        for one in adopted:
-            step, why = one["step"], one["why"]
+        for entry in adopted:
+            step, why = entry["step"], entry["why"]
             logger.info(f"adopts the checkpoint of step {step}, {why}")
-            about = {"run_id": one["run_id"], "reason": why}
+            about = {"run_id": entry["run_id"], "reason": why}
             record_checkpoint(writer, run, "adopted", step, about)
     known = json.loads(run.job.peers.all_gather_text("run", text)[0])
     own = {name: value for name, value in known.items() if name in ("run_id", "adopted")}
@@ -55,8 +55,8 @@ def restore_or_init(
         checkpoints.prepare(abstract)
     with job.clock.activity("restore"):
         foreign_reason = functools.partial(identity.foreign_reason, run=known)
-        found = checkpoints.restore_newest(abstract, strict=strict, foreign_reason=foreign_reason)
-    state, meta = found or (None, None)
+        newest = checkpoints.restore_newest(abstract, strict=strict, foreign_reason=foreign_reason)
+    state, meta = newest or (None, None)
     step = meta["step"] if meta else None
     if meta and not identity.is_adopted(meta, known):
         identity.check(run.workdir, meta, run.description, meta["step"])

@@ -1,0 +1,276 @@
+"""Minutes to the same held-out loss: bert_jax and transformers' PyTorch BERT on the same two cores.
+
+    python benchmarks/learning.py --store=STORE                       # about three hours
+    python benchmarks/learning.py --store=STORE --config=demo --choose=1 --minutes=5 --shares=5
+
+Needs the [torch] extra. The peer is transformers' BertForPreTraining with its head at the masked
+positions only, with published initial values and AdamW. Its rate and the spread of its weights are
+chosen first: `--choose` minutes for each of six candidates. Then it trains `--minutes`; bert_jax
+trains a part of that time (`--shares`: a tenth, a fifth, …) as the config says, and with each of
+its parts switched off in turn. Rates fall linearly to zero at the end of the time; the time
+includes compilation. All read the same rows of the same store and are measured on the same held-out
+rows. All runs of a round take turns, so that both sides have the machine at equally good and bad
+times.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import peer_torch
+import turns
+
+THREADS = 2
+TURN = 20.0  # seconds
+HELD_OUT = "held-out"
+RATES = (2e-4, 5e-4, 1e-3)
+WARM_UP = 0.05  # of the time
+B2 = 0.98
+STEPS = 10**6  # of a schedule: the share of the time that has passed, in millionths
+# What is switched off in turn: changes of our config.
+WITHOUT: dict[str, dict[str, dict[str, Any]]] = {
+    "as it is": {},
+    "published start": {"model": {"initializer": "published"}},
+    "AdamW": {"optimizer": {"name": "adamw"}},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run of one of the sides."""
+
+    side: str  # "peer" or "ours"
+    minutes: float
+    name: str = "as it is"  # of `WITHOUT`, for ours
+    rate: float = 0.0  # for the peer
+    spread: float = 0.0  # of initial weights, for the peer
+
+    def __str__(self) -> str:
+        if self.side == "ours":
+            return f"bert_jax, {self.name}, {self.minutes:g} min"
+        return f"transformers, rate {self.rate:g}, weights {self.spread:.3g}, {self.minutes:g} min"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--store", type=Path, required=True, help="a token store")
+    parser.add_argument("--config", default="wiki_books_small")
+    parser.add_argument("--choose", type=float, default=10, help="minutes for each candidate")
+    parser.add_argument("--minutes", type=float, default=40, help="of the peer's run")
+    parser.add_argument("--shares", default="10,5", help="our runs: the peer's time over these")
+    parser.add_argument("--run", type=json.loads, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.run:
+        contender(options, Run(**options.run))
+    else:
+        compare(options)
+
+
+def compare(options: argparse.Namespace) -> None:
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:THREADS])
+    print(turns.machine(), flush=True)
+    spreads = sorted({0.02, config_of(options, {}).model.initializer_range})
+    candidates = [
+        Run("peer", options.choose, rate=rate, spread=spread)
+        for spread in spreads
+        for rate in RATES
+    ]
+    chosen = min(candidates, key=dict(zip(candidates, race(options, candidates), strict=True)).get)
+    peer = dataclasses.replace(chosen, minutes=options.minutes)
+    shares = sorted((float(share) for share in options.shares.split(",")), reverse=True)
+    ours = [Run("ours", options.minutes / share) for share in shares]
+    others = [Run("ours", ours[-1].minutes, name) for name in list(WITHOUT)[1:]]
+    runs = [peer, *ours, *others]
+    losses = race(options, runs)
+    print("\n| run | minutes | held-out MLM loss | reaches the peer's |\n|---|---:|---:|---|")
+    for run, loss in zip(runs, losses, strict=True):
+        reaches = "" if run == peer else "yes" if loss <= losses[0] else "no"
+        print(f"| {run} | {run.minutes:g} | {loss:.3f} | {reaches} |")
+
+
+def race(options: argparse.Namespace, runs: Sequence[Run]) -> list[float]:
+    """Trains all runs in turns; returns their held-out losses at the end."""
+    shared = [__file__, f"--store={options.store}", f"--config={options.config}"]
+    with contextlib.ExitStack() as stack:
+        contenders = []
+        for run in runs:
+            environment = {"OMP_NUM_THREADS": str(THREADS)}
+            words = json.dumps(dataclasses.asdict(run))
+            contenders.append(turns.Contender([*shared, f"--run={words}"], environment))
+            stack.callback(contenders[-1].close)
+        left = dict(enumerate(contenders))
+        while left:
+            for number, contender in list(left.items()):
+                spent = contender.ask(str(TURN))
+                if spent >= 60 * runs[number].minutes:
+                    del left[number]
+        losses = [contender.ask(HELD_OUT) for contender in contenders]
+    for run, loss in zip(runs, losses, strict=True):
+        print(f"# {run}: held-out MLM loss {loss:.3f}", flush=True)
+    return losses
+
+
+def config_of(options: argparse.Namespace, changes: dict[str, dict[str, Any]]) -> Any:
+    """Returns the config on the store, with changes; its rate falls to zero after `STEPS` steps."""
+    from bert_jax.config.files import load
+    from bert_jax.data_pipeline.store.store import open_store
+
+    config, store = load(options.config), open_store(options.store, verify=False)
+    (phase,) = config.phases
+    changes = {
+        **changes,
+        "data": {"store": str(options.store)},
+        "evaluation": {"batches": 16},
+        "model": {"vocab_size": store.vocab_size, **changes.get("model", {})},
+        "optimizer": {
+            "schedule": "fairseq",
+            "warmup_steps": round(WARM_UP * STEPS),
+            **changes.get("optimizer", {}),
+        },
+    }
+    groups = {
+        group: dataclasses.replace(getattr(config, group), **values)
+        for group, values in changes.items()
+    }
+    phases = (dataclasses.replace(phase, steps=STEPS),)
+    return dataclasses.replace(config, **groups, phases=phases)
+
+
+def contender(options: argparse.Namespace, run: Run) -> None:
+    """Runs one side in its process: answers with the seconds of training so far, or the loss."""
+    talk = turns.talk_apart()
+    total, spent, trainer = 60 * run.minutes, 0.0, None
+
+    def train(seconds: float) -> float:
+        nonlocal spent, trainer
+        start, before = time.perf_counter(), spent
+        trainer = trainer or (Peer if run.side == "peer" else Ours)(options, run)
+        while spent < total and spent - before < seconds:
+            trainer.step(spent / total)
+            spent = before + time.perf_counter() - start
+        return spent
+
+    for line in sys.stdin:
+        question = line.strip()
+        reply = trainer.held_out() if question == HELD_OUT else train(float(question))
+        talk.write(json.dumps(reply) + "\n")
+
+
+class Ours:
+    """bert_jax's step on two CPU devices, with the rate of the time that has passed."""
+
+    def __init__(self, options: argparse.Namespace, run: Run):
+        import jax
+
+        from bert_jax.data_pipeline.batch import prefetch
+        from bert_jax.data_pipeline.store.store import open_store
+        from bert_jax.objectives.corpus import Corpus
+        from bert_jax.parallel import global_batch
+        from bert_jax.parallel.mesh import make_mesh
+        from bert_jax.runtime import cpu
+        from bert_jax.training.batches import phase_batches
+        from bert_jax.training.evaluate import HeldOut
+        from bert_jax.training.step import make_step_functions
+
+        cpu.use_cpu_devices(THREADS)
+        cpu.keep_memory()
+        config = config_of(options, WITHOUT[run.name])
+        (phase,), store = config.phases, open_store(config.data.store, verify=False)
+        mesh = make_mesh(config.mesh)
+        jax.set_mesh(mesh)
+        self._held_out = HeldOut(config, phase, store)
+        self._program = make_step_functions(config, mesh, Corpus.of(store))
+        batches = phase_batches(config, store, store.train, phase)
+        self._train = self._program.compile_train(batches.batch(0, rows=[]), phase)
+        self._state = self._program.init()
+
+        def make(index: int) -> dict[str, jax.Array]:
+            rows = functools.partial(batches.batch, index)
+            return global_batch.global_batch(rows, self._program.rows, phase.batch_size)
+
+        self._batches = prefetch(make, 0, STEPS)
+
+    def step(self, share: float) -> None:
+        """Trains one step; the schedule is a function of the state's step."""
+        import jax
+
+        step = jax.device_put(np.int32(share * STEPS), self._state["step"].sharding)
+        _, batch = next(self._batches)
+        self._state, metrics = self._train({**self._state, "step": step}, batch)
+        jax.block_until_ready(metrics)
+
+    def held_out(self) -> float:
+        return self._held_out.evaluate(self._program, self._state["params"])["mlm/loss"]
+
+
+class Peer:
+    """transformers' BertForPreTraining, its head at the masked positions only."""
+
+    def __init__(self, options: argparse.Namespace, run: Run):
+        import torch
+
+        from bert_jax.data_pipeline.batch import prefetch
+        from bert_jax.data_pipeline.store.store import open_store
+        from bert_jax.training.batches import phase_batches
+        from bert_jax.training.evaluate import HeldOut, held_out_config
+
+        torch.set_num_threads(THREADS)
+        start = {"model": {"initializer": "published", "initializer_range": run.spread}}
+        config = config_of(options, start)
+        (phase,), store = config.phases, open_store(config.data.store, verify=False)
+        with tempfile.TemporaryDirectory() as folder:
+            peer_torch.write_start(config, store.special.pad, Path(folder))
+            self._model = peer_torch.load_model(Path(folder))
+        self._optimizer, self._rate = peer_torch.make_optimizer(self._model), run.rate
+        for group in self._optimizer.param_groups:
+            group["betas"] = (0.9, B2)
+        batches = phase_batches(config, store, store.train, phase)
+        self._batches = prefetch(batches.batch, 0, STEPS)
+        self._count = HeldOut(config, phase, store).num_batches
+        held_out = held_out_config(config, phase)
+        self._held_out = phase_batches(held_out, store, store.held_out, held_out.phases[0])
+
+    def step(self, share: float) -> None:
+        import torch
+
+        rate = self._rate * min(share / WARM_UP, (1 - share) / (1 - WARM_UP))
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self._optimizer.zero_grad()
+        _, batch = next(self._batches)
+        peer_torch.masked_loss(self._model, tensors(batch)).backward()
+        torch.nn.utils.clip_grad_norm_(self._model.parameters(), peer_torch.CLIP_NORM)
+        self._optimizer.step()
+
+    def held_out(self) -> float:
+        import torch
+
+        loss, count = 0.0, 0
+        self._model.eval()
+        for index in range(self._count):
+            batch = tensors(self._held_out.evaluation_batch(index))
+            with torch.no_grad():
+                losses = peer_torch.word_losses(self._model, batch)
+            loss, count = loss + float(losses.sum()), count + len(losses)
+        return loss / count
+
+
+def tensors(batch: turns.Batch) -> dict[str, Any]:
+    import torch
+
+    return {name: torch.from_numpy(values) for name, values in batch.items()}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""What a transformers config.json may leave out."""
+
+import pytest
+
+from bert_jax.convert.hf_config import from_config_json
+from bert_jax.errors import UserError
+
+REQUIRED = {
+    "vocab_size": 100,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 48,
+}
+
+
+def test_missing_keys_have_the_defaults_of_transformers() -> None:
+    config = from_config_json(REQUIRED, "config.json")
+    assert {name: getattr(config, name) for name in REQUIRED} == REQUIRED
+    assert config.hidden_act == "gelu"
+    assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.1, 0.1)
+    assert (config.type_vocab_size, config.initializer_range) == (2, 0.02)
+    assert config.layer_norm_eps == 1e-12
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+def test_a_missing_size_is_named(name: str) -> None:
+    with pytest.raises(UserError, match=f"config.json: no {name}; is this"):
+        from_config_json({key: REQUIRED[key] for key in REQUIRED if key != name}, "config.json")

@@ -1,0 +1,105 @@
+"""The initializer whose heads attend to a neighbour: where attention lies before the first step."""
+
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.config.schema import ComputeConfig, ModelConfig
+from bert_jax.errors import UserError
+from bert_jax.model.layers import Keys
+from bert_jax.model.positional_heads import head_offsets
+from bert_jax.objectives.pretraining_model import PretrainingModel, init_params
+from bert_jax.objectives.registry import BERT_FOR_PRETRAINING
+
+LENGTH = 64
+PLAIN = ComputeConfig.plain()
+
+
+def model(hidden: int = 128, heads: int = 2, **changes: object) -> ModelConfig:
+    return ModelConfig(
+        **{
+            "vocab_size": 512,
+            "hidden_size": hidden,
+            "num_hidden_layers": 2,
+            "num_attention_heads": heads,
+            "intermediate_size": 64,
+            "max_position_embeddings": 128,
+            "initializer_range": hidden**-0.5,
+            "initializer": "positional_heads",
+            **changes,
+        }
+    )
+
+
+def initial(config: ModelConfig) -> dict:
+    return init_params(config, PLAIN, BERT_FOR_PRETRAINING, jax.random.key(3))
+
+
+def first_attention(config: ModelConfig) -> np.ndarray:
+    """Attention probabilities [A, S, S] of the first layer for random words, before training."""
+    encoder = PretrainingModel(config, PLAIN, BERT_FOR_PRETRAINING, Keys(jax.random.key(0))).encoder
+    params = initial(config)["encoder"]
+    words = np.random.default_rng(0).integers(5, config.vocab_size, LENGTH)
+    table = params["embeddings"]
+    x = table["word"][words] + table["type"][:1] + table["position"][:LENGTH]
+    x = encoder.embeddings.norm(x)
+    query, key = jnp.einsum("sh,hpad->pasd", x, params["layers"]["attention"]["qkv"]["kernel"][0])[
+        :2
+    ]
+    return np.asarray(jax.nn.softmax(jnp.einsum("aid,ajd->aij", query, key) / config.head_dim**0.5))
+
+
+def share_at(probabilities: np.ndarray, offset: int) -> float:
+    """The mean attention [S, S] on the token `offset` places away, where there is one."""
+    return float(np.diagonal(probabilities, offset).mean())
+
+
+@pytest.mark.parametrize(("hidden", "heads"), [(128, 2), (256, 4), (768, 12), (130, 2), (96, 4)])
+def test_each_head_of_the_first_layer_attends_to_its_neighbour(hidden: int, heads: int) -> None:
+    attention = first_attention(model(hidden, heads))
+    for head, offset in enumerate(head_offsets(heads)):
+        assert share_at(attention[head], offset) > 0.3, offset
+        others = {o: share_at(attention[head], o) for o in range(-8, 9)}
+        assert max(others, key=others.get) == offset
+
+
+def test_published_heads_attend_to_no_neighbour() -> None:
+    attention = first_attention(model(initializer="published"))
+    assert max(share_at(head, offset) for head in attention for offset in (-1, 1)) < 0.05
+
+
+def test_offsets_alternate() -> None:
+    assert head_offsets(5) == [-1, 1, -2, 2, -3]
+
+
+def test_only_the_position_table_and_queries_and_keys_of_the_first_layer_differ() -> None:
+    ours, published = initial(model()), initial(model(initializer="published"))
+    differ = {
+        jax.tree_util.keystr(path, simple=True, separator=".")
+        for (path, one), other in zip(
+            jax.tree_util.tree_leaves_with_path(ours), jax.tree.leaves(published), strict=True
+        )
+        if not np.array_equal(one, other)
+    }
+    kernel = "encoder.layers.attention.qkv.kernel"
+    assert differ == {"encoder.embeddings.position", kernel}
+    ours, published = (
+        x["encoder"]["layers"]["attention"]["qkv"]["kernel"] for x in (ours, published)
+    )
+    assert np.array_equal(ours[1:], published[1:])  # the other layers
+    assert np.array_equal(ours[:, :, 2], published[:, :, 2])  # values
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden": 512, "heads": 256}, "offsets up to 128.*max_position_embeddings=128"),
+        ({"hidden": 8, "heads": 8}, "at least 2 dimensions a head"),
+    ],
+)
+def test_what_cannot_be_guided_is_refused_in_one_line(changes: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        model(**changes)
+    assert len(str(error.value).splitlines()) == 1
