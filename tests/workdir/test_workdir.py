@@ -46,6 +46,8 @@ MAY_NOT = """
     model.intermediate_size model.hidden_act model.hidden_dropout_prob
     model.attention_probs_dropout_prob model.max_position_embeddings model.type_vocab_size
     model.initializer_range model.layer_norm_eps model.pad_vocab_to_multiple_of
+    model.initializer model.positional_heads.layers model.positional_heads.sharpness
+    model.positional_heads.noise model.positional_heads.table
     data.source_weights data.language_smoothing data.pairing data.negative_pool data.separators
     data.short_seq_prob data.dupe_factor data.masking data.max_ngram data.span_success data.max_span
     data.mask_rate data.mask_share data.random_share data.random_tokens data.span_boundary
