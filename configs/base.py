@@ -17,6 +17,7 @@ last tenth of its steps at length 512: see `wiki_books_base`.
 from ml_collections import ConfigDict
 
 from bert_jax.config.defaults import defaults
+from bert_jax.errors import UserError
 
 SLICE = "v5e-16"  # the default target of `bert-jax compile`
 
@@ -32,3 +33,36 @@ def short_then_long(phase: ConfigDict) -> tuple[ConfigDict, ConfigDict]:
     long.steps = phase.steps - short.steps
     long.seq_length, long.max_predictions = 512, 77
     return short, long
+
+
+def batch_ramp(phase: ConfigDict, first: int, share: float = 0.1) -> tuple[ConfigDict, ...]:
+    """Splits a phase into phases whose batch doubles from `first` rows to the phase's own.
+
+    All phases together have the tokens of the phase. The smaller batches get `share` of them in
+    equal parts, each at least one step of the full batch; micro-batches keep their size if
+    possible.
+
+    Raises:
+        UserError: the phase's batch is not `first` times a power of two, or it has too few steps.
+    """
+    doublings = max(0, (phase.batch_size // max(first, 1)).bit_length() - 1)
+    if first << doublings != phase.batch_size:
+        raise UserError(
+            f"batch_ramp: batch_size={phase.batch_size} is not {first} rows times a power of two; "
+            "change one of them"
+        )
+    part = max(1, round(share * phase.steps / max(doublings, 1)))  # in steps of the full batch
+    if part * doublings >= phase.steps:
+        raise UserError(
+            f"batch_ramp: {doublings} smaller batches leave none of the {phase.steps} steps to "
+            "the full batch; raise steps or the first batch, or lower the share"
+        )
+    phases = []
+    for halvings in range(doublings, 0, -1):
+        ramp = phase.copy_and_resolve_references()
+        ramp.batch_size, ramp.steps = phase.batch_size >> halvings, part << halvings
+        ramp.micro_batches = max(1, phase.micro_batches >> halvings)
+        phases.append(ramp)
+    full = phase.copy_and_resolve_references()
+    full.steps = phase.steps - part * doublings
+    return (*phases, full)

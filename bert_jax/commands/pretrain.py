@@ -28,6 +28,8 @@ def _define_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
     flags.DEFINE_bool("adopt", False, adopt, flag_values=values)
     traced = "FIRST:END, steps to profile for TensorBoard and Perfetto"
     flags.DEFINE_string("profile", None, traced, flag_values=values)
+    budget = "time for a new run, such as 60m (s, m, h, d); decides how many steps it has"
+    flags.DEFINE_string("time_budget", None, budget, flag_values=values)
 
 
 def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -38,6 +40,7 @@ def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.distributed import cluster, job
     from bert_jax.runtime import compile_cache, cpu
     from bert_jax.runtime.versions import versions
+    from bert_jax.training import time_budget
     from bert_jax.training.loop import pretrain
     from bert_jax.training.profiling import Steps
     from bert_jax.workdir import description
@@ -49,9 +52,11 @@ def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
     about = versions() | {
         "configuration": description.digest(config),
         "--cpu_devices": str(values.cpu_devices),
+        "--time_budget": str(values.time_budget),
         **{name: os.environ.get(name, "") for name in ("XLA_FLAGS", "PJRT_NPROC")},
     }
     profile = Steps.parse(values.profile) if values.profile else None
+    budget = None if values.time_budget is None else time_budget.parse(values.time_budget)
     with job.distributed_job(config, topology, about) as started:
         compile_cache.use()
         pretrain(
@@ -61,6 +66,7 @@ def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
             strict_restore=values.strict_restore,
             adopt=values.adopt,
             profile=profile,
+            time_budget=budget,
         )
 
 

@@ -13,12 +13,13 @@ changes.
 import bisect
 import dataclasses
 import itertools
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from bert_jax.data_pipeline.masking.settings import MaskingSettings
 from bert_jax.data_pipeline.pairing.modes import PAIRS
 from bert_jax.data_pipeline.plan.settings import PlanSettings
-from bert_jax.data_pipeline.settings import Settings, Whole, Within
+from bert_jax.data_pipeline.settings import Settings, Share, Whole, Within
 from bert_jax.errors import UserError
 
 # Upper limits are far beyond any real training run and below the values that overflow a counter
@@ -41,7 +42,7 @@ BelowOne = Annotated[float, Within(0, 1, without=(1,))]
 OptimizerName = Literal[
     "bert_adamw", "adamw", "muon", "lamb", "lamb_albert", "lamb_all", "lamb_clamped"
 ]
-ScheduleName = Literal["bert", "fairseq"]
+ScheduleName = Literal["bert", "fairseq", "wsd"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -174,8 +175,10 @@ class OptimizerConfig:
     name: OptimizerName = "bert_adamw"
     learning_rate: Amount = 1e-4
     warmup_steps: Whole = 10_000
-    schedule: ScheduleName = "bert"  # decays from step 0; fairseq: after the warmup
+    # decays from step 0; fairseq: after the warmup; wsd: at the end, after a stable rate.
+    schedule: ScheduleName = "bert"
     decay_power: Amount = 1.0  # exponent of the remaining fraction of steps; 1 = linear
+    decay_share: Share = 0.1  # wsd: the share of the steps in which the rate decays
     # phase: each phase has its own warmup and decay.
     schedule_over: Literal["run", "phase"] = "run"
     phase_moments: Literal["carry", "reset"] = "carry"  # or reset, at the start of each later phase
@@ -191,6 +194,19 @@ class OptimizerConfig:
     weight_decay_on: Literal["weights", "all"] = "weights"
     clip_norm: Amount = 1.0  # of all gradients together; 0 = none
     max_nonfinite_steps: Count = 10  # in a row, all skipped; then the run stops
+
+    def decay_steps(self, steps: int) -> int:
+        """Steps of the decay at the end of a wsd schedule over `steps` steps."""
+        return round(self.decay_share * steps)
+
+
+@dataclasses.dataclass(frozen=True)
+class ScheduleSpan:
+    """The steps that one learning-rate schedule spans: those of the run, or of a phase."""
+
+    steps: int
+    learning_rate: float
+    warmup_steps: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -287,6 +303,8 @@ class Config:
             raise UserError(
                 f"config.phases: {self.total_steps} steps in total; the maximum is {_INT32}"
             )
+        if self.optimizer.schedule == "wsd":
+            self._check_wsd()
         if self.data.pairing in PAIRS and self.model.type_vocab_size < 2:
             raise UserError(
                 f'config.data.pairing="{self.data.pairing}" needs two token types; '
@@ -336,6 +354,38 @@ class Config:
                 f"{where}.{own[0]} has no effect with one schedule over the entire run; set "
                 'config.optimizer.schedule_over="phase" or leave it None'
             )
+
+    def _check_wsd(self) -> None:
+        for span in self.schedule_spans:
+            decay = self.optimizer.decay_steps(span.steps)
+            if span.warmup_steps + decay > span.steps:
+                raise UserError(
+                    f'config.optimizer.schedule="wsd": {span.warmup_steps} steps of warmup and '
+                    f"{decay} of decay (decay_share={self.optimizer.decay_share}) are more than "
+                    f"the {span.steps} steps of the {self.optimizer.schedule_over}; lower "
+                    "warmup_steps or decay_share, or raise the steps"
+                )
+
+    @property
+    def schedule_spans(self) -> tuple[ScheduleSpan, ...]:
+        """What each learning-rate schedule spans: the run, or each phase (`schedule_over`)."""
+        peak, warmup = self.optimizer.learning_rate, self.optimizer.warmup_steps
+        if self.optimizer.schedule_over == "run":
+            return (ScheduleSpan(self.total_steps, peak, warmup),)
+        return tuple(
+            ScheduleSpan(
+                phase.steps,
+                peak if phase.learning_rate is None else phase.learning_rate,
+                warmup if phase.warmup_steps is None else phase.warmup_steps,
+            )
+            for phase in self.phases
+        )
+
+    def with_steps(self, steps: Sequence[int]) -> "Config":
+        """Returns the configuration with these steps, one number for each phase."""
+        pairs = zip(self.phases, steps, strict=True)
+        phases = tuple(dataclasses.replace(phase, steps=number) for phase, number in pairs)
+        return dataclasses.replace(self, phases=phases)
 
     @property
     def total_steps(self) -> int:

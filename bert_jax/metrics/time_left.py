@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from bert_jax.config.schema import Config
+from bert_jax.runtime.console import clock
 
 
 def seconds_left(
@@ -17,3 +18,9 @@ def seconds_left(
     work = -local * step_flops[index]
     work += sum(config.phases[i].steps * step_flops[i] for i in range(index, len(config.phases)))
     return step_seconds * work / step_flops[now]
+
+
+def against_budget(wall: float, budget: float) -> str:
+    """Text: by how much a run that finished `wall` seconds after its start missed its budget."""
+    missed, side = abs(wall - budget), "before" if wall <= budget else "after"
+    return f"finished {clock(wall)} after the start, {clock(missed)} {side} the time budget"

@@ -71,6 +71,7 @@ class Status:
     phase_steps: int
     epochs: list[float]  # of each phase, so far
     finished: bool
+    time_budget: float | None  # in seconds; None for a run without one
     working: bool  # a process seems to be running
     late: bool  # running, but its last record is older than expected
     age: float | None  # of the last record
@@ -125,6 +126,7 @@ def read(folder: epath.PathLike) -> Status:
         phase_steps=config.phases[phase].steps,
         epochs=_epochs(workdir, run, config, step),
         finished=finished,
+        time_budget=run["time_budget"]["seconds"] if run.get("time_budget") else None,
         working=working,
         late=working and not recent and bool(records),
         age=age,

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 
-from bert_jax.metrics import goodput
+from bert_jax.metrics import goodput, time_left
 from bert_jax.metrics.records import objectives_in
 from bert_jax.reporting.status import Record, Status
 from bert_jax.runtime import console
@@ -30,7 +30,8 @@ def render(status: Status) -> str:
 
 def _state(status: Status) -> str:
     if status.finished:
-        return "finished"
+        wall, budget = status.goodput.wall, status.time_budget
+        return "finished" if budget is None else time_left.against_budget(wall, budget)
     if status.age is None:
         if status.working:
             return "running: nothing recorded yet"

@@ -94,6 +94,30 @@ def check_before_start(workdir: Workdir, config: Config) -> None:
     identity.check(workdir, old, new, step)
 
 
+def recorded_run(workdir: Workdir, config: Config) -> tuple[dict[str, Any] | None, bool]:
+    """Returns the description of the run in a workdir, and whether it has a checkpoint.
+
+    A run without one is started from scratch; None if that would be another run, or there is none.
+    Changes nothing.
+
+    Raises:
+        UserError: as `check_free`.
+    """
+    check_free(workdir)
+    old = read(workdir) if has_config_json(workdir) else _first_meta(workdir)
+    started = _has_checkpoints(workdir)
+    if old is None or started:
+        return old, started
+    new = {"config": to_dict(config), "data": old["data"]}
+    return None if identity.compare(old, new, 0).refused else old, False
+
+
+def _has_checkpoints(workdir: Workdir) -> bool:
+    return bool(
+        catalog.all_steps(workdir.checkpoints) or catalog.list_quarantined(workdir.quarantine)
+    )
+
+
 def mark_or_identify(
     workdir: Workdir, description: Mapping[str, Any], *, adopt: bool = False
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -120,9 +144,7 @@ def mark_or_identify(
     if old is None:
         run = {**description, "run_id": identity.new_id()}
         write_config_json(workdir, run)
-    elif not (
-        catalog.all_steps(workdir.checkpoints) or catalog.list_quarantined(workdir.quarantine)
-    ):
+    elif not _has_checkpoints(workdir):
         run = {**description, "run_id": _id_without_checkpoints(old, description)}
     else:
         step = _newest_own(workdir, old)

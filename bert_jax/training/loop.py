@@ -15,7 +15,7 @@ from bert_jax.config.schema import Config
 from bert_jax.distributed.job import Job, in_process_job
 from bert_jax.distributed.preemption import StopRequestedError
 from bert_jax.errors import UserError
-from bert_jax.metrics import goodput, records
+from bert_jax.metrics import goodput, records, time_left
 from bert_jax.metrics.writer import MetricWriter
 from bert_jax.runtime.log import logger
 from bert_jax.runtime.versions import versions
@@ -25,6 +25,7 @@ from bert_jax.training.profiling import Profiler, Steps
 from bert_jax.training.progress import RunDisplay
 from bert_jax.training.setup import CompiledPhase, RunContext, RunPhase, compile_phase, prepare
 from bert_jax.training.state_sharding import State
+from bert_jax.training.time_budget import TimeBudget
 from bert_jax.workdir import lock
 from bert_jax.workdir.layout import Workdir
 
@@ -38,6 +39,7 @@ def pretrain(
     strict_restore: bool = False,
     adopt: bool = False,
     profile: Steps | None = None,
+    time_budget: float | None = None,
 ) -> None:
     """Trains until `config.total_steps`; resumes from the newest good checkpoint in the folder.
 
@@ -49,9 +51,11 @@ def pretrain(
             to quarantine and restoring an older one.
         adopt: use checkpoints in the folder although they belong to another run.
         profile: steps to profile.
+        time_budget: seconds that decide the steps of a new run, instead of the configuration's.
 
     Raises:
-        UserError: the store, the configuration and the workdir are not compatible.
+        UserError: the store, the configuration and the workdir are not compatible, or the time
+            budget is too short.
         StoppedError: the run was interrupted; everything is saved.
         NumbersError: too many losses or gradients in a row are not finite; everything is saved.
         StorageError: a checkpoint cannot be written, no existing checkpoint is good, or the store
@@ -59,18 +63,21 @@ def pretrain(
     """
     with contextlib.ExitStack() as stack:
         job = job or stack.enter_context(in_process_job(config))
-        if profile:
-            profile.check(config.total_steps)
-        run = prepare(config, Workdir.open(folder), job)
+        workdir = Workdir.open(folder)
+        budget = TimeBudget.read(config, workdir, job, time_budget)
+        run = prepare(budget.config, workdir, job)
         if job.peers.is_first:
             stack.enter_context(lock.lock(run.workdir.lock))
+        run = budget.decide(run)
+        if profile:
+            profile.check(run.config.total_steps)
         writer = MetricWriter(run.workdir.metrics, run.workdir.tensorboard)
         stack.enter_context(closing(writer))
         run, known = lifecycle.claim_workdir(run, writer, adopt)
         checkpoints = RunCheckpoints(
             run.workdir,
-            config.checkpoint,
-            config.phase_ends,
+            run.config.checkpoint,
+            run.config.phase_ends,
             exchange=job.peers.all_gather_text,
             record_event=functools.partial(lifecycle.record_checkpoint, writer, run),
         )
@@ -177,3 +184,5 @@ def _finish(run: RunContext, writer: MetricWriter, phase: RunPhase) -> None:
         logger.warning(str(error))
         return
     logger.info(goodput.render(summary))
+    if budget := run.description.get("time_budget"):
+        logger.info(time_left.against_budget(summary.wall, budget["seconds"]))

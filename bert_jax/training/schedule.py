@@ -1,7 +1,7 @@
 """The learning rate as a function of the step: schedules by name.
 
-A schedule is built from its peak, warmup steps, total steps and decay power. To add one, write a
-function and list it in `SCHEDULES`.
+A schedule is built from its peak, warmup steps, total steps, decay power and decay steps (the last
+are only for `wsd`). To add one, write a function and list it in `SCHEDULES`.
 """
 
 from typing import Final, Protocol
@@ -17,12 +17,23 @@ class MakeSchedule(Protocol):
     """Returns a function from the number of updates done to the next update's learning rate."""
 
     def __call__(
-        self, *, learning_rate: float, warmup_steps: int, total_steps: int, power: float = 1.0
+        self,
+        *,
+        learning_rate: float,
+        warmup_steps: int,
+        total_steps: int,
+        power: float,
+        decay_steps: int,
     ) -> optax.Schedule: ...
 
 
 def bert_polynomial(
-    *, learning_rate: float, warmup_steps: int, total_steps: int, power: float = 1.0
+    *,
+    learning_rate: float,
+    warmup_steps: int,
+    total_steps: int,
+    power: float = 1.0,
+    decay_steps: int = 0,
 ) -> optax.Schedule:
     """The original's exact schedule (optimization.py:32-54 of google-research/bert).
 
@@ -46,7 +57,12 @@ def bert_polynomial(
 
 
 def fairseq_polynomial(
-    *, learning_rate: float, warmup_steps: int, total_steps: int, power: float = 1.0
+    *,
+    learning_rate: float,
+    warmup_steps: int,
+    total_steps: int,
+    power: float = 1.0,
+    decay_steps: int = 0,
 ) -> optax.Schedule:
     """The schedule of RoBERTa and SpanBERT: the decay begins at the peak, where the warmup ends.
 
@@ -71,9 +87,36 @@ def fairseq_polynomial(
     return rate
 
 
+def warmup_stable_decay(
+    *,
+    learning_rate: float,
+    warmup_steps: int,
+    total_steps: int,
+    power: float = 1.0,
+    decay_steps: int = 0,
+) -> optax.Schedule:
+    """Warmup, a stable rate, and a decay to zero in the last `decay_steps` (MiniCPM's WSD).
+
+    Hu et al. 2024 (arXiv 2404.06395, section 4.2): rate·step/warmup below `warmup_steps`, then the
+    peak, then a decay over about a tenth of the steps, here
+    rate·((total - step)/decay_steps)^power, so that a power of 1 is linear as in Hägele et al. 2024
+    (arXiv 2405.18392); MiniCPM's own decay is exponential. 0 from `total_steps` on.
+    """
+
+    def rate(step: jax.typing.ArrayLike) -> jax.Array:
+        t = jnp.asarray(step, jnp.float32)
+        left = jnp.clip((total_steps - t) / max(decay_steps, 1), 0, 1)
+        stable_or_decay = jnp.where(t < total_steps, learning_rate * left**power, 0)
+        warmup = learning_rate * t / max(warmup_steps, 1)
+        return jnp.where(t < warmup_steps, warmup, stable_or_decay)
+
+    return rate
+
+
 SCHEDULES: Final[dict[ScheduleName, MakeSchedule]] = {
     "bert": bert_polynomial,
     "fairseq": fairseq_polynomial,
+    "wsd": warmup_stable_decay,
 }
 
 
@@ -83,26 +126,15 @@ def make_schedule(config: Config) -> optax.Schedule:
     One schedule over all steps (`schedule_over="run"`, as in the paper), or one per phase, counted
     from the phase's first step, with the phase's own peak and warmup if set.
     """
-    optimizer = config.optimizer
-    make = SCHEDULES[optimizer.schedule]
-    if optimizer.schedule_over == "run":
-        return make(
-            learning_rate=optimizer.learning_rate,
-            warmup_steps=optimizer.warmup_steps,
-            total_steps=config.total_steps,
-            power=optimizer.decay_power,
-        )
+    optimizer, spans = config.optimizer, config.schedule_spans
     rates = [
-        make(
-            learning_rate=(
-                optimizer.learning_rate if phase.learning_rate is None else phase.learning_rate
-            ),
-            warmup_steps=(
-                optimizer.warmup_steps if phase.warmup_steps is None else phase.warmup_steps
-            ),
-            total_steps=phase.steps,
+        SCHEDULES[optimizer.schedule](
+            learning_rate=span.learning_rate,
+            warmup_steps=span.warmup_steps,
+            total_steps=span.steps,
             power=optimizer.decay_power,
+            decay_steps=optimizer.decay_steps(span.steps),
         )
-        for phase in config.phases
+        for span in spans
     ]
-    return optax.join_schedules(rates, config.phase_ends[:-1])
+    return optax.join_schedules(rates, config.phase_ends[: len(spans) - 1])

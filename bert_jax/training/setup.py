@@ -5,11 +5,13 @@ import functools
 import json
 import math
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 
 from bert_jax.config.schema import Config, ModelConfig, PhaseConfig
+from bert_jax.config.serialization import to_dict
 from bert_jax.data_pipeline.batch import Batches
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.store.watched_files import exit_on_truncated_map
@@ -150,6 +152,22 @@ def prepare(config: Config, workdir: Workdir, job: Job) -> RunContext:
     program = make_step_functions(config, mesh, phases[0].held_out.corpus)
     _check_memory(program.abstract, mesh)
     return RunContext(config, workdir, store, program, mesh, phases, description, job)
+
+
+def with_steps(run: RunContext, steps: Sequence[int]) -> RunContext:
+    """Returns the run with other steps in each phase; its data and its plans stay the same."""
+    config = run.config.with_steps(steps)
+    phases = tuple(
+        dataclasses.replace(phase, config=new, first=end - new.steps)
+        for phase, new, end in zip(run.phases, config.phases, config.phase_ends, strict=True)
+    )
+    return dataclasses.replace(
+        run,
+        config=config,
+        phases=phases,
+        program=make_step_functions(config, run.mesh, phases[0].held_out.corpus),
+        description=run.description | {"config": to_dict(config)},
+    )
 
 
 def _print_size(

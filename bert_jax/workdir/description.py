@@ -85,9 +85,18 @@ def is_description(value: Any) -> bool:
         steps = [phase["steps"] for phase in value["config"]["phases"]]
         states = [entry["state"] for entry in value.get("adopted", [])]
         typed = all(isinstance(s, int) for s in steps) and all(isinstance(s, str) for s in states)
-        return typed and isinstance(value["data"], dict)
+        budget = value.get("time_budget")
+        return typed and isinstance(value["data"], dict) and (budget is None or _is_budget(budget))
     except (KeyError, TypeError, AttributeError):
         return False
+
+
+def _is_budget(value: Mapping[str, Any]) -> bool:
+    """Whether a value is the decision of a time budget; may raise as `is_description` handles."""
+    numbers = [*value["config_steps"], *value["steps"]]
+    typed = all(isinstance(number, int) and number > 0 for number in numbers)
+    same_phases = len(value["config_steps"]) == len(value["steps"])
+    return typed and same_phases and isinstance(value["seconds"], int | float)
 
 
 def check_name(workdir: str) -> None:

@@ -11,9 +11,12 @@ from etils import epath
 
 from bert_jax.data_pipeline.storage.remote import absolute, open_path
 
+SCRATCH = ".time_budget.tmp"  # folder of a checkpoint that only measures how long one takes
 # Names in a folder without config.json that is free nevertheless: the lock and temporary files of a
 # run that died before it wrote config.json, and the lost+found of a new file system.
-MAY_PRECEDE_CONFIG = re.compile(r"|\.lock|\.(config|tokenizer)\.json\.(\d+\.)?tmp|lost\+found")
+MAY_PRECEDE_CONFIG = re.compile(
+    rf"|\.lock|\.(config|tokenizer)\.json\.(\d+\.)?tmp|{re.escape(SCRATCH)}|lost\+found"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Workdir:
 
     path: epath.Path
     # The run's id and configuration, the digests of its training data, the versions and devices it
-    # last ran with, checkpoints that it adopted.
+    # last ran with, checkpoints that it adopted, the steps that a time budget decided.
     config_json: epath.Path
     tokenizer: epath.Path  # of the store, as it will be exported
     checkpoints: epath.Path  # a folder for each step, see `catalog`

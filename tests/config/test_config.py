@@ -9,8 +9,9 @@ from ml_collections import ConfigDict
 from bert_jax import cli
 from bert_jax.config.files import load
 from bert_jax.config.schema import Config
-from bert_jax.config.serialization import completed, flatten, from_dict, to_dict
+from bert_jax.config.serialization import completed, flatten, from_dict, plain, to_dict
 from bert_jax.config.shipped import shipped
+from bert_jax.configs import base
 from bert_jax.errors import FAILED, UserError
 
 GOLDENS = Path(__file__).parents[1] / "goldens" / "configs"
@@ -51,6 +52,40 @@ def test_a_recipe_lists_its_differences_from_its_source(name: str) -> None:
         return
     text = shipped()[name].read_text(encoding="utf-8").split('"""')[1]
     assert "bfloat16" in text.partition("Differences from")[2].partition("\n\n")[0]
+
+
+def test_a_batch_ramp_doubles_the_batch_and_keeps_the_tokens() -> None:
+    config = base.get_config()
+    config.phases[0].steps, config.phases[0].micro_batches = 1001, 4
+    config.phases = base.batch_ramp(config.phases[0], 32, share=0.3)
+    phases = from_dict(plain(config), Config).phases
+    assert [(p.batch_size, p.steps) for p in phases] == [
+        (32, 800),
+        (64, 400),
+        (128, 200),
+        (256, 701),
+    ]
+    assert sum(p.batch_size * p.steps for p in phases) == 256 * 1001
+    assert [p.micro_batches for p in phases] == [1, 1, 2, 4]
+    (only,) = base.batch_ramp(config.phases[3], 256)
+    assert only == config.phases[3]
+
+
+@pytest.mark.parametrize(
+    ("first", "steps", "message"),
+    [
+        (48, 100, "batch_size=256 is not 48 rows times a power of two"),
+        (0, 100, "batch_size=256 is not 0 rows times a power of two"),
+        (512, 100, "batch_size=256 is not 512 rows times a power of two"),
+        (32, 3, "3 smaller batches leave none of the 3 steps"),
+    ],
+)
+def test_a_batch_ramp_that_does_not_fit_is_one_line(first: int, steps: int, message: str) -> None:
+    config = base.get_config()
+    config.phases[0].steps = steps
+    with pytest.raises(UserError, match=f"^batch_ramp: {message}") as error:
+        base.batch_ramp(config.phases[0], first)
+    assert "\n" not in str(error.value)
 
 
 def test_a_config_survives_its_json() -> None:

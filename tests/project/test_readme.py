@@ -45,6 +45,9 @@ COMPILED = (
 )
 # What the test adds to a command: the smallest model, four steps.
 SHORTER = {
+    "bert-jax pretrain --time_budget=60m": (
+        f"{SMALLEST} --config.optimizer.warmup_steps=1 --time_budget=90s"
+    ),
     "bert-jax pretrain": SMALLEST,
     "bert-jax launch local run": SMALLEST,
     "bert-jax compile --config=large --topology=v5e-64 --sweep": f"{COMPILED} --sweep_minutes=0.1",

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bert_jax.config.files import load
 from bert_jax.config.schema import Config, ScheduleName
+from bert_jax.errors import UserError
 from bert_jax.training.schedule import SCHEDULES, bert_polynomial, fairseq_polynomial, make_schedule
 
 
@@ -30,7 +31,17 @@ def fairseqs(updates: int, peak: float, warmup: int, total: int, power: float = 
     return peak * (1 - (updates - warmup) / (total - warmup)) ** power
 
 
-ORIGINALS = {"bert": published, "fairseq": fairseqs}
+def minicpms(updates: int, peak: float, warmup: int, total: int, power: float = 1.0) -> float:
+    """MiniCPM's three stages, the last one polynomial over a tenth of the steps."""
+    decay = round(0.1 * total)
+    if updates < warmup:
+        return peak * updates / warmup
+    if updates < total - decay:
+        return peak
+    return peak * (max(total - updates, 0) / max(decay, 1)) ** power
+
+
+ORIGINALS = {"bert": published, "fairseq": fairseqs, "wsd": minicpms}
 
 
 def with_phases(*phases: dict[str, Any], **optimizer: object) -> Config:
@@ -103,6 +114,38 @@ def test_fairseqs_schedule_is_its_formula(
         want = fairseqs(step, 3e-4, warmup, steps, power)
         np.testing.assert_allclose(rate(step), want, rtol=1e-5, atol=1e-12, err_msg=str(step))
     assert float(rate(max(steps, warmup + 1))) == 0
+
+
+def test_wsd_at_its_corners():
+    rate = make_schedule(
+        with_phases({"steps": 1000}, schedule="wsd", learning_rate=2.0, warmup_steps=10)
+    )
+    points = {0: 0, 1: 0.2, 9: 1.8, 10: 2, 500: 2, 900: 2, 901: 1.98, 950: 1, 999: 0.02, 1000: 0}
+    for step, want in points.items():
+        np.testing.assert_allclose(rate(step), want, rtol=1e-6, atol=1e-12, err_msg=str(step))
+
+
+def test_wsd_without_a_decay_is_constant():
+    config = with_phases({"steps": 9}, schedule="wsd", learning_rate=2.0, warmup_steps=2)
+    config = dataclasses.replace(
+        config, optimizer=dataclasses.replace(config.optimizer, decay_share=0.0)
+    )
+    rate = make_schedule(config)
+    assert [float(rate(step)) for step in range(10)] == [0.0, 1.0, *[2.0] * 7, 0.0]
+
+
+@pytest.mark.parametrize("over", ["run", "phase"])
+def test_warmup_and_decay_longer_than_the_steps_are_one_line(over):
+    values = {"schedule": "wsd", "schedule_over": over, "decay_share": 0.5}
+    with_phases({"steps": 10}, {"steps": 10}, **values, warmup_steps=5)
+    with pytest.raises(UserError) as error:
+        with_phases({"steps": 10}, {"steps": 10}, **values, warmup_steps=11)
+    steps = {"run": (10, 20), "phase": (5, 10)}[over]
+    assert str(error.value) == (
+        f'config.optimizer.schedule="wsd": 11 steps of warmup and {steps[0]} of decay '
+        f"(decay_share=0.5) are more than the {steps[1]} steps of the {over}; lower warmup_steps "
+        "or decay_share, or raise the steps"
+    )
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

@@ -29,7 +29,7 @@ from bert_jax.workdir.layout import Workdir
 MAY = """
     log_every_steps data.store
     optimizer.learning_rate optimizer.warmup_steps optimizer.decay_power optimizer.schedule_over
-    optimizer.schedule optimizer.weight_decay_on
+    optimizer.schedule optimizer.decay_share optimizer.weight_decay_on
     optimizer.phase_moments optimizer.phase_count optimizer.b1 optimizer.b2 optimizer.eps
     optimizer.weight_decay optimizer.clip_norm optimizer.max_nonfinite_steps
     optimizer.muon_scale optimizer.muon_momentum
@@ -37,7 +37,7 @@ MAY = """
     compute.dtype compute.unroll_layers compute.attention compute.remat compute.shard_optimizer
     checkpoint.every_steps checkpoint.keep checkpoint.keep_every_steps checkpoint.keep_best
     checkpoint.write_attempts
-    evaluation.every_steps evaluation.batches
+    evaluation.every_steps evaluation.batches evaluation.attention
     deadlines.start deadlines.compile deadlines.data deadlines.step deadlines.evaluate
     deadlines.save deadlines.restore deadlines.barrier deadlines.peer deadlines.grace
 """
@@ -48,6 +48,8 @@ MAY_NOT = """
     model.attention_probs_dropout_prob model.max_position_embeddings model.type_vocab_size
     model.initializer_range model.layer_norm_eps model.pad_vocab_to_multiple_of
     model.position model.norm_position
+    model.initializer model.positional_heads.layers model.positional_heads.sharpness
+    model.positional_heads.noise model.positional_heads.table
     data.source_weights data.language_smoothing data.pairing data.negative_pool data.separators
     data.short_seq_prob data.dupe_factor data.masking data.max_ngram data.span_success data.max_span
     data.mask_rate data.mask_share data.random_share data.random_tokens data.span_boundary
