@@ -29,7 +29,8 @@ AXES: dict[str, Any] = {
     "classes": None,
     "norm": None,
 }
-STACKED = {"layers", "qkv"}  # dimensions along which separate matrices are stacked in one array
+# Dimensions along which separate matrices are stacked in one array.
+STACKED = {"layers", "qkv"}
 
 
 def spec(*axes: str) -> P:

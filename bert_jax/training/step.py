@@ -83,12 +83,10 @@ def make_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunct
     learned = chosen(config.data, config.objectives)
     compute = dispatch.resolve(config, mesh)
     graph, abstract_params = declare(config.model, compute, learned)
-    axes = partition.param_axes(abstract_params)
-    shapes = nnx.to_pure_dict(abstract_params)
+    axes, shapes = partition.param_axes(abstract_params), nnx.to_pure_dict(abstract_params)
     partition.check_fits(mesh, axes, shapes)
     specs = param_specs(config, mesh, axes, shapes)
-    storage = partition.on_mesh(mesh, specs.storage)
-    optimizer = make_optimizer(config.optimizer, axes, storage)
+    optimizer = make_optimizer(config.optimizer, axes, partition.on_mesh(mesh, specs.storage))
 
     def init() -> State:
         key = jax.random.key(config.seed)
