@@ -2,6 +2,11 @@
 
 At position p, each pair of neighbouring dimensions (2i, 2i+1) of queries and keys is rotated by the
 angle p / 10000^(2i/D). A score then depends on the distance between two positions only.
+
+In the v5e step of base (64 rows of 128 tokens per chip) rotary positions take 58.84 million cycles
+and 2.72 GiB, a learned table 56.17 and 2.41. In one layer's attention alone, exchanging the
+dimensions of a pair by slices, reversed or rolled arrays took up to three times the added cycles of
+the product with a constant matrix used here (all compiled, nothing ran; 2026-11-22).
 """
 
 from typing import NamedTuple
@@ -32,8 +37,8 @@ def rotation(positions_BxS: jax.Array, head_dim: int) -> Rotation:
 def rotate(x_BxSxAxD: jax.Array, by: Rotation) -> jax.Array:
     """Rotates queries or keys, in float32; returns the dtype of x.
 
-    A product with a constant matrix exchanges the dimensions of each pair: XLA fuses the rotation
-    into it, and moves the elements of neither slices nor reversed arrays well on a TPU.
+    The gradient is the inverse rotation, rounded once; autodiff takes as many cycles, but rounds
+    both of its terms.
     """
     D = x_BxSxAxD.shape[-1]
     exchange_DxD = jnp.eye(D, dtype=x_BxSxAxD.dtype)[jnp.arange(D) ^ 1]
