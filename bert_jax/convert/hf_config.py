@@ -21,7 +21,9 @@ _SHARED = (
     "max_position_embeddings",
 )  # fmt: skip
 _HERE = "config.model"  # prefix of keys in the messages of `from_dict`
-_ADDED = {  # keys that only one architecture has, with the values that its form computes
+_ADDED: dict[
+    str, dict[str, Any]
+] = {  # keys that only one architecture has, with the values that its form computes
     BERT.model_type: {"position_embedding_type": "absolute"},
     ROFORMER.model_type: {"rotary_value": False},
 }

@@ -2,6 +2,11 @@
 
 At position p, each pair of neighbouring dimensions (2i, 2i+1) of queries and keys is rotated by the
 angle p / 10000^(2i/D). A score then depends on the distance between two positions only.
+
+In the v5e step of base (64 rows of 128 tokens per chip) rotary positions take 58.84 million cycles
+and 2.72 GiB, a learned table 56.17 and 2.41. In one layer's attention alone, exchanging the
+dimensions of a pair by slices, reversed or rolled arrays took up to three times the added cycles of
+the product with a constant matrix used here (all compiled, nothing ran; 2026-11-22).
 """
 
 from typing import NamedTuple
@@ -28,9 +33,28 @@ def rotation(positions_BxS: jax.Array, head_dim: int) -> Rotation:
     return Rotation(jnp.cos(angles), jnp.sin(angles) * signs_D[None, None, None])
 
 
+@jax.custom_vjp
 def rotate(x_BxSxAxD: jax.Array, by: Rotation) -> jax.Array:
-    """Rotates queries or keys, in float32; returns the dtype of x."""
-    x = x_BxSxAxD.astype(jnp.float32)
-    even_D = jnp.arange(x.shape[-1]) % 2 == 0
-    partners = jnp.where(even_D[None, None, None], jnp.roll(x, -1, -1), jnp.roll(x, 1, -1))
-    return (x * by.cos + partners * by.sin).astype(x_BxSxAxD.dtype)
+    """Rotates queries or keys, in float32; returns the dtype of x.
+
+    The gradient is the inverse rotation, rounded once; autodiff takes as many cycles, but rounds
+    both of its terms.
+    """
+    D = x_BxSxAxD.shape[-1]
+    exchange_DxD = jnp.eye(D, dtype=x_BxSxAxD.dtype)[jnp.arange(D) ^ 1]
+    partners = jax.lax.dot_general(
+        x_BxSxAxD, exchange_DxD, (((3,), (0,)), ((), ())),
+        precision=jax.lax.Precision.HIGHEST, preferred_element_type=jnp.float32,
+    )  # fmt: skip
+    return (x_BxSxAxD.astype(jnp.float32) * by.cos + partners * by.sin).astype(x_BxSxAxD.dtype)
+
+
+def _forward(x_BxSxAxD: jax.Array, by: Rotation) -> tuple[jax.Array, Rotation]:
+    return rotate(x_BxSxAxD, by), by
+
+
+def _backward(by: Rotation, gradient: jax.Array) -> tuple[jax.Array, None]:
+    return rotate(gradient, Rotation(by.cos, -by.sin)), None
+
+
+rotate.defvjp(_forward, _backward)

@@ -68,18 +68,20 @@ def test_logits_of_bfloat16_states_are_not_rounded() -> None:
     np.testing.assert_allclose(logits[..., real], exact[..., real], rtol=1e-5, atol=1e-5)
 
 
-def test_a_sublayer_adds_its_input() -> None:
-    """If the output projection is zero, the normalized input is all that remains."""
-    config, keys = model_config(), Keys(jax.random.key(0))
+@pytest.mark.parametrize("norm_position", ["post", "pre"])
+def test_a_sublayer_adds_its_input(norm_position: str) -> None:
+    """If the output projection is zero, the input is all that remains, normalized only by "post"."""
+    config = dataclasses.replace(model_config(), norm_position=norm_position)
+    keys = Keys(jax.random.key(0))
     attention, mlp = Attention(config, COMPUTE, keys), FeedForward(config, keys)
     for projection in (attention.output, mlp.down):
         projection.kernel[...] = jnp.zeros_like(projection.kernel[...])
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 6, config.hidden_size)), jnp.float32)
     normalized = (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True)
-    np.testing.assert_allclose(
-        attention(x, jnp.ones((2, 6), int), None, None), normalized, atol=1e-5
-    )
-    np.testing.assert_allclose(mlp(x, None), normalized, atol=1e-5)
+    wanted = normalized if norm_position == "post" else x
+    y = attention(x, jnp.ones((2, 6), int), None, None)
+    np.testing.assert_allclose(y, wanted, atol=1e-5)
+    np.testing.assert_allclose(mlp(x, None), wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1])
