@@ -134,10 +134,8 @@ def _layout(names: Sequence[str], storage: NamedSharding | None) -> _Layout | No
 
     rows, columns = (merged(dims) for dims in both)
     groups = (*merged(set(range(len(names))).difference(*both)), *rows, *columns)
-    last_row = len(rows)
-    numbers = MuonDimensionNumbers(
-        tuple(range(1, last_row + 1)), tuple(range(last_row + 1, len(groups)))
-    )
+    dims = tuple(range(1, len(groups)))
+    numbers = MuonDimensionNumbers(dims[: len(rows)], dims[len(rows) :])
     spec = P(*(split[first] for first, *_ in groups))
     return _Layout(groups, numbers, NamedSharding(storage.mesh, spec) if storage else None)
 
@@ -148,7 +146,7 @@ def _orthogonalize(arrays: Sequence[tuple[_Layout, jax.Array]]) -> list[jax.Arra
     Matrices of one shape, from whatever array, are one stack that the devices share out.
     """
     stacks = [layout.stack(x) for layout, x in arrays]
-    alike = collections.defaultdict(list)
+    alike: dict[Any, list[int]] = collections.defaultdict(list)
     for i, ((layout, _), stack) in enumerate(zip(arrays, stacks, strict=True)):
         alike[stack.shape[1:], layout.numbers, layout.sharding].append(i)
     for (_, numbers, sharding), members in alike.items():
@@ -175,9 +173,7 @@ def _orthogonalize_stack(
         stack = jnp.pad(stack, [(0, -count % devices)] + [(0, 0)] * (stack.ndim - 1))
     for sharding in shardings:
         stack = jax.lax.with_sharding_constraint(stack, sharding)
-    muon = optax.contrib.scale_by_muon(
-        beta=0.0, nesterov=False, weight_dimension_numbers=numbers
-    )  # without momentum
+    muon = optax.contrib.scale_by_muon(beta=0, nesterov=False, weight_dimension_numbers=numbers)
     stack, _ = muon.update(stack, muon.init(stack))
     for sharding in reversed(shardings):
         stack = jax.lax.with_sharding_constraint(stack, sharding)

@@ -158,16 +158,15 @@ def test_momentum_is_stored_as_its_parameter_is() -> None:
 
 
 def test_momentum_in_bfloat16_trains_alike() -> None:
-    config = small(optimizer=MUON)
-    axes, shapes = declared(config)
-    params, ends = drawn(shapes, 0), []
+    ends, gradients = [], np.random.default_rng(0).normal(size=(5, 2, 8, 12)).astype(np.float32)
     for dtype in ("float32", "bfloat16"):
-        changed = dataclasses.replace(config.optimizer, moment_dtype=dtype)
-        tx = optimizer.make_optimizer(changed, axes)
-        state, step = tx.init(params), jax.jit(tx.update)
+        config = small(optimizer=MUON | {"moment_dtype": dtype, "weight_decay": 0.0}).optimizer
+        tx = optimizer.make_optimizer(config, {"kernel": ("layers", "embed", "mlp")})
+        state, step = tx.init({"kernel": jnp.ones((2, 8, 12))}), jax.jit(tx.update)
         for i in range(20):
-            updates, state = step(drawn(shapes, 1 + i // 4), state, params, step=i)
-        ends.append(np.concatenate([m.ravel() for _, m in matrices(updates)]))
+            tree = {"kernel": gradients[i // 4]}
+            updates, state = step(tree, state, tree, step=i)
+        ends.append(np.asarray(updates["kernel"]))
     apart, length = (float(np.linalg.norm(x)) for x in (ends[0] - ends[1], ends[0]))
     assert 0 < apart < 0.01 * length
 
@@ -191,10 +190,10 @@ def test_a_matrix_without_sides_is_refused_in_one_line() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", [{"data": 8}, {"data": 2, "fsdp": 2, "tensor": 2}])
 def test_ten_steps_have_the_same_loss_on_one_and_eight_devices(mesh: dict) -> None:
-    """Rounding grows: parameters after three steps agree to 3e-6 of their change, not to 1e-6."""
+    """Losses, not parameters: Newton-Schulz steps enlarge rounding errors of small gradients."""
     losses = [ten_losses(config) for config in (small(optimizer=MUON), split(mesh))]
     assert losses[0][-1] < losses[0][0] - 1
-    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-6)
 
 
 def ten_losses(config: Config) -> list[float]:
