@@ -61,6 +61,7 @@ def test_loss_is_a_sum_over_weights_divided_by_counts(batch, corpus, logits):
 def test_summary_gives_baselines_by_source(batch, corpus, logits):
     _, sums = objectives.all_sums(jax.tree.map(jnp.asarray, logits), batch, corpus)
     scalars = objectives.summarize(sums, SOURCES)
+    assert sums["nsp"]["source_labels"].shape == (len(SOURCES), 2)
     kept = batch["pair_weights"] > 0
     labels, sources = batch["pair_labels"][kept], batch["pair_sources"][kept]
     right = (logits["nsp"].argmax(-1) == batch["pair_labels"])[kept]
