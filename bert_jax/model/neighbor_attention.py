@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.model.attention import Attention
-from bert_jax.model.encoder import Encoder
+from bert_jax.model.encoder import Encoder, Layer
 from bert_jax.ops.rotary import Rotation
 from bert_jax.parallel.global_batch import Batch
 
@@ -27,7 +27,7 @@ def neighbor_attention(encoder: Encoder, batch: Batch) -> Sums:
         batch["input_ids"], batch["token_type_ids"], batch["position_ids"]
     )
 
-    def body(x_BxSxH: jax.Array, layer):
+    def body(x_BxSxH: jax.Array, layer: Layer) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         sums = _sums(layer.attention, x_BxSxH, examples_BxS, rotation)
         return layer(x_BxSxH, examples_BxS, rotation, None), sums
 
