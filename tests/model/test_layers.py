@@ -58,7 +58,7 @@ def test_attention(rate: float) -> None:
 
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
 def test_a_sublayer_adds_its_input(norm_position: str) -> None:
-    """If the output projection is zero, the input is all that remains, normalized only by "post"."""
+    """If the output projection is zero, the input is all that remains; "post" normalizes it."""
     config = dataclasses.replace(model_config(), norm_position=norm_position)
     keys = Keys(jax.random.key(0))
     attention, mlp = Attention(config, COMPUTE, keys), FeedForward(config, keys)
