@@ -26,7 +26,8 @@ def _forward(
     XLA fuses that pass into the product that computes x. Computing the variance from x - mean needs
     another pass. It is more accurate if the mean of a row is far from zero (here the error is 1e-5
     up to a mean of one standard deviation and 2e-5 at ten), but in this model x is the sum of a
-    LayerNorm's output, whose mean is near zero, and a layer's output.
+    LayerNorm's output, whose mean is near zero, and a layer's output (of all earlier ones with
+    `norm_position="pre"`).
     """
     x32 = x.astype(jnp.float32)
     mean = x32.mean(-1, keepdims=True)

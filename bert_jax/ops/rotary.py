@@ -4,9 +4,9 @@ At position p, each pair of neighbouring dimensions (2i, 2i+1) of queries and ke
 angle p / 10000^(2i/D). A score then depends on the distance between two positions only.
 
 In the v5e step of base (64 rows of 128 tokens per chip) rotary positions take 58.84 million cycles
-and 2.72 GiB, a learned table 56.17 and 2.41. In one layer's attention alone, exchanging the
-dimensions of a pair by slices, reversed or rolled arrays took up to three times the added cycles of
-the product with a constant matrix used here (all compiled, nothing ran; 2026-11-22).
+and 2.72 GiB, a learned table 56.17 and 2.41. The step of one layer takes 9.82 million cycles with
+the product with a constant matrix used here, 11.41 where arrays rolled by one dimension exchange
+those of a pair, differentiated by autodiff (all compiled, nothing ran; 2026-11-22).
 """
 
 from typing import NamedTuple
