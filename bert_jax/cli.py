@@ -43,7 +43,7 @@ def _guarded(words: list[str]) -> int:
     try:
         return _run(words)
     except UsageError as error:
-        print(f"usage: {error}; see `bert-jax --help`", file=sys.stderr)
+        logger.log(NOTICE, f"usage: {error}; see `bert-jax --help`")
         return USAGE
     except KeyboardInterrupt:
         logger.log(NOTICE, "interrupted; run the same command again to resume")

@@ -90,6 +90,7 @@ def test_the_default_config_is_named(say):
         (["data", "bild"], "did you mean data build?"),
         (["pretrain"], "--config=… is missing"),
         (["data", "build"], "usage: --source=… is missing"),
+        (["pretrain", "--process_id=\udcff\x1b[2J"], "--process_id=\ufffd\ufffd[2J"),
         (["pretrain", "--config=tiny"], "--workdir=… is missing"),
         (["fill", "--model=x"], "give at least one text"),
         (["pretrain", "--config=tiny", "--workdri=x"], "workdri"),

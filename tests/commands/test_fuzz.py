@@ -75,7 +75,8 @@ def wrong_with(code: int | None, err: str) -> str:
 def failure(number: int, tried: Case, code: int | None, err: str) -> str:
     """A line and what was said, where a case ended as none may."""
     wrong = wrong_with(code, err)
-    return f"case {number} ({tried.kind}): {wrong}\n  {tried.words}\n{err[-3000:]}" if wrong else ""
+    text = f"case {number} ({tried.kind}): {wrong}\n  {tried.words}\n{err[-3000:]}" if wrong else ""
+    return text.encode("ascii", "backslashreplace").decode()  # a worker could not send surrogates
 
 
 def test_a_hundred_cases(places, tmp_path, monkeypatch, capsys):
