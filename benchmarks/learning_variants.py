@@ -30,19 +30,42 @@ COMMON = (
     "--config.log_every_steps=100", "--cpu_devices=1",
 )  # fmt: skip
 RATE = "optimizer.learning_rate="
-GUIDED = "model.initializer=positional_heads"
-BEST = (GUIDED, f"{RATE}2e-3")
-TABLES: dict[str, dict[str, tuple[str, ...]]] = {
+HEADS = "model.initializer=positional_heads"
+MUON = ("optimizer.name=muon", f"{RATE}4e-3", "optimizer.muon_scale=5.0")
+PRE_ROTARY = ("model.position=rotary", "model.norm_position=pre", "model.initializer_range=0.02")
+BEST = (HEADS, *MUON)
+Variants = dict[str, tuple[str, ...]]
+
+
+def varied(setting: str, *values: float) -> Variants:
+    """Returns the best variant with each value of one setting of the positional heads."""
+    key = f"model.positional_heads.{setting}"
+    return {f"{setting} {value}": (*BEST, f"{key}={value}") for value in values}
+
+
+TABLES: dict[str, Variants] = {
     "main": {
         "published": (),
         "published, rate 2e-3": (f"{RATE}2e-3",),
-        "positional heads": (GUIDED,),
-        "positional heads, rate 2e-3": BEST,
+        "published, Muon": MUON,
+        "positional heads": (HEADS,),
+        "positional heads, rate 2e-3": (HEADS, f"{RATE}2e-3"),
+        "positional heads, Muon": BEST,
+        "rotary": ("model.position=rotary",),
+        "rotary, pre-LN, rate 2e-3": (*PRE_ROTARY, f"{RATE}2e-3"),
     },
-    "seeds": {"published": (f"{RATE}2e-3",), "positional heads": BEST},
-    "rate": {
-        f"rate {rate}": (GUIDED, f"{RATE}{rate}") for rate in ("1e-3", "2e-3", "3e-3", "4e-3")
+    "seeds": {"published": (f"{RATE}2e-3",), "positional heads": (HEADS, f"{RATE}2e-3")},
+    "rate": {f"rate {rate}": (HEADS, f"{RATE}{rate}") for rate in ("1e-3", "2e-3", "3e-3", "4e-3")},
+    "muon": {
+        f"rate {rate}, Muon's {rate * scale:.2g}": (
+            *(HEADS, "optimizer.name=muon", f"{RATE}{rate}", f"optimizer.muon_scale={scale}"),
+        )
+        for rate, scale in ((2e-3, 5.0), (2e-3, 10.0), (2e-3, 20.0), (4e-3, 5.0), (8e-3, 2.5))
     },
+    "sharpness": varied("sharpness", 9.5, 2.5, 5.0, 20.0),
+    "noise": varied("noise", 0.25, 0.0, 0.5, 1.0),
+    "layers": varied("layers", 1, 2),
+    "table": varied("table", 1.5, 1.0, 3.0),
 }
 
 
