@@ -23,7 +23,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 COMMON = (
-    "--config=demo", "--config.phases[0].batch_size=32", "--config.optimizer.name=adamw",
+    "--config=demo", "--config.model.initializer=published", "--config.phases[0].batch_size=32", "--config.optimizer.name=adamw",
     "--config.optimizer.b2=0.98", "--config.optimizer.schedule=fairseq",
     "--config.optimizer.warmup_steps=100", "--config.optimizer.learning_rate=1e-3",
     "--config.evaluation.batches=6", "--config.checkpoint.every_steps=1000000",
