@@ -23,8 +23,9 @@ from pathlib import Path
 from queue import SimpleQueue
 
 COMMON = (
-    "--config=demo", "--config.model.initializer=published", "--config.phases[0].batch_size=32", "--config.optimizer.name=adamw",
+    "--config=demo", "--config.model.initializer=published", "--config.optimizer.name=adamw",
     "--config.optimizer.b2=0.98", "--config.optimizer.schedule=fairseq",
+    "--config.phases[0].batch_size=32",
     "--config.optimizer.warmup_steps=100", "--config.optimizer.learning_rate=1e-3",
     "--config.evaluation.batches=6", "--config.checkpoint.every_steps=1000000",
     "--config.log_every_steps=100", "--cpu_devices=1",
