@@ -387,6 +387,12 @@ class Config:
         phases = tuple(dataclasses.replace(phase, steps=number) for phase, number in pairs)
         return dataclasses.replace(self, phases=phases)
 
+    def with_only(self, phase: PhaseConfig) -> "Config":
+        """Returns the configuration with one phase and without its wsd schedule, whose warmup and
+        decay need not fit into the steps of that phase."""
+        optimizer = dataclasses.replace(self.optimizer, schedule="bert")
+        return dataclasses.replace(self, phases=(phase,), optimizer=optimizer)
+
     @property
     def total_steps(self) -> int:
         return sum(phase.steps for phase in self.phases)
