@@ -368,7 +368,7 @@ class Config:
 
     @property
     def schedule_spans(self) -> tuple[ScheduleSpan, ...]:
-        """What each learning-rate schedule spans: the run, or each phase (`schedule_over`)."""
+        """The span of each learning-rate schedule: the run, or each phase (`schedule_over`)."""
         peak, warmup = self.optimizer.learning_rate, self.optimizer.warmup_steps
         if self.optimizer.schedule_over == "run":
             return (ScheduleSpan(self.total_steps, peak, warmup),)

@@ -19,8 +19,8 @@ Sums = dict[str, jax.Array]
 def neighbor_attention(encoder: Encoder, batch: Batch) -> Sums:
     """Returns sums over all tokens of a batch that have a neighbour on a side in their example.
 
-    left, right: attention probability of that neighbour, float32 [L, A]; count: the tokens, which
-    are as many on both sides.
+    left, right: attention probability of that neighbour, float32 [L, A]; count: the number of these
+    tokens, the same on both sides.
     """
     examples_BxS = batch["example_ids"]
     x_BxSxH, rotation = encoder.embed(
