@@ -14,6 +14,8 @@ divided by the counts of the global batch (release: of each core, plus 1e-5). Th
 last tenth of its steps at length 512: see `wiki_books_base`.
 """
 
+import math
+
 from ml_collections import ConfigDict
 
 from bert_jax.config.defaults import defaults
@@ -61,7 +63,7 @@ def batch_ramp(phase: ConfigDict, first: int, share: float = 0.1) -> tuple[Confi
     for halvings in range(doublings, 0, -1):
         ramp = phase.copy_and_resolve_references()
         ramp.batch_size, ramp.steps = phase.batch_size >> halvings, part << halvings
-        ramp.micro_batches = max(1, phase.micro_batches >> halvings)
+        ramp.micro_batches = math.gcd(ramp.batch_size, max(1, phase.micro_batches >> halvings))
         phases.append(ramp)
     full = phase.copy_and_resolve_references()
     full.steps = phase.steps - part * doublings

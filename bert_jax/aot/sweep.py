@@ -275,7 +275,7 @@ class Search:
 
     def _measure(self, config: Config, index: int) -> PhaseReport:
         """Compiles a phase's step, once for all configs that differ only in other phases."""
-        single_phase = dataclasses.replace(config, phases=(config.phases[index],))
+        single_phase = config.with_only(config.phases[index])
         if (single_phase, index) not in self._of_phase:
             self._of_phase[single_phase, index] = self.compiler.measure(config, index)
         return self._of_phase[single_phase, index]

@@ -368,7 +368,7 @@ class Config:
 
     @property
     def schedule_spans(self) -> tuple[ScheduleSpan, ...]:
-        """What each learning-rate schedule spans: the run, or each phase (`schedule_over`)."""
+        """The span of each learning-rate schedule: the run, or each phase (`schedule_over`)."""
         peak, warmup = self.optimizer.learning_rate, self.optimizer.warmup_steps
         if self.optimizer.schedule_over == "run":
             return (ScheduleSpan(self.total_steps, peak, warmup),)
@@ -386,6 +386,12 @@ class Config:
         pairs = zip(self.phases, steps, strict=True)
         phases = tuple(dataclasses.replace(phase, steps=number) for phase, number in pairs)
         return dataclasses.replace(self, phases=phases)
+
+    def with_only(self, phase: PhaseConfig) -> "Config":
+        """Returns the configuration with one phase and without its wsd schedule, whose warmup and
+        decay need not fit into the steps of that phase."""
+        optimizer = dataclasses.replace(self.optimizer, schedule="bert")
+        return dataclasses.replace(self, phases=(phase,), optimizer=optimizer)
 
     @property
     def total_steps(self) -> int:

@@ -29,6 +29,7 @@ from bert_jax.data_pipeline.store.manifest import read_manifest, split_digest
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import StorageError
 from bert_jax.metrics import records
+from bert_jax.metrics.neighbor_attention import PREFIX
 from bert_jax.objectives.architectures import find_architecture
 from bert_jax.objectives.registry import chosen, find
 from bert_jax.workdir.layout import Workdir
@@ -149,9 +150,14 @@ def _card(run: Workdir, meta: Mapping[str, Any]) -> Card:
         settings=settings,
         sources=sources,
         languages=languages,
-        metrics={k: v for k, v in last.items() if k not in ("kind", "step", "time")},
+        metrics={name: value for name, value in last.items() if _is_shown(name)},
         metrics_step=last.get("step"),
     )
+
+
+def _is_shown(name: str) -> bool:
+    """Whether the model card lists a metric: two for each head of each layer are too many."""
+    return name not in ("kind", "step", "time") and not name.startswith(PREFIX)
 
 
 def _text(store: str, digests: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:

@@ -21,11 +21,11 @@ _SHARED = (
     "max_position_embeddings",
 )  # fmt: skip
 _HERE = "config.model"  # prefix of keys in the messages of `from_dict`
-_ADDED: dict[
-    str, dict[str, Any]
-] = {  # keys that only one architecture has, with the values that its form computes
+# Keys that not every architecture has, with the values that its form computes.
+_ADDED: dict[str, dict[str, Any]] = {
     BERT.model_type: {"position_embedding_type": "absolute"},
     ROFORMER.model_type: {"rotary_value": False},
+    PRE_LAYER_NORM.model_type: {"position_embedding_type": "absolute"},
 }
 # Keys that a config.json may omit, with the defaults of transformers' BertConfig.
 _DEFAULTS = {
@@ -63,7 +63,7 @@ def to_config_json(
         **{name: getattr(config, name) for name in (*_SHARED, *_DEFAULTS)},
         "hidden_act": _ACT_NAMES[config.hidden_act],
         "max_position_embeddings": rows,
-        **_ADDED.get(form.model_type, {}),
+        **_ADDED[form.model_type],
         "pad_token_id": pad_token_id,
         "tie_word_embeddings": True,
         "use_cache": True,
@@ -81,7 +81,7 @@ def from_config_json(values: Mapping[str, Any], where: str) -> ModelConfig:
     if not isinstance(kind, str) or kind not in _FORMS:
         known = ", ".join(map(repr, _FORMS))
         raise UserError(f"{where}: model_type={shown(kind)}; only {known} can be loaded")
-    for name, wanted in _ADDED.get(kind, {}).items():
+    for name, wanted in _ADDED[kind].items():
         if (given := values.get(name, wanted)) != wanted:
             raise UserError(
                 f"{where}: {name}={shown(given)} is not supported; only {wanted!r} can be loaded"

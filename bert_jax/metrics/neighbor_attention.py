@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+PREFIX = "attention/"  # of the names of these metrics
 SIDES = ("left", "right")
 _KEY = re.compile(r"attention/layer_(\d+)/head_(\d+)/(?:left|right)")
 

@@ -71,7 +71,7 @@ class Attention(nnx.Module):
         return dropout(self.output(y_BxSxAxD), rate=rate, key=hidden_key)
 
     def inputs(self, x_BxSxH: jax.Array) -> jax.Array:
-        """Returns what queries, keys and values are made of, from the hidden states x."""
+        """Returns the input of the query, key and value kernels, from the hidden states x."""
         return self.norm(x_BxSxH) if self.config.norm_position == "pre" else x_BxSxH
 
     def queries_keys_values(

@@ -1,7 +1,7 @@
 """How much attention the heads of each layer pay to the tokens next to a token.
 
 BERT's published initial values spread attention evenly. While the held-out loss stays near that of
-the unigram, no head has found the neighbours yet; when one does, the loss falls (docs/learning.md).
+the unigram, no head has found the neighbours yet; when one does, the loss falls.
 """
 
 import jax
@@ -19,8 +19,8 @@ Sums = dict[str, jax.Array]
 def neighbor_attention(encoder: Encoder, batch: Batch) -> Sums:
     """Returns sums over all tokens of a batch that have a neighbour on a side in their example.
 
-    left, right: attention probability of that neighbour, float32 [L, A]; count: the tokens, which
-    are as many on both sides.
+    left, right: attention probability of that neighbour, float32 [L, A]; count: the number of these
+    tokens, the same on both sides.
     """
     examples_BxS = batch["example_ids"]
     x_BxSxH, rotation = encoder.embed(

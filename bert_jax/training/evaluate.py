@@ -52,7 +52,7 @@ def held_out_config(config: Config, phase: PhaseConfig) -> Config:
     held_out_phase = dataclasses.replace(
         phase, batch_size=rows, micro_batches=1, examples_per_row=1, row_length=0
     )
-    return dataclasses.replace(config, seed=0, data=data, phases=(held_out_phase,))
+    return dataclasses.replace(config.with_only(held_out_phase), seed=0, data=data)
 
 
 class HeldOut:

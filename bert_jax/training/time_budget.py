@@ -45,7 +45,7 @@ def parse(text: str) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class TimeBudget:
-    """What a start of a run has to do with time: nothing, use a recorded decision, or measure."""
+    """The time budget of a start: none, a recorded decision, or one that is still to be made."""
 
     config: Config  # with the decided steps, if they are recorded
     # `time_budget` of config.json: seconds, the steps of each phase as configured and as decided.
@@ -97,13 +97,13 @@ def _recorded(
     if record and record["config_steps"] == [phase.steps for phase in config.phases]:
         effect = "" if seconds in (None, record["seconds"]) else "; --time_budget changes nothing"
         logger.info(
-            f"trains {sum(record['steps']):,} steps: its time budget of "
-            f"{clock(record['seconds'])} was decided at the start{effect}"
+            f"trains {sum(record['steps']):,} steps, decided at its start by a time budget of "
+            f"{clock(record['seconds'])}{effect}"
         )
         return record, False
     if seconds is not None and started:
         logger.info(
-            f"{workdir}: a time budget is decided at the start of a run; this run has started and "
+            f"{workdir}: --time_budget decides the steps of a new run; this run has started and "
             f"keeps its {config.total_steps:,} steps"
         )
     return None, seconds is not None and not started
@@ -149,7 +149,7 @@ def steps_within(
         )
     steps = _shared(config, total)
     logger.info(
-        f"time budget {clock(seconds)}, {clock(measured.elapsed)} of it over: {sum(steps):,} steps "
+        f"time budget {clock(seconds)}, {clock(measured.elapsed)} of it used: {sum(steps):,} steps "
         f"at {measured.step:.3g} s/step, {measured.evaluation:.3g} s per evaluation, "
         f"{measured.save:.3g} s per checkpoint"
     )

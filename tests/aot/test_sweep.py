@@ -112,6 +112,14 @@ def test_every_knob_is_turned_and_the_best_values_are_combined() -> None:
     assert speeds[0] == pytest.approx(256 * 128 / 0.81)
 
 
+def test_the_schedule_of_a_run_need_not_fit_into_a_phase() -> None:
+    config = with_changes(base("wiki_books_base"), {"optimizer.schedule": "wsd"})
+    short = dataclasses.replace(config.phases[-1], steps=10)
+    found = run(dataclasses.replace(config, phases=(config.phases[0], short)), FakeCompiler())
+    assert found.best is not None
+    assert all(one.refusal is None for one in found.tried)
+
+
 def test_what_takes_long_or_changes_the_run_is_tried_only_when_asked_for() -> None:
     found = run(base(), FakeCompiler())
     for never in ("batch_size", "mesh.tensor", "unroll_layers=12", "unroll_layers=0", "attention"):

@@ -69,6 +69,9 @@ def test_a_batch_ramp_doubles_the_batch_and_keeps_the_tokens() -> None:
     assert [p.micro_batches for p in phases] == [1, 1, 2, 4]
     (only,) = base.batch_ramp(config.phases[3], 256)
     assert only == config.phases[3]
+    config.phases[3].batch_size, config.phases[3].micro_batches = 40, 20
+    micro = [phase.micro_batches for phase in base.batch_ramp(config.phases[3], 5)]
+    assert micro == [1, 5, 10, 20], "a micro-batch has whole rows"
 
 
 @pytest.mark.parametrize(

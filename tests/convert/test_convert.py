@@ -397,6 +397,7 @@ def make_run(
     with (workdir / "metrics.jsonl").open("w") as file:
         for step in (2, 4):
             record = {"kind": "eval", "step": step, "time": 0.0, "mlm/loss": 10.0 + step}
+            record["attention/layer_0/head_0/left"] = 0.5
             file.write(json.dumps(record) + "\n")
     return workdir, params
 
@@ -423,6 +424,7 @@ def test_a_checkpoint_is_exported_with_its_facts(run, tmp_path, capsys):
             "fill in the `license` field",
         ):
             assert fact in card
+        assert "layer_0" not in card, "two numbers for each head"
         assert str(tmp_path) not in card
         with safetensors.safe_open(
             tmp_path / folder / "model.safetensors", framework="numpy"

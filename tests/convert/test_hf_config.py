@@ -28,3 +28,10 @@ def test_missing_keys_have_the_defaults_of_transformers() -> None:
 def test_a_missing_size_is_named(name: str) -> None:
     with pytest.raises(UserError, match=f"config.json: no {name}; is this"):
         from_config_json({key: REQUIRED[key] for key in REQUIRED if key != name}, "config.json")
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta-prelayernorm"])
+def test_relative_positions_are_refused(kind: str) -> None:
+    values = REQUIRED | {"model_type": kind, "position_embedding_type": "relative_key"}
+    with pytest.raises(UserError, match=r"position_embedding_type='relative_key' is not supported"):
+        from_config_json(values, "config.json")

@@ -132,8 +132,12 @@ def test_runs_are_measured_on_the_same_rows_and_masks(store):
     expected = rows_seen(config, store)
     assert expected["masked_weights"].any(1).all()
     data = dataclasses.replace(config.data, dupe_factor=3, source_weights="books=2")
+    wsd = dataclasses.replace(config.optimizer, schedule="wsd", warmup_steps=9)
     others = (
         dataclasses.replace(config, seed=7),
+        dataclasses.replace(
+            config, phases=(*alter(config, steps=2).phases, *config.phases), optimizer=wsd
+        ),  # the schedule of a run does not fit into one of its phases
         dataclasses.replace(config, data=data),
         dataclasses.replace(config, phases=(config.phases[0], *alter(config, steps=9).phases)),
         alter(config, batch_size=6),

@@ -196,7 +196,7 @@ def test_the_time_is_measured_once(
 ) -> None:
     config, kept = (
         asked(store),
-        "trains 12 steps: its time budget of 0:01:02 was decided at the start",
+        "trains 12 steps, decided at its start by a time budget of 0:01:02",
     )
     with pytest.raises(StoppedError):
         pretrain(config, tmp_path, time_budget=62.0, stop_after=2)
