@@ -9,9 +9,8 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 # Without a bytecode cache every process would compile the packages it imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
-WORKERS ?= 2
-# Test files go to idle workers; tests that start processes all run in one worker.
-XDIST := --numprocesses=$(WORKERS) --dist=loadgroup --no-loadscope-reorder
+# Test files go to idle workers; tests that start processes all run in one worker, which mostly waits.
+XDIST := --dist=loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: demo test slow lint types audit bench compare soak attack lock nightly clean help
@@ -19,11 +18,11 @@ XDIST := --numprocesses=$(WORKERS) --dist=loadgroup --no-loadscope-reorder
 demo: .venv/core  ## Pretrain, evaluate, export and try a small BERT; DATA=PATH uses your text
 	@$(BIN)/bert-jax demo --workdir=demo_run $${DATA:+--data="$$DATA"}
 
-test: .venv/dev  ## Run the tests in WORKERS processes (default 2)
-	@$(BIN)/pytest $(XDIST)
+test: .venv/dev  ## Run the tests in WORKERS processes (default 3, for two cores)
+	@$(BIN)/pytest $(XDIST) --numprocesses=$(or $(WORKERS),3)
 
 slow: .venv/torch .venv/libtpu  ## Run the slow tests, comparisons with PyTorch and tests with the TPU compiler
-	@BERT_JAX_LIBTPU=$(CURDIR)/.venv/libtpu/libtpu/libtpu.so $(BIN)/pytest $(XDIST) -m "slow or torch"
+	@BERT_JAX_LIBTPU=$(CURDIR)/.venv/libtpu/libtpu/libtpu.so $(BIN)/pytest $(XDIST) --numprocesses=$(or $(WORKERS),2) -m "slow or torch"
 
 lint: .venv/dev  ## Check style and format
 	@$(BIN)/ruff check .
