@@ -94,7 +94,8 @@ class ModelConfig:
             self._check_positional_heads()
 
     def _check_positional_heads(self) -> None:
-        where, farthest = 'config.model.initializer="positional_heads"', self.farthest_offset
+        where = 'config.model.initializer="positional_heads"'
+        farthest = max(map(abs, self.head_offsets))
         if self.position != "learned":
             raise UserError(
                 f'{where} starts a position table, which config.model.position="{self.position}" '
@@ -114,9 +115,10 @@ class ModelConfig:
             )
 
     @property
-    def farthest_offset(self) -> int:
-        """Positions to the farthest token that a head of `positional_heads` attends to."""
-        return (self.num_attention_heads + 1) // 2
+    def head_offsets(self) -> tuple[int, ...]:
+        """-1, +1, -2, +2, …: which neighbour each head of `positional_heads` attends to."""
+        heads = range(self.num_attention_heads)
+        return tuple((head // 2 + 1) * (1 if head % 2 else -1) for head in heads)
 
     @property
     def head_dim(self) -> int:
@@ -195,9 +197,17 @@ class OptimizerConfig:
     clip_norm: Amount = 1.0  # of all gradients together; 0 = none
     max_nonfinite_steps: Count = 10  # in a row, all skipped; then the run stops
 
-    def decay_steps(self, steps: int) -> int:
-        """Steps of the decay at the end of a wsd schedule over `steps` steps."""
-        return round(self.decay_share * steps)
+    def span(
+        self, steps: int, learning_rate: float | None, warmup_steps: int | None
+    ) -> "ScheduleSpan":
+        """Returns a span of `steps` steps; None: the peak and the warmup of the optimizer."""
+        return ScheduleSpan(
+            steps=steps,
+            learning_rate=self.learning_rate if learning_rate is None else learning_rate,
+            warmup_steps=self.warmup_steps if warmup_steps is None else warmup_steps,
+            decay_power=self.decay_power,
+            decay_steps=round(self.decay_share * steps),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,8 +215,10 @@ class ScheduleSpan:
     """The steps that one learning-rate schedule spans: those of the run, or of a phase."""
 
     steps: int
-    learning_rate: float
+    learning_rate: float  # the peak
     warmup_steps: int
+    decay_power: float = 1.0
+    decay_steps: int = 0  # at the end, only of wsd
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -357,27 +369,21 @@ class Config:
 
     def _check_wsd(self) -> None:
         for span in self.schedule_spans:
-            decay = self.optimizer.decay_steps(span.steps)
-            if span.warmup_steps + decay > span.steps:
+            if span.warmup_steps + span.decay_steps > span.steps:
                 raise UserError(
                     f'config.optimizer.schedule="wsd": {span.warmup_steps} steps of warmup and '
-                    f"{decay} of decay (decay_share={self.optimizer.decay_share}) are more than "
-                    f"the {span.steps} steps of the {self.optimizer.schedule_over}; lower "
-                    "warmup_steps or decay_share, or raise the steps"
+                    f"{span.decay_steps} of decay (decay_share={self.optimizer.decay_share}) are "
+                    f"more than the {span.steps} steps of the {self.optimizer.schedule_over}; "
+                    "lower warmup_steps or decay_share, or raise the steps"
                 )
 
     @property
     def schedule_spans(self) -> tuple[ScheduleSpan, ...]:
         """The span of each learning-rate schedule: the run, or each phase (`schedule_over`)."""
-        peak, warmup = self.optimizer.learning_rate, self.optimizer.warmup_steps
         if self.optimizer.schedule_over == "run":
-            return (ScheduleSpan(self.total_steps, peak, warmup),)
+            return (self.optimizer.span(self.total_steps, None, None),)
         return tuple(
-            ScheduleSpan(
-                phase.steps,
-                peak if phase.learning_rate is None else phase.learning_rate,
-                warmup if phase.warmup_steps is None else phase.warmup_steps,
-            )
+            self.optimizer.span(phase.steps, phase.learning_rate, phase.warmup_steps)
             for phase in self.phases
         )
 

@@ -1,43 +1,25 @@
 """The learning rate as a function of the step: schedules by name.
 
-A schedule is built from its peak, warmup steps, total steps, decay power and decay steps (the last
-are only for `wsd`). To add one, write a function and list it in `SCHEDULES`.
+A schedule is built from the span of steps that it covers. To add one, write a function and list it
+in `SCHEDULES`.
 """
 
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from bert_jax.config.schema import Config, ScheduleName
+from bert_jax.config.schema import Config, ScheduleName, ScheduleSpan
+
+MakeSchedule = Callable[[ScheduleSpan], optax.Schedule]  # updates done -> the next one's rate
 
 
-class MakeSchedule(Protocol):
-    """Returns a function from the number of updates done to the next update's learning rate."""
-
-    def __call__(
-        self,
-        *,
-        learning_rate: float,
-        warmup_steps: int,
-        total_steps: int,
-        power: float,
-        decay_steps: int,
-    ) -> optax.Schedule: ...
-
-
-def bert_polynomial(
-    *,
-    learning_rate: float,
-    warmup_steps: int,
-    total_steps: int,
-    power: float = 1.0,
-    decay_steps: int = 0,
-) -> optax.Schedule:
+def bert_polynomial(span: ScheduleSpan) -> optax.Schedule:
     """The original's exact schedule (optimization.py:32-54 of google-research/bert).
 
-    rate·(1 - step/total)^power from step 0 to zero at `total_steps`, replaced by rate·step/warmup
+    rate·(1 - step/total)^power from step 0 to zero at `span.steps`, replaced by rate·step/warmup
     below `warmup_steps`. So the first update has rate 0, and at the end of the warmup the rate
     drops from just under the peak to peak·(1 - warmup/total)^power. The original's power is 1; 0.5
     is NVIDIA's PolyWarmUpScheduler (`schedulers.py` of its PyTorch BERT), which counts updates from
@@ -49,26 +31,19 @@ def bert_polynomial(
 
     def rate(step: jax.typing.ArrayLike) -> jax.Array:
         t = jnp.asarray(step, jnp.float32)
-        decay = learning_rate * (jnp.maximum(total_steps - t, 0) / total_steps) ** power
-        warmup = learning_rate * t / max(warmup_steps, 1)
-        return jnp.where(t < warmup_steps, warmup, decay)
+        left = jnp.maximum(span.steps - t, 0) / span.steps
+        decay = span.learning_rate * left**span.decay_power
+        return jnp.where(t < span.warmup_steps, _warmup(span, t), decay)
 
     return rate
 
 
-def fairseq_polynomial(
-    *,
-    learning_rate: float,
-    warmup_steps: int,
-    total_steps: int,
-    power: float = 1.0,
-    decay_steps: int = 0,
-) -> optax.Schedule:
+def fairseq_polynomial(span: ScheduleSpan) -> optax.Schedule:
     """The schedule of RoBERTa and SpanBERT: the decay begins at the peak, where the warmup ends.
 
     `optim/lr_scheduler/polynomial_decay_schedule.py` of fairseq at 3d262bb, `step_update`:
     rate·step/warmup up to and including `warmup_steps`, then
-    rate·(1 - (step - warmup)/(total - warmup))^power, and 0 from `total_steps` on. The step is
+    rate·(1 - (step - warmup)/(total - warmup))^power, and 0 from `span.steps` on. The step is
     the number of updates done (`trainer.py` calls `step_update(0)` before the first update and
     `step_update(n)` after the n-th), so the first update has rate 0.
 
@@ -79,38 +54,34 @@ def fairseq_polynomial(
 
     def rate(step: jax.typing.ArrayLike) -> jax.Array:
         t = jnp.asarray(step, jnp.float32)
-        left = jnp.maximum(total_steps - t, 0) / max(total_steps - warmup_steps, 1)
-        decay = jnp.where(t < total_steps, learning_rate * left**power, 0)
-        warmup = learning_rate * t / max(warmup_steps, 1)
-        return jnp.where((t <= warmup_steps) & (warmup_steps > 0), warmup, decay)
+        left = jnp.maximum(span.steps - t, 0) / max(span.steps - span.warmup_steps, 1)
+        decay = jnp.where(t < span.steps, span.learning_rate * left**span.decay_power, 0)
+        is_warmup = (t <= span.warmup_steps) & (span.warmup_steps > 0)
+        return jnp.where(is_warmup, _warmup(span, t), decay)
 
     return rate
 
 
-def warmup_stable_decay(
-    *,
-    learning_rate: float,
-    warmup_steps: int,
-    total_steps: int,
-    power: float = 1.0,
-    decay_steps: int = 0,
-) -> optax.Schedule:
+def warmup_stable_decay(span: ScheduleSpan) -> optax.Schedule:
     """Warmup, a stable rate, and a decay to zero in the last `decay_steps` (MiniCPM's WSD).
 
     Hu et al. 2024 (arXiv 2404.06395, section 4.2): rate·step/warmup below `warmup_steps`, then the
     peak, then a decay over about a tenth of the steps, here
     rate·((total - step)/decay_steps)^power, so that a power of 1 is linear as in Hägele et al. 2024
-    (arXiv 2405.18392); MiniCPM's own decay is exponential. 0 from `total_steps` on.
+    (arXiv 2405.18392); MiniCPM's own decay is exponential. 0 from `span.steps` on.
     """
 
     def rate(step: jax.typing.ArrayLike) -> jax.Array:
         t = jnp.asarray(step, jnp.float32)
-        left = jnp.clip((total_steps - t) / max(decay_steps, 1), 0, 1)
-        stable_or_decay = jnp.where(t < total_steps, learning_rate * left**power, 0)
-        warmup = learning_rate * t / max(warmup_steps, 1)
-        return jnp.where(t < warmup_steps, warmup, stable_or_decay)
+        left = jnp.clip((span.steps - t) / max(span.decay_steps, 1), 0, 1)
+        stable_or_decay = jnp.where(t < span.steps, span.learning_rate * left**span.decay_power, 0)
+        return jnp.where(t < span.warmup_steps, _warmup(span, t), stable_or_decay)
 
     return rate
+
+
+def _warmup(span: ScheduleSpan, t: jax.Array) -> jax.Array:
+    return span.learning_rate * t / max(span.warmup_steps, 1)
 
 
 SCHEDULES: Final[dict[ScheduleName, MakeSchedule]] = {
@@ -126,15 +97,6 @@ def make_schedule(config: Config) -> optax.Schedule:
     One schedule over all steps (`schedule_over="run"`, as in the paper), or one per phase, counted
     from the phase's first step, with the phase's own peak and warmup if set.
     """
-    optimizer, spans = config.optimizer, config.schedule_spans
-    rates = [
-        SCHEDULES[optimizer.schedule](
-            learning_rate=span.learning_rate,
-            warmup_steps=span.warmup_steps,
-            total_steps=span.steps,
-            power=optimizer.decay_power,
-            decay_steps=optimizer.decay_steps(span.steps),
-        )
-        for span in spans
-    ]
-    return optax.join_schedules(rates, config.phase_ends[: len(spans) - 1])
+    make = SCHEDULES[config.optimizer.schedule]
+    rates = [make(span) for span in config.schedule_spans]
+    return optax.join_schedules(rates, config.phase_ends[: len(rates) - 1])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bert_jax.config.files import load
-from bert_jax.config.schema import Config, ScheduleName
+from bert_jax.config.schema import Config, ScheduleName, ScheduleSpan
 from bert_jax.errors import UserError
 from bert_jax.training.schedule import SCHEDULES, bert_polynomial, fairseq_polynomial, make_schedule
 
@@ -65,12 +65,14 @@ def test_schedule_is_the_originals():
 
 
 def test_schedule_without_warmup_starts_at_the_peak():
-    rate = bert_polynomial(learning_rate=1.0, warmup_steps=0, total_steps=10)
+    rate = bert_polynomial(ScheduleSpan(steps=10, learning_rate=1.0, warmup_steps=0))
     assert [float(rate(step)) for step in (0, 5, 10)] == [1.0, 0.5, 0.0]
 
 
 def test_a_power_of_zero_keeps_the_rate():
-    rate = bert_polynomial(learning_rate=0.5, warmup_steps=2, total_steps=10, power=0.0)
+    rate = bert_polynomial(
+        ScheduleSpan(steps=10, learning_rate=0.5, warmup_steps=2, decay_power=0.0)
+    )
     assert [float(rate(step)) for step in (0, 1, 2, 9, 10)] == [0.0, 0.25, 0.5, 0.5, 0.5]
 
 
@@ -81,7 +83,7 @@ def test_a_power_of_zero_keeps_the_rate():
     share=st.floats(0, 1.5),
 )
 def test_every_shape_is_the_formula(steps: int, warmup: int, power: float, share: float) -> None:
-    rate = bert_polynomial(learning_rate=3e-4, warmup_steps=warmup, total_steps=steps, power=power)
+    rate = bert_polynomial(ScheduleSpan(steps, 3e-4, warmup, power))
     for step in (0, warmup, max(warmup - 1, 0), int(share * steps), steps - 1, steps):
         want = published(step, 3e-4, warmup, steps, power)
         np.testing.assert_allclose(rate(step), want, rtol=1e-5, atol=1e-12)
@@ -108,8 +110,7 @@ def test_robertas_schedule_falls_from_the_peak_at_the_end_of_the_warmup():
 def test_fairseqs_schedule_is_its_formula(
     steps: int, warmup: int, power: float, share: float
 ) -> None:
-    values = {"learning_rate": 3e-4, "warmup_steps": warmup, "total_steps": steps, "power": power}
-    rate = fairseq_polynomial(**values)
+    rate = fairseq_polynomial(ScheduleSpan(steps, 3e-4, warmup, power))
     for step in (0, 1, max(warmup - 1, 0), warmup, warmup + 1, int(share * steps), steps - 1):
         want = fairseqs(step, 3e-4, warmup, steps, power)
         np.testing.assert_allclose(rate(step), want, rtol=1e-5, atol=1e-12, err_msg=str(step))
