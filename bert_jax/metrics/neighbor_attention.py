@@ -8,14 +8,14 @@ import numpy as np
 
 PREFIX = "attention/"  # of the names of these metrics
 SIDES = ("left", "right")
-_KEY = re.compile(r"attention/layer_(\d+)/head_(\d+)/(?:left|right)")
+_KEY = re.compile(rf"{PREFIX}layer_(\d+)/head_\d+/(?:{'|'.join(SIDES)})")
 
 
 def neighbor_metrics(sums: Mapping[str, Any]) -> dict[str, float]:
     """Returns the mean attention on each side by layer and head; sums: of `neighbor_attention`."""
     count = max(float(sums["count"]), 1.0)
     return {
-        f"attention/layer_{layer}/head_{head}/{side}": float(value) / count
+        f"{PREFIX}layer_{layer}/head_{head}/{side}": float(value) / count
         for side in SIDES
         for (layer, head), value in np.ndenumerate(sums[side])
     }

@@ -42,42 +42,29 @@ class Attention(nnx.Module):
             key: uint32 dropout key of this layer, None in evaluation.
         """
 
-        def branch(x_BxSxH: jax.Array) -> jax.Array:
-            return self._attend(x_BxSxH, examples_BxS, rotation, key)
-
-        return residual(self.config, self.norm, x_BxSxH, branch)
-
-    def _attend(
-        self,
-        x_BxSxH: jax.Array,
-        examples_BxS: jax.Array,
-        rotation: Rotation | None,
-        key: jax.Array | None,
-    ) -> jax.Array:
-        """Returns dropout(attention(x)) [B, S, H]."""
         keys = (None, None) if key is None else (fold_key(key, 0), fold_key(key, 1))
         probability_key, hidden_key = keys
-        q_BxSxAxD, k_BxSxAxD, v_BxSxAxD = self.queries_keys_values(x_BxSxH, rotation)
-        y_BxSxAxD = dispatch.attend(
-            self.kernel,
-            q_BxSxAxD,
-            k_BxSxAxD,
-            v_BxSxAxD,
-            examples_BxS,
-            rate=self.config.attention_probs_dropout_prob,
-            key=probability_key,
-        )
-        rate = self.config.hidden_dropout_prob
-        return dropout(self.output(y_BxSxAxD), rate=rate, key=hidden_key)
 
-    def inputs(self, x_BxSxH: jax.Array) -> jax.Array:
-        """Returns the input of the query, key and value kernels, from the hidden states x."""
-        return self.norm(x_BxSxH) if self.config.norm_position == "pre" else x_BxSxH
+        def branch(x_BxSxH: jax.Array) -> jax.Array:
+            q_BxSxAxD, k_BxSxAxD, v_BxSxAxD = self.queries_keys_values(x_BxSxH, rotation)
+            y_BxSxAxD = dispatch.attend(
+                self.kernel,
+                q_BxSxAxD,
+                k_BxSxAxD,
+                v_BxSxAxD,
+                examples_BxS,
+                rate=self.config.attention_probs_dropout_prob,
+                key=probability_key,
+            )
+            rate = self.config.hidden_dropout_prob
+            return dropout(self.output(y_BxSxAxD), rate=rate, key=hidden_key)
+
+        return residual(self.config, self.norm, x_BxSxH, branch)
 
     def queries_keys_values(
         self, x_BxSxH: jax.Array, rotation: Rotation | None
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Returns queries, keys and values, [B, S, A, D] each; x: see `inputs`."""
+        """Returns queries, keys and values, [B, S, A, D] each; x: see `branch_input`."""
         q_BxSxAxD, k_BxSxAxD, v_BxSxAxD = split_qkv(
             self.qkv.product(x_BxSxH), self.qkv.bias[...].astype(x_BxSxH.dtype)
         )

@@ -93,9 +93,13 @@ def residual(
     With "pre" the sums themselves are never normalized, so gradients are well-scaled from the first
     step, and higher learning rates are stable (Xiong et al. 2020, arXiv:2002.04745).
     """
-    if config.norm_position == "pre":
-        return x + branch(norm(x))
-    return norm(x + branch(x))
+    y = x + branch(branch_input(config, norm, x))
+    return y if config.norm_position == "pre" else norm(y)
+
+
+def branch_input(config: ModelConfig, norm: LayerNorm, x: jax.Array) -> jax.Array:
+    """Returns what the branch of a residual sum computes on, from the hidden states x."""
+    return norm(x) if config.norm_position == "pre" else x
 
 
 def activation(config: ModelConfig, x: jax.Array) -> jax.Array:

@@ -6,10 +6,11 @@ the unigram, no head has found the neighbours yet; when one does, the loss falls
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from bert_jax.model.attention import Attention
 from bert_jax.model.encoder import Encoder, Layer
+from bert_jax.model.layers import branch_input
+from bert_jax.ops.attention.xla import masked_scores
 from bert_jax.ops.rotary import Rotation
 from bert_jax.parallel.global_batch import Batch
 
@@ -45,13 +46,10 @@ def _sums(
     attention: Attention, x_BxSxH: jax.Array, examples_BxS: jax.Array, rotation: Rotation | None
 ) -> tuple[jax.Array, jax.Array]:
     """Returns the sums of one layer, [A] each; x: hidden states before it."""
-    query, key, _ = attention.queries_keys_values(attention.inputs(x_BxSxH), rotation)
-    scores_BxAxSxS = jnp.einsum(
-        "biad,bjad->baij", query, key, preferred_element_type=jnp.float32
-    ) / np.sqrt(query.shape[-1])
-    same_BxSxS = examples_BxS[:, :, None] == examples_BxS[:, None, :]
-    scores_BxAxSxS = jnp.where(same_BxSxS[:, None], scores_BxAxSxS, -jnp.inf)
-    attention_BxAxSxS = jax.nn.softmax(scores_BxAxSxS)
+    x_BxSxH = branch_input(attention.config, attention.norm, x_BxSxH)
+    q_BxSxAxD, k_BxSxAxD, _ = attention.queries_keys_values(x_BxSxH, rotation)
+    scores_BxAxSxS = masked_scores(q_BxSxAxD, k_BxSxAxD, examples_BxS)
+    attention_BxAxSxS = jax.nn.softmax(scores_BxAxSxS * q_BxSxAxD.shape[-1] ** -0.5)
     weights = _pairs(examples_BxS).astype(jnp.float32)[:, None]
     left, right = (
         jnp.sum(jnp.diagonal(attention_BxAxSxS, offset, 2, 3) * weights, (0, 2))

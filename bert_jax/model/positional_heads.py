@@ -29,11 +29,6 @@ _SLOWEST: Final = 0.02  # a turn is 314 positions
 _TRUNCATED: Final = 0.88  # standard deviation of a normal distribution truncated at two of its own
 
 
-def head_offsets(heads: int) -> list[int]:
-    """Returns -1, +1, -2, +2, …: which neighbour each head attends to."""
-    return [(head // 2 + 1) * (1 if head % 2 else -1) for head in range(heads)]
-
-
 def frequencies(hidden_size: int) -> np.ndarray:
     """Returns the frequencies of the pairs in radians per position, [H // 2], from fast to slow."""
     return np.geomspace(_FASTEST, _SLOWEST, hidden_size // 2)
@@ -74,11 +69,10 @@ def guide(params: dict[str, Any], config: ModelConfig) -> dict[str, Any]:
     std = start.table * config.initializer_range
     table = sinusoids(config.max_position_embeddings, config.hidden_size, std)
     embeddings["position"] = jnp.asarray(table, jnp.float32)
-    offsets = head_offsets(config.num_attention_heads)
-    guided = _size(config) * guided_kernels(config.hidden_size, config.head_dim, offsets)
+    guided = guided_kernels(config.hidden_size, config.head_dim, config.head_offsets)
     kernel = layers["attention"]["qkv"]["kernel"]  # [L, H, 3, A, D]
     place = np.s_[: start.layers, :, :2]
-    guided = start.noise * kernel[place] + jnp.asarray(guided, jnp.float32)[None]
+    guided = start.noise * kernel[place] + jnp.asarray(_size(config) * guided, jnp.float32)[None]
     layers["attention"]["qkv"]["kernel"] = kernel.at[place].set(guided)
     return params
 

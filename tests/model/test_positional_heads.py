@@ -8,7 +8,6 @@ import pytest
 from bert_jax.config.schema import ComputeConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.model.layers import Keys
-from bert_jax.model.positional_heads import head_offsets
 from bert_jax.objectives.pretraining_model import PretrainingModel, init_params
 from bert_jax.objectives.registry import BERT_FOR_PRETRAINING
 
@@ -58,7 +57,7 @@ def share_at(probabilities: np.ndarray, offset: int) -> float:
 @pytest.mark.parametrize(("hidden", "heads"), [(128, 2), (384, 12), (130, 2)])
 def test_each_head_of_the_first_layer_attends_to_its_neighbour(hidden: int, heads: int) -> None:
     attention = first_attention(model(hidden, heads))
-    for head, offset in enumerate(head_offsets(heads)):
+    for head, offset in enumerate(model(hidden, heads).head_offsets):
         assert share_at(attention[head], offset) > 0.3, offset
         others = {o: share_at(attention[head], o) for o in range(-8, 9)}
         assert max(others, key=others.get) == offset
@@ -70,7 +69,7 @@ def test_published_heads_attend_to_no_neighbour() -> None:
 
 
 def test_offsets_alternate() -> None:
-    assert head_offsets(5) == [-1, 1, -2, 2, -3]
+    assert model(320, 5).head_offsets == (-1, 1, -2, 2, -3)
 
 
 def test_only_the_position_table_and_queries_and_keys_of_the_first_layer_differ() -> None:

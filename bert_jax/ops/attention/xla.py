@@ -55,6 +55,15 @@ def attend(
     return _attend(q_BxSxAxD, k_BxSxAxD, v_BxSxAxD, examples_BxS, key, rate)
 
 
+def masked_scores(q_BxSxAxD: jax.Array, k_BxSxAxD: jax.Array, examples_BxS: jax.Array) -> jax.Array:
+    """Returns q · k in float32 [B, A, S, S] within an example, NEVER between examples."""
+    scores_BxAxSxS = jnp.einsum(
+        "bqad,bkad->baqk", q_BxSxAxD, k_BxSxAxD, preferred_element_type=jnp.float32
+    )
+    allowed_Bx1xSxS = (examples_BxS[:, :, None] == examples_BxS[:, None, :])[:, None]
+    return jnp.where(allowed_Bx1xSxS, scores_BxAxSxS, NEVER)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
 def _attend(
     q_BxSxAxD: jax.Array,
@@ -77,11 +86,7 @@ def _forward(
     rate: float,
 ) -> tuple[jax.Array, tuple]:
     dtype = v_BxSxAxD.dtype
-    scores_BxAxSxS = jnp.einsum(
-        "bqad,bkad->baqk", q_BxSxAxD, k_BxSxAxD, preferred_element_type=jnp.float32
-    )
-    allowed_Bx1xSxS = (examples_BxS[:, :, None] == examples_BxS[:, None, :])[:, None]
-    scores_BxAxSxS = jnp.where(allowed_Bx1xSxS, scores_BxAxSxS, NEVER)
+    scores_BxAxSxS = masked_scores(q_BxSxAxD, k_BxSxAxD, examples_BxS)
     e_BxAxSxS = jnp.exp(scores_BxAxSxS - scores_BxAxSxS.max(-1, keepdims=True))
     e_BxAxSxS = _rounded(e_BxAxSxS, dtype)
     t_BxSxAx1 = e_BxAxSxS.sum(-1).swapaxes(1, 2)[..., None] * _keep_probability(key, rate)
