@@ -25,10 +25,11 @@ from flax import nnx
 from bert_jax.config.schema import ComputeConfig, ModelConfig
 from bert_jax.convert.hf_config import rows_before_positions
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.objectives.architectures import find_architecture
+from bert_jax.objectives.architectures import Architecture, find_architecture
 from bert_jax.objectives.objective import Tensor
 from bert_jax.objectives.pretraining_model import declare
 from bert_jax.objectives.registry import BERT_FOR_PRETRAINING, OBJECTIVES, find, with_heads
+from bert_jax.ops import rotary
 
 _LAYER = "bert.encoder.layer.{layer}"
 _ENCODER = (
@@ -106,19 +107,21 @@ def slots(
         UserError: transformers has no class for this form of model.
     """
     form = find_architecture(config)
+    groups, left_out = set(groups), _left_out(form)
     heads = {objective.head: objective.tensors for objective in OBJECTIVES.values()}
     for tensor in (*_ENCODER, *itertools.chain.from_iterable(heads.values())):
         before = 0
         if tensor.ours == _POSITIONS:
             before = rows_before_positions(config, pad_token_id)
         for slot in _slots_of(tensor, config):
-            if slot.group in groups and (form.pairs or slot.group not in _of_pairs()):
+            if slot.group in groups - left_out:
                 yield replace(slot, theirs=form.tensor_name(slot.theirs), before=before)
 
 
-def _of_pairs() -> set[str]:
-    """The groups that only sentence-pair objectives train."""
-    return {"pooler", *(o.head for o in OBJECTIVES.values() if o.needs_pooler)}
+def _left_out(form: Architecture) -> set[str]:
+    """The groups that the classes of an architecture lack: those of sentence-pair objectives."""
+    pairs = {"pooler", *(o.head for o in OBJECTIVES.values() if o.needs_pooler)}
+    return set() if form.pairs else pairs
 
 
 def _slots_of(tensor: Tensor, config: ModelConfig) -> Iterator[Slot]:
@@ -165,7 +168,7 @@ def to_transformers(
 def _sinusoids(config: ModelConfig) -> np.ndarray:
     """RoFormer's fixed table [positions, D] of the angles' sines, then their cosines."""
     positions, dims = np.arange(config.max_position_embeddings), np.arange(0, config.head_dim, 2)
-    angles = positions[:, None] / 10_000.0 ** (dims / config.head_dim)
+    angles = positions[:, None] / rotary.BASE ** (dims / config.head_dim)
     return np.concatenate([np.sin(angles), np.cos(angles)], 1).astype(np.float32)
 
 
@@ -242,11 +245,10 @@ def present(tensors: Mapping[str, Any], config: ModelConfig) -> set[str]:
     prefixes = {"encoder": "bert.encoder.", "pooler": "bert.pooler."}
     heads = (objective for objective in OBJECTIVES.values() if objective.tensors)
     prefixes |= {objective.head: objective.tensor_prefix for objective in heads}
-    if not form.pairs:
-        prefixes = {group: p for group, p in prefixes.items() if group not in _of_pairs()}
-    names = [_current_name(name, form.base) for name in tensors]
     prefixes = {group: form.tensor_name(prefix) for group, prefix in prefixes.items()}
-    return {g for g, prefix in prefixes.items() if any(n.startswith(prefix) for n in names)}
+    names = [_current_name(name, form.base) for name in tensors]
+    groups = {g for g, prefix in prefixes.items() if any(n.startswith(prefix) for n in names)}
+    return groups - _left_out(form)
 
 
 def _current_name(name: str, base: str) -> str:

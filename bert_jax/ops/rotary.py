@@ -14,7 +14,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-_BASE = 10_000.0
+BASE = 10_000.0
 
 
 class Rotation(NamedTuple):
@@ -27,7 +27,7 @@ class Rotation(NamedTuple):
 def rotation(positions_BxS: jax.Array, head_dim: int) -> Rotation:
     """Returns the rotation of each position, which all layers and heads share."""
     dims_D = jnp.arange(head_dim)
-    frequencies_D = _BASE ** -((dims_D - dims_D % 2) / head_dim)
+    frequencies_D = BASE ** -((dims_D - dims_D % 2) / head_dim)
     angles = positions_BxS[..., None, None] * frequencies_D[None, None, None]
     signs_D = jnp.where(dims_D % 2, 1.0, -1.0)
     return Rotation(jnp.cos(angles), jnp.sin(angles) * signs_D[None, None, None])
