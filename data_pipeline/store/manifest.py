@@ -3,7 +3,6 @@
 `store` documents the files and the fields.
 """
 
-import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,14 +18,13 @@ from bert_jax.data_pipeline.storage.remote import (
     open_path,
     storage_errors,
 )
-from bert_jax.data_pipeline.storage.retry import retry
+from bert_jax.data_pipeline.storage.retry import RetryPolicy, retry
 from bert_jax.data_pipeline.store.manifest_schema import check_fields
 
 FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 SPLITS = ("train", "held_out")
-_READINGS = 3  # of a manifest, until one is valid
 # Array name -> element type; the type of tokens depends on the vocabulary, see `token_type`.
 ARRAYS: Mapping[str, Any] = {
     "tokens": None,
@@ -37,6 +35,15 @@ ARRAYS: Mapping[str, Any] = {
     "token_counts": np.int64,
 }
 FILES = (TOKENIZER, *(f"{split}/{array}.npy" for split in SPLITS for array in ARRAYS))
+
+
+class _InvalidError(UserError):
+    """A manifest that was read is not valid."""
+
+
+_INVALID_RETRIES = RetryPolicy(
+    attempts=3, pause=0.0, retryable=lambda error: isinstance(error, _InvalidError)
+)
 
 
 def token_type(vocab_size: int) -> np.dtype:
@@ -71,12 +78,15 @@ def fetch_manifest(path: Path | str) -> tuple[bytes, dict[str, Any]]:
 
     A bad connection can damage the bytes, so a manifest that is not valid is read again.
     """
-    for _ in range(_READINGS - 1):
+
+    def read() -> tuple[bytes, dict[str, Any]]:
         data = manifest_bytes(path)
-        with contextlib.suppress(UserError):
+        try:
             return data, parse_manifest(data, f"{path}/{MANIFEST}")
-    data = manifest_bytes(path)
-    return data, parse_manifest(data, f"{path}/{MANIFEST}")
+        except UserError as error:
+            raise _InvalidError(str(error)) from None
+
+    return retry(read, _INVALID_RETRIES)
 
 
 def manifest_bytes(path: Path | str) -> bytes:
