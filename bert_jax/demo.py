@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 _SENTENCES = 500  # in which a word is hidden
 _SHOWN = 10
+_GUESSES = 3  # for each
 
 
 def demo(workdir: Path, *, data: str | None = None, steps: int | None = None) -> None:
@@ -98,10 +99,10 @@ def _pretrain(config: Config, run: Path) -> None:
 
 
 class Fills(NamedTuple):
-    """Words hidden in held-out sentences, and the model's three most probable words for each."""
+    """What the model makes of words hidden in held-out sentences."""
 
-    hidden: list[HiddenWord]
-    guesses: list[list[api.Fill]]
+    rows: list[tuple[str, str, str]]  # the first few: sentence, hidden word, predictions
+    rate: str  # how many of all it finds
 
 
 def _fill(model_path: Path, store: TokenStore, seed: int) -> Fills:
@@ -109,28 +110,22 @@ def _fill(model_path: Path, store: TokenStore, seed: int) -> Fills:
     model = api.load(model_path)
     longest = model.config.max_position_embeddings - 2  # [CLS] and [SEP]
     hidden = hide_words(store, seed=seed, count=_SENTENCES, longest=longest)
-    fills = Fills(hidden, [model.fill_mask(each.sentence, top_k=3)[0] for each in hidden])
-    for sentence, word, guesses in _rows(fills):
-        console.print(f"  {sentence}\n    hidden word: {word}   predictions: {guesses}")
-    console.print(_rate(store, fills))
-    return fills
-
-
-def _rows(fills: Fills) -> list[tuple[str, str, str]]:
-    """The first few: sentence, hidden word, predictions."""
+    guesses = [model.fill_mask(each.sentence, top_k=_GUESSES)[0] for each in hidden]
     rows = []
-    for hidden, guesses in zip(fills.hidden[:_SHOWN], fills.guesses, strict=False):
-        text = ", ".join(f"{guess.token} {guess.probability:.0%}" for guess in guesses)
-        rows.append((hidden.sentence, hidden.word, text))
-    return rows
+    for each, best in zip(hidden[:_SHOWN], guesses, strict=False):
+        text = ", ".join(f"{guess.token} {guess.probability:.0%}" for guess in best)
+        console.print(f"  {each.sentence}\n    hidden word: {each.word}   predictions: {text}")
+        rows.append((each.sentence, each.word, text))
+    rate = _rate(store, hidden, [[guess.token for guess in best] for best in guesses])
+    console.print(rate)
+    return Fills(rows, rate)
 
 
-def _rate(store: TokenStore, fills: Fills) -> str:
-    frequent = most_frequent_words(store, 3)
-    found = found_rate(fills.hidden, [[g.token for g in guesses] for guesses in fills.guesses])
-    trivial = found_rate(fills.hidden, [frequent] * len(fills.hidden))
+def _rate(store: TokenStore, hidden: list[HiddenWord], guesses: list[list[str]]) -> str:
+    frequent = most_frequent_words(store, _GUESSES)
+    found, trivial = found_rate(hidden, guesses), found_rate(hidden, [frequent] * len(hidden))
     return (
-        f"Of {len(fills.hidden)} hidden words, {found:.1%} are among the model's first three; "
+        f"Of {len(hidden)} hidden words, {found:.1%} are among the model's first three; "
         f"{trivial:.1%} are one of the three most frequent words ({', '.join(frequent)})."
     )
 
@@ -143,7 +138,7 @@ def _report(workdir: Path, store: TokenStore, fills: Fills) -> None:
         f"{len(store.held_out.tokens):,} held-out tokens of a vocabulary of {store.vocab_size:,}."
     )
     page.heading("Hidden words, filled by the exported model")
-    page.text(f"One word hidden in each sentence of a fixed draw. {_rate(store, fills)}")
-    page.table(("sentence", "hidden word", "predictions"), _rows(fills))
+    page.text(f"One word hidden in each sentence of a fixed draw. {fills.rate}")
+    page.table(("sentence", "hidden word", "predictions"), fills.rows)
     run_page.add_training(page, Workdir.open(workdir / "run").metrics)
     page.save(workdir / "report.html")
