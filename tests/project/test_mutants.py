@@ -58,10 +58,17 @@ def test_a_list_that_cannot_be_read_says_where(text: str, said: str, tmp_path: P
         read(tmp_path / "list.txt")
 
 
+def write_tree(root: Path, files: dict[str, str]) -> None:
+    """Writes files of a repository whose `launch` is imported as `bert_jax.launch`."""
+    (root / "bert_jax").mkdir()
+    (root / "bert_jax" / "launch").symlink_to("../launch")
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
 def test_the_tests_that_import_a_file_come_first(tmp_path: Path) -> None:
-    (tmp_path / "bert_jax").mkdir()
-    (tmp_path / "bert_jax" / "launch").symlink_to("../launch")
-    for name, text in {
+    files = {
         "launch/__init__.py": "",
         "launch/a.py": "",
         "launch/c.py": "",
@@ -72,9 +79,8 @@ def test_the_tests_that_import_a_file_come_first(tmp_path: Path) -> None:
         "tests/test_3.py": "import helper, bert_jax.launch.b",
         "tests/test_4.py": "from bert_jax.launch.a import x",
         "tests/project/test_mutants.py": "from bert_jax.launch.a import x",
-    }.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    }
+    write_tree(tmp_path, files)
     room, rest = ordered_tests(tmp_path, "launch/a.py")
     assert room == ["tests/test_4.py", "tests/test_3.py"]
     assert rest == ["tests/test_2.py", "tests/test_1.py"]
@@ -84,9 +90,7 @@ def test_the_tests_that_import_a_file_come_first(tmp_path: Path) -> None:
 def test_the_folder_that_mirrors_a_room_comes_before_other_tests_that_import_it(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "bert_jax").mkdir()
-    (tmp_path / "bert_jax" / "launch").symlink_to("../launch")
-    for name, text in {
+    files = {
         "launch/__init__.py": "",
         "launch/a.py": "",
         "launch/b.py": "from bert_jax.launch import a",
@@ -94,9 +98,8 @@ def test_the_folder_that_mirrors_a_room_comes_before_other_tests_that_import_it(
         "tests/launch/test_far.py": "import bert_jax.launch.b",
         "tests/launch/test_none.py": "",
         "tests/cli/test_none.py": "",
-    }.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    }
+    write_tree(tmp_path, files)
     room, rest = ordered_tests(tmp_path, "launch/a.py")
     assert room == [
         "tests/launch/test_far.py",
