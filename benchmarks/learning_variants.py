@@ -35,6 +35,10 @@ HEADS = "model.initializer=positional_heads"
 MUON = ("optimizer.name=muon", f"{RATE}4e-3", "optimizer.muon_scale=5.0")
 PRE_ROTARY = ("model.position=rotary", "model.norm_position=pre", "model.initializer_range=0.02")
 BEST = (HEADS, *MUON)
+LARGER = (
+    "model.hidden_size=256", "model.num_hidden_layers=4", "model.num_attention_heads=4",
+    "model.intermediate_size=1024", "model.initializer_range=0.06",
+)  # fmt: skip
 Variants = dict[str, tuple[str, ...]]
 
 
@@ -66,7 +70,23 @@ TABLES: dict[str, Variants] = {
     "sharpness": varied("sharpness", 9.5, 2.5, 5.0, 20.0),
     "noise": varied("noise", 0.25, 0.0, 0.5, 1.0),
     "layers": varied("layers", 1, 2),
+    "heads": {  # four heads have the offsets -1, +1, -2, +2, and fewer dimensions each
+        "2 heads": BEST,
+        "4 heads": (*BEST, "model.num_attention_heads=4"),
+        "8 heads": (*BEST, "model.num_attention_heads=8"),
+    },
     "table": varied("table", 1.5, 1.0, 3.0),
+    "single": {  # without sentence pairs
+        "published": ("data.pairing=single", f"{RATE}2e-3"),
+        "positional heads": ("data.pairing=single", HEADS, f"{RATE}2e-3"),
+        "positional heads, Muon": ("data.pairing=single", *BEST),
+    },
+    "size": {  # 4 layers of width 256
+        "published, rate 5e-4": (*LARGER, f"{RATE}5e-4"),
+        "published, rate 2e-4": (*LARGER, f"{RATE}2e-4"),
+        "positional heads, rate 1e-3": (*LARGER, HEADS, f"{RATE}1e-3"),
+        "positional heads, Muon": (*LARGER, *BEST, f"{RATE}2e-3", "optimizer.muon_scale=10.0"),
+    },
 }
 
 
