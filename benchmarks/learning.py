@@ -5,12 +5,12 @@
 
 Needs the [torch] extra. The peer is transformers' BertForPreTraining with its head at the masked
 positions only, with published initial values and AdamW. Its rate and the spread of its weights are
-chosen first: `--choose` minutes for each of six candidates. Then it trains `--minutes`; bert_jax
-trains a part of that time (`--shares`: a tenth, a fifth, …) as the config says, and with each of
-its parts switched off in turn. Rates fall linearly to zero at the end of the time; the time
-includes compilation. All read the same rows of the same store and are measured on the same held-out
-rows. All runs of a round take turns, so that both sides have the machine at equally good and bad
-times.
+chosen first: `--choose` minutes for each of six candidates (`--peer` leaves this out). Then it
+trains `--minutes`; bert_jax trains a part of that time (`--shares`: a tenth, a fifth, …) as the
+config says, and with each of its parts switched off in turn. Rates fall linearly to zero at the end
+of the time; the time includes compilation. All read the same rows of the same store and are
+measured on the same held-out rows. All runs of a round take turns, so that both sides have the
+machine at equally good and bad times.
 """
 
 import argparse
@@ -42,6 +42,10 @@ WITHOUT: dict[str, dict[str, dict[str, Any]]] = {
     "as it is": {},
     "published start": {"model": {"initializer": "published"}},
     "AdamW": {"optimizer": {"name": "adamw"}},
+    "published start, AdamW": {
+        "model": {"initializer": "published"},
+        "optimizer": {"name": "adamw", "learning_rate": 5e-4},
+    },
 }
 
 
@@ -66,6 +70,7 @@ def main() -> None:
     parser.add_argument("--store", type=Path, required=True, help="a token store")
     parser.add_argument("--config", default="wiki_books_small")
     parser.add_argument("--choose", type=float, default=10, help="minutes for each candidate")
+    parser.add_argument("--peer", help="rate,spread: leave out the choice and use these")
     parser.add_argument("--minutes", type=float, default=40, help="of the peer's run")
     parser.add_argument("--shares", default="10,5", help="our runs: the peer's time over these")
     parser.add_argument("--run", type=json.loads, help=argparse.SUPPRESS)
@@ -80,14 +85,8 @@ def compare(options: argparse.Namespace) -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:THREADS])
     print(turns.machine(), flush=True)
-    spreads = sorted({0.02, config_of(options, {}).model.initializer_range})
-    candidates = [
-        Run("peer", options.choose, rate=rate, spread=spread)
-        for spread in spreads
-        for rate in RATES
-    ]
-    chosen = min(candidates, key=dict(zip(candidates, race(options, candidates), strict=True)).get)
-    peer = dataclasses.replace(chosen, minutes=options.minutes)
+    rate, spread = map(float, options.peer.split(",")) if options.peer else choose(options)
+    peer = Run("peer", options.minutes, rate=rate, spread=spread)
     shares = sorted((float(share) for share in options.shares.split(",")), reverse=True)
     ours = [Run("ours", options.minutes / share) for share in shares]
     others = [Run("ours", ours[-1].minutes, name) for name in list(WITHOUT)[1:]]
@@ -97,6 +96,19 @@ def compare(options: argparse.Namespace) -> None:
     for run, loss in zip(runs, losses, strict=True):
         reaches = "" if run == peer else "yes" if loss <= losses[0] else "no"
         print(f"| {run} | {run.minutes:g} | {loss:.3f} | {reaches} |")
+
+
+def choose(options: argparse.Namespace) -> tuple[float, float]:
+    """Returns the rate and the spread of the weights with which the peer learns most."""
+    spreads = sorted({0.02, config_of(options, {}).model.initializer_range})
+    candidates = [
+        Run("peer", options.choose, rate=rate, spread=spread)
+        for spread in spreads
+        for rate in RATES
+    ]
+    losses = dict(zip(candidates, race(options, candidates), strict=True))
+    best = min(candidates, key=losses.__getitem__)
+    return best.rate, best.spread
 
 
 def race(options: argparse.Namespace, runs: Sequence[Run]) -> list[float]:
