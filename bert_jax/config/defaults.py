@@ -11,8 +11,14 @@ from bert_jax.config.schema import Config
 
 
 def defaults() -> ConfigDict:
-    """Every setting of `Config` with its default."""
-    return config_dict(Config())
+    """Every setting of `Config` with its default; `model.vocab_size` is None: that of the store."""
+    return without_vocab_size(config_dict(Config()))
+
+
+def without_vocab_size(values: ConfigDict) -> ConfigDict:
+    """Unsets the vocabulary size, so that a run takes that of its store."""
+    values.model.vocab_size = placeholder(int)
+    return values
 
 
 def config_dict(config: Any) -> ConfigDict:

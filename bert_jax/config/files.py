@@ -13,7 +13,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from bert_jax.config import values_file
-from bert_jax.config.schema import Config
+from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.config.serialization import flatten, from_dict, plain
 from bert_jax.config.shipped import allow_configs_import, shipped
 from bert_jax.config.unknown_keys import key_hint
@@ -67,13 +67,28 @@ def resolve(argv: Sequence[str]) -> list[str]:
 
 
 def read_config(values: flags.FlagValues) -> Config:
-    """Returns the parsed flag as a frozen `Config`."""
-    return from_dict(plain(values[_FLAG].value), Config)
+    """Returns the parsed flag as a frozen `Config`; see `to_config`."""
+    return to_config(values[_FLAG].value)
+
+
+def to_config(config: ConfigDict) -> Config:
+    """Returns what a config file returned as a frozen `Config`.
+
+    If it gives no vocabulary size, the size is that of the store.
+
+    Raises:
+        UserError: an unknown key, a wrong value, or a damaged store.
+    """
+    values = plain(config)
+    if flatten(values).get("model.vocab_size", 0) is None:
+        size = _vocab_size(flatten(values).get("data.store"))
+        values["model"]["vocab_size"] = size or ModelConfig.vocab_size
+    return from_dict(values, Config)
 
 
 def load(name: str) -> Config:
     """Returns a shipped config by name, without overrides."""
-    return from_dict(plain(_execute(shipped()[name])), Config)
+    return to_config(_execute(shipped()[name]))
 
 
 def slice_of(path: Path) -> str | None:
@@ -101,6 +116,18 @@ def _is_values(path: Path) -> bool:
     if path.suffix.lower() not in (".py", *values_file.SUFFIXES):
         raise UserError(f"{path}: a config file must be .py, .yaml, .yml or .json")
     return path.suffix.lower() != ".py"
+
+
+def _vocab_size(store: object) -> int | None:
+    """Returns the vocabulary size of a store; None if none is there, which a run reports."""
+    from bert_jax.data_pipeline.storage.remote import is_remote
+    from bert_jax.data_pipeline.store.manifest import MANIFEST, read_manifest
+
+    if not isinstance(store, str) or not store:
+        return None
+    if is_remote(store) or (Path(store) / MANIFEST).is_file():
+        return int(read_manifest(store)["vocab_size"])
+    return None
 
 
 def _run(path: Path) -> dict[str, Any]:

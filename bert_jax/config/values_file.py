@@ -11,7 +11,7 @@ from typing import Any, Final
 import yaml
 from ml_collections import ConfigDict
 
-from bert_jax.config.defaults import config_dict
+from bert_jax.config.defaults import config_dict, without_vocab_size
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict
 from bert_jax.errors import UserError
@@ -44,9 +44,12 @@ def get_config(path: str) -> ConfigDict:
             f"{type(values).__name__}"
         )
     try:
-        return config_dict(from_dict(values, Config))
+        config = config_dict(from_dict(values, Config))
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
+    if "vocab_size" not in values.get("model", {}):
+        return without_vocab_size(config)
+    return config
 
 
 def _read(path: Path) -> Any:
