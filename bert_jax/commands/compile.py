@@ -36,7 +36,14 @@ def _define_compile(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 def _run_compile(values: flags.FlagValues, words: Sequence[str]) -> int | None:
     need(values, "config")
-    from bert_jax.config.files import path_of, read_config
+    from bert_jax.runtime.interrupts import ending_at_signals
+
+    with ending_at_signals():  # before NumPy, JAX and libtpu start threads
+        return _compile(values)
+
+
+def _compile(values: flags.FlagValues) -> int | None:
+    from bert_jax.config.files import read_config
 
     check_page(values.html)
     if values.html and values.sweep:
@@ -50,7 +57,14 @@ def _run_compile(values: flags.FlagValues, words: Sequence[str]) -> int | None:
     topology.prepare()  # before anything imports JAX
     if values.sweep:
         return _sweep(values, config, tpu_slice, phases, also)
+    return _report(values, config, tpu_slice, phases)
+
+
+def _report(
+    values: flags.FlagValues, config: "Config", tpu_slice: "Slice", phases: list[int]
+) -> int | None:
     from bert_jax.aot import report, report_html, report_text
+    from bert_jax.config.files import path_of
     from bert_jax.runtime.console import working
 
     result = report.make(path_of(values).stem, config, tpu_slice, phases, working)

@@ -393,6 +393,10 @@ class Config:
         phases = tuple(dataclasses.replace(phase, steps=number) for phase, number in pairs)
         return dataclasses.replace(self, phases=phases)
 
+    def with_store(self, store: str) -> "Config":
+        """Returns the configuration with the token store in another folder."""
+        return dataclasses.replace(self, data=dataclasses.replace(self.data, store=store))
+
     def with_only(self, phase: PhaseConfig) -> "Config":
         """Returns the configuration with one phase and without its wsd schedule, whose warmup and
         decay need not fit into the steps of that phase."""
