@@ -293,9 +293,8 @@ class Runner:
         assert shown in said, f"{block.place}: {command}\nsays\n{said}"
 
     def python(self, block: Block) -> None:
-        if any(
-            f" {name}" in block.text and not importlib.util.find_spec(name) for name in NOT_HERE
-        ):
+        missing = [name for name in NOT_HERE if importlib.util.find_spec(name) is None]
+        if any(f" {name}" in block.text for name in missing):
             return
         if "build_store(" in block.text:
             shutil.rmtree(self.folder / "store", ignore_errors=True)
