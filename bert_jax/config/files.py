@@ -80,8 +80,9 @@ def to_config(config: ConfigDict) -> Config:
         UserError: an unknown key, a wrong value, or a damaged store.
     """
     values = plain(config)
-    if flatten(values).get("model.vocab_size", 0) is None:
-        size = _vocab_size(flatten(values).get("data.store"))
+    flat = flatten(values)
+    if flat.get("model.vocab_size", 0) is None:
+        size = _vocab_size(flat.get("data.store"))
         values["model"]["vocab_size"] = size or ModelConfig.vocab_size
     return from_dict(values, Config)
 
