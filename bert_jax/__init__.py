@@ -9,12 +9,20 @@ Importing this package is cheap: JAX is imported when a model is loaded.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bert_jax.api import Model
 
-__all__ = ["load"]
+__all__ = ["__version__", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":  # of setup.py
+        from bert_jax.runtime.versions import version
+
+        return version("bert-jax")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def load(path: Path | str) -> "Model":

@@ -8,7 +8,18 @@ from collections.abc import Iterable, Sequence
 
 from absl import flags
 
-from bert_jax.commands import compile, convert, data, demo, evaluate, fill, launch, pretrain, status
+from bert_jax.commands import (
+    compile,
+    completion,
+    convert,
+    data,
+    demo,
+    evaluate,
+    fill,
+    launch,
+    pretrain,
+    status,
+)
 from bert_jax.commands.command import Command, define, help_of, parse
 from bert_jax.errors import (
     DONE,
@@ -20,6 +31,7 @@ from bert_jax.errors import (
     line_of,
     nearest,
 )
+from bert_jax.runtime import versions
 from bert_jax.runtime.log import NOTICE, configure_logging, logger
 from bert_jax.runtime.streams import TolerantStream, tolerant_streams
 
@@ -29,6 +41,7 @@ COMMANDS: dict[str, Command] = {
     for module in (demo, data, pretrain, evaluate, status, convert, fill, compile, launch)
     for name, command in module.COMMANDS.items()
 }
+COMMANDS["completion"] = completion.command(COMMANDS)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,6 +74,9 @@ def _run(words: list[str]) -> int:
     if not words or words[0] in ("--help", "-h", "help"):
         print(_overview(COMMANDS))
         return DONE if words else USAGE
+    if words == ["--version"]:
+        print(f"bert-jax {versions.version('bert-jax')}")
+        return DONE
     group = [name for name in COMMANDS if name.startswith(f"{words[0]} ")]
     if group and (len(words) == 1 or words[1] in ("--help", "-h", "help")):
         print(_overview(group))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from bert_jax.commands.command import Command, check_page, need
-from bert_jax.errors import FAILED, UsageError, UserError, nearest
+from bert_jax.errors import FAILED, UsageError, UserError
 
 if TYPE_CHECKING:
     from bert_jax.config.schema import Config
@@ -36,7 +36,14 @@ def _define_compile(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 def _run_compile(values: flags.FlagValues, words: Sequence[str]) -> int | None:
     need(values, "config")
-    from bert_jax.config.files import path_of, read_config
+    from bert_jax.runtime.interrupts import ending_at_signals
+
+    with ending_at_signals():  # before NumPy, JAX and libtpu start threads
+        return _compile(values)
+
+
+def _compile(values: flags.FlagValues) -> int | None:
+    from bert_jax.config.files import read_config
 
     check_page(values.html)
     if values.html and values.sweep:
@@ -50,7 +57,14 @@ def _run_compile(values: flags.FlagValues, words: Sequence[str]) -> int | None:
     topology.prepare()  # before anything imports JAX
     if values.sweep:
         return _sweep(values, config, tpu_slice, phases, also)
+    return _report(values, config, tpu_slice, phases)
+
+
+def _report(
+    values: flags.FlagValues, config: "Config", tpu_slice: "Slice", phases: list[int]
+) -> int | None:
     from bert_jax.aot import report, report_html, report_text
+    from bert_jax.config.files import path_of
     from bert_jax.runtime.console import working
 
     result = report.make(path_of(values).stem, config, tpu_slice, phases, working)
@@ -93,6 +107,7 @@ def _print_result(text: str | dict[str, Any]) -> None:
 def _also(words: list[str], config: "Config") -> dict[str, list[Any]]:
     """Additional values by key, parsed from words such as "mesh.tensor=2"."""
     from bert_jax.config.serialization import flatten, to_dict
+    from bert_jax.config.unknown_keys import key_hint
 
     known = flatten(to_dict(config))
     extra: dict[str, list[Any]] = {}
@@ -102,7 +117,7 @@ def _also(words: list[str], config: "Config") -> dict[str, list[Any]]:
         if not sign or not value:
             raise UserError(f"--sweep_also={word}: give a key and a value, as in mesh.tensor=2")
         if key not in known:
-            raise UserError(f"--sweep_also={word}: unknown key{nearest(key, known)}")
+            raise UserError(f"--sweep_also={word}: unknown key{key_hint(key, known)}")
         with contextlib.suppress(ValueError, SyntaxError):  # else a plain string
             value = ast.literal_eval(value)
         extra.setdefault(key, []).append(value)

@@ -59,7 +59,7 @@ class PositionalHeadsConfig:
 class ModelConfig:
     """The encoder's architecture, named as in transformers' `BertConfig`."""
 
-    vocab_size: Vocabulary = 30522
+    vocab_size: Vocabulary = 30522  # not given in a config: that of the store, if there is one
     hidden_size: Width = 768
     num_hidden_layers: Layers = 12
     num_attention_heads: Heads = 12
@@ -392,6 +392,10 @@ class Config:
         pairs = zip(self.phases, steps, strict=True)
         phases = tuple(dataclasses.replace(phase, steps=number) for phase, number in pairs)
         return dataclasses.replace(self, phases=phases)
+
+    def with_store(self, store: str) -> "Config":
+        """Returns the configuration with the token store in another folder."""
+        return dataclasses.replace(self, data=dataclasses.replace(self.data, store=store))
 
     def with_only(self, phase: PhaseConfig) -> "Config":
         """Returns the configuration with one phase and without its wsd schedule, whose warmup and

@@ -32,6 +32,7 @@ from bert_jax.metrics import records
 from bert_jax.metrics.neighbor_attention import PREFIX
 from bert_jax.objectives.architectures import find_architecture
 from bert_jax.objectives.registry import chosen, find
+from bert_jax.workdir.find_store import find_store
 from bert_jax.workdir.layout import Workdir
 
 WEIGHTS, CARD = "model.safetensors", "README.md"
@@ -141,7 +142,7 @@ def _card(run: Workdir, meta: Mapping[str, Any]) -> Card:
     data = from_dict(config["data"], DataConfig, "config.data")
     settings = flatten(dict(config))
     settings.pop("data.store")  # a path on the machine that trained
-    sources, languages = _text(config["data"]["store"], meta["data"])
+    sources, languages = _text(find_store(run, data.store, meta["data"]), meta["data"])
     measured = [r for r in records.read(run.metrics, "eval") if r["step"] <= meta["step"]]
     last = measured[-1] if measured else {}
     return Card(

@@ -16,6 +16,7 @@ from typing import NoReturn
 from bert_jax.config.schema import DeadlineConfig
 from bert_jax.errors import LOST, STOPPED
 from bert_jax.runtime.activity import ACTIVITIES, ActivityClock
+from bert_jax.runtime.console import console
 from bert_jax.runtime.log import NOTICE, logger
 
 _TELLING = 15.0  # seconds for an ending process to report it
@@ -50,6 +51,7 @@ class ProcessExit:
         for callback in self.before if notify else ():
             with contextlib.suppress(Exception):
                 callback(code, line)
+        console.show_cursor()  # which progress bars hide
         os._exit(code)
 
 

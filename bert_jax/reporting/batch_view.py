@@ -18,6 +18,7 @@ from bert_jax.reporting.dataset import print_examples
 from bert_jax.runtime.console import console
 from bert_jax.training.batches import phase_batches
 from bert_jax.workdir import description
+from bert_jax.workdir.find_store import find_store
 from bert_jax.workdir.layout import Workdir
 
 
@@ -64,7 +65,7 @@ def open_run(workdir: Workdir, store_path: str | None = None) -> tuple[Config, T
     run, or the store is not the run's. `store_path`: of the store, if it was moved."""
     run = description.read(workdir)
     config = from_dict(run["config"], Config)
-    store = open_store(store_path or config.data.store)
+    store = open_store(store_path or find_store(workdir, config.data.store, run["data"]))
     for name, digest in (("tokenizer", store.tokenizer_digest), ("train", store.train.digest)):
         trained_on = str(run["data"].get(name))
         if trained_on != digest:

@@ -21,6 +21,7 @@ from bert_jax.metrics.goodput import Goodput
 from bert_jax.metrics.records import is_finite
 from bert_jax.metrics.time_left import seconds_left
 from bert_jax.workdir import description, identity, lock
+from bert_jax.workdir.find_store import find_store
 from bert_jax.workdir.layout import Workdir
 
 _MIN_QUIET_SECONDS = 60.0  # seconds without a record before a run counts as not running
@@ -185,9 +186,10 @@ def write_page(folder: epath.PathLike, path: epath.PathLike) -> None:
     from bert_jax.reporting import html, run_page
 
     workdir = Workdir.open(folder)
-    config = from_dict(description.read(workdir)["config"], Config)
+    run = description.read(workdir)
+    store = find_store(workdir, from_dict(run["config"], Config).data.store, run["data"])
     page = html.Page(f"Run {workdir.path.name}")
-    run_page.add_training(page, workdir.metrics, token_baselines=_bigram(config.data.store))
+    run_page.add_training(page, workdir.metrics, token_baselines=_bigram(store))
     run_page.add_goodput(page, goodput.account(metrics.records(workdir.metrics)))
     page.save(path)
 

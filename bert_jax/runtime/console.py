@@ -49,18 +49,22 @@ def working(what: str) -> Iterator[None]:
     errors = Console(stderr=True)
     if not errors.is_terminal:
         errors.print(f"{what} …")
+    with elapsed(what, errors):
         yield
-        return
+
+
+def elapsed(what: str, output: Console = console) -> rich.progress.Progress:
+    """Returns a spinner with the elapsed time; hidden unless on a terminal."""
     spinner = rich.progress.Progress(
         rich.progress.SpinnerColumn(),
         rich.progress.TextColumn("{task.description}", markup=False),
         rich.progress.TimeElapsedColumn(),
-        console=errors,
+        console=output,
         transient=True,
+        disable=not output.is_terminal,
     )
-    with spinner:
-        spinner.add_task(what, total=None)
-        yield
+    spinner.add_task(what, total=None)
+    return spinner
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -10,10 +10,11 @@ _PACKAGES: Final = ("bert-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpo
 
 def versions() -> dict[str, str]:
     """Returns package -> installed version, including Python's."""
-    return {**{name: _version(name) for name in _PACKAGES}, "python": platform.python_version()}
+    return {**{name: version(name) for name in _PACKAGES}, "python": platform.python_version()}
 
 
-def _version(package: str) -> str:
+def version(package: str) -> str:
+    """Returns the installed version of a package, or "not installed"."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:  # imported from a source tree

@@ -39,6 +39,7 @@ from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime.console import console, progress, table
 from bert_jax.training.batches import phase_batches
 from bert_jax.training.step import StepFunctions, make_step_functions
+from bert_jax.workdir.find_store import find_store
 from bert_jax.workdir.layout import Workdir
 
 
@@ -149,7 +150,8 @@ def evaluate_run(
     metas = [read_own_meta(workdir, step, known) for step in steps]
     newest = metas[-1]
     config = _asked(from_dict(newest["config"], Config), store, batches, pairing, masking)
-    text = _open(config.data.store, newest["data"], given=store is not None)
+    path = store or find_store(workdir, config.data.store, newest["data"])
+    text = _open(path, newest["data"], given=store is not None)
     phases = [from_dict(meta["config"], Config).phases[meta["phase"]] for meta in metas]
     measures = {phase: _Measure(config, phase, text) for phase in dict.fromkeys(phases)}
     records = []

@@ -17,6 +17,7 @@ from bert_jax.distributed.preemption import StopRequestedError
 from bert_jax.errors import UserError
 from bert_jax.metrics import goodput, records, time_left
 from bert_jax.metrics.writer import MetricWriter
+from bert_jax.runtime.console import elapsed
 from bert_jax.runtime.log import logger
 from bert_jax.runtime.versions import versions
 from bert_jax.training import lifecycle
@@ -165,7 +166,8 @@ def _start(
             versions=versions(),
             seconds=job.clock.seconds(),
         )
-    compiled = [compile_phase(run, phase, first) for phase in left]
+    with elapsed("compiling"):
+        compiled = [compile_phase(run, phase, first) for phase in left]
     # A barrier: on CPUs the first all-reduce waits at most 30 s for the slowest process.
     job.peers.all_gather_text("compiled")
     return compiled

@@ -13,6 +13,7 @@ import jax
 from bert_jax.config.schema import Config, ModelConfig, PhaseConfig
 from bert_jax.config.serialization import to_dict
 from bert_jax.data_pipeline.batch import Batches
+from bert_jax.data_pipeline.storage.remote import is_remote
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.store.watched_files import exit_on_truncated_map
 from bert_jax.distributed.job import Job
@@ -114,6 +115,7 @@ def prepare(config: Config, workdir: Workdir, job: Job) -> RunContext:
     claim.check_before_start(workdir, config)
     store = open_store(config.data.store)
     check_vocabulary(config, store)
+    config = config.with_store(_from_any_folder(config.data.store))
     exit_on_truncated_map(store.path, store.mapped, STORAGE)
     with job.clock.activity("start"):  # JAX initializes its devices, together with all processes
         mesh = make_mesh(config.mesh)
@@ -152,6 +154,11 @@ def prepare(config: Config, workdir: Workdir, job: Job) -> RunContext:
     program = make_step_functions(config, mesh, phases[0].held_out.corpus)
     _check_memory(program.abstract, mesh)
     return RunContext(config, workdir, store, program, mesh, phases, description, job)
+
+
+def _from_any_folder(store: str) -> str:
+    """Returns the path to record: absolute, so that commands find the store from any folder."""
+    return store if is_remote(store) else os.path.abspath(store)
 
 
 def with_steps(run: RunContext, steps: Sequence[int]) -> RunContext:

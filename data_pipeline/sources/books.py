@@ -26,6 +26,8 @@ CUT_BECAUSE = "no chapter headings, or a chapter of enormous length"
 CUT_REMEDY = "write '# ' before each chapter's title"
 _ENORMOUS = 10  # times document_lines, for a chapter
 _WHOLE = 2  # times document_lines: a text without headings up to this length is one document
+# Names of files that describe a folder; one given directly is read.
+_ABOUT_THE_BOOKS = {"README", "LICENSE", "LICENCE", "COPYING", "CHANGELOG", "CONTRIBUTING"}
 _HEADER_LINES = 20  # the markdown header must be within the first 20 lines
 
 _START = re.compile(r"\*\*\* ?START OF (?:THE|THIS) PROJECT GUTENBERG EBOOK", re.IGNORECASE)
@@ -48,7 +50,12 @@ RULES: tuple[Rule, ...] = (
 
 def find(spec: SourceSpec) -> Found:
     """Returns the .txt and .md files (also compressed) of the source."""
-    return finding.find(spec, lambda path: extension(path) in (".txt", ".md"), ".txt or .md books")
+    return finding.find(spec, _is_book, ".txt or .md books")
+
+
+def _is_book(path: Path) -> bool:
+    named = path.name.partition(".")[0].upper()
+    return extension(path) in (".txt", ".md") and named not in _ABOUT_THE_BOOKS
 
 
 def read(spec: SourceSpec, path: Path) -> Iterator[Document]:

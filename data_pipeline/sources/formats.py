@@ -22,7 +22,7 @@ class Format(NamedTuple):
 
 _AS_TEXT = (
     "write its texts to .txt files, one text per file for --source=books or one sentence per line "
-    "for --source=lines (docs/data.md, Other formats)"
+    "for --source=lines (docs/data.md, Text in other forms)"
 )
 _DUMP = Format(
     "a Wikipedia dump",

@@ -144,7 +144,7 @@ def _json_articles(path: Path) -> Iterator[Document]:
         if not (isinstance(title, str) and isinstance(text, str)):
             raise UserError(
                 f'{path}: line {number} is not a JSON object with strings "title" and "text"; '
-                "extract or copy it again; for other JSON see docs/data.md, Other formats"
+                "extract or copy it again; for other JSON see docs/data.md, Text in other forms"
             )
         yield Document(text, title)
 

@@ -1,6 +1,7 @@
 """The command line: what a user types, what comes back, and the line for each mistake."""
 
 import dataclasses
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from etils import epath
 from signals import with_signals
 from tiny_words import TINY
 
+import bert_jax
 from bert_jax import cli, errors
 from bert_jax.metrics.records import read
 
@@ -68,6 +70,27 @@ def test_help_names_every_verb_and_an_example(say):
         assert f"bert-jax {verb}" in text.split("Example:")[1]
         assert "repeat this option" not in text
         assert "FieldReference" not in text
+
+
+def test_the_version_is_that_of_the_package(say):
+    code, out, _ = say("--version")
+    assert (code, out) == (errors.DONE, f"bert-jax {bert_jax.__version__}\n")
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", bert_jax.__version__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = bert_jax.nothing
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("words", ["--help", "pretrain --help", "completion bash", "data verify"])
+def test_a_reader_that_stops_reading_is_no_error(words, tmp_path):
+    command = [sys.executable, "-m", "bert_jax", *words.split()]
+    if words == "data verify":
+        command += [f"--store={small_store(tmp_path / 'store').path}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        err = process.stderr.read()
+    assert process.returncode == errors.DONE
+    assert b"Traceback" not in err
 
 
 @pytest.mark.parametrize("group", ["data", "convert"])

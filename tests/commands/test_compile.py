@@ -6,12 +6,15 @@ The TPU compiler is asked in processes of its own, see test_slices.py; `make slo
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from compiled_reports import analysis, compile_for, made
+from signals import with_signals
 from tpu_compiler import needs_libtpu
 
 from bert_jax import cli
@@ -246,3 +249,20 @@ def test_a_slice_that_libtpu_does_not_know_is_one_line(monkeypatch) -> None:
     monkeypatch.setattr(topology, "version", lambda: "9.9")
     with pytest.raises(UserError, match=r"libtpu 9\.9 cannot describe v5e-16: INVALID"):
         topology.devices(slices.find("v5e-16"))
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@needs_libtpu
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_compiling_is_one_line(number: signal.Signals) -> None:
+    """Without it, libtpu prints its stack at SIGTERM, and SIGINT waits for the compiler."""
+    words = ["compile", "--config=base", "--topology=v5e-16"]
+    command = with_signals([sys.executable, "-m", "bert_jax", *words])
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr.readline() == "compiling base for v5e-16 …\n"
+        time.sleep(5)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert err == f"{number.name}: interrupted without a result\n"

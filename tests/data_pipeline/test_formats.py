@@ -17,7 +17,7 @@ from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import check, find, guess_kind, parse_source, read
 
 TEXT = b"It was a dark night. Nothing moved.\n"
-ZIP, OTHER = "unpack it", "docs/data.md, Other formats"
+ZIP, OTHER = "unpack it", "docs/data.md, Text in other forms"
 
 
 def reading(kind: str, path: Path) -> None:

@@ -217,6 +217,19 @@ def test_line_ends_of_every_system(tmp_path: Path, end: str) -> None:
     assert chapters == ["A\nb.\n", "C."]
 
 
+def test_a_readme_is_no_book(tmp_path: Path) -> None:
+    for name in ("README.md", "license.txt", "COPYING.txt.gz", "Readme for murder.txt", "sub/a.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("A text.")
+    there = found(tmp_path, "books")
+    assert names(there, tmp_path) == ["Readme for murder.txt", "sub/a.md"]
+    assert there.describe() == [
+        "1 of another kind (.md): README.md",
+        "2 of another kind (.txt): COPYING.txt.gz, license.txt",
+    ]
+    assert found(tmp_path / "README.md", "books").files == [tmp_path / "README.md"]
+
+
 def test_the_standard_library_is_complete_by_itself() -> None:
     """Tests and non-Python files do not belong to such a source."""
     assert found(parse_source("python").path, "python").left_out == {}

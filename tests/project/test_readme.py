@@ -62,6 +62,9 @@ ELSEWHERE = {
     "wget": "needs the network",
     "wikiextractor": "a program of somebody else",
 }
+# Packages that a page imports and the project does not need: [torch], with which .ci/run runs this
+# test, and two that tests/data_pipeline/test_text_in_other_forms.py has.
+NOT_HERE = ("transformers", "pyarrow", "datasets")
 FOREIGN_FLAGS = {"json", "no", "target"}  # of wikiextractor; of pip, --no-deps and --target
 
 
@@ -124,7 +127,7 @@ def test_every_block_says_its_language() -> None:
     for page in PAGES:
         fences = page.read_text("utf-8").count("\n```")
         assert fences == 2 * len(blocks_of(page)), f"{page}: a fence without a language"
-    assert {block.language for block in BLOCKS} <= {"bash", "console", "python", "text"}
+    assert {block.language for block in BLOCKS} <= {"bash", "console", "python", "text", "yaml"}
 
 
 @pytest.mark.parametrize(
@@ -246,7 +249,10 @@ def prepare(folder: Path, request: pytest.FixtureRequest) -> None:
     shutil.copytree(ROOT / "benchmarks", folder / "benchmarks")
     lines = [f"This is line {i} of a file.\n" + "\n" * (i % 5 == 4) for i in range(100)]
     (folder / "text/lines.txt").write_text("".join(lines))
-    (folder / "rows.jsonl").write_text('{"text": "This is a text of one row."}\n')
+    texts = [f"This is the text of row {i}. It has two sentences." for i in range(40)]
+    rows = [{"title": "", "text": text} for text in texts]
+    (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (folder / "rows.csv").write_text("id,text\n" + "".join(f'0,"{text}"\n' for text in texts))
 
 
 def shorten(text: str) -> str:
@@ -287,8 +293,9 @@ class Runner:
         assert shown in said, f"{block.place}: {command}\nsays\n{said}"
 
     def python(self, block: Block) -> None:
-        if "from transformers" in block.text and importlib.util.find_spec("transformers") is None:
-            return  # the [torch] extra, with which .ci/run runs this test
+        missing = [name for name in NOT_HERE if importlib.util.find_spec(name) is None]
+        if any(f" {name}" in block.text for name in missing):
+            return
         if "build_store(" in block.text:
             shutil.rmtree(self.folder / "store", ignore_errors=True)
         # A page that shows a config calls the file so.
@@ -310,6 +317,8 @@ def test_every_command_and_snippet_runs(tmp_path: Path, request: pytest.FixtureR
     for block in BLOCKS:
         if block.language == "python":
             runner.python(block)
+        elif block.language == "yaml":
+            (tmp_path / "mine.yaml").write_text(block.text)
         elif block.language != "text":
             for command, shown in block.commands():
                 runner.command(block, command, shown)
