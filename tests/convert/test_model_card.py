@@ -12,8 +12,8 @@ from small import model_config, run_config
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.convert.export import export
 from bert_jax.convert.model_card import Card, render
-from bert_jax.convert.run_facts import _tokens_seen, trained_length
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.reporting.run_facts import steps_by_phase, tokens_seen, trained_length
 
 PHASES = (
     PhaseConfig(steps=10, seq_length=32, batch_size=4),
@@ -42,8 +42,13 @@ def test_tokens_are_those_of_each_phase_without_its_padding(config: Config) -> N
         {"kind": "eval", "phase": 0, "padding": 0.9},
         {"kind": "train", "phase": 1, "padding": 0.25},
     ]
-    assert _tokens_seen(config, 12, logged) == 10 * 4 * 32 * 0.5 + 2 * 2 * 96 * 0.75
-    assert _tokens_seen(config, 16, logged) is None, "the third phase recorded nothing"
+    assert (
+        tokens_seen(config, steps_by_phase(config, 12), logged)
+        == 10 * 4 * 32 * 0.5 + 2 * 2 * 96 * 0.75
+    )
+    assert tokens_seen(config, steps_by_phase(config, 16), logged) is None, (
+        "the third phase recorded nothing"
+    )
 
 
 def test_the_trained_length_is_in_every_file(tokenizer: Tokenizer, tmp_path: Path) -> None:
