@@ -1,25 +1,44 @@
 """The entire pipeline on one machine; an interrupted demo resumes where it stopped."""
 
 import dataclasses
+import json
+import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from bert_jax import api
 from bert_jax.config.files import load
 from bert_jax.config.schema import Config
+from bert_jax.config.serialization import from_dict
 from bert_jax.convert.export import run_export
 from bert_jax.data_pipeline.build.build import build_store, train_tokenizer
-from bert_jax.data_pipeline.sources import SourceSpec, guess_kind, parse_source
+from bert_jax.data_pipeline.sources import SourceSpec, find, guess_kind, parse_source
+from bert_jax.data_pipeline.storage.digest import json_digest
+from bert_jax.data_pipeline.storage.remote import write_named
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.distributed import cluster, job
+from bert_jax.errors import UserError
+from bert_jax.metrics import goodput
+from bert_jax.metrics import records as metrics
 from bert_jax.reporting import html, run_page
-from bert_jax.reporting.fills import HiddenWord, found_rate, hide_words, most_frequent_words
+from bert_jax.reporting.fills import (
+    HiddenWord,
+    as_text,
+    found_rate,
+    hide_words,
+    most_frequent_words,
+    sample_sentences,
+)
+from bert_jax.reporting.html import ShownFill
+from bert_jax.reporting.run_facts import model_facts, run_facts
 from bert_jax.runtime import compile_cache, cpu
-from bert_jax.runtime.console import console
+from bert_jax.runtime.console import clock, console, count
+from bert_jax.runtime.program import program
 from bert_jax.training.loop import pretrain
+from bert_jax.workdir import description
 from bert_jax.workdir.layout import Workdir
 
 T = TypeVar("T")
@@ -27,14 +46,17 @@ T = TypeVar("T")
 _SENTENCES = 500  # in which a word is hidden
 _SHOWN = 10
 _GUESSES = 3  # for each
+_CLAIM = "demo.json"  # the text and the settings of the demo in a workdir
 
 
-def demo(workdir: Path, *, data: str | None = None, steps: int | None = None) -> None:
+def demo(workdir: Path | None = None, *, data: str | None = None, steps: int | None = None) -> None:
     """Text → vocabulary → token store → pretraining → export → filled masks → report.html.
 
-    A stage whose result exists in the workdir is not repeated.
+    A stage whose result exists in the workdir is not repeated. JAX trains on a GPU or TPU if it
+    finds one, else on two simulated CPU devices.
 
     Args:
+        workdir: by default `default_workdir(data)`.
         data: a file or folder of text; by default Python's built-in documentation.
         steps: number of training steps, if not the config's.
 
@@ -44,9 +66,10 @@ def demo(workdir: Path, *, data: str | None = None, steps: int | None = None) ->
     """
     cpu.use_cpu_devices(2)
     compile_cache.use()
-    workdir.mkdir(parents=True, exist_ok=True)
+    workdir = workdir or default_workdir(data)
     config = load("demo")
     source = _source(data)
+    _claim(workdir, source, config)
     tokenizer = _stage("vocabulary", lambda: _tokenizer(workdir, source, config))
     store = _stage(
         "token store",
@@ -56,8 +79,17 @@ def demo(workdir: Path, *, data: str | None = None, steps: int | None = None) ->
     _stage("pretraining", lambda: _pretrain(config, workdir / "run"))
     _stage("export", lambda: run_export(workdir / "run", workdir / "export"))
     fills = _stage("filled masks", lambda: _fill(workdir / "export", store, config.seed))
-    _report(workdir, store, fills)
-    console.print(f"\nreport: {workdir / 'report.html'}   model: {workdir / 'export'}")
+    steps_to_try = _next_steps(workdir, store, fills)
+    _report(workdir, store, fills, steps_to_try)
+    console.print(f"\nreport: {workdir / 'report.html'}   model: {workdir / 'export'}\n\nNext:")
+    for purpose, command in steps_to_try:
+        console.print(f"\n  {purpose}\n  {command}")
+
+
+def default_workdir(data: str | None) -> Path:
+    """Returns the folder of a text's demo: demo_run, or demo_run_NAME for a user's file or folder
+    of that name."""
+    return Path(f"demo_run_{Path(data).resolve().stem}" if data else "demo_run")
 
 
 def _source(data: str | None) -> SourceSpec:
@@ -65,6 +97,44 @@ def _source(data: str | None) -> SourceSpec:
     if data is None:
         return parse_source("python")
     return parse_source(f"{guess_kind(Path(data))}:{data},name=text")
+
+
+def _claim(workdir: Path, source: SourceSpec, config: Config) -> None:
+    """Marks a new folder as the demo of this text; UserError if it holds another one."""
+    files = [[str(path), path.stat().st_size] for path in find(source).files]
+    claim = {
+        "text": str(source.path.resolve()),
+        "files": json_digest(files),
+        "settings": description.digest(config),
+    }
+    if not workdir.exists() or not any(workdir.iterdir()):
+        workdir.mkdir(parents=True, exist_ok=True)
+        write_named(workdir / _CLAIM, json.dumps(claim, indent=2).encode())
+        return
+    previous = _read_claim(workdir / _CLAIM)
+    reasons = {
+        "settings": "holds a demo with other settings, of another version of bert-jax",
+        "text": f"holds the demo of other text, {previous.get('text')}",
+        "files": f"holds the demo of {claim['text']}, which has changed since",
+    }
+    changed = [reason for key, reason in reasons.items() if previous.get(key) != claim[key]]
+    if changed:
+        reason = changed[0] if previous else "holds files, but no demo of this version of bert-jax"
+        data = "" if source.kind == "python" else f" --data={shlex.quote(claim['text'])}"
+        another = shlex.quote(f"{workdir}_2")
+        raise UserError(
+            f"{workdir}: {reason}; move it away, or give another folder: "
+            f"{program()} demo{data} --workdir={another}"
+        )
+
+
+def _read_claim(path: Path) -> Mapping[str, Any]:
+    """Returns the stored claim; an empty one if it is missing or damaged."""
+    try:
+        claim = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return claim if isinstance(claim, dict) else {}
 
 
 def _stage(name: str, run: Callable[[], T]) -> T:
@@ -101,7 +171,7 @@ def _pretrain(config: Config, run: Path) -> None:
 class Fills(NamedTuple):
     """What the model makes of words hidden in held-out sentences."""
 
-    rows: list[tuple[str, str, str]]  # the first few: sentence, hidden word, predictions
+    shown: list[ShownFill]  # the first few
     rate: str  # how many of all it finds
 
 
@@ -111,14 +181,17 @@ def _fill(model_path: Path, store: TokenStore, seed: int) -> Fills:
     longest = model.config.max_position_embeddings - 2  # [CLS] and [SEP]
     hidden = hide_words(store, seed=seed, count=_SENTENCES, longest=longest)
     guesses = [model.fill_mask(each.sentence, top_k=_GUESSES)[0] for each in hidden]
-    rows = []
+    fills = []
     for each, best in zip(hidden[:_SHOWN], guesses, strict=False):
+        sentence = as_text(each.sentence)
         text = ", ".join(f"{guess.token} {guess.probability:.0%}" for guess in best)
-        console.print(f"  {each.sentence}\n    hidden word: {each.word}   predictions: {text}")
-        rows.append((each.sentence, each.word, text))
+        console.print(f"  {sentence}\n    hidden word: {each.word}   predictions: {text}")
+        before, _, after = sentence.partition("[MASK]")
+        pairs = [(guess.token, guess.probability) for guess in best]
+        fills.append(ShownFill(before, each.word, after, pairs))
     rate = _rate(store, hidden, [[guess.token for guess in best] for best in guesses])
     console.print(rate)
-    return Fills(rows, rate)
+    return Fills(fills, rate)
 
 
 def _rate(store: TokenStore, hidden: list[HiddenWord], guesses: list[list[str]]) -> str:
@@ -130,15 +203,52 @@ def _rate(store: TokenStore, hidden: list[HiddenWord], guesses: list[list[str]])
     )
 
 
-def _report(workdir: Path, store: TokenStore, fills: Fills) -> None:
-    page = html.Page("bert-jax demo")
+def _report(workdir: Path, store: TokenStore, fills: Fills, steps: list[tuple[str, str]]) -> None:
+    run = Workdir.open(workdir / "run")
+    about, records = description.read(run), [*metrics.records(run.metrics)]
+    config, spent = from_dict(about["config"], Config), goodput.account(records)
     (source,) = store.manifest["sources"]
-    page.text(
-        f"{source['documents']:,} documents, {len(store.train.tokens):,} training tokens and "
-        f"{len(store.held_out.tokens):,} held-out tokens of a vocabulary of {store.vocab_size:,}."
+    text = json.loads((workdir / _CLAIM).read_bytes())["text"]
+    page = html.Page("A small BERT, pretrained by the demo of bert-jax")
+    page.facts(
+        {
+            "text": f"{text}{' (docstrings)' if source['kind'] == 'python' else ''}: "
+            f"{count(source['documents'], 'document')}, {len(store.train.tokens):,} tokens for "
+            f"training and {len(store.held_out.tokens):,} held out",
+            "model": model_facts(config),
+            **run_facts(about, config.total_steps, records),
+            "training time": clock(spent.wall),
+            "config": f"demo, in full in {run.config_json}",
+        }
     )
-    page.heading("Hidden words, filled by the exported model")
-    page.text(f"One word hidden in each sentence of a fixed draw. {fills.rate}")
-    page.table(("sentence", "hidden word", "predictions"), fills.rows)
-    run_page.add_training(page, Workdir.open(workdir / "run").metrics)
+    page.heading("Hidden words, filled by the model")
+    page.text(f"{fills.rate} The sentences are a fixed draw from documents held out from training.")
+    page.fills(fills.shown)
+    page.commands(steps)
+    page.heading("The text")
+    page.sentences(sample_sentences(store))
+    run_page.add_training(page, run.metrics)
+    run_page.add_goodput(page, spent)
     page.save(workdir / "report.html")
+
+
+def _next_steps(workdir: Path, store: TokenStore, fills: Fills) -> list[tuple[str, str]]:
+    """Three commands to type after the demo, each with its purpose."""
+    export, tokens, page, run = (
+        shlex.quote(str(workdir / name)) for name in ("export", "store", "store.html", "larger")
+    )
+    sentences = (f"{fill.before}[MASK]{fill.after}" for fill in fills.shown)
+    sentence = shlex.quote(min(sentences, key=len, default="the [MASK]"))
+    steps = [
+        ("Fill the masks of your own sentences:", f"fill --model={export} {sentence}"),
+        (
+            "See the examples that the model was trained on:",
+            f"data inspect --store={tokens} --config=demo --html={page}",
+        ),
+        (
+            "Pretrain a larger model on the same text (an hour or more without an accelerator):",
+            f"pretrain --config=wiki_books_small --config.data.store={tokens} "
+            f"--config.model.vocab_size={store.vocab_size} --workdir={run}",
+        ),
+    ]
+    return [(purpose, f"{program()} {command}") for purpose, command in steps]

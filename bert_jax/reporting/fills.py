@@ -8,11 +8,21 @@ import numpy as np
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
+_CLOSING = frozenset([*",.;:!?)]}%\u2019\u201d\u2026"])  # no space before
+_OPENING = frozenset([*"([{$#\u2018\u201c"])  # no space after
+_JOINING = frozenset([*"-/_@~\u2013\u2014"])  # no space on either side
+_QUOTES = frozenset([*"\"'`"])
+_CONTRACTED = {"s", "t", "re", "ve", "ll", "d", "m"}  # "it ' s" → "it's"
+
+
+_SAMPLED = 100_000  # sentences from which examples are drawn
+_SHORTEST = 8  # tokens of a sentence that is shown
+
 
 class HiddenWord(NamedTuple):
     """A sentence with one of its words replaced by the mask token, and that word."""
 
-    sentence: str
+    sentence: str  # its tokens, separated by spaces
     word: str
 
 
@@ -37,10 +47,45 @@ def hide_words(store: TokenStore, *, seed: int, count: int, longest: int) -> lis
         if places and length <= longest:
             place = places[rng.integers(len(places))]
             word, tokens[place] = tokens[place], tokenizer.token(store.special.mask)
-            hidden.append(HiddenWord(" ".join(tokens).replace(" ##", ""), word))
+            hidden.append(HiddenWord(_joined(tokens), word))
         if len(hidden) == count:
             break
     return hidden
+
+
+def sample_sentences(store: TokenStore, count: int = 4) -> list[str]:
+    """Returns sentences from the beginning of the training text, drawn with a fixed seed."""
+    tokenizer, split = Tokenizer.load(store.tokenizer_path), store.train
+    lengths = np.array(split.sentence_lengths[:_SAMPLED], np.int64)
+    long_enough = np.flatnonzero(lengths >= _SHORTEST)
+    ends = np.cumsum(lengths)
+    drawn = np.random.default_rng(0).permutation(long_enough)[:count]
+    sentences = (split.tokens[ends[i] - lengths[i] : ends[i]].tolist() for i in sorted(drawn))
+    return [as_text(_joined([tokenizer.token(i) for i in ids])) for ids in sentences]
+
+
+def as_text(sentence: str) -> str:
+    """Returns a sentence of tokens separated by spaces as running text: "it ' s" → "it's".
+
+    A tokenizer that splits at punctuation produces the same tokens from both.
+    """
+    words, text, opened, glued = sentence.split(" "), "", set[str](), True
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        joins = word in _JOINING or (word == "'" and following in _CONTRACTED)
+        closes = word in _CLOSING or word in opened
+        text += word if glued or joins or closes else f" {word}"
+        glued = joins or word in _OPENING
+        if word in _QUOTES and not joins:
+            glued = word not in opened
+            opened ^= {word}
+    return text
+
+
+def _joined(tokens: Sequence[str]) -> str:
+    """Returns words separated by spaces, their pieces joined."""
+    if any(token.startswith("▁") for token in tokens):  # SentencePiece marks where words start
+        return "".join(tokens).replace("▁", " ").strip()
+    return " ".join(tokens).replace(" ##", "")
 
 
 def _words_of_one_token(tokens: Sequence[str]) -> Iterator[int]:

@@ -21,7 +21,6 @@ from bert_jax.metrics.goodput import Goodput
 from bert_jax.metrics.records import is_finite
 from bert_jax.metrics.time_left import seconds_left
 from bert_jax.workdir import description, identity, lock
-from bert_jax.workdir.find_store import find_store
 from bert_jax.workdir.layout import Workdir
 
 _MIN_QUIET_SECONDS = 60.0  # seconds without a record before a run counts as not running
@@ -174,34 +173,6 @@ def as_json(status: Status) -> str:
     fields = dataclasses.asdict(status)
     fields["goodput"] |= {"wall": status.goodput.wall, "share": status.goodput.share}
     return json.dumps(metrics.strict(fields), indent=2, allow_nan=False)
-
-
-def write_page(folder: epath.PathLike, path: epath.PathLike) -> None:
-    """Writes an HTML page with the run's curves, their trivial baselines and its goodput; UserError
-    if the folder holds no run, StorageError if the file cannot be written.
-
-    The bigram baseline is counted from the run's token store, and omitted if the store can no
-    longer be read.
-    """
-    from bert_jax.reporting import html, run_page
-
-    workdir = Workdir.open(folder)
-    run = description.read(workdir)
-    store = find_store(workdir, from_dict(run["config"], Config).data.store, run["data"])
-    page = html.Page(f"Run {workdir.path.name}")
-    run_page.add_training(page, workdir.metrics, token_baselines=_bigram(store))
-    run_page.add_goodput(page, goodput.account(metrics.records(workdir.metrics)))
-    page.save(path)
-
-
-def _bigram(store: str) -> dict[str, float]:
-    from bert_jax.data_pipeline.analysis.baselines import bigram_loss
-    from bert_jax.data_pipeline.store.store import open_store
-
-    try:
-        return {"left neighbour (bigram)": bigram_loss(open_store(store, verify=False))}
-    except UserError:
-        return {}
 
 
 def _is_running(workdir: Workdir, history: Sequence[Attempt], recent: bool) -> bool:

@@ -381,6 +381,8 @@ def make_run(
     meta = {
         "config": to_dict(config),
         "data": {"tokenizer": tokenizer.digest, "train": store.train.digest},
+        "devices": {"kind": "TPU v5 lite", "mesh": {"data": 2, "fsdp": 2}},
+        "versions": {"bert-jax": "0.1.0", "jax": "0.10.2"},
     }
     checkpoints = RunCheckpoints(
         Workdir.open(workdir),
@@ -397,8 +399,8 @@ def make_run(
     with (workdir / "metrics.jsonl").open("w") as file:
         for step in (2, 4):
             record = {"kind": "eval", "step": step, "time": 0.0, "mlm/loss": 10.0 + step}
-            record["attention/layer_0/head_0/left"] = 0.5
-            file.write(json.dumps(record) + "\n")
+            record |= {"attention/layer_0/head_0/left": 0.5, "padding": 0.25, "phase": 0}
+            file.write(json.dumps(record) + "\n" + json.dumps(record | {"kind": "train"}) + "\n")
     return workdir, params
 
 
@@ -418,13 +420,21 @@ def test_a_checkpoint_is_exported_with_its_facts(run, tmp_path, capsys):
         for fact in (
             f"trained for {step} steps",
             "| tales |",
-            f"| mlm/loss | {10 + step}.0000 |",
+            f"| Masked tokens (MLM) | {10 + step}.000 |",
+            "| when | 1970-01-01 00:00 to 00:00 (UTC) |",
+            "| devices | 4 devices (TPU v5 lite) |",
+            "| software | bert-jax 0.1.0, jax 0.10.2 |",
+            f"| tokens seen | about {step * 72}, padding not counted |",
+            "sequences of at most 24 tokens",
+            "the other 16 of its 40 positions are not trained",
             "optimizer.name = adamw",
             "- en\n",
             "fill in the `license` field",
         ):
             assert fact in card
-        assert "layer_0" not in card, "two numbers for each head"
+        for scalar in ("layer_0", "| padding", "| phase"):
+            assert scalar not in card.partition("<details>")[0]
+        assert "[" not in card.partition("```")[0], "a link that leads nowhere"
         assert str(tmp_path) not in card
         with safetensors.safe_open(
             tmp_path / folder / "model.safetensors", framework="numpy"
@@ -455,24 +465,6 @@ def test_a_run_without_pairs_is_exported_without_pooler_and_span_head(tokenizer,
     assert kept == weights.to_transformers(params, model_config()).keys()
     assert not [name for name in kept if "pooler" in name or "seq_relationship" in name]
     assert len(table) == tokenizer.vocab_size
-
-
-def test_the_card_says_what_the_labels_of_sentence_order_mean(tokenizer, tmp_path):
-    workdir, _ = make_run(tokenizer, tmp_path, pairing="sop")
-    run_export(workdir, tmp_path / "out")
-    card = (tmp_path / "out/README.md").read_text(encoding="utf-8")
-    assert "sentence-order heads" in card
-    assert "1 if they are swapped" in " ".join(card.split())
-    assert "next-sentence" not in card
-    architectures = json.loads((tmp_path / "out/config.json").read_text())["architectures"]
-    assert architectures == ["BertForPreTraining"]
-
-
-def test_a_card_without_its_store_says_so(run, tmp_path):
-    workdir, _ = run
-    (tmp_path / "store/manifest.json").unlink()
-    run_export(workdir, tmp_path / "out")
-    assert "was not available" in (tmp_path / "out/README.md").read_text(encoding="utf-8")
 
 
 def test_another_tokenizer_than_the_checkpoints_is_refused(run, tmp_path):
