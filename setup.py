@@ -11,6 +11,7 @@ CORE = [
     "optax>=0.2.8",  # optimizer transformations
     "orbax-checkpoint>=0.12.8",  # checkpoint format, reading and writing
     "ml_collections>=1.1",  # config files and --config.x=y overrides
+    "PyYAML>=6.0",  # config files of values
     "absl-py>=2.1",  # command-line flags, used by ml_collections
     "numpy>=2.0",  # host arrays, the token store
     "numba>=0.61",  # compiled loops for pairing, masking and batch assembly

@@ -2,7 +2,7 @@
 
 import errno
 
-from bert_jax.data_pipeline.errors import StorageError, UserError, nearest
+from bert_jax.data_pipeline.errors import StorageError, UserError, nearest, nearest_name
 from bert_jax.launch.exit_codes import LOST, STOPPED
 
 DONE = 0
@@ -14,7 +14,7 @@ STORAGE = 45  # a checkpoint cannot be written, none is valid, or the store chan
 __all__ = [
     "DONE", "FAILED", "LOST", "NUMBERS", "STOPPED", "STORAGE", "USAGE",
     "LostError", "NumbersError", "StoppedError", "StorageError", "UsageError", "UserError",
-    "code_of", "line_of", "nearest",
+    "code_of", "line_of", "nearest", "nearest_name",
 ]  # fmt: skip
 
 

@@ -2,6 +2,9 @@
 
 import difflib
 from collections.abc import Iterable
+from typing import Final
+
+_SIMILAR: Final = 0.6  # share of equal characters, as in difflib.get_close_matches
 
 
 class UserError(Exception):
@@ -20,5 +23,19 @@ class StorageError(Exception):
 def nearest(name: str, valid: Iterable[str]) -> str:
     """Returns the end of an error message: the nearest valid name, or all valid names."""
     names = sorted(valid)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]}?" if close else f"; valid: {', '.join(names) or 'none'}"
+    near = nearest_name(name, names)
+    return f"; did you mean {near}?" if near else f"; valid: {', '.join(names) or 'none'}"
+
+
+def nearest_name(name: str, valid: Iterable[str]) -> str | None:
+    """Returns the valid name that is most similar to a misspelled one; None if none is similar.
+
+    Of dotted names the last parts must be similar: `optimizer.foo` does not mean `optimizer.b2`.
+    """
+    last = name.rpartition(".")[2]
+    similar = [v for v in valid if _similarity(last, v.rpartition(".")[2]) >= _SIMILAR]
+    return max(similar, key=lambda v: _similarity(name, v), default=None)
+
+
+def _similarity(a: str, b: str) -> float:
+    return difflib.SequenceMatcher(None, a.lower(), b.lower()).ratio()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from absl import flags
 
-from bert_jax.errors import UsageError, UserError
+from bert_jax.errors import UsageError, UserError, nearest, nearest_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,11 +41,30 @@ def parse(name: str, command: Command, words: Sequence[str]) -> tuple[flags.Flag
     values, words = define(command, words)
     try:
         arguments = values([name, *words])[1:]
+    except flags.UnrecognizedFlagError as error:
+        hint = _flag_hint(error.flagname, values)
+        raise UsageError(f"unknown flag --{error.flagname}{hint}") from None
     except (flags.Error, ValueError, TypeError) as error:
         raise UsageError(" ".join(str(error).split())) from None
     if arguments and not command.arguments:
         raise UsageError(f"{name} takes only --flag=value, not {arguments[0]!r}")
     return values, arguments
+
+
+def _flag_hint(name: str, values: flags.FlagValues) -> str:
+    """Returns the end of the message about an unknown flag: the flag or configuration key that was
+    probably meant."""
+    if "config" not in values:
+        return nearest(name, values)
+    from bert_jax.config.schema import Config
+    from bert_jax.config.serialization import flatten, to_dict
+    from bert_jax.config.unknown_keys import translation
+
+    if name.startswith("config."):
+        return "; give --config=… before it"
+    keys = [f"config.{key}" for key in flatten(to_dict(Config()))]
+    near = nearest_name(name, values) or nearest_name(name, keys)
+    return translation(name, "--config.") or (f"; did you mean --{near}?" if near else "")
 
 
 def _underscored(word: str) -> str:

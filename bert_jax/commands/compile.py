@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from bert_jax.commands.command import Command, check_page, need
-from bert_jax.errors import FAILED, UsageError, UserError, nearest
+from bert_jax.errors import FAILED, UsageError, UserError
 
 if TYPE_CHECKING:
     from bert_jax.config.schema import Config
@@ -93,6 +93,7 @@ def _print_result(text: str | dict[str, Any]) -> None:
 def _also(words: list[str], config: "Config") -> dict[str, list[Any]]:
     """Additional values by key, parsed from words such as "mesh.tensor=2"."""
     from bert_jax.config.serialization import flatten, to_dict
+    from bert_jax.config.unknown_keys import key_hint
 
     known = flatten(to_dict(config))
     extra: dict[str, list[Any]] = {}
@@ -102,7 +103,7 @@ def _also(words: list[str], config: "Config") -> dict[str, list[Any]]:
         if not sign or not value:
             raise UserError(f"--sweep_also={word}: give a key and a value, as in mesh.tensor=2")
         if key not in known:
-            raise UserError(f"--sweep_also={word}: unknown key{nearest(key, known)}")
+            raise UserError(f"--sweep_also={word}: unknown key{key_hint(key, known)}")
         with contextlib.suppress(ValueError, SyntaxError):  # else a plain string
             value = ast.literal_eval(value)
         extra.setdefault(key, []).append(value)

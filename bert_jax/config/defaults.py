@@ -11,19 +11,26 @@ from bert_jax.config.schema import Config
 
 
 def defaults() -> ConfigDict:
-    """Every setting of `Config` with its default."""
-    return _config_dict(Config())
+    """Every setting of `Config` with its default; `model.vocab_size` is None: that of the store."""
+    return without_vocab_size(config_dict(Config()))
 
 
-def _config_dict(config: Any) -> ConfigDict:
+def without_vocab_size(values: ConfigDict) -> ConfigDict:
+    """Unsets the vocabulary size, so that a run takes that of its store."""
+    values.model.vocab_size = placeholder(int)
+    return values
+
+
+def config_dict(config: Any) -> ConfigDict:
+    """A configuration, or a part of it, in the form that a config file returns."""
     values = ConfigDict()
     hints = typing.get_type_hints(type(config))
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if isinstance(value, tuple):
-            value = tuple(map(_config_dict, value))
+            value = tuple(map(config_dict, value))
         elif dataclasses.is_dataclass(value):
-            value = _config_dict(value)
+            value = config_dict(value)
         elif value is None:  # keeps the type of what may be set
             value = placeholder(typing.get_args(hints[field.name])[0])
         values[field.name] = value

@@ -1,4 +1,8 @@
-"""`--config`: a shipped name or a path; `--config.x.y=value` overrides, as with ml_collections."""
+"""`--config`: a shipped name or a path; `--config.x.y=value` overrides, as with ml_collections.
+
+A .py file is executed; a .yaml, .yml or .json file is read, by `values_file.get_config`: for it,
+ml_collections gets the path of that module with the file as its argument.
+"""
 
 import runpy
 from collections.abc import Sequence
@@ -8,12 +12,15 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from bert_jax.config.schema import Config
+from bert_jax.config import values_file
+from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.config.serialization import flatten, from_dict, plain
 from bert_jax.config.shipped import allow_configs_import, shipped
+from bert_jax.config.unknown_keys import key_hint
 from bert_jax.errors import UserError, nearest
 
 _FLAG = "config"
+_READ = f"{values_file.__file__}:"  # before the path of a file of values
 
 
 def define_config(
@@ -28,7 +35,7 @@ def define_config(
     config_flags.DEFINE_config_file(
         _FLAG,
         path and str(path),
-        f"a shipped config ({', '.join(shipped())}) or a path to a .py file; "
+        f"a shipped config ({', '.join(shipped())}) or the path of a .py, .yaml or .json file; "
         f"--{_FLAG}.model.hidden_size=512 overrides a value"
         f"{f' (default {default})' if default else ''}",
         flag_values=values,
@@ -52,21 +59,36 @@ def resolve(argv: Sequence[str]) -> list[str]:
             name = word.partition("=")[2]
             path = shipped().get(name) or Path(name)
             if not path.is_file():
-                hint = nearest(name, shipped())
+                hint = nearest(path.stem, shipped())
                 raise UserError(f"--config={name}: neither a file nor a shipped config{hint}")
-            words[i] = f"--{_FLAG}={path}"
+            words[i] = f"--{_FLAG}={_READ if _is_values(path) else ''}{path}"
             _check_overrides(path, words)
     return words
 
 
 def read_config(values: flags.FlagValues) -> Config:
-    """Returns the parsed flag as a frozen `Config`."""
-    return from_dict(plain(values[_FLAG].value), Config)
+    """Returns the parsed flag as a frozen `Config`; see `to_config`."""
+    return to_config(values[_FLAG].value)
+
+
+def to_config(config: ConfigDict) -> Config:
+    """Returns what a config file returned as a frozen `Config`.
+
+    If it gives no vocabulary size, the size is that of the store.
+
+    Raises:
+        UserError: an unknown key, a wrong value, or a damaged store.
+    """
+    values = plain(config)
+    if flatten(values).get("model.vocab_size", 0) is None:
+        size = _vocab_size(flatten(values).get("data.store"))
+        values["model"]["vocab_size"] = size or ModelConfig.vocab_size
+    return from_dict(values, Config)
 
 
 def load(name: str) -> Config:
     """Returns a shipped config by name, without overrides."""
-    return from_dict(plain(_execute(shipped()[name])), Config)
+    return to_config(_execute(shipped()[name]))
 
 
 def slice_of(path: Path) -> str | None:
@@ -75,6 +97,8 @@ def slice_of(path: Path) -> str | None:
     Raises:
         UserError: the file cannot be executed.
     """
+    if _is_values(path):
+        return None
     try:
         return _run(path).get("SLICE")
     except Exception as error:
@@ -84,7 +108,26 @@ def slice_of(path: Path) -> str | None:
 
 def path_of(values: flags.FlagValues) -> Path:
     """Returns the path of the parsed flag's config file."""
-    return Path(config_flags.get_config_filename(values[_FLAG]))
+    return Path(config_flags.get_config_filename(values[_FLAG]).removeprefix(_READ))
+
+
+def _is_values(path: Path) -> bool:
+    """Whether a config file is read, not executed; UserError if it is neither."""
+    if path.suffix.lower() not in (".py", *values_file.SUFFIXES):
+        raise UserError(f"{path}: a config file must be .py, .yaml, .yml or .json")
+    return path.suffix.lower() != ".py"
+
+
+def _vocab_size(store: object) -> int | None:
+    """Returns the vocabulary size of a store; None if none is there, which a run reports."""
+    from bert_jax.data_pipeline.storage.remote import is_remote
+    from bert_jax.data_pipeline.store.manifest import MANIFEST, read_manifest
+
+    if not isinstance(store, str) or not store:
+        return None
+    if is_remote(store) or (Path(store) / MANIFEST).is_file():
+        return int(read_manifest(store)["vocab_size"])
+    return None
 
 
 def _run(path: Path) -> dict[str, Any]:
@@ -94,6 +137,8 @@ def _run(path: Path) -> dict[str, Any]:
 
 
 def _execute(path: Path) -> ConfigDict:
+    if _is_values(path):
+        return values_file.get_config(str(path))
     try:
         return _run(path)["get_config"]()
     except Exception as error:  # user code may raise anything
@@ -107,4 +152,4 @@ def _check_overrides(path: Path, words: Sequence[str]) -> None:
         if word.startswith(f"--{_FLAG}."):
             key = word.removeprefix(f"--{_FLAG}.").partition("=")[0]
             if key not in known:
-                raise UserError(f"unknown key --{_FLAG}.{key}{nearest(key, known)}")
+                raise UserError(f"unknown key --{_FLAG}.{key}{key_hint(key, known)}")

@@ -59,7 +59,7 @@ class PositionalHeadsConfig:
 class ModelConfig:
     """The encoder's architecture, named as in transformers' `BertConfig`."""
 
-    vocab_size: Vocabulary = 30522
+    vocab_size: Vocabulary = 30522  # not given in a config: that of the store, if there is one
     hidden_size: Width = 768
     num_hidden_layers: Layers = 12
     num_attention_heads: Heads = 12

@@ -10,6 +10,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from bert_jax.config.unknown_keys import translation
 from bert_jax.data_pipeline.settings import checked, wrong
 from bert_jax.errors import UserError, nearest
 
@@ -26,9 +27,10 @@ def from_dict(values: Mapping[str, Any], cls: type[T], where: str = "config") ->
     if not isinstance(values, Mapping):
         wrong(values, "keys", where)
     hints = typing.get_type_hints(cls, include_extras=True)
-    unknown = sorted(set(values) - set(hints))
+    unknown = sorted(map(str, set(values) - set(hints)))
     if unknown:
-        raise UserError(f"unknown key {where}.{unknown[0]}{nearest(unknown[0], hints)}")
+        hint = translation(unknown[0]) or nearest(unknown[0], hints)
+        raise UserError(f"unknown key {where}.{unknown[0]}{hint}")
     return cls(**{k: _convert(v, hints[k], f"{where}.{k}") for k, v in values.items()})
 
 

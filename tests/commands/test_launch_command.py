@@ -28,9 +28,15 @@ from bert_jax import cli, errors
             "--processes 2 pretrain --process_id 1",
             "usage: --process_id is set by launch local run for each process; remove it",
         ),
-        ("--processes=2 --max_failure=1 pretrain", "usage: Unknown command line flag 'max_fail"),
+        (
+            "--processes=2 --max_failure=1 pretrain",
+            "usage: unknown flag --max_failure; did ",
+        ),
         ("--processes=2 pretrain --config=tiny", "usage: --workdir=… is missing"),
-        ("--processes=2 pretrain --workdri=run", "usage: Unknown command line flag 'workdri'"),
+        (
+            "--processes=2 pretrain --workdri=run",
+            "usage: unknown flag --workdri; did ",
+        ),
     ],
 )
 def test_a_command_that_cannot_be_started_is_one_line(capsys, words, line):

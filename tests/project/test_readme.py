@@ -124,7 +124,7 @@ def test_every_block_says_its_language() -> None:
     for page in PAGES:
         fences = page.read_text("utf-8").count("\n```")
         assert fences == 2 * len(blocks_of(page)), f"{page}: a fence without a language"
-    assert {block.language for block in BLOCKS} <= {"bash", "console", "python", "text"}
+    assert {block.language for block in BLOCKS} <= {"bash", "console", "python", "text", "yaml"}
 
 
 @pytest.mark.parametrize(
@@ -310,6 +310,8 @@ def test_every_command_and_snippet_runs(tmp_path: Path, request: pytest.FixtureR
     for block in BLOCKS:
         if block.language == "python":
             runner.python(block)
+        elif block.language == "yaml":
+            (tmp_path / "mine.yaml").write_text(block.text)
         elif block.language != "text":
             for command, shown in block.commands():
                 runner.command(block, command, shown)

@@ -1,0 +1,99 @@
+"""Names that are no configuration keys: the key that was meant, or none."""
+
+import pytest
+
+from bert_jax import cli
+from bert_jax.config import unknown_keys
+from bert_jax.config.schema import Config
+from bert_jax.config.serialization import flatten, to_dict
+from bert_jax.errors import FAILED, USAGE, nearest, nearest_name
+
+KEYS = flatten(to_dict(Config()))
+
+
+def test_every_translation_names_a_key() -> None:
+    assert set(unknown_keys._OTHER_NAMES) <= set(KEYS)
+    for text in unknown_keys._ADVICE.values():
+        mentioned = [word.rstrip(",:;").partition("=")[0] for word in text.split()]
+        keys = [word for word in mentioned if "." in word or "[" in word]
+        assert set(keys) <= set(KEYS)
+
+
+def test_no_name_has_two_translations() -> None:
+    names = " ".join([*unknown_keys._OTHER_NAMES.values(), *unknown_keys._ADVICE]).split()
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("optimizer.lr", "; did you mean optimizer.learning_rate?"),
+        ("optimizer.wd", "; did you mean optimizer.weight_decay?"),
+        ("learning_rate", "; did you mean optimizer.learning_rate?"),
+        ("batch-size", "; did you mean phases[0].batch_size?"),
+        ("max_steps", "; did you mean phases[0].steps?"),
+        ("data.max_seq_length", "; did you mean phases[0].seq_length?"),
+        ("mlm_probability", "; did you mean data.mask_rate?"),
+        ("SEED", "; did you mean seed?"),
+        ("model.dropout", "; did you mean model.hidden_dropout_prob?"),
+        ("num_train_epochs", "; set phases[0].steps: an epoch has "),
+        ("per_device_train_batch_size", "; set phases[0].batch_size, the rows of all devices"),
+        ("bf16", "; set compute.dtype=bfloat16"),
+        ("compute.fp16", "; set compute.dtype=bfloat16; float16 does not exist"),
+        ("optimizer.warmup_stpes", "; did you mean optimizer.warmup_steps?"),
+        ("mesh.foo", "; valid: data, fsdp, slice, tensor"),
+        ("nowhere.foo", "; valid: checkpoint, compute, data, deadlines, evaluation, "),
+    ],
+)
+def test_the_hint_for_a_name(name: str, hint: str) -> None:
+    assert unknown_keys.key_hint(name, KEYS).startswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (
+            ["--config.optimizer.lr=1"],
+            FAILED,
+            "optimizer.lr; did you mean optimizer.learning_rate?",
+        ),
+        (["--lr=1"], USAGE, "flag --lr; did you mean --config.optimizer.learning_rate?"),
+        (["--batch_size", "32"], USAGE, "did you mean --config.phases[0].batch_size?"),
+        (["--epochs=3"], USAGE, "unknown flag --epochs; set phases[0].steps: an epoch has "),
+        (["--work_dir=run"], USAGE, "unknown flag --work_dir; did you mean --workdir?"),
+        (["--hidden_siez=8"], USAGE, "did you mean --config.model.hidden_size?"),
+        (["--quiet"], USAGE, "unknown flag --quiet; see `bert-jax --help`"),
+    ],
+)
+def test_a_name_of_other_programs_is_answered_in_one_line(
+    words: list[str], code: int, message: str, capsys: pytest.CaptureFixture
+) -> None:
+    assert cli.main(["pretrain", "--config=tiny", *words]) == code
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert printed.count("\n") == 1
+
+
+def test_a_key_without_a_config(capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(["pretrain", "--config.seed=1", "--workdir=run"]) == USAGE
+    assert "unknown flag --config.seed; give --config=… before it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "valid", "near"),
+    [
+        ("jsonl", ["wikiextractor", "books", "lines", "python"], None),
+        ("huggingface", ["wikiextractor", "books", "lines", "python"], None),
+        ("optimizer.lr", ["optimizer.b2", "optimizer.name"], None),
+        ("bok", ["books", "lines"], "books"),
+        ("BASE", ["base", "large"], "base"),
+        ("steps", ["phases[0].steps", "checkpoint.every_steps"], "phases[0].steps"),
+        ("x", [], None),
+    ],
+)
+def test_only_a_similar_name_is_suggested(name: str, valid: list[str], near: str | None) -> None:
+    assert nearest_name(name, valid) == near
+    expected = (
+        f"; did you mean {near}?" if near else f"; valid: {', '.join(sorted(valid)) or 'none'}"
+    )
+    assert nearest(name, valid) == expected
