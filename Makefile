@@ -9,14 +9,18 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 # Without a bytecode cache every process would compile the packages it imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
+# The extra of setup.py for this machine's accelerator, if it has one: a GPU that nvidia-smi lists, or
+# the device file of a TPU. `make demo ACCELERATOR=` uses the CPU.
+ACCELERATOR := $(if $(shell nvidia-smi -L >/dev/null 2>&1 && echo 1),cuda,$(if $(wildcard /dev/accel[0-9]* /dev/vfio/[0-9]*),tpu))
+
 # Test files go to idle workers; tests that start processes all run in one worker, which mostly waits.
 XDIST := --dist=loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: demo test slow lint types audit bench compare soak attack lock nightly clean help
 
-demo: .venv/core  ## Pretrain, evaluate, export and try a small BERT; DATA=PATH uses your text
-	@$(BIN)/bert-jax demo --workdir=demo_run $${DATA:+--data="$$DATA"}
+demo: .venv/core $(ACCELERATOR:%=.venv/%)  ## Pretrain, evaluate, export and try a small BERT; DATA=PATH uses your text
+	@$(BIN)/bert-jax demo $${DATA:+--data="$$DATA"}
 
 test: .venv/dev  ## Run the tests in WORKERS processes (default 3, for two cores)
 	@$(BIN)/pytest $(XDIST) --numprocesses=$(or $(WORKERS),3)
@@ -58,8 +62,8 @@ nightly:  ## Run all tests, the soak and the mutants with the newest releases se
 	@.venv-nightly/bin/python tests/soak.py --kills=50
 	@.venv-nightly/bin/python tests/mutants.py
 
-clean:  ## Remove environments, caches and demo_run
-	@rm -rf .venv .venv-nightly .venv-lock .venv-audit build dist demo_run *.egg-info \
+clean:  ## Remove environments, caches and the folders of demos
+	@rm -rf .venv .venv-nightly .venv-lock .venv-audit build dist demo_run demo_run_* *.egg-info \
 	  .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -77,6 +81,12 @@ help:  ## List the targets
 	@echo "installing requirements/core.txt"
 	@$(INSTALL) -r requirements/core.txt
 	@$(INSTALL) --no-build-isolation -e .
+	@touch $@
+
+# Here pip resolves: the libraries of an accelerator depend on the machine, so they are not locked.
+.venv/cuda .venv/tpu: .venv/core
+	@echo "installing the [$(@F)] extra"
+	@$(filter-out --no-deps,$(INSTALL)) -r requirements/core.txt --no-build-isolation -e '.[$(@F)]'
 	@touch $@
 
 .venv/dev: requirements/dev.txt .venv/core

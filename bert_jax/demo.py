@@ -1,25 +1,38 @@
 """The entire pipeline on one machine; an interrupted demo resumes where it stopped."""
 
 import dataclasses
+import json
+import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from bert_jax import api
 from bert_jax.config.files import load
 from bert_jax.config.schema import Config
 from bert_jax.convert.export import run_export
 from bert_jax.data_pipeline.build.build import build_store, train_tokenizer
-from bert_jax.data_pipeline.sources import SourceSpec, guess_kind, parse_source
+from bert_jax.data_pipeline.sources import SourceSpec, find, guess_kind, parse_source
+from bert_jax.data_pipeline.storage.digest import json_digest
+from bert_jax.data_pipeline.storage.remote import write_named
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.distributed import cluster, job
+from bert_jax.errors import UserError
 from bert_jax.reporting import html, run_page
-from bert_jax.reporting.fills import HiddenWord, found_rate, hide_words, most_frequent_words
+from bert_jax.reporting.fills import (
+    HiddenWord,
+    as_text,
+    found_rate,
+    hide_words,
+    most_frequent_words,
+)
 from bert_jax.runtime import compile_cache, cpu
 from bert_jax.runtime.console import console
+from bert_jax.runtime.program import program
 from bert_jax.training.loop import pretrain
+from bert_jax.workdir import description
 from bert_jax.workdir.layout import Workdir
 
 T = TypeVar("T")
@@ -27,14 +40,17 @@ T = TypeVar("T")
 _SENTENCES = 500  # in which a word is hidden
 _SHOWN = 10
 _GUESSES = 3  # for each
+_CLAIM = "demo.json"  # the text and the settings of the demo in a workdir
 
 
-def demo(workdir: Path, *, data: str | None = None, steps: int | None = None) -> None:
+def demo(workdir: Path | None = None, *, data: str | None = None, steps: int | None = None) -> None:
     """Text → vocabulary → token store → pretraining → export → filled masks → report.html.
 
-    A stage whose result exists in the workdir is not repeated.
+    A stage whose result exists in the workdir is not repeated. JAX trains on a GPU or TPU if it
+    finds one, else on two simulated CPU devices.
 
     Args:
+        workdir: by default `default_workdir(data)`.
         data: a file or folder of text; by default Python's built-in documentation.
         steps: number of training steps, if not the config's.
 
@@ -44,9 +60,10 @@ def demo(workdir: Path, *, data: str | None = None, steps: int | None = None) ->
     """
     cpu.use_cpu_devices(2)
     compile_cache.use()
-    workdir.mkdir(parents=True, exist_ok=True)
+    workdir = workdir or default_workdir(data)
     config = load("demo")
     source = _source(data)
+    _claim(workdir, source, config)
     tokenizer = _stage("vocabulary", lambda: _tokenizer(workdir, source, config))
     store = _stage(
         "token store",
@@ -57,7 +74,15 @@ def demo(workdir: Path, *, data: str | None = None, steps: int | None = None) ->
     _stage("export", lambda: run_export(workdir / "run", workdir / "export"))
     fills = _stage("filled masks", lambda: _fill(workdir / "export", store, config.seed))
     _report(workdir, store, fills)
-    console.print(f"\nreport: {workdir / 'report.html'}   model: {workdir / 'export'}")
+    console.print(f"\nreport: {workdir / 'report.html'}   model: {workdir / 'export'}\n\nNext:")
+    for purpose, command in _next_steps(workdir, store, fills):
+        console.print(f"\n  {purpose}\n  {program()} {command}")
+
+
+def default_workdir(data: str | None) -> Path:
+    """Returns the folder of a text's demo: demo_run, or demo_run_NAME for a user's file or folder
+    of that name."""
+    return Path(f"demo_run_{Path(data).resolve().stem}" if data else "demo_run")
 
 
 def _source(data: str | None) -> SourceSpec:
@@ -65,6 +90,44 @@ def _source(data: str | None) -> SourceSpec:
     if data is None:
         return parse_source("python")
     return parse_source(f"{guess_kind(Path(data))}:{data},name=text")
+
+
+def _claim(workdir: Path, source: SourceSpec, config: Config) -> None:
+    """Marks a new folder as the demo of this text; UserError if it holds another one."""
+    files = [[str(path), path.stat().st_size] for path in find(source).files]
+    claim = {
+        "text": str(source.path.resolve()),
+        "files": json_digest(files),
+        "settings": description.digest(config),
+    }
+    if not workdir.exists() or not any(workdir.iterdir()):
+        workdir.mkdir(parents=True, exist_ok=True)
+        write_named(workdir / _CLAIM, json.dumps(claim, indent=2).encode())
+        return
+    previous = _read_claim(workdir / _CLAIM)
+    reasons = {
+        "settings": "holds a demo with other settings, of another version of bert-jax",
+        "text": f"holds the demo of other text, {previous.get('text')}",
+        "files": f"holds the demo of {claim['text']}, which has changed since",
+    }
+    changed = [reason for key, reason in reasons.items() if previous.get(key) != claim[key]]
+    if changed:
+        reason = changed[0] if previous else "holds files, but no demo of this version of bert-jax"
+        data = "" if source.kind == "python" else f" --data={shlex.quote(claim['text'])}"
+        another = shlex.quote(f"{workdir}_2")
+        raise UserError(
+            f"{workdir}: {reason}; move it away, or give another folder: "
+            f"{program()} demo{data} --workdir={another}"
+        )
+
+
+def _read_claim(path: Path) -> Mapping[str, Any]:
+    """Returns the stored claim; an empty one if it is missing or damaged."""
+    try:
+        claim = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return claim if isinstance(claim, dict) else {}
 
 
 def _stage(name: str, run: Callable[[], T]) -> T:
@@ -113,9 +176,10 @@ def _fill(model_path: Path, store: TokenStore, seed: int) -> Fills:
     guesses = [model.fill_mask(each.sentence, top_k=_GUESSES)[0] for each in hidden]
     rows = []
     for each, best in zip(hidden[:_SHOWN], guesses, strict=False):
+        sentence = as_text(each.sentence)
         text = ", ".join(f"{guess.token} {guess.probability:.0%}" for guess in best)
-        console.print(f"  {each.sentence}\n    hidden word: {each.word}   predictions: {text}")
-        rows.append((each.sentence, each.word, text))
+        console.print(f"  {sentence}\n    hidden word: {each.word}   predictions: {text}")
+        rows.append((sentence, each.word, text))
     rate = _rate(store, hidden, [[guess.token for guess in best] for best in guesses])
     console.print(rate)
     return Fills(rows, rate)
@@ -142,3 +206,23 @@ def _report(workdir: Path, store: TokenStore, fills: Fills) -> None:
     page.table(("sentence", "hidden word", "predictions"), fills.rows)
     run_page.add_training(page, Workdir.open(workdir / "run").metrics)
     page.save(workdir / "report.html")
+
+
+def _next_steps(workdir: Path, store: TokenStore, fills: Fills) -> list[tuple[str, str]]:
+    """Three commands to type after the demo, each with its purpose."""
+    export, tokens, page, run = (
+        shlex.quote(str(workdir / name)) for name in ("export", "store", "store.html", "larger")
+    )
+    sentence = shlex.quote(min((row[0] for row in fills.rows), key=len, default="the [MASK]"))
+    return [
+        ("Fill the masks of your own sentences:", f"fill --model={export} {sentence}"),
+        (
+            "See the examples that the model was trained on:",
+            f"data inspect --store={tokens} --config=demo --html={page}",
+        ),
+        (
+            "Pretrain a larger model on the same text (an hour or more without an accelerator):",
+            f"pretrain --config=wiki_books_small --config.data.store={tokens} "
+            f"--config.model.vocab_size={store.vocab_size} --workdir={run}",
+        ),
+    ]

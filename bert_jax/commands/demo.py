@@ -9,7 +9,8 @@ from bert_jax.commands.command import Command
 
 
 def _define_demo(values: flags.FlagValues, words: Sequence[str]) -> None:
-    flags.DEFINE_string("workdir", "demo_run", "folder for all results", flag_values=values)
+    workdir = "folder for all results (default: demo_run, with --data demo_run_NAME)"
+    flags.DEFINE_string("workdir", None, workdir, flag_values=values)
     data = "your text, a file or a folder (default: Python's documentation)"
     flags.DEFINE_string("data", None, data, flag_values=values)
     steps = "number of training steps (default: a few minutes of training)"
@@ -19,7 +20,8 @@ def _define_demo(values: flags.FlagValues, words: Sequence[str]) -> None:
 def _run_demo(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.demo import demo
 
-    demo(Path(values.workdir), data=values.data, steps=values.steps)
+    workdir = Path(values.workdir) if values.workdir else None
+    demo(workdir, data=values.data, steps=values.steps)
 
 
 COMMANDS = {

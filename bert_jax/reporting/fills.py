@@ -8,11 +8,17 @@ import numpy as np
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
+_CLOSING = frozenset([*",.;:!?)]}%\u2019\u201d\u2026"])  # no space before
+_OPENING = frozenset([*"([{$#\u2018\u201c"])  # no space after
+_JOINING = frozenset([*"-/_@~\u2013\u2014"])  # no space on either side
+_QUOTES = frozenset([*"\"'`"])
+_CONTRACTED = {"s", "t", "re", "ve", "ll", "d", "m"}  # "it ' s" → "it's"
+
 
 class HiddenWord(NamedTuple):
     """A sentence with one of its words replaced by the mask token, and that word."""
 
-    sentence: str
+    sentence: str  # its tokens, separated by spaces
     word: str
 
 
@@ -41,6 +47,23 @@ def hide_words(store: TokenStore, *, seed: int, count: int, longest: int) -> lis
         if len(hidden) == count:
             break
     return hidden
+
+
+def as_text(sentence: str) -> str:
+    """Returns a sentence of tokens separated by spaces as running text: "it ' s" → "it's".
+
+    A tokenizer that splits at punctuation produces the same tokens from both.
+    """
+    words, text, opened, glued = sentence.split(" "), "", set[str](), True
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        joins = word in _JOINING or (word == "'" and following in _CONTRACTED)
+        closes = word in _CLOSING or word in opened
+        text += word if glued or joins or closes else f" {word}"
+        glued = joins or word in _OPENING
+        if word in _QUOTES and not joins:
+            glued = word not in opened
+            opened ^= {word}
+    return text
 
 
 def _words_of_one_token(tokens: Sequence[str]) -> Iterator[int]:

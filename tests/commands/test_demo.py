@@ -78,12 +78,31 @@ def test_interrupted_while_training_it_goes_on_to_the_report(text, tmp_path):
         demo(workdir, text, step + 5), capture_output=True, text=True, check=False, timeout=600
     )
     assert again.returncode == 0, again.stderr
-    assert "using it" in again.stderr  # the store
+    assert "reusing it" in again.stderr  # the store
+    run_next_commands(again.stdout)
     other = subprocess.run(
         demo(workdir, None, step + 5), capture_output=True, text=True, check=False, timeout=600
     )
     assert other.returncode == 1
-    assert "other text" in other.stderr.splitlines()[-1]
+    assert "holds the demo of other text" in other.stderr.splitlines()[-1]
+
+
+def run_next_commands(out: str) -> None:
+    """Types the commands that the demo printed; the larger model for one step."""
+    lines = [line for line in out.partition("\nNext:")[2].splitlines() if line]
+    commands = [line for line in lines if not line.endswith(":")]
+    assert len(lines) == 6, out
+    assert len(commands) == 3, out
+    for command in commands:
+        one_step = (
+            " --config.phases[0].steps=1 --config.optimizer.warmup_steps=1"
+            if "pretrain" in command
+            else ""
+        )
+        done = subprocess.run(
+            ["bash", "-c", command + one_step], capture_output=True, text=True, timeout=600
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
 
 
 @pytest.mark.parametrize(

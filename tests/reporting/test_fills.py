@@ -5,7 +5,13 @@ import pytest
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.store.writer import StoredDocument, write_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
-from bert_jax.reporting.fills import HiddenWord, found_rate, hide_words, most_frequent_words
+from bert_jax.reporting.fills import (
+    HiddenWord,
+    as_text,
+    found_rate,
+    hide_words,
+    most_frequent_words,
+)
 
 WORDS = ("sea", "ship", "##s", ",", "sails", "7")
 
@@ -48,3 +54,19 @@ def test_rates_and_frequent_words(store: TokenStore) -> None:
     hidden = [HiddenWord("[MASK] 7", "sails"), HiddenWord("ships , [MASK]", "sea")]
     assert found_rate(hidden, [["sails", "sea"], ["7"]]) == 0.5
     assert found_rate([], []) == 0
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text"),
+    [
+        ('" " there \' s no necessity , " he said', '"" there\'s no necessity, "he said'),
+        ("' it ' s mine , ' said [MASK] ( aloud ) .", "'it's mine,' said [MASK] (aloud)."),
+        (
+            "the content - type of cls _ [MASK] : ` x ` = 7",
+            "the content-type of cls_[MASK]: `x` = 7",
+        ),
+        ("", ""),
+    ],
+)
+def test_a_sentence_is_shown_as_running_text(tokens: str, text: str) -> None:
+    assert as_text(tokens) == text

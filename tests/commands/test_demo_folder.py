@@ -1,0 +1,117 @@
+"""The folder of a demo: one for each text; the folder of another one is refused at once."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import pytest
+
+from bert_jax import demo
+from bert_jax.config.files import load
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.runtime.program import program
+
+CONFIG = load("demo")
+
+
+@pytest.fixture
+def books(tmp_path: Path) -> Path:
+    (tmp_path / "my books").mkdir()
+    (tmp_path / "my books/a.txt").write_text("Some text.\n")
+    return tmp_path / "my books"
+
+
+@pytest.mark.parametrize(
+    ("data", "folder"),
+    [
+        (None, "demo_run"),
+        ("/data/books", "demo_run_books"),
+        ("/data/books/", "demo_run_books"),
+        ("war.txt", "demo_run_war"),
+    ],
+)
+def test_each_text_has_its_own_folder(data: str | None, folder: str) -> None:
+    assert demo.default_workdir(data) == Path(folder)
+
+
+def test_the_same_demo_resumes(books: Path, tmp_path: Path) -> None:
+    for _ in range(2):
+        demo._claim(tmp_path / "new/demo", demo._source(str(books)), CONFIG)
+    assert [path.name for path in (tmp_path / "new/demo").iterdir()] == ["demo.json"]
+
+
+def change_text(workdir: Path, books: Path) -> None:
+    (books / "b.txt").write_text("More text.\n")
+
+
+def other_text(workdir: Path, books: Path) -> None:
+    books.rename(books.with_name("b"))
+    books.mkdir()
+    demo._claim(workdir.with_name("other"), demo._source(str(books.with_name("b"))), CONFIG)
+    (workdir / "demo.json").write_bytes((workdir.with_name("other") / "demo.json").read_bytes())
+    (books / "a.txt").write_text("Some text.\n")
+
+
+def other_settings(workdir: Path, books: Path) -> None:
+    changed = dataclasses.replace(CONFIG, seed=7)
+    (workdir / "demo.json").unlink()
+    demo._claim(workdir, demo._source(str(books)), changed)
+
+
+def earlier_version(workdir: Path, books: Path) -> None:
+    (workdir / "demo.json").rename(workdir / "tokenizer.json")
+
+
+def damaged(workdir: Path, books: Path) -> None:
+    (workdir / "demo.json").write_text("[")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (change_text, "holds the demo of .*my books, which has changed since"),
+        (other_text, "holds the demo of other text, .*/b;"),
+        (other_settings, "holds a demo with other settings, of another version of bert-jax"),
+        (earlier_version, "holds files, but no demo of this version of bert-jax"),
+        (damaged, "holds files, but no demo of this version of bert-jax"),
+    ],
+)
+def test_another_demo_is_refused_in_one_line(change, reason, books, tmp_path) -> None:
+    workdir = tmp_path / "demo"
+    demo._claim(workdir, demo._source(str(books)), CONFIG)
+    change(workdir, books)
+    before = sorted(workdir.iterdir())
+    with pytest.raises(UserError, match=reason) as caught:
+        demo._claim(workdir, demo._source(str(books)), CONFIG)
+    command = f"{program()} demo --data='{books}' --workdir={workdir}_2"
+    assert str(caught.value).endswith(f"give another folder: {command}")
+    assert "\n" not in str(caught.value)
+    assert sorted(workdir.iterdir()) == before
+
+
+def test_python_s_own_text_needs_no_flag(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match=rf"demo --workdir={tmp_path}_2$"):
+        demo._claim(tmp_path, demo._source(None), CONFIG)
+
+
+def test_missing_text_creates_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such file"):
+        demo._claim(tmp_path / "demo", demo._source(str(tmp_path / "absent")), CONFIG)
+    assert not (tmp_path / "demo").exists()
+
+
+def test_the_program_is_named_as_it_can_be_typed(tmp_path: Path, monkeypatch) -> None:
+    script = tmp_path / "env/bin/bert-jax"
+    monkeypatch.setattr(sys, "executable", str(script.with_name("python")))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.chdir(tmp_path)
+    assert program() == f"{script.with_name('python')} -m bert_jax"
+    script.parent.mkdir(parents=True)
+    script.touch(0o755)
+    assert program() == "./env/bin/bert-jax"
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert program() == str(script)
+    monkeypatch.setenv("PATH", f"{script.parent}:/usr/bin:/bin")
+    assert program() == "bert-jax"
