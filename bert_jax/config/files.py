@@ -50,10 +50,7 @@ def resolve(argv: Sequence[str]) -> list[str]:
     for i, word in enumerate(words):
         if word.startswith(f"--{_FLAG}="):
             name = word.partition("=")[2]
-            path = shipped().get(name) or Path(name)
-            if not path.is_file():
-                hint = nearest(name, shipped())
-                raise UserError(f"--config={name}: neither a file nor a shipped config{hint}")
+            path = _find(name, f"--config={name}")
             words[i] = f"--{_FLAG}={path}"
             _check_overrides(path, words)
     return words
@@ -65,8 +62,12 @@ def read_config(values: flags.FlagValues) -> Config:
 
 
 def load(name: str) -> Config:
-    """Returns a shipped config by name, without overrides."""
-    return from_dict(plain(_execute(shipped()[name])), Config)
+    """Returns a shipped config by name, or that of a file, without overrides.
+
+    Raises:
+        UserError: neither a shipped name nor a file, or get_config() fails.
+    """
+    return from_dict(plain(_execute(_find(name, name))), Config)
 
 
 def slice_of(path: Path) -> str | None:
@@ -85,6 +86,14 @@ def slice_of(path: Path) -> str | None:
 def path_of(values: flags.FlagValues) -> Path:
     """Returns the path of the parsed flag's config file."""
     return Path(config_flags.get_config_filename(values[_FLAG]))
+
+
+def _find(name: str, where: str) -> Path:
+    """Returns the path of a shipped config or of a file; UserError if neither exists."""
+    path = shipped().get(name) or Path(name)
+    if not path.is_file():
+        raise UserError(f"{where}: neither a file nor a shipped config{nearest(name, shipped())}")
+    return path
 
 
 def _run(path: Path) -> dict[str, Any]:
