@@ -59,6 +59,7 @@ setup(
         "bert_jax.aot",
         "bert_jax.aot.cost",
         "bert_jax.aot.hlo",
+        "bert_jax.api",
         "bert_jax.checkpoint",
         "bert_jax.commands",
         "bert_jax.config",

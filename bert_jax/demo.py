@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from bert_jax import api
+from bert_jax.api.model import load as load_model
 from bert_jax.config.files import load
 from bert_jax.config.schema import Config
 from bert_jax.convert.export import run_export
@@ -170,7 +170,7 @@ class Fills(NamedTuple):
 
 def _fill(model_path: Path, store: TokenStore, seed: int) -> Fills:
     """Hides a word in each of many held-out sentences; fills the masks with the exported model."""
-    model = api.load(model_path)
+    model = load_model(model_path)
     longest = model.config.max_position_embeddings - 2  # [CLS] and [SEP]
     hidden = hide_words(store, seed=seed, count=_SENTENCES, longest=longest)
     guesses = [model.fill_mask(each.sentence, top_k=_GUESSES)[0] for each in hidden]

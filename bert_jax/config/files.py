@@ -57,10 +57,7 @@ def resolve(argv: Sequence[str]) -> list[str]:
     for i, word in enumerate(words):
         if word.startswith(f"--{_FLAG}="):
             name = word.partition("=")[2]
-            path = shipped().get(name) or Path(name)
-            if not path.is_file():
-                hint = nearest(path.stem, shipped())
-                raise UserError(f"--config={name}: neither a file nor a shipped config{hint}")
+            path = _find(name, f"--config={name}")
             words[i] = f"--{_FLAG}={_READ if _is_values(path) else ''}{path}"
             _check_overrides(path, words)
     return words
@@ -87,8 +84,12 @@ def to_config(config: ConfigDict) -> Config:
 
 
 def load(name: str) -> Config:
-    """Returns a shipped config by name, without overrides."""
-    return to_config(_execute(shipped()[name]))
+    """Returns a shipped config by name, or that of a file, without overrides.
+
+    Raises:
+        UserError: neither a shipped name nor a file, or get_config() fails.
+    """
+    return to_config(_execute(_find(name, name)))
 
 
 def slice_of(path: Path) -> str | None:
@@ -128,6 +129,14 @@ def _vocab_size(store: object) -> int | None:
     if is_remote(store) or (Path(store) / MANIFEST).is_file():
         return int(read_manifest(store)["vocab_size"])
     return None
+
+
+def _find(name: str, where: str) -> Path:
+    """Returns the path of a shipped config or of a file; UserError if neither exists."""
+    path = shipped().get(name) or Path(name)
+    if not path.is_file():
+        raise UserError(f"{where}: neither a file nor a shipped config{nearest(name, shipped())}")
+    return path
 
 
 def _run(path: Path) -> dict[str, Any]:

@@ -76,6 +76,13 @@ class TokenStore:
     tokenizer_digest: str
     files: WatchedFiles  # all but the manifest
 
+    def __repr__(self) -> str:
+        splits = "; ".join(
+            f"{split.name}: {len(split.document_lengths):,} documents, {len(split.tokens):,} tokens"
+            for split in (self.train, self.held_out)
+        )
+        return f"<TokenStore {str(self.path)!r}: {splits}; {self.vocab_size:,} entries>"
+
     @property
     def mapped(self) -> list[np.ndarray]:
         """The memory-mapped arrays."""
