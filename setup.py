@@ -1,6 +1,7 @@
 """Package metadata and the supported releases of dependencies. `make` installs the exact versions
 that requirements/ pins; tools are configured in pyproject.toml."""
 
+import re
 from pathlib import Path
 
 from setuptools import setup
@@ -43,14 +44,32 @@ EXTRAS = {
     ],
 }
 
+URL = "https://github.com/bert-jax/bert-jax"
+
+
+def readme() -> str:
+    """The README with absolute links: a package index has no files next to it."""
+    text = Path(__file__).with_name("README.md").read_text(encoding="utf-8")
+    text = re.sub(r"(!\[[^]]*\]\()(?!https:)", rf"\1{URL}/raw/main/", text)
+    return re.sub(r"(\]\()(?!https:|#)", rf"\1{URL}/blob/main/", text)
+
+
 setup(
     name="bert-jax",
-    version="0.1.0",
+    version="0.2.0",
     description=(
         "Pretrain BERT-family encoders on TPU pods: "
         "raw text to a checkpoint that transformers loads"
     ),
-    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    author="The bert-jax authors",
+    url=URL,
+    project_urls={
+        "Documentation": f"{URL}/blob/main/docs/index.md",
+        "Changes": f"{URL}/blob/main/CHANGELOG.md",
+        "Issues": f"{URL}/issues",
+    },
+    keywords=["bert", "pretraining", "masked language model", "jax", "flax", "tpu", "nlp"],
+    long_description=readme(),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11,<3.14",
