@@ -226,6 +226,29 @@ def test_every_key_that_replaces_a_flag_exists() -> None:
     assert named <= set(keys), "docs/migrating.md names keys that are not there"
 
 
+def string_of(node: ast.AST) -> str:
+    """A string of a program; … for each value that is put into it."""
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    return "".join(part.value if isinstance(part, ast.Constant) else "…" for part in parts)
+
+
+def test_the_program_prints_every_message_of_troubleshooting() -> None:
+    page = PROSE[ROOT / "docs/troubleshooting.md"]
+    shown = re.findall(r"`(?:error|warning): ([^`]+)`", page) + re.findall(r"with `([^`]+)`", page)
+    files = [p for room in ("bert_jax", "data_pipeline") for p in (ROOT / room).rglob("*.py")]
+    printed = {
+        string_of(node)
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(node, ast.JoinedStr)
+        or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+    }
+    assert len(shown) > 10
+    for message in shown:
+        parts = [part.strip(" :;,") for part in " ".join(message.split()).split("…")]
+        assert any(all(part in text for part in parts) for text in printed), message
+
+
 def test_every_shipped_config_is_described() -> None:
     page = PROSE[ROOT / "docs/configs.md"]
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == set(shipped())
