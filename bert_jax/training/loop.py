@@ -12,10 +12,12 @@ from etils import epath
 
 from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.config.schema import Config
+from bert_jax.config.serialization import flatten, to_dict
 from bert_jax.distributed.job import Job, in_process_job
 from bert_jax.distributed.preemption import StopRequestedError
 from bert_jax.errors import UserError
 from bert_jax.metrics import goodput, records, time_left
+from bert_jax.metrics.wandb_run import WandbRun, check_installed
 from bert_jax.metrics.writer import MetricWriter
 from bert_jax.runtime.log import logger
 from bert_jax.runtime.versions import versions
@@ -40,6 +42,7 @@ def pretrain(
     adopt: bool = False,
     profile: Steps | None = None,
     time_budget: float | None = None,
+    wandb: str | None = None,
 ) -> None:
     """Trains until `config.total_steps`; resumes from the newest good checkpoint in the folder.
 
@@ -52,15 +55,18 @@ def pretrain(
         adopt: use checkpoints in the folder although they belong to another run.
         profile: steps to profile.
         time_budget: seconds that decide the steps of a new run, instead of the configuration's.
+        wandb: project of Weights & Biases that metrics are sent to.
 
     Raises:
         UserError: the store, the configuration and the workdir are not compatible, or the time
-            budget is too short.
+            budget is too short, or wandb is not installed.
         StoppedError: the run was interrupted; everything is saved.
         NumbersError: too many losses or gradients in a row are not finite; everything is saved.
         StorageError: a checkpoint cannot be written, no existing checkpoint is good, or the store
             changed while it was in use.
     """
+    if wandb:
+        check_installed()
     with contextlib.ExitStack() as stack:
         job = job or stack.enter_context(in_process_job(config))
         workdir = Workdir.open(folder)
@@ -71,9 +77,12 @@ def pretrain(
         run = budget.decide(run)
         if profile:
             profile.check(run.config.total_steps)
-        writer = MetricWriter(run.workdir.metrics, run.workdir.tensorboard)
+        values, name = to_dict(run.config), run.workdir.name
+        writer = MetricWriter(run.workdir.metrics, run.workdir.tensorboard / name, flatten(values))
         stack.enter_context(closing(writer))
         run, known = lifecycle.claim_workdir(run, writer, adopt)
+        if wandb and job.peers.is_first:
+            writer.wandb = WandbRun(wandb, run.description["run_id"], name, values)
         checkpoints = RunCheckpoints(
             run.workdir,
             run.config.checkpoint,
