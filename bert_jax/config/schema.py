@@ -292,7 +292,7 @@ class DeadlineConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
-    """The configuration of a run."""
+    """The configuration of a run; `replace` returns one with other values."""
 
     seed: Annotated[int, Within(0, 2**32 - 1)] = 0
     log_every_steps: Count = 100
