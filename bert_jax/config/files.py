@@ -1,15 +1,16 @@
 """`--config`: a shipped name or a path; `--config.x.y=value` overrides, as with ml_collections."""
 
 import runpy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from bert_jax.config.schema import Config
-from bert_jax.config.serialization import flatten, from_dict, plain
+from bert_jax.config.serialization import flatten, from_dict, plain, updated
 from bert_jax.config.shipped import allow_configs_import, shipped
 from bert_jax.errors import UserError, nearest
 
@@ -61,13 +62,14 @@ def read_config(values: flags.FlagValues) -> Config:
     return from_dict(plain(values[_FLAG].value), Config)
 
 
-def load(name: str) -> Config:
-    """Returns a shipped config by name, or that of a file, without overrides.
+def load(name: str, changes: Mapping[str, Any] = MappingProxyType({})) -> Config:
+    """Returns a shipped config by name, or that of a file, with other values by key.
 
     Raises:
-        UserError: neither a shipped name nor a file, or get_config() fails.
+        UserError: neither a shipped name nor a file, get_config() fails, an unknown key, or a wrong
+            value.
     """
-    return from_dict(plain(_execute(_find(name, name))), Config)
+    return from_dict(updated(plain(_execute(_find(name, name))), changes), Config)
 
 
 def slice_of(path: Path) -> str | None:

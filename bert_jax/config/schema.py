@@ -389,7 +389,7 @@ class Config:
         )
 
     def replace(self, changes: str | Mapping[str, Any], value: Any = None) -> "Config":
-        """Returns the configuration with other values, validated like `--config.KEY=VALUE`.
+        """Returns the configuration with other values, validated like those of the command line.
 
             config.replace("data.store", "store")
             config.replace({"data.store": "store", "phases[0].steps": 10})

@@ -14,9 +14,9 @@ from bert_jax.runtime.log import logger
 _CLOSE_TIMEOUT: Final = 10.0
 
 
-def check_installed() -> None:
-    """Raises UserError if the package wandb is missing."""
-    if importlib.util.find_spec("wandb") is None:
+def check_installed(project: str | None) -> None:
+    """Raises UserError if a project is given and the package wandb is missing."""
+    if project and importlib.util.find_spec("wandb") is None:
         raise UserError("--wandb: wandb is not installed; pip install 'bert-jax[wandb]'")
 
 

@@ -12,7 +12,7 @@ from etils import epath
 
 from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.config.schema import Config
-from bert_jax.config.serialization import flatten, to_dict
+from bert_jax.config.serialization import flatten
 from bert_jax.distributed.job import Job, in_process_job
 from bert_jax.distributed.preemption import StopRequestedError
 from bert_jax.errors import UserError
@@ -65,8 +65,7 @@ def pretrain(
         StorageError: a checkpoint cannot be written, no existing checkpoint is good, or the store
             changed while it was in use.
     """
-    if wandb:
-        check_installed()
+    check_installed(wandb)
     with contextlib.ExitStack() as stack:
         job = job or stack.enter_context(in_process_job(config))
         workdir = Workdir.open(folder)
@@ -77,12 +76,9 @@ def pretrain(
         run = budget.decide(run)
         if profile:
             profile.check(run.config.total_steps)
-        values, name = to_dict(run.config), run.workdir.name
-        writer = MetricWriter(run.workdir.metrics, run.workdir.tensorboard / name, flatten(values))
-        stack.enter_context(closing(writer))
+        writer = stack.enter_context(closing(_metric_writer(run)))
         run, known = lifecycle.claim_workdir(run, writer, adopt)
-        if wandb and job.peers.is_first:
-            writer.wandb = WandbRun(wandb, run.description["run_id"], name, values)
+        _start_wandb(wandb, run, writer)
         checkpoints = RunCheckpoints(
             run.workdir,
             run.config.checkpoint,
@@ -96,6 +92,19 @@ def pretrain(
             run, checkpoints, known, strict=strict_restore
         )
         _train(run, state, unevaluated, checkpoints, writer, profile, stop_after)
+
+
+def _metric_writer(run: RunContext) -> MetricWriter:
+    workdir = run.workdir
+    hparams = flatten(run.description["config"])
+    return MetricWriter(workdir.metrics, workdir.tensorboard / workdir.name, hparams)
+
+
+def _start_wandb(project: str | None, run: RunContext, writer: MetricWriter) -> None:
+    """Sends metrics to a project of Weights & Biases too, if one is given."""
+    if project and run.job.peers.is_first:
+        about = run.description
+        writer.wandb = WandbRun(project, about["run_id"], run.workdir.name, about["config"])
 
 
 def _train(

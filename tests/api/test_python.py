@@ -71,6 +71,7 @@ def test_a_config_has_a_name_or_a_path(tmp_path):
     )
     tiny = bert_jax.config("tiny")
     assert bert_jax.config(tmp_path / "mine.py") == tiny.replace("seed", 5)
+    assert bert_jax.config("tiny", {"seed": 5, "phases[0].steps": 3}).total_steps == 3
     with pytest.raises(bert_jax.UserError, match=r"^tinny: neither .* did you mean tiny\?"):
         bert_jax.config("tinny")
 

@@ -16,7 +16,6 @@ from runs import metric_writer, read_records
 from tiny_words import TINY
 
 import bert_jax
-from bert_jax.metrics import wandb_run
 from bert_jax.metrics.wandb_run import WandbRun
 
 _BLOCK = 2**15  # bytes, of the format of LevelDB's log, in which wandb stores a run
@@ -42,7 +41,7 @@ class FakeRun:
 def fake(monkeypatch) -> FakeRun:
     run = FakeRun()
     monkeypatch.setitem(sys.modules, "wandb", run)
-    monkeypatch.setattr(wandb_run, "check_installed", lambda: None)
+    monkeypatch.setattr("bert_jax.training.loop.check_installed", lambda project: None)
     return run
 
 

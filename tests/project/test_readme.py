@@ -62,7 +62,8 @@ ELSEWHERE = {
     "wget": "needs the network",
     "wikiextractor": "a program of somebody else",
 }
-FOREIGN_FLAGS = {"json", "no", "target"}  # of wikiextractor; of pip, --no-deps and --target
+# Of wikiextractor; of pip, --no-deps and --target; of tensorboard.
+FOREIGN_FLAGS = {"json", "no", "target", "logdir"}
 
 
 @dataclass(frozen=True)
