@@ -252,6 +252,12 @@ def test_ctrl_c_saves_and_the_program_has_its_signals_again(store, tmp_path):
     assert complete_steps(tmp_path)[-1] == saved + 2
 
 
+@pytest.mark.parametrize("name", ["UserError", "StoppedError", "NumbersError", "StorageError"])
+def test_a_notebook_shows_an_error_as_one_line(name):
+    """`_render_traceback_` is IPython's hook for exceptions that have their own text."""
+    assert getattr(bert_jax, name)("why")._render_traceback_() == [f"{name}: why"]
+
+
 @pytest.mark.slow
 def test_from_texts_to_a_model(tmp_path):
     store = build(TEXTS * 3, tmp_path / "store")
