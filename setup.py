@@ -34,10 +34,12 @@ EXTRAS = {
         "transformers>=4.57",  # loads what `convert export` writes
     ],
     "gcs": ["gcsfs>=2026.9"],  # gs:// for etils.epath; TensorStore has its own client
+    "wandb": ["wandb>=0.31"],  # pretrain --wandb; from 0.31 on, a wait for uploads has a limit
     "dev": [
         "pytest>=8,<9.2",  # test runner; from 9.2 on, pytest-xdist 3.8 ignores groups (its #1386)
         "pytest-xdist>=3.8",  # parallel tests; those that start processes run one at a time
         "gcsfs>=2026.9",  # bucket tests against a local emulator
+        "wandb>=0.31",  # tests of --wandb, offline
         "hypothesis>=6.100",  # property tests over document and sentence lengths
         "ruff>=0.8",  # lint and format
         "mypy>=1.13",  # types

@@ -3,8 +3,8 @@
     import bert_jax
 
     store = bert_jax.build_store(texts, "store", vocab_size=8192)
-    config = bert_jax.config("tiny").replace(
-        {"data.store": store.path, "model.vocab_size": store.vocab_size}
+    config = bert_jax.config(
+        "tiny", {"data.store": store.path, "model.vocab_size": store.vocab_size}
     )
     bert_jax.pretrain(config, "run")
     bert_jax.export("run", "exported")
@@ -16,6 +16,8 @@ Importing this package is cheap: a name is imported from its module when it is f
 
 import importlib
 import os
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -54,18 +56,21 @@ __all__ = [
 importlib.import_module("bert_jax.config")
 
 
-def config(name: os.PathLike[str] | str) -> "Config":
+def config(
+    name: os.PathLike[str] | str, changes: Mapping[str, Any] = MappingProxyType({})
+) -> "Config":
     """Returns the configuration of a run.
 
     Args:
         name: of a shipped config, such as "base", or the path of a config file.
+        changes: other values by key, as on the command line; see `Config.replace`.
 
     Raises:
-        UserError: neither a file nor a shipped config, or the file is wrong.
+        UserError: neither a file nor a shipped config, the file is wrong, or a change is.
     """
     from bert_jax.config import files
 
-    return files.load(os.fspath(name))
+    return files.load(os.fspath(name), changes)
 
 
 def __getattr__(name: str) -> Any:

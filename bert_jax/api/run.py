@@ -15,6 +15,7 @@ def pretrain(
     config: Config,
     workdir: epath.PathLike,
     *,
+    wandb: str | None = None,
     time_budget: str | None = None,
     profile: str | None = None,
     strict_restore: bool = False,
@@ -28,6 +29,7 @@ def pretrain(
 
     Args:
         workdir: folder of the run, on a disk or in a bucket.
+        wandb: project of Weights & Biases that metrics are sent to, too.
         time_budget: time for a new run, such as "60m"; decides how many steps it has.
         profile: "FIRST:END", steps to profile.
         strict_restore: fail on a checkpoint that is damaged or belongs to another run, instead of
@@ -35,7 +37,8 @@ def pretrain(
         adopt: use the checkpoints in the workdir even though they belong to another run.
 
     Raises:
-        UserError: the store, the configuration and the workdir are not compatible.
+        UserError: the store, the configuration and the workdir are not compatible, or wandb is not
+            installed.
         StoppedError: the run was interrupted; everything is saved.
         NumbersError: too many losses or gradients in a row are not finite; everything is saved.
         StorageError: a checkpoint cannot be written or read.
@@ -43,6 +46,7 @@ def pretrain(
     loop.pretrain(
         config,
         workdir,
+        wandb=wandb,
         strict_restore=strict_restore,
         adopt=adopt,
         profile=Steps.parse(profile) if profile else None,

@@ -5,8 +5,9 @@ ml_collections gets the path of that module with the file as its argument.
 """
 
 import runpy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from absl import flags
@@ -14,7 +15,7 @@ from ml_collections import ConfigDict, config_flags
 
 from bert_jax.config import values_file
 from bert_jax.config.schema import Config, ModelConfig
-from bert_jax.config.serialization import flatten, from_dict, plain
+from bert_jax.config.serialization import flatten, from_dict, plain, updated
 from bert_jax.config.shipped import allow_configs_import, shipped
 from bert_jax.config.unknown_keys import key_hint
 from bert_jax.errors import UserError, nearest
@@ -76,20 +77,24 @@ def to_config(config: ConfigDict) -> Config:
     Raises:
         UserError: an unknown key, a wrong value, or a damaged store.
     """
-    values = plain(config)
+    return _config(plain(config))
+
+
+def _config(values: dict[str, Any]) -> Config:
     if flatten(values).get("model.vocab_size", 0) is None:
         size = _vocab_size(flatten(values).get("data.store"))
         values["model"]["vocab_size"] = size or ModelConfig.vocab_size
     return from_dict(values, Config)
 
 
-def load(name: str) -> Config:
-    """Returns a shipped config by name, or that of a file, without overrides.
+def load(name: str, changes: Mapping[str, Any] = MappingProxyType({})) -> Config:
+    """Returns a shipped config by name, or that of a file, with other values by key.
 
     Raises:
-        UserError: neither a shipped name nor a file, or get_config() fails.
+        UserError: neither a shipped name nor a file, get_config() fails, an unknown key, or a wrong
+            value.
     """
-    return to_config(_execute(_find(name, name)))
+    return _config(updated(plain(_execute(_find(name, name))), changes))
 
 
 def slice_of(path: Path) -> str | None:

@@ -292,7 +292,7 @@ class DeadlineConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
-    """The configuration of a run."""
+    """The configuration of a run; `replace` returns one with other values."""
 
     seed: Annotated[int, Within(0, 2**32 - 1)] = 0
     log_every_steps: Count = 100
@@ -389,7 +389,7 @@ class Config:
         )
 
     def replace(self, changes: str | Mapping[str, Any], value: Any = None) -> "Config":
-        """Returns the configuration with other values, validated like `--config.KEY=VALUE`.
+        """Returns the configuration with other values, validated like those of the command line.
 
             config.replace("data.store", "store")
             config.replace({"data.store": "store", "phases[0].steps": 10})

@@ -71,6 +71,7 @@ def test_a_config_has_a_name_or_a_path(tmp_path):
     )
     tiny = bert_jax.config("tiny")
     assert bert_jax.config(tmp_path / "mine.py") == tiny.replace("seed", 5)
+    assert bert_jax.config("tiny", {"seed": 5, "phases[0].steps": 3}).total_steps == 3
     with pytest.raises(bert_jax.UserError, match=r"^tinny: neither .* did you mean tiny\?"):
         bert_jax.config("tinny")
 
@@ -249,6 +250,12 @@ def test_ctrl_c_saves_and_the_program_has_its_signals_again(store, tmp_path):
     shorter = config.replace("phases[0].steps", saved + 2)
     bert_jax.pretrain(shorter, tmp_path)
     assert complete_steps(tmp_path)[-1] == saved + 2
+
+
+@pytest.mark.parametrize("name", ["UserError", "StoppedError", "NumbersError", "StorageError"])
+def test_a_notebook_shows_an_error_as_one_line(name):
+    """`_render_traceback_` is IPython's hook for exceptions that have their own text."""
+    assert getattr(bert_jax, name)("why")._render_traceback_() == [f"{name}: why"]
 
 
 @pytest.mark.slow

@@ -77,7 +77,8 @@ TYPED = (
     Typed("python benchmarks/", "{} --help", "takes hours"),
 )
 PATHS = {"/data/": "./"}  # in every command and snippet: the folder holds wiki, books and text
-FOREIGN_FLAGS = {"json", "no", "target", "version"}  # of wikiextractor; of pip; without a verb
+# Of wikiextractor; of pip, --no-deps and --target; of bert-jax without a command; of tensorboard.
+FOREIGN_FLAGS = {"json", "no", "target", "version", "logdir"}
 
 
 @dataclass(frozen=True)
@@ -234,7 +235,9 @@ def string_of(node: ast.AST) -> str:
 
 def test_the_program_prints_every_message_of_troubleshooting() -> None:
     page = PROSE[ROOT / "docs/troubleshooting.md"]
-    shown = re.findall(r"`(?:error|warning): ([^`]+)`", page) + re.findall(r"ends with `([^`]+)`", page)
+    shown = re.findall(r"`(?:error|warning): ([^`]+)`", page) + re.findall(
+        r"ends with `([^`]+)`", page
+    )
     files = [p for room in ("bert_jax", "data_pipeline") for p in (ROOT / room).rglob("*.py")]
     printed = {
         string_of(node)
