@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from bert_jax.api.model import load as load_model
 from bert_jax.config.files import load
 from bert_jax.config.schema import Config
+from bert_jax.config.serialization import from_dict
 from bert_jax.convert.export import run_export
 from bert_jax.data_pipeline.build.build import build_store, train_tokenizer
 from bert_jax.data_pipeline.sources import SourceSpec, find, guess_kind, parse_source
@@ -20,6 +21,8 @@ from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.distributed import cluster, job
 from bert_jax.errors import UserError
+from bert_jax.metrics import goodput
+from bert_jax.metrics import records as metrics
 from bert_jax.reporting import html, run_page
 from bert_jax.reporting.fills import (
     HiddenWord,
@@ -27,9 +30,12 @@ from bert_jax.reporting.fills import (
     found_rate,
     hide_words,
     most_frequent_words,
+    sample_sentences,
 )
+from bert_jax.reporting.html import ShownFill
+from bert_jax.reporting.run_facts import model_facts, run_facts
 from bert_jax.runtime import compile_cache, cpu
-from bert_jax.runtime.console import console
+from bert_jax.runtime.console import clock, console, count
 from bert_jax.runtime.program import program
 from bert_jax.training.loop import pretrain
 from bert_jax.workdir import description
@@ -73,10 +79,11 @@ def demo(workdir: Path | None = None, *, data: str | None = None, steps: int | N
     _stage("pretraining", lambda: _pretrain(config, workdir / "run"))
     _stage("export", lambda: run_export(workdir / "run", workdir / "export"))
     fills = _stage("filled masks", lambda: _fill(workdir / "export", store, config.seed))
-    _report(workdir, store, fills)
+    steps_to_try = _next_steps(workdir, store, fills)
+    _report(workdir, store, fills, steps_to_try)
     console.print(f"\nreport: {workdir / 'report.html'}   model: {workdir / 'export'}\n\nNext:")
-    for purpose, command in _next_steps(workdir, store, fills):
-        console.print(f"\n  {purpose}\n  {program()} {command}")
+    for purpose, command in steps_to_try:
+        console.print(f"\n  {purpose}\n  {command}")
 
 
 def default_workdir(data: str | None) -> Path:
@@ -164,7 +171,7 @@ def _pretrain(config: Config, run: Path) -> None:
 class Fills(NamedTuple):
     """What the model makes of words hidden in held-out sentences."""
 
-    rows: list[tuple[str, str, str]]  # the first few: sentence, hidden word, predictions
+    shown: list[ShownFill]  # the first few
     rate: str  # how many of all it finds
 
 
@@ -174,15 +181,17 @@ def _fill(model_path: Path, store: TokenStore, seed: int) -> Fills:
     longest = model.config.max_position_embeddings - 2  # [CLS] and [SEP]
     hidden = hide_words(store, seed=seed, count=_SENTENCES, longest=longest)
     guesses = [model.fill_mask(each.sentence, top_k=_GUESSES)[0] for each in hidden]
-    rows = []
+    fills = []
     for each, best in zip(hidden[:_SHOWN], guesses, strict=False):
         sentence = as_text(each.sentence)
         text = ", ".join(f"{guess.token} {guess.probability:.0%}" for guess in best)
         console.print(f"  {sentence}\n    hidden word: {each.word}   predictions: {text}")
-        rows.append((sentence, each.word, text))
+        before, _, after = sentence.partition("[MASK]")
+        pairs = [(guess.token, guess.probability) for guess in best]
+        fills.append(ShownFill(before, each.word, after, pairs))
     rate = _rate(store, hidden, [[guess.token for guess in best] for best in guesses])
     console.print(rate)
-    return Fills(rows, rate)
+    return Fills(fills, rate)
 
 
 def _rate(store: TokenStore, hidden: list[HiddenWord], guesses: list[list[str]]) -> str:
@@ -194,17 +203,32 @@ def _rate(store: TokenStore, hidden: list[HiddenWord], guesses: list[list[str]])
     )
 
 
-def _report(workdir: Path, store: TokenStore, fills: Fills) -> None:
-    page = html.Page("bert-jax demo")
+def _report(workdir: Path, store: TokenStore, fills: Fills, steps: list[tuple[str, str]]) -> None:
+    run = Workdir.open(workdir / "run")
+    about, records = description.read(run), [*metrics.records(run.metrics)]
+    config, spent = from_dict(about["config"], Config), goodput.account(records)
     (source,) = store.manifest["sources"]
-    page.text(
-        f"{source['documents']:,} documents, {len(store.train.tokens):,} training tokens and "
-        f"{len(store.held_out.tokens):,} held-out tokens of a vocabulary of {store.vocab_size:,}."
+    text = json.loads((workdir / _CLAIM).read_bytes())["text"]
+    page = html.Page("A small BERT, pretrained by the demo of bert-jax")
+    page.facts(
+        {
+            "text": f"{text}{' (docstrings)' if source['kind'] == 'python' else ''}: "
+            f"{count(source['documents'], 'document')}, {len(store.train.tokens):,} tokens for "
+            f"training and {len(store.held_out.tokens):,} held out",
+            "model": model_facts(config),
+            **run_facts(about, config.total_steps, records),
+            "training time": clock(spent.wall),
+            "config": f"demo, in full in {run.config_json}",
+        }
     )
-    page.heading("Hidden words, filled by the exported model")
-    page.text(f"One word hidden in each sentence of a fixed draw. {fills.rate}")
-    page.table(("sentence", "hidden word", "predictions"), fills.rows)
-    run_page.add_training(page, Workdir.open(workdir / "run").metrics)
+    page.heading("Hidden words, filled by the model")
+    page.text(f"{fills.rate} The sentences are a fixed draw from documents held out from training.")
+    page.fills(fills.shown)
+    page.commands(steps)
+    page.heading("The text")
+    page.sentences(sample_sentences(store))
+    run_page.add_training(page, run.metrics)
+    run_page.add_goodput(page, spent)
     page.save(workdir / "report.html")
 
 
@@ -213,8 +237,9 @@ def _next_steps(workdir: Path, store: TokenStore, fills: Fills) -> list[tuple[st
     export, tokens, page, run = (
         shlex.quote(str(workdir / name)) for name in ("export", "store", "store.html", "larger")
     )
-    sentence = shlex.quote(min((row[0] for row in fills.rows), key=len, default="the [MASK]"))
-    return [
+    sentences = (f"{fill.before}[MASK]{fill.after}" for fill in fills.shown)
+    sentence = shlex.quote(min(sentences, key=len, default="the [MASK]"))
+    steps = [
         ("Fill the masks of your own sentences:", f"fill --model={export} {sentence}"),
         (
             "See the examples that the model was trained on:",
@@ -226,3 +251,4 @@ def _next_steps(workdir: Path, store: TokenStore, fills: Fills) -> list[tuple[st
             f"--config.model.vocab_size={store.vocab_size} --workdir={run}",
         ),
     ]
+    return [(purpose, f"{program()} {command}") for purpose, command in steps]

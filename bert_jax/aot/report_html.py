@@ -1,20 +1,40 @@
 """The page of `bert-jax compile --html`: plots and tables of a step's memory and time."""
 
+import time
+from importlib.metadata import version
+
 from bert_jax.aot import report_text
 from bert_jax.aot.cost.analysis import Analysis
 from bert_jax.aot.cost.memory import GIB
 from bert_jax.aot.report import PhaseReport, Report
 from bert_jax.reporting.html import Page
 from bert_jax.reporting.plots import stacked_bar, stacked_bars
+from bert_jax.reporting.run_facts import model_facts
+from bert_jax.runtime.program import program
 
 _TOP = 20  # source lines and operations listed
 
 
 def save(report: Report, path: str) -> None:
-    """Writes remedy page with a section for each phase."""
-    page = Page(f"{report.name} on {report.tpu_slice.name}")
-    for line in (*report_text.heading(report), *report_text.render_all(report)):
-        page.text(line)
+    """Writes the page with a section for each phase."""
+    config = report.config
+    page = Page(f"{report.name} compiled for {report.tpu_slice.name}")
+    settings, compute, note = report_text.heading(report)
+    seconds = sum(phase.compile_seconds for phase in report.phases)
+    page.facts(
+        {
+            "config": settings,
+            "model": model_facts(config),
+            "compute": compute,
+            "compiled": f"{time.strftime('%Y-%m-%d %H:%M (UTC)', time.gmtime())} in "
+            f"{seconds:.0f} s by libtpu {report.libtpu}, bert-jax {version('bert-jax')}",
+            "estimate": " ".join(report_text.render_all(report)),
+        }
+    )
+    page.text(note)
+    command = f"{program()} pretrain --config={report.name} --config.data.store=… --workdir=…"
+    if report.fits:
+        page.commands([("Train on the slice; type this in each of its hosts:", command)])
     for phase in report.phases:
         page.heading(report_text.title(phase, report))
         _add_summary(page, phase, report)
@@ -56,7 +76,7 @@ def add_analysis(page: Page, cost: Analysis) -> None:
     page.text(_summary(cost))
     page.figure(
         stacked_bars(milliseconds(cost), xlabel="estimated ms per step"),
-        "One step on op device, by part of the model",
+        "One step on one device, by part of the model",
     )
     page.heading("Most expensive source lines")
     page.table(
@@ -73,6 +93,7 @@ def add_analysis(page: Page, cost: Analysis) -> None:
         ],
     )
     page.heading("Most expensive operations")
+    page.text("A fusion is several operations that the compiler runs as one.")
     page.table(
         ("operation", "result", "source line", "pass", "Mcycles", "runs"),
         [

@@ -6,7 +6,7 @@ from bert_jax.aot.cost.analysis import Analysis
 from bert_jax.aot.cost.memory import GIB
 from bert_jax.aot.report import PhaseReport, Report
 from bert_jax.launch.hardware.slices import Slice
-from bert_jax.runtime.console import table
+from bert_jax.runtime.console import count, table
 
 _TOP_LINES = 12  # source lines listed
 _MIN_SECONDS = 5e-6  # kinds that round to 0.00 ms are not listed
@@ -29,8 +29,8 @@ def heading(report: Report) -> Iterator[str]:
     mesh = ", ".join(f"{axis} {size}" for axis, size in report.mesh.items() if size > 1)
     devices = f", {tpu_slice.devices:,} devices" if tpu_slice.devices != tpu_slice.chips else ""
     yield (
-        f"{report.name} on {tpu_slice.name}: {_count(tpu_slice.chips, 'chip')}{devices}, "
-        f"{_count(tpu_slice.hosts, 'host')}; mesh {mesh or 'of one device'}"
+        f"{report.name} on {tpu_slice.name}: {count(tpu_slice.chips, 'chip')}{devices}, "
+        f"{count(tpu_slice.hosts, 'host')}; mesh {mesh or 'of one device'}"
     )
     compute = report.config.compute
     layers = report.config.model.num_hidden_layers
@@ -186,10 +186,6 @@ def render_all(report: Report) -> Iterator[str]:
 
 def _device(tpu_slice: Slice) -> str:
     return "chip" if tpu_slice.devices == tpu_slice.chips else "core (two per chip)"
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n:,} {what}{'s' if n != 1 else ''}"
 
 
 def _gib(amount: int) -> str:

@@ -193,7 +193,7 @@ def load(path: Path | str) -> Model:
             or an unsupported variant of BERT; the message has the remedy.
     """
     folder = read_folder(Path(path))
-    tensors, config, pad = folder.tensors, folder.config, folder.tokenizer.special.pad
+    tensors, config, pad = folder.tensors, folder.config, folder.pad_token_id
     params = weights.from_transformers(tensors, config, pad, require=("encoder",))
     groups = frozenset(weights.present(tensors, config))
     return Model(config, params, folder.tokenizer, groups)

@@ -112,7 +112,7 @@ def _define_inspect(values: flags.FlagValues, words: Sequence[str]) -> None:
 def _run_inspect(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "store")
     check_page(values.html)
-    from bert_jax.config.files import read_config
+    from bert_jax.config.files import path_of, read_config
     from bert_jax.reporting.dataset import inspect
 
     inspect(
@@ -122,6 +122,7 @@ def _run_inspect(values: flags.FlagValues, words: Sequence[str]) -> None:
         split_name=values.split,
         examples=values.examples,
         page=values.html,
+        config_name=path_of(values).stem,
     )
 
 

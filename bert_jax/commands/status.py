@@ -22,7 +22,9 @@ def _run_status(values: flags.FlagValues, words: Sequence[str]) -> None:
     run = status.read(values.workdir)
     print(status.as_json(run) if values.json else plain(status_text.render(run)))
     if values.html:
-        status.write_page(values.workdir, values.html)
+        from bert_jax.reporting.status_page import write_page
+
+        write_page(values.workdir, values.html)
 
 
 COMMANDS = {

@@ -14,10 +14,11 @@ import safetensors.numpy
 from etils import epath
 
 from bert_jax.checkpoint import manager as checkpoint
-from bert_jax.config.schema import DataConfig, ModelConfig
-from bert_jax.config.serialization import flatten, from_dict
+from bert_jax.config.schema import ModelConfig
+from bert_jax.config.serialization import from_dict
 from bert_jax.convert import checksums
 from bert_jax.convert import weights as names
+from bert_jax.convert.card_facts import read_card
 from bert_jax.convert.checksums import SUMS
 from bert_jax.convert.hf_config import to_config_json
 from bert_jax.convert.model_card import Card, render
@@ -25,13 +26,10 @@ from bert_jax.convert.tokenizer_files import json_bytes, lowercases, tokenizer_f
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage import atomic
 from bert_jax.data_pipeline.storage.digest import file_digest
-from bert_jax.data_pipeline.store.manifest import read_manifest, split_digest
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import StorageError
-from bert_jax.metrics import records
-from bert_jax.metrics.neighbor_attention import PREFIX
 from bert_jax.objectives.architectures import find_architecture
-from bert_jax.objectives.registry import chosen, find
+from bert_jax.objectives.registry import find
 from bert_jax.workdir.layout import Workdir
 
 WEIGHTS, CARD = "model.safetensors", "README.md"
@@ -58,7 +56,8 @@ def export(
     Args:
         params: our parameters, arrays of any kind. Without a pair head the export is for
             `BertForMaskedLM`; heads that the class of transformers lacks are omitted.
-        card: its `objectives` are those of the parameters.
+        card: its `objectives` are those of the parameters. If it has no `length`, every position
+            counts as trained.
         tokenizer: of the store they were trained on.
 
     Raises:
@@ -77,10 +76,12 @@ def export(
     for name, tensor in tensors.items():
         if not np.isfinite(tensor).all():
             raise UserError(f"{name} contains NaN or infinite values; export an earlier step")
-    config = to_config_json(model_config, pad_token_id=pad, heads=params)
+    config = to_config_json(
+        model_config, pad_token_id=pad, heads=params, trained_length=card.length
+    )
     parameters = sum(tensor.size for tensor in tensors.values())
     text = render(card, model_config, parameters=parameters, lowercase=lowercases(tokenizer))
-    files = tokenizer_files(tokenizer, model_config.max_position_embeddings)
+    files = tokenizer_files(tokenizer, card.length or model_config.max_position_embeddings)
     files |= {"config.json": json_bytes(config), CARD: text.encode()}
     temporary = _temporary_path(out, "tmp")
     try:
@@ -113,7 +114,7 @@ def run_export(workdir: epath.PathLike, out: Path | str, step: int | None = None
     _output_folder(out)  # fail before reading a large checkpoint
     params, meta = checkpoint.load_params(run, step)
     model_config = from_dict(meta["config"]["model"], ModelConfig, "config.model")
-    form, card = find_architecture(model_config), _card(run, meta)
+    form, card = find_architecture(model_config), read_card(run, meta)
     for objective in find(card.objectives):
         if not objective.tensors:
             print(f"{objective.title}: its head is not exported: transformers has none")
@@ -134,41 +135,6 @@ def _tokenizer(file: epath.Path, digest: str) -> Tokenizer:
     if tokenizer.digest != digest:
         raise UserError(f"{file}: not the one the checkpoint was trained with; {remedy}")
     return tokenizer
-
-
-def _card(run: Workdir, meta: Mapping[str, Any]) -> Card:
-    config = meta["config"]
-    data = from_dict(config["data"], DataConfig, "config.data")
-    settings = flatten(dict(config))
-    settings.pop("data.store")  # a path on the machine that trained
-    sources, languages = _text(config["data"]["store"], meta["data"])
-    measured = [r for r in records.read(run.metrics, "eval") if r["step"] <= meta["step"]]
-    last = measured[-1] if measured else {}
-    return Card(
-        step=meta["step"],
-        objectives=chosen(data, config.get("objectives", "")),
-        settings=settings,
-        sources=sources,
-        languages=languages,
-        metrics={name: value for name, value in last.items() if _is_shown(name)},
-        metrics_step=last.get("step"),
-    )
-
-
-def _is_shown(name: str) -> bool:
-    """Whether the model card lists a metric: two for each head of each layer are too many."""
-    return name not in ("kind", "step", "time") and not name.startswith(PREFIX)
-
-
-def _text(store: str, digests: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Sources and languages of the store; empty if it is not the store that was trained on."""
-    try:
-        manifest = read_manifest(store)
-    except UserError:
-        return [], []
-    if split_digest("train", manifest["files"]) != digests["train"]:
-        return [], []
-    return manifest["sources"], manifest["languages"]
 
 
 def _output_folder(out: Path | str) -> Path:

@@ -48,9 +48,17 @@ def rows_before_positions(config: ModelConfig, pad_token_id: int) -> int:
 
 
 def to_config_json(
-    config: ModelConfig, *, pad_token_id: int, heads: Collection[str] = _BOTH_HEADS
+    config: ModelConfig,
+    *,
+    pad_token_id: int,
+    heads: Collection[str] = _BOTH_HEADS,
+    trained_length: int | None = None,
 ) -> dict[str, Any]:
     """Returns the contents of config.json.
+
+    Args:
+        trained_length: tokens of the longest sequences in training, if known. transformers has no
+            key for it (`max_position_embeddings` is the size of the table), and keeps this one.
 
     Raises:
         UserError: transformers has no class for this form of model.
@@ -63,6 +71,7 @@ def to_config_json(
         **{name: getattr(config, name) for name in (*_SHARED, *_DEFAULTS)},
         "hidden_act": _ACT_NAMES[config.hidden_act],
         "max_position_embeddings": rows,
+        **({"trained_length": trained_length} if trained_length else {}),
         **_ADDED[form.model_type],
         "pad_token_id": pad_token_id,
         "tie_word_embeddings": True,
@@ -114,9 +123,14 @@ def from_config_json(values: Mapping[str, Any], where: str) -> ModelConfig:
         raise UserError(f"{where}: {str(error).replace(f'{_HERE}.', '')}") from None
 
 
+def pad_token_id(values: Mapping[str, Any]) -> Any:
+    """Returns the padding id of a config.json: RobertaPreLayerNorm's positions start after it."""
+    return values.get("pad_token_id", 1)
+
+
 def _without_rows_before(config: ModelConfig, values: Mapping[str, Any]) -> ModelConfig:
     """Returns the configuration with a row of the position table for each position only."""
-    pad = values.get("pad_token_id", 1)
+    pad = pad_token_id(values)
     if not isinstance(pad, int) or isinstance(pad, bool) or pad < 0:
         raise UserError(f"pad_token_id={shown(pad)} should be an id: positions start after it")
     rows = config.max_position_embeddings - rows_before_positions(config, pad)

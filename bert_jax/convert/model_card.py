@@ -1,13 +1,14 @@
 """The model card: README.md of an exported folder, with recorded facts only."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from bert_jax.config.schema import ModelConfig
 from bert_jax.objectives.architectures import Architecture, find_architecture
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.registry import BERT_FOR_PRETRAINING, find
+from bert_jax.reporting import held_out
 
 _USE = """## Use
 
@@ -30,12 +31,13 @@ class Card:
     """The facts about a run that the card lists."""
 
     step: int | None = None  # updates of the parameters
+    length: int | None = None  # tokens of the longest sequences in training
     objectives: tuple[str, ...] = BERT_FOR_PRETRAINING
+    training: Mapping[str, str] = field(default_factory=dict)  # name -> text, such as "devices"
     settings: Mapping[str, Any] | None = None  # by path, from `serialization.flatten`
     sources: Sequence[Mapping[str, Any]] = ()  # of the store's manifest; empty if not available
     languages: Sequence[str] = ()  # codes, of the store
-    metrics: Mapping[str, float] | None = None  # held-out, as in metrics.jsonl, if recorded
-    metrics_step: int | None = None
+    metrics: Mapping[str, Any] | None = None  # the record of an evaluation, if there is one
 
 
 def render(card: Card, config: ModelConfig, *, parameters: int, lowercase: bool) -> str:
@@ -47,19 +49,29 @@ def render(card: Card, config: ModelConfig, *, parameters: int, lowercase: bool)
         _front_matter(card, form),
         f"# BERT, {config.num_hidden_layers} layers, {config.hidden_size} wide\n\n"
         f"A BERT encoder with {_heads(learned, form)}{trained}, written "
-        "by [bert-jax] `convert export`.\n\n"
+        "by `bert-jax convert export`.\n\n"
         f"- {parameters:,} parameters: {config.num_hidden_layers} layers, {heads}, hidden size "
         f"{config.hidden_size}, feed-forward size {config.intermediate_size}\n"
         f"- {config.vocab_size:,} vocabulary entries, "
         f"{'lower-cased, accents stripped' if lowercase else 'cased'}\n"
-        f"- sequences of at most {config.max_position_embeddings} tokens",
+        f"- {_length(card.length, config)}",
         _use(learned, form),
         _data(card.sources),
-        _metrics(card),
+        _metrics(card.metrics),
         _training(card),
         _LICENCE,
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _length(trained: int | None, config: ModelConfig) -> str:
+    """States the length of the sequences the model is for."""
+    positions = config.max_position_embeddings
+    length = trained or positions
+    text = f"sequences of at most {length} tokens, special tokens included"
+    if length < positions and config.position == "learned":
+        text += f"; the other {positions - length} of its {positions} positions are not trained"
+    return text
 
 
 def _exported(objective: Objective, form: Architecture) -> bool:
@@ -88,9 +100,11 @@ def _use(learned: Sequence[Objective], form: Architecture) -> str:
 
 def _front_matter(card: Card, form: Architecture) -> str:
     lines = ["---", "library_name: transformers", "pipeline_tag: fill-mask", "tags:"]
-    lines.append(f"- {form.model_type}")
+    lines += [f"- {form.model_type}", "- bert-jax"]
     if card.languages:
-        lines += ["language:", *(f"- {language}" for language in card.languages)]
+        # YAML reads an unquoted "no", Norwegian, as false.
+        quoted = ("'no'" if language == "no" else language for language in card.languages)
+        lines += ["language:", *(f"- {language}" for language in quoted)]
     lines += ["# license: not stated; fill this in before publishing", "---"]
     return "\n".join(lines)
 
@@ -101,32 +115,39 @@ def _data(sources: Sequence[Mapping[str, Any]]) -> str:
             "## Training text\n\nThe token store was not available when this folder was written, "
             "so its contents are not listed. Describe the text here before publishing."
         )
-    rows = ["| source | kind | documents | sentences | tokens |", "|---|---|---:|---:|---:|"]
+    rows = []
     for source in sources:
         # A store that was not built from files has only the names of its sources.
         train = source.get("splits", {}).get("train", {})
         units = ("documents", "sentences", "tokens")
         counts = (f"{train[unit]:,}" if unit in train else "" for unit in units)
-        rows.append(f"| {source['name']} | {source.get('kind', '')} | {' | '.join(counts)} |")
-    return "## Training text\n\n" + "\n".join(rows)
+        rows.append((source["name"], source.get("kind", ""), *counts))
+    header = ("source", "kind", "documents", "sentences", "tokens")
+    return "## Training text\n\n" + _table(header, rows, names=2)
 
 
-def _metrics(card: Card) -> str:
-    if not card.metrics:
+def _metrics(record: Mapping[str, Any] | None) -> str:
+    header, rows = held_out.table(record or {})
+    if not record or not rows:
         return ""
-    rows = ["| metric | value |", "|---|---:|"]
-    rows += [f"| {name} | {value:.4f} |" for name, value in sorted(card.metrics.items())]
     return (
         f"## Held-out metrics\n\nOn documents held out from training, at step "
-        f"{card.metrics_step:,}. Losses are in nats; a `baseline` predicts the most frequent "
-        "answer, a `source` metric the most frequent answer for the text's source.\n\n"
-        + "\n".join(rows)
+        f"{record['step']:,}. {held_out.EXPLANATION}\n\n" + _table(header, rows, names=1)
     )
 
 
 def _training(card: Card) -> str:
-    if not card.settings:
-        return ""
-    lines = "\n".join(f"{key} = {value}" for key, value in card.settings.items())
-    listing = f"<summary>All settings</summary>\n\n```\n{lines}\n```\n\n"
-    return f"## Training\n\n<details>{listing}</details>"
+    parts = []
+    if card.training:
+        parts.append(_table(("", ""), card.training.items(), names=2))
+    if card.settings:
+        lines = "\n".join(f"{key} = {value}" for key, value in card.settings.items())
+        listing = f"<summary>All settings</summary>\n\n```\n{lines}\n```\n\n"
+        parts.append(f"<details>{listing}</details>")
+    return "\n\n".join(["## Training", *parts]) if parts else ""
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]], *, names: int) -> str:
+    """Returns a Markdown table; columns after the first `names` are right-aligned."""
+    rule = [*["---"] * names, *["---:"] * (len(header) - names)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, rule, *rows))

@@ -12,7 +12,7 @@ import safetensors.flax
 
 from bert_jax.config.schema import ModelConfig
 from bert_jax.convert import checksums
-from bert_jax.convert.hf_config import from_config_json
+from bert_jax.convert.hf_config import from_config_json, pad_token_id
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.settings import shown
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
@@ -27,6 +27,7 @@ class Folder:
     config: ModelConfig
     tensors: dict[str, np.ndarray]
     tokenizer: Tokenizer
+    pad_token_id: Any  # of config.json; checked where positions depend on it
 
 
 def read_folder(path: Path) -> Folder:
@@ -42,7 +43,8 @@ def read_folder(path: Path) -> Folder:
             f"bert-jax convert export --workdir={path} --out=…"
         )
     sums = checksums.read(path)
-    config = from_config_json(_read_json(file, sums), str(file))
+    values = _read_json(file, sums)
+    config = from_config_json(values, str(file))
     tensors = _read_weights(path / "model.safetensors", sums)
     tokenizer = _read_tokenizer(path, sums)
     if tokenizer.vocab_size > config.vocab_size:
@@ -50,7 +52,7 @@ def read_folder(path: Path) -> Folder:
             f"{path}: the tokenizer has {tokenizer.vocab_size:,} entries, config.json has "
             f"{config.vocab_size:,}; use the tokenizer that belongs to this model"
         )
-    return Folder(config, tensors, tokenizer)
+    return Folder(config, tensors, tokenizer, pad_token_id(values))
 
 
 def _read_json(file: Path, sums: Sums) -> dict[str, Any]:

@@ -15,8 +15,9 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bert_jax.data_pipeline.tokenizer.wordpiece import LONGEST_WORD, PREFIX
 
 
-def tokenizer_files(tokenizer: Tokenizer, max_positions: int) -> dict[str, bytes]:
-    """Returns file name -> contents."""
+def tokenizer_files(tokenizer: Tokenizer, max_length: int) -> dict[str, bytes]:
+    """Returns file name -> contents. max_length: tokens to which transformers truncates a text, as
+    does sentence-transformers."""
     spec = json.loads(tokenizer.json)
     pad, unk, cls, sep, mask = SPECIAL_TOKENS
     specials = {
@@ -25,7 +26,7 @@ def tokenizer_files(tokenizer: Tokenizer, max_positions: int) -> dict[str, bytes
     settings = {
         **_class_settings(spec),
         "clean_up_tokenization_spaces": True,
-        "model_max_length": max_positions,
+        "model_max_length": max_length,
         **specials,
     }
     files = {

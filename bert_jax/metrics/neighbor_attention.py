@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.metrics.records import is_finite
+
 PREFIX = "attention/"  # of the names of these metrics
 SIDES = ("left", "right")
 _KEY = re.compile(rf"{PREFIX}layer_(\d+)/head_\d+/(?:{'|'.join(SIDES)})")
@@ -22,10 +24,11 @@ def neighbor_metrics(sums: Mapping[str, Any]) -> dict[str, float]:
 
 
 def by_layer(record: Mapping[str, Any]) -> dict[int, float]:
-    """Returns the largest share that one head of each layer pays to one side."""
+    """Returns the largest share that one head of each layer pays to one side; no layer whose
+    shares are not finite."""
     largest: dict[int, float] = {}
     for key, value in record.items():
-        if match := _KEY.fullmatch(key):
+        if (match := _KEY.fullmatch(key)) and is_finite(value):
             layer = int(match[1])
             largest[layer] = max(largest.get(layer, 0.0), value)
     return largest

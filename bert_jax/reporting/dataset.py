@@ -1,6 +1,9 @@
 """`bert-jax data verify` and `data inspect`: a store's contents and the examples made from it."""
 
+import shlex
+import time
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +24,7 @@ from bert_jax.data_pipeline.analysis.inspect import (
 )
 from bert_jax.data_pipeline.batch import Batches
 from bert_jax.data_pipeline.pairing.blocks import dropped
+from bert_jax.data_pipeline.storage.host_name import host_name
 from bert_jax.data_pipeline.storage.progress import byte_bar
 from bert_jax.data_pipeline.storage.remote import is_remote
 from bert_jax.data_pipeline.store.manifest import SPLITS, bytes_to_verify, read_manifest
@@ -31,6 +35,7 @@ from bert_jax.errors import UserError
 from bert_jax.reporting import dataset_tables, html, plots
 from bert_jax.runtime.console import console
 from bert_jax.runtime.log import plain
+from bert_jax.runtime.program import program
 from bert_jax.training.batches import phase_batches
 
 MOST_SLOTS = 100_000_000  # token positions in the rows that `inspect` counts, at most
@@ -47,7 +52,7 @@ _COUNTED = {  # label of the horizontal axis of a histogram
     "examples": "tokens per example, special tokens included",
     "predictions": "predictions per example",
 }
-_LENGTHS: Final = "Tokens (special tokens included in examples), and predictions per example"
+_LENGTHS: Final = "Lengths in tokens, and predictions per example"
 
 
 def verify(path: Path | str) -> None:
@@ -86,6 +91,7 @@ def inspect(
     split_name: str,
     examples: int,
     page: str | None,
+    config_name: str = "",
 ) -> None:
     """Prints what a store holds and the examples a config makes from it, and writes them as HTML to
     `page`; UserError for no such phase or split, or as `phase_batches`."""
@@ -119,16 +125,28 @@ def inspect(
     }
     if counts.labels is not None:
         labels = dataset_tables.of_labels(counts.labels, config.data, store)
-        tables["Labels of the pairs, and the share of the second"] = labels
+        tables["Labels of the pairs, and the share of the second label"] = labels
     if len(store.held_out.tokens):
-        tables["Held-out text without a model"] = dataset_tables.of_held_out(store)
+        tables["Loss on held-out text from token frequencies alone"] = dataset_tables.of_held_out(
+            store
+        )
     for title, (header, rows) in tables.items():
         _print_table(title, header, rows)
     for name, distribution in lengths.items():
         _print_bars(name, distribution)
     print_examples(shown, heads)
     if page:
-        _write_page(epath.Path(page), f"{path}: {split_name}", tables, lengths, shown, heads)
+        about = {
+            "store": f"{path}, {split_name} split",
+            "config": f"{config_name}, phase {phase + 1} of {len(config.phases)}",
+            "examples": f"rows of {shape.row_tokens} tokens, pairing {config.data.pairing}, "
+            f"masking {config.data.masking}",
+            "when": time.strftime("%Y-%m-%d %H:%M (UTC)", time.gmtime()),
+            "where": f"{host_name()}, bert-jax {version('bert-jax')}",
+        }
+        command = f"pretrain --config={config_name} --config.data.store={shlex.quote(str(path))}"
+        steps = [("Train on these examples:", f"{program()} {command} --workdir=run")]
+        _write_page(epath.Path(page), about, steps, tables, lengths, shown, heads)
 
 
 def _first_examples(
@@ -179,21 +197,26 @@ def print_examples(examples: Sequence[ShownExample], heads: Sequence[str]) -> No
 
 def _write_page(
     file: epath.Path,
-    title: str,
+    about: Mapping[str, str],
+    steps: Sequence[tuple[str, str]],
     tables: Mapping[str, dataset_tables.Rows],
     lengths: Mapping[str, Lengths],
     examples: Sequence[ShownExample],
     heads: Sequence[str],
 ) -> None:
-    page = html.Page(title)
+    page = html.Page(f"Training examples of {about['store']}")
+    page.facts(about)
+    page.heading("Examples")
+    page.examples(examples, heads)
+    page.commands(steps)
     for name, (header, rows) in tables.items():
         page.heading(name)
         page.table(header, rows)
     page.heading("Histograms")
-    for name, distribution in lengths.items():
-        if distribution.total:
-            page.figure(plots.histogram(distribution, xlabel=_COUNTED[name]), name)
-    page.heading("Examples")
-    page.examples(examples, heads)
+    page.figures(
+        (plots.histogram(distribution, xlabel=_COUNTED[name]), name)
+        for name, distribution in lengths.items()
+        if distribution.total
+    )
     page.save(file)
     console.print(f"wrote {file}")

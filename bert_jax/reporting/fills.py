@@ -15,6 +15,10 @@ _QUOTES = frozenset([*"\"'`"])
 _CONTRACTED = {"s", "t", "re", "ve", "ll", "d", "m"}  # "it ' s" → "it's"
 
 
+_SAMPLED = 100_000  # sentences from which examples are drawn
+_SHORTEST = 8  # tokens of a sentence that is shown
+
+
 class HiddenWord(NamedTuple):
     """A sentence with one of its words replaced by the mask token, and that word."""
 
@@ -43,10 +47,21 @@ def hide_words(store: TokenStore, *, seed: int, count: int, longest: int) -> lis
         if places and length <= longest:
             place = places[rng.integers(len(places))]
             word, tokens[place] = tokens[place], tokenizer.token(store.special.mask)
-            hidden.append(HiddenWord(" ".join(tokens).replace(" ##", ""), word))
+            hidden.append(HiddenWord(_joined(tokens), word))
         if len(hidden) == count:
             break
     return hidden
+
+
+def sample_sentences(store: TokenStore, count: int = 4) -> list[str]:
+    """Returns sentences from the beginning of the training text, drawn with a fixed seed."""
+    tokenizer, split = Tokenizer.load(store.tokenizer_path), store.train
+    lengths = np.array(split.sentence_lengths[:_SAMPLED], np.int64)
+    long_enough = np.flatnonzero(lengths >= _SHORTEST)
+    ends = np.cumsum(lengths)
+    drawn = np.random.default_rng(0).permutation(long_enough)[:count]
+    sentences = (split.tokens[ends[i] - lengths[i] : ends[i]].tolist() for i in sorted(drawn))
+    return [as_text(_joined([tokenizer.token(i) for i in ids])) for ids in sentences]
 
 
 def as_text(sentence: str) -> str:
@@ -64,6 +79,13 @@ def as_text(sentence: str) -> str:
             glued = word not in opened
             opened ^= {word}
     return text
+
+
+def _joined(tokens: Sequence[str]) -> str:
+    """Returns words separated by spaces, their pieces joined."""
+    if any(token.startswith("▁") for token in tokens):  # SentencePiece marks where words start
+        return "".join(tokens).replace("▁", " ").strip()
+    return " ".join(tokens).replace(" ##", "")
 
 
 def _words_of_one_token(tokens: Sequence[str]) -> Iterator[int]:

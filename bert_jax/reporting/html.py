@@ -1,8 +1,9 @@
 """Reports as one self-contained HTML file, with plots as inline SVG."""
 
 import html
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from etils import epath
 
@@ -12,30 +13,58 @@ if TYPE_CHECKING:
     from bert_jax.data_pipeline.analysis.inspect import ShownExample, ShownToken
 
 _MARK = '<meta name="generator" content="bert-jax">'
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 66rem; margin: 2rem auto; padding: 0 1rem;
+       color: #1c2733; background: #fff; overflow-wrap: anywhere; }
+h1, h2 { line-height: 1.2; } h2 { margin-top: 2.5rem; }
+p { max-width: 52rem; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; }
+dt { color: #5a6a7a; } dd { margin: 0; }
+.scroll { overflow-x: auto; margin: 1rem 0; }
+table { border-collapse: collapse; min-width: min(100%, 40rem); overflow-wrap: normal; }
+th, td { padding: .3rem .8rem; border-bottom: 1px solid #dde3ea; text-align: left;
+         vertical-align: top; }
+th.number, td.number { text-align: right; font-variant-numeric: tabular-nums; }
+td.number { white-space: nowrap; }
+pre { background: #f2f5f8; padding: .6rem .8rem; border-radius: 4px; white-space: pre-wrap; }
+.grid { display: grid; gap: 1rem 2rem; align-items: start;
+        grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); }
+.grid > * { min-width: 0; }
+.card { border-left: 3px solid #dde3ea; padding-left: 1rem; }
+.card p { margin: .3rem 0; }
+.guess { display: inline-block; border: 1px solid #dde3ea; border-radius: 3px; padding: 0 .4em;
+         margin: .1rem .3rem .1rem 0; max-width: 100%; box-sizing: border-box; }
+.special { color: #8a97a5; } .edge { text-decoration: underline; }
+.masked, .random, .kept { border-radius: 3px; padding: 0 .2em; }
+.masked { background: #fff1c2; } .random { background: #ffd6e4; }
+.kept, .right { background: #d8f2dc; }
+svg { display: block; width: 100%; max-width: 36rem; height: auto; }
+figcaption, .note { color: #5a6a7a; } figure { margin: 1rem 0; }
+@media (max-width: 40rem) {
+  body { margin: 1rem auto; } th, td { padding: .3rem .5rem; }
+  dl { display: block; } dd { margin-bottom: .5rem; }
+}
+"""
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 {mark}
 <title>{title}</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
-       color: #1c2733; background: #fff; }}
-h1, h2 {{ line-height: 1.2; }} h2 {{ margin-top: 2.5rem; }}
-table {{ border-collapse: collapse; margin: 1rem 0; }}
-th, td {{ padding: .3rem .8rem; border-bottom: 1px solid #dde3ea; text-align: left; }}
-td.number {{ text-align: right; font-variant-numeric: tabular-nums; }}
-.example {{ border-left: 3px solid #dde3ea; padding-left: 1rem; overflow-wrap: anywhere; }}
-.special {{ color: #8a97a5; }} .edge {{ text-decoration: underline; }}
-.masked, .random, .kept {{ border-radius: 3px; padding: 0 .2em; }}
-.masked {{ background: #fff1c2; }} .random {{ background: #ffd6e4; }}
-.kept {{ background: #d8f2dc; }}
-svg {{ max-width: 100%; height: auto; }}
-figcaption, .note {{ color: #5a6a7a; }} figure {{ margin: 1rem 0; }}
-</style></head><body>
+<style>{style}</style></head><body>
 <h1>{title}</h1>
 {body}
 </body></html>
 """
+_NUMBER = re.compile(r"[-+]?[\d.,]*\d ?%?|nan|inf")
+
+
+class ShownFill(NamedTuple):
+    """A sentence with a hidden word, and a model's guesses for it: (token, probability)."""
+
+    before: str
+    word: str
+    after: str
+    guesses: Sequence[tuple[str, float]]
 
 
 class Page:
@@ -54,14 +83,51 @@ class Page:
     def text(self, text: str) -> None:
         self._parts.append(f"<p>{html.escape(text)}</p>")
 
+    def facts(self, values: Mapping[str, str]) -> None:
+        """Adds a list of names and what they are."""
+        escaped = ((html.escape(name), html.escape(value)) for name, value in values.items())
+        items = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in escaped)
+        self._parts.append(f"<dl>{items}</dl>")
+
+    def commands(self, steps: Iterable[tuple[str, str]]) -> None:
+        """Adds what to do next: (purpose, command) of each."""
+        self.heading("What to do next")
+        for purpose, command in steps:
+            self.text(purpose)
+            self._parts.append(f"<pre><code>{html.escape(command)}</code></pre>")
+
     def table(self, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        """Right-aligns numbers and percentages; floats have four significant digits."""
-        head = "".join(f"<th>{html.escape(h)}</th>" for h in header)
-        body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
-        self._parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+        """Right-aligns columns of numbers and percentages; floats have four significant digits."""
+        texts = [[*map(_text, row)] for row in rows]
+        marks = [
+            ' class="number"' if all(map(_NUMBER.fullmatch, filter(None, column))) else ""
+            for column in zip(*texts, strict=True)
+        ] or [""] * len(header)
+        head = _row("th", header, marks)
+        body = "".join(_row("td", row, marks) for row in texts)
+        self._parts.append(
+            f'<div class="scroll"><table><thead>{head}</thead><tbody>{body}</tbody></table></div>'
+        )
 
     def figure(self, svg: str, caption: str) -> None:
-        self._parts.append(f"<figure>{svg}<figcaption>{html.escape(caption)}</figcaption></figure>")
+        self.figures([(svg, caption)])
+
+    def figures(self, figures: Iterable[tuple[str, str]]) -> None:
+        """Adds (SVG, caption) of figures, next to one another where the window is wide."""
+        shown = (
+            f"<figure>{svg}<figcaption>{html.escape(caption)}</figcaption></figure>"
+            for svg, caption in figures
+        )
+        self._parts.append(f'<div class="grid">{"".join(shown)}</div>')
+
+    def sentences(self, sentences: Iterable[str]) -> None:
+        """Adds sentences of a text."""
+        shown = (f'<p class="card" dir="auto">{html.escape(text)}</p>' for text in sentences)
+        self._parts.append("".join(shown))
+
+    def fills(self, fills: Iterable[ShownFill]) -> None:
+        """Adds sentences with their hidden word highlighted above the guesses for it."""
+        self._parts.append(f'<div class="grid">{"".join(map(_fill, fills))}</div>')
 
     def examples(self, examples: "Sequence[ShownExample]", heads: Sequence[str]) -> None:
         """Adds decoded examples below their headings, with predicted tokens highlighted."""
@@ -73,17 +139,17 @@ class Page:
         }
         legend = " ".join(f'<span class="{kind}">{text}</span>' for kind, text in kinds.items())
         self._parts.append(f'<p class="note">{legend}</p>')
-        for example, head in zip(examples, heads, strict=True):
-            body = "".join(map(_token, example.tokens))
-            self._parts.append(
-                f'<div class="example"><p class="note">{html.escape(head)}</p>'
-                f'<p dir="auto">{body}</p></div>'
-            )
+        shown = (
+            f'<div class="card"><p class="note">{html.escape(head)}</p>'
+            f'<p dir="auto">{"".join(map(_token, example.tokens))}</p></div>'
+            for example, head in zip(examples, heads, strict=True)
+        )
+        self._parts.append(f'<div class="grid">{"".join(shown)}</div>')
 
     def save(self, path: epath.PathLike) -> None:
         """Writes the page atomically; StorageError if it cannot be written."""
         title, body = html.escape(self._title), "\n".join(self._parts)
-        page = _PAGE.format(mark=_MARK, title=title, body=body)
+        page = _PAGE.format(mark=_MARK, title=title, style=_STYLE, body=body)
         # File names may hold lone surrogates.
         write_named(path, page.encode(errors="backslashreplace"))
 
@@ -94,14 +160,30 @@ def is_page(path: epath.PathLike) -> bool:
         return _MARK.encode() in file.read(1000)
 
 
-def _cell(value: Any) -> str:
+def _text(value: Any) -> str:
     if isinstance(value, float):
-        value = f"{value:.4g}"
-    elif isinstance(value, int):
-        value = f"{value:,}"
-    elif not str(value).endswith("%"):
-        return f"<td>{html.escape(str(value))}</td>"
-    return f'<td class="number">{html.escape(str(value))}</td>'
+        return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _row(tag: str, cells: Iterable[str], marks: Iterable[str]) -> str:
+    shown = (
+        f"<{tag}{mark}>{html.escape(text)}</{tag}>" for text, mark in zip(cells, marks, strict=True)
+    )
+    return f"<tr>{''.join(shown)}</tr>"
+
+
+def _fill(fill: ShownFill) -> str:
+    before, word, after = map(html.escape, (fill.before, fill.word, fill.after))
+    guesses = (
+        f'<span class="guess{" right" if token == fill.word else ""}">'
+        f"{html.escape(token)} {probability:.0%}</span>"
+        for token, probability in fill.guesses
+    )
+    return (
+        f'<div class="card"><p dir="auto">{before}<span class="masked">{word}</span>{after}</p>'
+        f"<p>{''.join(guesses)}</p></div>"
+    )
 
 
 def _token(token: "ShownToken") -> str:

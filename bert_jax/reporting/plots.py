@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def histogram(lengths: "Lengths", *, xlabel: str) -> str:
     """An SVG histogram of lengths."""
     axes = _axes(2.6)
-    bins = lengths.bins(24)
+    bins = lengths.bins(16)
     names = [f"{a:,}" if a == b else f"{a:,}-{b:,}" for a, b, _ in bins]
     axes.bar(range(len(bins)), [count for _, _, count in bins], width=0.9)
     axes.set_xticks(range(len(bins)), names, rotation=45, ha="right", fontsize=8)
@@ -53,7 +53,7 @@ def _axes(height: float) -> Any:
     """The axes of a new figure, `height` inches high."""
     from matplotlib.figure import Figure  # here: importing it takes a second
 
-    return Figure(figsize=(8, height), layout="constrained").add_subplot()
+    return Figure(figsize=(5, height), layout="constrained").add_subplot()
 
 
 def _svg(axes: Any) -> str:
@@ -72,7 +72,7 @@ def stacked_bar(parts: Mapping[str, float]) -> str:
     """An SVG stacked bar of shares with a legend; `parts` add up to more than 0."""
     from matplotlib import colormaps
 
-    axes = _axes(1.9)
+    axes = _axes(1.2 + 0.12 * len(parts))
     colours, left, total = colormaps["tab20"], 0.0, sum(parts.values())
     for i, (name, part) in enumerate(_plain(parts).items()):
         share = part / total
@@ -80,7 +80,7 @@ def stacked_bar(parts: Mapping[str, float]) -> str:
         left += share
     axes.set(xlim=(0, 1), yticks=[])
     axes.xaxis.set_major_formatter("{x:.0%}")
-    axes.legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.25), fontsize=8)
+    axes.figure.legend(loc="outside lower center", frameon=False, ncols=2, fontsize=9)
     return _svg(axes)
 
 
@@ -97,5 +97,5 @@ def stacked_bars(rows: Mapping[str, Mapping[str, float]], *, xlabel: str) -> str
         left = [start + width for start, width in zip(left, widths, strict=True)]
     axes.invert_yaxis()
     axes.set(xlabel=xlabel)
-    axes.figure.legend(loc="outside lower center", frameon=False, ncols=len(pieces), fontsize=8)
+    axes.figure.legend(loc="outside lower center", frameon=False, ncols=len(pieces), fontsize=9)
     return _svg(axes)

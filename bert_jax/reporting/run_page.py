@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 
 from etils import epath
 
+from bert_jax.reporting.html import Page
 from bert_jax.reporting.plots import curves, stacked_bar
+from bert_jax.runtime.console import count
 
 if TYPE_CHECKING:
     from bert_jax.metrics.goodput import Goodput
-from bert_jax.reporting.html import Page
 
 
 def add_training(
@@ -24,42 +25,38 @@ def add_training(
     """
     from bert_jax.metrics import records as metrics
     from bert_jax.objectives.masked_lm import MASKED_LM
-    from bert_jax.objectives.registry import OBJECTIVES
+    from bert_jax.reporting import held_out
 
-    train, held_out = metrics.read(path, "train"), metrics.read(path, "eval")
-    if not train or not held_out:
+    train, evals = metrics.read(path, "train"), metrics.read(path, "eval")
+    if not train or not evals:
         page.text("No metrics yet.")
         return
-    last = held_out[-1]
-    titles = {name: objective.title for name, objective in OBJECTIVES.items()}
-    present = {name: titles.get(name, name) for name in metrics.objectives_in(last)}
-    page.heading("Held-out text")
+    last = evals[-1]
+    page.heading("Results on held-out text")
     page.text(
-        f"After {last['step']:,} steps, on documents the model never saw. A baseline is the result "
-        "without a model: token frequencies for masked tokens, the majority label for sentence "
-        "pairs, and the majority label per source."
+        f"After {count(last['step'], 'step')}, on documents held out from training. "
+        f"{held_out.EXPLANATION}"
     )
-    page.table(
-        ("objective", "loss (nats)", "baseline", "accuracy", "baseline ", "source alone"),
-        [(title, *_row(last, name)) for name, title in present.items()],
-    )
-    for name in present:
+    page.table(*held_out.table(last))
+    titles = held_out.titles(last)
+    for name in titles:
         _add_sources(page, last, name)
     page.heading("Curves")
-    for name, title in present.items():
+    plots = []
+    for name, title in titles.items():
         for what, unit in (("loss", "loss (nats)"), ("accuracy", "accuracy")):
             key = f"{name}/{what}"
-            lines = {"training": _line(train, key), "held-out": _line(held_out, key)}
+            lines = {"training": _line(train, key), "held-out": _line(evals, key)}
             baselines = {"baseline": last[f"{name}/baseline_{what}"]}
             if key == f"{MASKED_LM.name}/loss":
                 baselines |= token_baselines or {}
-            page.figure(curves(lines, ylabel=unit, baselines=baselines), f"{title}: {what}")
-    _add_attention(page, held_out)
-    page.heading("Throughput")
-    page.figure(
-        curves({"training": _line(train, "tokens_per_second")}, ylabel="real tokens/s"),
-        "Real tokens (padding not counted) a second",
-    )
+            plots.append((curves(lines, ylabel=unit, baselines=baselines), f"{title}: {what}"))
+    if attention := _attention(evals):
+        caption = "The largest share of its attention that a head pays to the token on one side"
+        plots.append((curves(attention, ylabel="share of attention"), caption))
+    speed = {"training": _line(train, "tokens_per_second")}
+    plots.append((curves(speed, ylabel="tokens per second"), "Throughput, padding not counted"))
+    page.figures(plots)
 
 
 def add_goodput(page: Page, spent: "Goodput") -> None:
@@ -75,22 +72,19 @@ def add_goodput(page: Page, spent: "Goodput") -> None:
     page.table(*goodput.table(spent))
 
 
-def _add_attention(page: Page, held_out: Sequence[Mapping[str, float]]) -> None:
-    """Adds the attention on neighbouring tokens, if evaluations measured it."""
+def _attention(
+    evals: Sequence[Mapping[str, float]],
+) -> dict[str, tuple[list[float], list[float]]]:
+    """Returns layer -> steps and attention on neighbouring tokens, if evaluations measured it."""
     from bert_jax.metrics.neighbor_attention import by_layer
 
     lines: dict[str, tuple[list[float], list[float]]] = {}
-    for record in held_out:
+    for record in evals:
         for layer, share in by_layer(record).items():
             steps, shares = lines.setdefault(f"layer {layer}", ([], []))
             steps.append(record["step"])
             shares.append(share)
-    if lines:
-        page.heading("Attention on neighbours")
-        page.figure(
-            curves(lines, ylabel="share of attention"),
-            "The largest share that one head of a layer pays to the token on one side",
-        )
+    return lines
 
 
 def _add_sources(page: Page, record: Mapping[str, float], name: str) -> None:
@@ -109,13 +103,6 @@ def _add_sources(page: Page, record: Mapping[str, float], name: str) -> None:
                 for s in sources
             ],
         )
-
-
-def _row(record: Mapping[str, float], name: str) -> tuple[float | str, ...]:
-    """The loss, its baseline, the accuracy and its two baselines of an objective."""
-    keys = ("accuracy", "baseline_accuracy", "source_accuracy")
-    shares = [f"{record[f'{name}/{key}']:.1%}" if f"{name}/{key}" in record else "" for key in keys]
-    return record[f"{name}/loss"], record[f"{name}/baseline_loss"], *shares
 
 
 def _line(records: Sequence[Mapping[str, float]], key: str) -> tuple[list[float], list[float]]:

@@ -175,33 +175,6 @@ def as_json(status: Status) -> str:
     return json.dumps(metrics.strict(fields), indent=2, allow_nan=False)
 
 
-def write_page(folder: epath.PathLike, path: epath.PathLike) -> None:
-    """Writes an HTML page with the run's curves, their trivial baselines and its goodput; UserError
-    if the folder holds no run, StorageError if the file cannot be written.
-
-    The bigram baseline is counted from the run's token store, and omitted if the store can no
-    longer be read.
-    """
-    from bert_jax.reporting import html, run_page
-
-    workdir = Workdir.open(folder)
-    config = from_dict(description.read(workdir)["config"], Config)
-    page = html.Page(f"Run {workdir.path.name}")
-    run_page.add_training(page, workdir.metrics, token_baselines=_bigram(config.data.store))
-    run_page.add_goodput(page, goodput.account(metrics.records(workdir.metrics)))
-    page.save(path)
-
-
-def _bigram(store: str) -> dict[str, float]:
-    from bert_jax.data_pipeline.analysis.baselines import bigram_loss
-    from bert_jax.data_pipeline.store.store import open_store
-
-    try:
-        return {"left neighbour (bigram)": bigram_loss(open_store(store, verify=False))}
-    except UserError:
-        return {}
-
-
 def _is_running(workdir: Workdir, history: Sequence[Attempt], recent: bool) -> bool:
     """Whether a trainer holds the lock; without a lock file, whether its last record is recent."""
     if not is_remote(workdir.lock) and workdir.lock.exists():

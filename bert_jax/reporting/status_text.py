@@ -22,13 +22,14 @@ def render(status: Status) -> str:
             f"phase {status.phase + 1} of {status.phases}: step {status.phase_step:,} of "
             f"{status.phase_steps:,}, {in_phase}"
         )
-    lines += [in_phase, _state(status)]
+    lines += [in_phase, state(status)]
     for section in (_metrics, _problems, _hosts, _timing, _checkpoints):
         lines += section(status)
     return "\n".join(lines)
 
 
-def _state(status: Status) -> str:
+def state(status: Status) -> str:
+    """Returns whether the run is running, and how long it still takes."""
     if status.finished:
         wall, budget = status.goodput.wall, status.time_budget
         return "finished" if budget is None else time_left.against_budget(wall, budget)
@@ -78,7 +79,7 @@ def _problems(status: Status) -> Iterator[str]:
         shown = ", ".join(map(str, status.skipped[-_MAX_LISTED:]))
         more = "…, " if len(status.skipped) > _MAX_LISTED else ""
         yield (
-            f"{_count(len(status.skipped), 'step')} skipped, loss or gradient not finite: "
+            f"{console.count(len(status.skipped), 'step')} skipped, loss or gradient not finite: "
             f"{more}{shown} (`bert-jax data batch --step` shows the batch)"
         )
     if status.save_failed:
@@ -101,7 +102,7 @@ def _timing(status: Status) -> Iterator[str]:
         yield goodput.render(status.goodput)
     if status.attempts:
         hidden = len(status.attempts) - _MAX_LISTED
-        yield f"{_count(len(status.attempts), 'attempt')}" + (
+        yield f"{console.count(len(status.attempts), 'attempt')}" + (
             f", the last {_MAX_LISTED}:" if hidden > 0 else ":"
         )
         rows = [
@@ -140,10 +141,6 @@ def _checkpoints(status: Status) -> Iterator[str]:
     if not status.finished and not status.working:
         at = "the beginning" if status.restart_from is None else f"step {status.restart_from:,}"
         yield f"a restart resumes from {at}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _ago(seconds: float) -> str:

@@ -24,6 +24,7 @@ from bert_jax.objectives.architectures import find_architecture
 from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime import cpu
+from bert_jax.runtime.console import count
 from bert_jax.runtime.log import logger
 from bert_jax.training import claim
 from bert_jax.training.batches import phase_batches
@@ -173,7 +174,7 @@ def with_steps(run: RunContext, steps: Sequence[int]) -> RunContext:
 def _print_size(
     store: TokenStore, phases: tuple[RunPhase, ...], mesh: jax.sharding.Mesh, job: Job
 ) -> None:
-    devices = f"{mesh.size} devices ({mesh.devices.flat[0].device_kind})"
+    devices = f"{count(mesh.size, 'device')} ({mesh.devices.flat[0].device_kind})"
     if job.peers.num_processes > 1:
         devices += f" in {job.peers.num_processes} processes"
     only = f"{phases[0]}; " if len(phases) == 1 else ""

@@ -192,8 +192,9 @@ def _warnings(spec: SourceSpec, total: Counter[str], cut_files: Sequence[str]) -
     kept = total["documents"] - total["dropped_documents"]
     if kept < FEW_DOCUMENTS:
         warnings.append(
-            f"only {kept} documents with text: too few to hold any out or to draw random second "
-            "sentences from; next-sentence prediction needs several in each split"
+            f"only {kept} document{'' if kept == 1 else 's'} with text: too few to hold any out or "
+            "to draw random second sentences from; next-sentence prediction needs several in each "
+            "split"
         )
     return warnings
 

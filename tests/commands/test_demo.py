@@ -67,9 +67,9 @@ def test_interrupted_while_training_it_goes_on_to_the_report(text, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"resumes from step {step}" in done.stdout
     report = (workdir / "report.html").read_text()
-    assert report.count("<svg") == 5
-    assert report.count("[MASK]") == 10
-    assert report.index("[MASK]") < report.index("<svg")
+    assert report.count("<svg") == 6
+    assert report.count('class="masked"') == 10
+    assert report.index('class="masked"') < report.index("What to do next") < report.index("<svg")
     assert "hidden words" in report
     (fills,) = bert_jax.load(workdir / "export").fill_mask("the [MASK] in the old house")
     assert len(fills) == 5

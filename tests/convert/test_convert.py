@@ -381,6 +381,8 @@ def make_run(
     meta = {
         "config": to_dict(config),
         "data": {"tokenizer": tokenizer.digest, "train": store.train.digest},
+        "devices": {"kind": "TPU v5 lite", "mesh": {"data": 2, "fsdp": 2}},
+        "versions": {"bert-jax": "0.1.0", "jax": "0.10.2"},
     }
     checkpoints = RunCheckpoints(
         Workdir.open(workdir),
@@ -397,8 +399,8 @@ def make_run(
     with (workdir / "metrics.jsonl").open("w") as file:
         for step in (2, 4):
             record = {"kind": "eval", "step": step, "time": 0.0, "mlm/loss": 10.0 + step}
-            record["attention/layer_0/head_0/left"] = 0.5
-            file.write(json.dumps(record) + "\n")
+            record |= {"attention/layer_0/head_0/left": 0.5, "padding": 0.25, "phase": 0}
+            file.write(json.dumps(record) + "\n" + json.dumps(record | {"kind": "train"}) + "\n")
     return workdir, params
 
 
@@ -418,13 +420,21 @@ def test_a_checkpoint_is_exported_with_its_facts(run, tmp_path, capsys):
         for fact in (
             f"trained for {step} steps",
             "| tales |",
-            f"| mlm/loss | {10 + step}.0000 |",
+            f"| Masked tokens (MLM) | {10 + step}.000 |",
+            "| when | 1970-01-01 00:00 to 00:00 (UTC) |",
+            "| devices | 4 devices (TPU v5 lite) |",
+            "| software | bert-jax 0.1.0, jax 0.10.2 |",
+            f"| tokens seen | about {step * 72}, padding not counted |",
+            "sequences of at most 24 tokens",
+            "the other 16 of its 40 positions are not trained",
             "optimizer.name = adamw",
             "- en\n",
             "fill in the `license` field",
         ):
             assert fact in card
-        assert "layer_0" not in card, "two numbers for each head"
+        for scalar in ("layer_0", "| padding", "| phase"):
+            assert scalar not in card.partition("<details>")[0]
+        assert "[" not in card.partition("```")[0], "a link that leads nowhere"
         assert str(tmp_path) not in card
         with safetensors.safe_open(
             tmp_path / folder / "model.safetensors", framework="numpy"

@@ -116,3 +116,18 @@ def test_what_the_forms_do_not_compute_is_refused(form, change, message):
     values = to_config_json(model(form), pad_token_id=0) | change
     with pytest.raises(UserError, match=f"^config.json: .*{message}"):
         from_config_json(values, "config.json")
+
+
+def test_the_padding_id_of_config_json_counts(tokenizer, tmp_path):
+    """The tokenizer may have another one: positions are rows of the weights."""
+    config = model(PRE, vocab_size=tokenizer.vocab_size)
+    out = tmp_path / "out"
+    export(random_params(config, ("mlm",)), config, tokenizer, out, card=Card(objectives=("mlm",)))
+    expected = bert_jax.load(out).encode("hello there")
+    tensors = weights.to_transformers(random_params(config, ("mlm",)), config, 7)
+    safetensors.numpy.save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
+    values = json.loads((out / "config.json").read_text())
+    values |= {"pad_token_id": 7, "max_position_embeddings": config.max_position_embeddings + 8}
+    (out / "config.json").write_text(json.dumps(values))
+    (out / "SHA256SUMS").unlink()
+    np.testing.assert_array_equal(bert_jax.load(out).encode("hello there"), expected)

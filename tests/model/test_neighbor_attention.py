@@ -90,3 +90,8 @@ def test_metrics_name_layer_head_and_side() -> None:
     assert metrics["attention/layer_0/head_1/left"] == 0.2
     assert metrics["attention/layer_0/head_0/right"] == 0.4
     assert by_layer({**metrics, "mlm/loss": 5.0}) == {0: 0.4}
+
+
+def test_attention_that_is_not_finite_is_not_shown_as_none() -> None:
+    nan = {"attention/layer_0/head_0/left": np.nan, "attention/layer_1/head_0/left": np.nan}
+    assert by_layer({**nan, "attention/layer_1/head_1/left": 0.5}) == {1: 0.5}

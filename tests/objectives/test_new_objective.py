@@ -17,7 +17,7 @@ from bert_jax.model.layers import Dense
 from bert_jax.objectives.objective import Objective, Tensor
 from bert_jax.objectives.registry import OBJECTIVES, chosen
 from bert_jax.ops.cross_entropy import log_loss
-from bert_jax.reporting import status, status_text
+from bert_jax.reporting import status, status_page, status_text
 from bert_jax.training.evaluate import evaluate_run
 from bert_jax.training.loop import pretrain
 
@@ -89,7 +89,7 @@ def test_it_is_trained_evaluated_reported_and_exported_alone(new, tmp_path, caps
     assert "HALF loss" in capsys.readouterr().out
 
     assert "HALF" in status_text.render(status.read(run))
-    status.write_page(run, tmp_path / "run.html")
+    status_page.write_page(run, tmp_path / "run.html")
     assert "Half of the vocabulary: loss" in (tmp_path / "run.html").read_text()
 
     run_export(run, tmp_path / "exported")

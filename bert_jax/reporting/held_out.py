@@ -1,0 +1,39 @@
+"""The table of a run's held-out metrics: each objective next to its trivial baselines."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from bert_jax.metrics.records import objectives_in
+from bert_jax.objectives.registry import OBJECTIVES
+
+EXPLANATION: Final = (
+    "A baseline is a prediction made without reading the text: for a masked token the most "
+    "frequent tokens of the training text, for a sentence pair its most frequent label."
+)
+
+
+def titles(record: Mapping[str, Any]) -> dict[str, str]:
+    """Returns name -> title of the objectives that a record has a loss of."""
+    return {
+        name: OBJECTIVES[name].title if name in OBJECTIVES else name
+        for name in objectives_in(record)
+    }
+
+
+def table(record: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Returns the header and the rows of an "eval" record's losses (nats) and accuracies. What the
+    majority label of each source reaches is a column if it differs from the baseline."""
+    columns = {
+        "loss (nats)": ("loss", ".3f"),
+        "baseline loss": ("baseline_loss", ".3f"),
+        "accuracy": ("accuracy", ".1%"),
+        "baseline accuracy": ("baseline_accuracy", ".1%"),
+    }
+    sources = {name: record.get(f"{name}/source_accuracy") for name in titles(record)}
+    if any(s not in (None, record.get(f"{n}/baseline_accuracy")) for n, s in sources.items()):
+        columns["accuracy knowing only the source"] = ("source_accuracy", ".1%")
+    rows = []
+    for name, title in titles(record).items():
+        values = ((record.get(f"{name}/{key}"), form) for key, form in columns.values())
+        rows.append((title, *("" if v is None else format(v, form) for v, form in values)))
+    return ("objective", *columns), rows

@@ -1,0 +1,82 @@
+"""The facts about a run that its pages and its model card list."""
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from bert_jax.config.schema import Config
+from bert_jax.config.serialization import from_dict
+from bert_jax.metrics.records import is_finite
+from bert_jax.runtime.console import count
+
+
+def run_facts(
+    run: Mapping[str, Any], step: int, records: Iterable[Mapping[str, Any]]
+) -> dict[str, str]:
+    """Returns name -> text of what is known about the first `step` updates of a run; older runs
+    recorded less. run: its description, or the metadata of a checkpoint."""
+    config = from_dict(run["config"], Config)
+    logged = [record for record in records if record["step"] <= step]
+    times = [record["time"] for record in logged if is_finite(record.get("time"))]
+    steps = steps_by_phase(config, step)
+    tokens = tokens_seen(config, steps, logged)
+    facts = {
+        "trained": "; ".join(
+            f"{count(done, 'step')} of {phase.batch_size:,} rows of {phase.row_tokens} tokens"
+            for phase, done in zip(config.phases, steps, strict=True)
+            if done
+        )
+        or "not yet"
+    }
+    if tokens is not None:
+        facts["tokens seen"] = f"about {float(f'{tokens:.3g}'):,.0f}, padding not counted"
+    if times:
+        began, ended = (time.gmtime(seconds) for seconds in (min(times), max(times)))
+        same_day = began[:3] == ended[:3]
+        until = time.strftime("%H:%M" if same_day else "%Y-%m-%d %H:%M", ended)
+        facts["when"] = f"{time.strftime('%Y-%m-%d %H:%M', began)} to {until} (UTC)"
+    if devices := run.get("devices"):
+        size = math.prod(devices["mesh"].values())
+        facts["devices"] = f"{count(size, 'device')} ({devices['kind']})"
+    if versions := run.get("versions"):
+        facts["software"] = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return facts
+
+
+def model_facts(config: Config) -> str:
+    """Returns the size of the model in one line."""
+    model = config.model
+    return (
+        f"{model.num_hidden_layers} layers, {model.hidden_size} wide, "
+        f"{model.num_attention_heads} heads, vocabulary of {model.vocab_size:,}"
+    )
+
+
+def trained_length(config: Config, step: int) -> int:
+    """Returns the tokens of the longest sequences in the phases of the first `step` updates."""
+    phases = zip(config.phases, steps_by_phase(config, max(step, 1)), strict=True)
+    return max(phase.seq_length for phase, steps in phases if steps)
+
+
+def steps_by_phase(config: Config, step: int) -> list[int]:
+    """Returns how many of the first `step` updates are in each phase."""
+    return [
+        min(max(step - end + phase.steps, 0), phase.steps)
+        for phase, end in zip(config.phases, config.phase_ends, strict=True)
+    ]
+
+
+def tokens_seen(
+    config: Config, steps: Sequence[int], logged: Iterable[Mapping[str, Any]]
+) -> float | None:
+    """Returns the tokens of so many steps of each phase, by the recorded share of padding; None if
+    a phase has no record of it."""
+    padding = {r["phase"]: r["padding"] for r in logged if r["kind"] == "train" and "padding" in r}
+    if not all(index in padding for index, done in enumerate(steps) if done):
+        return None
+    return sum(
+        done * phase.batch_size * phase.row_tokens * (1 - padding[index])
+        for index, (phase, done) in enumerate(zip(config.phases, steps, strict=True))
+        if done
+    )

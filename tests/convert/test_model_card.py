@@ -1,0 +1,88 @@
+"""The model card as the hub reads it, and the length that a run trained."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from exported import random_params
+from huggingface_hub import ModelCard
+from small import model_config, run_config
+
+from bert_jax.config.schema import Config, PhaseConfig
+from bert_jax.convert.export import export
+from bert_jax.convert.model_card import Card, render
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.reporting.run_facts import steps_by_phase, tokens_seen, trained_length
+
+PHASES = (
+    PhaseConfig(steps=10, seq_length=32, batch_size=4),
+    PhaseConfig(
+        steps=5, seq_length=40, row_length=96, examples_per_row=4, batch_size=2, max_predictions=5
+    ),
+    PhaseConfig(steps=5, seq_length=16, batch_size=4, max_predictions=5),
+)
+
+
+@pytest.fixture
+def config() -> Config:
+    return dataclasses.replace(run_config(), phases=PHASES)
+
+
+@pytest.mark.parametrize(
+    ("step", "length"), [(0, 32), (1, 32), (10, 32), (11, 40), (15, 40), (20, 40)]
+)
+def test_the_longest_phase_that_was_begun_counts(config: Config, step: int, length: int) -> None:
+    assert trained_length(config, step) == length
+
+
+def test_tokens_are_those_of_each_phase_without_its_padding(config: Config) -> None:
+    logged = [
+        {"kind": "train", "phase": 0, "padding": 0.5},
+        {"kind": "eval", "phase": 0, "padding": 0.9},
+        {"kind": "train", "phase": 1, "padding": 0.25},
+    ]
+    assert (
+        tokens_seen(config, steps_by_phase(config, 12), logged)
+        == 10 * 4 * 32 * 0.5 + 2 * 2 * 96 * 0.75
+    )
+    assert tokens_seen(config, steps_by_phase(config, 16), logged) is None, (
+        "the third phase recorded nothing"
+    )
+
+
+def test_the_trained_length_is_in_every_file(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    config = dataclasses.replace(model_config(), vocab_size=tokenizer.vocab_size)
+    export(random_params(config), config, tokenizer, tmp_path / "out", card=Card(length=16))
+    texts = {path.name: path.read_text() for path in (tmp_path / "out").glob("*[nd]")}
+    assert json.loads(texts["tokenizer_config.json"])["model_max_length"] == 16
+    written = json.loads(texts["config.json"])
+    assert written["trained_length"] == 16
+    assert written["max_position_embeddings"] == config.max_position_embeddings == 40
+    assert "sequences of at most 16 tokens" in texts["README.md"]
+    assert "the other 24 of its 40 positions are not trained" in texts["README.md"]
+
+
+@pytest.mark.parametrize(
+    ("form", "length", "text"),
+    [
+        ({}, 40, "sequences of at most 40 tokens, special tokens included\n"),
+        ({"position": "rotary"}, 16, "sequences of at most 16 tokens, special tokens included\n"),
+    ],
+)
+def test_positions_without_training_are_not_counted(form: dict, length: int, text: str) -> None:
+    config = dataclasses.replace(model_config(), **form)
+    assert text in render(Card(length=length), config, parameters=1, lowercase=True)
+
+
+@pytest.mark.parametrize("languages", [(), ("en",), ("no", "yi")])
+def test_the_hub_reads_the_card(languages: tuple[str, ...]) -> None:
+    text = render(Card(languages=languages), model_config(), parameters=1, lowercase=True)
+    data = ModelCard(text).data.to_dict()
+    expected = {
+        "library_name": "transformers",
+        "pipeline_tag": "fill-mask",
+        "tags": ["bert", "bert-jax"],
+        "language": list(languages),
+    }
+    assert data == {name: value for name, value in expected.items() if value}

@@ -1,0 +1,76 @@
+"""The pages in a browser: nothing is wider than the window, on a telephone and on a wide screen."""
+
+import html as markup
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from compiled_reports import made
+from etils import epath
+
+from bert_jax.aot import report_html
+from bert_jax.data_pipeline.analysis.inspect import Lengths, ShownExample, ShownToken
+from bert_jax.reporting import html, plots
+
+pytestmark = pytest.mark.processes
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
+WIDTHS = (400, 1600)
+LONG = "a/folder/with/a/long/name/" * 12
+# Loads each page in frames of the widths, and becomes the list of (width, width of the content).
+COLLECT = """<body>{frames}<script>window.onload = () => {{
+const widths = [...document.querySelectorAll("iframe")].map(frame => {{
+  const page = frame.contentDocument.documentElement;
+  return [page.clientWidth, page.scrollWidth];
+}});
+document.body.textContent = "widths " + JSON.stringify(widths);
+}}</script></body>"""
+
+
+def widest(path: Path) -> None:
+    """A page with everything that a page can show, each part too long for a line."""
+    tokens = tuple(ShownToken(LONG, True, kind, LONG) for kind in ("plain", "masked"))
+    curve = {LONG[:40]: ([1.0, 2.0], [3.0, 4.0])}
+    page = html.Page(LONG)
+    page.facts({"text": LONG, "a name that is rather long": LONG})
+    page.commands([(LONG, f"bert-jax fill --model={LONG}")])
+    page.fills([html.ShownFill(LONG, LONG, LONG, [(LONG[:40], 0.5)] * 8)])
+    page.sentences([LONG])
+    page.table(["number"] * 12, [[123_456.0] * 12])
+    page.table(["text"] * 3, [[LONG] * 3])
+    page.figures([(plots.curves(curve, ylabel="y"), LONG)] * 3)
+    page.figure(plots.histogram(Lengths(np.array([0, 1, 2])), xlabel="x"), LONG)
+    page.examples([ShownExample(0, 1, None, None, tokens)] * 3, [LONG] * 3)
+    page.save(epath.Path(path))
+
+
+@pytest.mark.skipif(BROWSER is None, reason=f"no browser is installed ({', '.join(NAMES)})")
+def test_no_page_is_wider_than_its_window(tmp_path: Path) -> None:
+    report_html.save(made(), str(tmp_path / "fits.html"))
+    report_html.save(made(fits=False), str(tmp_path / "too_large.html"))
+    widest(tmp_path / "widest.html")
+    pages = sorted(tmp_path.glob("*.html"))
+    frames = "".join(
+        f'<iframe width={width} height=20000 style="border: 0" '
+        f'srcdoc="{markup.escape(page.read_text())}"></iframe>'
+        for page in pages
+        for width in WIDTHS
+    )
+    collect = tmp_path / "all.htm"
+    collect.write_text(COLLECT.format(frames=frames))
+    done = subprocess.run(
+        [
+            str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu",
+            f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=10000",
+            "--dump-dom", collect.as_uri(),
+        ],
+        capture_output=True, text=True, timeout=300, check=True,
+    )  # fmt: skip
+    found = re.search(r"widths (\[\[.*\]\])", done.stdout)
+    assert found, done.stdout[-2000:] + done.stderr[-2000:]
+    widths = json.loads(found[1])
+    assert widths == [[width, width] for _ in pages for width in WIDTHS]
