@@ -303,7 +303,8 @@ def prepare(folder: Path, request: pytest.FixtureRequest) -> None:
     sentences = re.findall(r"[A-Z][^.!?#]{30,200}[.!?]", book)[:100]
     lines = [f"{' '.join(s.split())}\n" + "\n" * (i % 5 == 4) for i, s in enumerate(sentences)]
     (folder / "text/lines.txt").write_text("".join(lines))
-    (folder / "rows.jsonl").write_text('{"text": "This is a text of one row."}\n')
+    rows = [json.dumps({"text": " ".join(sentence.split())}) for sentence in sentences]
+    (folder / "rows.jsonl").write_text("\n".join(rows) + "\n")
 
 
 def row_of(command: str) -> Typed | None:
