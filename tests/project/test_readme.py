@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import runpy
 import shlex
 import shutil
 import signal
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import setuptools
 from absl import flags
 
 from bert_jax import cli
@@ -174,6 +176,20 @@ def test_every_extra_exists() -> None:
     )
     named = set(re.findall(r"[`'.]\[(\w+)\][`']", PROSE[ROOT / "README.md"]))
     assert named == extras
+
+
+def test_a_package_index_gets_absolute_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, str] = {}
+    monkeypatch.setattr(setuptools, "setup", given.update)
+    runpy.run_path(str(ROOT / "setup.py"))
+    targets = re.findall(r"\]\(([^)\s]+)\)", given["long_description"])
+    assert all(target.startswith("https://") for target in targets)
+    assert any(target.endswith("/raw/main/docs/images/masks.svg") for target in targets)
+
+
+def test_every_page_is_in_the_index() -> None:
+    linked = set(re.findall(r"\]\((\w+\.md)\)", PROSE[ROOT / "docs/index.md"]))
+    assert linked == {page.name for page in PAGES[1:]} - {"index.md"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
