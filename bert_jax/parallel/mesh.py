@@ -62,5 +62,5 @@ def _devices() -> list[jax.Device]:
         reason = " ".join(str(error).split())[:200] or "its plugin is not installed"
         raise UserError(
             f"JAX finds no devices for JAX_PLATFORMS={jax.config.jax_platforms} ({reason}); "
-            "install the [tpu] or [cuda] extra of bert-jax in this environment, or unset JAX_PLATFORMS"
+            "install the [tpu] or [cuda] extra of bert-jax in this environment, or unset it"
         ) from None
