@@ -55,8 +55,16 @@ class Typed(NamedTuple):
 
 # All that the test types differently. The first row that fits a command counts.
 TYPED = (
-    Typed("make demo DATA=/data/books", "bert-jax demo --data=./books --steps=4", "an index; time"),
-    Typed("make demo", "bert-jax demo --steps=4", "make needs an index; fewer steps"),
+    Typed(
+        "make demo DATA=/data/books",
+        "bert-jax demo --data=./books --steps=4",
+        "make needs an index; fewer steps",
+    ),
+    Typed(
+        "make demo",
+        "bert-jax demo --data=./books --workdir=demo_run --steps=4",
+        "the same; other text than Python's, of which .ci/run types it",
+    ),
     Typed("make", "", "needs an index, or hours; .ci/run and `make nightly` run the targets"),
     Typed("pip", "", "needs a package index; `make` in .ci/run installs"),
     Typed("export BERT_JAX_LIBTPU=", "", "names what pip would have installed"),
