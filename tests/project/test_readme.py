@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import csv
 import importlib.util
 import json
 import os
@@ -70,6 +71,11 @@ TYPED = (
     Typed("export BERT_JAX_LIBTPU=", "", "names what pip would have installed"),
     Typed("wget", "", "needs the network"),
     Typed("wikiextractor", "", "a program of somebody else, which pip would have installed"),
+    Typed(
+        "bert-jax data build --source=lines:text.txt",
+        "{} --out=store_of_lines",
+        "README has built a store of other text there",
+    ),
     Typed("bert-jax pretrain --config=wiki_books_base", "", "needs a TPU slice and a bucket"),
     Typed(
         "bert-jax pretrain --time_budget=",
@@ -86,6 +92,11 @@ TYPED = (
     Typed("bert-jax compile", f"{{}} {COMPILED}", "a smaller model"),
     Typed("python benchmarks/", "{} --help", "takes hours"),
 )
+PACKAGES = {  # Python that imports them is saved, but not run without them
+    "transformers": "the extra [torch], with which .ci/run runs this test",
+    "pyarrow": "tests/data_pipeline/test_text_in_other_forms.py runs it where it is installed",
+    "datasets": "needs the network, installed or not",
+}
 PATHS = {"/data/": "./"}  # in every command and snippet: the folder holds wiki, books and text
 # Of wikiextractor; of pip, --no-deps and --target; of bert-jax without a command; of tensorboard.
 FOREIGN_FLAGS = {"json", "no", "target", "version", "logdir"}
@@ -327,8 +338,12 @@ def prepare(folder: Path, request: pytest.FixtureRequest) -> None:
     sentences = re.findall(r"[A-Z][^.!?#]{30,200}[.!?]", book)[:100]
     lines = [f"{' '.join(s.split())}\n" + "\n" * (i % 5 == 4) for i, s in enumerate(sentences)]
     (folder / "text/lines.txt").write_text("".join(lines))
-    rows = [json.dumps({"text": " ".join(sentence.split())}) for sentence in sentences]
-    (folder / "rows.jsonl").write_text("\n".join(rows) + "\n")
+    rows = [{"id": i, "text": " ".join(sentence.split())} for i, sentence in enumerate(sentences)]
+    (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    with (folder / "rows.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, ["id", "text"])
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def row_of(command: str) -> Typed | None:
@@ -345,6 +360,12 @@ def typed(command: str) -> str:
     """The command as the test types it; empty if it does not."""
     row = row_of(command)
     return with_paths(row.instead.format(command) if row else command)
+
+
+def needs_more(program: str) -> bool:
+    """Whether a program imports a package of `PACKAGES` that it cannot use here."""
+    imported = set(re.findall(r"^(?:from|import) (\w+)", program, re.MULTILINE)) & PACKAGES.keys()
+    return any(name == "datasets" or not importlib.util.find_spec(name) for name in imported)
 
 
 def has_libtpu() -> bool:
@@ -400,12 +421,10 @@ class Shell:
 
     def file(self, block: Block) -> None:
         """Saves a block of Python or YAML, and runs it if it is a program."""
-        if "from transformers" in block.text and importlib.util.find_spec("transformers") is None:
-            return  # the [torch] extra, with which .ci/run runs this test
         config = "def get_config" in block.text or block.language == "yaml"
         name = f"{'mine' if config else 'block'}.{'py' if block.language == 'python' else 'yaml'}"
         (self.folder / name).write_text(with_paths(block.text))
-        if block.language == "python":
+        if block.language == "python" and not needs_more(block.text):
             code, said = self.run(f"python {name}")
             assert code == 0, f"{block.place}\n{said}"
 
