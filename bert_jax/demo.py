@@ -43,6 +43,7 @@ from bert_jax.workdir.layout import Workdir
 
 T = TypeVar("T")
 
+_VOCABULARY = 8192  # entries; little text has fewer
 _SENTENCES = 500  # in which a word is hidden
 _SHOWN = 10
 _GUESSES = 3  # for each
@@ -70,7 +71,7 @@ def demo(workdir: Path | None = None, *, data: str | None = None, steps: int | N
     config = load("demo")
     source = _source(data)
     _claim(workdir, source, config)
-    tokenizer = _stage("vocabulary", lambda: _tokenizer(workdir, source, config))
+    tokenizer = _stage("vocabulary", lambda: _tokenizer(workdir, source))
     store = _stage(
         "token store",
         lambda: build_store([source], tokenizer, workdir / "store", held_out_share=0.03),
@@ -145,10 +146,10 @@ def _stage(name: str, run: Callable[[], T]) -> T:
     return result
 
 
-def _tokenizer(workdir: Path, source: SourceSpec, config: Config) -> Tokenizer:
+def _tokenizer(workdir: Path, source: SourceSpec) -> Tokenizer:
     path = workdir / "tokenizer.json"
     if not path.exists():
-        train_tokenizer([source], config.model.vocab_size, lowercase=True).save(path)
+        train_tokenizer([source], _VOCABULARY, lowercase=True).save(path)
     return Tokenizer.load(path)
 
 
