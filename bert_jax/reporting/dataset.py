@@ -136,17 +136,24 @@ def inspect(
         _print_bars(name, distribution)
     print_examples(shown, heads)
     if page:
-        about = {
-            "store": f"{path}, {split_name} split",
-            "config": f"{config_name}, phase {phase + 1} of {len(config.phases)}",
-            "examples": f"rows of {shape.row_tokens} tokens, pairing {config.data.pairing}, "
-            f"masking {config.data.masking}",
-            "when": time.strftime("%Y-%m-%d %H:%M (UTC)", time.gmtime()),
-            "where": f"{host_name()}, bert-jax {version('bert-jax')}",
-        }
+        about = _about(path, split_name, config, config_name, phase)
         command = f"pretrain --config={config_name} --config.data.store={shlex.quote(str(path))}"
         steps = [("Train on these examples:", f"{program()} {command} --workdir=run")]
         _write_page(epath.Path(page), about, steps, tables, lengths, shown, heads)
+
+
+def _about(
+    path: Path | str, split_name: str, config: Config, config_name: str, phase: int
+) -> dict[str, str]:
+    """The facts at the top of the page."""
+    return {
+        "store": f"{path}, {split_name} split",
+        "config": f"{config_name}, phase {phase + 1} of {len(config.phases)}",
+        "examples": f"rows of {config.phases[phase].row_tokens} tokens, "
+        f"pairing {config.data.pairing}, masking {config.data.masking}",
+        "when": time.strftime("%Y-%m-%d %H:%M (UTC)", time.gmtime()),
+        "where": f"{host_name()}, bert-jax {version('bert-jax')}",
+    }
 
 
 def _first_examples(

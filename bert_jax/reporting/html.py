@@ -30,8 +30,8 @@ pre { background: #f2f5f8; padding: .6rem .8rem; border-radius: 4px; white-space
 .grid { display: grid; gap: 1rem 2rem; align-items: start;
         grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); }
 .grid > * { min-width: 0; }
-.card { border-left: 3px solid #dde3ea; padding-left: 1rem; }
-.card p { margin: .3rem 0; }
+.example { border-left: 3px solid #dde3ea; padding-left: 1rem; }
+.example p { margin: .3rem 0; }
 .guess { display: inline-block; border: 1px solid #dde3ea; border-radius: 3px; padding: 0 .4em;
          margin: .1rem .3rem .1rem 0; max-width: 100%; box-sizing: border-box; }
 .special { color: #8a97a5; } .edge { text-decoration: underline; }
@@ -122,7 +122,7 @@ class Page:
 
     def sentences(self, sentences: Iterable[str]) -> None:
         """Adds sentences of a text."""
-        shown = (f'<p class="card" dir="auto">{html.escape(text)}</p>' for text in sentences)
+        shown = (f'<p class="example" dir="auto">{html.escape(text)}</p>' for text in sentences)
         self._parts.append("".join(shown))
 
     def fills(self, fills: Iterable[ShownFill]) -> None:
@@ -140,7 +140,7 @@ class Page:
         legend = " ".join(f'<span class="{kind}">{text}</span>' for kind, text in kinds.items())
         self._parts.append(f'<p class="note">{legend}</p>')
         shown = (
-            f'<div class="card"><p class="note">{html.escape(head)}</p>'
+            f'<div class="example"><p class="note">{html.escape(head)}</p>'
             f'<p dir="auto">{"".join(map(_token, example.tokens))}</p></div>'
             for example, head in zip(examples, heads, strict=True)
         )
@@ -181,7 +181,7 @@ def _fill(fill: ShownFill) -> str:
         for token, probability in fill.guesses
     )
     return (
-        f'<div class="card"><p dir="auto">{before}<span class="masked">{word}</span>{after}</p>'
+        f'<div class="example"><p dir="auto">{before}<span class="masked">{word}</span>{after}</p>'
         f"<p>{''.join(guesses)}</p></div>"
     )
 

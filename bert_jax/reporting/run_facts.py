@@ -70,7 +70,7 @@ def steps_by_phase(config: Config, step: int) -> list[int]:
 def tokens_seen(
     config: Config, steps: Sequence[int], logged: Iterable[Mapping[str, Any]]
 ) -> float | None:
-    """Returns the tokens of so many steps of each phase, by the recorded share of padding; None if
+    """Returns the tokens of these steps of each phase, by the recorded share of padding; None if
     a phase has no record of it."""
     padding = {r["phase"]: r["padding"] for r in logged if r["kind"] == "train" and "padding" in r}
     if not all(index in padding for index, done in enumerate(steps) if done):

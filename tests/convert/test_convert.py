@@ -467,24 +467,6 @@ def test_a_run_without_pairs_is_exported_without_pooler_and_span_head(tokenizer,
     assert len(table) == tokenizer.vocab_size
 
 
-def test_the_card_says_what_the_labels_of_sentence_order_mean(tokenizer, tmp_path):
-    workdir, _ = make_run(tokenizer, tmp_path, pairing="sop")
-    run_export(workdir, tmp_path / "out")
-    card = (tmp_path / "out/README.md").read_text(encoding="utf-8")
-    assert "sentence-order heads" in card
-    assert "1 if they are swapped" in " ".join(card.split())
-    assert "next-sentence" not in card
-    architectures = json.loads((tmp_path / "out/config.json").read_text())["architectures"]
-    assert architectures == ["BertForPreTraining"]
-
-
-def test_a_card_without_its_store_says_so(run, tmp_path):
-    workdir, _ = run
-    (tmp_path / "store/manifest.json").unlink()
-    run_export(workdir, tmp_path / "out")
-    assert "was not available" in (tmp_path / "out/README.md").read_text(encoding="utf-8")
-
-
 def test_another_tokenizer_than_the_checkpoints_is_refused(run, tmp_path):
     workdir, _ = run
     Tokenizer.train(TEXTS[:3], 300).save(Path(workdir / "tokenizer.json"))

@@ -8,9 +8,10 @@ import pytest
 from exported import random_params
 from huggingface_hub import ModelCard
 from small import model_config, run_config
+from test_convert import make_run
 
 from bert_jax.config.schema import Config, PhaseConfig
-from bert_jax.convert.export import export
+from bert_jax.convert.export import export, run_export
 from bert_jax.convert.model_card import Card, render
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.reporting.run_facts import steps_by_phase, tokens_seen, trained_length
@@ -86,3 +87,21 @@ def test_the_hub_reads_the_card(languages: tuple[str, ...]) -> None:
         "language": list(languages),
     }
     assert data == {name: value for name, value in expected.items() if value}
+
+
+def test_the_card_says_what_the_labels_of_sentence_order_mean(tokenizer, tmp_path):
+    workdir, _ = make_run(tokenizer, tmp_path, pairing="sop")
+    run_export(workdir, tmp_path / "out")
+    card = (tmp_path / "out/README.md").read_text(encoding="utf-8")
+    assert "sentence-order heads" in card
+    assert "1 if they are swapped" in " ".join(card.split())
+    assert "next-sentence" not in card
+    architectures = json.loads((tmp_path / "out/config.json").read_text())["architectures"]
+    assert architectures == ["BertForPreTraining"]
+
+
+def test_a_card_without_its_store_says_so(tokenizer, tmp_path):
+    workdir, _ = make_run(tokenizer, tmp_path)
+    (tmp_path / "store/manifest.json").unlink()
+    run_export(workdir, tmp_path / "out")
+    assert "was not available" in (tmp_path / "out/README.md").read_text(encoding="utf-8")
