@@ -17,7 +17,10 @@ ACCELERATOR := $(if $(shell nvidia-smi -L >/dev/null 2>&1 && echo 1),cuda,$(if $
 XDIST := --dist=loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: demo test slow lint types audit bench compare soak attack lock nightly clean help
+.PHONY: install demo test slow lint types audit bench compare soak attack lock nightly clean help
+
+install: .venv/core $(ACCELERATOR:%=.venv/%)  ## Install into .venv, for the CPU and this machine's GPU or TPU
+	@echo "to use it, type: source .venv/bin/activate"
 
 demo: .venv/core $(ACCELERATOR:%=.venv/%)  ## Pretrain, evaluate, export and try a small BERT; DATA=PATH uses your text
 	@$(BIN)/bert-jax demo $${DATA:+--data="$$DATA"}

@@ -1,6 +1,7 @@
 """Package metadata and the supported releases of dependencies. `make` installs the exact versions
 that requirements/ pins; tools are configured in pyproject.toml."""
 
+import re
 from pathlib import Path
 
 from setuptools import setup
@@ -33,24 +34,44 @@ EXTRAS = {
         "transformers>=4.57",  # loads what `convert export` writes
     ],
     "gcs": ["gcsfs>=2026.9"],  # gs:// for etils.epath; TensorStore has its own client
+    "wandb": ["wandb>=0.31"],  # pretrain --wandb; from 0.31 on, a wait for uploads has a limit
     "dev": [
         "pytest>=8,<9.2",  # test runner; from 9.2 on, pytest-xdist 3.8 ignores groups (its #1386)
         "pytest-xdist>=3.8",  # parallel tests; those that start processes run one at a time
         "gcsfs>=2026.9",  # bucket tests against a local emulator
+        "wandb>=0.31",  # tests of --wandb, offline
         "hypothesis>=6.100",  # property tests over document and sentence lengths
         "ruff>=0.8",  # lint and format
         "mypy>=1.13",  # types
     ],
 }
 
+URL = "https://github.com/bert-jax/bert-jax"
+
+
+def readme() -> str:
+    """The README with absolute links: a package index has no files next to it."""
+    text = Path(__file__).with_name("README.md").read_text(encoding="utf-8")
+    text = re.sub(r"(!\[[^]]*\]\()(?!https:)", rf"\1{URL}/raw/main/", text)
+    return re.sub(r"(\]\()(?!https:|#)", rf"\1{URL}/blob/main/", text)
+
+
 setup(
     name="bert-jax",
-    version="0.1.0",
+    version="0.2.0",
     description=(
         "Pretrain BERT-family encoders on TPU pods: "
         "raw text to a checkpoint that transformers loads"
     ),
-    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    author="The bert-jax authors",
+    url=URL,
+    project_urls={
+        "Documentation": f"{URL}/blob/main/docs/index.md",
+        "Changes": f"{URL}/blob/main/CHANGELOG.md",
+        "Issues": f"{URL}/issues",
+    },
+    keywords=["bert", "pretraining", "masked language model", "jax", "flax", "tpu", "nlp"],
+    long_description=readme(),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11,<3.14",
@@ -59,6 +80,7 @@ setup(
         "bert_jax.aot",
         "bert_jax.aot.cost",
         "bert_jax.aot.hlo",
+        "bert_jax.api",
         "bert_jax.checkpoint",
         "bert_jax.commands",
         "bert_jax.config",

@@ -2,19 +2,75 @@
 
     import bert_jax
 
+    store = bert_jax.build_store(texts, "store", vocab_size=8192)
+    config = bert_jax.config(
+        "tiny", {"data.store": store.path, "model.vocab_size": store.vocab_size}
+    )
+    bert_jax.pretrain(config, "run")
+    bert_jax.export("run", "exported")
     model = bert_jax.load("exported")
     vectors = model.encode(["One sentence.", "Another."])
 
-Importing this package is cheap: JAX is imported when a model is loaded.
+Importing this package is cheap: a name is imported from its module when it is first used.
 """
 
-from pathlib import Path
+import importlib
+import os
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bert_jax.api import Model
+    from bert_jax.api.data import batches, build_store, inspect
+    from bert_jax.api.model import Fill, Model, load
+    from bert_jax.api.run import export, pretrain
+    from bert_jax.config.schema import Config
+    from bert_jax.data_pipeline.store.store import TokenStore, open_store
+    from bert_jax.errors import NumbersError, StoppedError, StorageError, UserError
 
-__all__ = ["__version__", "load"]
+_MODULES = {
+    "batches": "api.data",
+    "build_store": "api.data",
+    "inspect": "api.data",
+    "Fill": "api.model",
+    "Model": "api.model",
+    "load": "api.model",
+    "export": "api.run",
+    "pretrain": "api.run",
+    "Config": "config.schema",
+    "TokenStore": "data_pipeline.store.store",
+    "open_store": "data_pipeline.store.store",
+    "NumbersError": "errors",
+    "StoppedError": "errors",
+    "StorageError": "errors",
+    "UserError": "errors",
+}
+__all__ = [
+    "Config", "Fill", "Model", "NumbersError", "StoppedError", "StorageError", "TokenStore",
+    "UserError", "__version__", "batches", "build_store", "config", "export", "inspect", "load",
+    "open_store", "pretrain",
+]  # fmt: skip
+
+# Imported now: when it is first imported, a subpackage binds its name here, and the name is that of
+# the function below.
+importlib.import_module("bert_jax.config")
+
+
+def config(
+    name: os.PathLike[str] | str, changes: Mapping[str, Any] = MappingProxyType({})
+) -> "Config":
+    """Returns the configuration of a run.
+
+    Args:
+        name: of a shipped config, such as "base", or the path of a config file.
+        changes: other values by key, as on the command line; see `Config.replace`.
+
+    Raises:
+        UserError: neither a file nor a shipped config, the file is wrong, or a change is.
+    """
+    from bert_jax.config import files
+
+    return files.load(os.fspath(name), changes)
 
 
 def __getattr__(name: str) -> Any:
@@ -22,11 +78,10 @@ def __getattr__(name: str) -> Any:
         from bert_jax.runtime.versions import version
 
         return version("bert-jax")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'bert_jax' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"bert_jax.{_MODULES[name]}"), name)
 
 
-def load(path: Path | str) -> "Model":
-    """Loads the model in a folder; see `bert_jax.api.load`."""
-    from bert_jax import api
-
-    return api.load(path)
+def __dir__() -> list[str]:
+    return __all__

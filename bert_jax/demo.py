@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from bert_jax import api
+from bert_jax.api.model import load as load_model
 from bert_jax.config.files import load
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict
@@ -43,6 +43,7 @@ from bert_jax.workdir.layout import Workdir
 
 T = TypeVar("T")
 
+_VOCABULARY = 8192  # entries; little text has fewer
 _SENTENCES = 500  # in which a word is hidden
 _SHOWN = 10
 _GUESSES = 3  # for each
@@ -70,7 +71,7 @@ def demo(workdir: Path | None = None, *, data: str | None = None, steps: int | N
     config = load("demo")
     source = _source(data)
     _claim(workdir, source, config)
-    tokenizer = _stage("vocabulary", lambda: _tokenizer(workdir, source, config))
+    tokenizer = _stage("vocabulary", lambda: _tokenizer(workdir, source))
     store = _stage(
         "token store",
         lambda: build_store([source], tokenizer, workdir / "store", held_out_share=0.03),
@@ -145,10 +146,10 @@ def _stage(name: str, run: Callable[[], T]) -> T:
     return result
 
 
-def _tokenizer(workdir: Path, source: SourceSpec, config: Config) -> Tokenizer:
+def _tokenizer(workdir: Path, source: SourceSpec) -> Tokenizer:
     path = workdir / "tokenizer.json"
     if not path.exists():
-        train_tokenizer([source], config.model.vocab_size, lowercase=True).save(path)
+        train_tokenizer([source], _VOCABULARY, lowercase=True).save(path)
     return Tokenizer.load(path)
 
 
@@ -177,7 +178,7 @@ class Fills(NamedTuple):
 
 def _fill(model_path: Path, store: TokenStore, seed: int) -> Fills:
     """Hides a word in each of many held-out sentences; fills the masks with the exported model."""
-    model = api.load(model_path)
+    model = load_model(model_path)
     longest = model.config.max_position_embeddings - 2  # [CLS] and [SEP]
     hidden = hide_words(store, seed=seed, count=_SENTENCES, longest=longest)
     guesses = [model.fill_mask(each.sentence, top_k=_GUESSES)[0] for each in hidden]

@@ -2,7 +2,13 @@
 
 import errno
 
-from bert_jax.data_pipeline.errors import StorageError, UserError, nearest, nearest_name
+from bert_jax.data_pipeline.errors import (
+    OneLineError,
+    StorageError,
+    UserError,
+    nearest,
+    nearest_name,
+)
 from bert_jax.launch.exit_codes import LOST, STOPPED
 
 DONE = 0
@@ -22,7 +28,7 @@ class UsageError(Exception):
     """The command line cannot be parsed."""
 
 
-class StoppedError(Exception):
+class StoppedError(OneLineError):
     """The run was asked to stop and has saved a checkpoint; the same command resumes from it."""
 
 
@@ -30,7 +36,7 @@ class LostError(Exception):
     """Another process is gone or does not answer; the message names its host."""
 
 
-class NumbersError(Exception):
+class NumbersError(OneLineError):
     """Too many steps in a row had a loss or a gradient that is not finite."""
 
 

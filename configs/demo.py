@@ -2,8 +2,8 @@
 
     bert-jax demo
 
-The demo fills in the store and the vocabulary size. The model is a BERT; its initial values and its
-optimizer are not the paper's, with which a model of this size stays near the unigram loss for
+The demo fills in the store, with a vocabulary of 8,192. The model is a BERT; its initial values and
+its optimizer are not the paper's, with which a model of this size stays near the unigram loss for
 thousands of steps.
 """
 
@@ -15,7 +15,6 @@ from bert_jax.configs import tiny
 def get_config() -> ConfigDict:
     config = tiny.get_config()
     config.log_every_steps = 25
-    config.model.vocab_size = 8192
     config.model.max_position_embeddings = 128
     config.model.initializer_range = 0.08  # 1/sqrt(width); 0.02 learns far more slowly at first
     config.model.initializer = "positional_heads"

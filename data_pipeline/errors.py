@@ -7,14 +7,22 @@ from typing import Final
 _SIMILAR: Final = 0.6  # share of equal characters, as in difflib.get_close_matches
 
 
-class UserError(Exception):
+class OneLineError(Exception):
+    """An error whose message says everything: a notebook shows it without a traceback."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Called by IPython."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+class UserError(OneLineError):
     """Bad input: one line with the problem, its location and the remedy.
 
     The command line prints the message and exits with status 1; no traceback.
     """
 
 
-class StorageError(Exception):
+class StorageError(OneLineError):
     """A required file cannot be written or is damaged: one line with the problem, its location and
     the remedy. The command line exits with status 45.
     """

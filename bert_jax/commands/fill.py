@@ -10,7 +10,7 @@ from bert_jax.commands.command import Command, need
 from bert_jax.errors import UsageError
 
 if TYPE_CHECKING:
-    from bert_jax.api import Fill
+    from bert_jax.api.model import Fill
 
 
 def _define_fill(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -28,7 +28,7 @@ def _run_fill(values: flags.FlagValues, words: Sequence[str]) -> None:
 def print_fills(model: Path | str, texts: Sequence[str], top_k: int) -> None:
     """Prints each text and the most likely tokens for its masks; UserError if the folder cannot be
     loaded, or a text has no [MASK]."""
-    from bert_jax.api import load
+    from bert_jax.api.model import load
     from bert_jax.runtime.console import console
 
     loaded = load(model)

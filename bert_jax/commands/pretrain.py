@@ -30,6 +30,8 @@ def _define_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
     flags.DEFINE_string("profile", None, traced, flag_values=values)
     budget = "time for a new run, such as 60m (s, m, h, d); decides how many steps it has"
     flags.DEFINE_string("time_budget", None, budget, flag_values=values)
+    project = "project of Weights & Biases that metrics are sent to, too"
+    flags.DEFINE_string("wandb", None, project, flag_values=values)
 
 
 def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -67,6 +69,7 @@ def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
             adopt=values.adopt,
             profile=profile,
             time_budget=budget,
+            wandb=values.wandb,
         )
 
 

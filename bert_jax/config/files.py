@@ -5,8 +5,9 @@ ml_collections gets the path of that module with the file as its argument.
 """
 
 import runpy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from absl import flags
@@ -14,7 +15,7 @@ from ml_collections import ConfigDict, config_flags
 
 from bert_jax.config import values_file
 from bert_jax.config.schema import Config, ModelConfig
-from bert_jax.config.serialization import flatten, from_dict, plain
+from bert_jax.config.serialization import flatten, from_dict, plain, updated
 from bert_jax.config.shipped import allow_configs_import, shipped
 from bert_jax.config.unknown_keys import key_hint
 from bert_jax.errors import UserError, nearest
@@ -57,10 +58,7 @@ def resolve(argv: Sequence[str]) -> list[str]:
     for i, word in enumerate(words):
         if word.startswith(f"--{_FLAG}="):
             name = word.partition("=")[2]
-            path = shipped().get(name) or Path(name)
-            if not path.is_file():
-                hint = nearest(path.stem, shipped())
-                raise UserError(f"--config={name}: neither a file nor a shipped config{hint}")
+            path = _find(name, f"--config={name}")
             words[i] = f"--{_FLAG}={_READ if _is_values(path) else ''}{path}"
             _check_overrides(path, words)
     return words
@@ -79,7 +77,10 @@ def to_config(config: ConfigDict) -> Config:
     Raises:
         UserError: an unknown key, a wrong value, or a damaged store.
     """
-    values = plain(config)
+    return _config(plain(config))
+
+
+def _config(values: dict[str, Any]) -> Config:
     flat = flatten(values)
     if flat.get("model.vocab_size", 0) is None:
         size = _vocab_size(flat.get("data.store"))
@@ -87,9 +88,14 @@ def to_config(config: ConfigDict) -> Config:
     return from_dict(values, Config)
 
 
-def load(name: str) -> Config:
-    """Returns a shipped config by name, without overrides."""
-    return to_config(_execute(shipped()[name]))
+def load(name: str, changes: Mapping[str, Any] = MappingProxyType({})) -> Config:
+    """Returns a shipped config by name, or that of a file, with other values by key.
+
+    Raises:
+        UserError: neither a shipped name nor a file, get_config() fails, an unknown key, or a wrong
+            value.
+    """
+    return _config(updated(plain(_execute(_find(name, name))), changes))
 
 
 def slice_of(path: Path) -> str | None:
@@ -129,6 +135,14 @@ def _vocab_size(store: object) -> int | None:
     if is_remote(store) or (Path(store) / MANIFEST).is_file():
         return int(read_manifest(store)["vocab_size"])
     return None
+
+
+def _find(name: str, where: str) -> Path:
+    """Returns the path of a shipped config or of a file; UserError if neither exists."""
+    path = shipped().get(name) or Path(name)
+    if not path.is_file():
+        raise UserError(f"{where}: neither a file nor a shipped config{nearest(name, shipped())}")
+    return path
 
 
 def _run(path: Path) -> dict[str, Any]:

@@ -13,9 +13,10 @@ changes.
 import bisect
 import dataclasses
 import itertools
-from collections.abc import Sequence
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
 
+from bert_jax.config.serialization import from_dict, to_dict, updated
 from bert_jax.data_pipeline.masking.settings import MaskingSettings
 from bert_jax.data_pipeline.pairing.modes import PAIRS
 from bert_jax.data_pipeline.plan.settings import PlanSettings
@@ -291,7 +292,7 @@ class DeadlineConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
-    """The configuration of a run."""
+    """The configuration of a run; `replace` returns one with other values."""
 
     seed: Annotated[int, Within(0, 2**32 - 1)] = 0
     log_every_steps: Count = 100
@@ -385,6 +386,33 @@ class Config:
         return tuple(
             self.optimizer.span(phase.steps, phase.learning_rate, phase.warmup_steps)
             for phase in self.phases
+        )
+
+    def replace(self, changes: str | Mapping[str, Any], value: Any = None) -> "Config":
+        """Returns the configuration with other values, validated like those of the command line.
+
+            config.replace("data.store", "store")
+            config.replace({"data.store": "store", "phases[0].steps": 10})
+
+        Args:
+            changes: a key, or new values by key.
+            value: of the key; a path becomes its text.
+
+        Raises:
+            UserError: an unknown key, a value that its key does not allow, or values that do not
+                go together.
+        """
+        by_key = {changes: value} if isinstance(changes, str) else changes
+        return from_dict(updated(to_dict(self), by_key), Config)
+
+    def __repr__(self) -> str:
+        model, phases = self.model, self.phases
+        shapes = " then ".join(f"{p.steps:,} x {p.batch_size} x {p.row_tokens}" for p in phases)
+        return (
+            f"<Config: {model.num_hidden_layers} layers of {model.hidden_size}, "
+            f"{model.vocab_size:,} entries; steps x rows x tokens: {shapes}; "
+            f"{self.data.pairing}, {self.data.masking}, {self.optimizer.name}; "
+            f"store={self.data.store!r}>"
         )
 
     def with_steps(self, steps: Sequence[int]) -> "Config":

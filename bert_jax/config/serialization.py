@@ -4,13 +4,16 @@ An unknown key, a value of the wrong type or a choice that does not exist is one
 nearest valid name.
 """
 
+import copy
 import dataclasses
+import os
+import re
 import types
 import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from bert_jax.config.unknown_keys import translation
+from bert_jax.config.unknown_keys import key_hint, translation
 from bert_jax.data_pipeline.settings import checked, wrong
 from bert_jax.errors import UserError, nearest
 
@@ -84,3 +87,21 @@ def flatten(values: Any, where: str = "") -> dict[str, Any]:
     else:
         return {where: values}
     return {path: v for key, value in items for path, v in flatten(value, key).items()}
+
+
+def updated(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns nested values with some replaced, by their keys in `flatten(values)`.
+
+    Raises:
+        UserError: a key is not one of these; names the nearest.
+    """
+    new, known = copy.deepcopy(dict(values)), flatten(values)
+    for key, value in changes.items():
+        if key not in known:
+            raise UserError(f"unknown key config.{key}{key_hint(key, known)}")
+        *path, last = (int(p) if p.isdigit() else p for p in re.findall(r"[^.\[\]]+", key))
+        place: Any = new
+        for part in path:
+            place = place[part]
+        place[last] = os.fspath(value) if isinstance(value, os.PathLike) else value
+    return new

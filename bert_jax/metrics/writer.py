@@ -1,29 +1,43 @@
-"""Writes metrics as JSON lines and TensorBoard events."""
+"""Writes metrics as JSON lines and TensorBoard events, and to Weights & Biases if asked to."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import jax
 from etils import epath
 
 from bert_jax.metrics.jsonl import EventLog
+from bert_jax.metrics.records import Event, Measured, line
 
 if TYPE_CHECKING:
     from bert_jax.metrics.tensorboard import ScalarEvents
-from bert_jax.metrics.records import Event, Measured, line
+    from bert_jax.metrics.wandb_run import WandbRun
 
 
 class MetricWriter:
-    """Appends records to a file, and scalars to TensorBoard event files.
+    """Appends records to a file, and scalars to TensorBoard event files and Weights & Biases.
 
     A failed write never ends a run; it is reported once. Only process 0 writes.
+
+    Attributes:
+        wandb: the run of Weights & Biases, if there is one; closed with the writer.
     """
 
-    def __init__(self, path: epath.Path, tensorboard: epath.Path):
-        """path: of the records. tensorboard: folder of the event files."""
+    wandb: "WandbRun | None" = None
+
+    def __init__(
+        self,
+        path: epath.Path,
+        tensorboard: epath.Path,
+        hparams: Mapping[str, Any] = MappingProxyType({}),
+    ):
+        """path: of the records. tensorboard: folder of the event files. hparams: by name, for
+        TensorBoard's table of runs."""
         self._active = jax.process_index() == 0
         self._lines = EventLog(path)
-        self._folder = tensorboard
+        self._folder, self._hparams = tensorboard, hparams
+        self._last = ""  # kind of the last event
         self._curves: ScalarEvents | None = None  # one file for each start, from the first scalar
         self._first_step = 0
 
@@ -38,8 +52,10 @@ class MetricWriter:
             if self._curves is None:
                 from bert_jax.metrics.tensorboard import ScalarEvents
 
-                self._curves = ScalarEvents(self._folder, self._first_step)
+                self._curves = ScalarEvents(self._folder, self._first_step, self._hparams)
             self._curves.write(step, numbers)
+            if self.wandb is not None:
+                self.wandb.write(step, numbers)
 
     def event(self, kind: Event, step: int, phase: int, **values: Any) -> None:
         """Writes an event; `step` and `phase` as in `write`, except where `Event` notes otherwise.
@@ -48,12 +64,15 @@ class MetricWriter:
         """
         if kind == "start":
             self._first_step = step
+        self._last = kind
         self._record(kind, step, phase, values)
 
     def close(self) -> None:
         self._lines.close()
         if self._curves is not None:
             self._curves.close()
+        if self.wandb is not None:
+            self.wandb.close(failed=self._last not in ("finished", "stopped"))
 
     def _record(self, kind: str, step: int, phase: int, values: Mapping[str, Any]) -> None:
         if self._active:

@@ -18,10 +18,10 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     """Returns the mesh, for training and for ahead-of-time compilation.
 
     Raises:
-        UserError: the product of the axes is not the number of devices, or the mesh does not fit
-            the topology.
+        UserError: JAX finds no devices, the product of the axes is not their number, or the mesh
+            does not fit the topology.
     """
-    devices = jax.devices() if devices is None else devices
+    devices = _devices() if devices is None else devices
     sizes = [getattr(config, axis) for axis in MESH_AXES]
     shape = ", ".join(f"{axis}={size}" for axis, size in zip(MESH_AXES, sizes, strict=True))
     known = math.prod(s for s in sizes if s != -1)
@@ -53,3 +53,14 @@ def axis_size(mesh: Mesh | AbstractMesh, entry: Any) -> int:
     """Returns the number of shards into which a PartitionSpec entry splits its dimension."""
     names = entry if isinstance(entry, tuple) else (entry,) if entry else ()
     return math.prod(mesh.shape[name] for name in names)
+
+
+def _devices() -> list[jax.Device]:
+    try:
+        return jax.devices()
+    except (RuntimeError, AssertionError) as error:  # the latter where a plugin is not installed
+        reason = " ".join(str(error).split())[:200] or "its plugin is not installed"
+        raise UserError(
+            f"JAX finds no devices for JAX_PLATFORMS={jax.config.jax_platforms} ({reason}); "
+            "install the [tpu] or [cuda] extra of bert-jax in this environment, or unset it"
+        ) from None

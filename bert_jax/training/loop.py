@@ -12,10 +12,12 @@ from etils import epath
 
 from bert_jax.checkpoint.manager import RunCheckpoints
 from bert_jax.config.schema import Config
+from bert_jax.config.serialization import flatten
 from bert_jax.distributed.job import Job, in_process_job
 from bert_jax.distributed.preemption import StopRequestedError
 from bert_jax.errors import UserError
 from bert_jax.metrics import goodput, records, time_left
+from bert_jax.metrics.wandb_run import WandbRun, check_installed
 from bert_jax.metrics.writer import MetricWriter
 from bert_jax.runtime.console import elapsed
 from bert_jax.runtime.log import logger
@@ -41,6 +43,7 @@ def pretrain(
     adopt: bool = False,
     profile: Steps | None = None,
     time_budget: float | None = None,
+    wandb: str | None = None,
 ) -> None:
     """Trains until `config.total_steps`; resumes from the newest good checkpoint in the folder.
 
@@ -53,15 +56,17 @@ def pretrain(
         adopt: use checkpoints in the folder although they belong to another run.
         profile: steps to profile.
         time_budget: seconds that decide the steps of a new run, instead of the configuration's.
+        wandb: project of Weights & Biases that metrics are sent to.
 
     Raises:
         UserError: the store, the configuration and the workdir are not compatible, or the time
-            budget is too short.
+            budget is too short, or wandb is not installed.
         StoppedError: the run was interrupted; everything is saved.
         NumbersError: too many losses or gradients in a row are not finite; everything is saved.
         StorageError: a checkpoint cannot be written, no existing checkpoint is good, or the store
             changed while it was in use.
     """
+    check_installed(wandb)
     with contextlib.ExitStack() as stack:
         job = job or stack.enter_context(in_process_job(config))
         workdir = Workdir.open(folder)
@@ -72,9 +77,9 @@ def pretrain(
         run = budget.decide(run)
         if profile:
             profile.check(run.config.total_steps)
-        writer = MetricWriter(run.workdir.metrics, run.workdir.tensorboard)
-        stack.enter_context(closing(writer))
+        writer = stack.enter_context(closing(_metric_writer(run)))
         run, known = lifecycle.claim_workdir(run, writer, adopt)
+        _start_wandb(wandb, run, writer)
         checkpoints = RunCheckpoints(
             run.workdir,
             run.config.checkpoint,
@@ -88,6 +93,19 @@ def pretrain(
             run, checkpoints, known, strict=strict_restore
         )
         _train(run, state, unevaluated, checkpoints, writer, profile, stop_after)
+
+
+def _metric_writer(run: RunContext) -> MetricWriter:
+    workdir = run.workdir
+    hparams = flatten(run.description["config"])
+    return MetricWriter(workdir.metrics, workdir.tensorboard / workdir.name, hparams)
+
+
+def _start_wandb(project: str | None, run: RunContext, writer: MetricWriter) -> None:
+    """Sends metrics to a project of Weights & Biases too, if one is given."""
+    if project and run.job.peers.is_first:
+        about = run.description
+        writer.wandb = WandbRun(project, about["run_id"], run.workdir.name, about["config"])
 
 
 def _train(

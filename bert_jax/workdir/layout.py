@@ -57,5 +57,10 @@ class Workdir:
             lock=path / ".lock",
         )
 
+    @property
+    def name(self) -> str:
+        """The folder's own name, also where it was given as "."."""
+        return self.checkpoints.parent.name
+
     def __str__(self) -> str:
         return str(self.path)

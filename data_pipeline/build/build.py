@@ -237,9 +237,14 @@ def _check_and_hash(spec: SourceSpec, path: Path) -> tuple[str, int]:
         return file_digest(path), path.stat().st_size
 
 
-def _reuse(out: Path, digest: str, work: Path, progress: bool, strict: bool) -> TokenStore:
-    if not (out / MANIFEST).exists():
+def check_out(out: Path) -> None:
+    """Raises UserError if something other than a store is at `out`."""
+    if not working_folder.is_free(out) and not (out / MANIFEST).exists():
         raise UserError(f"{out}: exists and is not a token store; choose another --out")
+
+
+def _reuse(out: Path, digest: str, work: Path, progress: bool, strict: bool) -> TokenStore:
+    check_out(out)
     manifest = read_manifest(out)
     if manifest["build_digest"] != digest:
         raise UserError(

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Protocol
 
 from bert_jax.data_pipeline.errors import UserError, nearest
-from bert_jax.data_pipeline.sources import books, lines, python_docs, reading, wikiextractor
+from bert_jax.data_pipeline.sources import (
+    books,
+    documents,
+    lines,
+    python_docs,
+    reading,
+    wikiextractor,
+)
 from bert_jax.data_pipeline.sources.document import Document, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.formats import remedy_of_kind
@@ -39,10 +46,14 @@ KINDS: dict[str, Kind] = {
     "lines": lines,
     "python": python_docs,
 }
+# Kinds whose files bert-jax writes: not for the command line.
+_WRITTEN: dict[str, Kind] = {"documents": documents}
 
 
 def kind_of(spec: SourceSpec) -> Kind:
     """Returns the module that reads this source; UserError, with the remedy, if there is none."""
+    if spec.kind in _WRITTEN:
+        return _WRITTEN[spec.kind]
     if spec.kind not in KINDS:
         remedy = remedy_of_kind(spec.kind)
         hint = f"; {remedy}" if remedy else nearest(spec.kind, KINDS)
@@ -78,6 +89,8 @@ def parse_source(text: str) -> SourceSpec:
         raise UserError(f"--source={text}: lines={values['lines']} must be a positive integer")
     if not re.fullmatch(r"[\w.-]+", values["name"]):
         raise UserError(f"--source={text}: a name may have only letters, digits, '_', '-' and '.'")
+    if kind in _WRITTEN:
+        raise UserError(f"--source={text}: written by bert_jax.build_store; use it from Python")
     spec = SourceSpec(kind, Path(path), values["name"], values["lang"], int(values["lines"]))
     kind_of(spec)
     check_language(spec.language)

@@ -63,7 +63,18 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import SpecialIds
 
 @dataclass(frozen=True)
 class TokenStore:
-    """An open store."""
+    """An open store.
+
+    Attributes:
+        path: its folder.
+        manifest: the fields of its manifest.json.
+        train, held_out: the splits, as memory-mapped arrays.
+        sources, languages: names, by the index that documents have.
+        vocab_size: number of ids.
+        special: ids of the special tokens.
+        tokenizer_digest: sha256 of its tokenizer.json.
+        files: notices changes of the files while the store is open.
+    """
 
     path: Path
     manifest: Mapping[str, Any]
@@ -75,6 +86,13 @@ class TokenStore:
     special: SpecialIds
     tokenizer_digest: str
     files: WatchedFiles  # all but the manifest
+
+    def __repr__(self) -> str:
+        splits = "; ".join(
+            f"{split.name}: {len(split.document_lengths):,} documents, {len(split.tokens):,} tokens"
+            for split in (self.train, self.held_out)
+        )
+        return f"<TokenStore {str(self.path)!r}: {splits}; {self.vocab_size:,} entries>"
 
     @property
     def mapped(self) -> list[np.ndarray]:

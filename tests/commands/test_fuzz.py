@@ -124,7 +124,7 @@ def run_process(number: int, places: Places, folder: Path) -> tuple[Case, int | 
 @pytest.mark.processes
 def test_a_thousand_processes(places, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    heavy = ["bert_jax.api", "bert_jax.convert.export", "bert_jax.training.evaluate",
+    heavy = ["bert_jax.api.model", "bert_jax.convert.export", "bert_jax.training.evaluate",
              "bert_jax.reporting.dataset", "bert_jax.reporting.status_text",
              "bert_jax.training.loop", "bert_jax.data_pipeline.build.build",
              "test_fuzz"]  # fmt: skip

@@ -14,7 +14,7 @@ from bert_jax.config.shipped import shipped
 from bert_jax.errors import DONE, FAILED
 
 WORDS = [word for word in TINY if "vocab_size" not in word]
-GIVEN = {"spanbert_base": 28996, "demo": 8192}
+GIVEN = {"spanbert_base": 28996}
 
 
 @pytest.fixture(scope="module")

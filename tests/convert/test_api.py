@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import golden_case as cases
@@ -19,7 +17,7 @@ from small import COMPUTE, model_config
 
 import bert_jax
 from bert_jax import cli
-from bert_jax.api import Fill, Model
+from bert_jax.api.model import Fill, Model
 from bert_jax.commands.fill import print_fills
 from bert_jax.convert import weights
 from bert_jax.convert.export import export
@@ -419,10 +417,3 @@ def test_words_of_a_command_line_that_are_no_text_are_one_line(folder, capsys):
 
 def test_a_fill_is_a_plain_value():
     assert Fill("dog", 0.5) == Fill(token="dog", probability=0.5)
-
-
-@pytest.mark.processes
-def test_importing_the_package_imports_no_jax():
-    code = "import bert_jax, sys; assert callable(bert_jax.load); print('jax' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"

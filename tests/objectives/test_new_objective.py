@@ -10,7 +10,7 @@ import safetensors.numpy
 from corpus import small_config, small_store
 from runs import read_records
 
-from bert_jax.api import load
+from bert_jax.api.model import load
 from bert_jax.convert.export import run_export
 from bert_jax.errors import UserError
 from bert_jax.model.layers import Dense

@@ -113,6 +113,16 @@ def test_an_unknown_axis_is_an_error():
         partition.spec("batch", "hidden")
 
 
+@pytest.mark.parametrize("error", [RuntimeError("no libtpu.so"), AssertionError()])
+def test_a_platform_that_is_not_there_is_one_line(error, monkeypatch) -> None:
+    def devices() -> list:
+        raise error
+
+    monkeypatch.setattr(jax, "devices", devices)
+    with pytest.raises(UserError, match=r"^JAX finds no devices for JAX_PLATFORMS=.*extra[^\n]*$"):
+        make_mesh(load("tiny").mesh)
+
+
 def test_all_mesh_axes_of_the_table_exist():
     used = {
         axis

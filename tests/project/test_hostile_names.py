@@ -24,7 +24,7 @@ from bert_jax.aot.cost.memory import Memory
 from bert_jax.aot.cost.roofline import Copies, Unestimated
 from bert_jax.aot.hlo.sources import Source
 from bert_jax.aot.report import PhaseReport, Report
-from bert_jax.api import Fill
+from bert_jax.api.model import Fill
 from bert_jax.commands import fill
 from bert_jax.data_pipeline.analysis.inspect import Lengths, ShownExample, ShownToken
 from bert_jax.data_pipeline.store.store import TokenStore

@@ -1,19 +1,25 @@
 """The README and docs/ against the program: what they name exists, what they command runs."""
 
 import ast
+import contextlib
+import csv
 import importlib.util
 import json
 import os
-import random
 import re
+import runpy
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+import setuptools
 from absl import flags
 
 from bert_jax import cli
@@ -24,13 +30,8 @@ from bert_jax.config.shipped import shipped
 pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).resolve().parents[2]
-# In the order they are run, in one folder: docs/data.md builds other stores in place of README's.
-PAGES = [
-    ROOT / "README.md",
-    *sorted((ROOT / "docs").glob("*.md"), key=lambda page: (page.stem == "data", page)),
-]
-# What stands in a command, and what the test puts there. The folder holds wiki, books and text.
-PATHS = {"/data/": "./"}
+# In the order in which they are typed, into one shell and one folder.
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SMALLEST = (
     "--config.model.hidden_size=32 --config.model.num_hidden_layers=2 "
     "--config.model.num_attention_heads=2 --config.model.intermediate_size=64 "
@@ -43,29 +44,62 @@ COMPILED = (
     "--config.model.num_attention_heads=2 --config.model.intermediate_size=128 "
     "--config.model.vocab_size=128"
 )
-# What the test adds to a command: the smallest model, four steps.
-SHORTER = {
-    "bert-jax pretrain --time_budget=60m": (
-        f"{SMALLEST} --config.optimizer.warmup_steps=1 --time_budget=90s"
+
+
+class Typed(NamedTuple):
+    """What is typed in place of a command that begins with `start`, and why."""
+
+    start: str
+    instead: str  # {} is the command; empty: nothing is typed
+    why: str
+
+
+# All that the test types differently. The first row that fits a command counts.
+TYPED = (
+    Typed(
+        "make demo DATA=/data/books",
+        "bert-jax demo --data=./books --steps=4",
+        "make needs an index; fewer steps",
     ),
-    "bert-jax pretrain": SMALLEST,
-    "bert-jax launch local run": SMALLEST,
-    "bert-jax compile --config=large --topology=v5e-64 --sweep": f"{COMPILED} --sweep_minutes=0.1",
-    "bert-jax compile": COMPILED,
-    "python benchmarks/": "--help",
+    Typed(
+        "make demo",
+        "bert-jax demo --data=./books --workdir=demo_run --steps=4",
+        "the same; other text than Python's, of which .ci/run types it",
+    ),
+    Typed("make", "", "needs an index, or hours; .ci/run and `make nightly` run the targets"),
+    Typed("pip", "", "needs a package index; `make` in .ci/run installs"),
+    Typed("export BERT_JAX_LIBTPU=", "", "names what pip would have installed"),
+    Typed("wget", "", "needs the network"),
+    Typed("wikiextractor", "", "a program of somebody else, which pip would have installed"),
+    Typed(
+        "bert-jax data build --source=lines:text.txt",
+        "{} --out=store_of_lines",
+        "README has built a store of other text there",
+    ),
+    Typed("bert-jax pretrain --config=wiki_books_base", "", "needs a TPU slice and a bucket"),
+    Typed(
+        "bert-jax pretrain --time_budget=",
+        f"{{}} {SMALLEST} --config.optimizer.warmup_steps=1 --time_budget=90s",
+        "fewer steps",
+    ),
+    Typed("bert-jax pretrain", f"{{}} {SMALLEST}", "a smaller model, fewer steps"),
+    Typed("bert-jax launch local run", f"{{}} {SMALLEST}", "a smaller model, fewer steps"),
+    Typed(
+        "bert-jax compile --config=large --topology=v5e-64 --sweep",
+        f"{{}} {COMPILED} --sweep_minutes=0.1",
+        "a smaller model",
+    ),
+    Typed("bert-jax compile", f"{{}} {COMPILED}", "a smaller model"),
+    Typed("python benchmarks/", "{} --help", "takes hours"),
+)
+PACKAGES = {  # Python that imports them is saved, but not run without them
+    "transformers": "the extra [torch], with which .ci/run runs this test",
+    "pyarrow": "tests/data_pipeline/test_text_in_other_forms.py runs it where it is installed",
+    "datasets": "needs the network, installed or not",
 }
-# Not run here, and why. Any other program that a page names is an error.
-ELSEWHERE = {
-    "make": ".ci/run runs the targets, test_demo.py the demo on a text of one's own",
-    "pip": "needs a package index; `make` in .ci/run installs",
-    "export": "names what pip would have installed",
-    "wget": "needs the network",
-    "wikiextractor": "a program of somebody else",
-}
-# Packages that a page imports and the project does not need: [torch], with which .ci/run runs this
-# test, and two that tests/data_pipeline/test_text_in_other_forms.py has.
-NOT_HERE = ("transformers", "pyarrow", "datasets")
-FOREIGN_FLAGS = {"json", "no", "target"}  # of wikiextractor; of pip, --no-deps and --target
+PATHS = {"/data/": "./"}  # in every command and snippet: the folder holds wiki, books and text
+# Of wikiextractor; of pip, --no-deps and --target; of bert-jax without a command; of tensorboard.
+FOREIGN_FLAGS = {"json", "no", "target", "version", "logdir"}
 
 
 @dataclass(frozen=True)
@@ -138,14 +172,19 @@ def test_every_block_says_its_language() -> None:
 def test_every_command_is_known(block: Block, command: str) -> None:
     words = shlex.split(command)
     if words[0] == "bert-jax":
-        cli.find(words[1:])
+        assert words[1] in ("--help", "--version") or cli.find(words[1:])
     elif words[0] == "make":
         makefile = (ROOT / "Makefile").read_text("utf-8")
         assert re.search(rf"^{words[1]}:", makefile, re.MULTILINE), f"no such target: {command}"
     elif words[0] == "python":
-        assert (ROOT / words[1]).exists(), f"no such file: {command}"
-    else:
-        assert words[0] in ELSEWHERE, f"{block.place} has a command that no test knows: {command}"
+        assert words[1] == "-c" or (ROOT / words[1]).exists(), f"no such file: {command}"
+    elif command != "source .venv/bin/activate":
+        assert not typed(command), f"{block.place} has a command that no test knows: {command}"
+
+
+def test_every_row_of_the_table_is_used() -> None:
+    used = {row.start for _, command, _ in COMMANDS if (row := row_of(command))}
+    assert used == {row.start for row in TYPED}
 
 
 def test_every_extra_exists() -> None:
@@ -156,6 +195,20 @@ def test_every_extra_exists() -> None:
     )
     named = set(re.findall(r"[`'.]\[(\w+)\][`']", PROSE[ROOT / "README.md"]))
     assert named == extras
+
+
+def test_a_package_index_gets_absolute_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, str] = {}
+    monkeypatch.setattr(setuptools, "setup", given.update)
+    runpy.run_path(str(ROOT / "setup.py"))
+    targets = re.findall(r"\]\(([^)\s]+)\)", given["long_description"])
+    assert all(target.startswith("https://") for target in targets)
+    assert any(target.endswith("/raw/main/docs/images/masks.svg") for target in targets)
+
+
+def test_every_page_is_in_the_index() -> None:
+    linked = set(re.findall(r"\]\((\w+\.md)\)", PROSE[ROOT / "docs/index.md"]))
+    assert linked == {page.name for page in PAGES[1:]} - {"index.md"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -193,39 +246,71 @@ def known_flags() -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_flag_exists(page: Path) -> None:
-    named = set(re.findall(r"(?<![\w-])--([a-z][\w.\[\]]*)", PROSE[page]))
+    prose = PROSE[page]
+    if page.stem == "migrating":  # its first columns name flags of other programs
+        prose = re.sub(r"^\|[^|]*\|", "|", prose, flags=re.MULTILINE)
+    named = set(re.findall(r"(?<![\w-])--([a-z][\w.\[\]]*)", prose))
     assert named <= known_flags(), f"{page} names flags that are not there"
 
 
+def test_every_key_that_replaces_a_flag_exists() -> None:
+    keys = flatten(to_dict(load("base")))
+    rows = re.findall(r"^\|[^|]*\|(.*)\|$", PROSE[ROOT / "docs/migrating.md"], re.MULTILINE)
+    groups = "|".join({key.partition(".")[0].partition("[")[0] for key in keys if "." in key})
+    named = set(re.findall(rf"`((?:{groups})(?:\[0\])?\.[\w.]+)", " ".join(rows)))
+    assert len(named) > 30
+    assert named <= set(keys), "docs/migrating.md names keys that are not there"
+
+
+def string_of(node: ast.AST) -> str:
+    """A string of a program; … for each value that is put into it."""
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    return "".join(part.value if isinstance(part, ast.Constant) else "…" for part in parts)
+
+
+def test_the_program_prints_every_message_of_troubleshooting() -> None:
+    page = PROSE[ROOT / "docs/troubleshooting.md"]
+    shown = re.findall(r"`(?:error|warning): ([^`]+)`", page) + re.findall(
+        r"ends with `([^`]+)`", page
+    )
+    files = [p for room in ("bert_jax", "data_pipeline") for p in (ROOT / room).rglob("*.py")]
+    printed = {
+        string_of(node)
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(node, ast.JoinedStr)
+        or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+    }
+    assert len(shown) > 10
+    for message in shown:
+        parts = [part.strip(" :;,") for part in " ".join(message.split()).split("…")]
+        assert any(all(part in text for part in parts) for text in printed), message
+
+
 def test_every_shipped_config_is_described() -> None:
-    page = PROSE[ROOT / "docs/configs.md"]
-    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == set(shipped())
+    tables = PROSE[ROOT / "docs/configs.md"].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", tables, re.MULTILINE)) == set(shipped())
 
 
 def write_text(folder: Path) -> None:
-    """Random words in the formats of WikiExtractor, of books and of one sentence a line."""
-    draw = random.Random(0)
-    words = ["".join(draw.choices("aeioubdklmnrst", k=draw.randint(2, 8))) for _ in range(500)]
+    """Python's help topics in the formats of WikiExtractor and of books, and a vocabulary."""
+    from pydoc_data.topics import topics
 
-    def sentence() -> str:
-        return " ".join(draw.choices(words, k=draw.randint(6, 20))).capitalize() + "."
-
-    def paragraph() -> str:
-        return " ".join(sentence() for _ in range(6))
-
-    for name in ("wiki", "books", "text"):
+    texts = [re.sub(r"[*`]+", "", text) for _, text in sorted(topics.items())]
+    for name in ("wiki", "books"):
         (folder / name).mkdir()
-    for number in range(2):
+    for number, part in enumerate((texts[:40], texts[40:])):
         articles = (
             f'<doc id="{number}{i}" url="https://example.org/{i}" title="Title {i}">\nTitle {i}\n\n'
-            f"{paragraph()}\n{paragraph()}\n</doc>\n"
-            for i in range(20)
+            f"{' '.join(text.split())}\n</doc>\n"
+            for i, text in enumerate(part)
         )
         (folder / f"wiki/wiki_0{number}").write_text("".join(articles))
-        chapters = (f"## Chapter {i}\n\n{paragraph()}\n\n{paragraph()}\n\n" for i in range(20))
+        chapters = (f"## Chapter {i}\n\n{text}\n\n" for i, text in enumerate(part))
         (folder / f"books/Book {number}.md").write_text("".join(chapters))
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    entries = list(dict.fromkeys([*special, *"abcdefghijklmnopqrstuvwxyz.,", *words]))
+    words = re.findall(r"[a-z]+", " ".join(texts).lower())
+    entries = list(dict.fromkeys([*special, *map(chr, range(33, 127)), *words]))
     entries += [f"[unused{i}]" for i in range(30522 - len(entries))]
     (folder / "vocab.txt").write_text("\n".join(entries) + "\n")
 
@@ -237,91 +322,124 @@ def take_real_text(folder: Path, request: pytest.FixtureRequest) -> None:
         (folder / name).symlink_to(os.path.commonpath([file.parent for file in files]))
     vocabulary = request.getfixturevalue("real_data") / "vocab/bert-base-uncased-vocab.txt"
     shutil.copy(vocabulary, folder / "vocab.txt")
-    (folder / "text").mkdir()
 
 
 def prepare(folder: Path, request: pytest.FixtureRequest) -> None:
+    """Writes what the pages name: text, vocabularies, benchmarks, and .venv, where pytest runs."""
     if "BERT_JAX_REAL_DATA" in os.environ:
         take_real_text(folder, request)
     else:
         write_text(folder)
     shutil.copy(folder / "vocab.txt", folder / "bert-base-uncased-vocab.txt")
     shutil.copytree(ROOT / "benchmarks", folder / "benchmarks")
-    lines = [f"This is line {i} of a file.\n" + "\n" * (i % 5 == 4) for i in range(100)]
+    (folder / ".venv").symlink_to(sys.prefix)
+    (folder / "text").mkdir()
+    book = next((folder / "books").rglob("*.md")).read_text("utf-8")
+    sentences = re.findall(r"[A-Z][^.!?#]{30,200}[.!?]", book)[:100]
+    lines = [f"{' '.join(s.split())}\n" + "\n" * (i % 5 == 4) for i, s in enumerate(sentences)]
     (folder / "text/lines.txt").write_text("".join(lines))
-    texts = [f"This is the text of row {i}. It has two sentences." for i in range(40)]
-    rows = [{"title": "", "text": text} for text in texts]
+    texts = [" ".join(sentence.split()) for sentence in sentences]
+    rows = [{"id": i, "title": "", "text": text} for i, text in enumerate(texts)]
     (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    (folder / "rows.csv").write_text("id,text\n" + "".join(f'0,"{text}"\n' for text in texts))
+    with (folder / "rows.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, ["id", "title", "text"])
+        writer.writeheader()
+        writer.writerows(rows)
 
 
-def shorten(text: str) -> str:
+def row_of(command: str) -> Typed | None:
+    return next((row for row in TYPED if command.startswith(row.start)), None)
+
+
+def with_paths(text: str) -> str:
     for shown, here in PATHS.items():
         text = text.replace(shown, here)
-    for start, more in SHORTER.items():
-        if text.startswith(start):
-            return f"{text} {more}"
     return text
+
+
+def typed(command: str) -> str:
+    """The command as the test types it; empty if it does not."""
+    row = row_of(command)
+    return with_paths(row.instead.format(command) if row else command)
+
+
+def needs_more(program: str) -> bool:
+    """Whether a program imports a package of `PACKAGES` that it cannot use here."""
+    imported = set(re.findall(r"^(?:from|import) (\w+)", program, re.MULTILINE)) & PACKAGES.keys()
+    return any(name == "datasets" or not importlib.util.find_spec(name) for name in imported)
 
 
 def has_libtpu() -> bool:
     return "BERT_JAX_LIBTPU" in os.environ or importlib.util.find_spec("libtpu") is not None
 
 
-class Runner:
-    """Runs what the pages show, one after another in one folder."""
+class Shell:
+    """A bash in a folder, into which the blocks of the pages are typed one after another."""
 
     def __init__(self, folder: Path):
         self.folder = folder
-        programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        cache = str(folder / "cache")
-        self._env = {**os.environ, "PATH": programs, "PYTHONPATH": str(ROOT)}
-        self._env |= {"BERT_JAX_CACHE": cache, "JAX_PLATFORMS": "cpu"}
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+        self._bash = subprocess.Popen(
+            ["bash"],
+            cwd=folder,
+            env=env | {"BERT_JAX_CACHE": str(folder / "cache")},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
 
-    def command(self, block: Block, command: str, shown: str) -> None:
-        command = shorten(command)
-        if command.split()[0] in ELSEWHERE:
-            return
+    def __enter__(self) -> "Shell":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._bash.pid, signal.SIGKILL)
+        self._bash.communicate()
+
+    def run(self, command: str) -> tuple[int, str]:
+        """Types a command; its exit code and output."""
+        said = self.folder / ".said"
+        clock = threading.Timer(600, os.killpg, [self._bash.pid, signal.SIGKILL])
+        clock.start()
+        self._bash.stdin.write(f"{{ {command}\n}} >.said 2>&1 </dev/null; echo $?\n")
+        self._bash.stdin.flush()
+        code = self._bash.stdout.readline()
+        clock.cancel()
+        output = said.read_text("utf-8", errors="replace")
+        assert code, f"{command}\nends the shell, or takes more than 600 s\n{output}"
+        return int(code), output
+
+    def command(self, block: Block, shown_command: str, shown: str) -> None:
+        command = typed(shown_command)
         wrong = shown.startswith(("error:", "usage:"))
         if command.startswith("bert-jax compile") and not wrong and not has_libtpu():
             return  # `make slow` has it
-        if "data build" in command:
-            shutil.rmtree(self.folder / "store", ignore_errors=True)  # of an earlier page
-        done = self._run(["bash", "-c", command])
-        said = done.stdout + done.stderr
-        assert (done.returncode != 0) == wrong, f"{block.place}: {command}\n{said}"
-        assert shown in said, f"{block.place}: {command}\nsays\n{said}"
+        if command:
+            code, said = self.run(command)
+            assert (code != 0) == wrong, f"{block.place}: {command}\n{said}"
+            assert shown in said, f"{block.place}: {command}\nsays\n{said}"
 
-    def python(self, block: Block) -> None:
-        missing = [name for name in NOT_HERE if importlib.util.find_spec(name) is None]
-        if any(f" {name}" in block.text for name in missing):
-            return
-        if "build_store(" in block.text:
-            shutil.rmtree(self.folder / "store", ignore_errors=True)
-        # A page that shows a config calls the file so.
-        script = self.folder / ("mine.py" if "def get_config" in block.text else "block.py")
-        script.write_text(shorten(block.text))
-        done = self._run([sys.executable, str(script)])
-        assert done.returncode == 0, f"{block.place}\n{done.stdout}{done.stderr}"
-
-    def _run(self, words: list[str]) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            words, cwd=self.folder, env=self._env, capture_output=True, text=True, timeout=600
-        )
+    def file(self, block: Block) -> None:
+        """Saves a block of Python or YAML, and runs it if it is a program."""
+        config = "def get_config" in block.text or block.language == "yaml"
+        name = f"{'mine' if config else 'block'}.{'py' if block.language == 'python' else 'yaml'}"
+        (self.folder / name).write_text(with_paths(block.text))
+        if block.language == "python" and not needs_more(block.text):
+            code, said = self.run(f"python {name}")
+            assert code == 0, f"{block.place}\n{said}"
 
 
 @pytest.mark.slow
-def test_every_command_and_snippet_runs(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_every_block_can_be_typed_in_order(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     prepare(tmp_path, request)
-    runner = Runner(tmp_path)
-    for block in BLOCKS:
-        if block.language == "python":
-            runner.python(block)
-        elif block.language == "yaml":
-            (tmp_path / "mine.yaml").write_text(block.text)
-        elif block.language != "text":
-            for command, shown in block.commands():
-                runner.command(block, command, shown)
+    with Shell(tmp_path) as shell:
+        for block in BLOCKS:
+            if block.language in ("python", "yaml"):
+                shell.file(block)
+            elif block.language != "text":
+                for command, shown in block.commands():
+                    shell.command(block, command, shown)
     check_metrics(tmp_path / "run/metrics.jsonl")
 
 

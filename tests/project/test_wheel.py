@@ -1,6 +1,7 @@
 """What an installed wheel has and leaves alone."""
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -77,3 +78,60 @@ def test_a_users_own_package_configs_goes_first(installed, tmp_path) -> None:
     code, said = pretrain(tmp_path, os.pathsep.join([str(installed), str(tmp_path / "own")]))
     assert code == 1
     assert "get_config() failed (OSError: of mine)" in said
+
+
+# A project whose modules have the names of folders of this repository.
+PROJECT = ("configs/__init__.py", "data_pipeline/__init__.py", "launch.py")
+SMALL = {
+    "model.hidden_size": 32,
+    "model.num_hidden_layers": 1,
+    "model.num_attention_heads": 2,
+    "model.intermediate_size": 64,
+    "model.vocab_size": 120,
+    "phases[0].steps": 2,
+    "phases[0].batch_size": 8,
+    "evaluation.batches": 1,
+}
+NOTEBOOK = f"""
+import configs, data_pipeline, launch
+assert configs.MINE and data_pipeline.MINE and launch.MINE
+import bert_jax
+texts = [f"The cat of house {{i}} sat down. It purred {{i}} times." for i in range(60)]
+store = bert_jax.build_store(texts, "store", vocab_size=120, progress=False)
+config = bert_jax.config("mine.py", {SMALL} | {{"model.vocab_size": store.vocab_size}})
+bert_jax.pretrain(config, "run")
+bert_jax.export("run", "exported")
+print(bert_jax.load("exported").config.hidden_act, store.vocab_size)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_a_project_with_modules_of_the_same_names_works(installed, tmp_path) -> None:
+    """In a notebook, whose folder is first on sys.path, and under python -m."""
+    project = tmp_path / "project"
+    for name in PROJECT:
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("MINE = True\n")
+    page = (ROOT / "docs" / "configs.md").read_text("utf-8")
+    file = re.search(r"## Your own config file\n\n```python\n(.*?)```", page, re.DOTALL)
+    (project / "mine.py").write_text(file[1])
+
+    def python(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *words],
+            cwd=project,
+            env={**os.environ, "PYTHONPATH": str(installed)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    act, size = python("-c", NOTEBOOK).split()[-2:]
+    assert act == "gelu_tanh"
+    values = {**SMALL, "model.vocab_size": size}
+    words = [f"--config.{key}={value}" for key, value in values.items()]
+    shown = python("-m", "bert_jax", "pretrain", "--config=mine.py", "--workdir=run", *words)
+    assert "finished already, at step 2 in run" in shown

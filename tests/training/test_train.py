@@ -132,7 +132,7 @@ def test_metrics_hold_objectives_and_baselines(store, tmp_path):
         assert {"nsp/wiki/accuracy", "nsp/books/baseline_accuracy"} <= set(record)
         assert 0 < record["padding"] < 1
     assert train[-1]["tokens_per_second"] > 0
-    assert list((tmp_path / "tensorboard").iterdir())
+    assert list((tmp_path / "tensorboard" / tmp_path.name).iterdir())
 
 
 def test_a_stretch_repeated_after_a_restart_is_read_once(tmp_path):

@@ -71,6 +71,14 @@ class Model:
         self._vectors = jax.jit(partial(_vectors, graph), static_argnames="pooling")
         self._fills = jax.jit(partial(_fills, graph), static_argnames="top_k")
 
+    def __repr__(self) -> str:
+        config = self.config
+        return (
+            f"<Model: {config.num_hidden_layers} layers of {config.hidden_size}, "
+            f"{config.vocab_size:,} entries, {config.max_position_embeddings} positions; "
+            f"{', '.join(sorted(self._groups))}>"
+        )
+
     def encode(
         self, texts: str | Sequence[str], *, pooling: Pooling = "mean", batch_size: int = 32
     ) -> np.ndarray:

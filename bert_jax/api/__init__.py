@@ -1,0 +1,1 @@
+"""The Python API: `bert_jax` exports its names."""

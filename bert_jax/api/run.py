@@ -1,0 +1,66 @@
+"""Runs from Python: `bert_jax.pretrain` and `bert_jax.export`."""
+
+from pathlib import Path
+
+from etils import epath
+
+from bert_jax.config.schema import Config
+from bert_jax.convert.export import run_export
+from bert_jax.training import loop
+from bert_jax.training.profiling import Steps
+from bert_jax.training.time_budget import parse
+
+
+def pretrain(
+    config: Config,
+    workdir: epath.PathLike,
+    *,
+    wandb: str | None = None,
+    time_budget: str | None = None,
+    profile: str | None = None,
+    strict_restore: bool = False,
+    adopt: bool = False,
+) -> None:
+    """Trains in this process, on all its devices, until `config.total_steps`.
+
+    Resumes from the newest checkpoint in the workdir: call it again after an interruption. Ctrl-C,
+    or the stop button of a notebook, saves a checkpoint first; a second one does not. Several
+    processes train together with `bert-jax pretrain` or `bert-jax launch`.
+
+    Args:
+        workdir: folder of the run, on a disk or in a bucket.
+        wandb: project of Weights & Biases that metrics are sent to, too.
+        time_budget: time for a new run, such as "60m"; decides how many steps it has.
+        profile: "FIRST:END", steps to profile.
+        strict_restore: fail on a checkpoint that is damaged or belongs to another run, instead of
+            moving it to quarantine.
+        adopt: use the checkpoints in the workdir even though they belong to another run.
+
+    Raises:
+        UserError: the store, the configuration and the workdir are not compatible, or wandb is not
+            installed.
+        StoppedError: the run was interrupted; everything is saved.
+        NumbersError: too many losses or gradients in a row are not finite; everything is saved.
+        StorageError: a checkpoint cannot be written or read.
+    """
+    loop.pretrain(
+        config,
+        workdir,
+        wandb=wandb,
+        strict_restore=strict_restore,
+        adopt=adopt,
+        profile=Steps.parse(profile) if profile else None,
+        time_budget=None if time_budget is None else parse(time_budget),
+    )
+
+
+def export(workdir: epath.PathLike, out: Path | str, *, step: int | None = None) -> None:
+    """Exports a checkpoint of a run as a folder for `bert_jax.load` and `transformers`.
+
+    Args:
+        step: of the checkpoint; None is the newest.
+
+    Raises:
+        UserError: no such checkpoint, or `out` is not free.
+    """
+    run_export(workdir, out, step)
