@@ -3,6 +3,7 @@
 import itertools
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -17,10 +18,12 @@ from corpus import SPECIAL, small_config, small_store, two_phases
 from runs import complete_steps
 
 import bert_jax
+from bert_jax.data_pipeline.storage import progress
 from bert_jax.data_pipeline.store.manifest import read_manifest
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.metrics import records
+from bert_jax.runtime import console
 from bert_jax.training.batches import phase_batches
 from bert_jax.workdir.layout import Workdir
 
@@ -256,6 +259,13 @@ def test_ctrl_c_saves_and_the_program_has_its_signals_again(store, tmp_path):
 def test_a_notebook_shows_an_error_as_one_line(name):
     """`_render_traceback_` is IPython's hook for exceptions that have their own text."""
     assert getattr(bert_jax, name)("why")._render_traceback_() == [f"{name}: why"]
+
+
+def test_a_notebook_gets_plain_text(monkeypatch):
+    """Not a block of HTML for each line, nor a warning that bars need ipywidgets."""
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert not console.Console().is_jupyter
+    assert not runpy.run_path(progress.__file__)["terminal"].is_jupyter
 
 
 @pytest.mark.slow
