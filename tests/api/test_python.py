@@ -18,6 +18,7 @@ from corpus import SPECIAL, small_config, small_store, two_phases
 from runs import complete_steps
 
 import bert_jax
+from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.storage import progress
 from bert_jax.data_pipeline.store.manifest import read_manifest
 from bert_jax.data_pipeline.store.store import TokenStore
@@ -206,6 +207,8 @@ def test_batches_are_those_of_the_trainer(store):
         assert all(np.array_equal(got[name], wanted[name]) for name in got)
     with pytest.raises(bert_jax.UserError, match="step 5 is not one of this run's 5 steps"):
         bert_jax.batches(config, store, start=5)
+    with pytest.raises(bert_jax.UserError, match=r"config\.data\.store is empty"):
+        bert_jax.batches(config.replace("data.store", ""))
 
 
 def test_batches_have_the_documented_shapes(store):
@@ -232,6 +235,16 @@ def test_objects_describe_themselves_in_one_line(store):
     assert "1 layers of 32" in config
     assert "6 x 8 x 16 then 6 x 8 x 32" in config
     assert all(len(text) < 250 and "\n" not in text for text in (shown, config))
+
+
+def test_a_name_is_not_a_configuration(tmp_path):
+    with pytest.raises(bert_jax.UserError, match=r"has type str; give bert_jax\.config"):
+        bert_jax.pretrain("tiny", tmp_path)  # type: ignore[arg-type]
+
+
+def test_documents_are_no_source_of_the_command_line():
+    with pytest.raises(bert_jax.UserError, match=r"written by bert_jax\.build_store"):
+        parse_source("documents:rows.jsonl")
 
 
 def test_ctrl_c_saves_and_the_program_has_its_signals_again(store, tmp_path):
