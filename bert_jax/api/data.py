@@ -9,6 +9,7 @@ from typing import Any, Literal
 from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.assemble import Batch
 from bert_jax.data_pipeline.build import build
+from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import SourceSpec
 from bert_jax.data_pipeline.sources.documents import Content, write
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
@@ -134,7 +135,10 @@ def batches(
         UserError: no such store or step, or the store has too little text for the config.
     """
     if not isinstance(store, TokenStore):
-        store = open_store(config.data.store if store is None else store)
+        path = config.data.store if store is None else store
+        if not path:
+            raise UserError("config.data.store is empty; set it, or give the store")
+        store = open_store(path)
     first, _ = config.phase_at(start)
     return _batches(config, store, first, start)
 

@@ -6,6 +6,7 @@ from etils import epath
 
 from bert_jax.config.schema import Config
 from bert_jax.convert.export import run_export
+from bert_jax.errors import UserError
 from bert_jax.training import loop
 from bert_jax.training.profiling import Steps
 from bert_jax.training.time_budget import parse
@@ -43,6 +44,8 @@ def pretrain(
         NumbersError: too many losses or gradients in a row are not finite; everything is saved.
         StorageError: a checkpoint cannot be written or read.
     """
+    if not isinstance(config, Config):
+        raise UserError(f"config has type {type(config).__name__}; give bert_jax.config(…)")
     loop.pretrain(
         config,
         workdir,

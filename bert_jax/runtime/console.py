@@ -14,10 +14,20 @@ from bert_jax.runtime.log import plain
 
 
 class Console(rich.console.Console):
-    """Prints text verbatim: names of files, sources and tokens are not markup or emoji codes."""
+    """Prints text verbatim: names of files, sources and tokens are not markup or emoji codes.
+
+    In a notebook, too: rich would print every line there as a block of HTML.
+    """
 
     def __init__(self, *, stderr: bool = False):
-        super().__init__(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
+        super().__init__(
+            stderr=stderr,
+            highlight=False,
+            soft_wrap=True,
+            markup=False,
+            emoji=False,
+            force_jupyter=False,
+        )
 
     def render_str(self, text: str, **options: Any) -> rich.text.Text:
         return super().render_str(plain(text), **options)

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-terminal = Console(stderr=True)  # standard output is for results
+# Standard output is for results. Plain text in notebooks, where rich needs ipywidgets for a bar.
+terminal = Console(stderr=True, force_jupyter=False)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import itertools
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -17,10 +18,13 @@ from corpus import SPECIAL, small_config, small_store, two_phases
 from runs import complete_steps
 
 import bert_jax
+from bert_jax.data_pipeline.sources import parse_source
+from bert_jax.data_pipeline.storage import progress
 from bert_jax.data_pipeline.store.manifest import read_manifest
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.metrics import records
+from bert_jax.runtime import console
 from bert_jax.training.batches import phase_batches
 from bert_jax.workdir.layout import Workdir
 
@@ -203,6 +207,8 @@ def test_batches_are_those_of_the_trainer(store):
         assert all(np.array_equal(got[name], wanted[name]) for name in got)
     with pytest.raises(bert_jax.UserError, match="step 5 is not one of this run's 5 steps"):
         bert_jax.batches(config, store, start=5)
+    with pytest.raises(bert_jax.UserError, match=r"config\.data\.store is empty"):
+        bert_jax.batches(config.replace("data.store", ""))
 
 
 def test_batches_have_the_documented_shapes(store):
@@ -231,6 +237,16 @@ def test_objects_describe_themselves_in_one_line(store):
     assert all(len(text) < 250 and "\n" not in text for text in (shown, config))
 
 
+def test_a_name_is_not_a_configuration(tmp_path):
+    with pytest.raises(bert_jax.UserError, match=r"has type str; give bert_jax\.config"):
+        bert_jax.pretrain("tiny", tmp_path)  # type: ignore[arg-type]
+
+
+def test_documents_are_no_source_of_the_command_line():
+    with pytest.raises(bert_jax.UserError, match=r"written by bert_jax\.build_store"):
+        parse_source("documents:rows.jsonl")
+
+
 def test_ctrl_c_saves_and_the_program_has_its_signals_again(store, tmp_path):
     config = small_config(store).replace({"phases[0].steps": 100_000, "log_every_steps": 1})
     before = signal.getsignal(signal.SIGINT), signal.set_wakeup_fd(-1)
@@ -256,6 +272,13 @@ def test_ctrl_c_saves_and_the_program_has_its_signals_again(store, tmp_path):
 def test_a_notebook_shows_an_error_as_one_line(name):
     """`_render_traceback_` is IPython's hook for exceptions that have their own text."""
     assert getattr(bert_jax, name)("why")._render_traceback_() == [f"{name}: why"]
+
+
+def test_a_notebook_gets_plain_text(monkeypatch):
+    """Not a block of HTML for each line, nor a warning that bars need ipywidgets."""
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert not console.Console().is_jupyter
+    assert not runpy.run_path(progress.__file__)["terminal"].is_jupyter
 
 
 @pytest.mark.slow
