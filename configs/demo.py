@@ -15,6 +15,7 @@ from bert_jax.configs import tiny
 def get_config() -> ConfigDict:
     config = tiny.get_config()
     config.log_every_steps = 25
+    config.model.num_attention_heads = 4  # tokens at -1, +1, -2, +2
     config.model.max_position_embeddings = 128
     config.model.initializer_range = 0.08  # 1/sqrt(width); 0.02 learns far more slowly at first
     config.model.initializer = "positional_heads"
