@@ -5,9 +5,9 @@
     python benchmarks/learning_variants.py --store=STORE --table=size --seeds=1 --out=FOLDER
 
 The first variant of a table is the one that the others are compared with. A run has 2 layers of
-width 128, no dropout, AdamW with b2 0.98, 100 steps of warmup and a linear decay to zero; a step
-has 32 rows of 64 tokens. Held-out: 192 rows. Each run has a core of its own. Differences are paired
-by seed, with a 95 % interval of Student's t. Finished runs in `--out` are not repeated.
+width 128, 2 heads, no dropout, AdamW with b2 0.98, 100 steps of warmup and a linear decay to zero;
+a step has 32 rows of 64 tokens. Held-out: 192 rows. Each run has a core of its own. Differences are
+paired by seed, with a 95 % interval of Student's t. Finished runs in `--out` are not repeated.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from queue import SimpleQueue
 COMMON = (
     "--config=demo", "--config.model.initializer=published", "--config.optimizer.name=adamw",
     "--config.optimizer.b2=0.98", "--config.optimizer.schedule=fairseq",
+    "--config.model.num_attention_heads=2",
     "--config.phases[0].batch_size=32",
     "--config.optimizer.warmup_steps=100", "--config.optimizer.learning_rate=1e-3",
     "--config.evaluation.batches=6", "--config.checkpoint.every_steps=1000000",

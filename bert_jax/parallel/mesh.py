@@ -60,7 +60,7 @@ def _devices() -> list[jax.Device]:
         return jax.devices()
     except (RuntimeError, AssertionError) as error:  # the latter where a plugin is not installed
         reason = " ".join(str(error).split())[:200] or "its plugin is not installed"
-        platforms = jax.config.read("jax_platforms")
+        platforms = jax.config.values["jax_platforms"]
         raise UserError(
             f"JAX finds no devices for JAX_PLATFORMS={platforms} ({reason}); "
             "install the [tpu] or [cuda] extra of bert-jax in this environment, or unset it"

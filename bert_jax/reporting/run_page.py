@@ -52,7 +52,9 @@ def add_training(
                 baselines |= token_baselines or {}
             plots.append((curves(lines, ylabel=unit, baselines=baselines), f"{title}: {what}"))
     if attention := _attention(evals):
-        caption = "The largest share of its attention that a head pays to the token on one side"
+        caption = (
+            "Attention on neighbours: the largest share that a head pays to the token on one side"
+        )
         plots.append((curves(attention, ylabel="share of attention"), caption))
     speed = {"training": _line(train, "tokens_per_second")}
     plots.append((curves(speed, ylabel="tokens per second"), "Throughput, padding not counted"))

@@ -257,7 +257,7 @@ def test_ctrl_c_saves_and_the_program_has_its_signals_again(store, tmp_path):
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt, daemon=True).start()
-    with pytest.raises(bert_jax.StoppedError, match="saved step 1 "):
+    with pytest.raises(bert_jax.StoppedError, match=r"saved step \d+ "):
         bert_jax.pretrain(config, tmp_path)
     assert (signal.getsignal(signal.SIGINT), signal.set_wakeup_fd(-1)) == before
     (saved,) = complete_steps(tmp_path)
