@@ -78,6 +78,12 @@ TYPED = (
     ),
     Typed("bert-jax pretrain --config=wiki_books_base", "", "needs a TPU slice and a bucket"),
     Typed(
+        "bert-jax pretrain --time_budget=20m",
+        "bert-jax pretrain --config=demo --config.data.store=domain_store --workdir=domain_run "
+        f"{SMALLEST}",
+        "a smaller model, fewer steps; docs/training.md has a budget that is typed",
+    ),
+    Typed(
         "bert-jax pretrain --time_budget=",
         f"{{}} {SMALLEST} --config.optimizer.warmup_steps=1 --time_budget=90s",
         "fewer steps",
