@@ -248,8 +248,7 @@ def _next_steps(workdir: Path, store: TokenStore, fills: Fills) -> list[tuple[st
         ),
         (
             "Pretrain a larger model on the same text (an hour or more without an accelerator):",
-            f"pretrain --config=wiki_books_small --config.data.store={tokens} "
-            f"--config.model.vocab_size={store.vocab_size} --workdir={run}",
+            f"pretrain --config=wiki_books_small --config.data.store={tokens} --workdir={run}",
         ),
     ]
     return [(purpose, f"{program()} {command}") for purpose, command in steps]
