@@ -21,7 +21,7 @@ def get_config() -> ConfigDict:
     config.model.initializer = "positional_heads"
     config.model.hidden_dropout_prob = 0.0
     config.model.attention_probs_dropout_prob = 0.0
-    config.phases[0].steps = 1500
+    config.phases[0].steps = 1300
     config.phases[0].seq_length = 64
     config.phases[0].max_predictions = 11
     config.optimizer.name = "muon"
