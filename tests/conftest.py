@@ -70,8 +70,9 @@ def _caches(tmp_path_factory: pytest.TempPathFactory) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With several workers: a file's tests in one of them; those with processes one at a time.
 
-    Tests with processes come first, because they are the longest chain, and then the longest files,
-    so that no worker is left with one at the end. With one worker: in the order asked for.
+    A test with an `xdist_group` of its own comes first and does not wait for them. Tests with
+    processes follow, because they are the longest chain, and then the longest files, so that no
+    worker is left with one at the end. With one worker: in the order asked for.
     """
     if not config.getoption("loadgroup", False):
         return
@@ -79,10 +80,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     def rank(item: pytest.Item) -> int:
         return LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST)
 
+    own = {item for item in items if item.get_closest_marker("xdist_group")}
     for item in items:
-        alone = item.get_closest_marker("processes")
-        item.add_marker(pytest.mark.xdist_group("processes" if alone else item.path.stem))
-    items.sort(key=lambda item: (not item.get_closest_marker("processes"), rank(item)))
+        if item not in own:
+            alone = item.get_closest_marker("processes")
+            item.add_marker(pytest.mark.xdist_group("processes" if alone else item.path.stem))
+    items.sort(
+        key=lambda item: (item not in own, not item.get_closest_marker("processes"), rank(item))
+    )
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

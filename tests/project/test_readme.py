@@ -437,6 +437,7 @@ class Shell:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("blocks")  # as long as all other slow tests with processes together
 def test_every_block_can_be_typed_in_order(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     prepare(tmp_path, request)
     with Shell(tmp_path) as shell:
