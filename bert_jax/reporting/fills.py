@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bert_jax.data_pipeline.store.split import Split
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
@@ -13,8 +14,6 @@ _OPENING = frozenset([*"([{$#\u2018\u201c"])  # no space after
 _JOINING = frozenset([*"-/_@~\u2013\u2014"])  # no space on either side
 _QUOTES = frozenset([*"\"'`"])
 _CONTRACTED = {"s", "t", "re", "ve", "ll", "d", "m"}  # "it ' s" → "it's"
-
-
 _SAMPLED = 100_000  # sentences from which examples are drawn
 _SHORTEST = 8  # tokens of a sentence that is shown
 
@@ -40,11 +39,9 @@ def hide_words(store: TokenStore, *, seed: int, count: int, longest: int) -> lis
     ends = np.cumsum(split.sentence_lengths, dtype=np.int64)
     hidden: list[HiddenWord] = []
     for sentence in rng.permutation(len(ends)):
-        length = int(split.sentence_lengths[sentence])
-        ids = split.tokens[ends[sentence] - length : ends[sentence]].tolist()
-        tokens = [tokenizer.token(i) for i in ids]
+        tokens = _tokens(tokenizer, split, ends, sentence)
         places = list(_words_of_one_token(tokens))
-        if places and length <= longest:
+        if places and len(tokens) <= longest:
             place = places[rng.integers(len(places))]
             word, tokens[place] = tokens[place], tokenizer.token(store.special.mask)
             hidden.append(HiddenWord(_joined(tokens), word))
@@ -56,12 +53,11 @@ def hide_words(store: TokenStore, *, seed: int, count: int, longest: int) -> lis
 def sample_sentences(store: TokenStore, count: int = 4) -> list[str]:
     """Returns sentences from the beginning of the training text, drawn with a fixed seed."""
     tokenizer, split = Tokenizer.load(store.tokenizer_path), store.train
-    lengths = np.array(split.sentence_lengths[:_SAMPLED], np.int64)
+    lengths = split.sentence_lengths[:_SAMPLED]
     long_enough = np.flatnonzero(lengths >= _SHORTEST)
-    ends = np.cumsum(lengths)
+    ends = np.cumsum(lengths, dtype=np.int64)
     drawn = np.random.default_rng(0).permutation(long_enough)[:count]
-    sentences = (split.tokens[ends[i] - lengths[i] : ends[i]].tolist() for i in sorted(drawn))
-    return [as_text(_joined([tokenizer.token(i) for i in ids])) for ids in sentences]
+    return [as_text(_joined(_tokens(tokenizer, split, ends, i))) for i in sorted(drawn)]
 
 
 def as_text(sentence: str) -> str:
@@ -79,6 +75,12 @@ def as_text(sentence: str) -> str:
             glued = word not in opened
             opened ^= {word}
     return text
+
+
+def _tokens(tokenizer: Tokenizer, split: Split, ends: np.ndarray, sentence: int) -> list[str]:
+    """Returns the tokens of a sentence; ends: of the first sentences, in tokens of the split."""
+    start = ends[sentence] - split.sentence_lengths[sentence]
+    return [tokenizer.token(i) for i in split.tokens[start : ends[sentence]].tolist()]
 
 
 def _joined(tokens: Sequence[str]) -> str:
