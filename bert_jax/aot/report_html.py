@@ -1,16 +1,14 @@
 """The page of `bert-jax compile --html`: plots and tables of a step's memory and time."""
 
-import time
-from importlib.metadata import version
-
 from bert_jax.aot import report_text
 from bert_jax.aot.cost.analysis import Analysis
 from bert_jax.aot.cost.memory import GIB
 from bert_jax.aot.report import PhaseReport, Report
 from bert_jax.reporting.html import Page
 from bert_jax.reporting.plots import stacked_bar, stacked_bars
-from bert_jax.reporting.run_facts import model_facts
+from bert_jax.reporting.run_facts import model_facts, now
 from bert_jax.runtime.program import program
+from bert_jax.runtime.versions import version
 
 _TOP = 20  # source lines and operations listed
 
@@ -26,7 +24,7 @@ def save(report: Report, path: str) -> None:
             "config": settings,
             "model": model_facts(config),
             "compute": compute,
-            "compiled": f"{time.strftime('%Y-%m-%d %H:%M (UTC)', time.gmtime())} in "
+            "compiled": f"{now()} in "
             f"{seconds:.0f} s by libtpu {report.libtpu}, bert-jax {version('bert-jax')}",
             "estimate": " ".join(report_text.render_all(report)),
         }

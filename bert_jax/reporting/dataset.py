@@ -1,9 +1,7 @@
 """`bert-jax data verify` and `data inspect`: a store's contents and the examples made from it."""
 
 import shlex
-import time
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -32,10 +30,11 @@ from bert_jax.data_pipeline.store.staging import stage
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.reporting import dataset_tables, html, plots
+from bert_jax.reporting import dataset_tables, html, plots, run_facts
 from bert_jax.runtime.console import console
 from bert_jax.runtime.log import plain
 from bert_jax.runtime.program import program
+from bert_jax.runtime.versions import version
 from bert_jax.training.batches import phase_batches
 
 MOST_SLOTS = 100_000_000  # token positions in the rows that `inspect` counts, at most
@@ -151,7 +150,7 @@ def _about(
         "config": f"{config_name}, phase {phase + 1} of {len(config.phases)}",
         "examples": f"rows of {config.phases[phase].row_tokens} tokens, "
         f"pairing {config.data.pairing}, masking {config.data.masking}",
-        "when": time.strftime("%Y-%m-%d %H:%M (UTC)", time.gmtime()),
+        "when": run_facts.now(),
         "where": f"{host_name()}, bert-jax {version('bert-jax')}",
     }
 

@@ -11,6 +11,11 @@ from bert_jax.metrics.records import is_finite
 from bert_jax.runtime.console import count
 
 
+def now() -> str:
+    """Returns the time at which a page is written."""
+    return time.strftime("%Y-%m-%d %H:%M (UTC)", time.gmtime())
+
+
 def run_facts(
     run: Mapping[str, Any], step: int, records: Iterable[Mapping[str, Any]]
 ) -> dict[str, str]:
