@@ -26,8 +26,9 @@ def find_store(workdir: Workdir, recorded: str, data: Mapping[str, Any]) -> str:
 
 
 def _candidates(recorded: str, workdir: Path) -> Iterator[Path]:
-    yield Path(recorded)
-    parts = Path(recorded).parts
+    path = Path(recorded)
+    yield path
+    parts = path.relative_to(path.anchor).parts
     for folder in workdir.parents:
         for start in range(len(parts)):
             yield folder.joinpath(*parts[start:])
