@@ -11,6 +11,7 @@ paired by seed, with a 95 % interval of Student's t. Finished runs in `--out` ar
 """
 
 import argparse
+import hashlib
 import json
 import os
 import statistics
@@ -44,9 +45,9 @@ Variants = dict[str, tuple[str, ...]]
 
 
 def varied(setting: str, *values: float) -> Variants:
-    """Returns the best variant with each value of one setting of the positional heads."""
+    """Returns the best variant, and others with one setting of its positional heads changed."""
     key = f"model.positional_heads.{setting}"
-    return {f"{setting} {value}": (*BEST, f"{key}={value}") for value in values}
+    return {"default": BEST} | {f"{setting} {value}": (*BEST, f"{key}={value}") for value in values}
 
 
 TABLES: dict[str, Variants] = {
@@ -68,15 +69,15 @@ TABLES: dict[str, Variants] = {
         )
         for rate, scale in ((2e-3, 5.0), (2e-3, 10.0), (2e-3, 20.0), (4e-3, 5.0), (8e-3, 2.5))
     },
-    "sharpness": varied("sharpness", 9.5, 2.5, 5.0, 20.0),
-    "noise": varied("noise", 0.25, 0.0, 0.5, 1.0),
-    "layers": varied("layers", 1, 2),
+    "sharpness": varied("sharpness", 2.5, 5.0, 20.0),
+    "noise": varied("noise", 0.0, 0.5, 1.0),
+    "layers": varied("layers", 2),
     "heads": {  # four heads have the offsets -1, +1, -2, +2, and fewer dimensions each
         "2 heads": BEST,
         "4 heads": (*BEST, "model.num_attention_heads=4"),
         "8 heads": (*BEST, "model.num_attention_heads=8"),
     },
-    "table": varied("table", 1.5, 1.0, 3.0),
+    "table": varied("table", 1.0, 3.0),
     "single": {  # without sentence pairs
         "published": ("data.pairing=single", f"{RATE}2e-3"),
         "positional heads": ("data.pairing=single", HEADS, f"{RATE}2e-3"),
@@ -132,8 +133,9 @@ def train(
     options: argparse.Namespace, out: Path, name: str, changes: Sequence[str], core: int
 ) -> list[float]:
     """Returns the held-out MLM loss after each third of the steps."""
-    slug = "".join(c if c.isalnum() else "_" for c in f"{options.table}_{name}_{changes[-1]}")
-    workdir, every = out.resolve() / slug, options.steps // 3
+    settings = "\n".join((*changes, f"steps={options.steps}"))  # a run may stand in several tables
+    workdir = out.resolve() / hashlib.sha256(settings.encode()).hexdigest()[:16]
+    every = options.steps // 3
     command = [
         "taskset", "-c", str(core), sys.executable, "-m", "bert_jax", "pretrain", *COMMON,
         f"--config.data.store={options.store.resolve()}", f"--workdir={workdir}",
