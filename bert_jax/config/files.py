@@ -17,6 +17,7 @@ from bert_jax.config import values_file
 from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.config.serialization import flatten, from_dict, plain, updated
 from bert_jax.config.shipped import allow_configs_import, shipped
+from bert_jax.config.store_vocabulary import store_vocab_size
 from bert_jax.config.unknown_keys import key_hint
 from bert_jax.errors import UserError, nearest
 
@@ -83,7 +84,7 @@ def to_config(config: ConfigDict) -> Config:
 def _config(values: dict[str, Any]) -> Config:
     flat = flatten(values)
     if flat.get("model.vocab_size", 0) is None:
-        size = _vocab_size(flat.get("data.store"))
+        size = store_vocab_size(flat.get("data.store"))
         values["model"]["vocab_size"] = size or ModelConfig.vocab_size
     return from_dict(values, Config)
 
@@ -123,18 +124,6 @@ def _is_values(path: Path) -> bool:
     if path.suffix.lower() not in (".py", *values_file.SUFFIXES):
         raise UserError(f"{path}: a config file must be .py, .yaml, .yml or .json")
     return path.suffix.lower() != ".py"
-
-
-def _vocab_size(store: object) -> int | None:
-    """Returns the vocabulary size of a store; None if none is there, which a run reports."""
-    from bert_jax.data_pipeline.storage.remote import is_remote
-    from bert_jax.data_pipeline.store.manifest import MANIFEST, read_manifest
-
-    if not isinstance(store, str) or not store:
-        return None
-    if is_remote(store) or (Path(store) / MANIFEST).is_file():
-        return int(read_manifest(store)["vocab_size"])
-    return None
 
 
 def _find(name: str, where: str) -> Path:

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from bert_jax.config.serialization import from_dict, to_dict, updated
+from bert_jax.config.store_vocabulary import store_vocab_size
 from bert_jax.data_pipeline.masking.settings import MaskingSettings
 from bert_jax.data_pipeline.pairing.modes import PAIRS
 from bert_jax.data_pipeline.plan.settings import PlanSettings
@@ -394,6 +395,8 @@ class Config:
             config.replace("data.store", "store")
             config.replace({"data.store": "store", "phases[0].steps": 10})
 
+        If the vocabulary size is that of the previous store, or the default, it follows the store.
+
         Args:
             changes: a key, or new values by key.
             value: of the key; a path becomes its text.
@@ -403,7 +406,14 @@ class Config:
                 go together.
         """
         by_key = {changes: value} if isinstance(changes, str) else changes
-        return from_dict(updated(to_dict(self), by_key), Config)
+        new = from_dict(updated(to_dict(self), by_key), Config)
+        size = store_vocab_size(new.data.store) if "data.store" in by_key else None
+        if size is None or "model.vocab_size" in by_key:
+            return new
+        previous = store_vocab_size(self.data.store) or ModelConfig.vocab_size
+        if self.model.vocab_size != previous:  # it was given
+            return new
+        return dataclasses.replace(new, model=dataclasses.replace(new.model, vocab_size=size))
 
     def __repr__(self) -> str:
         model, phases = self.model, self.phases

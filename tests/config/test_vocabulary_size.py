@@ -44,6 +44,18 @@ def test_a_file_of_values_follows_the_store(
     assert alone == (30522 if size == 100 else size)
 
 
+def test_a_replaced_store_brings_its_size(store: str) -> None:
+    path = store.partition("=")[2]
+    config = load("base")
+    followed = config.replace("data.store", path)
+    assert (config.model.vocab_size, followed.model.vocab_size) == (30522, 100)
+    assert followed.replace("data.store", path).model.vocab_size == 100
+    assert followed.replace("data.store", "absent").model.vocab_size == 100
+    given = config.replace({"data.store": path, "model.vocab_size": 30522})
+    assert given.model.vocab_size == 30522
+    assert config.replace("model.vocab_size", 77).replace("data.store", path).model.vocab_size == 77
+
+
 def test_a_run_records_the_size_and_resumes_with_it(store: str, tmp_path: Path) -> None:
     words = ["pretrain", *WORDS, store, f"--workdir={tmp_path}"]
     assert cli.main([*words, "--config.model.vocab_size=100"]) == DONE
