@@ -67,7 +67,7 @@ def find(
             refuse(spec.path, format_of_name(spec.path), described)
         return Found([spec.path], {})
     if not spec.path.is_dir():
-        raise UserError(f"{spec.path}: no such file or folder; check the path of --source")
+        raise UserError(f"{spec.path}: no such file or folder; check the path")
     files: list[Path] = []
     left_out: dict[str, list[str]] = {}
     for path, reason in _walk(spec.path, ignored):
