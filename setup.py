@@ -20,6 +20,8 @@ CORE = [
     "sentencepiece>=0.2",  # trains unigram and BPE vocabularies; tokenizers does all encoding
     "sentencex>=1.0.32",  # sentence splitting for many languages at 45 MB/s
     "safetensors>=0.5",  # the exported weights
+    "huggingface_hub>=0.34",  # `convert import` by hub name
+    "google-crc32c>=1.6",  # the checksums in TensorFlow checkpoints, in C
     "etils[epath]>=1.10",  # one path type for local and bucket paths
     "tensorboardX>=2.6",  # TensorBoard event files without TensorFlow
     "rich>=13",  # progress bars and tables
@@ -30,7 +32,9 @@ EXTRAS = {
     "tpu": ["jax[tpu]>=0.10"],  # libtpu for Cloud TPU machines
     "cuda": ["jax[cuda13]>=0.10"],  # CUDA libraries for NVIDIA GPUs
     "torch": [
-        "torch>=2.4",  # reference for parity tests and speed comparisons
+        # reference for parity tests and speed comparisons; pytorch_model.bin, which releases before
+        # 2.10 do not read safely
+        "torch>=2.10",
         "transformers>=4.57",  # loads what `convert export` writes
     ],
     "gcs": ["gcsfs>=2026.9"],  # gs:// for etils.epath; TensorStore has its own client
@@ -86,6 +90,7 @@ setup(
         "bert_jax.config",
         "bert_jax.configs",
         "bert_jax.convert",
+        "bert_jax.convert.tensorflow",
         "bert_jax.data_pipeline",
         "bert_jax.data_pipeline.analysis",
         "bert_jax.data_pipeline.build",

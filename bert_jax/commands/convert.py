@@ -21,11 +21,32 @@ def _run_export(values: flags.FlagValues, words: Sequence[str]) -> None:
     run_export(values.workdir, values.out, values.step)
 
 
+def _define_import(values: flags.FlagValues, words: Sequence[str]) -> None:
+    source = (
+        "a folder of transformers or google-research/bert, a zip of it, or hf:ORG/NAME[@REVISION]"
+    )
+    flags.DEFINE_string("from", None, source, flag_values=values)
+    flags.DEFINE_string("out", None, "folder to write", flag_values=values)
+
+
+def _run_import(values: flags.FlagValues, words: Sequence[str]) -> None:
+    need(values, "from", "out")
+    from bert_jax.convert.import_model import run_import
+
+    run_import(values["from"].value, values.out)
+
+
 COMMANDS = {
     "convert export": Command(
         "export a checkpoint as a folder that transformers loads",
         "bert-jax convert export --workdir=run --out=exported",
         _define_export,
         _run_export,
+    ),
+    "convert import": Command(
+        "import a released model, for bert_jax.load, transformers or a run",
+        "bert-jax convert import --from=uncased_L-12_H-768_A-12.zip --out=model",
+        _define_import,
+        _run_import,
     ),
 }

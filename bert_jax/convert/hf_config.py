@@ -90,6 +90,8 @@ def from_config_json(values: Mapping[str, Any], where: str) -> ModelConfig:
     if not isinstance(kind, str) or kind not in _FORMS:
         known = ", ".join(map(repr, _FORMS))
         raise UserError(f"{where}: model_type={shown(kind)}; only {known} can be loaded")
+    if values.get("auto_map"):
+        raise UserError(f"{where}: needs code of its own (auto_map), which bert-jax never runs")
     for name, wanted in _ADDED[kind].items():
         if (given := values.get(name, wanted)) != wanted:
             raise UserError(

@@ -30,6 +30,7 @@ regard to the licences of the text it was trained on."""
 class Card:
     """The facts about a run that the card lists."""
 
+    origin: str = ""  # of an imported model
     step: int | None = None  # updates of the parameters
     length: int | None = None  # tokens of the longest sequences in training
     objectives: tuple[str, ...] = BERT_FOR_PRETRAINING
@@ -48,15 +49,14 @@ def render(card: Card, config: ModelConfig, *, parameters: int, lowercase: bool)
     sections = [
         _front_matter(card, form),
         f"# BERT, {config.num_hidden_layers} layers, {config.hidden_size} wide\n\n"
-        f"A BERT encoder with {_heads(learned, form)}{trained}, written "
-        "by `bert-jax convert export`.\n\n"
+        f"A BERT encoder with {_heads(learned, form)}{trained}, {_written(card)}.\n\n"
         f"- {parameters:,} parameters: {config.num_hidden_layers} layers, {heads}, hidden size "
         f"{config.hidden_size}, feed-forward size {config.intermediate_size}\n"
         f"- {config.vocab_size:,} vocabulary entries, "
         f"{'lower-cased, accents stripped' if lowercase else 'cased'}\n"
         f"- {_length(card.length, config)}",
         _use(learned, form),
-        _data(card.sources),
+        _data(card),
         _metrics(card.metrics),
         _training(card),
         _LICENCE,
@@ -109,14 +109,22 @@ def _front_matter(card: Card, form: Architecture) -> str:
     return "\n".join(lines)
 
 
-def _data(sources: Sequence[Mapping[str, Any]]) -> str:
-    if not sources:
+def _written(card: Card) -> str:
+    if card.origin:
+        return f"imported from `{card.origin}` by `bert-jax convert import`"
+    return "written by `bert-jax convert export`"
+
+
+def _data(card: Card) -> str:
+    if card.origin:
+        return "## Training text\n\nSee the description of the model that was imported."
+    if not card.sources:
         return (
             "## Training text\n\nThe token store was not available when this folder was written, "
             "so its contents are not listed. Describe the text here before publishing."
         )
     rows = []
-    for source in sources:
+    for source in card.sources:
         # A store that was not built from files has only the names of its sources.
         train = source.get("splits", {}).get("train", {})
         units = ("documents", "sentences", "tokens")

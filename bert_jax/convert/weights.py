@@ -8,7 +8,7 @@ Ours are stacked over layers [L, ...], query, key and value are one kernel, and 
 [in, out] (`y = x · kernel`). Theirs have one tensor per layer and torch's [out, in]. Padding rows
 of the vocabulary are dropped on export and are zero on import. The decoder's weight and bias are
 the word embeddings and `cls.predictions.bias`: `transformers` ties them, so they are not written,
-and are ignored when read. The span boundary head has no counterpart in transformers and is not
+and must be equal when read. The span boundary head has no counterpart in transformers and is not
 exported.
 """
 
@@ -194,10 +194,11 @@ def from_transformers(
 
     Raises:
         UserError: a tensor of a required group is missing, has another shape than in the config,
-            is not floating-point, or contains NaN or infinite values.
+            is not floating-point, or contains NaN or infinite values; or a decoder that is not
+            tied to the word embeddings.
     """
-    base = find_architecture(config).base
-    by_name = {_current_name(name, base): tensor for name, tensor in tensors.items()}
+    form = find_architecture(config)
+    by_name = {_current_name(name, form.base): tensor for name, tensor in tensors.items()}
     available = present(tensors, config)
     learned = with_heads(available)
     groups = groups_of(learned)
@@ -216,7 +217,34 @@ def from_transformers(
             problem = "contains NaN or infinite values"
             raise UserError(f"{slot.theirs} {problem}; export an earlier step")
         slot.to_ours(tensor, _leaf(params, slot))
+    for decoder, tied in _tied(form).items():
+        if {decoder, tied} <= by_name.keys() and not _equal(by_name[decoder], by_name[tied]):
+            raise UserError(
+                f"{decoder} differs from {tied}; only models that tie them are supported"
+            )
     return params
+
+
+def leftover(tensors: Mapping[str, Any], config: ModelConfig) -> list[str]:
+    """Returns the names in a state dict of which our parameters have no counterpart, in order."""
+    form = find_architecture(config)
+    everything = {"encoder", "pooler", *(objective.head for objective in OBJECTIVES.values())}
+    known = {slot.theirs for slot in slots(config, everything)} | _tied(form).keys()
+    known.add(f"{form.base}.embeddings.position_ids")
+    return sorted(name for name in tensors if _current_name(name, form.base) not in known)
+
+
+def _tied(form: Architecture) -> dict[str, str]:
+    """The tensors of the decoder, with those that they must equal."""
+    tied = {
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    }
+    return {form.tensor_name(name): form.tensor_name(same) for name, same in tied.items()}
+
+
+def _equal(tensor: Any, other: Any) -> bool:
+    return tensor is other or np.array_equal(np.asarray(tensor), np.asarray(other))
 
 
 def _leaf(params: Mapping[str, Any], slot: Slot) -> Any:

@@ -231,7 +231,7 @@ def shrink(folder):
         (write("config.json", "{"), "config.json: not JSON"),
         (write("config.json", "[]"), "config.json: not a JSON object"),
         (drop("model.safetensors"), "model.safetensors: missing; give a folder"),
-        (rename, "only pytorch_model.bin exists"),
+        (rename, "pytorch_model.bin: (needs PyTorch|cannot be read)"),
         (write("model.safetensors", "not weights at all"), "cannot be read"),
         (lambda f: (drop("tokenizer.json")(f), drop("vocab.txt")(f)), "neither tokenizer.json nor"),
         (shrink, "the tokenizer has"),

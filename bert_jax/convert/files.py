@@ -1,0 +1,29 @@
+"""Reads the JSON files of a model's folder."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bert_jax.convert import checksums
+from bert_jax.data_pipeline.errors import UserError
+
+Sums = Mapping[str, str] | None  # of an exported folder
+
+
+def read_json(file: Path, sums: Sums = None) -> dict[str, Any]:
+    """Returns the object in a JSON file; UserError if it is missing, damaged or not an object."""
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{file}: missing; give a folder with an exported model") from None
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read ({error.strerror})") from None
+    except RecursionError:
+        raise UserError(f"{file}: nested too deeply; export the model again") from None
+    except ValueError as error:
+        raise UserError(f"{file}: not JSON ({error}); export the model again") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{file}: not a JSON object; export the model again")
+    checksums.check(file.parent, file.name, sums)
+    return value

@@ -1,0 +1,1 @@
+"""Reads TensorFlow checkpoints without TensorFlow."""

@@ -1,0 +1,114 @@
+"""Reads the weights in a folder of transformers: one file or several with an index.
+
+The weights are those of model.safetensors, or else those of pytorch_model.bin, which needs PyTorch.
+"""
+
+import re
+import zipfile
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import safetensors
+import safetensors.flax
+
+from bert_jax.convert import checksums
+from bert_jax.convert.files import Sums, read_json
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.settings import shown
+
+SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
+INDEX = ".index.json"  # after the name of the only file
+MODEL_FILES = re.compile(  # of a folder of transformers that are read
+    r"config\.json|tokenizer(_config)?\.json|vocab\.txt|SHA256SUMS"
+    r"|(model.*\.safetensors|pytorch_model.*\.bin)(\.index\.json)?"
+)
+_AGAIN = "export or download the model again"
+
+
+def read_weights(folder: Path, sums: Sums) -> dict[str, np.ndarray]:
+    """Returns the tensors of a folder by name, with their stored dtypes.
+
+    Raises:
+        UserError: there are none, a file is missing or damaged or differs from SHA256SUMS, or
+            PyTorch is needed and not installed.
+    """
+    for name, load in ((SAFETENSORS, _load_safetensors), (PYTORCH, _load_pytorch)):
+        if (folder / name).exists():
+            checksums.check(folder, name, sums)
+            return load(folder / name)
+        if (folder / f"{name}{INDEX}").exists():
+            return _read_shards(folder, f"{name}{INDEX}", load, sums)
+    raise UserError(f"{folder / SAFETENSORS}: missing; give a folder with an exported model")
+
+
+def _read_shards(
+    folder: Path, index: str, load: Callable[[Path], dict[str, np.ndarray]], sums: Sums
+) -> dict[str, np.ndarray]:
+    """Returns the tensors that an index lists, from several files."""
+    tensors: dict[str, np.ndarray] = {}
+    for name, listed in _files(folder / index, read_json(folder / index, sums)).items():
+        if not (folder / name).exists():
+            raise UserError(f"{folder / name}: missing, but {index} lists it; {_AGAIN}")
+        checksums.check(folder, name, sums)
+        shard = load(folder / name)
+        if missing := sorted(listed - shard.keys()):
+            raise UserError(f"{folder / name}: has no {missing[0]}, but {index} lists it; {_AGAIN}")
+        tensors |= {tensor: shard[tensor] for tensor in listed}
+    return tensors
+
+
+def _files(index: Path, values: Mapping[str, Any]) -> dict[str, set[str]]:
+    """Returns the names of the tensors in each file."""
+    where = values.get("weight_map")
+    if not isinstance(where, dict) or not where:
+        raise UserError(f"{index}: no weight_map; {_AGAIN}")
+    files = defaultdict(set)
+    for tensor, name in where.items():
+        if not isinstance(name, str) or Path(name).name != name or name in (".", ".."):
+            raise UserError(f"{index}: {shown(name)} is not the name of a file beside it")
+        files[name].add(tensor)
+    return files
+
+
+def _load_safetensors(file: Path) -> dict[str, np.ndarray]:
+    try:
+        # Loaded with the Flax reader: plain NumPy has no bfloat16.
+        return {k: np.asarray(v) for k, v in safetensors.flax.load_file(file).items()}
+    except (OSError, safetensors.SafetensorError) as error:
+        raise UserError(f"{file}: cannot be read ({error}); {_AGAIN}") from None
+
+
+def _load_pytorch(file: Path) -> dict[str, np.ndarray]:
+    """Reads pytorch_model.bin without running the code that a pickle may contain."""
+    try:
+        import torch
+    except ImportError:
+        raise UserError(
+            f"{file}: needs PyTorch to be read; install bert-jax[torch], or save the model as "
+            f"{SAFETENSORS}"
+        ) from None
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 10):
+        raise UserError(f"{file}: PyTorch {torch.__version__} is not safe to read it; install 2.10")
+    try:
+        state = torch.load(file, map_location="cpu", weights_only=True, mmap=_is_zip(file))
+        return {name: _to_numpy(tensor) for name, tensor in state.items()}
+    except Exception as error:  # unpickling fails in many ways
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{file}: cannot be read ({reason}); {_AGAIN}") from None
+
+
+def _is_zip(file: Path) -> bool:
+    return zipfile.is_zipfile(file)  # PyTorch's format since 1.6
+
+
+def _to_numpy(tensor: Any) -> np.ndarray:
+    import torch
+
+    tensor = tensor.detach().contiguous()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.numpy()

@@ -1,0 +1,289 @@
+"""`convert import`: from google-research/bert, from folders of transformers and from a hub."""
+
+import functools
+import json
+import os
+import re
+import shutil
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from exported import random_params
+from hub_server import Hub, commit_of, serve
+from small import model_config
+from tensorflow_bundle import google_tensors, write_bundle
+
+import bert_jax
+from bert_jax import cli
+from bert_jax.convert import weights
+from bert_jax.convert.hf_config import to_config_json
+from bert_jax.errors import DONE, FAILED
+
+CONFIG = model_config()
+ENTRIES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(94))]
+
+
+@functools.cache
+def whole_state() -> dict[str, np.ndarray]:
+    """The tensors of a BertForPreTraining."""
+    return weights.to_transformers(random_params(CONFIG), CONFIG)
+
+
+@pytest.fixture
+def google(tmp_path: Path) -> Path:
+    """A folder as google-research/bert releases it, with the optimizer's moments."""
+    folder = tmp_path / "uncased_L-3_H-32_A-4"
+    folder.mkdir()
+    settings = to_config_json(CONFIG, pad_token_id=0)
+    released = ("hidden_act", "type_vocab_size", "initializer_range")
+    kept = {k: v for k, v in settings.items() if k in released or k.endswith(("size", "_prob"))}
+    kept |= {k: v for k, v in settings.items() if k.startswith(("num_", "max_"))}
+    (folder / "bert_config.json").write_text(json.dumps(kept | {"directionality": "bidi"}))
+    (folder / "vocab.txt").write_text("".join(f"{entry}\n" for entry in ENTRIES))
+    tensors = google_tensors(whole_state())
+    moments = {f"{name}/adam_m": tensor for name, tensor in tensors.items()}
+    write_bundle(folder / "bert_model.ckpt", tensors | moments | {"global_step": np.array(7)})
+    return folder
+
+
+@pytest.fixture
+def folder(google: Path) -> Path:
+    """A folder as transformers writes it."""
+    out = google.parent / "saved"
+    assert run(google, out) == DONE
+    (out / "SHA256SUMS").unlink()
+    return out
+
+
+def run(source: object, out: Path) -> int:
+    return cli.main(["convert", "import", f"--from={source}", f"--out={out}"])
+
+
+def state_of(folder: Path) -> dict[str, np.ndarray]:
+    return safetensors.numpy.load_file(folder / "model.safetensors")
+
+
+def assert_imported(out: Path) -> None:
+    """The folder has every tensor bit for bit, and a model that computes."""
+    state = state_of(out)
+    assert state.keys() == whole_state().keys()
+    for name, tensor in whole_state().items():
+        np.testing.assert_array_equal(state[name], tensor)
+    assert bert_jax.load(out).encode("w1 w2").shape == (1, 32)
+
+
+def test_a_checkpoint_of_google_research_bert_keeps_every_bit(google: Path, tmp_path: Path) -> None:
+    assert run(google, tmp_path / "out") == DONE
+    assert_imported(tmp_path / "out")
+    card = (tmp_path / "out/README.md").read_text()
+    assert f"imported from `{google}`" in card
+
+
+def test_a_zip_holds_the_folder(google: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "model.zip", "w") as archive:
+        for file in google.iterdir():
+            archive.write(file, f"{google.name}/{file.name}")
+        archive.writestr("__MACOSX/._vocab.txt", "left out")
+    assert run(tmp_path / "model.zip", tmp_path / "out") == DONE
+    assert_imported(tmp_path / "out")
+
+
+def test_weights_may_be_in_several_files_with_old_names(folder: Path, tmp_path: Path) -> None:
+    state = {k.replace("LayerNorm.weight", "LayerNorm.gamma"): v for k, v in whole_state().items()}
+    state["bert.embeddings.position_ids"] = np.arange(40)[None]
+    state["cls.predictions.decoder.weight"] = state["bert.embeddings.word_embeddings.weight"]
+    names, where = sorted(state), {}
+    for part in range(3):
+        file = f"model-{part}.safetensors"
+        safetensors.numpy.save_file({n: state[n].copy() for n in names[part::3]}, folder / file)
+        where |= dict.fromkeys(names[part::3], file)
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+    assert run(folder, tmp_path / "out") == DONE
+    assert_imported(tmp_path / "out")
+
+
+def test_a_model_without_heads_stays_one(folder: Path, tmp_path: Path) -> None:
+    bare = {k.removeprefix("bert."): v for k, v in whole_state().items() if k.startswith("bert.")}
+    safetensors.numpy.save_file(bare, folder / "model.safetensors")
+    assert run(folder, tmp_path / "out") == DONE
+    assert {f"bert.{name}" for name in bare} == state_of(tmp_path / "out").keys()
+    assert json.loads((tmp_path / "out/config.json").read_text())["architectures"] == ["BertModel"]
+    model = bert_jax.load(tmp_path / "out")
+    with pytest.raises(bert_jax.UserError, match="without its masked-language-model head"):
+        model.fill_mask("w1 [MASK]")
+
+
+def use_endpoint(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
+    """As HF_ENDPOINT, which is read when the library is imported."""
+    template = f"{endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+
+
+@pytest.fixture
+def hub(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A hub with the model as `org/bert`, and an empty cache."""
+    files = {file.name: file.read_bytes() for file in folder.iterdir()}
+    files |= {"tf_model.h5": b"not needed", "onnx/model.onnx": b"not needed"}
+    with serve(Hub({"org/bert": {"main": files, "v1": files}})) as server:
+        use_endpoint(monkeypatch, server.endpoint)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", f"{tmp_path}/cache")
+        yield server
+
+
+def test_a_model_on_the_hub_has_its_commit_in_the_card(hub: Hub, tmp_path: Path) -> None:
+    assert run("hf:org/bert@v1", tmp_path / "out") == DONE
+    assert_imported(tmp_path / "out")
+    assert (
+        f"imported from `hf:org/bert@{commit_of('v1')}`" in (tmp_path / "out/README.md").read_text()
+    )
+    fetched = {path.rpartition("/")[2] for path in hub.requests if "/resolve/" in path}
+    assert fetched == {
+        "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt",
+    }  # fmt: skip
+
+
+def test_without_a_network_the_cached_copy_is_used(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    assert run("hf:org/bert", tmp_path / "out") == DONE
+    use_endpoint(monkeypatch, "http://127.0.0.1:1")
+    assert run("hf:org/bert", tmp_path / "again") == DONE
+    assert_imported(tmp_path / "again")
+    capsys.readouterr()
+    assert run("hf:org/bert@v1", tmp_path / "other") == FAILED
+    line = capsys.readouterr().err
+    assert "hf:org/bert@v1: cannot be downloaded and is not in the cache" in line
+    assert line.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("org/none", "no such model; check the name"),
+        ("org/bert@v2", "no such revision"),
+        ("a/b/c", "not a model's name"),
+    ],
+)
+def test_a_name_that_the_hub_does_not_have_is_one_line(
+    name: str, message: str, hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert run(f"hf:{name}", tmp_path / "out") == FAILED
+    line = capsys.readouterr().err
+    assert f"hf:{name}: {message}" in line
+    assert line.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def tensors(change: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]):
+    def damage(folder: Path) -> None:
+        safetensors.numpy.save_file(change(dict(whole_state())), folder / "model.safetensors")
+
+    return damage
+
+
+def settings(**changes: object):
+    def damage(folder: Path) -> None:
+        values = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(values | changes))
+
+    return damage
+
+
+def sharded(where: object):
+    def damage(folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+
+    return damage
+
+
+def link_outside(folder: Path) -> None:
+    outside = shutil.move(folder / "vocab.txt", folder.parent / "vocab.txt")
+    (folder / "vocab.txt").symlink_to(outside)
+
+
+def halve(folder: Path) -> None:
+    os.truncate(folder / "model.safetensors", 5000)
+
+
+WORD, QUERY = (
+    "bert.embeddings.word_embeddings.weight",
+    "bert.encoder.layer.0.attention.self.query.bias",
+)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (tensors(lambda t: {k: v for k, v in t.items() if k != QUERY}), f"no {QUERY}"),
+        (tensors(lambda t: t | {"classifier.weight": t[QUERY]}), "no place for classifier.weight"),
+        (tensors(lambda t: t | {QUERY: t[QUERY][1:].copy()}), f"{QUERY} has shape [31]"),
+        (
+            tensors(lambda t: t | {"cls.predictions.decoder.weight": t[WORD] + 1}),
+            "cls.predictions.decoder.weight differs from bert.embeddings.word_embeddings.weight",
+        ),
+        (settings(model_type="xlnet"), "model_type='xlnet'"),
+        (settings(auto_map={"AutoModel": "code.Model"}), "auto_map), which bert-jax never runs"),
+        (sharded({"a": "../weights"}), "'../weights' is not the name of a file beside it"),
+        (sharded({"a": "absent.safetensors"}), "absent.safetensors: missing, but model.safe"),
+        (sharded({}), "no weight_map"),
+        (link_outside, "vocab.txt: a symbolic link to a file outside"),
+        (halve, "model.safetensors: cannot be read"),
+        (lambda f: (f / "model.safetensors").unlink(), "model.safetensors: missing"),
+    ],
+)
+def test_a_model_that_is_not_whole_is_one_line(
+    damage: Callable, message: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    damage(folder)
+    assert run(folder, tmp_path / "out") == FAILED
+    line = capsys.readouterr().err
+    assert message in line
+    assert line.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda f: shutil.copy(f / "bert_model.ckpt.index", f / "b.index"), "needs one TensorFlow"),
+        (lambda f: (f / "vocab.txt").unlink(), "vocab.txt: cannot read the vocabulary"),
+        (lambda f: (f / "bert_config.json").write_text("{"), "bert_config.json: not JSON"),
+        (lambda f: (f / "bert_config.json").write_text("{}"), "bert_config.json: no vocab_size"),
+    ],
+)
+def test_a_google_folder_that_is_not_whole_is_one_line(
+    damage: Callable, message: str, google: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    damage(google)
+    assert run(google, tmp_path / "out") == FAILED
+    line = capsys.readouterr().err
+    assert message in line
+    assert line.count("\n") == 1
+
+
+@pytest.mark.parametrize("source", ["absent", "a.zip", "file"])
+def test_a_source_that_is_no_model_is_one_line(
+    source: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("a/readme.txt", "no model")
+    (tmp_path / "file").write_text("text")
+    assert run(tmp_path / source, tmp_path / "out") == FAILED
+    assert re.fullmatch(
+        r"error: .*(no such folder|holds no model|but no zip).*\n", capsys.readouterr().err
+    )
+
+
+@pytest.mark.skipif("BERT_JAX_REAL_DATA" not in os.environ, reason="needs BERT_JAX_REAL_DATA")
+def test_a_real_checkpoint_of_tensorflow_is_imported(tmp_path: Path) -> None:
+    folder = Path(os.environ["BERT_JAX_REAL_DATA"]) / "checkpoints/tf1-tiny-bert"
+    assert run(folder, tmp_path / "out") == DONE
+    assert len(state_of(tmp_path / "out")) == 46  # 139 tensors without moments and step
+    assert len(bert_jax.load(tmp_path / "out").fill_mask("all work and no [MASK]")[0]) == 5

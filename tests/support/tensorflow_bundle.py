@@ -1,0 +1,102 @@
+"""Writes TensorFlow checkpoints, from the description of the format: the reverse of
+bert_jax/convert/tensorflow."""
+
+import re
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+
+_DTYPES = {"float32": 1, "float64": 2, "int32": 3, "int64": 9, "bfloat16": 14, "float16": 19}
+
+
+def write_bundle(prefix: Path, tensors: Mapping[str, np.ndarray], shards: int = 1) -> None:
+    """Writes PREFIX.index and its data files, the tensors in turns."""
+    data = [bytearray() for _ in range(shards)]
+    entries = {b"": _field(1, shards) + _field(3, _field(1, 1))}
+    for i, (name, tensor) in enumerate(sorted(tensors.items())):
+        shard, raw = i % shards, np.ascontiguousarray(tensor).tobytes()
+        shape = b"".join(_field(2, _field(1, size)) for size in tensor.shape)
+        entries[name.encode()] = (
+            _field(1, _DTYPES[str(tensor.dtype)]) + _field(2, shape) + _field(3, shard)
+            + _field(4, len(data[shard])) + _field(5, len(raw))
+            + _varint(6 << 3 | 5) + struct.pack("<I", _masked(raw))
+        )  # fmt: skip
+        data[shard] += raw
+    prefix.with_name(f"{prefix.name}.index").write_bytes(_table(entries))
+    for shard, content in enumerate(data):
+        prefix.with_name(f"{prefix.name}.data-{shard:05}-of-{shards:05}").write_bytes(content)
+
+
+def google_name(name: str) -> str:
+    """Returns the name in google-research/bert of a tensor of BertForPreTraining."""
+    if name.startswith(("cls.predictions.bias", "cls.seq_relationship.")):
+        return (
+            re.sub(r"\.(?=\w+$)", "/output_", name).replace(".", "/").replace("weight", "weights")
+        )
+    stem, kind = name.rsplit(".", 1)
+    stem = re.sub(r"layer\.(\d+)", r"layer_\1", stem).replace(".", "/")
+    if stem.endswith("_embeddings"):
+        return stem
+    if stem.endswith("LayerNorm"):
+        return f"{stem}/{'gamma' if kind == 'weight' else 'beta'}"
+    return f"{stem}/{'kernel' if kind == 'weight' else 'bias'}"
+
+
+def google_tensors(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the tensors of BertForPreTraining as google-research/bert stores them."""
+    named = {google_name(name): tensor for name, tensor in state.items()}
+    return {name: t.T if name.endswith("/kernel") else t for name, t in named.items()}
+
+
+def _table(entries: Mapping[bytes, bytes]) -> bytes:
+    """A LevelDB table with two data blocks."""
+    out, index, names = bytearray(), {}, sorted(entries)
+    half = (len(names) + 1) // 2
+    for part in (names[:half], names[half:]):
+        if part:
+            index[part[-1]] = _append(out, _block({name: entries[name] for name in part}))
+    metaindex, found = _append(out, _block({})), _append(out, _block(index))
+    footer = (metaindex + found).ljust(40, b"\0")
+    return bytes(out + footer + (0xDB4775248B80FB57).to_bytes(8, "little"))
+
+
+def _append(out: bytearray, block: bytes) -> bytes:
+    """Appends an uncompressed block; returns its handle."""
+    handle = _varint(len(out)) + _varint(len(block))
+    out += block + b"\0" + struct.pack("<I", _masked(block + b"\0"))
+    return handle
+
+
+def _block(entries: Mapping[bytes, bytes]) -> bytes:
+    out, previous = bytearray(), b""
+    for key, value in entries.items():
+        same = next(
+            (i for i, (a, b) in enumerate(zip(key, previous, strict=False)) if a != b), None
+        )
+        shared = min(len(key), len(previous)) if same is None else same
+        out += _varint(shared) + _varint(len(key) - shared) + _varint(len(value))
+        out += key[shared:] + value
+        previous = key
+    return bytes(out + struct.pack("<II", 0, 1))
+
+
+def _field(number: int, value: int | bytes) -> bytes:
+    if isinstance(value, int):
+        return _varint(number << 3) + _varint(value)
+    return _varint(number << 3 | 2) + _varint(len(value)) + value
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def _masked(data: bytes) -> int:
+    crc = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
