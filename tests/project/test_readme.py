@@ -76,6 +76,12 @@ TYPED = (
         "{} --out=store_of_lines",
         "README has built a store of other text there",
     ),
+    Typed(
+        "bert-jax convert import --from=uncased",
+        "bert-jax convert import --from=exported --out=model",
+        "the released zip is on the network; tests/convert/test_import.py has one",
+    ),
+    Typed("bert-jax convert import --from=hf:", "", "needs the network; the same tests have a hub"),
     Typed("bert-jax pretrain --config=wiki_books_base", "", "needs a TPU slice and a bucket"),
     Typed(
         "bert-jax pretrain --time_budget=20m",
