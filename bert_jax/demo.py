@@ -12,7 +12,7 @@ from bert_jax.api.model import load as load_model
 from bert_jax.config.files import load
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict
-from bert_jax.convert.export import run_export
+from bert_jax.convert.publish.export import run_export
 from bert_jax.data_pipeline.build.build import build_store, train_tokenizer
 from bert_jax.data_pipeline.sources import SourceSpec, find, guess_kind, parse_source
 from bert_jax.data_pipeline.storage.digest import json_digest

@@ -203,8 +203,8 @@ def exported(tokenizer, tmp_path):
     from exported import random_params
     from small import model_config
 
-    from bert_jax.convert.export import export
-    from bert_jax.convert.model_card import Card
+    from bert_jax.convert.publish.export import export
+    from bert_jax.convert.publish.model_card import Card
 
     config = dataclasses.replace(model_config(), vocab_size=tokenizer.vocab_size)
     params = random_params(config)

@@ -5,7 +5,7 @@ from pathlib import Path
 from etils import epath
 
 from bert_jax.config.schema import Config
-from bert_jax.convert.export import run_export
+from bert_jax.convert.publish.export import run_export
 from bert_jax.errors import UserError
 from bert_jax.training import loop
 from bert_jax.training.profiling import Steps

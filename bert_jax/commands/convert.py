@@ -16,7 +16,7 @@ def _define_export(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 def _run_export(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "workdir", "out")
-    from bert_jax.convert.export import run_export
+    from bert_jax.convert.publish.export import run_export
 
     run_export(values.workdir, values.out, values.step)
 
@@ -31,7 +31,7 @@ def _define_import(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 def _run_import(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "from", "out")
-    from bert_jax.convert.import_model import run_import
+    from bert_jax.convert.publish.import_model import run_import
 
     run_import(values["from"].value, values.out)
 

@@ -22,8 +22,8 @@ from exported import random_params
 from fuzz_cases import KINDS, Case, Places, case
 
 from bert_jax import cli, errors
-from bert_jax.convert.export import export
-from bert_jax.convert.model_card import Card
+from bert_jax.convert.publish.export import export
+from bert_jax.convert.publish.model_card import Card
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.workdir import description as workdir
 
@@ -124,7 +124,7 @@ def run_process(number: int, places: Places, folder: Path) -> tuple[Case, int | 
 @pytest.mark.processes
 def test_a_thousand_processes(places, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    heavy = ["bert_jax.api.model", "bert_jax.convert.export", "bert_jax.training.evaluate",
+    heavy = ["bert_jax.api.model", "bert_jax.convert.publish.export", "bert_jax.training.evaluate",
              "bert_jax.reporting.dataset", "bert_jax.reporting.status_text",
              "bert_jax.training.loop", "bert_jax.data_pipeline.build.build",
              "test_fuzz"]  # fmt: skip

@@ -28,9 +28,9 @@ from bert_jax.commands import fill
 from bert_jax.config.schema import CheckpointConfig
 from bert_jax.config.serialization import to_dict
 from bert_jax.convert import weights
-from bert_jax.convert.export import export, run_export
 from bert_jax.convert.hf_config import from_config_json, to_config_json
-from bert_jax.convert.model_card import Card
+from bert_jax.convert.publish.export import export, run_export
+from bert_jax.convert.publish.model_card import Card
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage import atomic
 from bert_jax.data_pipeline.store.writer import StoredDocument, write_store

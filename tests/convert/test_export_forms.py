@@ -14,9 +14,9 @@ import bert_jax
 from bert_jax import cli
 from bert_jax.config.schema import ModelConfig
 from bert_jax.convert import weights
-from bert_jax.convert.export import export, run_export
 from bert_jax.convert.hf_config import from_config_json, to_config_json
-from bert_jax.convert.model_card import Card
+from bert_jax.convert.publish.export import export, run_export
+from bert_jax.convert.publish.model_card import Card
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.training import setup
 

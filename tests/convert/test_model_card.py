@@ -11,8 +11,8 @@ from small import model_config, run_config
 from test_convert import make_run
 
 from bert_jax.config.schema import Config, PhaseConfig
-from bert_jax.convert.export import export, run_export
-from bert_jax.convert.model_card import Card, render
+from bert_jax.convert.publish.export import export, run_export
+from bert_jax.convert.publish.model_card import Card, render
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.reporting.run_facts import steps_by_phase, tokens_seen, trained_length
 

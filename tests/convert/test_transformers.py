@@ -13,9 +13,9 @@ from small import COMPUTE, model_config
 
 import bert_jax
 from bert_jax.convert import weights
-from bert_jax.convert.export import export
 from bert_jax.convert.hf_config import to_config_json
-from bert_jax.convert.model_card import Card
+from bert_jax.convert.publish.export import export
+from bert_jax.convert.publish.model_card import Card
 from bert_jax.data_pipeline.build.build import build_store, train_tokenizer
 from bert_jax.data_pipeline.build.shard import cleaned
 from bert_jax.data_pipeline.sources import find, parse_source, read

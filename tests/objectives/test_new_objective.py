@@ -11,7 +11,7 @@ from corpus import small_config, small_store
 from runs import read_records
 
 from bert_jax.api.model import load
-from bert_jax.convert.export import run_export
+from bert_jax.convert.publish.export import run_export
 from bert_jax.errors import UserError
 from bert_jax.model.layers import Dense
 from bert_jax.objectives.objective import Objective, Tensor

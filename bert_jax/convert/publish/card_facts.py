@@ -5,7 +5,7 @@ from typing import Any
 
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import flatten, from_dict
-from bert_jax.convert.model_card import Card
+from bert_jax.convert.publish.model_card import Card
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.store.manifest import read_manifest, split_digest
 from bert_jax.metrics import records

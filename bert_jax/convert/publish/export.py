@@ -18,10 +18,10 @@ from bert_jax.config.schema import ModelConfig
 from bert_jax.config.serialization import from_dict
 from bert_jax.convert import checksums
 from bert_jax.convert import weights as names
-from bert_jax.convert.card_facts import read_card
 from bert_jax.convert.checksums import SUMS
 from bert_jax.convert.hf_config import to_config_json
-from bert_jax.convert.model_card import Card, render
+from bert_jax.convert.publish.card_facts import read_card
+from bert_jax.convert.publish.model_card import Card, render
 from bert_jax.convert.tokenizer_files import json_bytes, lowercases, tokenizer_files
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage import atomic

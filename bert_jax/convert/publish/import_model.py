@@ -12,9 +12,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from bert_jax.convert import hub, weights
-from bert_jax.convert.export import export
 from bert_jax.convert.google_bert import FILES, is_google_bert, read_google_bert
-from bert_jax.convert.model_card import Card
+from bert_jax.convert.publish.export import export
+from bert_jax.convert.publish.model_card import Card
 from bert_jax.convert.reader import StoredModel, read_folder
 from bert_jax.convert.weight_files import MODEL_FILES
 from bert_jax.data_pipeline.errors import UserError

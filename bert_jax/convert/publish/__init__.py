@@ -1,0 +1,1 @@
+"""Writes the folders of exports and imported models, with a model card."""
