@@ -307,6 +307,7 @@ class Config:
     evaluation: EvaluationConfig = EvaluationConfig()
     deadlines: DeadlineConfig = DeadlineConfig()
     objectives: str = ""  # "mlm,nsp"; "" = all that the data have labels for
+    init: str = ""  # a model's folder, or a workdir, "run" or "run@STEP", to start from
 
     def __post_init__(self) -> None:
         if not self.phases:
@@ -431,9 +432,10 @@ class Config:
         phases = tuple(dataclasses.replace(phase, steps=number) for phase, number in pairs)
         return dataclasses.replace(self, phases=phases)
 
-    def with_store(self, store: str) -> "Config":
-        """Returns the configuration with the token store in another folder."""
-        return dataclasses.replace(self, data=dataclasses.replace(self.data, store=store))
+    def with_paths(self, store: str, init: str) -> "Config":
+        """Returns the configuration with the token store and the initial model in other folders."""
+        data = dataclasses.replace(self.data, store=store)
+        return dataclasses.replace(self, data=data, init=init)
 
     def with_only(self, phase: PhaseConfig) -> "Config":
         """Returns the configuration with one phase and without its wsd schedule, whose warmup and

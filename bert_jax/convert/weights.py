@@ -225,6 +225,16 @@ def from_transformers(
     return params
 
 
+def stored_params(
+    tensors: Mapping[str, Any], config: ModelConfig, pad_token_id: int = 0
+) -> dict[str, Any]:
+    """As `from_transformers`, without the heads and the pooler that the state dict lacks."""
+    params = from_transformers(tensors, config, pad_token_id, require=("encoder",))
+    groups = present(tensors, config)
+    encoder = {k: v for k, v in params["encoder"].items() if k != "pooler" or k in groups}
+    return {k: v for k, v in params.items() if k in groups} | {"encoder": encoder}
+
+
 def leftover(tensors: Mapping[str, Any], config: ModelConfig) -> list[str]:
     """Returns the names in a state dict of which our parameters have no counterpart, in order."""
     form = find_architecture(config)

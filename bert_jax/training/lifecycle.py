@@ -14,6 +14,7 @@ from bert_jax.metrics.records import Event
 from bert_jax.metrics.writer import MetricWriter
 from bert_jax.runtime.log import logger
 from bert_jax.training import claim, skip_nonfinite
+from bert_jax.training.initial import start_from
 from bert_jax.training.setup import RunContext
 from bert_jax.training.state_sharding import State
 from bert_jax.workdir import description, identity
@@ -65,9 +66,21 @@ def restore_or_init(
             logger.info(change)
         description.copy_tokenizer(run.workdir, run.store)
     if state is None or meta is None:
-        return run.program.init(), False
+        return _new_state(run), False
     state = skip_nonfinite.reset_if_latched(state, run.config.optimizer.max_nonfinite_steps)
     return state, meta["evaluation"] is None
+
+
+def _new_state(run: RunContext) -> State:
+    """Returns the state of a run's step 0."""
+    state = run.program.init()
+    if run.initial is None:
+        return state
+    state, new = start_from(state, run.initial)
+    if run.job.peers.is_first:
+        missing = f"; new, with random values: {', '.join(sorted(new))}" if new else ""
+        logger.info(f"starts from {run.initial.source}{missing}")
+    return state
 
 
 def record_checkpoint(

@@ -30,6 +30,7 @@ from bert_jax.runtime.log import logger
 from bert_jax.training import claim
 from bert_jax.training.batches import phase_batches
 from bert_jax.training.evaluate import HeldOut
+from bert_jax.training.initial import InitialModel, find_initial
 from bert_jax.training.step import StepFunctions, make_step_functions
 from bert_jax.workdir.description import describe
 from bert_jax.workdir.layout import Workdir
@@ -82,6 +83,7 @@ class RunContext:
     phases: tuple[RunPhase, ...]
     description: dict[str, Any]
     job: Job
+    initial: InitialModel | None  # that a new run starts from
 
     def step_metrics(self, phase: PhaseConfig) -> StepMetrics:
         """Returns an empty metrics accumulator for the steps of a phase."""
@@ -116,7 +118,8 @@ def prepare(config: Config, workdir: Workdir, job: Job) -> RunContext:
     claim.check_before_start(workdir, config)
     store = open_store(config.data.store)
     check_vocabulary(config, store)
-    config = config.with_store(_from_any_folder(config.data.store))
+    config = config.with_paths(_from_any_folder(config.data.store), _from_any_folder(config.init))
+    initial = find_initial(config, workdir, store)
     exit_on_truncated_map(store.path, store.mapped, STORAGE)
     with job.clock.activity("start"):  # JAX initializes its devices, together with all processes
         mesh = make_mesh(config.mesh)
@@ -143,6 +146,7 @@ def prepare(config: Config, workdir: Workdir, job: Job) -> RunContext:
         [p.train.rows_per_epoch for p in phases],
         mesh=mesh.shape,
         device_kind=mesh.devices.flat[0].device_kind,
+        init=initial.digest if initial else None,
     )
     peers, data = job.peers, json.dumps(description["data"], sort_keys=True)
     if len(set(peers.all_gather_text("data", data))) > 1:
@@ -154,12 +158,12 @@ def prepare(config: Config, workdir: Workdir, job: Job) -> RunContext:
         _warn_if_not_exportable(config.model)
     program = make_step_functions(config, mesh, phases[0].held_out.corpus)
     _check_memory(program.abstract, mesh)
-    return RunContext(config, workdir, store, program, mesh, phases, description, job)
+    return RunContext(config, workdir, store, program, mesh, phases, description, job, initial)
 
 
-def _from_any_folder(store: str) -> str:
-    """Returns the path to record: absolute, so that commands find the store from any folder."""
-    return store if is_remote(store) else os.path.abspath(store)
+def _from_any_folder(path: str) -> str:
+    """Returns the path to record: absolute, so that commands find it from any folder."""
+    return path if not path or is_remote(path) else os.path.abspath(path)
 
 
 def with_steps(run: RunContext, steps: Sequence[int]) -> RunContext:

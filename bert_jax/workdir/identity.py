@@ -21,7 +21,7 @@ from bert_jax.workdir.layout import Workdir
 # May change when a run resumes: affects neither the examples of a step, nor the meaning of the
 # parameters, nor the dtype in which checkpoints store the moments.
 _MAY_CHANGE = re.compile(
-    r"config\.(log_every_steps|data\.store|optimizer\.(?!name|moment_dtype)"
+    r"config\.(log_every_steps|init\b|data\.store|optimizer\.(?!name|moment_dtype)"
     r"|mesh\.|compute\.|checkpoint\.|evaluation\.|deadlines\.)"
 )
 _OF_PHASE = re.compile(r"(?:config\.phases|data\.rows_per_epoch)\[(\d+)\](?:\.(\w+))?")
@@ -170,11 +170,14 @@ def check(workdir: Workdir, old: Description, new: Description, step: int) -> No
     stores = before.get(store), after.get(store)
     if any(key.startswith("data.") for key in refused) and stores[0] != stores[1]:
         refused = refused | {store: stores}  # may change; shown here as the cause
+    if "data.init" in refused:  # the digest of the model that config.init names
+        refused = refused | {"config.init": (before.get("config.init"), after.get("config.init"))}
     if frozen:
         raise UserError(
             f"{workdir}: cannot resume with another {', '.join([*refused, *frozen])}: a "
-            f"finished phase cannot change, and {step} steps are done; put the old values back, "
-            f"add a phase or give a new --workdir\n{_diff(refused | frozen)}"
+            f"finished phase cannot change, and {step} steps are done; put the old values back, or "
+            f"start a new run from this one: --config.init={workdir} --workdir=…\n"
+            f"{_diff(refused | frozen)}"
         )
     if refused:
         raise UserError(

@@ -342,7 +342,7 @@ def test_every_value_that_stops_a_run_is_named_and_none_that_follows(
     assert str(error.value) == (
         f"{run}: cannot resume with another config.seed, config.phases[1], "
         "config.phases[0].seq_length: a finished phase cannot change, and 8 steps are done; put "
-        "the old values back, add a phase or give a new --workdir\n"
+        f"the old values back, or start a new run from this one: --config.init={run} --workdir=…\n"
         f"- config.seed: {phases_config.seed}\n+ config.seed: 5\n- config.phases[1]: 6 steps\n"
         "- config.phases[0].seq_length: 16\n+ config.phases[0].seq_length: 24"
     )

@@ -27,7 +27,7 @@ from bert_jax.workdir.layout import Workdir
 # The rule, key by key: what decides what a step sees or what the parameters mean may not change.
 # A new key must be put on one side.
 MAY = """
-    log_every_steps data.store
+    log_every_steps init data.store
     optimizer.learning_rate optimizer.warmup_steps optimizer.decay_power optimizer.schedule_over
     optimizer.schedule optimizer.decay_share optimizer.weight_decay_on
     optimizer.phase_moments optimizer.phase_count optimizer.b1 optimizer.b2 optimizer.eps

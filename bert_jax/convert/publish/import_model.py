@@ -6,10 +6,9 @@ The result is read by `bert_jax.load`, by transformers and as the start of a run
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from bert_jax.convert import hub, weights
 from bert_jax.convert.google_bert import FILES, is_google_bert, read_google_bert
@@ -38,16 +37,14 @@ def run_import(source: str, out: Path | str) -> None:
     with _folder(source) as folder:
         model = read_google_bert(folder) if is_google_bert(folder) else read_folder(folder)
         _check_complete(model, source)
-        params = weights.from_transformers(
-            model.tensors, model.config, model.pad_token_id, require=("encoder",)
-        )
+        params = weights.stored_params(model.tensors, model.config, model.pad_token_id)
         groups = weights.present(model.tensors, model.config)
         objectives = tuple(n for n in with_heads(groups) if OBJECTIVES[n].head in groups)
         origin = source
         if source.startswith(hub.PREFIX):
             origin = f"{source.partition('@')[0]}@{folder.name}"
         card = Card(origin=origin, objectives=objectives)
-        export(_only(params, groups), model.config, model.tokenizer, out, card=card)
+        export(params, model.config, model.tokenizer, out, card=card)
     parts = ", ".join(["encoder", *sorted(groups - {"encoder"})])
     print(f"{source} imported to {out}: {parts}")
 
@@ -58,12 +55,6 @@ def _check_complete(model: StoredModel, source: str) -> None:
     if lost:
         more = f" and {len(lost) - 1:,} more" if len(lost) > 1 else ""
         raise UserError(f"{source}: bert-jax has no place for {lost[0]}{more}; nothing was written")
-
-
-def _only(params: Mapping[str, Any], groups: set[str]) -> dict[str, Any]:
-    """Returns the parameters of these groups, without those that no tensor was found for."""
-    encoder = {k: v for k, v in params["encoder"].items() if k != "pooler" or k in groups}
-    return {k: v for k, v in params.items() if k in groups} | {"encoder": encoder}
 
 
 @contextmanager

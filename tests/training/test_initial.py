@@ -1,0 +1,159 @@
+"""`config.init`: runs that start from a model."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from corpus import small_config, small_store
+
+import bert_jax
+from bert_jax.checkpoint import manager
+from bert_jax.config.schema import Config
+from bert_jax.convert.publish.export import run_export
+from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.errors import UserError
+from bert_jax.training import loop
+from bert_jax.workdir.layout import Workdir
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
+    return small_store(tmp_path_factory.mktemp("initial") / "store")
+
+
+@pytest.fixture(scope="module")
+def source(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workdir with checkpoints of steps 1 and 2, and its export in `exported` beside it."""
+    folder = tmp_path_factory.mktemp("source")
+    config = small_config(store).replace({"phases[0].steps": 2, "checkpoint.every_steps": 1})
+    loop.pretrain(config, folder / "run")
+    run_export(folder / "run", folder / "exported")
+    return folder
+
+
+def unmoved(store: TokenStore, **changes: object) -> Config:
+    """A run of two steps whose learning rate is zero."""
+    config = small_config(store).replace({"phases[0].steps": 2, "optimizer.learning_rate": 0.0})
+    return config.replace({key.replace("__", "."): value for key, value in changes.items()})
+
+
+def exported(run: Path) -> dict[str, np.ndarray]:
+    run_export(run, run.parent / f"{run.name}_exported")
+    return safetensors.numpy.load_file(run.parent / f"{run.name}_exported/model.safetensors")
+
+
+def assert_same(state: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
+    assert state.keys() == other.keys()
+    for name, tensor in state.items():
+        np.testing.assert_array_equal(tensor, other[name], err_msg=name)
+
+
+@pytest.mark.parametrize("name", ["exported", "run", "run@2"])
+def test_a_run_starts_with_every_bit_of_its_model(
+    name: str, store: TokenStore, source: Path, tmp_path: Path
+) -> None:
+    config = unmoved(store, init=str(source / name), seed=5)  # whose random values differ
+    loop.pretrain(config, tmp_path / "run")
+    whole = safetensors.numpy.load_file(source / "exported/model.safetensors")
+    assert_same(exported(tmp_path / "run"), whole)
+
+
+def test_an_earlier_step_of_a_run_can_be_named(
+    store: TokenStore, source: Path, tmp_path: Path
+) -> None:
+    loop.pretrain(unmoved(store, init=f"{source}/run@1"), tmp_path / "run")
+    run_export(source / "run", tmp_path / "first", 1)
+    first = safetensors.numpy.load_file(tmp_path / "first/model.safetensors")
+    assert_same(exported(tmp_path / "run"), first)
+
+
+def test_a_part_that_the_model_lacks_keeps_its_random_values(
+    store: TokenStore, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    alone = tmp_path / "alone"
+    shutil.copytree(source / "exported", alone)
+    state = safetensors.numpy.load_file(alone / "model.safetensors")
+    kept = {k: v for k, v in state.items() if "pooler" not in k and "seq_relationship" not in k}
+    safetensors.numpy.save_file(kept, alone / "model.safetensors")
+    (alone / "SHA256SUMS").unlink()
+    loop.pretrain(unmoved(store, init=str(alone)), tmp_path / "run")
+    assert f"starts from {alone}; new, with random values: pair, pooler" in capsys.readouterr().out
+    loop.pretrain(unmoved(store), tmp_path / "random")
+    random = exported(tmp_path / "random")
+    assert_same(exported(tmp_path / "run"), random | kept)
+
+
+def test_a_model_with_more_positions_gives_the_first(
+    store: TokenStore, source: Path, tmp_path: Path
+) -> None:
+    shorter = {"model.max_position_embeddings": 16, "phases[0].seq_length": 16}
+    config = unmoved(store, init=str(source / "exported")).replace(shorter)
+    loop.pretrain(config, tmp_path / "run")
+    params, _ = manager.load_params(Workdir.open(tmp_path / "run"))
+    longer, _ = manager.load_params(Workdir.open(source / "run"))
+    rows = params["encoder"]["embeddings"]["position"]
+    np.testing.assert_array_equal(rows, longer["encoder"]["embeddings"]["position"][:16])
+
+
+def test_a_run_that_resumes_needs_its_model_no_more(
+    store: TokenStore, source: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(source / "exported", tmp_path / "model")
+    config = small_config(store).replace({"init": str(tmp_path / "model"), "phases[0].steps": 4})
+    with pytest.raises(bert_jax.errors.StoppedError):
+        loop.pretrain(config, tmp_path / "run", stop_after=2)
+    shutil.rmtree(tmp_path / "model")
+    loop.pretrain(config, tmp_path / "run")
+    undisturbed = config.replace("init", str(source / "exported"))
+    loop.pretrain(undisturbed, tmp_path / "undisturbed")
+    assert_same(exported(tmp_path / "run"), exported(tmp_path / "undisturbed"))
+    recorded = json.loads((tmp_path / "run/config.json").read_text())
+    other = json.loads((tmp_path / "undisturbed/config.json").read_text())
+    assert recorded["data"]["init"] == other["data"]["init"]
+
+
+def test_resuming_with_another_model_is_refused(
+    store: TokenStore, source: Path, tmp_path: Path
+) -> None:
+    config = small_config(store).replace({"init": f"{source}/run@1", "phases[0].steps": 4})
+    with pytest.raises(bert_jax.errors.StoppedError):
+        loop.pretrain(config, tmp_path / "run", stop_after=2)
+    with pytest.raises(UserError, match=r"cannot resume with another data\.init, config\.init"):
+        loop.pretrain(config.replace("init", f"{source}/run@2"), tmp_path / "run")
+    shutil.copytree(source / "run", tmp_path / "moved")
+    loop.pretrain(config.replace("init", f"{tmp_path}/moved@1"), tmp_path / "run")  # the same
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"model.hidden_size": 64, "model.num_hidden_layers": 1},
+            "use --config.model.hidden_size=32 --config.model.num_hidden_layers=2",
+        ),
+        ({"model.max_position_embeddings": 64}, "use --config.model.max_position_embeddings=32"),
+        ({"init": "absent"}, "absent: no such folder"),
+        ({"init": "run@7"}, "no checkpoint of step 7"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_one_line(
+    changes: dict, message: str, store: TokenStore, source: Path, tmp_path: Path
+) -> None:
+    if "init" in changes:
+        changes = {"init": str(source / changes["init"])}
+    config = small_config(store).replace({"init": str(source / "exported")} | changes)
+    with pytest.raises(UserError) as refused:
+        loop.pretrain(config, tmp_path / "run")
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_store_of_another_vocabulary_is_refused(source: Path, tmp_path: Path) -> None:
+    other = small_store(tmp_path / "store", words="x")
+    config = small_config(other).replace("init", str(source / "exported"))
+    with pytest.raises(UserError, match=r"its vocabulary is not that of the store .* --tokenizer="):
+        loop.pretrain(config, tmp_path / "run")
