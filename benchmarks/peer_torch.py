@@ -26,6 +26,8 @@ def same_recipe(config: Any) -> Any:
             config.optimizer,
             name="adamw",
             learning_rate=LEARNING_RATE,
+            b2=0.999,
+            schedule="bert",
             warmup_steps=0,
             weight_decay=WEIGHT_DECAY,
             eps=EPS,
