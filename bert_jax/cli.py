@@ -1,5 +1,6 @@
 """`bert-jax COMMAND`: runs a command; errors become one line and an exit code."""
 
+import contextlib
 import itertools
 import logging
 import signal
@@ -56,7 +57,7 @@ def _guarded(words: list[str]) -> int:
     try:
         return _run(words)
     except UsageError as error:
-        logger.log(NOTICE, f"usage: {error}; see `bert-jax --help`")
+        logger.log(NOTICE, f"usage: {error}; see `{_help_command(words)}`")
         return USAGE
     except KeyboardInterrupt:
         logger.log(NOTICE, "interrupted; run the same command again to resume")
@@ -112,6 +113,13 @@ def find(words: Sequence[str]) -> str:
         typed = " ".join(words[:2] if in_group else words[:1])
         raise UsageError(f"unknown command {typed!r}{nearest(typed, COMMANDS)}")
     return name
+
+
+def _help_command(words: Sequence[str]) -> str:
+    """The command line that shows the help for what was typed."""
+    with contextlib.suppress(UsageError):
+        return f"bert-jax {find(words)} --help"
+    return "bert-jax --help"
 
 
 def _overview(names: Iterable[str]) -> str:

@@ -1,6 +1,7 @@
 """Defines a command of `bert-jax` and parses its flags."""
 
 import dataclasses
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -45,17 +46,25 @@ def parse(name: str, command: Command, words: Sequence[str]) -> tuple[flags.Flag
         hint = _flag_hint(error.flagname, values)
         raise UsageError(f"unknown flag --{error.flagname}{hint}") from None
     except (flags.Error, ValueError, TypeError) as error:
-        raise UsageError(" ".join(str(error).split())) from None
+        raise UsageError(_plain_reason(error)) from None
     if arguments and not command.arguments:
         raise UsageError(f"{name} takes only --flag=value, not {arguments[0]!r}")
     return values, arguments
+
+
+def _plain_reason(error: Exception) -> str:
+    """Returns what absl says about a flag, without Python's words for numbers."""
+    reason = " ".join(str(error).split())
+    reason = re.sub(r"invalid literal for int\(\) with base 10: .*", "not a whole number", reason)
+    return re.sub(r"could not convert string to float: .*", "not a number", reason)
 
 
 def _flag_hint(name: str, values: flags.FlagValues) -> str:
     """Returns the end of the message about an unknown flag: the flag or configuration key that was
     probably meant."""
     if "config" not in values:
-        return nearest(name, values)
+        near = nearest_name(name, values)
+        return f"; did you mean --{near}?" if near else nearest(name, values)
     from bert_jax.config.schema import Config
     from bert_jax.config.serialization import flatten, to_dict
     from bert_jax.config.unknown_keys import translation

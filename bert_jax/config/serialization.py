@@ -61,7 +61,7 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
     if origin is tuple:
         item = typing.get_args(hint)[0]
         if not isinstance(value, tuple | list):
-            wrong(value, "a tuple", where)
+            wrong(value, "a list", where)
         return tuple(_convert(v, item, f"{where}[{i}]") for i, v in enumerate(value))
     return checked(value, hint, where)
 

@@ -45,17 +45,21 @@ _OTHER_NAMES: Final = {
     "evaluation.every_steps": "eval_steps eval_every eval_interval",
     "log_every_steps": "logging_steps log_every log_interval log_steps",
     "objectives": "objective loss losses",
+    "init": "init_checkpoint model_name_or_path pretrained_model_name_or_path init_from",
 }
 # What to do about names that have no key with the same value.
 _ADVICE: Final = {
-    "epochs num_epochs max_epochs num_train_epochs train_epochs": "set phases[0].steps: an epoch "
+    "epochs num_epochs max_epochs num_train_epochs train_epochs": "set {}phases[0].steps: an epoch "
     "has (rows per epoch) / batch_size steps; `bert-jax pretrain` prints the rows per epoch",
     "per_device_train_batch_size per_device_batch_size per_gpu_train_batch_size device_batch_size "
-    "micro_batch_size": "set phases[0].batch_size, the rows of all devices together",
-    "per_device_eval_batch_size eval_batch_size": "evaluation uses phases[0].batch_size",
-    "warmup_ratio warmup_proportion": "set optimizer.warmup_steps, a number of steps",
-    "bf16 bfloat16": "set compute.dtype=bfloat16",
-    "fp16 float16 half amp mixed_precision": "set compute.dtype=bfloat16; float16 does not exist",
+    "micro_batch_size": "set {}phases[0].batch_size, the rows of all devices together",
+    "per_device_eval_batch_size eval_batch_size": "evaluation uses {}phases[0].batch_size",
+    "warmup_ratio warmup_proportion": "set {}optimizer.warmup_steps, a number of steps",
+    "bf16 bfloat16": "set {}compute.dtype=bfloat16",
+    "fp16 float16 half amp mixed_precision": "set {}compute.dtype=bfloat16; float16 does not exist",
+    "resume resume_from_checkpoint auto_resume": "type the same command again: it resumes",
+    "base extends defaults inherit": "values change those of `base`; a .py file can start from "
+    "another config",
     "output_dir save_dir logdir log_dir checkpoint_dir": "give --workdir=…",
 }
 _KEY_OF: Final = {name: key for key, names in _OTHER_NAMES.items() for name in names.split()}
@@ -69,7 +73,7 @@ def translation(name: str, prefix: str = "") -> str:
     """
     leaf = name.rpartition(".")[2].lower().replace("-", "_")
     if advice := _ADVICE_OF.get(leaf):
-        return f"; {advice}"
+        return f"; {advice.format(prefix)}"
     key = _KEY_OF.get(leaf)
     return f"; did you mean {prefix}{key}?" if key and key != name else ""
 

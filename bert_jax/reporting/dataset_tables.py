@@ -56,11 +56,21 @@ def of_rows(
     ]
 
 
+_MOST_RANDOM = 0.75  # share of random second sentences of text with few long documents
+
+
 def of_labels(labels: np.ndarray, data: DataConfig, store: TokenStore) -> Rows:
     """Counts of the pair labels per source; `labels`: int64 [sources, 2]."""
     expected = "above 50%: chunks of one sentence get a random second"
+    short = "most documents are too short for pairs: consider --config.data.pairing=single"
     return ("source", *LABELS[data.pairing], "share", "expected"), [
-        (name, int(a), int(b), _percent(int(b), int(a + b), 2), expected)
+        (
+            name,
+            int(a),
+            int(b),
+            _percent(int(b), int(a + b), 2),
+            short if b > _MOST_RANDOM * (a + b) else expected,
+        )
         for name, (a, b) in zip(store.sources, labels, strict=True)
     ]
 

@@ -34,6 +34,11 @@ def run_facts(
         )
         or "not yet"
     }
+    optimizer, data = config.optimizer, config.data
+    facts["method"] = (
+        f"{optimizer.name}, learning rate {optimizer.learning_rate:g}, {optimizer.warmup_steps:,} "
+        f"steps of warmup; pairing {data.pairing}, masking {data.masking}"
+    )
     if tokens is not None:
         facts["tokens seen"] = f"about {float(f'{tokens:.3g}'):,.0f}, padding not counted"
     if times:

@@ -42,7 +42,9 @@ def write_page(folder: epath.PathLike, path: epath.PathLike) -> None:
             "time since the start": clock(status.goodput.wall),
             "model": model_facts(config),
             **run_facts(run, status.step, records.records(workdir.metrics)),
-            "text": path_of_store,
+            **_hosts(workdir),
+            "text": path_of_store
+            + (f", {len(store.train.tokens):,} training tokens" if store else ""),
             "config": str(workdir.config_json),
         }
     )
@@ -54,6 +56,12 @@ def write_page(folder: epath.PathLike, path: epath.PathLike) -> None:
     run_page.add_training(page, workdir.metrics, token_baselines=baselines)
     run_page.add_goodput(page, status.goodput)
     page.save(path)
+
+
+def _hosts(workdir: Workdir) -> dict[str, str]:
+    """The machines of the last start, if one was recorded."""
+    starts = [r for r in records.records(workdir.metrics) if r["kind"] == "start" and "hosts" in r]
+    return {"hosts": ", ".join(dict.fromkeys(starts[-1]["hosts"]))} if starts else {}
 
 
 def _store(path: str) -> TokenStore | None:

@@ -30,6 +30,7 @@ def describe(
     *,
     mesh: Mapping[str, int],
     device_kind: str,
+    init: str | None = None,
 ) -> dict[str, Any]:
     """Returns the run's description, stored in `config.json` and in every checkpoint.
 
@@ -37,6 +38,7 @@ def describe(
         rows_per_epoch: rows per epoch of each phase.
         mesh: devices along each axis; the number of processes changes no result.
         device_kind: `jax.Device.device_kind` of the devices.
+        init: digest of the model that the run starts from.
     """
     from bert_jax.metrics.flops import step_flops  # imports JAX, which `bert-jax status` need not
 
@@ -47,6 +49,7 @@ def describe(
             "train": store.train.digest,
             "held_out": store.held_out.digest,
             "rows_per_epoch": list(rows_per_epoch),
+            **({"init": init} if init else {}),
         },
         "versions": versions(),
         "devices": {"kind": device_kind, "mesh": dict(mesh)},
@@ -74,10 +77,13 @@ def read(workdir: Workdir) -> dict[str, Any]:
                 return description
         except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
             pass
-    raise UserError(
-        f"{workdir}: not the workdir of a pretraining run (no valid config.json); "
-        "give the --workdir that was given to `bert-jax pretrain`"
-    )
+        missing = not workdir.path.exists()
+        inner = workdir.path / "run"  # of a demo
+        near = f"; did you mean {inner}?" if (inner / path.name).exists() else ""
+    reason = "not the workdir of a pretraining run (no valid config.json)"
+    reason = "no such folder" if missing else reason
+    remedy = near or "; give the --workdir that was given to `bert-jax pretrain`"
+    raise UserError(f"{workdir}: {reason}{remedy}")
 
 
 def is_description(value: Any) -> bool:

@@ -264,6 +264,7 @@ def _pools(
         raise UserError(
             f'source "{source_name}" has a single document in language "{language_name}" in the '
             f'"{split.name}" split, but pairing "{spec.pairing}" draws random sentences from '
-            "another one; add documents, or set negative_pool to corpus if the split has others"
+            "another one; add documents (more files, or chapters that begin with `# `), or set "
+            "config.data.negative_pool=corpus if other sources or languages have some"
         )
     return pools

@@ -21,7 +21,7 @@ from bert_jax.data_pipeline.sources import (
 )
 from bert_jax.data_pipeline.sources.document import Document, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
-from bert_jax.data_pipeline.sources.formats import remedy_of_kind
+from bert_jax.data_pipeline.sources.formats import format_of_name, remedy_of_kind
 from bert_jax.data_pipeline.text.clean import Rule
 from bert_jax.data_pipeline.text.sentences import check_language
 
@@ -73,10 +73,9 @@ def parse_source(text: str) -> SourceSpec:
     head, *options = re.split(r",(?=\w+=)", text)
     kind, colon, path = head.partition(":")
     if not colon and kind not in KINDS:
-        raise UserError(
-            f"--source={text}: missing kind; write KIND:PATH, for example books:{head} (kinds: "
-            f"{', '.join(KINDS)})"
-        )
+        form = format_of_name(Path(head))
+        example = form.remedy if form else f"write KIND:PATH, for example books:{head}"
+        raise UserError(f"--source={text}: missing kind; {example} (kinds: {', '.join(KINDS)})")
     values = {"name": kind, "lang": "en", "lines": str(SourceSpec.document_lines)}
     for option in options:
         key, _, value = option.partition("=")

@@ -137,7 +137,8 @@ def _nothing(spec: SourceSpec, empty: Found, described: str) -> str:
     formats = Counter(filter(None, (format_of_name(Path(name)) for name in names)))
     remedy = f"; {formats.most_common(1)[0][0].remedy}" if formats else ""
     reasons = "; ".join(empty.describe())
+    files = f"{len(names):,} file{'' if len(names) == 1 else 's'}"
     return (
-        f"{spec.path}: {len(names)} files, none of them {described} with text ({reasons}); "
+        f"{spec.path}: {files}, but no {described} with text ({reasons}); "
         f"source {spec.name!r} needs {described}{remedy}"
     )

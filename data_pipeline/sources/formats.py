@@ -8,8 +8,9 @@ from typing import Final, NamedTuple
 
 from bert_jax.data_pipeline.errors import UserError
 
-HEAD: Final = 512  # bytes that are inspected
+HEAD: Final = 4096  # bytes that are inspected
 COMPRESSED: Final = (".bz2", ".gz", ".xz")  # decompressed on the fly
+_FEWEST_ROWS: Final = 3  # lines with equally many tabs that make a table
 _MOST_ZEROS: Final = 0.25  # share of zero bytes in text; UTF-16 has half
 
 
@@ -136,7 +137,16 @@ def format_of_start(head: bytes, *, markup: bool) -> Format | None:
         return _JSON
     if start.startswith(b"[") and start[1:].lstrip().startswith(b"{"):
         return _JSON
+    if _has_columns(head):
+        return _TABLE
     return next((form for begin, form in _BY_MARKUP if start.startswith(begin)), None)
+
+
+def _has_columns(head: bytes) -> bool:
+    """Whether all complete lines have the same number of tabs, those of an indent not counted."""
+    lines = [line.strip() for line in head.split(b"\n")[:-1]]
+    tabs = {line.count(b"\t") for line in lines if line}
+    return len(list(filter(None, lines))) >= _FEWEST_ROWS and len(tabs) == 1 and tabs != {0}
 
 
 def refuse(path: Path, form: Format | None, wanted: str) -> None:

@@ -156,7 +156,7 @@ def changed(**values: object) -> dict:
         ({"data__mask_rate": 1.5}, "config.data.mask_rate=1.5 should be from 0 to 1"),
         ({"optimizer__eps": "1e-6"}, "config.optimizer.eps='1e-6' should be float"),
         ({"mesh": 8}, "config.mesh=8 should be keys"),
-        ({"phases": {}}, "config.phases={} should be a tuple"),
+        ({"phases": {}}, "config.phases={} should be a list"),
         ({"compute__dtype": "float16"}, "config.compute.dtype='float16'; did you mean bfloat16?"),
         ({"optimizer__name": "adam"}, "config.optimizer.name='adam'; did you mean adamw?"),
         ({"data__pairing": "nps"}, "config.data.pairing='nps'; did you mean nsp?"),

@@ -39,6 +39,9 @@ def test_no_name_has_two_translations() -> None:
         ("num_train_epochs", "; set phases[0].steps: an epoch has "),
         ("per_device_train_batch_size", "; set phases[0].batch_size, the rows of all devices"),
         ("bf16", "; set compute.dtype=bfloat16"),
+        ("model_name_or_path", "; did you mean init?"),
+        ("resume_from_checkpoint", "; type the same command again: it resumes"),
+        ("base", "; values change those of `base`; a .py file can start from another config"),
         ("compute.fp16", "; set compute.dtype=bfloat16; float16 does not exist"),
         ("optimizer.warmup_stpes", "; did you mean optimizer.warmup_steps?"),
         ("mesh.foo", "; valid: data, fsdp, slice, tensor"),
@@ -59,10 +62,14 @@ def test_the_hint_for_a_name(name: str, hint: str) -> None:
         ),
         (["--lr=1"], USAGE, "flag --lr; did you mean --config.optimizer.learning_rate?"),
         (["--batch_size", "32"], USAGE, "did you mean --config.phases[0].batch_size?"),
-        (["--epochs=3"], USAGE, "unknown flag --epochs; set phases[0].steps: an epoch has "),
+        (
+            ["--epochs=3"],
+            USAGE,
+            "unknown flag --epochs; set --config.phases[0].steps: an epoch has ",
+        ),
         (["--work_dir=run"], USAGE, "unknown flag --work_dir; did you mean --workdir?"),
         (["--hidden_siez=8"], USAGE, "did you mean --config.model.hidden_size?"),
-        (["--quiet"], USAGE, "unknown flag --quiet; see `bert-jax --help`"),
+        (["--quiet"], USAGE, "unknown flag --quiet; see `bert-jax pretrain --help`"),
     ],
 )
 def test_a_name_of_other_programs_is_answered_in_one_line(

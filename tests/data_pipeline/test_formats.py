@@ -104,6 +104,7 @@ CONTENTS = {
     "JSON lines": (lambda: ROWS * 3, OTHER),
     "JSON with a mark": (lambda: b"\xef\xbb\xbf\n" + ROWS, OTHER),
     "JSON list": (lambda: b'[\n  {"text": "Night."}]', OTHER),
+    "TSV": (lambda: b"1\t-0.5\tA dull film.\n2\t1.5\tA feast for eyes.\n" * 3, OTHER),
     "dump": (lambda: b'<mediawiki xmlns="http://x">\n<page>', "run WikiExtractor"),
     "dump with a prolog": (lambda: b'<?xml version="1.0"?>\n<mediawiki>', "run WikiExtractor"),
     "XML": (lambda: b'<?xml version="1.0"?>\n<TEI>', "pandoc"),
@@ -164,6 +165,8 @@ def test_wikiextractor_refuses_what_it_did_not_write(
         b"PKZIP was a program.\n",
         b"BZ is no mark.\n",
         b"a\0b with one zero byte in it\n",
+        b"\tAn indent.\n\tAnother indent.\n\n\tAnd a third.\n",
+        b"Price\tfive\nThere is a table in this book.\nOne\ttwo\n",
         b"{}",
     ][:-1],
 )
@@ -182,7 +185,7 @@ def test_names_without_an_extension_are_read(tmp_path: Path) -> None:
 def test_a_folder_without_text_says_what_to_do(tmp_path: Path) -> None:
     for name in ("a.jsonl", "b.jsonl", "c.parquet", "LICENSE"):
         (tmp_path / name).write_bytes(TEXT)
-    with pytest.raises(UserError, match=r"4 files, none of them \.txt or \.md books") as caught:
+    with pytest.raises(UserError, match=r"4 files, but no \.txt or \.md books") as caught:
         reading("books", tmp_path)
     assert "2 of another kind (.jsonl): a.jsonl, b.jsonl" in str(caught.value)
     assert OTHER in str(caught.value)
