@@ -14,8 +14,8 @@ KEYS = flatten(to_dict(Config()))
 def test_every_translation_names_a_key() -> None:
     assert set(unknown_keys._OTHER_NAMES) <= set(KEYS)
     for text in unknown_keys._ADVICE.values():
-        mentioned = [word.rstrip(",:;").partition("=")[0] for word in text.split()]
-        keys = [word for word in mentioned if "." in word or "[" in word]
+        words = [word.rstrip(",:;").partition("=")[0] for word in text.split()]
+        keys = [word.removeprefix("{}") for word in words if word.startswith("{}")]
         assert set(keys) <= set(KEYS)
 
 
