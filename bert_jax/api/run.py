@@ -57,13 +57,22 @@ def pretrain(
     )
 
 
-def export(workdir: epath.PathLike, out: Path | str, *, step: int | None = None) -> None:
+def export(
+    workdir: epath.PathLike,
+    out: Path | str,
+    *,
+    step: int | None = None,
+    dtype: str = "float32",
+    max_shard_size: str | None = None,
+) -> None:
     """Exports a checkpoint of a run as a folder for `bert_jax.load` and `transformers`.
 
     Args:
         step: of the checkpoint; None is the newest.
+        dtype: of the weights: "float32", "bfloat16" or "float16".
+        max_shard_size: such as "2GB": the weights are in several files of at most this size.
 
     Raises:
-        UserError: no such checkpoint, or `out` is not free.
+        UserError: no such checkpoint, `out` is not free, or `dtype` cannot hold a value.
     """
-    run_export(workdir, out, step)
+    run_export(workdir, out, step, dtype=dtype, max_shard_size=max_shard_size)

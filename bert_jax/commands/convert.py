@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from bert_jax.commands.command import Command, need
+from bert_jax.errors import UsageError
 
 
 def _define_export(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -12,13 +13,28 @@ def _define_export(values: flags.FlagValues, words: Sequence[str]) -> None:
     flags.DEFINE_string("out", None, "folder to write", flag_values=values)
     step = "step of the checkpoint (default: the newest)"
     flags.DEFINE_integer("step", None, step, 0, flag_values=values)
+    every = "export all checkpoints, each in a folder of --out"
+    flags.DEFINE_bool("all_steps", False, every, flag_values=values)
+    dtypes = ["float32", "bfloat16", "float16"]
+    flags.DEFINE_enum("dtype", "float32", dtypes, "of the weights", flag_values=values)
+    size = "largest file of weights, such as 2GB (default: all in one)"
+    flags.DEFINE_string("max_shard_size", None, size, flag_values=values)
 
 
 def _run_export(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "workdir", "out")
     from bert_jax.convert.publish.export import run_export
 
-    run_export(values.workdir, values.out, values.step)
+    if values.all_steps and values.step is not None:
+        raise UsageError("--all_steps and --step exclude each other")
+    run_export(
+        values.workdir,
+        values.out,
+        values.step,
+        all_steps=values.all_steps,
+        dtype=values.dtype,
+        max_shard_size=values.max_shard_size,
+    )
 
 
 def _define_import(values: flags.FlagValues, words: Sequence[str]) -> None:

@@ -4,15 +4,14 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import safetensors
-import safetensors.numpy
 from etils import epath
 
+from bert_jax.checkpoint import catalog
 from bert_jax.checkpoint import manager as checkpoint
 from bert_jax.config.schema import ModelConfig
 from bert_jax.config.serialization import from_dict
@@ -22,6 +21,13 @@ from bert_jax.convert.checksums import SUMS
 from bert_jax.convert.hf_config import to_config_json
 from bert_jax.convert.publish.card_facts import read_card
 from bert_jax.convert.publish.model_card import Card, render
+from bert_jax.convert.publish.weight_writer import (
+    WEIGHT_FILE,
+    as_dtype,
+    check_size,
+    is_export,
+    write_weights,
+)
 from bert_jax.convert.tokenizer_files import json_bytes, lowercases, tokenizer_files
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage import atomic
@@ -32,12 +38,11 @@ from bert_jax.objectives.architectures import find_architecture
 from bert_jax.objectives.registry import find
 from bert_jax.workdir.layout import Workdir
 
-WEIGHTS, CARD = "model.safetensors", "README.md"
-_FILES = {
-    WEIGHTS, "config.json", CARD,
+CARD = "README.md"
+_FILES = {  # besides the weights
+    "config.json", CARD,
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", SUMS,
 }  # fmt: skip
-_PRODUCER = "bert-jax"
 
 
 def export(
@@ -47,6 +52,8 @@ def export(
     out: Path | str,
     *,
     card: Card,
+    dtype: str = "float32",
+    max_shard_size: str | None = None,
 ) -> None:
     """Writes weights, configuration, tokenizer and model card into the folder `out`.
 
@@ -59,10 +66,13 @@ def export(
         card: its `objectives` are those of the parameters. If it has no `length`, every position
             counts as trained.
         tokenizer: of the store they were trained on.
+        dtype: of the weights: "float32", "bfloat16" or "float16".
+        max_shard_size: such as "2GB": the weights are in several files of at most this size.
 
     Raises:
         UserError: `out` exists and is not an export, the vocabulary sizes of tokenizer and model
-            differ, a parameter is not finite, or transformers has no class for the model.
+            differ, a parameter is not finite or too large for `dtype`, or transformers has no class
+            for the model.
         StorageError: the folder cannot be written; an older one is unchanged.
     """
     out = _output_folder(out)
@@ -72,13 +82,10 @@ def export(
             f"{model_config.vocab_size:,}; give the tokenizer the model was trained with"
         )
     pad = tokenizer.special.pad
-    tensors = names.to_transformers(params, model_config, pad)
-    for name, tensor in tensors.items():
-        if not np.isfinite(tensor).all():
-            raise UserError(f"{name} contains NaN or infinite values; export an earlier step")
+    tensors = as_dtype(names.to_transformers(params, model_config, pad), dtype)
     config = to_config_json(
         model_config, pad_token_id=pad, heads=params, trained_length=card.length
-    )
+    ) | {"dtype": dtype}
     parameters = sum(tensor.size for tensor in tensors.values())
     text = render(card, model_config, parameters=parameters, lowercase=lowercases(tokenizer))
     files = tokenizer_files(tokenizer, card.length or model_config.max_position_embeddings)
@@ -87,7 +94,7 @@ def export(
     try:
         _remove_leftovers(out)
         temporary.mkdir(parents=True)
-        _write(temporary, files, tensors)
+        _write(temporary, files, tensors, max_shard_size)
         _publish(temporary, out)
     except (OSError, safetensors.SafetensorError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
@@ -96,21 +103,55 @@ def export(
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _write(folder: Path, files: Mapping[str, bytes], tensors: Mapping[str, np.ndarray]) -> None:
+def _write(
+    folder: Path,
+    files: Mapping[str, bytes],
+    tensors: Mapping[str, np.ndarray],
+    max_shard_size: str | None,
+) -> None:
     for name, data in files.items():
         (folder / name).write_bytes(data)
-    # transformers rejects files whose metadata has no "format".
-    about = {"format": "pt", "producer": f"{_PRODUCER} {version('bert-jax')}"}
-    safetensors.numpy.save_file(dict(tensors), folder / WEIGHTS, metadata=about)
-    # safetensors may create it readable by the owner only.
-    (folder / WEIGHTS).chmod((folder / "config.json").stat().st_mode)
-    (folder / SUMS).write_text(checksums.render(folder, (*files, WEIGHTS)))
+    weights = write_weights(folder, tensors, max_shard_size)
+    for name in weights:  # safetensors may create them readable by the owner only
+        (folder / name).chmod((folder / "config.json").stat().st_mode)
+    (folder / SUMS).write_text(checksums.render(folder, (*files, *weights)))
 
 
-def run_export(workdir: epath.PathLike, out: Path | str, step: int | None = None) -> None:
-    """Exports a checkpoint of a pretraining run (default: the newest) and prints the result. Raises
-    UserError if there is none, or as `export`."""
+def run_export(
+    workdir: epath.PathLike,
+    out: Path | str,
+    step: int | None = None,
+    *,
+    all_steps: bool = False,
+    dtype: str = "float32",
+    max_shard_size: str | None = None,
+) -> None:
+    """Exports checkpoints of a pretraining run and prints the results.
+
+    Args:
+        step: of the checkpoint; None is the newest.
+        all_steps: every checkpoint, each in a folder `step-STEP` in `out`.
+        dtype, max_shard_size: as in `export`.
+
+    Raises:
+        UserError: there is no such checkpoint, or as `export`.
+    """
     run = Workdir.open(workdir)
+    if max_shard_size is not None:
+        check_size(max_shard_size)
+    if not all_steps:
+        _export_step(run, out, step, dtype, max_shard_size)
+        return
+    steps = catalog.complete_steps(run.checkpoints)
+    if not steps:
+        raise UserError(f"{workdir}: has no checkpoint; train first")
+    for step in steps:
+        _export_step(run, Path(out) / f"step-{step}", step, dtype, max_shard_size)
+
+
+def _export_step(
+    run: Workdir, out: Path | str, step: int | None, dtype: str, max_shard_size: str | None
+) -> None:
     _output_folder(out)  # fail before reading a large checkpoint
     params, meta = checkpoint.load_params(run, step)
     model_config = from_dict(meta["config"]["model"], ModelConfig, "config.model")
@@ -122,8 +163,16 @@ def run_export(workdir: epath.PathLike, out: Path | str, step: int | None = None
             lacks = f"{form.class_name(params)} has neither"
             print(f"{objective.title}: its head and the pooler are not exported: {lacks}")
     tokenizer = _tokenizer(run.tokenizer, meta["data"]["tokenizer"])
-    export(params, model_config, tokenizer, out, card=card)
-    print(f"step {meta['step']:,} of {workdir} exported to {out}")
+    export(
+        params,
+        model_config,
+        tokenizer,
+        out,
+        card=card,
+        dtype=dtype,
+        max_shard_size=max_shard_size,
+    )
+    print(f"step {meta['step']:,} of {run} exported to {out}")
 
 
 def _tokenizer(file: epath.Path, digest: str) -> Tokenizer:
@@ -146,7 +195,8 @@ def _output_folder(out: Path | str) -> Path:
         if not out.exists():
             return out
         names = {entry.name for entry in out.iterdir()} if out.is_dir() else {out.name}
-        if not out.is_dir() or (names and not (names <= _FILES and _is_export(out / WEIGHTS))):
+        other = {name for name in names - _FILES if not WEIGHT_FILE.fullmatch(name)}
+        if not out.is_dir() or other or (names and not is_export(out)):
             raise UserError(f"{out}: exists and is not an export of bert-jax; give a new folder")
         sums = checksums.read(out) if SUMS in names else None
         if sums and CARD in names and file_digest(out / CARD) != sums.get(CARD):
@@ -156,14 +206,6 @@ def _output_folder(out: Path | str) -> Path:
     except OSError as error:
         raise UserError(f"{out}: cannot be accessed ({error.strerror})") from None
     return out
-
-
-def _is_export(weights: Path) -> bool:
-    try:
-        with safetensors.safe_open(weights, framework="numpy") as file:
-            return (file.metadata() or {}).get("producer", "").startswith(_PRODUCER)
-    except (OSError, safetensors.SafetensorError):
-        return False
 
 
 def _temporary_path(out: Path, kind: str) -> Path:

@@ -1,0 +1,95 @@
+"""Writes the weights of a folder: in float32 or half as many bytes, in one file or in several."""
+
+import json
+import re
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+import ml_dtypes
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from bert_jax.convert.weight_files import INDEX, SAFETENSORS
+from bert_jax.data_pipeline.errors import UserError
+
+DTYPES: Final = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
+WEIGHT_FILE: Final = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
+_PRODUCER = "bert-jax"
+_SIZE = re.compile(r"\d+(\.\d+)?[KMG]B")
+
+
+def as_dtype(tensors: Mapping[str, np.ndarray], dtype: str) -> dict[str, np.ndarray]:
+    """Returns the tensors in another dtype, rounded to nearest.
+
+    Raises:
+        UserError: a tensor is not finite, or has a value that the dtype cannot hold.
+    """
+    result = {}
+    for name, tensor in tensors.items():
+        if not np.isfinite(tensor).all():
+            raise UserError(f"{name} contains NaN or infinite values; export an earlier step")
+        with np.errstate(over="ignore"):  # reported below
+            result[name] = tensor.astype(DTYPES[dtype], copy=False)
+        if dtype != "float32" and not np.isfinite(result[name].astype(np.float32)).all():
+            largest = float(np.abs(tensor).max())
+            raise UserError(f"{name} has a value of {largest:g}, which {dtype} cannot hold")
+    return result
+
+
+def check_size(size: str) -> None:
+    """Raises UserError if it is not the size of a file, such as "2GB"."""
+    if not _SIZE.fullmatch(size):
+        raise UserError(f"max_shard_size={size}: give a size such as 500MB or 2GB")
+
+
+def write_weights(
+    folder: Path, tensors: Mapping[str, np.ndarray], max_shard_size: str | None
+) -> list[str]:
+    """Writes model.safetensors, or parts of at most this size and their index as transformers does;
+    returns the names of the files. A tensor that is larger has a part of its own.
+
+    Raises:
+        OSError, SafetensorError: a file cannot be written.
+    """
+    if max_shard_size is None:
+        _save(folder / SAFETENSORS, tensors)
+        return [SAFETENSORS]
+    from huggingface_hub import split_state_dict_into_shards_factory
+
+    split = split_state_dict_into_shards_factory(
+        dict(tensors),
+        get_storage_size=lambda tensor: tensor.nbytes,
+        filename_pattern="model{suffix}.safetensors",
+        max_shard_size=max_shard_size,
+    )
+    for file, names in split.filename_to_tensors.items():
+        _save(folder / file, {name: tensors[name] for name in names})
+    files = [*split.filename_to_tensors]
+    if split.is_sharded:
+        index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+        text = json.dumps(index, indent=2, sort_keys=True) + "\n"
+        (folder / f"{SAFETENSORS}{INDEX}").write_text(text, encoding="utf-8")
+        files.append(f"{SAFETENSORS}{INDEX}")
+    return files
+
+
+def is_export(folder: Path) -> bool:
+    """Whether the weights in a folder were written by bert-jax."""
+    files = [path for path in folder.glob("model*.safetensors") if WEIGHT_FILE.fullmatch(path.name)]
+    try:
+        for file in files:
+            with safetensors.safe_open(file, framework="numpy") as stream:
+                if not (stream.metadata() or {}).get("producer", "").startswith(_PRODUCER):
+                    return False
+    except (OSError, safetensors.SafetensorError):
+        return False
+    return bool(files)
+
+
+def _save(file: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    # transformers rejects files whose metadata has no "format".
+    about = {"format": "pt", "producer": f"{_PRODUCER} {version('bert-jax')}"}
+    safetensors.numpy.save_file(dict(tensors), file, metadata=about)
