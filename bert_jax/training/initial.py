@@ -95,8 +95,8 @@ def start_from(state: State, model: InitialModel) -> tuple[State, list[str]]:
 def _read(source: str, config: Config, store: TokenStore) -> tuple[Mapping[str, Any], str]:
     """Returns parameters and their digest; errors as `find_initial`."""
     path, step = _path(source)
-    if (path / "checkpoints").is_dir():
-        run = Workdir.open(path)
+    run = Workdir.open(path)
+    if run.checkpoints.is_dir():
         params, meta = checkpoint.load_params(run, step)
         values = completed(meta["config"], Config)["model"]
         model = from_dict(values, ModelConfig, "config.model")
@@ -107,7 +107,7 @@ def _read(source: str, config: Config, store: TokenStore) -> tuple[Mapping[str, 
         model, tokenizer = stored.config, stored.tokenizer
         params = weights.stored_params(stored.tensors, model, stored.pad_token_id)
     _check_architecture(source, model, config.model)
-    _check_vocabulary(path, tokenizer, store)
+    _check_vocabulary(run, tokenizer, store)
     return params, _digest(params)
 
 
@@ -139,13 +139,13 @@ def _check_architecture(source: str, theirs: ModelConfig, ours: ModelConfig) -> 
         )
 
 
-def _check_vocabulary(path: Path, theirs: Tokenizer, store: TokenStore) -> None:
+def _check_vocabulary(folder: Workdir, theirs: Tokenizer, store: TokenStore) -> None:
     ours = Tokenizer.load(store.tokenizer_path)
     same_size = theirs.vocab_size == ours.vocab_size
     if not same_size or any(theirs.token(i) != ours.token(i) for i in range(ours.vocab_size)):
         raise UserError(
-            f"config.init={path}: its vocabulary is not that of the store {store.path}; build the "
-            f"store with --tokenizer={path / 'tokenizer.json'}"
+            f"config.init={folder}: its vocabulary is not that of the store {store.path}; build the "
+            f"store with --tokenizer={folder.tokenizer}"
         )
 
 
