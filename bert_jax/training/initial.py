@@ -71,8 +71,8 @@ def start_from(state: State, model: InitialModel) -> tuple[State, list[str]]:
     """Returns the state of a new run with the model's parameters, and the names of the parts that
     it lacks, which keep their random values.
 
-    Rows that the run's vocabulary has only for the hardware become zero; of more positions than the
-    run has, the first are taken.
+    Of more positions than the run has, the first are taken. Rows that a vocabulary has only for the
+    hardware are not read: they may be those of the model, or zero.
     """
     params, new = model.read(), set[str]()
 
@@ -101,7 +101,7 @@ def _read(source: str, config: Config, store: TokenStore) -> tuple[Mapping[str, 
         values = completed(meta["config"], Config)["model"]
         model = from_dict(values, ModelConfig, "config.model")
         tokenizer = Tokenizer.load(Path(run.tokenizer))
-        params = _without_padding(jax.tree.map(np.asarray, params), model)
+        params = jax.tree.map(np.asarray, params)
     else:
         stored = read_folder(path)
         model, tokenizer = stored.config, stored.tokenizer
@@ -117,15 +117,6 @@ def _path(source: str) -> tuple[Path, int | None]:
     if match and not Path(source).exists():
         return Path(match[1]), int(match[2])
     return Path(source), None
-
-
-def _without_padding(params: dict, model: ModelConfig) -> dict:
-    """Returns the parameters without the rows of the vocabulary that the hardware needed."""
-
-    def cut(leaf: np.ndarray) -> np.ndarray:
-        return leaf[: model.vocab_size] if len(leaf) == model.padded_vocab_size else leaf
-
-    return jax.tree.map(cut, params)
 
 
 def _check_architecture(source: str, theirs: ModelConfig, ours: ModelConfig) -> None:
@@ -144,8 +135,8 @@ def _check_vocabulary(folder: Workdir, theirs: Tokenizer, store: TokenStore) -> 
     same_size = theirs.vocab_size == ours.vocab_size
     if not same_size or any(theirs.token(i) != ours.token(i) for i in range(ours.vocab_size)):
         raise UserError(
-            f"config.init={folder}: its vocabulary is not that of the store {store.path}; build the "
-            f"store with --tokenizer={folder.tokenizer}"
+            f"config.init={folder}: its vocabulary is not that of the store {store.path}; build "
+            f"the store with --tokenizer={folder.tokenizer}"
         )
 
 
