@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from corpus import SPECIAL, small_config, small_store, two_phases
 from runs import complete_steps
+from signals import dispositions
 
 import bert_jax
 from bert_jax.data_pipeline.sources import parse_source
@@ -247,6 +248,15 @@ def test_documents_are_no_source_of_the_command_line():
         parse_source("documents:rows.jsonl")
 
 
+@pytest.fixture
+def signals_of_a_terminal() -> Iterator[None]:
+    """However the tests were started: in the background of a script Ctrl-C is ignored."""
+    handlers = {signal.SIGINT: signal.default_int_handler}
+    with dispositions(lambda number: handlers.get(number, signal.SIG_DFL)):
+        yield
+
+
+@pytest.mark.usefixtures("signals_of_a_terminal")
 def test_ctrl_c_saves_and_the_program_has_its_signals_again(store, tmp_path):
     config = small_config(store).replace({"phases[0].steps": 100_000, "log_every_steps": 1})
     before = signal.getsignal(signal.SIGINT), signal.set_wakeup_fd(-1)
