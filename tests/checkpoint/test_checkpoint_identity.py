@@ -102,7 +102,7 @@ class Starter:
             program = SimpleNamespace(abstract=ABSTRACT, init=lambda: state(0))
             run = RunContext(
                 config=self.config, workdir=path, store=self.store, program=program, mesh=None,
-                phases=(), description=described, job=job,
+                phases=(), description=described, job=job, initial=None,
             )  # fmt: skip
             run, known = lifecycle.claim_workdir(run, writer, adopt)
             if legacy:

@@ -24,7 +24,6 @@ from absl import flags
 
 from bert_jax import cli
 from bert_jax.config.files import load
-from bert_jax.config.schema import Config
 from bert_jax.config.serialization import flatten, to_dict
 from bert_jax.config.shipped import shipped
 
@@ -298,39 +297,6 @@ def test_the_program_prints_every_message_of_troubleshooting() -> None:
     for message in shown:
         parts = [part.strip(" :;,") for part in " ".join(message.split()).split("…")]
         assert any(all(part in text for part in parts) for text in printed), message
-
-
-def test_every_shipped_config_is_described() -> None:
-    tables = PROSE[ROOT / "docs/configs.md"].partition("\n## ")[0]
-    assert set(re.findall(r"^\| `(\w+)` \|", tables, re.MULTILINE)) == set(shipped())
-
-
-def test_every_key_is_described_with_its_default() -> None:
-    """All keys of a group; those of the deadlines are on another page."""
-    defaults = {
-        key: value
-        for key, value in flatten(to_dict(Config())).items()
-        if "." in key and not key.startswith("deadlines.")
-    }
-    table = PROSE[ROOT / "docs/configs.md"].partition("| key | default | meaning |")[2]
-    table = table.partition("\n\n")[0]
-    described = {}
-    for keys, values in re.findall(r"^\| (`.*?`) \| (.*?) \|", table, re.MULTILINE):
-        names = re.findall(r"`([^`]+)`", keys)
-        group = names[0].rpartition(".")[0]
-        full = [f"{group}{name}" if name.startswith(".") else name for name in names]
-        described |= zip(full, values.split(", "), strict=True)
-    del described["deadlines.*"]
-    assert described.keys() == defaults.keys()
-    assert described.pop("model.vocab_size") == "the store's"
-    assert described == {key: shown(defaults[key]) for key in described}
-
-
-def shown(value: object) -> str:
-    """A default as the page writes it."""
-    if isinstance(value, float):
-        return f"{value:g}"
-    return f"{value:,}" if type(value) is int else str(value) or '""'
 
 
 def write_text(folder: Path) -> None:
