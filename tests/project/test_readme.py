@@ -25,7 +25,6 @@ from absl import flags
 from bert_jax import cli
 from bert_jax.config.files import load
 from bert_jax.config.serialization import flatten, to_dict
-from bert_jax.config.shipped import shipped
 
 pytestmark = pytest.mark.processes
 
