@@ -6,6 +6,7 @@ from etils import epath
 
 from bert_jax.config.schema import Config
 from bert_jax.convert.publish.export import run_export
+from bert_jax.convert.publish.weight_writer import WeightFormat
 from bert_jax.errors import UserError
 from bert_jax.training import loop
 from bert_jax.training.profiling import Steps
@@ -75,4 +76,4 @@ def export(
     Raises:
         UserError: no such checkpoint, `out` is not free, or `dtype` cannot hold a value.
     """
-    run_export(workdir, out, step, dtype=dtype, max_shard_size=max_shard_size)
+    run_export(workdir, out, step, form=WeightFormat(dtype, max_shard_size))

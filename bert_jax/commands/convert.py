@@ -1,4 +1,4 @@
-"""`bert-jax convert`: converts checkpoints for other libraries."""
+"""`bert-jax convert`: converts checkpoints to and from the formats of other libraries."""
 
 from collections.abc import Sequence
 
@@ -24,17 +24,12 @@ def _define_export(values: flags.FlagValues, words: Sequence[str]) -> None:
 def _run_export(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "workdir", "out")
     from bert_jax.convert.publish.export import run_export
+    from bert_jax.convert.publish.weight_writer import WeightFormat
 
     if values.all_steps and values.step is not None:
         raise UsageError("--all_steps and --step exclude each other")
-    run_export(
-        values.workdir,
-        values.out,
-        values.step,
-        all_steps=values.all_steps,
-        dtype=values.dtype,
-        max_shard_size=values.max_shard_size,
-    )
+    form = WeightFormat(values.dtype, values.max_shard_size)
+    run_export(values.workdir, values.out, values.step, all_steps=values.all_steps, form=form)
 
 
 def _define_import(values: flags.FlagValues, words: Sequence[str]) -> None:

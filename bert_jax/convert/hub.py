@@ -2,12 +2,10 @@
 
 from pathlib import Path
 
+from bert_jax.convert.weight_files import PYTORCH_FILES, SAFETENSORS_FILES, SETTINGS_FILES
 from bert_jax.data_pipeline.errors import UserError
 
 PREFIX = "hf:"
-_FILES = ["config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
-_SAFETENSORS = ["model*.safetensors", "model.safetensors.index.json"]
-_PYTORCH = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
 
 
 def download(name: str) -> Path:
@@ -29,12 +27,14 @@ def download(name: str) -> Path:
     where = f"{PREFIX}{name}"
     try:
         folder = snapshot_download(
-            repository, revision=revision or None, allow_patterns=[*_FILES, *_SAFETENSORS]
+            repository,
+            revision=revision or None,
+            allow_patterns=[*SETTINGS_FILES, *SAFETENSORS_FILES],
         )
-        if not any(Path(folder).glob("model*.safetensors")):
+        if not any(Path(folder).glob(SAFETENSORS_FILES[0])):
             commit = Path(folder).name
             folder = snapshot_download(
-                repository, revision=commit, allow_patterns=[*_FILES, *_PYTORCH]
+                repository, revision=commit, allow_patterns=[*SETTINGS_FILES, *PYTORCH_FILES]
             )
     except errors.GatedRepoError:
         raise UserError(f"{where}: access must be requested on its page; set HF_TOKEN") from None

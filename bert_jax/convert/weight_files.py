@@ -3,7 +3,6 @@
 The weights are those of model.safetensors, or else those of pytorch_model.bin, which needs PyTorch.
 """
 
-import re
 import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -22,10 +21,10 @@ from bert_jax.data_pipeline.settings import shown
 
 SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
 INDEX = ".index.json"  # after the name of the only file
-MODEL_FILES = re.compile(  # of a folder of transformers that are read
-    r"config\.json|tokenizer(_config)?\.json|vocab\.txt|SHA256SUMS"
-    r"|(model.*\.safetensors|pytorch_model.*\.bin)(\.index\.json)?"
-)
+# The files of a folder of transformers that are read, as patterns of `fnmatch`.
+SETTINGS_FILES = ("config.json", "tokenizer*.json", "vocab.txt", "SHA256SUMS")
+SAFETENSORS_FILES = ("model*.safetensors", f"{SAFETENSORS}{INDEX}")
+PYTORCH_FILES = ("pytorch_model*.bin", f"{PYTORCH}{INDEX}")
 _AGAIN = "export or download the model again"
 
 

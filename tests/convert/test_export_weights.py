@@ -17,8 +17,9 @@ from bert_jax import cli
 from bert_jax.convert import weights
 from bert_jax.convert.publish.export import export
 from bert_jax.convert.publish.model_card import Card
+from bert_jax.convert.publish.weight_writer import WeightFormat
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import DONE, FAILED, USAGE
+from bert_jax.errors import DONE, FAILED, USAGE, UserError
 from bert_jax.training import loop
 
 CONFIG = model_config()
@@ -36,7 +37,7 @@ def tokenizer() -> Tokenizer:
 
 
 def write(out: Path, params: dict, tokenizer: Tokenizer, **options: object) -> Path:
-    export(params, CONFIG, tokenizer, out, card=Card(), **options)
+    export(params, CONFIG, tokenizer, out, card=Card(), form=WeightFormat(**options))
     return out
 
 
@@ -151,3 +152,8 @@ def test_transformers_loads_parts_in_bfloat16(
     for name, tensor in weights.to_transformers(params, CONFIG).items():
         wanted = torch.from_numpy(np.array(tensor)).to(torch.bfloat16)
         assert torch.equal(state[name].to(torch.bfloat16), wanted)
+
+
+def test_a_format_names_the_dtypes_there_are() -> None:
+    with pytest.raises(UserError, match="dtype=half: give float32, bfloat16, float16"):
+        WeightFormat("half")

@@ -63,6 +63,15 @@ def run(source: object, out: Path) -> int:
     return cli.main(["convert", "import", f"--from={source}", f"--out={out}"])
 
 
+def fails_in_one_line(source: Path, out: Path, message: str, capsys: pytest.CaptureFixture) -> None:
+    """An import fails with one line that has the message, and writes nothing."""
+    assert run(source, out) == FAILED
+    line = capsys.readouterr().err
+    assert message in line
+    assert line.count("\n") == 1
+    assert not out.exists()
+
+
 def state_of(folder: Path) -> dict[str, np.ndarray]:
     return safetensors.numpy.load_file(folder / "model.safetensors")
 
@@ -242,11 +251,7 @@ def test_a_model_that_is_not_whole_is_one_line(
     damage: Callable, message: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     damage(folder)
-    assert run(folder, tmp_path / "out") == FAILED
-    line = capsys.readouterr().err
-    assert message in line
-    assert line.count("\n") == 1
-    assert not (tmp_path / "out").exists()
+    fails_in_one_line(folder, tmp_path / "out", message, capsys)
 
 
 @pytest.mark.parametrize(
@@ -262,10 +267,7 @@ def test_a_google_folder_that_is_not_whole_is_one_line(
     damage: Callable, message: str, google: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     damage(google)
-    assert run(google, tmp_path / "out") == FAILED
-    line = capsys.readouterr().err
-    assert message in line
-    assert line.count("\n") == 1
+    fails_in_one_line(google, tmp_path / "out", message, capsys)
 
 
 @pytest.mark.parametrize("source", ["absent", "a.zip", "file"])

@@ -22,9 +22,10 @@ from bert_jax.convert.hf_config import to_config_json
 from bert_jax.convert.publish.card_facts import read_card
 from bert_jax.convert.publish.model_card import Card, render
 from bert_jax.convert.publish.weight_writer import (
+    DEFAULT_FORMAT,
     WEIGHT_FILE,
+    WeightFormat,
     as_dtype,
-    check_size,
     is_export,
     write_weights,
 )
@@ -52,8 +53,7 @@ def export(
     out: Path | str,
     *,
     card: Card,
-    dtype: str = "float32",
-    max_shard_size: str | None = None,
+    form: WeightFormat = DEFAULT_FORMAT,
 ) -> None:
     """Writes weights, configuration, tokenizer and model card into the folder `out`.
 
@@ -66,13 +66,11 @@ def export(
         card: its `objectives` are those of the parameters. If it has no `length`, every position
             counts as trained.
         tokenizer: of the store they were trained on.
-        dtype: of the weights: "float32", "bfloat16" or "float16".
-        max_shard_size: such as "2GB": the weights are in several files of at most this size.
 
     Raises:
         UserError: `out` exists and is not an export, the vocabulary sizes of tokenizer and model
-            differ, a parameter is not finite or too large for `dtype`, or transformers has no class
-            for the model.
+            differ, a parameter is not finite or too large for its dtype, or transformers has no
+            class for the model.
         StorageError: the folder cannot be written; an older one is unchanged.
     """
     out = _output_folder(out)
@@ -82,10 +80,10 @@ def export(
             f"{model_config.vocab_size:,}; give the tokenizer the model was trained with"
         )
     pad = tokenizer.special.pad
-    tensors = as_dtype(names.to_transformers(params, model_config, pad), dtype)
+    tensors = as_dtype(names.to_transformers(params, model_config, pad), form.dtype)
     config = to_config_json(
         model_config, pad_token_id=pad, heads=params, trained_length=card.length
-    ) | {"dtype": dtype}
+    ) | {"dtype": form.dtype}
     parameters = sum(tensor.size for tensor in tensors.values())
     text = render(card, model_config, parameters=parameters, lowercase=lowercases(tokenizer))
     files = tokenizer_files(tokenizer, card.length or model_config.max_position_embeddings)
@@ -94,7 +92,7 @@ def export(
     try:
         _remove_leftovers(out)
         temporary.mkdir(parents=True)
-        _write(temporary, files, tensors, max_shard_size)
+        _write(temporary, files, tensors, form.max_shard_size)
         _publish(temporary, out)
     except (OSError, safetensors.SafetensorError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
@@ -123,55 +121,41 @@ def run_export(
     step: int | None = None,
     *,
     all_steps: bool = False,
-    dtype: str = "float32",
-    max_shard_size: str | None = None,
+    form: WeightFormat = DEFAULT_FORMAT,
 ) -> None:
     """Exports checkpoints of a pretraining run and prints the results.
 
     Args:
         step: of the checkpoint; None is the newest.
         all_steps: every checkpoint, each in a folder `step-STEP` in `out`.
-        dtype, max_shard_size: as in `export`.
 
     Raises:
         UserError: there is no such checkpoint, or as `export`.
     """
     run = Workdir.open(workdir)
-    if max_shard_size is not None:
-        check_size(max_shard_size)
     if not all_steps:
-        _export_step(run, out, step, dtype, max_shard_size)
+        _export_step(run, out, step, form)
         return
     steps = catalog.complete_steps(run.checkpoints)
     if not steps:
         raise UserError(f"{workdir}: has no checkpoint; train first")
     for step in steps:
-        _export_step(run, Path(out) / f"step-{step}", step, dtype, max_shard_size)
+        _export_step(run, Path(out) / f"step-{step}", step, form)
 
 
-def _export_step(
-    run: Workdir, out: Path | str, step: int | None, dtype: str, max_shard_size: str | None
-) -> None:
+def _export_step(run: Workdir, out: Path | str, step: int | None, form: WeightFormat) -> None:
     _output_folder(out)  # fail before reading a large checkpoint
     params, meta = checkpoint.load_params(run, step)
     model_config = from_dict(meta["config"]["model"], ModelConfig, "config.model")
-    form, card = find_architecture(model_config), read_card(run, meta)
+    architecture, card = find_architecture(model_config), read_card(run, meta)
     for objective in find(card.objectives):
         if not objective.tensors:
             print(f"{objective.title}: its head is not exported: transformers has none")
-        elif objective.needs_pooler and not form.pairs:
-            lacks = f"{form.class_name(params)} has neither"
+        elif objective.needs_pooler and not architecture.pairs:
+            lacks = f"{architecture.class_name(params)} has neither"
             print(f"{objective.title}: its head and the pooler are not exported: {lacks}")
     tokenizer = _tokenizer(run.tokenizer, meta["data"]["tokenizer"])
-    export(
-        params,
-        model_config,
-        tokenizer,
-        out,
-        card=card,
-        dtype=dtype,
-        max_shard_size=max_shard_size,
-    )
+    export(params, model_config, tokenizer, out, card=card, form=form)
     print(f"step {meta['step']:,} of {run} exported to {out}")
 
 

@@ -8,6 +8,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
 from bert_jax.convert import hub, weights
@@ -15,7 +16,7 @@ from bert_jax.convert.google_bert import FILES, is_google_bert, read_google_bert
 from bert_jax.convert.publish.export import export
 from bert_jax.convert.publish.model_card import Card
 from bert_jax.convert.reader import StoredModel, read_folder
-from bert_jax.convert.weight_files import MODEL_FILES
+from bert_jax.convert.weight_files import PYTORCH_FILES, SAFETENSORS_FILES, SETTINGS_FILES
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage.remote import is_remote, open_path, storage_errors
 from bert_jax.objectives.registry import OBJECTIVES, with_heads
@@ -90,9 +91,10 @@ def _check_links(folder: Path) -> None:
 
 def _copy(source: str, folder: Path) -> None:
     """Copies the files of a model from a bucket."""
+    patterns = (*SETTINGS_FILES, *SAFETENSORS_FILES, *PYTORCH_FILES)
     with storage_errors(source, "cannot be read"):
         for path in open_path(source).iterdir():
-            if MODEL_FILES.fullmatch(path.name) or FILES.fullmatch(path.name):
+            if FILES.fullmatch(path.name) or any(fnmatch(path.name, p) for p in patterns):
                 path.copy(folder / path.name)
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -21,6 +22,33 @@ _PRODUCER = "bert-jax"
 _SIZE = re.compile(r"\d+(\.\d+)?[KMG]B")
 
 
+@dataclass(frozen=True)
+class WeightFormat:
+    """How weights are stored.
+
+    Attributes:
+        dtype: "float32", "bfloat16" or "float16".
+        max_shard_size: such as "2GB": they are in several files of at most this size.
+
+    Raises:
+        UserError: another dtype, or `max_shard_size` is not the size of a file.
+    """
+
+    dtype: str = "float32"
+    max_shard_size: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise UserError(f"dtype={self.dtype}: give {', '.join(DTYPES)}")
+        if self.max_shard_size is not None and not _SIZE.fullmatch(self.max_shard_size):
+            raise UserError(
+                f"max_shard_size={self.max_shard_size}: give a size such as 500MB or 2GB"
+            )
+
+
+DEFAULT_FORMAT: Final = WeightFormat()
+
+
 def as_dtype(tensors: Mapping[str, np.ndarray], dtype: str) -> dict[str, np.ndarray]:
     """Returns the tensors in another dtype, rounded to nearest.
 
@@ -37,12 +65,6 @@ def as_dtype(tensors: Mapping[str, np.ndarray], dtype: str) -> dict[str, np.ndar
             largest = float(np.abs(tensor).max())
             raise UserError(f"{name} has a value of {largest:g}, which {dtype} cannot hold")
     return result
-
-
-def check_size(size: str) -> None:
-    """Raises UserError if it is not the size of a file, such as "2GB"."""
-    if not _SIZE.fullmatch(size):
-        raise UserError(f"max_shard_size={size}: give a size such as 500MB or 2GB")
 
 
 def write_weights(
