@@ -22,6 +22,7 @@ from bert_jax.runtime.activity import ActivityClock
 _INTERVAL = 1.0  # seconds between heartbeats
 _DETECTION = 30.0  # seconds to detect that another process is gone; usually far less
 _CLOSING = 2.5  # seconds for a process that closed its connection to report why
+_WRITING = 2.0  # seconds for a write to the store before the process exits without it
 _RESUME = "run the same command again to resume from the newest checkpoint"
 
 
@@ -197,16 +198,24 @@ class Heartbeat:
     def _follow(self, verdict: str) -> None:
         code, line, process, stacks = json.loads(verdict)
         if process != self._peers.process_id:
-            with contextlib.suppress(Exception):  # process 0 may be gone itself
-                self._peers.put(f"gone/{self._peers.process_id}", "")
+            self._try_put(f"gone/{self._peers.process_id}", "")
             line = f"{self._peers.name(process)}: {line}"
             self._process_exit.end(code, line, stacks=stacks, notify=False)
 
     def _notify(self, code: int, line: str) -> None:
         """Notifies the others that this process ends; process 0 waits until they know."""
         verdict = json.dumps([code, line, self._peers.process_id, self._process_exit.with_stacks])
-        notifier = threading.Thread(target=self._peers.put, args=("verdict", verdict), daemon=True)
-        notifier.start()
-        notifier.join(2.0)
+        self._try_put("verdict", verdict)
         if self._peers.is_first:
             self.wait_for_others(4.0)
+
+    def _try_put(self, key: str, text: str) -> None:
+        """Writes to the store if it answers; once process 0 is gone, a call may never return."""
+
+        def put() -> None:
+            with contextlib.suppress(Exception):  # JAX raises one type for everything
+                self._peers.put(key, text)
+
+        writer = threading.Thread(target=put, name="writer", daemon=True)
+        writer.start()
+        writer.join(_WRITING)

@@ -96,17 +96,17 @@ def distributed_job(
 
 
 def _end_together(peers: ProcessGroup, heartbeat: Heartbeat, code: int, line: str) -> NoReturn:
-    """Ends all processes at the same point; process 0, which serves the store, exits last."""
+    """Ends all processes at the same point; process 0, which serves the store, exits last.
+
+    The others say nothing more: process 0 sees their connections close. Were it told through the
+    store, it could exit before it has answered, and the call would never return.
+    """
     peers.all_gather_text("end")
     heartbeat.stop()
     if peers.is_first:
         heartbeat.wait_for_others(30.0)
         if line:
             logger.log(NOTICE, line)
-    else:
-        # All is done: process 0 may be gone already, having seen this one's connection close.
-        with contextlib.suppress(Exception):
-            peers.put(f"gone/{peers.process_id}", "")
     _exit(code)
 
 

@@ -262,6 +262,27 @@ def test_an_end_is_told_to_all_and_process_0_waits_until_they_know(members):
     assert job.endings[1].showed == [False]
 
 
+def test_a_store_that_does_not_answer_delays_no_exit(members, monkeypatch):
+    """Process 0 may exit before it has answered a call, which then never returns."""
+    monkeypatch.setattr("bert_jax.distributed.heartbeat._WRITING", 0.1)
+    job, answer = members(2), threading.Event()
+    job.store.texts["bert_jax/verdict"] = json.dumps([45, "the disk is full", 0, False])
+    write = job.store.key_value_set
+
+    def write_or_hang(key: str, text: str, *, allow_overwrite: bool) -> None:
+        if "gone" in key:
+            answer.wait()
+        write(key, text, allow_overwrite=allow_overwrite)
+
+    monkeypatch.setattr(job.store, "key_value_set", write_or_hang)
+    job.start(1)
+    try:
+        assert job.endings[1].line() == "host-0 (process 0): the disk is full"
+        assert "bert_jax/gone/1" not in job.store.texts
+    finally:
+        answer.set()
+
+
 def test_where_one_hangs_all_say_where_they_are(members):
     """The process that reached its deadline may only have waited for another."""
     job = members(2)
