@@ -26,7 +26,6 @@ from bert_jax.metrics.records import strict
 
 ROOT = Path(__file__).resolve().parents[2]
 MEANT = {name: found for name, path in shipped().items() if (found := slice_of(path))}
-QUICK = ("base",)
 
 
 @pytest.fixture
@@ -144,7 +143,11 @@ def test_json_is_strict_and_holds_everything(fits: bool) -> None:
 # With libtpu.
 
 
-def compiles_and_fits(name: str) -> None:
+@pytest.mark.nightly
+@needs_libtpu
+@pytest.mark.parametrize("name", sorted(MEANT))
+@pytest.mark.processes
+def test_every_config_compiles_and_fits_its_slice(name: str) -> None:
     done = compile_for(f"--config={name}", "--json")
     assert done.returncode == 0, done.stderr
     plain = json.loads(done.stdout)
@@ -163,22 +166,6 @@ def compiles_and_fits(name: str) -> None:
         assert 0 < phase["estimated_utilization"] < 1
     # Nothing but what this program says: libtpu has nothing to complain of.
     assert all(line.startswith(f"compiling {name}") for line in done.stderr.splitlines())
-
-
-@pytest.mark.slow
-@needs_libtpu
-@pytest.mark.parametrize("name", QUICK)
-@pytest.mark.processes
-def test_a_quick_config_compiles_and_fits_its_slice(name: str) -> None:
-    compiles_and_fits(name)
-
-
-@pytest.mark.nightly
-@needs_libtpu
-@pytest.mark.parametrize("name", sorted(set(MEANT) - set(QUICK)))
-@pytest.mark.processes
-def test_every_config_compiles_and_fits_its_slice(name: str) -> None:
-    compiles_and_fits(name)
 
 
 @pytest.mark.slow

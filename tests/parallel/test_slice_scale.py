@@ -32,8 +32,9 @@ UNPARTITIONED = "moved rows"  # a program that must have what the others must no
 MARK = "--- compiling: "
 COMPLAINT = "nvoluntary full rematerialization"
 
+# Compiling takes minutes; that nothing else has changed is seen with fewer chips (test_slices.py).
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.nightly,
     needs_libtpu,
 ]
 

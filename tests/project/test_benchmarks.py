@@ -119,7 +119,7 @@ def test_without_a_gpu_nothing_is_called_one() -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.processes
 def test_a_dry_run_trains_and_names_kernels() -> None:
     done = run("train_gpu.py", "--dry_run", "--rounds=2", "--steps=1")
@@ -258,7 +258,7 @@ def test_kernels_are_counted_once_the_longest_first(tmp_path: Path) -> None:
         kernel_times.kernels(tmp_path / "a" / "nothing")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.processes
 def test_runs_with_both_gradients_of_attention(tmp_path: Path) -> None:
     small = ["--steps=2", "--seeds=1", "--layers=1", "--width=32", "--rows=4", "--evaluations=1"]
