@@ -90,6 +90,7 @@ setup(
         "bert_jax.config",
         "bert_jax.configs",
         "bert_jax.convert",
+        "bert_jax.convert.layouts",
         "bert_jax.convert.publish",
         "bert_jax.convert.tensorflow",
         "bert_jax.data_pipeline",

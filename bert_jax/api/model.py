@@ -117,7 +117,9 @@ class Model:
         return out
 
     def fill_mask(self, text: str, top_k: int = 5) -> list[list[Fill]]:
-        """Returns the `top_k` most probable entries for each [MASK] in the text, in order.
+        """Returns the `top_k` most probable entries for each mask in the text, in order.
+
+        A mask is written "[MASK]", or "<mask>" where the tokenizer is RoBERTa's.
 
         Several masks are predicted independently of each other, as in training.
 
@@ -131,12 +133,13 @@ class Model:
             raise UserError(f"top_k={top_k}; give 1 to {self.config.vocab_size}")
         (tokens,) = self._tokens([text])
         limit = self.config.max_position_embeddings
+        mask = self.tokenizer.token(self.tokenizer.special.mask)
         masks = [i for i, token in enumerate(tokens) if token == self.tokenizer.special.mask]
         if not masks:
-            raise UserError(f"no [MASK] in {_short(text)!r}; put one in place of a word")
+            raise UserError(f"no {mask} in {_short(text)!r}; put one in place of a word")
         if len(tokens) > limit and masks[-1] >= limit - 1:
             raise UserError(
-                f"{_short(text)!r} has {len(tokens)} tokens with a [MASK] beyond the model's "
+                f"{_short(text)!r} has {len(tokens)} tokens with a {mask} beyond the model's "
                 f"{limit}; shorten it"
             )
         (rows,) = self._batches([text], 1)

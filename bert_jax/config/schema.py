@@ -37,6 +37,7 @@ Width = Annotated[int, Within(1, 2**17)]
 Layers = Annotated[int, Within(1, 1000)]
 Heads = Annotated[int, Within(1, 2**12)]
 Positions = Annotated[int, Within(1, 2**17)]
+TokenTypes = Annotated[int, Within(0, 2**17)]
 Rows = Annotated[int, Within(1, 2**20)]  # of a batch
 Attempts = Annotated[int, Within(1, 20)]
 Axis = Annotated[int, Within(-1, 2**20, without=(0,))]  # devices along it; -1 = the remaining
@@ -70,7 +71,7 @@ class ModelConfig:
     hidden_dropout_prob: BelowOne = 0.1
     attention_probs_dropout_prob: BelowOne = 0.1
     max_position_embeddings: Positions = 512
-    type_vocab_size: Width = 2
+    type_vocab_size: TokenTypes = 2  # 0: no token types, as in DistilBERT
     initializer_range: Amount = 0.02
     # Initial values only: the published ones, or with heads that attend to neighbouring tokens.
     initializer: Literal["published", "positional_heads"] = "published"
@@ -78,6 +79,8 @@ class ModelConfig:
     layer_norm_eps: Positive = 1e-12
     position: Literal["learned", "rotary"] = "learned"  # a table added to words, or RoFormer's
     norm_position: Literal["post", "pre"] = "post"  # after each residual sum, or before each branch
+    # Classes of transformers that a model with learned positions and post-norm is exported for.
+    layout: Literal["bert", "roberta", "distilbert"] = "bert"
     pad_vocab_to_multiple_of: Width = 128  # zero rows, stripped at export
 
     def __post_init__(self) -> None:

@@ -6,10 +6,11 @@ from typing import Any
 
 from bert_jax.config.schema import ModelConfig
 from bert_jax.config.serialization import from_dict
+from bert_jax.convert.layouts.bert import BERT
+from bert_jax.convert.layouts.layout import Layout
+from bert_jax.convert.layouts.registry import BY_TYPE, find_layout
 from bert_jax.data_pipeline.errors import UserError, nearest
 from bert_jax.data_pipeline.settings import shown
-from bert_jax.objectives import architectures
-from bert_jax.objectives.architectures import BERT, PRE_LAYER_NORM, ROFORMER
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.next_sentence import NEXT_SENTENCE
 
@@ -20,13 +21,8 @@ _SHARED = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
     "max_position_embeddings",
 )  # fmt: skip
+_ACT = "hidden_act"
 _HERE = "config.model"  # prefix of keys in the messages of `from_dict`
-# Keys that not every architecture has, with the values that its form computes.
-_ADDED: dict[str, dict[str, Any]] = {
-    BERT.model_type: {"position_embedding_type": "absolute"},
-    ROFORMER.model_type: {"rotary_value": False},
-    PRE_LAYER_NORM.model_type: {"position_embedding_type": "absolute"},
-}
 # Keys that a config.json may omit, with the defaults of transformers' BertConfig.
 _DEFAULTS = {
     "hidden_dropout_prob": 0.1,
@@ -36,15 +32,6 @@ _DEFAULTS = {
     "layer_norm_eps": 1e-12,
 }
 _BOTH_HEADS = (MASKED_LM.head, NEXT_SENTENCE.head)
-_FORMS = {form.model_type: choices for choices, form in architectures.FORMS.items()}
-
-
-def rows_before_positions(config: ModelConfig, pad_token_id: int) -> int:
-    """Returns the rows of the position table before that of position 0.
-
-    RoBERTa's positions start after the padding id, which is a row of the table, too.
-    """
-    return pad_token_id + 1 if config.norm_position == "pre" else 0
 
 
 def to_config_json(
@@ -63,16 +50,20 @@ def to_config_json(
     Raises:
         UserError: transformers has no class for this form of model.
     """
-    form = architectures.find_architecture(config)
-    rows = config.max_position_embeddings + rows_before_positions(config, pad_token_id)
-    return {
-        "architectures": [form.class_name(heads)],
-        "model_type": form.model_type,
+    layout = find_layout(config)
+    rows = config.max_position_embeddings + layout.rows_before(pad_token_id)
+    values = {
         **{name: getattr(config, name) for name in (*_SHARED, *_DEFAULTS)},
         "hidden_act": _ACT_NAMES[config.hidden_act],
         "max_position_embeddings": rows,
+    }
+    own = {layout.keys.get(n, n): v for n, v in values.items() if n not in layout.fixed}
+    return {
+        "architectures": [layout.class_name(heads)],
+        "model_type": layout.model_type,
+        **own,
         **({"trained_length": trained_length} if trained_length else {}),
-        **_ADDED[form.model_type],
+        **layout.constants,
         "pad_token_id": pad_token_id,
         "tie_word_embeddings": True,
         "use_cache": True,
@@ -86,56 +77,74 @@ def from_config_json(values: Mapping[str, Any], where: str) -> ModelConfig:
     Raises:
         UserError: another model, or missing, invalid or unsupported values; `where` names the file.
     """
-    kind = values.get("model_type", BERT.model_type)
-    if not isinstance(kind, str) or kind not in _FORMS:
-        known = ", ".join(map(repr, _FORMS))
-        raise UserError(f"{where}: model_type={shown(kind)}; only {known} can be loaded")
-    if values.get("auto_map"):
-        raise UserError(f"{where}: needs code of its own (auto_map), which bert-jax never runs")
-    for name, wanted in _ADDED[kind].items():
-        if (given := values.get(name, wanted)) != wanted:
-            raise UserError(
-                f"{where}: {name}={shown(given)} is not supported; only {wanted!r} can be loaded"
-            )
-    width = values.get("hidden_size")
-    if kind == ROFORMER.model_type and values.get("embedding_size", width) not in (None, width):
-        raise UserError(f"{where}: embedding_size differs from hidden_size, which is not supported")
-    if values.get("is_decoder") or values.get("add_cross_attention"):
-        raise UserError(f"{where}: a decoder (is_decoder, add_cross_attention); give an encoder")
-    act = values.get("hidden_act", "gelu")
+    layout = _layout(values, where)
+    _check_supported(values, layout, where)
+    key = {name: layout.keys.get(name, name) for name in (*_SHARED, *_DEFAULTS, _ACT)}
+    act = values.get(key[_ACT], "gelu")
     if not isinstance(act, str) or act not in _ACTS:
         hint = nearest(act[:80], _ACTS) if isinstance(act, str) else nearest("", _ACTS)
-        raise UserError(f"{where}: hidden_act={shown(act)} is not supported{hint}")
-    if kind == PRE_LAYER_NORM.model_type and act != "gelu":
+        raise UserError(f"{where}: {key[_ACT]}={shown(act)} is not supported{hint}")
+    if layout.only_gelu and act != "gelu":
         raise UserError(f"{where}: hidden_act={shown(act)}, but the head always computes 'gelu'")
-    missing = [name for name in _SHARED if values.get(name) is None]
+    missing = [key[name] for name in _SHARED if values.get(key[name]) is None]
     if missing:
         raise UserError(f"{where}: no {missing[0]}; is this the config.json of a BERT model?")
     ours = {
         "hidden_act": _ACTS[act],
         "pad_vocab_to_multiple_of": 1,
-        **{name: values[name] for name in _SHARED},
-        **{name: values.get(name, default) for name, default in _DEFAULTS.items()},
+        "layout": layout.layout,
+        "position": layout.position,
+        "norm_position": layout.norm_position,
+        **{name: values[key[name]] for name in _SHARED},
+        **{name: values.get(key[name], default) for name, default in _DEFAULTS.items()},
+        **layout.fixed,
     }
-    ours["position"], ours["norm_position"] = _FORMS[kind]
     try:
         config = from_dict(ours, ModelConfig, _HERE)
-        return _without_rows_before(config, values) if kind == PRE_LAYER_NORM.model_type else config
+        return _without_rows_before(config, layout, values)
     except UserError as error:
         raise UserError(f"{where}: {str(error).replace(f'{_HERE}.', '')}") from None
 
 
+def _layout(values: Mapping[str, Any], where: str) -> Layout:
+    kind = values.get("model_type", BERT.model_type)
+    if not isinstance(kind, str) or kind not in BY_TYPE:
+        known = ", ".join(map(repr, BY_TYPE))
+        raise UserError(f"{where}: model_type={shown(kind)}; only {known} can be loaded")
+    return BY_TYPE[kind]
+
+
+def _check_supported(values: Mapping[str, Any], layout: Layout, where: str) -> None:
+    if values.get("auto_map"):
+        raise UserError(f"{where}: needs code of its own (auto_map), which bert-jax never runs")
+    for name, wanted in layout.constants.items():
+        if (given := values.get(name, wanted)) != wanted:
+            raise UserError(
+                f"{where}: {name}={shown(given)} is not supported; only {wanted!r} can be loaded"
+            )
+    width = values.get("hidden_size")
+    for name in layout.widths:
+        if values.get(name, width) not in (None, width):
+            raise UserError(f"{where}: {name} differs from hidden_size, which is not supported")
+    if values.get("is_decoder") or values.get("add_cross_attention"):
+        raise UserError(f"{where}: a decoder (is_decoder, add_cross_attention); give an encoder")
+
+
 def pad_token_id(values: Mapping[str, Any]) -> Any:
-    """Returns the padding id of a config.json: RobertaPreLayerNorm's positions start after it."""
+    """Returns the padding id of a config.json: RoBERTa's positions start after it."""
     return values.get("pad_token_id", 1)
 
 
-def _without_rows_before(config: ModelConfig, values: Mapping[str, Any]) -> ModelConfig:
+def _without_rows_before(
+    config: ModelConfig, layout: Layout, values: Mapping[str, Any]
+) -> ModelConfig:
     """Returns the configuration with a row of the position table for each position only."""
+    if not layout.positions_after_pad:
+        return config
     pad = pad_token_id(values)
     if not isinstance(pad, int) or isinstance(pad, bool) or pad < 0:
         raise UserError(f"pad_token_id={shown(pad)} should be an id: positions start after it")
-    rows = config.max_position_embeddings - rows_before_positions(config, pad)
+    rows = config.max_position_embeddings - layout.rows_before(pad)
     if rows < 1:
         raise UserError(f"max_position_embeddings has no row after that of pad_token_id={pad}")
     return dataclasses.replace(config, max_position_embeddings=rows)

@@ -12,6 +12,7 @@ from bert_jax.convert.hf_config import from_config_json, pad_token_id
 from bert_jax.convert.weight_files import read_weights
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.settings import shown
+from bert_jax.data_pipeline.tokenizer.byte_level_bpe import from_files
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
 
@@ -26,7 +27,7 @@ class StoredModel:
 
 
 def read_folder(path: Path) -> StoredModel:
-    """Reads config.json, the weights and tokenizer.json or vocab.txt; UserError if one is missing,
+    """Reads config.json, the weights and the tokenizer's files; UserError if one is missing,
     damaged or differs from SHA256SUMS, for another kind of model, or a tokenizer with more entries
     than the model."""
     if not path.is_dir():
@@ -54,11 +55,19 @@ def _read_tokenizer(folder: Path, sums: Sums) -> Tokenizer:
     if (folder / "tokenizer.json").exists():
         checksums.check(folder, "tokenizer.json", sums)
         return Tokenizer.load(folder / "tokenizer.json")
-    if not (folder / "vocab.txt").exists():
-        raise UserError(f"{folder}: neither tokenizer.json nor vocab.txt; copy one of them there")
-    checksums.check(folder, "vocab.txt", sums)
     settings = folder / "tokenizer_config.json"
-    lowercase = read_json(settings, sums).get("do_lower_case") if settings.exists() else None
-    if not isinstance(lowercase, bool | None):
-        raise UserError(f"{settings}: do_lower_case={shown(lowercase)} should be true or false")
-    return Tokenizer.load(folder / "vocab.txt", lowercase=lowercase)
+    values = read_json(settings, sums) if settings.exists() else {}
+    for name in ("do_lower_case", "add_prefix_space"):
+        if not isinstance(value := values.get(name), bool | None):
+            raise UserError(f"{settings}: {name}={shown(value)} should be true or false")
+    if (folder / "vocab.txt").exists():
+        checksums.check(folder, "vocab.txt", sums)
+        return Tokenizer.load(folder / "vocab.txt", lowercase=values.get("do_lower_case"))
+    if (folder / "vocab.json").exists():
+        prefix = bool(values.get("add_prefix_space"))
+        data = from_files(folder / "vocab.json", folder / "merges.txt", add_prefix_space=prefix)
+        return Tokenizer(data, name=str(folder / "vocab.json"))
+    raise UserError(
+        f"{folder}: neither tokenizer.json nor vocab.txt, nor vocab.json and merges.txt; copy the "
+        "tokenizer there"
+    )

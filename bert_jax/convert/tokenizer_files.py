@@ -11,15 +11,21 @@ from typing import Any
 
 import tokenizers
 
-from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.data_pipeline.tokenizer.wordpiece import LONGEST_WORD, PREFIX
 
 
-def tokenizer_files(tokenizer: Tokenizer, max_length: int) -> dict[str, bytes]:
-    """Returns file name -> contents. max_length: tokens to which transformers truncates a text, as
-    does sentence-transformers."""
+def tokenizer_files(
+    tokenizer: Tokenizer, max_length: int, *, token_types: bool = True
+) -> dict[str, bytes]:
+    """Returns file name -> contents.
+
+    Args:
+        max_length: tokens to which transformers truncates a text, as does sentence-transformers.
+        token_types: whether the model accepts them; transformers passes all that a tokenizer gives.
+    """
     spec = json.loads(tokenizer.json)
-    pad, unk, cls, sep, mask = SPECIAL_TOKENS
+    pad, unk, cls, sep, mask = map(tokenizer.token, tokenizer.special)
     specials = {
         "cls_token": cls, "mask_token": mask, "pad_token": pad, "sep_token": sep, "unk_token": unk,
     }  # fmt: skip
@@ -29,6 +35,8 @@ def tokenizer_files(tokenizer: Tokenizer, max_length: int) -> dict[str, bytes]:
         "model_max_length": max_length,
         **specials,
     }
+    if not token_types:
+        settings["model_input_names"] = ["input_ids", "attention_mask"]
     files = {
         "tokenizer.json": tokenizer.json,
         "tokenizer_config.json": json_bytes(settings),

@@ -22,7 +22,14 @@ from bert_jax.data_pipeline.settings import shown
 SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
 INDEX = ".index.json"  # after the name of the only file
 # The files of a folder of transformers that are read, as patterns of `fnmatch`.
-SETTINGS_FILES = ("config.json", "tokenizer*.json", "vocab.txt", "SHA256SUMS")
+SETTINGS_FILES = (
+    "config.json",
+    "tokenizer*.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "SHA256SUMS",
+)
 SAFETENSORS_FILES = ("model*.safetensors", f"{SAFETENSORS}{INDEX}")
 PYTORCH_FILES = ("pytorch_model*.bin", f"{PYTORCH}{INDEX}")
 _AGAIN = "export or download the model again"

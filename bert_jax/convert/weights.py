@@ -1,8 +1,8 @@
 """Converts between our parameters and transformers' state dicts, by one table.
 
-The table has the names of BERT; those of RoFormer and RobertaPreLayerNorm are made from them
-(`objectives/architectures.py`). With a pair head BERT's state dict is that of `BertForPreTraining`,
-without it (and the pooler) that of `BertForMaskedLM`; the others have neither.
+The table has the names of BERT; those of other layouts are made from them (`layouts/`). With a pair
+head BERT's state dict is that of `BertForPreTraining`, without it (and the pooler) that of
+`BertForMaskedLM`; the other layouts have neither.
 
 Ours are stacked over layers [L, ...], query, key and value are one kernel, and kernels are
 [in, out] (`y = x · kernel`). Theirs have one tensor per layer and torch's [out, in]. Padding rows
@@ -23,9 +23,9 @@ import numpy as np
 from flax import nnx
 
 from bert_jax.config.schema import ComputeConfig, ModelConfig
-from bert_jax.convert.hf_config import rows_before_positions
+from bert_jax.convert.layouts.layout import Layout
+from bert_jax.convert.layouts.registry import find_layout
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.objectives.architectures import Architecture, find_architecture
 from bert_jax.objectives.objective import Tensor
 from bert_jax.objectives.pretraining_model import declare
 from bert_jax.objectives.registry import BERT_FOR_PRETRAINING, OBJECTIVES, find, with_heads
@@ -56,7 +56,10 @@ _ENCODER = (
     Tensor("encoder.pooler.bias", "bert.pooler.dense.bias"),
 )
 _PARTS = ("query", "key", "value")
-_POSITIONS, _FINAL_NORM = "encoder.embeddings.position", "encoder.norm."
+_PARTS_OF_ENCODER = ("embeddings.", "encoder.layer.", "encoder.embed", "pooler.", "LayerNorm.")
+_GROUPS = {"encoder", "pooler", *(objective.head for objective in OBJECTIVES.values())}
+_POSITIONS, _TYPES = "encoder.embeddings.position", "encoder.embeddings.type"
+_FINAL_NORM = "encoder.norm."
 
 
 @dataclass(frozen=True)
@@ -106,22 +109,22 @@ def slots(
     Raises:
         UserError: transformers has no class for this form of model.
     """
-    form = find_architecture(config)
-    groups, left_out = set(groups), _left_out(form)
+    layout = find_layout(config)
+    groups, left_out = set(groups), _left_out(layout)
     heads = {objective.head: objective.tensors for objective in OBJECTIVES.values()}
     for tensor in (*_ENCODER, *itertools.chain.from_iterable(heads.values())):
         before = 0
         if tensor.ours == _POSITIONS:
-            before = rows_before_positions(config, pad_token_id)
+            before = layout.rows_before(pad_token_id)
         for slot in _slots_of(tensor, config):
             if slot.group in groups - left_out:
-                yield replace(slot, theirs=form.tensor_name(slot.theirs), before=before)
+                yield replace(slot, theirs=layout.tensor_name(slot.theirs), before=before)
 
 
-def _left_out(form: Architecture) -> set[str]:
-    """The groups that the classes of an architecture lack: those of sentence-pair objectives."""
+def _left_out(layout: Layout) -> set[str]:
+    """The groups that the classes of a layout lack: those of sentence-pair objectives."""
     pairs = {"pooler", *(o.head for o in OBJECTIVES.values() if o.needs_pooler)}
-    return set() if form.pairs else pairs
+    return set() if layout.pairs else pairs
 
 
 def _slots_of(tensor: Tensor, config: ModelConfig) -> Iterator[Slot]:
@@ -130,6 +133,8 @@ def _slots_of(tensor: Tensor, config: ModelConfig) -> Iterator[Slot]:
     if tensor.ours == _POSITIONS and config.position != "learned":
         return
     if tensor.ours.startswith(_FINAL_NORM) and config.norm_position != "pre":
+        return
+    if tensor.ours == _TYPES and not config.type_vocab_size:
         return
     index: tuple[int | slice, ...]
     if "{layer}" not in theirs:
@@ -149,7 +154,7 @@ def _slots_of(tensor: Tensor, config: ModelConfig) -> Iterator[Slot]:
 def to_transformers(
     params: Mapping[str, Any], config: ModelConfig, pad_token_id: int = 0
 ) -> dict[str, np.ndarray]:
-    """Our parameters -> the state dict of `Architecture.class_name(params)`: C-contiguous float32
+    """Our parameters -> the state dict of `Layout.class_name(params)`: C-contiguous float32
     arrays, without the tied decoder. Raises UserError as `slots`."""
     result = {}
     pooler = {"pooler"} if "pooler" in params["encoder"] else set()
@@ -160,7 +165,7 @@ def to_transformers(
         # Copy even if the layout is the same: the caller may write into the result.
         result[slot.theirs] = np.array(part, np.float32, order="C")
     if config.position == "rotary":
-        name = find_architecture(config).tensor_name("bert.encoder.embed_positions.weight")
+        name = find_layout(config).tensor_name("bert.encoder.embed_positions.weight")
         result[name] = _sinusoids(config)
     return result
 
@@ -197,8 +202,8 @@ def from_transformers(
             is not floating-point, or contains NaN or infinite values; or a decoder that is not
             tied to the word embeddings.
     """
-    form = find_architecture(config)
-    by_name = {_current_name(name, form.base): tensor for name, tensor in tensors.items()}
+    layout = find_layout(config)
+    by_name = {_current_name(name, layout): tensor for name, tensor in tensors.items()}
     available = present(tensors, config)
     learned = with_heads(available)
     groups = groups_of(learned)
@@ -217,7 +222,7 @@ def from_transformers(
             problem = "contains NaN or infinite values"
             raise UserError(f"{slot.theirs} {problem}; export an earlier step")
         slot.to_ours(tensor, _leaf(params, slot))
-    for decoder, tied in _tied(form).items():
+    for decoder, tied in _tied(layout).items():
         if {decoder, tied} <= by_name.keys() and not _equal(by_name[decoder], by_name[tied]):
             raise UserError(
                 f"{decoder} differs from {tied}; only models that tie them are supported"
@@ -237,20 +242,28 @@ def stored_params(
 
 def leftover(tensors: Mapping[str, Any], config: ModelConfig) -> list[str]:
     """Returns the names in a state dict of which our parameters have no counterpart, in order."""
-    form = find_architecture(config)
-    everything = {"encoder", "pooler", *(objective.head for objective in OBJECTIVES.values())}
-    known = {slot.theirs for slot in slots(config, everything)} | _tied(form).keys()
-    known.add(f"{form.base}.embeddings.position_ids")
-    return sorted(name for name in tensors if _current_name(name, form.base) not in known)
+    layout = find_layout(config)
+    known = {slot.theirs for slot in slots(config, _GROUPS)} | _tied(layout).keys()
+    known.add(f"{layout.base}.embeddings.position_ids")
+    unknown = (name for name in tensors if _current_name(name, layout) not in known)
+    return sorted(set(unknown) - set(untrained(tensors, config)))
 
 
-def _tied(form: Architecture) -> dict[str, str]:
+def untrained(tensors: Mapping[str, Any], config: ModelConfig) -> list[str]:
+    """Returns the names of tensors that hold nothing learned and are left out, in order."""
+    layout = find_layout(config)
+    return sorted(
+        name for name in tensors if _current_name(name, layout).startswith(layout.untrained)
+    )
+
+
+def _tied(layout: Layout) -> dict[str, str]:
     """The tensors of the decoder, with those that they must equal."""
     tied = {
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     }
-    return {form.tensor_name(name): form.tensor_name(same) for name, same in tied.items()}
+    return {layout.tensor_name(name): layout.tensor_name(same) for name, same in tied.items()}
 
 
 def _equal(tensor: Any, other: Any) -> bool:
@@ -279,18 +292,15 @@ def _check_tensor(slot: Slot, tensors: Mapping[str, Any], empty: Mapping[str, An
 
 def present(tensors: Mapping[str, Any], config: ModelConfig) -> set[str]:
     """The groups with at least one tensor in a state dict."""
-    form = find_architecture(config)
-    prefixes = {"encoder": "bert.encoder.", "pooler": "bert.pooler."}
-    heads = (objective for objective in OBJECTIVES.values() if objective.tensors)
-    prefixes |= {objective.head: objective.tensor_prefix for objective in heads}
-    prefixes = {group: form.tensor_name(prefix) for group, prefix in prefixes.items()}
-    names = [_current_name(name, form.base) for name in tensors]
-    groups = {g for g, prefix in prefixes.items() if any(n.startswith(prefix) for n in names)}
-    return groups - _left_out(form)
+    layout = find_layout(config)
+    names = {_current_name(name, layout) for name in tensors}
+    return {slot.group for slot in slots(config, _GROUPS) if slot.theirs in names}
 
 
-def _current_name(name: str, base: str) -> str:
+def _current_name(name: str, layout: Layout) -> str:
+    """Returns the name in a class with a head, in which the encoder has a prefix."""
     name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
     name = name.replace("LayerNorm.beta", "LayerNorm.bias")
-    bare = name.startswith(("embeddings.", "encoder.", "pooler.", "LayerNorm."))
-    return f"{base}.{name}" if bare else name
+    parts = (layout.tensor_name(f"bert.{part}") for part in _PARTS_OF_ENCODER)
+    bare = name.startswith(tuple(part.removeprefix(f"{layout.base}.") for part in parts))
+    return f"{layout.base}.{name}" if bare else name

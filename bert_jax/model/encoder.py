@@ -44,7 +44,8 @@ class Embeddings(nnx.Module):
         self.word = param(keys, (config.padded_vocab_size, H), ("vocab", "table"), words)
         if config.position == "learned":
             self.position = param(keys, (positions, H), ("position", "table"), init)
-        self.type = param(keys, (types, H), ("type", "table"), init)
+        if types:
+            self.type = param(keys, (types, H), ("type", "table"), init)
         self.norm = LayerNorm(config, keys)
 
     def __call__(
@@ -55,7 +56,9 @@ class Embeddings(nnx.Module):
         key: jax.Array | None,
     ) -> jax.Array:
         """Returns the embeddings, float32 [B, S, H], of three integer arrays [B, S]."""
-        x_BxSxH = lookup(self.word[...], ids_BxS) + lookup(self.type[...], types_BxS)
+        x_BxSxH = lookup(self.word[...], ids_BxS)
+        if self.config.type_vocab_size:
+            x_BxSxH = x_BxSxH + lookup(self.type[...], types_BxS)
         if self.config.position == "learned":
             x_BxSxH = x_BxSxH + lookup(self.position[...], positions_BxS)
         return dropout(self.norm(x_BxSxH), rate=self.config.hidden_dropout_prob, key=key)

@@ -92,6 +92,5 @@ MASKED_LM = Objective(
         Tensor("mlm.norm.bias", "cls.predictions.transform.LayerNorm.bias"),
         Tensor("mlm.bias", "cls.predictions.bias", of_vocabulary=True),
     ),
-    tensor_prefix="cls.predictions.transform.",
     head_title="masked-language-model",
 )

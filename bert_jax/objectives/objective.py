@@ -59,6 +59,5 @@ class Objective:
     denominator: Callable[[jax.Array], jax.Array] = lambda count: jnp.maximum(count, 1)
     needs_pooler: bool = False
     tensors: tuple[Tensor, ...] = ()  # of its head, for export; () if transformers has no such head
-    tensor_prefix: str = ""  # common prefix of the tensors that only this head has
     head_title: str = ""  # in a model card; "" if the head is not exported
     card: str = ""  # a sentence for the model card

@@ -36,7 +36,6 @@ def sentence_pair(name: str, title: str, *, head_title: str, card: str) -> Objec
             Tensor("pair.kernel", "cls.seq_relationship.weight", 1),
             Tensor("pair.bias", "cls.seq_relationship.bias"),
         ),
-        tensor_prefix="cls.seq_relationship.",
         head_title=head_title,
         card=card,
     )

@@ -27,6 +27,7 @@ from bert_jax.workdir.layout import Workdir
 _FIXED = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
     "hidden_act", "layer_norm_eps", "type_vocab_size", "position", "norm_position",
+    "layout",
 )  # fmt: skip
 _POSITIONS = "max_position_embeddings"
 

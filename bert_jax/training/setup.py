@@ -12,6 +12,7 @@ import jax
 
 from bert_jax.config.schema import Config, ModelConfig, PhaseConfig
 from bert_jax.config.serialization import to_dict
+from bert_jax.convert.layouts.registry import find_layout
 from bert_jax.data_pipeline.batch import Batches
 from bert_jax.data_pipeline.storage.remote import is_remote
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
@@ -21,7 +22,6 @@ from bert_jax.errors import STORAGE, UserError
 from bert_jax.launch.hardware.accelerators import peak_flops
 from bert_jax.metrics.flops import step_flops
 from bert_jax.metrics.step_metrics import StepMetrics
-from bert_jax.objectives.architectures import find_architecture
 from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime import cpu
@@ -194,7 +194,7 @@ def _print_size(
 
 def _warn_if_not_exportable(model: ModelConfig) -> None:
     try:
-        find_architecture(model)
+        find_layout(model)
     except UserError as error:
         logger.warning(str(error))
 

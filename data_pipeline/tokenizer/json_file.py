@@ -11,11 +11,12 @@ from tokenizers import processors
 from bert_jax.data_pipeline.errors import UserError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+ROBERTA_TOKENS = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")  # in the same order
 _MAX_REASON = 200  # characters
 
 
 class SpecialIds(NamedTuple):
-    """The ids of [PAD], [UNK], [CLS], [SEP] and [MASK]."""
+    """The ids of [PAD], [UNK], [CLS], [SEP] and [MASK], or of RoBERTa's tokens for the same."""
 
     pad: int
     unk: int
@@ -45,14 +46,21 @@ def library_errors(what: str, remedy: str) -> Iterator[None]:
 
 
 def special_ids(vocab: Mapping[str, int], name: str) -> SpecialIds:
-    """Returns the ids of the special tokens in a vocabulary; raises UserError if one is missing."""
-    missing = [token for token in SPECIAL_TOKENS if token not in vocab]
+    """Returns the ids of the special tokens in a vocabulary: BERT's, or RoBERTa's for those that it
+    lacks. Raises UserError if it has neither."""
+    missing, ids = [], []
+    for token, other in zip(SPECIAL_TOKENS, ROBERTA_TOKENS, strict=True):
+        if token not in vocab and other not in vocab:
+            missing.append(token)
+        else:
+            ids.append(vocab[token if token in vocab else other])
     if missing:
         raise UserError(
             f"{name}: no {' '.join(missing)} among {len(vocab):,} entries; pretraining needs "
-            f"{' '.join(SPECIAL_TOKENS)}; use a BERT vocabulary or train one"
+            f"{' '.join(SPECIAL_TOKENS)}, or RoBERTa's {' '.join(ROBERTA_TOKENS)}; use a "
+            "vocabulary of theirs or train one"
         )
-    return SpecialIds(*(vocab[token] for token in SPECIAL_TOKENS))
+    return SpecialIds(*ids)
 
 
 def tokenizer_json(encoder: tokenizers.Tokenizer) -> bytes:

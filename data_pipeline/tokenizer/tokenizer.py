@@ -19,6 +19,7 @@ from bert_jax.data_pipeline.storage import atomic
 from bert_jax.data_pipeline.storage.digest import sha256
 from bert_jax.data_pipeline.storage.remote import storage_errors
 from bert_jax.data_pipeline.tokenizer import wordpiece
+from bert_jax.data_pipeline.tokenizer.byte_level_bpe import SPACE
 from bert_jax.data_pipeline.tokenizer.json_file import (
     SPECIAL_TOKENS,
     SpecialIds,
@@ -63,6 +64,8 @@ class Tokenizer:
         self.special = special_ids(vocab, name)
         if max(vocab.values()) != self.vocab_size - 1:
             raise UserError(f"{name}: ids must run from 0 to {self.vocab_size - 1} without gaps")
+        spec = json.loads(data)
+        self._byte_level = _has_step(spec.get("pre_tokenizer"), "ByteLevel")
         # "[MASK]" in a text must not become the special id. This setting is not saved, so the saved
         # file still maps "[MASK]" to the id, which fill-mask users need.
         self._encoder.encode_special_tokens = True
@@ -142,9 +145,11 @@ class Tokenizer:
         WordPiece: entries without "##". SentencePiece: ALBERT's rule, that is, a leading "▁",
         punctuation, and every piece with a character that is neither an English letter nor
         punctuation ("we always treat them as a whole piece"): digits, accented letters, Chinese.
+        Byte-level BPE: a leading space, "Ġ", as in fairseq (`is_beginning_of_word`), so that
+        punctuation belongs to the word before it.
 
         Raises:
-            UserError: the tokenizer.json marks words in neither of these ways.
+            UserError: the tokenizer.json marks words in none of these ways.
         """
         spec = json.loads(self.json)
         entries = [self.token(i) for i in range(self.vocab_size)]
@@ -153,10 +158,12 @@ class Tokenizer:
             starts = [not entry.startswith(prefix) for entry in entries]
         elif (space := _metaspace(spec.get("pre_tokenizer"))) is not None:
             starts = [_starts_word(entry, space) for entry in entries]
+        elif self._byte_level:
+            starts = [entry.startswith(SPACE) for entry in entries]
         else:
             raise UserError(
                 f"this tokenizer.json ({model}) does not mark where words begin; "
-                "use masking=token, or a WordPiece or SentencePiece tokenizer"
+                "use masking=token, or a WordPiece, SentencePiece or byte-level BPE tokenizer"
             )
         result = np.array(starts, bool)
         result[list(self.special)] = True
@@ -164,7 +171,13 @@ class Tokenizer:
         return result
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Returns the ids of each text, uint32 [n], without special tokens; may be empty."""
+        """Returns the ids of each sentence, uint32 [n], without special tokens; may be empty.
+
+        Byte-level BPE: encoded with a space before it, as within a paragraph, so that its first
+        piece begins a word.
+        """
+        if self._byte_level:
+            texts = [f" {text}" for text in texts]
         with self._errors():
             encodings = self._encoder.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, np.uint32) for encoding in encodings]
@@ -192,8 +205,16 @@ class Tokenizer:
 
 def _metaspace(spec: dict[str, Any] | None) -> str | None:
     """Returns the character that replaces spaces in a Metaspace pre-tokenizer, or None."""
-    steps = (spec or {}).get("pretokenizers", [spec or {}])
-    return next((s.get("replacement") for s in steps if s.get("type") == "Metaspace"), None)
+    return next((s.get("replacement") for s in _steps(spec) if s.get("type") == "Metaspace"), None)
+
+
+def _has_step(spec: dict[str, Any] | None, kind: str) -> bool:
+    return any(step.get("type") == kind for step in _steps(spec))
+
+
+def _steps(spec: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """The parts of a pre-tokenizer."""
+    return (spec or {}).get("pretokenizers", [spec or {}])
 
 
 def _starts_word(piece: str, space: str) -> bool:

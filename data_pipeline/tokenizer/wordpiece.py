@@ -14,7 +14,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.tokenizer.json_file import SPECIAL_TOKENS, special_ids, tokenizer_json
+from bert_jax.data_pipeline.tokenizer.json_file import SPECIAL_TOKENS, tokenizer_json
 
 PREFIX = "##"
 LONGEST_WORD = 100
@@ -42,7 +42,11 @@ def from_entries(entries: Sequence[str], *, lowercase: bool | None, name: str) -
             f"{name}: {entry!r} occurs on lines {first + 1} and {second + 1}"
             f"{' and others' if count > 2 else ''}; remove the repeated entries"
         )
-    special_ids(vocab, name)
+    if missing := [token for token in SPECIAL_TOKENS if token not in vocab]:
+        raise UserError(
+            f"{name}: no {' '.join(missing)} among {len(vocab):,} entries; is it a WordPiece "
+            "vocabulary? Use one of a BERT, or train one"
+        )
     cased = any(entry != entry.lower() for entry in entries if not entry.startswith("["))
     if lowercase is None:
         lowercase = not cased

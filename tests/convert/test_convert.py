@@ -145,7 +145,7 @@ def test_config_json_there_and_back():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "roberta"}, "model_type='roberta'"),
+        ({"model_type": "albert"}, "model_type='albert'"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
         ({"hidden_act": "gelu_python_tanh"}, "did you mean gelu_pytorch_tanh"),
         ({"is_decoder": True}, "a decoder"),

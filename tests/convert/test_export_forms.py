@@ -91,7 +91,7 @@ def test_a_run_with_pairs_is_exported_without_their_head(name, form, tokenizer, 
 @NO_CLASS
 def test_a_form_that_no_class_has_is_refused_and_reported(form, tokenizer, tmp_path, caplog):
     config = model(form, vocab_size=tokenizer.vocab_size)
-    with pytest.raises(UserError, match="transformers has no class with position=") as error:
+    with pytest.raises(UserError, match="transformers has no class with layout=") as error:
         export({"encoder": {}}, config, tokenizer, tmp_path / "out", card=Card())
     assert "\n" not in str(error.value)
     assert not list(tmp_path.iterdir())

@@ -59,7 +59,6 @@ HALF = Objective(
         Tensor("half.kernel", "cls.half.weight", 1),
         Tensor("half.bias", "cls.half.bias"),
     ),
-    tensor_prefix="cls.half.",
     head_title="half-of-the-vocabulary",
     card="It knows upper from lower.",
 )

@@ -27,8 +27,9 @@ ROOMS = (
     "bert_jax/config", "configs", "bert_jax/runtime", "bert_jax/parallel", "bert_jax/ops",
     "bert_jax/ops/attention", "bert_jax/model", "bert_jax/objectives", "bert_jax/metrics",
     "bert_jax/workdir", "bert_jax/checkpoint", "bert_jax/distributed",
-    "bert_jax/convert/tensorflow", "bert_jax/convert", "bert_jax/training", "bert_jax/reporting",
-    "bert_jax/convert/publish", "bert_jax/aot/hlo", "bert_jax/aot/cost", "bert_jax/aot",
+    "bert_jax/convert/tensorflow", "bert_jax/convert/layouts", "bert_jax/convert",
+    "bert_jax/training", "bert_jax/reporting", "bert_jax/convert/publish",
+    "bert_jax/aot/hlo", "bert_jax/aot/cost", "bert_jax/aot",
     "bert_jax/api", "bert_jax/demo", "bert_jax/commands", "bert_jax/cli", "bert_jax",
 )  # fmt: skip
 MODULES = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in PACKAGES]

@@ -47,7 +47,7 @@ MAY_NOT = """
     model.intermediate_size model.hidden_act model.hidden_dropout_prob
     model.attention_probs_dropout_prob model.max_position_embeddings model.type_vocab_size
     model.initializer_range model.layer_norm_eps model.pad_vocab_to_multiple_of
-    model.position model.norm_position
+    model.position model.norm_position model.layout
     model.initializer model.positional_heads.layers model.positional_heads.sharpness
     model.positional_heads.noise model.positional_heads.table
     data.source_weights data.language_smoothing data.pairing data.negative_pool data.separators

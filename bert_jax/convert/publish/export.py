@@ -19,6 +19,7 @@ from bert_jax.convert import checksums
 from bert_jax.convert import weights as names
 from bert_jax.convert.checksums import SUMS
 from bert_jax.convert.hf_config import to_config_json
+from bert_jax.convert.layouts.registry import find_layout
 from bert_jax.convert.publish.card_facts import read_card
 from bert_jax.convert.publish.model_card import Card, render
 from bert_jax.convert.publish.weight_writer import (
@@ -35,7 +36,6 @@ from bert_jax.data_pipeline.storage import atomic
 from bert_jax.data_pipeline.storage.digest import file_digest
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import StorageError
-from bert_jax.objectives.architectures import find_architecture
 from bert_jax.objectives.registry import find
 from bert_jax.workdir.layout import Workdir
 
@@ -86,7 +86,8 @@ def export(
     ) | {"dtype": form.dtype}
     parameters = sum(tensor.size for tensor in tensors.values())
     text = render(card, model_config, parameters=parameters, lowercase=lowercases(tokenizer))
-    files = tokenizer_files(tokenizer, card.length or model_config.max_position_embeddings)
+    length = card.length or model_config.max_position_embeddings
+    files = tokenizer_files(tokenizer, length, token_types=find_layout(model_config).token_types)
     files |= {"config.json": json_bytes(config), CARD: text.encode()}
     temporary = _temporary_path(out, "tmp")
     try:
@@ -147,12 +148,12 @@ def _export_step(run: Workdir, out: Path | str, step: int | None, form: WeightFo
     _output_folder(out)  # fail before reading a large checkpoint
     params, meta = checkpoint.load_params(run, step)
     model_config = from_dict(meta["config"]["model"], ModelConfig, "config.model")
-    architecture, card = find_architecture(model_config), read_card(run, meta)
+    layout, card = find_layout(model_config), read_card(run, meta)
     for objective in find(card.objectives):
         if not objective.tensors:
             print(f"{objective.title}: its head is not exported: transformers has none")
-        elif objective.needs_pooler and not architecture.pairs:
-            lacks = f"{architecture.class_name(params)} has neither"
+        elif objective.needs_pooler and not layout.pairs:
+            lacks = f"{layout.class_name(params)} has neither"
             print(f"{objective.title}: its head and the pooler are not exported: {lacks}")
     tokenizer = _tokenizer(run.tokenizer, meta["data"]["tokenizer"])
     export(params, model_config, tokenizer, out, card=card, form=form)

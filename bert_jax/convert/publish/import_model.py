@@ -47,6 +47,8 @@ def run_import(source: str, out: Path | str) -> None:
         card = Card(origin=origin, objectives=objectives)
         export(params, model.config, model.tokenizer, out, card=card)
     parts = ", ".join(["encoder", *sorted(groups - {"encoder"})])
+    if left_out := weights.untrained(model.tensors, model.config):
+        print(f"left out, since no class with a head has it: {', '.join(left_out)}")
     print(f"{source} imported to {out}: {parts}")
 
 

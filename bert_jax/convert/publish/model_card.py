@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bert_jax.config.schema import ModelConfig
-from bert_jax.objectives.architectures import Architecture, find_architecture
+from bert_jax.convert.layouts.layout import Layout
+from bert_jax.convert.layouts.registry import find_layout
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.registry import BERT_FOR_PRETRAINING, find
 from bert_jax.reporting import held_out
@@ -43,19 +44,19 @@ class Card:
 
 def render(card: Card, config: ModelConfig, *, parameters: int, lowercase: bool) -> str:
     """Returns the text of README.md; `parameters` counts the tied decoder once."""
-    learned, form = find(card.objectives), find_architecture(config)
+    learned, layout = find(card.objectives), find_layout(config)
     heads = f"{config.num_attention_heads} heads"
     trained = "" if card.step is None else f", trained for {card.step:,} steps"
     sections = [
-        _front_matter(card, form),
+        _front_matter(card, layout),
         f"# BERT, {config.num_hidden_layers} layers, {config.hidden_size} wide\n\n"
-        f"A BERT encoder with {_heads(learned, form)}{trained}, {_written(card)}.\n\n"
+        f"A BERT encoder with {_heads(learned, layout)}{trained}, {_written(card)}.\n\n"
         f"- {parameters:,} parameters: {config.num_hidden_layers} layers, {heads}, hidden size "
         f"{config.hidden_size}, feed-forward size {config.intermediate_size}\n"
         f"- {config.vocab_size:,} vocabulary entries, "
         f"{'lower-cased, accents stripped' if lowercase else 'cased'}\n"
         f"- {_length(card.length, config)}",
-        _use(learned, form),
+        _use(learned, layout),
         _data(card),
         _metrics(card.metrics),
         _training(card),
@@ -74,33 +75,33 @@ def _length(trained: int | None, config: ModelConfig) -> str:
     return text
 
 
-def _exported(objective: Objective, form: Architecture) -> bool:
-    return bool(objective.tensors) and (form.pairs or not objective.needs_pooler)
+def _exported(objective: Objective, layout: Layout) -> bool:
+    return bool(objective.tensors) and (layout.pairs or not objective.needs_pooler)
 
 
-def _heads(learned: Sequence[Objective], form: Architecture) -> str:
-    titles = [objective.head_title for objective in learned if _exported(objective, form)]
+def _heads(learned: Sequence[Objective], layout: Layout) -> str:
+    titles = [objective.head_title for objective in learned if _exported(objective, layout)]
     if not titles:
         return "no head"
     return f"its {' and '.join(titles)} head{'s' if len(titles) > 1 else ''}"
 
 
-def _use(learned: Sequence[Objective], form: Architecture) -> str:
-    name = form.class_name([objective.head for objective in learned])
+def _use(learned: Sequence[Objective], layout: Layout) -> str:
+    name = layout.class_name([objective.head for objective in learned])
     pairs = [objective for objective in learned if objective.needs_pooler]
     facts = [] if pairs else ["The model has no pooler: no objective trained one."]
-    if pairs and not form.pairs:
+    if pairs and not layout.pairs:
         lost = f"the pooler and the {pairs[0].head_title} head"
         facts = [f"Without {lost} it was trained with: {name} has neither."]
-    facts += [o.card for o in learned if o.card and _exported(o, form)]
+    facts += [o.card for o in learned if o.card and _exported(o, layout)]
     omitted = [objective.card for objective in learned if objective.card and not objective.tensors]
     lines = _USE.format(name=name) + " ".join(facts)
     return "\n".join([lines, *omitted])
 
 
-def _front_matter(card: Card, form: Architecture) -> str:
+def _front_matter(card: Card, layout: Layout) -> str:
     lines = ["---", "library_name: transformers", "pipeline_tag: fill-mask", "tags:"]
-    lines += [f"- {form.model_type}", "- bert-jax"]
+    lines += [f"- {layout.model_type}", "- bert-jax"]
     if card.languages:
         # YAML reads an unquoted "no", Norwegian, as false.
         quoted = ("'no'" if language == "no" else language for language in card.languages)

@@ -1,0 +1,17 @@
+"""BERT: modeling_bert.py of transformers. Its names are those of the table in `convert/weights.py`.
+
+BioBERT, SciBERT, FinBERT, SpanBERT, multilingual BERT and herBERT have this layout.
+"""
+
+from bert_jax.convert.layouts.layout import Layout
+
+BERT = Layout(
+    layout="bert",
+    position="learned",
+    norm_position="post",
+    model_type="bert",
+    classes="Bert",
+    base="bert",
+    pairs=True,
+    constants={"position_embedding_type": "absolute"},
+)

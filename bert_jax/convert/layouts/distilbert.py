@@ -1,0 +1,38 @@
+"""DistilBERT: modeling_distilbert.py of transformers, a BERT without token types and pooler."""
+
+from bert_jax.convert.layouts.layout import Layout
+
+DISTILBERT = Layout(
+    layout="distilbert",
+    position="learned",
+    norm_position="post",
+    model_type="distilbert",
+    classes="DistilBert",
+    base="distilbert",
+    names=(
+        (".encoder.layer.", ".transformer.layer."),
+        ("attention.self.query", "attention.q_lin"),
+        ("attention.self.key", "attention.k_lin"),
+        ("attention.self.value", "attention.v_lin"),
+        ("attention.output.dense", "attention.out_lin"),
+        ("attention.output.LayerNorm", "sa_layer_norm"),
+        ("intermediate.dense", "ffn.lin1"),
+        ("output.dense", "ffn.lin2"),
+        ("output.LayerNorm", "output_layer_norm"),
+        ("cls.predictions.transform.dense", "vocab_transform"),
+        ("cls.predictions.transform.LayerNorm", "vocab_layer_norm"),
+        ("cls.predictions.decoder", "vocab_projector"),
+        ("cls.predictions.bias", "vocab_projector.bias"),
+    ),
+    token_types=False,
+    keys={
+        "hidden_size": "dim",
+        "num_hidden_layers": "n_layers",
+        "num_attention_heads": "n_heads",
+        "intermediate_size": "hidden_dim",
+        "hidden_act": "activation",
+        "hidden_dropout_prob": "dropout",
+        "attention_probs_dropout_prob": "attention_dropout",
+    },
+    fixed={"layer_norm_eps": 1e-12, "type_vocab_size": 0},
+)

@@ -1,0 +1,41 @@
+"""All layouts, and which one a model has."""
+
+from bert_jax.config.schema import ModelConfig
+from bert_jax.convert.layouts.bert import BERT
+from bert_jax.convert.layouts.distilbert import DISTILBERT
+from bert_jax.convert.layouts.layout import Layout
+from bert_jax.convert.layouts.roberta import ROBERTA
+from bert_jax.convert.layouts.roberta_prelayernorm import ROBERTA_PRELAYERNORM
+from bert_jax.convert.layouts.roformer import ROFORMER
+from bert_jax.errors import UserError
+
+LAYOUTS = (BERT, ROBERTA, DISTILBERT, ROFORMER, ROBERTA_PRELAYERNORM)
+# By `model_type` in config.json.
+BY_TYPE: dict[str, Layout] = {
+    name: layout for layout in LAYOUTS for name in (layout.model_type, *layout.other_types)
+}
+_BY_FORM = {(x.layout, x.position, x.norm_position): x for x in LAYOUTS}
+
+
+def find_layout(model: ModelConfig) -> Layout:
+    """Returns the layout of the classes that compute a model; UserError if transformers has none,
+    or the model's settings are none of theirs."""
+    found = _BY_FORM.get((model.layout, model.position, model.norm_position))
+    if not found or (found.only_gelu and model.hidden_act != "gelu"):
+        raise UserError(
+            f'config.model: transformers has no class with layout="{model.layout}", '
+            f'position="{model.position}", norm_position="{model.norm_position}" and '
+            f'hidden_act="{model.hidden_act}"; such a model cannot be exported'
+        )
+    for name, wanted in found.fixed.items():
+        if (given := getattr(model, name)) != wanted:
+            raise UserError(
+                f"config.model.{name}={given}: {found.class_name(())} has {wanted}; such a model "
+                "cannot be exported"
+            )
+    if found.token_types and not model.type_vocab_size:
+        raise UserError(
+            f"config.model.type_vocab_size=0: {found.class_name(())} has token types; such a "
+            "model cannot be exported"
+        )
+    return found

@@ -1,0 +1,26 @@
+"""RoBERTa: modeling_roberta.py of transformers. CamemBERT, PhoBERT and XLM-R have this layout.
+
+The released files hold a pooler that was never trained and that `RobertaForMaskedLM` lacks.
+"""
+
+from bert_jax.convert.layouts.layout import Layout
+
+LM_HEAD = (
+    ("cls.predictions.transform.LayerNorm", "lm_head.layer_norm"),
+    ("cls.predictions.transform.", "lm_head."),
+    ("cls.predictions.", "lm_head."),
+)
+ROBERTA = Layout(
+    layout="roberta",
+    position="learned",
+    norm_position="post",
+    model_type="roberta",
+    classes="Roberta",
+    base="roberta",
+    names=LM_HEAD,
+    other_types=("camembert", "xlm-roberta"),
+    positions_after_pad=True,
+    only_gelu=True,
+    constants={"position_embedding_type": "absolute"},
+    untrained=("roberta.pooler.",),
+)

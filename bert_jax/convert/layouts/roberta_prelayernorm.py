@@ -1,0 +1,21 @@
+"""RobertaPreLayerNorm of transformers: a RoBERTa with LayerNorm before each branch."""
+
+from bert_jax.convert.layouts.layout import Layout
+from bert_jax.convert.layouts.roberta import LM_HEAD
+
+ROBERTA_PRELAYERNORM = Layout(
+    layout="bert",
+    position="learned",
+    norm_position="pre",
+    model_type="roberta-prelayernorm",
+    classes="RobertaPreLayerNorm",
+    base="roberta_prelayernorm",
+    names=(
+        (".attention.output.LayerNorm", ".attention.LayerNorm"),
+        (".output.LayerNorm", ".intermediate.LayerNorm"),
+        *LM_HEAD,
+    ),
+    positions_after_pad=True,
+    only_gelu=True,
+    constants={"position_embedding_type": "absolute"},
+)

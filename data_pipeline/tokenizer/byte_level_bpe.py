@@ -1,0 +1,45 @@
+"""Byte-level BPE of GPT-2 and RoBERTa, from the two files of older models.
+
+As `RobertaConverter` of transformers (convert_slow_tokenizer.py): a space before a word is a part
+of its first piece, written "Ġ".
+"""
+
+from pathlib import Path
+
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, processors
+
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.storage.remote import storage_errors
+from bert_jax.data_pipeline.tokenizer.json_file import ROBERTA_TOKENS, library_errors
+
+SPACE = "Ġ"  # how a byte-level piece writes a space
+
+
+def from_files(vocabulary: Path, merges: Path, *, add_prefix_space: bool = False) -> bytes:
+    """Returns the tokenizer.json of a vocab.json and a merges.txt.
+
+    Args:
+        add_prefix_space: whether a text is split as if a space came before it.
+
+    Raises:
+        UserError: a file is missing, they do not belong together, or a special token of RoBERTa is
+            not in the vocabulary.
+    """
+    for file in (vocabulary, merges):
+        with storage_errors(file, "cannot read the vocabulary", "; a byte-level BPE needs both"):
+            file.read_bytes()
+    with library_errors(f"{vocabulary}, {merges.name}: no byte-level BPE", "download them again"):
+        encoder = tokenizers.Tokenizer(models.BPE.from_file(str(vocabulary), str(merges)))
+    vocab = encoder.get_vocab()
+    if missing := [token for token in ROBERTA_TOKENS if token not in vocab]:
+        raise UserError(f"{vocabulary}: no {' '.join(missing)}; give the files of a RoBERTa")
+    encoder.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    encoder.decoder = decoders.ByteLevel()
+    _, _, cls, sep, mask = ROBERTA_TOKENS
+    encoder.post_processor = processors.RobertaProcessing(
+        (sep, vocab[sep]), (cls, vocab[cls]), add_prefix_space=add_prefix_space
+    )
+    encoder.add_special_tokens([token for token in ROBERTA_TOKENS if token != mask])
+    encoder.add_special_tokens([tokenizers.AddedToken(mask, lstrip=True)])
+    return encoder.to_str(pretty=True).encode()
