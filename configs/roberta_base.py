@@ -16,10 +16,11 @@ with loss scaling). A separator follows every sentence (fairseq: every line, whi
 define). A sentence too long for a block is split (fairseq: dropped). A batch mixes rows of any
 length (fairseq: similar lengths on each GPU). Initial weights are truncated at two standard
 deviations. Token type 0 is added to every token and type 1 is never trained (fairseq: no token
-types). Positions start at 0 (fairseq: 2). Any tokenizer of the store works (with its
-`model.vocab_size`), but not byte-level BPE. The exported model is a `BertForMaskedLM`. The 160 GB
-of text of RoBERTa's longer runs are not available. eps is added after Adam's bias correction
-(fairseq: this depends on the installed packages, see `make_optimizer`).
+types). Positions start at 0 (fairseq: 2), and at export in the row after that of the padding id.
+Any tokenizer of the store works; RoBERTa's is a byte-level BPE. The exported model is a
+`RobertaForMaskedLM`. The 160 GB of text of RoBERTa's longer runs are not available. eps is added
+after Adam's bias correction (fairseq: this depends on the installed packages, see
+`make_optimizer`).
 
 micro_batches: 8 rows of 512 tokens at a time on each of 16 devices with 16 GB (v5e-16). An
 estimate, not run.
@@ -35,6 +36,7 @@ SLICE = "v5e-16"
 def get_config() -> ConfigDict:
     config = base.get_config()
     config.model.layer_norm_eps = 1e-5
+    config.model.layout = "roberta"
     config.data.pairing = "full_sentences"
     config.data.separators = "sentences"
     config.data.short_seq_prob = 0.0
