@@ -30,6 +30,7 @@ from bert_jax.convert.publish.weight_writer import (
     is_export,
     write_weights,
 )
+from bert_jax.convert.sources import read_trained_tokenizer
 from bert_jax.convert.tokenizer_files import json_bytes, lowercases, tokenizer_files
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage import atomic
@@ -155,20 +156,9 @@ def _export_step(run: Workdir, out: Path | str, step: int | None, form: WeightFo
         elif objective.needs_pooler and not layout.pairs:
             lacks = f"{layout.class_name(params)} has neither"
             print(f"{objective.title}: its head and the pooler are not exported: {lacks}")
-    tokenizer = _tokenizer(run.tokenizer, meta["data"]["tokenizer"])
+    tokenizer = read_trained_tokenizer(run.tokenizer, meta["data"]["tokenizer"])
     export(params, model_config, tokenizer, out, card=card, form=form)
     print(f"step {meta['step']:,} of {run} exported to {out}")
-
-
-def _tokenizer(file: epath.Path, digest: str) -> Tokenizer:
-    """Loads the tokenizer the checkpoint was trained with; raises UserError for any other."""
-    remedy = f"copy the tokenizer.json with sha256 {digest[:12]}… there from the token store"
-    if not file.exists():
-        raise UserError(f"{file}: missing; {remedy}")
-    tokenizer = Tokenizer(file.read_bytes(), name=str(file))
-    if tokenizer.digest != digest:
-        raise UserError(f"{file}: not the one the checkpoint was trained with; {remedy}")
-    return tokenizer
 
 
 def _output_folder(out: Path | str) -> Path:

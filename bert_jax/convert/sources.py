@@ -1,0 +1,179 @@
+"""Finds and reads a model of any kind: a folder, a zip, a model on the hub, a run's checkpoint."""
+
+import re
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import jax
+import numpy as np
+from etils import epath
+
+from bert_jax.checkpoint import manager as checkpoint
+from bert_jax.config.schema import ModelConfig
+from bert_jax.config.serialization import from_dict
+from bert_jax.convert import hub, weights
+from bert_jax.convert.google_bert import FILES, is_google_bert, read_google_bert
+from bert_jax.convert.reader import StoredModel, read_folder
+from bert_jax.convert.weight_files import PYTORCH_FILES, SAFETENSORS_FILES, SETTINGS_FILES
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.storage.remote import is_remote, open_path, storage_errors
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.workdir.layout import Workdir
+
+
+@dataclass(frozen=True)
+class ReadModel:
+    """A model's parameters with what they mean.
+
+    Attributes:
+        source: as the user gave it.
+        params: nested dict of float32 NumPy arrays, without the heads and the pooler that it lacks.
+        config: its architecture; its vocabulary has the padding rows of `params`.
+        ignored: the stored tensors, by name, of which `params` have no counterpart.
+    """
+
+    source: str
+    params: Mapping[str, Any]
+    config: ModelConfig
+    tokenizer: Tokenizer
+    ignored: tuple[str, ...] = ()
+
+
+def read_model(source: str) -> ReadModel:
+    """Reads a model of any kind.
+
+    Args:
+        source: the workdir of a run, also as `WORKDIR@STEP` (without a step: the newest); or as
+            `local_folder`.
+
+    Raises:
+        UserError: no such model or checkpoint, or it is damaged or of another family; the message
+            names the source.
+        StorageError: a checkpoint is damaged.
+    """
+    path, step = split_step(source)
+    if not source.startswith(hub.PREFIX):
+        run = Workdir.open(path)
+        with storage_errors(source):
+            is_run = run.checkpoints.is_dir()
+        if is_run:
+            return _read_checkpoint(source, run, step)
+    with local_folder(source) as folder:
+        stored = read_stored(folder)
+        try:
+            params = weights.stored_params(stored.tensors, stored.config, stored.pad_token_id)
+        except UserError as error:  # which names a tensor, but not the model
+            raise UserError(f"{source}: {error}") from None
+        ignored = tuple(weights.leftover(stored.tensors, stored.config))
+    return ReadModel(source, params, stored.config, stored.tokenizer, ignored)
+
+
+def read_stored(folder: Path) -> StoredModel:
+    """Reads a local folder of google-research/bert, of transformers or of an export; UserError if
+    it has no model of one of these, or a damaged one."""
+    return read_google_bert(folder) if is_google_bert(folder) else read_folder(folder)
+
+
+def split_step(source: str) -> tuple[str, int | None]:
+    """Splits `run@500` into the workdir and the step; the step is None if none is given."""
+    match = re.fullmatch(r"(.+)@(\d+)", source)
+    if match and (is_remote(source) or not Path(source).exists()):
+        return match[1], int(match[2])
+    return source, None
+
+
+def _read_checkpoint(source: str, run: Workdir, step: int | None) -> ReadModel:
+    params, meta = checkpoint.load_params(run, step)
+    config = from_dict(meta["config"]["model"], ModelConfig, "config.model")
+    tokenizer = read_trained_tokenizer(run.tokenizer, meta["data"]["tokenizer"])
+    return ReadModel(source, jax.tree.map(np.asarray, params), config, tokenizer)
+
+
+def read_trained_tokenizer(file: epath.Path, digest: str) -> Tokenizer:
+    """Reads the tokenizer in a workdir; UserError if it is missing, or is not the one that a
+    checkpoint was trained with, by its sha256."""
+    remedy = f"copy the tokenizer.json with sha256 {digest[:12]}… there from the token store"
+    with storage_errors(file):
+        data = file.read_bytes() if file.exists() else None
+    if data is None:
+        raise UserError(f"{file}: missing; {remedy}")
+    tokenizer = Tokenizer(data, name=str(file))
+    if tokenizer.digest != digest:
+        raise UserError(f"{file}: not the one the checkpoint was trained with; {remedy}")
+    return tokenizer
+
+
+@contextmanager
+def local_folder(source: str) -> Iterator[Path]:
+    """Yields the local folder with a model; what must be unpacked or copied is in a temporary one.
+
+    Args:
+        source: a folder written by transformers or google-research/bert, local or in a bucket; a
+            zip of the latter; or `hf:ORG/NAME[@REVISION]`, a model on the Hugging Face hub.
+
+    Raises:
+        UserError: a model on the hub, a zip or a bucket that cannot be read, a file that is no zip,
+            or a link to a file outside the folder. Whether a local folder exists is not checked.
+    """
+    if source.startswith(hub.PREFIX):
+        yield hub.download(source.removeprefix(hub.PREFIX))
+    elif is_remote(source) or zipfile.is_zipfile(source):
+        temporary = Path(tempfile.mkdtemp(prefix="bert-jax-"))
+        try:
+            (_copy if is_remote(source) else _unpack)(source, temporary)
+            yield temporary
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    elif Path(source).is_file():
+        raise UserError(f"{source}: a file, but no zip; give a folder or a zip with a model")
+    else:
+        _check_links(Path(source))
+        yield Path(source)
+
+
+def _check_links(folder: Path) -> None:
+    """Raises UserError for a symbolic link to a file outside; the hub's cache has such links to the
+    blobs beside its snapshots."""
+    allowed = [folder.resolve()]
+    if folder.resolve().parent.name == "snapshots":
+        allowed.append(folder.resolve().parents[1] / "blobs")
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.is_symlink() and not any(map(path.resolve().is_relative_to, allowed)):
+            raise UserError(f"{path}: a symbolic link to a file outside; copy the file there")
+
+
+def _copy(source: str, folder: Path) -> None:
+    """Copies the files of a model from a bucket."""
+    patterns = (*SETTINGS_FILES, *SAFETENSORS_FILES, *PYTORCH_FILES)
+    with storage_errors(source, "cannot be read"):
+        for path in open_path(source).iterdir():
+            if FILES.fullmatch(path.name) or any(fnmatch(path.name, p) for p in patterns):
+                path.copy(folder / path.name)
+
+
+def _unpack(path: str, folder: Path) -> None:
+    """Unpacks the files of a model, which released zips hold in a folder of their own."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():
+                name = PurePosixPath(member.filename).name
+                if FILES.fullmatch(name) and not member.is_dir():
+                    if (folder / name).exists():
+                        raise UserError(
+                            f"{path}: holds {name} twice; unpack it and give the folder of one"
+                        )
+                    with archive.open(member) as stream, (folder / name).open("wb") as file:
+                        shutil.copyfileobj(stream, file)
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+        raise UserError(f"{path}: damaged ({error}); download it again") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be unpacked ({error.strerror})") from None
+    if not is_google_bert(folder):
+        raise UserError(f"{path}: holds no model of google-research/bert (no bert_config.json)")
