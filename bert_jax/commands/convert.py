@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from bert_jax.commands.command import Command, need
-from bert_jax.errors import UsageError
+from bert_jax.errors import FAILED, UsageError
 
 
 def _define_export(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -47,6 +47,25 @@ def _run_import(values: flags.FlagValues, words: Sequence[str]) -> None:
     run_import(values["from"].value, values.out)
 
 
+def _define_verify(values: flags.FlagValues, words: Sequence[str]) -> None:
+    text = "file with one text per line, a tab between two of a pair (default: a few sentences)"
+    flags.DEFINE_string("text", None, text, flag_values=values)
+    tolerance = "largest difference of models that count as the same"
+    flags.DEFINE_float("tolerance", 1e-5, tolerance, flag_values=values)
+
+
+def _run_verify(values: flags.FlagValues, words: Sequence[str]) -> int | None:
+    if len(words) != 2:
+        raise UsageError(f"give two models to compare, not {len(words)}")
+    if not values.tolerance >= 0:  # nor NaN
+        raise UsageError(f"--tolerance={values.tolerance:g}: give 0 or more")
+    from bert_jax.convert.verify import run_verify
+
+    model, other = words
+    same = run_verify(model, other, values["text"].value, values.tolerance)
+    return None if same else FAILED
+
+
 COMMANDS = {
     "convert export": Command(
         "export a checkpoint as a folder that transformers loads",
@@ -59,5 +78,12 @@ COMMANDS = {
         "bert-jax convert import --from=uncased_L-12_H-768_A-12.zip --out=model",
         _define_import,
         _run_import,
+    ),
+    "convert verify": Command(
+        "compare two models of any kind, layer by layer, on the same text",
+        "bert-jax convert verify run exported",
+        _define_verify,
+        _run_verify,
+        arguments=" MODEL OTHER",
     ),
 }

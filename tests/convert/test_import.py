@@ -15,12 +15,11 @@ import safetensors.numpy
 from exported import random_params
 from hub_server import Hub, commit_of, serve
 from small import model_config
-from tensorflow_bundle import google_tensors, write_bundle
+from tensorflow_bundle import write_google_folder
 
 import bert_jax
 from bert_jax import cli
 from bert_jax.convert import weights
-from bert_jax.convert.hf_config import to_config_json
 from bert_jax.errors import DONE, FAILED
 
 CONFIG = model_config()
@@ -37,16 +36,7 @@ def whole_state() -> dict[str, np.ndarray]:
 def google(tmp_path: Path) -> Path:
     """A folder as google-research/bert releases it, with the optimizer's moments."""
     folder = tmp_path / "uncased_L-3_H-32_A-4"
-    folder.mkdir()
-    settings = to_config_json(CONFIG, pad_token_id=0)
-    released = ("hidden_act", "type_vocab_size", "initializer_range")
-    kept = {k: v for k, v in settings.items() if k in released or k.endswith(("size", "_prob"))}
-    kept |= {k: v for k, v in settings.items() if k.startswith(("num_", "max_"))}
-    (folder / "bert_config.json").write_text(json.dumps(kept | {"directionality": "bidi"}))
-    (folder / "vocab.txt").write_text("".join(f"{entry}\n" for entry in ENTRIES))
-    tensors = google_tensors(whole_state())
-    moments = {f"{name}/adam_m": tensor for name, tensor in tensors.items()}
-    write_bundle(folder / "bert_model.ckpt", tensors | moments | {"global_step": np.array(7)})
+    write_google_folder(folder, CONFIG, whole_state(), ENTRIES)
     return folder
 
 

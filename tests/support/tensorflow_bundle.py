@@ -1,13 +1,17 @@
 """Writes TensorFlow checkpoints, from the description of the format: the reverse of
 bert_jax/convert/tensorflow."""
 
+import json
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import google_crc32c
 import numpy as np
+
+from bert_jax.config.schema import ModelConfig
+from bert_jax.convert.hf_config import to_config_json
 
 _DTYPES = {"float32": 1, "float64": 2, "int32": 3, "int64": 9, "bfloat16": 14, "float16": 19}
 
@@ -28,6 +32,25 @@ def write_bundle(prefix: Path, tensors: Mapping[str, np.ndarray], shards: int = 
     prefix.with_name(f"{prefix.name}.index").write_bytes(_table(entries))
     for shard, content in enumerate(data):
         prefix.with_name(f"{prefix.name}.data-{shard:05}-of-{shards:05}").write_bytes(content)
+
+
+def write_google_folder(
+    folder: Path, config: ModelConfig, state: Mapping[str, np.ndarray], entries: Sequence[str]
+) -> None:
+    """Writes a folder as google-research/bert releases it, with the optimizer's moments.
+
+    state: the tensors of BertForPreTraining; entries: of the vocabulary.
+    """
+    folder.mkdir()
+    settings = to_config_json(config, pad_token_id=0)
+    released = ("hidden_act", "type_vocab_size", "initializer_range")
+    kept = {k: v for k, v in settings.items() if k in released or k.endswith(("size", "_prob"))}
+    kept |= {k: v for k, v in settings.items() if k.startswith(("num_", "max_"))}
+    (folder / "bert_config.json").write_text(json.dumps(kept | {"directionality": "bidi"}))
+    (folder / "vocab.txt").write_text("".join(f"{entry}\n" for entry in entries))
+    tensors = google_tensors(state)
+    moments = {f"{name}/adam_m": tensor for name, tensor in tensors.items()}
+    write_bundle(folder / "bert_model.ckpt", tensors | moments | {"global_step": np.array(7)})
 
 
 def google_name(name: str) -> str:

@@ -1,0 +1,287 @@
+"""Compares what two models compute from the same text, after each layer and in each head.
+
+Both are computed here, in float32: what differs is their parameters. Training applies all layers in
+one loop that keeps no states; here the same layers are applied, and the states after each are kept.
+Sizes: B rows, S positions, H hidden, L layers.
+"""
+
+import dataclasses
+import math
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import jax
+import numpy as np
+from flax import nnx
+
+from bert_jax.config.schema import ComputeConfig, ModelConfig
+from bert_jax.convert.sources import ReadModel
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.masking.settings import SPAN_TARGETS
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.model.encoder import Encoder, Layer
+from bert_jax.model.layers import Keys
+from bert_jax.objectives.objective import Objective, States
+from bert_jax.objectives.registry import OBJECTIVES
+from bert_jax.parallel.global_batch import Batch
+
+Text = tuple[str, ...]  # one text, or two that form a pair
+
+_ROWS: Final = 4  # of a batch
+_MASKED_EVERY: Final = 7  # tokens: about the 15 % of BERT's training
+_SHORTEST: Final = 16  # positions of a batch: few lengths, so few shapes are compiled
+# Settings that change nothing here: of training, and rows of the vocabulary for the hardware.
+_IGNORED: Final = {
+    "hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "initializer",
+    "positional_heads", "pad_vocab_to_multiple_of",
+}  # fmt: skip
+_HEADS: Final[dict[str, list[Objective]]] = {}  # head -> the objectives that may have trained it
+for _objective in OBJECTIVES.values():
+    _HEADS.setdefault(_objective.head, []).append(_objective)
+_POOLER: Final = "pooler"
+
+
+class _Row(NamedTuple):
+    """The tokens of a text, and the segment of each."""
+
+    ids: list[int]
+    types: list[int]
+
+
+class Difference(NamedTuple):
+    """How far two models differ in one place."""
+
+    where: str
+    value: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """What `compare` found.
+
+    Attributes:
+        outputs: of each output that both models have, in the order in which they are computed:
+            "embeddings", "layer 1", …, "pooler", "masked-language-model head", …. A value is the
+            largest absolute difference over all tokens, divided by the larger of 1 and the largest
+            absolute value of the first model; NaN if one of them computes NaN or infinite values.
+        weights: of each tensor of their parameters, the largest absolute difference.
+        only_in: by source, the parts that the other model lacks.
+        tokens: number of tokens at which they were compared.
+    """
+
+    outputs: tuple[Difference, ...]
+    weights: tuple[Difference, ...]
+    only_in: Mapping[str, Sequence[str]]
+    tokens: int
+
+    def first_above(self, tolerance: float) -> Difference | None:
+        """Returns the first output that differs more, or is NaN; None if there is none."""
+        return next((output for output in self.outputs if not output.value <= tolerance), None)
+
+
+def compare(model: ReadModel, other: ReadModel, texts: Sequence[Text]) -> Comparison:
+    """Compares the embeddings, the states after each layer and the outputs of all heads, at every
+    token of the texts; one token in seven is masked.
+
+    Args:
+        texts: those longer than the models' positions are cut off there.
+
+    Raises:
+        UserError: the models differ in architecture, or their tokenizers split a text differently.
+    """
+    config = _common_config(model, other)
+    rows = _common_rows(model, other, texts, config)
+    parts, others = _parts(model.params), _parts(other.params)
+    shared = [part for part in parts if part in others]
+    graph, shapes = _declare(config, shared)
+    ours, theirs = _shaped(model.params, shapes), _shaped(other.params, shapes)
+    outputs = jax.jit(partial(_outputs, graph))
+    placed, placed_other = jax.device_put(ours), jax.device_put(theirs)
+    largest: dict[str, np.ndarray] = {}  # difference and reference value of each output
+    for batch in _batches(rows, config.max_position_embeddings, model.tokenizer.special.pad):
+        found = outputs(placed_other, batch)
+        for output, wanted in outputs(placed, batch).items():
+            here = _largest(wanted, found[output], batch["example_ids"] > 0)
+            largest[output] = np.maximum(largest.get(output, 0), here)  # NaN stays NaN
+    return Comparison(
+        tuple(Difference(name, _relative(*values)) for name, values in largest.items()),
+        tuple(_compare_weights(ours, theirs)),
+        {
+            model.source: [_title(part) for part in parts if part not in others],
+            other.source: [_title(part) for part in others if part not in parts],
+        },
+        sum(len(row.ids) for row in rows),
+    )
+
+
+def _common_config(model: ReadModel, other: ReadModel) -> ModelConfig:
+    """Returns the architecture of both, without rows for the hardware; UserError if it differs."""
+    differ = [
+        f"{field.name} {getattr(model.config, field.name)} and {getattr(other.config, field.name)}"
+        for field in dataclasses.fields(ModelConfig)
+        if field.name not in _IGNORED
+        and getattr(model.config, field.name) != getattr(other.config, field.name)
+    ]
+    if differ:
+        raise UserError(
+            f"{model.source} and {other.source} differ in architecture ({', '.join(differ)}); give "
+            "two models of the same"
+        )
+    return dataclasses.replace(model.config, pad_vocab_to_multiple_of=1)
+
+
+def _common_rows(
+    model: ReadModel, other: ReadModel, texts: Sequence[Text], config: ModelConfig
+) -> list[_Row]:
+    """Returns the tokens of each text; UserError if they depend on the model."""
+    rows = []
+    for text in texts:
+        row = _tokens(model.tokenizer, text, config)
+        if row != _tokens(other.tokenizer, text, config):
+            start = " / ".join(text)
+            start = start if len(start) <= 60 else f"{start[:57]}..."
+            raise UserError(
+                f"{model.source} and {other.source} split {start!r} into different tokens; give "
+                "two models with the same tokenizer"
+            )
+        rows.append(row)
+    return rows
+
+
+def _tokens(tokenizer: Tokenizer, text: Text, config: ModelConfig) -> _Row:
+    """Returns [CLS] text [SEP], or [CLS] text [SEP] text [SEP], with masks."""
+    special = tokenizer.special
+    ids, types = [special.cls], [0]
+    for number, part in enumerate(tokenizer.encode_batch(text)):
+        ids += [*part.tolist(), special.sep]
+        types += [min(number, config.type_vocab_size - 1)] * (len(part) + 1)
+    limit = config.max_position_embeddings
+    if len(ids) > limit:
+        ids = [*ids[: limit - 1], special.sep]
+    for place in range(_MASKED_EVERY // 2, len(ids), _MASKED_EVERY):
+        ids[place] = ids[place] if ids[place] == special.sep else special.mask
+    return _Row(ids, types[:limit])
+
+
+def _batches(rows: Sequence[_Row], limit: int, pad: int) -> Iterator[dict[str, np.ndarray]]:
+    """Yields batches with the arrays that the encoder and all heads read; heads predict at every
+    position."""
+    rows = sorted(rows, key=lambda row: len(row.ids))
+    for first in range(0, len(rows), _ROWS):
+        chosen = rows[first : first + _ROWS]
+        B, longest = len(chosen), len(chosen[-1].ids)
+        S = min(max(_SHORTEST, 1 << (longest - 1).bit_length()), limit)
+        ids, types, examples = (np.full((B, S), fill, np.int32) for fill in (pad, 0, 0))
+        for b, row in enumerate(chosen):
+            here = np.s_[b, : len(row.ids)]
+            ids[here], types[here], examples[here] = row.ids, row.types, 1
+        positions = np.tile(np.arange(S, dtype=np.int32), (B, 1))
+        yield {
+            "input_ids": ids,
+            "token_type_ids": types,
+            "example_ids": examples,
+            "position_ids": positions,
+            "masked_positions": positions,
+            "cls_positions": np.zeros((B, 1), np.int32),
+            "span_left": np.maximum(positions - 1, 0),
+            "span_right": np.minimum(positions + 1, S - 1),
+            "span_offsets": positions % SPAN_TARGETS,
+        }
+
+
+def _parts(params: Mapping[str, Any]) -> list[str]:
+    """Returns the parts of a model that not every model has: its pooler and heads, in order."""
+    pooler = [_POOLER] if _POOLER in params["encoder"] else []
+    return [*pooler, *(head for head in _HEADS if head in params)]
+
+
+def _title(part: str) -> str:
+    """Returns the name of a part for tables. Weights do not show which objective trained them."""
+    if part == _POOLER:
+        return part
+    return " or ".join(o.head_title or o.title for o in _HEADS[part]) + " head"
+
+
+def _declare(config: ModelConfig, parts: Sequence[str]) -> tuple[nnx.GraphDef, dict[str, Any]]:
+    """Returns an encoder and heads as a graph, and the shapes of their parameters."""
+
+    def make() -> dict[str, nnx.Module]:
+        keys = Keys(jax.random.key(0))
+        encoder = Encoder(config, ComputeConfig.plain(), keys, pooler=_POOLER in parts)
+        heads = {h: _HEADS[h][0].make_head(config, keys) for h in parts if h != _POOLER}
+        return {"encoder": encoder, **heads}
+
+    graph, state = nnx.split(nnx.eval_shape(make))
+    return graph, nnx.to_pure_dict(state)
+
+
+def _shaped(params: Mapping[str, Any], shapes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the parameters that `shapes` has, without the vocabulary's rows for the hardware."""
+    return {
+        name: _shaped(params[name], below)
+        if isinstance(below, Mapping)
+        else params[name][: below.shape[0]]
+        for name, below in shapes.items()
+    }
+
+
+# Accelerators otherwise multiply float32 matrices in lower precision.
+@jax.default_matmul_precision("highest")
+def _outputs(graph: nnx.GraphDef, params: Any, batch: Batch) -> OrderedDict[str, jax.Array]:
+    """Returns all outputs by name, in the order in which they are computed: float32 [B, S, …], of
+    the pooler and a sentence-pair head [B, 1, …]."""
+    parts = nnx.merge(graph, params)
+    encoder: Encoder = parts["encoder"]
+    x_BxSxH, rotation = encoder.embed(
+        batch["input_ids"], batch["token_type_ids"], batch["position_ids"]
+    )
+
+    def apply(x_BxSxH: jax.Array, layer: Layer) -> tuple[jax.Array, jax.Array]:
+        y_BxSxH = layer(x_BxSxH, batch["example_ids"], rotation, None)
+        return y_BxSxH, y_BxSxH
+
+    last_BxSxH, states_LxBxSxH = jax.lax.scan(apply, x_BxSxH, encoder.layers)
+    outputs = OrderedDict(embeddings=x_BxSxH)  # `jax.jit` would sort a dict
+    for layer in range(encoder.num_layers):
+        outputs[f"layer {layer + 1}"] = states_LxBxSxH[layer]
+    if encoder.config.norm_position == "pre":
+        outputs["final LayerNorm"] = last_BxSxH = encoder.norm(last_BxSxH)
+
+    def pooled(positions_BxN: jax.Array) -> jax.Array:
+        return encoder.pooled(last_BxSxH, positions_BxN)
+
+    if hasattr(encoder, _POOLER):
+        outputs[_POOLER] = pooled(batch["cls_positions"])
+    states = States(last_BxSxH, encoder.embeddings.word[...], pooled)
+    for head, objectives in _HEADS.items():
+        if head in parts:
+            outputs[_title(head)] = objectives[0].logits(parts[head], states, batch)
+    return outputs
+
+
+def _largest(wanted: jax.Array, found: jax.Array, real_BxS: np.ndarray) -> np.ndarray:
+    """Returns the largest absolute difference and the largest wanted value, at real tokens: [2]."""
+    real = real_BxS[:, : wanted.shape[1]]  # of one value per row, that of [CLS]
+    ours, theirs = np.asarray(wanted)[real], np.asarray(found)[real]
+    with np.errstate(over="ignore", invalid="ignore"):  # infinite values, or nearly
+        return np.array([np.abs(ours - theirs).max(), np.abs(ours).max()])
+
+
+def _relative(difference: float, size: float) -> float:
+    return float(difference / max(1.0, size)) if math.isfinite(size) else math.nan
+
+
+def _compare_weights(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[Difference]:
+    """Yields the largest absolute difference in each tensor; those of layers are stacked."""
+    others = jax.tree.leaves(theirs)
+    for (path, leaf), other in zip(jax.tree.leaves_with_path(ours), others, strict=True):
+        name = ".".join(key.key for key in path)
+        with np.errstate(over="ignore", invalid="ignore"):
+            apart = np.abs(leaf - other)
+        if name.startswith("encoder.layers."):
+            of_layers = enumerate(apart, start=1)
+            yield from (Difference(f"{name} of layer {i}", float(a.max())) for i, a in of_layers)
+        else:
+            yield Difference(name, float(apart.max()))
