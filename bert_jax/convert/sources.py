@@ -59,17 +59,16 @@ def read_model(source: str) -> ReadModel:
         StorageError: a checkpoint is damaged.
     """
     path, step = split_step(source)
-    if not source.startswith(hub.PREFIX):
-        run = Workdir.open(path)
-        with storage_errors(source):
-            is_run = run.checkpoints.is_dir()
-        if is_run:
-            return _read_checkpoint(source, run, step)
+    run = Workdir.open(path)
+    with storage_errors(source):
+        is_run = run.checkpoints.is_dir()
+    if is_run:
+        return read_checkpoint(source, run, step)
     with local_folder(source) as folder:
         stored = read_stored(folder)
         try:
             params = weights.stored_params(stored.tensors, stored.config, stored.pad_token_id)
-        except UserError as error:  # which names a tensor, but not the model
+        except UserError as error:  # it names a tensor
             raise UserError(f"{source}: {error}") from None
         ignored = tuple(weights.leftover(stored.tensors, stored.config))
     return ReadModel(source, params, stored.config, stored.tokenizer, ignored)
@@ -89,7 +88,8 @@ def split_step(source: str) -> tuple[str, int | None]:
     return source, None
 
 
-def _read_checkpoint(source: str, run: Workdir, step: int | None) -> ReadModel:
+def read_checkpoint(source: str, run: Workdir, step: int | None) -> ReadModel:
+    """Reads a checkpoint, the newest without a step; UserError and StorageError as `read_model`."""
     params, meta = checkpoint.load_params(run, step)
     config = from_dict(meta["config"]["model"], ModelConfig, "config.model")
     tokenizer = read_trained_tokenizer(run.tokenizer, meta["data"]["tokenizer"])

@@ -1,7 +1,6 @@
 """The model that a run starts from, `config.init`: its parameters replace the random ones."""
 
 import dataclasses
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,11 +8,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax.checkpoint import manager as checkpoint
 from bert_jax.config.schema import Config, ModelConfig
-from bert_jax.config.serialization import completed, from_dict
 from bert_jax.convert import weights
 from bert_jax.convert.reader import read_folder
+from bert_jax.convert.sources import read_checkpoint, split_step
 from bert_jax.data_pipeline.storage.digest import json_digest, sha256
 from bert_jax.data_pipeline.storage.remote import is_remote
 from bert_jax.data_pipeline.store.store import TokenStore
@@ -95,29 +93,18 @@ def start_from(state: State, model: InitialModel) -> tuple[State, list[str]]:
 
 def _read(source: str, config: Config, store: TokenStore) -> tuple[Mapping[str, Any], str]:
     """Returns parameters and their digest; errors as `find_initial`."""
-    path, step = _path(source)
+    path, step = split_step(source)
     run = Workdir.open(path)
     if run.checkpoints.is_dir():
-        params, meta = checkpoint.load_params(run, step)
-        values = completed(meta["config"], Config)["model"]
-        model = from_dict(values, ModelConfig, "config.model")
-        tokenizer = Tokenizer.load(Path(run.tokenizer))
-        params = jax.tree.map(np.asarray, params)
+        read = read_checkpoint(source, run, step)
+        params, model, tokenizer = read.params, read.config, read.tokenizer
     else:
-        stored = read_folder(path)
+        stored = read_folder(Path(path))
         model, tokenizer = stored.config, stored.tokenizer
         params = weights.stored_params(stored.tensors, model, stored.pad_token_id)
     _check_architecture(source, model, config.model)
     _check_vocabulary(run, tokenizer, store)
     return params, _digest(params)
-
-
-def _path(source: str) -> tuple[Path, int | None]:
-    """Splits `run@500` into the workdir and the step."""
-    match = re.fullmatch(r"(.+)@(\d+)", source)
-    if match and not Path(source).exists():
-        return Path(match[1]), int(match[2])
-    return Path(source), None
 
 
 def _check_architecture(source: str, theirs: ModelConfig, ours: ModelConfig) -> None:
