@@ -12,7 +12,7 @@ from bert_jax.runtime.console import console, count, table
 _LONG = (
     "The old lighthouse stood at the end of the pier, where the wind had worn its stones smooth. "
     "Every evening its keeper climbed 128 steps, lit the lamp and wrote the weather down: clouds "
-    "from the west, a falling barometer, two ships on the horizon. Nobody in the village could "
+    "from the west, a falling barometer, two ships on the horizon. No one in the village could "
     "remember a winter without storms; yet that year, until late in January, the sea lay as calm "
     "as a lake. \"It won't last\", said the baker's daughter, and she was right. "
 )
