@@ -31,14 +31,17 @@ def run_import(source: str, out: Path | str) -> None:
         _check_complete(model, source)
         params = weights.stored_params(model.tensors, model.config, model.pad_token_id)
         groups = weights.present(model.tensors, model.config)
+        left_out = weights.untrained(model.tensors, model.config)
         objectives = tuple(n for n in with_heads(groups) if OBJECTIVES[n].head in groups)
         origin = source
         if source.startswith(hub.PREFIX):
             origin = f"{source.partition('@')[0]}@{folder.name}"
         card = Card(origin=origin, objectives=objectives)
-        export(params, model.config, model.tokenizer, out, card=card)
+        config, tokenizer = model.config, model.tokenizer
+        del model  # its tensors; the export makes its own
+        export(params, config, tokenizer, out, card=card)
     parts = ", ".join(["encoder", *sorted(groups - {"encoder"})])
-    if left_out := weights.untrained(model.tensors, model.config):
+    if left_out:
         print(f"left out, since no class with a head has it: {', '.join(left_out)}")
     print(f"{source} imported to {out}: {parts}")
 
