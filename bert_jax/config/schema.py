@@ -311,6 +311,12 @@ class Config:
     deadlines: DeadlineConfig = DeadlineConfig()
     objectives: str = ""  # "mlm,nsp"; "" = all that the data have labels for
     init: str = ""  # a model's folder, or a workdir, "run" or "run@STEP", to start from
+    # How the store's vocabulary relates to that model's: the same; all of it, then new entries; or
+    # any other. See training/initial_vocabulary.py.
+    init_vocabulary: Literal["same", "extend", "replace"] = "same"
+    # Positions that the model's table lacks: refused, or the table again from its start, as in
+    # Longformer (Beltagy et al. 2020, section 5).
+    init_positions: Literal["same", "repeat"] = "same"
 
     def __post_init__(self) -> None:
         if not self.phases:

@@ -17,17 +17,38 @@ from bert_jax.data_pipeline.storage.remote import is_remote
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.objectives.pretraining_model import declare
+from bert_jax.objectives.registry import chosen
+from bert_jax.parallel.partition import param_axes
 from bert_jax.training import claim
+from bert_jax.training.initial_vocabulary import VocabularyRows, extended, replaced
 from bert_jax.training.state_sharding import State
 from bert_jax.workdir.layout import Workdir
 
-# Settings of the model that its parameters depend on; the others may differ.
-_FIXED = (
-    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
-    "hidden_act", "layer_norm_eps", "type_vocab_size", "position", "norm_position",
+# Settings of the model that its parameters depend on, besides the sizes of the vocabulary and of
+# the position table; the others may differ.
+FIXED = (
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
+    "layer_norm_eps", "type_vocab_size", "position", "norm_position",
     "layout",
 )  # fmt: skip
 _POSITIONS = "max_position_embeddings"
+_POSITION_TABLE = ("encoder", "embeddings", "position")
+
+
+@dataclasses.dataclass(frozen=True)
+class InitialParams:
+    """The parameters of a model, in the vocabulary and the positions of the run.
+
+    Attributes:
+        params: float32 NumPy arrays, without heads that the model lacks.
+        digest: of the parameters as the model has them.
+        notes: what was made of its vocabulary and its positions, a line each.
+    """
+
+    params: Mapping[str, Any]
+    digest: str
+    notes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,12 +57,11 @@ class InitialModel:
 
     Attributes:
         digest: of its parameters, which the run records.
-        read: returns the parameters as float32 NumPy arrays, without heads that it lacks.
     """
 
     source: str
     digest: str
-    read: Callable[[], Mapping[str, Any]]
+    read: Callable[[], InitialParams]
 
 
 def find_initial(config: Config, workdir: Workdir, store: TokenStore) -> InitialModel | None:
@@ -51,33 +71,38 @@ def find_initial(config: Config, workdir: Workdir, store: TokenStore) -> Initial
     there is returned and nothing is read.
 
     Raises:
-        UserError: no such model, or its architecture or vocabulary is not that of the run.
+        UserError: no such model, its architecture or vocabulary is not that of the run, or a key
+            that says how to use a model although `config.init` names none.
     """
     source = config.init
     if not source:
+        for key in ("init_vocabulary", "init_positions"):
+            if getattr(config, key) != "same":
+                value = getattr(config, key)
+                raise UserError(f"config.{key}={value} has no effect without config.init; set it")
         return None
     if is_remote(source):
         raise UserError(f"config.init={source}: give a local folder; copy it to every machine")
     recorded, started = claim.recorded_run(workdir, config)
     if recorded and started and recorded["config"].get("init") == source:
         digest = recorded["data"].get("init", "")
-        return InitialModel(source, digest, lambda: _read(source, config, store)[0])
-    params, digest = _read(source, config, store)
-    return InitialModel(source, digest, lambda: params)
+        return InitialModel(source, digest, lambda: _read(config, store))
+    found = _read(config, store)
+    return InitialModel(source, found.digest, lambda: found)
 
 
 def start_from(state: State, model: InitialModel) -> tuple[State, list[str]]:
-    """Returns the state of a new run with the model's parameters, and the names of the parts that
-    it lacks, which keep their random values.
+    """Returns the state of a new run with the model's parameters, and the lines to log: the parts
+    that it lacks, which keep their random values, and what was made of its vocabulary.
 
     Of more positions than the run has, the first are taken. Rows that a vocabulary has only for the
     hardware are not read: they may be those of the model, or zero.
     """
-    params, new = model.read(), set[str]()
+    found, new = model.read(), set[str]()
 
-    def replaced(path: tuple, leaf: jax.Array) -> jax.Array:
+    def with_given(path: tuple, leaf: jax.Array) -> jax.Array:
         names = [key.key for key in path]
-        given: Any = params
+        given: Any = found.params
         for name in names:
             given = given.get(name) if isinstance(given, Mapping) else None
         if given is None:
@@ -88,12 +113,14 @@ def start_from(state: State, model: InitialModel) -> tuple[State, list[str]]:
         fitting[:rows] = given[:rows]
         return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda index: fitting[index])
 
-    return {**state, "params": jax.tree_util.tree_map_with_path(replaced, state["params"])}, [*new]
+    params = jax.tree_util.tree_map_with_path(with_given, state["params"])
+    missing = f"; new, with random values: {', '.join(sorted(new))}" if new else ""
+    return {**state, "params": params}, [f"starts from {model.source}{missing}", *found.notes]
 
 
-def _read(source: str, config: Config, store: TokenStore) -> tuple[Mapping[str, Any], str]:
-    """Returns parameters and their digest; errors as `find_initial`."""
-    path, step = split_step(source)
+def _read(config: Config, store: TokenStore) -> InitialParams:
+    """Reads the model that `config.init` names; errors as `find_initial`."""
+    path, step = split_step(config.init)
     run = Workdir.open(path)
     if run.checkpoints.is_dir():
         read = read_checkpoint(source, run, step)
@@ -102,30 +129,76 @@ def _read(source: str, config: Config, store: TokenStore) -> tuple[Mapping[str, 
         stored = read_folder(Path(path))
         model, tokenizer = stored.config, stored.tokenizer
         params = weights.stored_params(stored.tensors, model, stored.pad_token_id)
-    _check_architecture(source, model, config.model)
-    _check_vocabulary(run, tokenizer, store)
-    return params, _digest(params)
+    vocabulary = _vocabulary(config, run, tokenizer, store)
+    _check_architecture(config, model)
+    return _fitted(params, config, vocabulary)
 
 
-def _check_architecture(source: str, theirs: ModelConfig, ours: ModelConfig) -> None:
-    differ = [name for name in _FIXED if getattr(theirs, name) != getattr(ours, name)]
-    if ours.position == "learned" and theirs.max_position_embeddings < ours.max_position_embeddings:
+def _fitted(
+    params: Mapping[str, Any], config: Config, vocabulary: VocabularyRows | None
+) -> InitialParams:
+    """Returns the parameters with the vocabulary and the positions of the run."""
+    positions, notes = config.model.max_position_embeddings, list[str]()
+    with_vocabulary = _with_vocabulary(config) if vocabulary else set()
+    if vocabulary:
+        notes.append(str(vocabulary))
+
+    def fitted(path: tuple, given: np.ndarray) -> np.ndarray:
+        names = tuple(key.key for key in path)
+        if vocabulary and names in with_vocabulary:
+            return vocabulary.take(given)
+        if names == _POSITION_TABLE and len(given) < positions:
+            notes.append(f"positions: {len(given):,} of {positions:,} copied, the rest repeat them")
+            return np.resize(given, (positions, *given.shape[1:]))
+        return given
+
+    fitting = jax.tree_util.tree_map_with_path(fitted, params)
+    return InitialParams(fitting, _digest(params), tuple(notes))
+
+
+def _with_vocabulary(config: Config) -> set[tuple[str, ...]]:
+    """Returns the names of the run's parameters that have a row for each entry."""
+    learned = chosen(config.data, config.objectives)
+    axes = param_axes(declare(config.model, config.compute, learned)[1])
+    leaves = jax.tree_util.tree_leaves_with_path(axes, is_leaf=lambda x: isinstance(x, tuple))
+    return {tuple(key.key for key in path) for path, names in leaves if names[0] == "vocab"}
+
+
+def _check_architecture(config: Config, theirs: ModelConfig) -> None:
+    ours = config.model
+    differ = [name for name in FIXED if getattr(theirs, name) != getattr(ours, name)]
+    lacks = theirs.max_position_embeddings < ours.max_position_embeddings
+    refused = ours.position == "learned" and config.init_positions == "same" and lacks
+    if refused:
         differ.append(_POSITIONS)
     if differ:
         values = " ".join(f"--config.model.{name}={getattr(theirs, name)}" for name in differ)
+        grow = ", or --config.init_positions=repeat for more positions" if refused else ""
         raise UserError(
-            f"config.init={source}: another architecture than config.model; use {values}"
+            f"config.init={config.init}: another architecture than config.model; use {values}{grow}"
         )
 
 
-def _check_vocabulary(folder: Workdir, theirs: Tokenizer, store: TokenStore) -> None:
+def _vocabulary(
+    config: Config, folder: Workdir, theirs: Tokenizer, store: TokenStore
+) -> VocabularyRows | None:
+    """Returns the model's rows of the store's entries; None if both vocabularies are the same."""
     ours = Tokenizer.load(store.tokenizer_path)
+    if config.init_vocabulary == "replace":
+        return replaced(theirs, ours)
+    if config.init_vocabulary == "extend":
+        try:
+            return extended(theirs, ours)
+        except UserError as error:
+            raise UserError(f"config.init={folder}: {error}") from None
     same_size = theirs.vocab_size == ours.vocab_size
-    if not same_size or any(theirs.token(i) != ours.token(i) for i in range(ours.vocab_size)):
-        raise UserError(
-            f"config.init={folder}: its vocabulary is not that of the store {store.path}; build "
-            f"the store with --tokenizer={folder.tokenizer}"
-        )
+    if same_size and all(theirs.token(i) == ours.token(i) for i in range(ours.vocab_size)):
+        return None
+    raise UserError(
+        f"config.init={folder}: its vocabulary is not that of the store {store.path}; build the "
+        f"store with --tokenizer={folder.tokenizer}, or set config.init_vocabulary to extend or "
+        "replace"
+    )
 
 
 def _digest(params: Mapping[str, Any]) -> str:

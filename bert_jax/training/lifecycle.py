@@ -76,10 +76,10 @@ def _new_state(run: RunContext) -> State:
     state = run.program.init()
     if run.initial is None:
         return state
-    state, new = start_from(state, run.initial)
+    state, lines = start_from(state, run.initial)
     if run.job.peers.is_first:
-        missing = f"; new, with random values: {', '.join(sorted(new))}" if new else ""
-        logger.info(f"starts from {run.initial.source}{missing}")
+        for line in lines:
+            logger.info(line)
     return state
 
 
