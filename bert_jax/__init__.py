@@ -69,8 +69,9 @@ def config(
         UserError: neither a file nor a shipped config, the file is wrong, or a change is.
     """
     from bert_jax.config import files
+    from bert_jax.training.initial_architecture import find_architecture
 
-    return files.load(os.fspath(name), changes)
+    return files.load(os.fspath(name), changes, find_architecture)
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,7 @@ from bert_jax.commands.command import Command, check_page, need
 from bert_jax.errors import FAILED, UsageError, UserError
 
 if TYPE_CHECKING:
-    from bert_jax.config.schema import Config
+    from bert_jax.config.schema import Config, ModelConfig
     from bert_jax.launch.hardware.slices import Slice
 
 
@@ -48,7 +48,7 @@ def _compile(values: flags.FlagValues) -> int | None:
     check_page(values.html)
     if values.html and values.sweep:
         raise UsageError("--html shows one config, not a sweep: sweep first, then compile the best")
-    config = read_config(values)
+    config = read_config(values, _model_of)
     tpu_slice = _slice(values)
     phases = _phases(values.phase, config)
     also = _also(values.sweep_also, config)
@@ -58,6 +58,14 @@ def _compile(values: flags.FlagValues) -> int | None:
     if values.sweep:
         return _sweep(values, config, tpu_slice, phases, also)
     return _report(values, config, tpu_slice, phases)
+
+
+def _model_of(init: str) -> "ModelConfig | None":
+    from bert_jax.aot import topology
+    from bert_jax.training.initial_architecture import find_architecture
+
+    topology.prepare()  # before anything imports JAX
+    return find_architecture(init)
 
 
 def _report(

@@ -114,10 +114,11 @@ def _run_inspect(values: flags.FlagValues, words: Sequence[str]) -> None:
     check_page(values.html)
     from bert_jax.config.files import path_of, read_config
     from bert_jax.reporting.dataset import inspect
+    from bert_jax.training.initial_architecture import find_architecture
 
     inspect(
         values.store,
-        read_config(values),
+        read_config(values, find_architecture),
         phase=values.phase,
         split_name=values.split,
         examples=values.examples,

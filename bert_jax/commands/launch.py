@@ -1,5 +1,6 @@
 """`bert-jax launch BACKEND run`: multi-process jobs; the only backend is the local machine."""
 
+import functools
 import sys
 import typing
 from collections.abc import Sequence
@@ -61,8 +62,9 @@ def _check(words: Sequence[str]) -> "Config":
     values, _ = parse(name, _JOBS[name], rest)
     need(values, "config", "workdir")
     from bert_jax.config.files import read_config
+    from bert_jax.training.initial_architecture import find_architecture
 
-    return read_config(values)
+    return read_config(values, functools.partial(find_architecture, workdir=values.workdir))
 
 
 COMMANDS = {

@@ -1,5 +1,6 @@
 """`bert-jax pretrain`: trains a model."""
 
+import functools
 import os
 from collections.abc import Sequence
 
@@ -37,8 +38,9 @@ def _define_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
 def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "config", "workdir")
     from bert_jax.config.files import read_config
+    from bert_jax.training.initial_architecture import find_architecture
 
-    config = read_config(values)
+    config = read_config(values, functools.partial(find_architecture, workdir=values.workdir))
     from bert_jax.distributed import cluster, job
     from bert_jax.runtime import compile_cache, cpu
     from bert_jax.runtime.versions import versions

@@ -2,12 +2,19 @@
 
 import dataclasses
 import typing
-from typing import Any
+from typing import Any, Final
 
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 from bert_jax.config.schema import Config
+
+# Settings of `config.model` that its parameters depend on, besides the size of the vocabulary.
+ARCHITECTURE: Final = (
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
+    "layer_norm_eps", "type_vocab_size", "position", "norm_position", "max_position_embeddings",
+    "layout",
+)  # fmt: skip
 
 
 def defaults() -> ConfigDict:
@@ -18,6 +25,13 @@ def defaults() -> ConfigDict:
 def without_vocab_size(values: ConfigDict) -> ConfigDict:
     """Unsets the vocabulary size, so that a run takes that of its store."""
     values.model.vocab_size = placeholder(int)
+    return values
+
+
+def without_architecture(values: ConfigDict) -> ConfigDict:
+    """Unsets `ARCHITECTURE`, so that a run takes that of the model that `config.init` names."""
+    for name in ARCHITECTURE:
+        values.model[name] = placeholder(type(values.model[name]))
     return values
 
 

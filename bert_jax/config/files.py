@@ -5,7 +5,7 @@ ml_collections gets the path of that module with the file as its argument.
 """
 
 import runpy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,6 +14,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from bert_jax.config import values_file
+from bert_jax.config.defaults import ARCHITECTURE
 from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.config.serialization import flatten, from_dict, plain, updated
 from bert_jax.config.shipped import allow_configs_import, shipped
@@ -21,6 +22,8 @@ from bert_jax.config.store_vocabulary import store_vocab_size
 from bert_jax.config.unknown_keys import key_hint
 from bert_jax.errors import UserError, nearest
 
+# Returns the settings of the model that `config.init` names, None if it is not there.
+ModelOf = Callable[[str], ModelConfig | None]
 _FLAG = "config"
 _READ = f"{values_file.__file__}:"  # before the path of a file of values
 
@@ -65,38 +68,53 @@ def resolve(argv: Sequence[str]) -> list[str]:
     return words
 
 
-def read_config(values: flags.FlagValues) -> Config:
+def read_config(values: flags.FlagValues, model_of: ModelOf = lambda init: None) -> Config:
     """Returns the parsed flag as a frozen `Config`; see `to_config`."""
-    return to_config(values[_FLAG].value)
+    return to_config(values[_FLAG].value, model_of)
 
 
-def to_config(config: ConfigDict) -> Config:
+def to_config(config: ConfigDict, model_of: ModelOf = lambda init: None) -> Config:
     """Returns what a config file returned as a frozen `Config`.
 
-    If it gives no vocabulary size, the size is that of the store.
+    If it gives no vocabulary size, the size is that of the store. A setting of `ARCHITECTURE` that
+    it does not give is that of the model to start from, without one the default.
+
+    Args:
+        model_of: reads the settings of a model, given `config.init`.
 
     Raises:
-        UserError: an unknown key, a wrong value, or a damaged store.
+        UserError: an unknown key, a wrong value, a damaged store, or as `model_of`.
     """
-    return _config(plain(config))
+    return _config(plain(config), model_of)
 
 
-def _config(values: dict[str, Any]) -> Config:
+def _config(values: dict[str, Any], model_of: ModelOf) -> Config:
     flat = flatten(values)
     if flat.get("model.vocab_size", 0) is None:
         size = store_vocab_size(flat.get("data.store"))
         values["model"]["vocab_size"] = size or ModelConfig.vocab_size
+    unset = [name for name in ARCHITECTURE if flat.get(f"model.{name}", 0) is None]
+    if unset:
+        init = flat.get("init")
+        model = model_of(init) if init and isinstance(init, str) else None
+        values["model"] |= {name: getattr(model or ModelConfig, name) for name in unset}
     return from_dict(values, Config)
 
 
-def load(name: str, changes: Mapping[str, Any] = MappingProxyType({})) -> Config:
+def load(
+    name: str,
+    changes: Mapping[str, Any] = MappingProxyType({}),
+    model_of: ModelOf = lambda init: None,
+) -> Config:
     """Returns a shipped config by name, or that of a file, with other values by key.
+
+    model_of: as in `to_config`.
 
     Raises:
         UserError: neither a shipped name nor a file, get_config() fails, an unknown key, or a wrong
             value.
     """
-    return _config(updated(plain(_execute(_find(name, name))), changes))
+    return _config(updated(plain(_execute(_find(name, name))), changes), model_of)
 
 
 def slice_of(path: Path) -> str | None:

@@ -332,7 +332,7 @@ class Config:
         if self.data.pairing in PAIRS and self.model.type_vocab_size < 2:
             raise UserError(
                 f'config.data.pairing="{self.data.pairing}" needs two token types; '
-                "set config.model.type_vocab_size=2"
+                'set config.model.type_vocab_size=2, or config.data.pairing="full_sentences"'
             )
         kernel = self.compute.attention in ("pallas", "cudnn")
         if kernel and self.model.attention_probs_dropout_prob > 0:

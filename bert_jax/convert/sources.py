@@ -1,6 +1,5 @@
 """Finds and reads a model of any kind: a folder, a zip, a model on the hub, a run's checkpoint."""
 
-import re
 import shutil
 import tempfile
 import zipfile
@@ -25,7 +24,7 @@ from bert_jax.convert.weight_files import PYTORCH_FILES, SAFETENSORS_FILES, SETT
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage.remote import is_remote, open_path, storage_errors
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.workdir.layout import Workdir
+from bert_jax.workdir.layout import Workdir, split_step
 
 
 @dataclass(frozen=True)
@@ -78,14 +77,6 @@ def read_stored(folder: Path) -> StoredModel:
     """Reads a local folder of google-research/bert, of transformers or of an export; UserError if
     it has no model of one of these, or a damaged one."""
     return read_google_bert(folder) if is_google_bert(folder) else read_folder(folder)
-
-
-def split_step(source: str) -> tuple[str, int | None]:
-    """Splits `run@500` into the workdir and the step; the step is None if none is given."""
-    match = re.fullmatch(r"(.+)@(\d+)", source)
-    if match and (is_remote(source) or not Path(source).exists()):
-        return match[1], int(match[2])
-    return source, None
 
 
 def read_checkpoint(source: str, run: Workdir, step: int | None) -> ReadModel:

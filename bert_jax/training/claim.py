@@ -105,14 +105,15 @@ def recorded_run(workdir: Workdir, config: Config) -> tuple[dict[str, Any] | Non
     """
     check_free(workdir)
     old = read(workdir) if has_config_json(workdir) else _first_meta(workdir)
-    started = _has_checkpoints(workdir)
+    started = has_checkpoints(workdir)
     if old is None or started:
         return old, started
     new = {"config": to_dict(config), "data": old["data"]}
     return None if identity.compare(old, new, 0).refused else old, False
 
 
-def _has_checkpoints(workdir: Workdir) -> bool:
+def has_checkpoints(workdir: Workdir) -> bool:
+    """Whether a workdir holds checkpoints, those in quarantine included."""
     return bool(
         catalog.all_steps(workdir.checkpoints) or catalog.list_quarantined(workdir.quarantine)
     )
@@ -144,7 +145,7 @@ def mark_or_identify(
     if old is None:
         run = {**description, "run_id": identity.new_id()}
         write_config_json(workdir, run)
-    elif not _has_checkpoints(workdir):
+    elif not has_checkpoints(workdir):
         run = {**description, "run_id": _id_without_checkpoints(old, description)}
     else:
         step = _newest_own(workdir, old)

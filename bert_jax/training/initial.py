@@ -8,10 +8,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from bert_jax.config.defaults import ARCHITECTURE
 from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.convert import weights
 from bert_jax.convert.reader import read_folder
-from bert_jax.convert.sources import read_checkpoint, split_step
+from bert_jax.convert.sources import read_checkpoint
 from bert_jax.data_pipeline.storage.digest import json_digest, sha256
 from bert_jax.data_pipeline.storage.remote import is_remote
 from bert_jax.data_pipeline.store.store import TokenStore
@@ -23,16 +24,9 @@ from bert_jax.parallel.partition import param_axes
 from bert_jax.training import claim
 from bert_jax.training.initial_vocabulary import VocabularyRows, extended, replaced
 from bert_jax.training.state_sharding import State
-from bert_jax.workdir.layout import Workdir
+from bert_jax.workdir.layout import Workdir, split_step
 
-# Settings of the model that its parameters depend on, besides the sizes of the vocabulary and of
-# the position table; the others may differ.
-FIXED = (
-    "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
-    "layer_norm_eps", "type_vocab_size", "position", "norm_position",
-    "layout",
-)  # fmt: skip
-_POSITIONS = "max_position_embeddings"
+_POSITIONS = "max_position_embeddings"  # the only setting of these that may differ
 _POSITION_TABLE = ("encoder", "embeddings", "position")
 
 
@@ -165,8 +159,8 @@ def _with_vocabulary(config: Config) -> set[tuple[str, ...]]:
 
 
 def _check_architecture(config: Config, theirs: ModelConfig) -> None:
-    ours = config.model
-    differ = [name for name in FIXED if getattr(theirs, name) != getattr(ours, name)]
+    ours, fixed = config.model, [name for name in ARCHITECTURE if name != _POSITIONS]
+    differ = [name for name in fixed if getattr(theirs, name) != getattr(ours, name)]
     lacks = theirs.max_position_embeddings < ours.max_position_embeddings
     refused = ours.position == "learned" and config.init_positions == "same" and lacks
     if refused:

@@ -6,10 +6,11 @@ that has content but no `config.json` is refused before anything in it changes.
 
 import dataclasses
 import re
+from pathlib import Path
 
 from etils import epath
 
-from bert_jax.data_pipeline.storage.remote import absolute, open_path
+from bert_jax.data_pipeline.storage.remote import absolute, is_remote, open_path
 
 SCRATCH = ".time_budget.tmp"  # folder of a checkpoint that only measures how long one takes
 # Names in a folder without config.json that is free nevertheless: the lock and temporary files of a
@@ -64,3 +65,11 @@ class Workdir:
 
     def __str__(self) -> str:
         return str(self.path)
+
+
+def split_step(source: str) -> tuple[str, int | None]:
+    """Splits `run@500` into the workdir and the step; the step is None if none is given."""
+    match = re.fullmatch(r"(.+)@(\d+)", source)
+    if match and (is_remote(source) or not Path(source).exists()):
+        return match[1], int(match[2])
+    return source, None

@@ -1,0 +1,161 @@
+"""`continue_domain`, and other configs whose architecture is that of the model to start from."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from corpus import small_config, small_store
+from exported import random_params
+
+import bert_jax
+from bert_jax import cli
+from bert_jax.config.files import load
+from bert_jax.config.schema import Config, ModelConfig
+from bert_jax.convert.publish.export import export, run_export
+from bert_jax.convert.publish.model_card import Card
+from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import DONE, FAILED, UserError
+from bert_jax.training.initial_architecture import find_architecture
+from bert_jax.workdir.description import describe
+
+SHORT = (
+    "--config.phases[0].steps=2",
+    "--config.phases[0].batch_size=8",
+    "--config.phases[0].seq_length=32",
+    "--config.phases[0].max_predictions=5",
+    "--config.evaluation.batches=1",
+)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
+    return small_store(tmp_path_factory.mktemp("initial") / "store")
+
+
+@pytest.fixture(scope="module")
+def source(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An export in `exported`, and in `run` what a workdir says of its model, which has few of the
+    defaults."""
+    folder = tmp_path_factory.mktemp("source")
+    changes = {
+        "model.hidden_act": "gelu_tanh",
+        "model.layer_norm_eps": 1e-5,
+        "model.num_attention_heads": 4,
+        "model.type_vocab_size": 3,
+        "model.pad_vocab_to_multiple_of": 1,
+    }
+    config = small_config(store).replace(changes)
+    tokenizer = Tokenizer.load(store.tokenizer_path)
+    export(random_params(config.model), config.model, tokenizer, folder / "exported", card=Card())
+    (folder / "run/checkpoints").mkdir(parents=True)
+    said = describe(config, store, [1], mesh={}, device_kind="cpu")
+    (folder / "run/config.json").write_text(json.dumps(said))
+    return folder
+
+
+def words_of(store: TokenStore, init: Path | str, workdir: Path) -> list[str]:
+    words = ["--config=continue_domain", f"--config.init={init}", f"--workdir={workdir}"]
+    return ["pretrain", *words, f"--config.data.store={store.path}", *SHORT]
+
+
+@pytest.mark.parametrize("name", ["exported", "run", "run@1"])
+def test_the_architecture_is_that_of_the_model(name: str, source: Path) -> None:
+    found = find_architecture(str(source / name))
+    assert found
+    config = bert_jax.config("continue_domain", {"init": str(source / name)} | short())
+    model = config.model
+    assert (model.hidden_size, model.num_hidden_layers, model.intermediate_size) == (32, 2, 64)
+    assert (model.num_attention_heads, model.max_position_embeddings) == (4, 32)
+    assert (model.hidden_act, model.layer_norm_eps, model.type_vocab_size) == ("gelu_tanh", 1e-5, 3)
+    assert config.optimizer.learning_rate == 2e-5
+
+
+def short() -> dict[str, int]:
+    return {"phases[0].seq_length": 32, "phases[0].max_predictions": 5}
+
+
+def test_a_given_value_is_kept(source: Path) -> None:
+    given = short() | {"init": str(source / "exported"), "model.max_position_embeddings": 64}
+    model = bert_jax.config("continue_domain", given).model
+    assert (model.hidden_size, model.max_position_embeddings) == (32, 64)
+
+
+@pytest.mark.parametrize("init", ["absent", "gs://bucket/model", "", "/absent@7"])
+def test_without_a_model_the_architecture_is_the_default(init: str, tmp_path: Path) -> None:
+    config = bert_jax.config("continue_domain", {"init": init} if init != "absent" else {})
+    assert config.model == ModelConfig()
+    assert load("continue_domain").init == "model"
+
+
+def test_a_config_file_can_start_from_it(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from bert_jax.configs import continue_domain\n\n\ndef get_config():\n"
+        "    config = continue_domain.get_config()\n    config.model.num_hidden_layers = 1\n"
+        f"    config.init = {str(source / 'run')!r}\n    config.phases[0].seq_length = 32\n"
+        "    config.phases[0].max_predictions = 5\n    return config\n"
+    )
+    model = bert_jax.config(tmp_path / "mine.py").model
+    assert (model.num_hidden_layers, model.hidden_size) == (1, 32)
+
+
+@pytest.mark.slow
+def test_a_model_is_continued_resumed_and_exported(
+    store: TokenStore, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    shutil.copytree(source / "exported", tmp_path / "model")
+    words = words_of(store, tmp_path / "model", tmp_path / "run")
+    assert cli.main(words) == DONE
+    assert f"starts from {tmp_path / 'model'}\n" in capsys.readouterr().out
+    recorded = json.loads((tmp_path / "run/config.json").read_text())["config"]
+    assert recorded["model"]["hidden_size"] == 32
+    assert recorded["model"]["vocab_size"] == 100
+    shutil.rmtree(tmp_path / "model")  # the run has its settings and parameters
+    assert cli.main(words) == DONE
+    run_export(tmp_path / "run", tmp_path / "out")
+    assert json.loads((tmp_path / "out/config.json").read_text())["num_attention_heads"] == 4
+    other = words_of(store, tmp_path / "run", tmp_path / "run")
+    assert cli.main(other) == FAILED
+    assert "cannot resume with another data.init" in capsys.readouterr().err
+
+
+def test_a_model_that_is_absent_is_one_line(
+    store: TokenStore, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert cli.main(words_of(store, tmp_path / "absent", tmp_path / "run")) == FAILED
+    said = capsys.readouterr().err
+    assert f"error: {tmp_path / 'absent'}: no such folder" in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [("{}", "config.json: no vocab_size"), ('{"model_type": "gpt2"}', "model_type='gpt2'")],
+)
+def test_a_wrong_model_is_one_line(
+    file: str, message: str, store: TokenStore, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text(file)
+    assert cli.main(words_of(store, tmp_path / "model", tmp_path / "run")) == FAILED
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+def test_a_run_of_another_model_takes_the_named_one(source: Path, tmp_path: Path) -> None:
+    """The settings that a workdir recorded count only for the model that it started from."""
+    assert find_architecture(str(source / "exported"), source / "run")
+    assert find_architecture(str(tmp_path), source / "run") is None
+
+
+def test_rows_longer_than_the_positions_are_one_line(source: Path) -> None:
+    with pytest.raises(UserError, match=r"seq_length=128 exceeds config\.model\.max_position"):
+        bert_jax.config("continue_domain", {"init": str(source / "run")})
+
+
+def test_other_configs_do_not_follow_the_model(source: Path) -> None:
+    config = bert_jax.config("tiny", {"init": str(source / "run")})
+    assert isinstance(config, Config)
+    assert config.model.hidden_size == 128
