@@ -117,7 +117,7 @@ def _read(config: Config, store: TokenStore) -> InitialParams:
     path, step = split_step(config.init)
     run = Workdir.open(path)
     if run.checkpoints.is_dir():
-        read = read_checkpoint(source, run, step)
+        read = read_checkpoint(config.init, run, step)
         params, model, tokenizer = read.params, read.config, read.tokenizer
     else:
         stored = read_folder(Path(path))

@@ -39,7 +39,7 @@ def find_architecture(source: str, workdir: epath.PathLike | None = None) -> Mod
         return _model_of(description.read(run))
     from bert_jax.convert.hf_config import from_config_json  # imports JAX
 
-    return from_config_json(read_json(file, checksums.read(path)), str(file))
+    return from_config_json(read_json(file, checksums.read(Path(path))), str(file))
 
 
 def _recorded(source: str, run: Workdir) -> ModelConfig | None:
