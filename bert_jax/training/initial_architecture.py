@@ -32,7 +32,8 @@ def find_architecture(source: str, workdir: epath.PathLike | None = None) -> Mod
     if is_remote(source):
         return None
     path, _ = split_step(source)
-    run, file = Workdir.open(path), Path(path) / "config.json"
+    run = Workdir.open(path)
+    file = Path(run.config_json)  # of transformers, too
     if not file.is_file():
         return None
     if run.checkpoints.is_dir():

@@ -49,7 +49,8 @@ def source(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = small_config(store).replace(changes)
     tokenizer = Tokenizer.load(store.tokenizer_path)
     export(random_params(config.model), config.model, tokenizer, folder / "exported", card=Card())
-    (folder / "run/checkpoints").mkdir(parents=True)
+    (folder / "run/checkpoints/1").mkdir(parents=True)
+    config = config.replace("init", str(folder / "gone"))
     said = describe(config, store, [1], mesh={}, device_kind="cpu")
     (folder / "run/config.json").write_text(json.dumps(said))
     return folder
@@ -146,7 +147,9 @@ def test_a_wrong_model_is_one_line(
 
 def test_a_run_of_another_model_takes_the_named_one(source: Path, tmp_path: Path) -> None:
     """The settings that a workdir recorded count only for the model that it started from."""
-    assert find_architecture(str(source / "exported"), source / "run")
+    recorded = find_architecture(str(source / "gone"), source / "run")
+    assert recorded == find_architecture(str(source / "run"))
+    assert find_architecture(str(source / "gone")) is None
     assert find_architecture(str(tmp_path), source / "run") is None
 
 
