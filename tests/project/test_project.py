@@ -5,6 +5,7 @@ import functools
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,6 +61,12 @@ def test_a_file_has_at_most_500_lines_and_a_telling_name(path: Path) -> None:
     lines = len(path.read_text(encoding="utf-8").splitlines())
     assert lines <= 500, f"{name_of(path)} has {lines} lines; split it by what it does"
     assert path.stem not in {"utils", "util", "helpers", "misc", "common"}, "name what it does"
+
+
+def test_every_test_file_has_a_name_of_its_own() -> None:
+    """pytest cannot collect two files of one name together, and a run of one folder hides it."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def room_of(path: Path) -> str:

@@ -81,7 +81,11 @@ TYPED = (
         "the released zip is on the network; tests/convert/test_import.py has one",
     ),
     Typed("bert-jax convert import --from=hf:", "", "needs the network; the same tests have a hub"),
-    Typed("bert-jax convert verify hf:", "", "the same; tests/convert/test_verify.py has both"),
+    Typed(
+        "bert-jax convert verify hf:",
+        "",
+        "the same; tests/convert/test_comparing_models.py has both",
+    ),
     Typed("bert-jax pretrain --config=wiki_books_base", "", "needs a TPU slice and a bucket"),
     Typed(
         "bert-jax pretrain --time_budget=20m",
