@@ -7,12 +7,11 @@ from typing import Any
 
 from bert_jax.config.schema import ModelConfig
 from bert_jax.convert import checksums
-from bert_jax.convert.files import Sums, read_json
+from bert_jax.convert.files import read_json
 from bert_jax.convert.hf_config import from_config_json, pad_token_id
+from bert_jax.convert.stored_tokenizer import read_tokenizer
 from bert_jax.convert.weight_files import read_weights
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.settings import shown
-from bert_jax.data_pipeline.tokenizer.byte_level_bpe import from_files
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
 
@@ -42,32 +41,10 @@ def read_folder(path: Path) -> StoredModel:
     values = read_json(file, sums)
     config = from_config_json(values, str(file))
     tensors = read_weights(path, sums)
-    tokenizer = _read_tokenizer(path, sums)
+    tokenizer = read_tokenizer(path, sums)
     if tokenizer.vocab_size > config.vocab_size:
         raise UserError(
             f"{path}: the tokenizer has {tokenizer.vocab_size:,} entries, config.json has "
             f"{config.vocab_size:,}; use the tokenizer that belongs to this model"
         )
     return StoredModel(config, tensors, tokenizer, pad_token_id(values))
-
-
-def _read_tokenizer(folder: Path, sums: Sums) -> Tokenizer:
-    if (folder / "tokenizer.json").exists():
-        checksums.check(folder, "tokenizer.json", sums)
-        return Tokenizer.load(folder / "tokenizer.json")
-    settings = folder / "tokenizer_config.json"
-    values = read_json(settings, sums) if settings.exists() else {}
-    for name in ("do_lower_case", "add_prefix_space"):
-        if not isinstance(value := values.get(name), bool | None):
-            raise UserError(f"{settings}: {name}={shown(value)} should be true or false")
-    if (folder / "vocab.txt").exists():
-        checksums.check(folder, "vocab.txt", sums)
-        return Tokenizer.load(folder / "vocab.txt", lowercase=values.get("do_lower_case"))
-    if (folder / "vocab.json").exists():
-        prefix = bool(values.get("add_prefix_space"))
-        data = from_files(folder / "vocab.json", folder / "merges.txt", add_prefix_space=prefix)
-        return Tokenizer(data, name=str(folder / "vocab.json"))
-    raise UserError(
-        f"{folder}: neither tokenizer.json nor vocab.txt, nor vocab.json and merges.txt; copy the "
-        "tokenizer there"
-    )

@@ -23,13 +23,9 @@ SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
 INDEX = ".index.json"  # after the name of the only file
 # The files of a folder of transformers that are read, as patterns of `fnmatch`.
 SETTINGS_FILES = (
-    "config.json",
-    "tokenizer*.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "SHA256SUMS",
-)
+    "config.json", "tokenizer*.json", "vocab.txt", "vocab.json", "merges.txt",
+    "sentencepiece.bpe.model", "bpe.codes", "SHA256SUMS",
+)  # fmt: skip
 SAFETENSORS_FILES = ("model*.safetensors", f"{SAFETENSORS}{INDEX}")
 PYTORCH_FILES = ("pytorch_model*.bin", f"{PYTORCH}{INDEX}")
 _AGAIN = "export or download the model again"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 
 import golden_case as cases
@@ -20,6 +21,7 @@ from bert_jax.convert import weights
 from bert_jax.convert.hf_config import from_config_json, to_config_json
 from bert_jax.convert.publish.export import export
 from bert_jax.convert.publish.model_card import Card
+from bert_jax.convert.stored_tokenizer import read_tokenizer
 from bert_jax.data_pipeline.tokenizer.byte_level_bpe import from_files
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
@@ -29,6 +31,7 @@ FORMS = {
     "roberta": {"layout": "roberta", "type_vocab_size": 1, "layer_norm_eps": 1e-5},
     "distilbert": {"layout": "distilbert", "type_vocab_size": 0},
 }
+SPECIALS = ["<pad>", "<unk>", "<s>", "</s>", "<mask>"]
 LINES = [
     "The quick brown fox jumps over the lazy dog.",
     "Naïve café: 3.14 (ÜBER), isn't it?",
@@ -229,3 +232,73 @@ def test_a_vocab_txt_that_is_no_wordpiece_vocabulary_is_refused(tmp_path):
     file.write_text("<s>\n<pad>\n</s>\n<unk>\n<mask>\nxin\nchào@@\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"is it a WordPiece vocabulary\?"):
         Tokenizer.load(file)
+
+
+@pytest.fixture
+def sentencepiece_folder(tmp_path) -> Path:
+    """A folder with the tokenizer of an XLM-R, trained on the pages of documentation."""
+    import sentencepiece
+
+    folder = tmp_path / "xlmr"
+    folder.mkdir()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(pages()), model_prefix=str(folder / "sentencepiece.bpe"),
+        vocab_size=1000, model_type="unigram", minloglevel=2,
+    )  # fmt: skip
+    (folder / "sentencepiece.bpe.vocab").unlink()
+    (folder / "config.json").write_text(json.dumps({"model_type": "xlm-roberta"}))
+    return folder
+
+
+def pages() -> list[str]:
+    docs = sorted((Path(__file__).parents[2] / "docs").glob("*.md"))
+    return [line for page in docs for line in page.read_text("utf-8").splitlines() if line.strip()]
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("default")
+def test_sentencepiece_of_an_xlm_r_gives_its_ids_on_a_thousand_lines(sentencepiece_folder):
+    from transformers import AutoTokenizer
+
+    ours = read_tokenizer(sentencepiece_folder, None)
+    theirs = AutoTokenizer.from_pretrained(sentencepiece_folder)
+    # A special token in a text is text in ours.
+    lines = [line for line in pages() if not any(map(line.__contains__, SPECIALS))][:1000]
+    assert len(lines) == 1000
+    wanted = theirs(lines, add_special_tokens=False)["input_ids"]
+    for line, ids, found in zip(lines, wanted, ours.encode_batch(lines), strict=True):
+        assert found.tolist() == ids, line
+    assert list(ours.special) == theirs.convert_tokens_to_ids(SPECIALS)
+    starts = ours.word_starts[ours.encode_batch(["the model"])[0]]
+    assert starts.sum() == 2
+
+
+def test_without_transformers_a_line_says_what_to_do(tmp_path, monkeypatch):
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(UserError, match=r"sentencepiece\.bpe\.model: needs transformers to be"):
+        read_tokenizer(tmp_path, None)
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    ("name", "kind", "says"),
+    [
+        ("sentencepiece.bpe.model", "XLMRobertaTokenizer", "transformers cannot read it"),
+        (
+            "sentencepiece.bpe.model",
+            "RobertaTokenizer",
+            "RobertaTokenizer, the class named beside it, does",
+        ),
+        ("bpe.codes", "PhobertTokenizer", "PhobertTokenizer of transformers has no form as"),
+    ],
+)
+def test_a_tokenizer_that_transformers_cannot_convert_is_one_line(name, kind, says, tmp_path):
+    (tmp_path / name).write_text("a b 1\n")
+    (tmp_path / "vocab.txt").write_text("xin 3\n")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "roberta"}))
+    with pytest.raises(UserError, match=says) as error:
+        read_tokenizer(tmp_path, None)
+    assert "\n" not in str(error.value)
