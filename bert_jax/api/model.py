@@ -31,8 +31,8 @@ _LENGTHS = (16, 32, 64, 128, 256, 512)
 
 @dataclass(frozen=True)
 class Fill:
-    """A predicted vocabulary entry for a mask; "##" marks the inside of a word (WordPiece), "▁" its
-    start (SentencePiece)."""
+    """A predicted vocabulary entry for a mask; "##" marks the inside of a word (WordPiece), "▁"
+    (SentencePiece) and "Ġ" (byte-level BPE) its start."""
 
     token: str
     probability: float
@@ -187,9 +187,9 @@ def load(path: Path | str) -> Model:
     """Loads the model in a folder written by `bert-jax convert export` or `transformers`.
 
     Args:
-        path: a local folder with config.json, model.safetensors and tokenizer.json or vocab.txt. A
-            BERT, RoFormer or RobertaPreLayerNorm saved without some of its heads can be loaded;
-            methods that need them raise.
+        path: a local folder with config.json, model.safetensors and a tokenizer, of a BERT,
+            RoBERTa, DistilBERT, RoFormer or RobertaPreLayerNorm. One saved without some of its
+            heads can be loaded; methods that need them raise.
 
     Raises:
         UserError: no such folder, a file that is missing or damaged, weights that are not finite,
