@@ -1,6 +1,7 @@
 """`convert import`: from google-research/bert, from folders of transformers and from a hub."""
 
 import functools
+import importlib.util
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from exported import random_params
+from gcs_emulator import Emulator
 from hub_server import Hub, commit_of, serve
 from small import model_config
 from tensorflow_bundle import write_google_folder
@@ -279,3 +281,72 @@ def test_a_real_checkpoint_of_tensorflow_is_imported(tmp_path: Path) -> None:
     assert run(folder, tmp_path / "out") == DONE
     assert len(state_of(tmp_path / "out")) == 46  # 139 tensors without moments and step
     assert len(bert_jax.load(tmp_path / "out").fill_mask("all work and no [MASK]")[0]) == 5
+
+
+# In a bucket.
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("gcsfs"), reason="needs the extra [gcs]")
+@pytest.mark.parametrize("kind", ["google", "folder"])
+def test_a_folder_in_a_bucket_is_imported(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fsspec.config
+
+    monkeypatch.setitem(fsspec.config.conf, "gcs", {"token": "anon"})
+    with Emulator("bucket") as server:
+        for name, value in server.env.items():
+            monkeypatch.setenv(name, value)
+        for file in request.getfixturevalue(kind).iterdir():
+            server.write("bucket", f"models/tiny/{file.name}", file.read_bytes())
+        server.write("bucket", "models/tiny/training.log", b"not needed")
+        assert run("gs://bucket/models/tiny", tmp_path / "out") == DONE
+        assert run("gs://bucket/models/none", tmp_path / "none") == FAILED
+    assert_imported(tmp_path / "out")
+
+
+# pytorch_model.bin
+
+
+def write_pytorch(folder: Path, state: dict[str, np.ndarray], *, legacy: bool, shards: int) -> None:
+    """Replaces the weights of a folder by files of PyTorch, with an index if there are several."""
+    import torch
+
+    (folder / "model.safetensors").unlink()
+    files = ["pytorch_model.bin"]
+    if shards > 1:
+        files = [f"pytorch_model-{i + 1:05}-of-{shards:05}.bin" for i in range(shards)]
+        where = {name: files[i % shards] for i, name in enumerate(state)}
+        index = json.dumps({"metadata": {}, "weight_map": where})
+        (folder / "pytorch_model.bin.index.json").write_text(index)
+    for i, file in enumerate(files):
+        part = {n: torch.from_numpy(x) for n, x in list(state.items())[i::shards]}
+        torch.save(part, folder / file, _use_new_zipfile_serialization=not legacy)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("legacy", "shards"), [(False, 1), (True, 1), (False, 2)])
+def test_weights_of_pytorch_are_imported(
+    legacy: bool, shards: int, folder: Path, tmp_path: Path
+) -> None:
+    write_pytorch(folder, dict(whole_state()), legacy=legacy, shards=shards)
+    assert run(folder, tmp_path / "out") == DONE
+    assert_imported(tmp_path / "out")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("legacy", [False, True])
+def test_a_pickle_runs_no_code(
+    legacy: bool, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    import torch
+
+    class Payload:
+        def __reduce__(self) -> tuple:
+            return (Path.touch, (tmp_path / "ran",))
+
+    (folder / "model.safetensors").unlink()
+    state = {"bert.pooler.dense.bias": Payload()}
+    torch.save(state, folder / "pytorch_model.bin", _use_new_zipfile_serialization=not legacy)
+    fails_in_one_line(folder, tmp_path / "out", "pytorch_model.bin: cannot be read", capsys)
+    assert not (tmp_path / "ran").exists()
