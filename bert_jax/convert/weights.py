@@ -152,16 +152,25 @@ def _slots_of(tensor: Tensor, config: ModelConfig) -> Iterator[Slot]:
 
 
 def to_transformers(
-    params: Mapping[str, Any], config: ModelConfig, pad_token_id: int = 0
+    params: Mapping[str, Any],
+    config: ModelConfig,
+    pad_token_id: int = 0,
+    *,
+    rows_before: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
     """Our parameters -> the state dict of `Layout.class_name(params)`: C-contiguous float32
-    arrays, without the tied decoder. Raises UserError as `slots`."""
+    arrays, without the tied decoder. Raises UserError as `slots`.
+
+    rows_before: of the position table, before that of position 0, where the layout has such rows;
+        zero by default.
+    """
     result = {}
     pooler = {"pooler"} if "pooler" in params["encoder"] else set()
     for slot in slots(config, params.keys() | pooler, pad_token_id):
         part = slot.to_theirs(_leaf(params, slot))
         if slot.before:
-            part = np.concatenate([np.zeros_like(part, shape=(slot.before, part.shape[1])), part])
+            before = np.zeros((slot.before, part.shape[1]), np.float32)
+            part = np.concatenate([before if rows_before is None else rows_before, part])
         # Copy even if the layout is the same: the caller may write into the result.
         result[slot.theirs] = np.array(part, np.float32, order="C")
     if config.position == "rotary":
@@ -238,6 +247,19 @@ def stored_params(
     groups = present(tensors, config)
     encoder = {k: v for k, v in params["encoder"].items() if k != "pooler" or k in groups}
     return {k: v for k, v in params.items() if k in groups} | {"encoder": encoder}
+
+
+def rows_before_positions(
+    tensors: Mapping[str, Any], config: ModelConfig, pad_token_id: int
+) -> np.ndarray | None:
+    """Returns the rows of a state dict's position table before that of position 0, float32
+    [rows, H], which no text uses; None if its layout has none."""
+    layout = find_layout(config)
+    if not (rows := layout.rows_before(pad_token_id)):
+        return None
+    (slot,) = (s for s in slots(config, {"encoder"}, pad_token_id) if s.before)
+    by_name = {_current_name(name, layout): tensor for name, tensor in tensors.items()}
+    return np.asarray(by_name[slot.theirs])[:rows].astype(np.float32)
 
 
 def leftover(tensors: Mapping[str, Any], config: ModelConfig) -> list[str]:

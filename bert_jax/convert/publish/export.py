@@ -55,6 +55,7 @@ def export(
     *,
     card: Card,
     form: WeightFormat = DEFAULT_FORMAT,
+    rows_before: np.ndarray | None = None,
 ) -> None:
     """Writes weights, configuration, tokenizer and model card into the folder `out`.
 
@@ -67,6 +68,7 @@ def export(
         card: its `objectives` are those of the parameters. If it has no `length`, every position
             counts as trained.
         tokenizer: of the store they were trained on.
+        rows_before: see `weights.to_transformers`.
 
     Raises:
         UserError: `out` exists and is not an export, the vocabulary sizes of tokenizer and model
@@ -81,7 +83,8 @@ def export(
             f"{model_config.vocab_size:,}; give the tokenizer the model was trained with"
         )
     pad = tokenizer.special.pad
-    tensors = as_dtype(names.to_transformers(params, model_config, pad), form.dtype)
+    tensors = names.to_transformers(params, model_config, pad, rows_before=rows_before)
+    tensors = as_dtype(tensors, form.dtype)
     config = to_config_json(
         model_config, pad_token_id=pad, heads=params, trained_length=card.length
     ) | {"dtype": form.dtype}

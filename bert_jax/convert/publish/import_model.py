@@ -5,6 +5,8 @@ The result is read by `bert_jax.load`, by transformers and as the start of a run
 
 from pathlib import Path
 
+import numpy as np
+
 from bert_jax.convert import hub, weights
 from bert_jax.convert.publish.export import export
 from bert_jax.convert.publish.model_card import Card
@@ -32,6 +34,7 @@ def run_import(source: str, out: Path | str) -> None:
         params = weights.stored_params(model.tensors, model.config, model.pad_token_id)
         groups = weights.present(model.tensors, model.config)
         left_out = weights.untrained(model.tensors, model.config)
+        before = _rows_before(model)
         objectives = tuple(n for n in with_heads(groups) if OBJECTIVES[n].head in groups)
         origin = source
         if source.startswith(hub.PREFIX):
@@ -39,11 +42,20 @@ def run_import(source: str, out: Path | str) -> None:
         card = Card(origin=origin, objectives=objectives)
         config, tokenizer = model.config, model.tokenizer
         del model  # its tensors; the export makes its own
-        export(params, config, tokenizer, out, card=card)
+        export(params, config, tokenizer, out, card=card, rows_before=before)
     parts = ", ".join(["encoder", *sorted(groups - {"encoder"})])
     if left_out:
         print(f"left out, since no class with a head has it: {', '.join(left_out)}")
     print(f"{source} imported to {out}: {parts}")
+
+
+def _rows_before(model: StoredModel) -> np.ndarray | None:
+    """Returns the rows of the position table that no text uses, which the result keeps; None if it
+    will have another number of them, because config.json has another padding id."""
+    pad = model.tokenizer.special.pad
+    if pad != model.pad_token_id:
+        return None
+    return weights.rows_before_positions(model.tensors, model.config, pad)
 
 
 def _check_complete(model: StoredModel, source: str) -> None:
