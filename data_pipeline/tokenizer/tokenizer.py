@@ -64,8 +64,6 @@ class Tokenizer:
         self.special = special_ids(vocab, name)
         if max(vocab.values()) != self.vocab_size - 1:
             raise UserError(f"{name}: ids must run from 0 to {self.vocab_size - 1} without gaps")
-        spec = json.loads(data)
-        self._byte_level = _has_step(spec.get("pre_tokenizer"), "ByteLevel")
         # "[MASK]" in a text must not become the special id. This setting is not saved, so the saved
         # file still maps "[MASK]" to the id, which fill-mask users need.
         self._encoder.encode_special_tokens = True
@@ -137,6 +135,10 @@ class Tokenizer:
 
         trained = train_model(texts, vocab_size, model, lowercase=lowercase)
         return cls(convert(trained, "the trained model"))
+
+    @cached_property
+    def _byte_level(self) -> bool:
+        return _has_step(json.loads(self.json).get("pre_tokenizer"), "ByteLevel")
 
     @cached_property
     def word_starts(self) -> np.ndarray:
