@@ -11,6 +11,7 @@ paired by seed, with a 95 % interval of Student's t. Finished runs in `--out` ar
 """
 
 import argparse
+import ast
 import hashlib
 import json
 import os
@@ -32,7 +33,7 @@ COMMON = (
     "--config.evaluation.batches=6", "--config.checkpoint.every_steps=1000000",
     "--config.log_every_steps=100", "--cpu_devices=1",
 )  # fmt: skip
-RATE = "optimizer.learning_rate="
+RATE, INIT = "optimizer.learning_rate=", "init="
 HEADS = "model.initializer=positional_heads"
 MUON = ("optimizer.name=muon", f"{RATE}4e-3", "optimizer.muon_scale=5.0")
 PRE_ROTARY = ("model.position=rotary", "model.norm_position=pre", "model.initializer_range=0.02")
@@ -62,7 +63,10 @@ TABLES: dict[str, Variants] = {
         "rotary, pre-LN, rate 2e-3": (*PRE_ROTARY, f"{RATE}2e-3"),
     },
     "seeds": {"published": (f"{RATE}2e-3",), "positional heads": (HEADS, f"{RATE}2e-3")},
-    "rate": {f"rate {rate}": (HEADS, f"{RATE}{rate}") for rate in ("1e-3", "2e-3", "3e-3", "4e-3")},
+    "rate": {
+        f"rate {rate}": (HEADS, f"{RATE}{rate}")
+        for rate in ("1e-3", "2e-3", "4e-3", "8e-3", "16e-3")
+    },
     "muon": {
         f"rate {rate}, Muon's {rate * scale:.2g}": (
             *(HEADS, "optimizer.name=muon", f"{RATE}{rate}", f"optimizer.muon_scale={scale}"),
@@ -82,6 +86,13 @@ TABLES: dict[str, Variants] = {
         "published": ("data.pairing=single", f"{RATE}2e-3"),
         "positional heads": ("data.pairing=single", HEADS, f"{RATE}2e-3"),
         "positional heads, Muon": ("data.pairing=single", *BEST),
+    },
+    "starts": {  # from models of learning_starts.py
+        "published": (f"{RATE}2e-3",),
+        "sinusoidal table": (f"{RATE}2e-3", f"{INIT}sinusoids"),
+        "symmetric queries and keys": (f"{RATE}2e-3", f"{INIT}symmetric"),
+        "mimetic queries and keys": (f"{RATE}2e-3", f"{INIT}mimetic"),
+        "positional heads": (HEADS, f"{RATE}2e-3"),
     },
     "size": {  # 4 layers of width 256
         "published, rate 5e-4": (*LARGER, f"{RATE}5e-4"),
@@ -135,7 +146,7 @@ def train(
     """Returns the held-out MLM loss after each third of the steps."""
     settings = "\n".join((*changes, f"steps={options.steps}"))  # a run may stand in several tables
     workdir = out.resolve() / hashlib.sha256(settings.encode()).hexdigest()[:16]
-    every = options.steps // 3
+    changes, every = with_model(options, workdir, changes), options.steps // 3
     command = [
         "taskset", "-c", str(core), sys.executable, "-m", "bert_jax", "pretrain", *COMMON,
         f"--config.data.store={options.store.resolve()}", f"--workdir={workdir}",
@@ -150,6 +161,33 @@ def train(
     losses = [r["mlm/loss"] for r in records if r.get("kind") == "eval"]
     print(f"# {name}, {changes[-1]}: {' '.join(f'{loss:.3f}' for loss in losses)}", flush=True)
     return losses
+
+
+def with_model(
+    options: argparse.Namespace, workdir: Path, changes: Sequence[str]
+) -> tuple[str, ...]:
+    """Returns the changes with the name of a start replaced by a model that has it."""
+    import learning_starts
+
+    from bert_jax.config.files import load
+    from bert_jax.data_pipeline.store.store import open_store
+
+    names = [change for change in changes if change.startswith(INIT)]
+    others = [change for change in changes if change not in names]
+    if not names:
+        return tuple(others)
+    common = (word.removeprefix("--config.") for word in COMMON if word.startswith("--config."))
+    values = {}
+    for change in (*common, *others):
+        key, _, text = change.partition("=")
+        try:
+            values[key] = ast.literal_eval(text)
+        except ValueError:
+            values[key] = text  # a name
+    config = load("demo", values | {"data.store": str(options.store.resolve())})
+    folder = workdir.with_suffix(".start")
+    learning_starts.write(names[0].removeprefix(INIT), config, open_store(options.store), folder)
+    return (f"{INIT}{folder}", *others)
 
 
 def print_table(

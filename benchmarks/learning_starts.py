@@ -1,0 +1,57 @@
+"""Other initial values for `learning_variants.py --table=starts`, as models for `config.init`.
+
+Each changes published initial values: "sinusoids" gives the position table sines and cosines;
+"mimetic" (Trockman and Kolter 2023, arXiv 2305.09828, section 4) also brings the product of query
+and key near the identity; "symmetric" (Saponati et al. 2025, arXiv 2502.10927) starts with equal
+queries and keys.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SHARE = 0.7  # of noise and of the identity in mimetic products, as for the paper's query and key
+
+
+def write(start: str, config: Any, store: Any, folder: Path) -> None:
+    """Writes a model with these initial values of `config` into a folder."""
+    import jax
+
+    from bert_jax.convert.publish.export import export
+    from bert_jax.convert.publish.model_card import Card
+    from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+    from bert_jax.objectives.pretraining_model import init_params
+    from bert_jax.objectives.registry import chosen
+
+    objectives = chosen(config.data)
+    params = init_params(config.model, config.compute, objectives, jax.random.key(config.seed))
+    params = jax.tree.map(np.array, params)
+    change(start, params["encoder"], config.model, np.random.default_rng(config.seed))
+    tokenizer = Tokenizer.load(store.tokenizer_path)
+    export(params, config.model, tokenizer, folder, card=Card(objectives=objectives))
+
+
+def change(start: str, encoder: Any, model: Any, rng: np.random.Generator) -> None:
+    from bert_jax.model.positional_heads import sinusoids
+
+    if start in ("sinusoids", "mimetic"):
+        std = model.initializer_range
+        table = sinusoids(model.max_position_embeddings, model.hidden_size, std)
+        encoder["embeddings"]["position"][:] = table
+    kernel = encoder["layers"]["attention"]["qkv"]["kernel"]  # [L, H, 3, A, D]
+    if start == "symmetric":
+        kernel[:, :, 1] = kernel[:, :, 0]
+    if start == "mimetic":
+        for layer in kernel:
+            for head in range(model.num_attention_heads):
+                layer[:, 0, head], layer[:, 1, head] = mimetic(rng, model)
+
+
+def mimetic(rng: np.random.Generator, model: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Returns a query and a key kernel [H, D] whose product is near noise plus the identity."""
+    size, dim = model.hidden_size, model.head_dim
+    noise = rng.normal(size=(size, size)) / size**0.5
+    left, values, right = np.linalg.svd(SHARE * noise + SHARE * np.eye(size))
+    root = values[:dim] ** 0.5
+    return left[:, :dim] * root, right[:dim].T * root
