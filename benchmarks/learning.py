@@ -41,7 +41,7 @@ STEPS = 10**6  # of a schedule: the share of the time that has passed, in millio
 WITHOUT: dict[str, dict[str, dict[str, Any]]] = {
     "as it is": {},
     "published start": {"model": {"initializer": "published"}},
-    "AdamW": {"optimizer": {"name": "adamw"}},
+    "AdamW": {"optimizer": {"name": "adamw", "learning_rate": 5e-4}},
     "published start, AdamW": {
         "model": {"initializer": "published"},
         "optimizer": {"name": "adamw", "learning_rate": 5e-4},

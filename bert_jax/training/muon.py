@@ -7,8 +7,8 @@ stacked and the three are fused in one array.
 
 Momentum is `optax.trace` in Nesterov's form, as in Jordan's code and in Moonshot's (Liu et al.
 2025, arXiv 2502.16982). `optax.contrib.scale_by_muon` has a momentum of its own, with a bias
-correction that neither has; here it only orthogonalizes, because devices exchange the momentum
-before that.
+correction that neither has; here it only orthogonalizes (`newton_schulz.py`), because devices
+exchange the momentum before that.
 """
 
 import collections
@@ -23,12 +23,12 @@ import numpy as np
 import optax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from optax.contrib import MuonDimensionNumbers
 
 from bert_jax.config.schema import OptimizerConfig
 from bert_jax.errors import UserError
 from bert_jax.parallel.mesh import axis_size
 from bert_jax.parallel.partition import STACKED
+from bert_jax.training import newton_schulz
 
 
 def for_matrices_of_layers(
@@ -91,12 +91,12 @@ class _Layout:
     """How an array becomes a stack of matrices: its dimensions reordered, and some merged.
 
     groups: dimensions to merge into one: of the stack, of rows, of columns.
-    numbers: which of the groups are rows, and which are columns.
+    rows: number of groups after the first that are rows; the others are columns.
     sharding: of the result; None on one device.
     """
 
     groups: tuple[tuple[int, ...], ...]
-    numbers: MuonDimensionNumbers
+    rows: int
     sharding: NamedSharding | None
 
     @property
@@ -134,10 +134,8 @@ def _layout(names: Sequence[str], storage: NamedSharding | None) -> _Layout | No
 
     rows, columns = (merged(dims) for dims in both)
     groups = (*merged(set(range(len(names))).difference(*both)), *rows, *columns)
-    dims = tuple(range(1, len(groups)))
-    numbers = MuonDimensionNumbers(dims[: len(rows)], dims[len(rows) :])
     spec = P(*(split[first] for first, *_ in groups))
-    return _Layout(groups, numbers, NamedSharding(storage.mesh, spec) if storage else None)
+    return _Layout(groups, len(rows), NamedSharding(storage.mesh, spec) if storage else None)
 
 
 def _orthogonalize(arrays: Sequence[tuple[_Layout, jax.Array]]) -> list[jax.Array]:
@@ -148,11 +146,11 @@ def _orthogonalize(arrays: Sequence[tuple[_Layout, jax.Array]]) -> list[jax.Arra
     stacks = [layout.stack(x) for layout, x in arrays]
     alike: dict[Any, list[int]] = collections.defaultdict(list)
     for i, ((layout, _), stack) in enumerate(zip(arrays, stacks, strict=True)):
-        alike[stack.shape[1:], layout.numbers, layout.sharding].append(i)
-    for (_, numbers, sharding), members in alike.items():
+        alike[stack.shape[1:], layout.rows, layout.sharding].append(i)
+    for (_, rows, sharding), members in alike.items():
         ends = np.cumsum([len(stacks[i]) for i in members])
         together = jnp.concatenate([stacks[i] for i in members])
-        parts = jnp.split(_orthogonalize_stack(together, numbers, sharding), ends[:-1])
+        parts = jnp.split(_orthogonalize_stack(together, rows, sharding), ends[:-1])
         for i, part in zip(members, parts, strict=True):
             stacks[i] = part
     return [
@@ -160,9 +158,7 @@ def _orthogonalize(arrays: Sequence[tuple[_Layout, jax.Array]]) -> list[jax.Arra
     ]
 
 
-def _orthogonalize_stack(
-    stack: jax.Array, numbers: MuonDimensionNumbers, storage: NamedSharding | None
-) -> jax.Array:
+def _orthogonalize_stack(stack: jax.Array, rows: int, storage: NamedSharding | None) -> jax.Array:
     """Orthogonalizes the matrices of a stack, the same number on each device, padding included.
 
     All-to-all collectives move whole matrices to their devices, and the results back.
@@ -173,8 +169,9 @@ def _orthogonalize_stack(
         stack = jnp.pad(stack, [(0, -count % devices)] + [(0, 0)] * (stack.ndim - 1))
     for sharding in shardings:
         stack = jax.lax.with_sharding_constraint(stack, sharding)
-    muon = optax.contrib.scale_by_muon(beta=0, nesterov=False, weight_dimension_numbers=numbers)
-    stack, _ = muon.update(stack, muon.init(stack))
+    size = math.prod(stack.shape[1 : 1 + rows])
+    matrices = newton_schulz.orthogonalize(stack.reshape(len(stack), size, -1))
+    stack = matrices.reshape(stack.shape)
     for sharding in reversed(shardings):
         stack = jax.lax.with_sharding_constraint(stack, sharding)
     return stack[:count]

@@ -19,7 +19,7 @@ from bert_jax.errors import UserError
 from bert_jax.objectives.pretraining_model import declare
 from bert_jax.objectives.registry import chosen
 from bert_jax.parallel import partition
-from bert_jax.training import optimizer
+from bert_jax.training import newton_schulz, optimizer
 from bert_jax.training.state_sharding import param_specs
 from bert_jax.training.step import make_step_functions
 
@@ -77,7 +77,7 @@ def traces(state: Any) -> list[Any]:
     return [part.trace for part in parts if is_trace(part)]
 
 
-def newton_schulz(m: np.ndarray) -> np.ndarray:
+def jordan(m: np.ndarray) -> np.ndarray:
     """Jordan's quintic iteration, as he wrote it, in float64."""
     x = m / np.linalg.norm(m)
     x = x.T if len(m) > len(m.T) else x
@@ -96,7 +96,7 @@ def reference(gradients: list[Any], params: Any) -> dict[str, np.ndarray]:
         for name, g in matrices(tree):
             clipped = g.astype(np.float64) / max(norm, 1.0)
             momentum[name] = 0.95 * momentum[name] + clipped
-            updates[name] = 10 * newton_schulz(0.95 * momentum[name] + clipped)
+            updates[name] = 10 * jordan(0.95 * momentum[name] + clipped)
     return {name: updates[name] + 0.1 * p for name, p in matrices(params)}
 
 
@@ -205,3 +205,14 @@ def ten_losses(config: Config) -> list[float]:
             state, metrics = program.train(state, batch)
             losses.append(float(metrics["loss"]))
     return losses
+
+
+@pytest.mark.parametrize("shape", [(24, 96), (96, 24), (24, 48), (24, 24)])
+def test_newton_schulz_steps_equal_float64_for_every_shape(shape: tuple[int, int]) -> None:
+    """With singular values that fall steeply, as those of gradients do."""
+    rng, size = np.random.default_rng(0), min(shape)
+    left, right = (np.linalg.qr(rng.normal(size=(side, size)))[0] for side in shape)
+    matrices = np.stack([left * (1.0 + np.arange(size)) ** -power @ right.T for power in (0, 1, 3)])
+    ours = jax.jit(newton_schulz.orthogonalize)(matrices.astype(np.float32))
+    for matrix, result in zip(matrices, ours, strict=True):
+        np.testing.assert_allclose(result, jordan(matrix), atol=1e-5)
