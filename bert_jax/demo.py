@@ -44,6 +44,7 @@ from bert_jax.workdir.layout import Workdir
 T = TypeVar("T")
 
 _VOCABULARY = 8192  # entries; little text has fewer
+_PACKAGES = "numpy+scipy"  # whose documentation is read besides that of Python
 _SENTENCES = 500  # in which a word is hidden
 _SHOWN = 10
 _GUESSES = 3  # for each
@@ -96,7 +97,7 @@ def default_workdir(data: str | None) -> Path:
 def _source(data: str | None) -> SourceSpec:
     """The user's text, its kind guessed from its files, or Python's own documentation."""
     if data is None:
-        return parse_source("python")
+        return parse_source(f"python,packages={_PACKAGES}")
     return parse_source(f"{guess_kind(Path(data))}:{data},name=text")
 
 

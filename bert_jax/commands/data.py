@@ -16,7 +16,7 @@ KINDS = "a tokenizer.json, a vocab.txt or a SentencePiece .model"
 def _define_source(values: flags.FlagValues) -> None:
     text = (
         "KIND:PATH[,name=NAME][,lang=CODE][,lines=N], kinds wikiextractor, books, lines, python "
-        "(no path); may be repeated"
+        "(no path; packages=NAME+NAME for installed packages); may be repeated"
     )
     flags.DEFINE_multi_string("source", [], text, flag_values=values)
 

@@ -209,7 +209,7 @@ def _plan(
         base = spec.path if spec.path.is_dir() else spec.path.parent
         settings = [spec.kind, spec.name, spec.language, spec.document_lines]
         for group in _groups({path: size for path, (_, size) in hashed.items()}):
-            contents = [[p.relative_to(base).as_posix(), hashed[p][0]] for p in group]
+            contents = [[os.path.relpath(p, base), hashed[p][0]] for p in group]
             parts = [BUILD_VERSION, versions, tokenizer.digest, settings, contents]
             key = json_digest(parts, sort_keys=False)
             size = sum(hashed[p][1] for p in group)

@@ -62,10 +62,11 @@ def kind_of(spec: SourceSpec) -> Kind:
 
 
 def parse_source(text: str) -> SourceSpec:
-    """Parses a source from the command line: `kind:path[,name=…][,lang=…][,lines=…]`.
+    """Parses a source from the command line: `kind:path[,name=…][,lang=…][,lines=…][,packages=…]`.
 
-    `python` needs no path: it reads the standard library of the running Python. The name defaults
-    to the kind, the language to en, lines (see SourceSpec.document_lines) to 200.
+    `python` needs no path: it reads the standard library of the running Python, with
+    `packages=numpy+scipy` installed packages, too. The name defaults to the kind, the language to
+    en, lines (see SourceSpec.document_lines) to 200.
 
     Raises:
         UserError: an unknown kind, option or language, or a missing path.
@@ -76,7 +77,7 @@ def parse_source(text: str) -> SourceSpec:
         form = format_of_name(Path(head))
         example = form.remedy if form else f"write KIND:PATH, for example books:{head}"
         raise UserError(f"--source={text}: missing kind; {example} (kinds: {', '.join(KINDS)})")
-    values = {"name": kind, "lang": "en", "lines": str(SourceSpec.document_lines)}
+    values = {"name": kind, "lang": "en", "lines": str(SourceSpec.document_lines), "packages": ""}
     for option in options:
         key, _, value = option.partition("=")
         if key not in values:
@@ -90,7 +91,12 @@ def parse_source(text: str) -> SourceSpec:
         raise UserError(f"--source={text}: a name may have only letters, digits, '_', '-' and '.'")
     if kind in _WRITTEN:
         raise UserError(f"--source={text}: written by bert_jax.build_store; use it from Python")
-    spec = SourceSpec(kind, Path(path), values["name"], values["lang"], int(values["lines"]))
+    packages = tuple(name for name in values["packages"].split("+") if name)
+    if packages and kind != "python":
+        raise UserError(f"--source={text}: only python has packages; leave out packages=")
+    spec = SourceSpec(
+        kind, Path(path), values["name"], values["lang"], int(values["lines"]), packages
+    )
     kind_of(spec)
     check_language(spec.language)
     if not path:

@@ -13,6 +13,7 @@ class SourceSpec:
     name: str  # used in the manifest and in metric names
     language: str = "en"  # ISO 639 code, for the sentence splitter
     document_lines: int = 200  # document length where the text has no boundaries
+    packages: tuple[str, ...] = ()  # Python packages to read besides `path`, for the kind `python`
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,13 @@
 
 Reads the topics of the language reference (`pydoc_data.topics`, one document per topic) and the
 docstrings of the standard library (one document per module, in source order), both with `ast`:
-nothing is imported or run. Skips tests and site-packages. The text depends on the Python:
-distributions that split the library may lack `pydoc_data`.
+nothing is imported or run. Skips tests and site-packages, but for packages that are named. The text
+depends on the Python: distributions that split the library may lack `pydoc_data`.
 """
 
 import ast
+import dataclasses
+import importlib.util
 import inspect
 import re
 import tokenize
@@ -30,8 +32,26 @@ _BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
 
 
 def find(spec: SourceSpec) -> Found:
-    """Returns the modules of a library folder, including pydoc_data/topics.py; UserError if there
-    are none (an embedded or zipped Python)."""
+    """Returns the modules of a library folder, including pydoc_data/topics.py, then those of its
+    packages; UserError if there are none (an embedded or zipped Python)."""
+    found = [_find(spec, root) for root in (spec.path, *map(_folder, spec.packages))]
+    files = [file for each in found for file in each.files]
+    left_out: dict[str, list[str]] = {}
+    for each in found:
+        for reason, names in each.left_out.items():
+            left_out.setdefault(reason, []).extend(names)
+    return Found(files, left_out)
+
+
+def _folder(package: str) -> Path:
+    """Returns the folder of an installed package, which is not imported."""
+    spec = importlib.util.find_spec(package) if package.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError(f"packages={package}: no such package is installed; install it")
+    return Path(spec.submodule_search_locations[0])
+
+
+def _find(spec: SourceSpec, root: Path) -> Found:
 
     def ignored(path: Path) -> bool:
         if path.name in _LEFT_OUT or path.name.startswith("config-"):
@@ -39,6 +59,7 @@ def find(spec: SourceSpec) -> Found:
         return path.is_file() and (path.suffix != ".py" or not path.stat().st_size)
 
     wanted = "Python sources"
+    spec = dataclasses.replace(spec, path=root)
     return finding.find(spec, lambda path: True, wanted, ignored=ignored, text=False)
 
 

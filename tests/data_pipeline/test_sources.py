@@ -43,6 +43,7 @@ def test_a_source_is_parsed_with_its_options() -> None:
     )
     assert parse_source("lines:a,b.txt") == SourceSpec("lines", Path("a,b.txt"), "lines")
     assert parse_source("python").path.is_dir()
+    assert parse_source("python,packages=absl+numpy").packages == ("absl", "numpy")
 
 
 @pytest.mark.parametrize(
@@ -54,6 +55,7 @@ def test_a_source_is_parsed_with_its_options() -> None:
         ("books:/x,lines=0", "positive integer"),
         ("books:/x,name=a b", "a name may have only"),
         ("books:/x,lang=klingon", "language 'klingon' is unknown"),
+        ("books:/x,packages=numpy", "only python has packages"),
     ],
 )
 def test_a_misspelt_source_is_explained(text: str, message: str) -> None:
@@ -379,6 +381,18 @@ def test_this_python_carries_enough_to_train_on() -> None:
     found = documents("python")
     assert len(found) > 300
     assert sum(len(d.text) for d in found) > 1_000_000
+
+
+def test_packages_are_read_after_the_library_without_their_tests(tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text('"""A module of the library."""')
+    found = [
+        path.as_posix() for path in find(parse_source(f"python:{tmp_path},packages=absl")).files
+    ]
+    assert found[0].endswith("/m.py")
+    assert any(name.endswith("/absl/app.py") for name in found)
+    assert not any("/tests/" in name for name in found)
+    with pytest.raises(UserError, match="packages=abls: no such package is installed; install it"):
+        find(parse_source(f"python:{tmp_path},packages=abls"))
 
 
 def test_broken_python_is_named(written: Written) -> None:
