@@ -20,7 +20,7 @@ from bert_jax.data_pipeline.storage.remote import write_named
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.distributed import cluster, job
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, count
 from bert_jax.metrics import goodput
 from bert_jax.metrics import records as metrics
 from bert_jax.reporting import html, run_page
@@ -35,7 +35,7 @@ from bert_jax.reporting.fills import (
 from bert_jax.reporting.html import ShownFill
 from bert_jax.reporting.run_facts import model_facts, run_facts
 from bert_jax.runtime import compile_cache, cpu
-from bert_jax.runtime.console import clock, console, count
+from bert_jax.runtime.console import clock, console
 from bert_jax.runtime.program import program
 from bert_jax.training.loop import pretrain
 from bert_jax.workdir import description

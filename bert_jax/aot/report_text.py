@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from bert_jax.aot.cost.analysis import Analysis
 from bert_jax.aot.cost.memory import GIB
 from bert_jax.aot.report import PhaseReport, Report
+from bert_jax.errors import count
 from bert_jax.launch.hardware.slices import Slice
-from bert_jax.runtime.console import count, table
+from bert_jax.runtime.console import table
 
 _TOP_LINES = 12  # source lines listed
 _MIN_SECONDS = 5e-6  # kinds that round to 0.00 ms are not listed

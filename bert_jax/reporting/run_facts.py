@@ -7,8 +7,8 @@ from typing import Any
 
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict
+from bert_jax.errors import count
 from bert_jax.metrics.records import is_finite
-from bert_jax.runtime.console import count
 
 
 def now() -> str:

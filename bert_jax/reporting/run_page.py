@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from etils import epath
 
+from bert_jax.errors import count
 from bert_jax.reporting.html import Page
 from bert_jax.reporting.plots import curves, stacked_bar
-from bert_jax.runtime.console import count
 
 if TYPE_CHECKING:
     from bert_jax.metrics.goodput import Goodput

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.errors import UserError, count
 from bert_jax.data_pipeline.sources.document import SourceSpec
 from bert_jax.data_pipeline.sources.formats import extension, format_of_name, refuse
 
@@ -137,8 +137,7 @@ def _nothing(spec: SourceSpec, empty: Found, described: str) -> str:
     formats = Counter(filter(None, (format_of_name(Path(name)) for name in names)))
     remedy = f"; {formats.most_common(1)[0][0].remedy}" if formats else ""
     reasons = "; ".join(empty.describe())
-    files = f"{len(names):,} file{'' if len(names) == 1 else 's'}"
     return (
-        f"{spec.path}: {files}, but no {described} with text ({reasons}); "
+        f"{spec.path}: {count(len(names), 'file')}, but no {described} with text ({reasons}); "
         f"source {spec.name!r} needs {described}{remedy}"
     )
