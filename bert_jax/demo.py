@@ -33,7 +33,7 @@ from bert_jax.reporting.fills import (
     sample_sentences,
 )
 from bert_jax.reporting.html import ShownFill
-from bert_jax.reporting.run_facts import model_facts, run_facts
+from bert_jax.reporting.run_facts import hosts, model_facts, run_facts
 from bert_jax.runtime import compile_cache, cpu
 from bert_jax.runtime.console import clock, console
 from bert_jax.runtime.program import program
@@ -221,6 +221,7 @@ def _report(workdir: Path, store: TokenStore, fills: Fills, steps: list[tuple[st
             "training time": clock(spent.wall),
             "config": f"demo, in full in {run.config_json}",
         }
+            **hosts(records),
     )
     page.heading("Hidden words, filled by the model")
     page.text(f"{fills.rate} The sentences are a fixed draw from documents held out from training.")

@@ -3,7 +3,9 @@
 from bert_jax.aot import report_text
 from bert_jax.aot.cost.analysis import Analysis
 from bert_jax.aot.cost.memory import GIB
+from bert_jax.aot.hlo.sources import code
 from bert_jax.aot.report import PhaseReport, Report
+from bert_jax.data_pipeline.storage.host_name import host_name
 from bert_jax.reporting.html import Page
 from bert_jax.reporting.plots import stacked_bar, stacked_bars
 from bert_jax.reporting.run_facts import model_facts, now
@@ -24,8 +26,8 @@ def save(report: Report, path: str) -> None:
             "config": settings,
             "model": model_facts(config),
             "compute": compute,
-            "compiled": f"{now()} in "
-            f"{seconds:.0f} s by libtpu {report.libtpu}, bert-jax {version('bert-jax')}",
+            "compiled": f"{now()}, in {seconds:.0f} s, on {host_name()}",
+            "software": f"libtpu {report.libtpu}, bert-jax {version('bert-jax')}",
             "estimate": " ".join(report_text.render_all(report)),
         }
     )
@@ -78,10 +80,11 @@ def add_analysis(page: Page, cost: Analysis) -> None:
     )
     page.heading("Most expensive source lines")
     page.table(
-        ("source line", "pass", "Mcycles", "share", "runs"),
+        ("source line", "its text", "pass", "Mcycles", "share", "runs"),
         [
             (
                 line.source.line,
+                code(line.source.line),
                 line.source.direction,
                 line.total / 1e6,
                 f"{line.total / max(1, cost.cycles):.1%}",

@@ -54,6 +54,13 @@ def run_facts(
     return facts
 
 
+def hosts(records: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Returns the machines of the last start, if one was recorded. Not for a model card, which is
+    published."""
+    starts = [record for record in records if record["kind"] == "start" and "hosts" in record]
+    return {"hosts": ", ".join(dict.fromkeys(starts[-1]["hosts"]))} if starts else {}
+
+
 def model_facts(config: Config) -> str:
     """Returns the size of the model in one line."""
     model = config.model

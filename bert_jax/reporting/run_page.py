@@ -35,7 +35,7 @@ def add_training(
     page.heading("Results on held-out text")
     page.text(
         f"After {count(last['step'], 'step')}, on documents held out from training. "
-        f"{held_out.EXPLANATION}"
+        f"{held_out.explanation(last)}"
     )
     page.table(*held_out.table(last))
     titles = held_out.titles(last)

@@ -44,6 +44,7 @@ def test_a_run_shows_objectives_beside_baselines(tmp_path):
     text = (tmp_path / "page.html").read_text()
     for value in ("25.0%", "50.0%", "62.5%", "75.0%", "87.5%", "0.25", "0.5", "After 7 steps"):
         assert value in text
+    assert "Next sentence (NSP): whether the second segment follows the first" in text
     assert text.count("<svg") == 5
 
 
