@@ -90,7 +90,10 @@ def demo(workdir: Path | None = None, *, data: str | None = None, steps: int | N
 def default_workdir(data: str | None) -> Path:
     """Returns the folder of a text's demo: demo_run, or demo_run_NAME for a user's file or folder
     of that name."""
-    return Path(f"demo_run_{Path(data).resolve().stem}" if data else "demo_run")
+    if not data:
+        return Path("demo_run")
+    text = Path(data).resolve()
+    return Path(f"demo_run_{text.name if text.is_dir() else text.stem}")
 
 
 def _source(data: str | None) -> SourceSpec:
@@ -218,10 +221,10 @@ def _report(workdir: Path, store: TokenStore, fills: Fills, steps: list[tuple[st
             f"training and {len(store.held_out.tokens):,} held out",
             "model": model_facts(config),
             **run_facts(about, config.total_steps, records),
+            **hosts(records),
             "training time": clock(spent.wall),
             "config": f"demo, in full in {run.config_json}",
         }
-            **hosts(records),
     )
     page.heading("Hidden words, filled by the model")
     page.text(f"{fills.rate} The sentences are a fixed draw from documents held out from training.")

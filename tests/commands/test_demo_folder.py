@@ -34,6 +34,11 @@ def test_each_text_has_its_own_folder(data: str | None, folder: str) -> None:
     assert demo.default_workdir(data) == Path(folder)
 
 
+def test_a_folder_gives_its_full_name(tmp_path: Path) -> None:
+    (tmp_path / "books.v2").mkdir()
+    assert demo.default_workdir(str(tmp_path / "books.v2")) == Path("demo_run_books.v2")
+
+
 def test_the_same_demo_resumes(books: Path, tmp_path: Path) -> None:
     for _ in range(2):
         demo._claim(tmp_path / "new/demo", demo._source(str(books)), CONFIG)
