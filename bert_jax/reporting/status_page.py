@@ -12,7 +12,7 @@ from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.errors import UserError
 from bert_jax.metrics import records
 from bert_jax.reporting import html, run_page, status_text
-from bert_jax.reporting.fills import as_text, hide_words, sample_sentences
+from bert_jax.reporting.fills import as_text, hide_words, sample_sentences, to_type
 from bert_jax.reporting.run_facts import hosts, model_facts, run_facts
 from bert_jax.reporting.status import Status, read
 from bert_jax.runtime.console import clock
@@ -70,7 +70,7 @@ def _sentence(store: TokenStore | None, config: Config) -> str:
     """Returns a short held-out sentence with a mask."""
     longest = config.phases[0].seq_length - 2  # [CLS] and [SEP]
     drawn = hide_words(store, seed=config.seed, count=10, longest=longest) if store else []
-    return min((as_text(each.sentence) for each in drawn), key=len, default="the [MASK] of the day")
+    return to_type(as_text(each.sentence) for each in drawn)
 
 
 def _next_steps(status: Status, workdir: Workdir, sentence: str) -> Iterator[tuple[str, str]]:
