@@ -62,10 +62,11 @@ def sample_sentences(store: TokenStore, count: int = 4) -> list[str]:
 
 
 def to_type(sentences: Iterable[str]) -> str:
-    """Returns the shortest of sentences with a mask that has enough words, as an example."""
+    """Returns the shortest of sentences with a mask that has enough words, if possible one that a
+    shell can quote simply."""
     return min(
         sentences,
-        key=lambda text: (len(text.split()) < _ENOUGH, len(text)),
+        key=lambda text: (len(text.split()) < _ENOUGH, "'" in text, len(text)),
         default="This is the [MASK].",
     )
 

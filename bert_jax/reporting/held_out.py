@@ -15,7 +15,7 @@ _BASELINE: Final = (
 def explanation(record: Mapping[str, Any]) -> str:
     """Returns what the objectives of a record predict, and what a baseline is."""
     known = [OBJECTIVES[name] for name in objectives_in(record) if name in OBJECTIVES]
-    tasks = (f"{each.title}: {each.task}." for each in known if each.task)
+    tasks = (f"{each.name.upper()} predicts {each.task}." for each in known if each.task)
     return " ".join([*tasks, _BASELINE])
 
 

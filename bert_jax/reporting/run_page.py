@@ -90,14 +90,14 @@ def _attention(
 
 
 def _add_sources(page: Page, record: Mapping[str, float], name: str) -> None:
-    """Adds the accuracy of a pair objective per source, if the record has it."""
+    """Adds the accuracy of a pair objective per source, if there are several."""
     first, last = f"{name}/", "/baseline_accuracy"
     sources = sorted(
         key.removeprefix(first).removesuffix(last)
         for key in record
         if key.startswith(first) and key.endswith(last) and len(key) > len(first + last)
     )
-    if sources:
+    if len(sources) > 1:
         page.table(
             ("source", f"{name.upper()} accuracy", "majority label"),
             [
