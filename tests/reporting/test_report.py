@@ -75,6 +75,20 @@ def test_a_run_shows_the_objectives_it_has_and_the_baselines_given(tmp_path):
     assert text.count("<svg") == 7
 
 
+def test_before_the_first_evaluation_a_run_shows_its_training(tmp_path):
+    values = {f"mlm/{w}": 0.25 for w in ("loss", "accuracy", "baseline_loss", "baseline_accuracy")}
+    record = {"kind": "train", "step": 7, "time": 0, "tokens_per_second": 1000.0, **values}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    page = html.Page("run")
+    run_page.add_training(page, Workdir.open(tmp_path).metrics)
+    page.save(epath.Path(tmp_path / "page.html"))
+    text = (tmp_path / "page.html").read_text()
+    assert "After 7 steps, not evaluated on held-out text yet." in text
+    assert "Results on the text trained on" in text
+    assert text.count("<svg") == 3
+    assert "held-out</" not in text
+
+
 def test_examples_are_escaped_and_coloured(tmp_path):
     tokens = (
         ShownToken("[CLS]", True, "special"),
