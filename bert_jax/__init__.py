@@ -3,9 +3,7 @@
     import bert_jax
 
     store = bert_jax.build_store(texts, "store", vocab_size=8192)
-    config = bert_jax.config(
-        "tiny", {"data.store": store.path, "model.vocab_size": store.vocab_size}
-    )
+    config = bert_jax.config("demo", {"data.store": store.path})
     bert_jax.pretrain(config, "run")
     bert_jax.export("run", "exported")
     model = bert_jax.load("exported")

@@ -14,13 +14,13 @@ from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict
 from bert_jax.convert.publish.export import run_export
 from bert_jax.data_pipeline.build.build import build_store, train_tokenizer
-from bert_jax.data_pipeline.sources import SourceSpec, find, guess_kind, parse_source
+from bert_jax.data_pipeline.sources import KINDS, SourceSpec, find, guess_kind, parse_source
 from bert_jax.data_pipeline.storage.digest import json_digest
 from bert_jax.data_pipeline.storage.remote import write_named
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.distributed import cluster, job
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, count
 from bert_jax.metrics import goodput
 from bert_jax.metrics import records as metrics
 from bert_jax.reporting import html, run_page
@@ -31,11 +31,12 @@ from bert_jax.reporting.fills import (
     hide_words,
     most_frequent_words,
     sample_sentences,
+    to_type,
 )
 from bert_jax.reporting.html import ShownFill
-from bert_jax.reporting.run_facts import model_facts, run_facts
+from bert_jax.reporting.run_facts import hosts, model_facts, run_facts
 from bert_jax.runtime import compile_cache, cpu
-from bert_jax.runtime.console import clock, console, count
+from bert_jax.runtime.console import clock, console
 from bert_jax.runtime.program import program
 from bert_jax.training.loop import pretrain
 from bert_jax.workdir import description
@@ -58,8 +59,9 @@ def demo(workdir: Path | None = None, *, data: str | None = None, steps: int | N
     finds one, else on two simulated CPU devices.
 
     Args:
-        workdir: by default `default_workdir(data)`.
-        data: a file or folder of text; by default Python's built-in documentation.
+        workdir: by default that of the text, `default_workdir`.
+        data: a file or folder of text, or KIND:PATH as for `data build`; by default Python's
+            built-in documentation.
         steps: number of training steps, if not the config's.
 
     Raises:
@@ -68,9 +70,8 @@ def demo(workdir: Path | None = None, *, data: str | None = None, steps: int | N
     """
     cpu.use_cpu_devices(2)
     compile_cache.use()
-    workdir = workdir or default_workdir(data)
-    config = load("demo")
-    source = _source(data)
+    config, source = load("demo"), _source(data)
+    workdir = workdir or default_workdir(source)
     _claim(workdir, source, config)
     tokenizer = _stage("vocabulary", lambda: _tokenizer(workdir, source))
     store = _stage(
@@ -88,24 +89,28 @@ def demo(workdir: Path | None = None, *, data: str | None = None, steps: int | N
         console.print(f"\n  {purpose}\n  {command}")
 
 
-def default_workdir(data: str | None) -> Path:
+def default_workdir(source: SourceSpec) -> Path:
     """Returns the folder of a text's demo: demo_run, or demo_run_NAME for a user's file or folder
     of that name."""
-    return Path(f"demo_run_{Path(data).resolve().stem}" if data else "demo_run")
+    if source.kind == "python":
+        return Path("demo_run")
+    text = source.path.resolve()
+    return Path(f"demo_run_{text.name if text.is_dir() else text.stem}")
 
 
 def _source(data: str | None) -> SourceSpec:
-    """The user's text, its kind guessed from its files, or Python's own documentation."""
+    """The user's text, its kind given or guessed from its files, or Python's own documentation."""
     if data is None:
         return parse_source(f"python,packages={_PACKAGES}")
-    return parse_source(f"{guess_kind(Path(data))}:{data},name=text")
+    given = data.partition(":")[0] in KINDS
+    return parse_source(f"{data if given else f'{guess_kind(Path(data))}:{data}'},name=text")
 
 
 def _claim(workdir: Path, source: SourceSpec, config: Config) -> None:
     """Marks a new folder as the demo of this text; UserError if it holds another one."""
     files = [[str(path), path.stat().st_size] for path in find(source).files]
     claim = {
-        "text": str(source.path.resolve()),
+        "text": f"{source.kind}:{source.path.resolve()}",
         "files": json_digest(files),
         "settings": description.digest(config),
     }
@@ -186,7 +191,7 @@ def _fill(model_path: Path, store: TokenStore, seed: int) -> Fills:
     fills = []
     for each, best in zip(hidden[:_SHOWN], guesses, strict=False):
         sentence = as_text(each.sentence)
-        text = ", ".join(f"{guess.token} {guess.probability:.0%}" for guess in best)
+        text = "   ".join(f"{guess.token} {guess.probability:.0%}" for guess in best)
         console.print(f"  {sentence}\n    hidden word: {each.word}   predictions: {text}")
         before, _, after = sentence.partition("[MASK]")
         pairs = [(guess.token, guess.probability) for guess in best]
@@ -219,6 +224,7 @@ def _report(workdir: Path, store: TokenStore, fills: Fills, steps: list[tuple[st
             f"training and {len(store.held_out.tokens):,} held out",
             "model": model_facts(config),
             **run_facts(about, config.total_steps, records),
+            **hosts(records),
             "training time": clock(spent.wall),
             "config": f"demo, in full in {run.config_json}",
         }
@@ -240,7 +246,7 @@ def _next_steps(workdir: Path, store: TokenStore, fills: Fills) -> list[tuple[st
         shlex.quote(str(workdir / name)) for name in ("export", "store", "store.html", "larger")
     )
     sentences = (f"{fill.before}[MASK]{fill.after}" for fill in fills.shown)
-    sentence = shlex.quote(min(sentences, key=len, default="the [MASK]"))
+    sentence = shlex.quote(to_type(sentences))
     steps = [
         ("Fill the masks of your own sentences:", f"fill --model={export} {sentence}"),
         (

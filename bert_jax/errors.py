@@ -6,6 +6,7 @@ from bert_jax.data_pipeline.errors import (
     OneLineError,
     StorageError,
     UserError,
+    count,
     nearest,
     nearest_name,
 )
@@ -20,7 +21,7 @@ STORAGE = 45  # a checkpoint cannot be written, none is valid, or the store chan
 __all__ = [
     "DONE", "FAILED", "LOST", "NUMBERS", "STOPPED", "STORAGE", "USAGE",
     "LostError", "NumbersError", "StoppedError", "StorageError", "UsageError", "UserError",
-    "code_of", "line_of", "nearest", "nearest_name",
+    "code_of", "count", "line_of", "nearest", "nearest_name",
 ]  # fmt: skip
 
 

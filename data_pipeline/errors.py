@@ -1,4 +1,4 @@
-"""Errors caused by user input or storage, each reported in one line."""
+"""Errors caused by user input or storage, each reported in one line, and parts of such lines."""
 
 import difflib
 from collections.abc import Iterable
@@ -26,6 +26,11 @@ class StorageError(OneLineError):
     """A required file cannot be written or is damaged: one line with the problem, its location and
     the remedy. The command line exits with status 45.
     """
+
+
+def count(number: int, what: str) -> str:
+    """Formats a number of things: 1 step, 2,000 steps."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

@@ -2,37 +2,38 @@
 
 from bert_jax.aot import report_text
 from bert_jax.aot.cost.analysis import Analysis
-from bert_jax.aot.cost.memory import GIB
+from bert_jax.aot.hlo.sources import code
 from bert_jax.aot.report import PhaseReport, Report
+from bert_jax.data_pipeline.storage.host_name import host_name
 from bert_jax.reporting.html import Page
 from bert_jax.reporting.plots import stacked_bar, stacked_bars
 from bert_jax.reporting.run_facts import model_facts, now
-from bert_jax.runtime.program import program
 from bert_jax.runtime.versions import version
 
 _TOP = 20  # source lines and operations listed
 
 
-def save(report: Report, path: str) -> None:
-    """Writes the page with a section for each phase."""
+def save(report: Report, path: str, words: str) -> None:
+    """Writes the page with a section for each phase; words: that give the config to a command."""
     config = report.config
     page = Page(f"{report.name} compiled for {report.tpu_slice.name}")
     settings, compute, note = report_text.heading(report)
     seconds = sum(phase.compile_seconds for phase in report.phases)
     page.facts(
         {
-            "config": settings,
+            "config": words,
+            "slice": settings,
             "model": model_facts(config),
             "compute": compute,
-            "compiled": f"{now()} in "
-            f"{seconds:.0f} s by libtpu {report.libtpu}, bert-jax {version('bert-jax')}",
+            "compiled": f"{now()}, in {seconds:.0f} s, on {host_name()}",
+            "software": f"libtpu {report.libtpu}, bert-jax {version('bert-jax')}",
             "estimate": " ".join(report_text.render_all(report)),
         }
     )
     page.text(note)
-    command = f"{program()} pretrain --config={report.name} --config.data.store=… --workdir=…"
     if report.fits:
-        page.commands([("Train on the slice; type this in each of its hosts:", command)])
+        command = f"bert-jax pretrain {words} --config.data.store=… --workdir=…"
+        page.commands([("Train on the slice; type this on each of its hosts:", command)])
     for phase in report.phases:
         page.heading(report_text.title(phase, report))
         _add_summary(page, phase, report)
@@ -51,10 +52,14 @@ def _add_summary(page: Page, phase: PhaseReport, report: Report) -> None:
         " ".join(report_text.verdict(phase, report.tpu_slice)),
     )
     page.table(
-        ("memory", "GiB"), [(kind, amount / GIB) for kind, amount in memory.kinds.items() if amount]
+        ("memory", ""),
+        [(kind, report_text.in_bytes(amount)) for kind, amount in memory.kinds.items() if amount],
     )
     if phase.remedies:
-        page.table(("GiB, estimated", "flags"), [(r.needed / GIB, r.flags) for r in phase.remedies])
+        page.table(
+            ("needed, estimated", "flags"),
+            [(report_text.in_bytes(remedy.needed), remedy.flags) for remedy in phase.remedies],
+        )
     if phase.step_seconds and phase.utilization:
         page.table(
             ("estimate", ""),
@@ -62,7 +67,7 @@ def _add_summary(page: Page, phase: PhaseReport, report: Report) -> None:
                 ("ms per step", 1e3 * phase.step_seconds),
                 ("tokens/s, padding included", round(phase.tokens_per_second or 0)),
                 ("MFU", f"{phase.utilization:.1%}"),
-                ("hours", phase.hours or 0.0),
+                ("time", report_text.duration(phase.hours or 0.0)),
                 ("chip-hours", (phase.hours or 0.0) * report.tpu_slice.chips),
             ],
         )
@@ -78,10 +83,11 @@ def add_analysis(page: Page, cost: Analysis) -> None:
     )
     page.heading("Most expensive source lines")
     page.table(
-        ("source line", "pass", "Mcycles", "share", "runs"),
+        ("source line", "its text", "pass", "Mcycles", "share", "runs"),
         [
             (
                 line.source.line,
+                code(line.source.line),
                 line.source.direction,
                 line.total / 1e6,
                 f"{line.total / max(1, cost.cycles):.1%}",

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from bert_jax.aot.cost.analysis import Analysis
 from bert_jax.aot.cost.memory import GIB
 from bert_jax.aot.report import PhaseReport, Report
+from bert_jax.errors import count
 from bert_jax.launch.hardware.slices import Slice
-from bert_jax.runtime.console import count, table
+from bert_jax.runtime.console import table
 
 _TOP_LINES = 12  # source lines listed
 _MIN_SECONDS = 5e-6  # kinds that round to 0.00 ms are not listed
@@ -71,18 +72,18 @@ def _phase(phase: PhaseReport, report: Report) -> Iterator[str]:
 def verdict(phase: PhaseReport, tpu_slice: Slice) -> Iterator[str]:
     """Yields whether a phase fits, and the excess if it does not."""
     memory = phase.memory
-    limit = f" of {_gib(memory.limit)}" if memory.limit else ""
+    limit = f" of {in_bytes(memory.limit)}" if memory.limit else ""
     fits = "fits" if memory.fits else "DOES NOT FIT"
-    yield f"Memory per {_device(tpu_slice)}: {_gib(memory.total)}{limit}, {fits}"
+    yield f"Memory per {_device(tpu_slice)}: {in_bytes(memory.total)}{limit}, {fits}"
     if memory.limit and not memory.fits:
-        yield f"Over the limit by {_gib(memory.total - memory.limit)}."
+        yield f"Over the limit by {in_bytes(memory.total - memory.limit)}."
 
 
 def _memory(phase: PhaseReport, tpu_slice: Slice) -> Iterator[str]:
     memory = phase.memory
     summary, *excess = verdict(phase, tpu_slice)
     yield summary
-    rows = [(_gib(n), kind) for kind, n in memory.kinds.items() if n or memory.fits]
+    rows = [(in_bytes(n), kind) for kind, n in memory.kinds.items() if n or memory.fits]
     yield _indent(table(("", ""), rows).split("\n", 1)[1])
     if memory.fits or not memory.limit:
         return
@@ -92,12 +93,12 @@ def _memory(phase: PhaseReport, tpu_slice: Slice) -> Iterator[str]:
     elif all(remedy.needed > memory.limit for remedy in phase.remedies):
         (combined,) = phase.remedies
         yield (
-            f"Even {combined.flags} needs {_gib(combined.needed)} by estimate: use more chips "
+            f"Even {combined.flags} needs {in_bytes(combined.needed)} by estimate: use more chips "
             "or a smaller batch."
         )
     else:
         yield "Changes that should make it fit (estimates, not compiled):"
-        rows = [(_gib(remedy.needed), remedy.flags) for remedy in phase.remedies]
+        rows = [(in_bytes(remedy.needed), remedy.flags) for remedy in phase.remedies]
         yield _indent(table(("needs", "flags"), rows))
 
 
@@ -178,9 +179,10 @@ def render_all(report: Report) -> Iterator[str]:
     elif report.hours is None or report.chip_hours is None:
         yield f"{what}: time unknown"
     else:
+        digits = ".0f" if report.chip_hours >= 10 else ".2g"
         yield (
-            f"{what}: {report.hours:,.2f} hours, {report.chip_hours:,.0f} chip-hours; estimated, "
-            "without evaluation, checkpoints and startup"
+            f"{what}: {duration(report.hours)}, {report.chip_hours:,{digits}} chip-hours; "
+            "estimated, without evaluation, checkpoints and startup"
         )
 
 
@@ -188,7 +190,12 @@ def _device(tpu_slice: Slice) -> str:
     return "chip" if tpu_slice.devices == tpu_slice.chips else "core (two per chip)"
 
 
-def _gib(amount: int) -> str:
+def duration(hours: float) -> str:
+    """Formats hours, short times in seconds."""
+    return f"{hours:,.2f} hours" if hours >= 0.1 else f"{3600 * hours:,.1f} s"
+
+
+def in_bytes(amount: int) -> str:
     """Formats bytes in GiB, small amounts in MiB or KiB."""
     for size, unit in ((GIB, "GiB"), (2**20, "MiB")):
         if amount >= 0.1 * size:

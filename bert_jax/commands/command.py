@@ -1,6 +1,7 @@
 """Defines a command of `bert-jax` and parses its flags."""
 
 import dataclasses
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ class Command:
 def define(command: Command, words: Sequence[str]) -> tuple[flags.FlagValues, list[str]]:
     """Returns a command's unparsed flags, and its words with its config's name as a path; UserError
     if no such config exists."""
-    values, words = flags.FlagValues(), [_underscored(word) for word in words]
+    values, words = flags.FlagValues(), [_with_home(_underscored(word)) for word in words]
     if not command.starts and any(word.startswith("--config") for word in words):
         from bert_jax.config.files import resolve
 
@@ -82,6 +83,15 @@ def _underscored(word: str) -> str:
     if not flag.startswith("--") or flag.startswith("--config"):
         return word
     return "--" + flag[2:].replace("-", "_") + sign + value
+
+
+def _with_home(word: str) -> str:
+    """Expands ~ in --out=~/store and --source=books:~/books, where shells do not."""
+    flag, sign, value = word.partition("=")
+    if not flag.startswith("--"):
+        return word
+    home = os.path.expanduser("~")
+    return flag + sign + re.sub(r"^(\w+:)?~(?=/|$)", lambda kind: (kind[1] or "") + home, value)
 
 
 def define_cpu_devices(values: flags.FlagValues) -> None:

@@ -112,7 +112,7 @@ def _define_inspect(values: flags.FlagValues, words: Sequence[str]) -> None:
 def _run_inspect(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "store")
     check_page(values.html)
-    from bert_jax.config.files import path_of, read_config
+    from bert_jax.config.files import read_config, words_of
     from bert_jax.reporting.dataset import inspect
     from bert_jax.training.initial_architecture import find_architecture
 
@@ -123,7 +123,7 @@ def _run_inspect(values: flags.FlagValues, words: Sequence[str]) -> None:
         split_name=values.split,
         examples=values.examples,
         page=values.html,
-        config_name=path_of(values).stem,
+        words=words_of(values),
     )
 
 

@@ -5,6 +5,7 @@ ml_collections gets the path of that module with the file as its argument.
 """
 
 import runpy
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -135,6 +136,14 @@ def slice_of(path: Path) -> str | None:
 def path_of(values: flags.FlagValues) -> Path:
     """Returns the path of the parsed flag's config file."""
     return Path(config_flags.get_config_filename(values[_FLAG]).removeprefix(_READ))
+
+
+def words_of(values: flags.FlagValues) -> str:
+    """Returns the parsed flag and its overrides, to be typed again."""
+    path, changed = path_of(values), config_flags.get_override_values(values[_FLAG])
+    name = path.stem if shipped().get(path.stem) == path else str(path)
+    words = [f"--{_FLAG}={name}", *(f"--{_FLAG}.{key}={value}" for key, value in changed.items())]
+    return shlex.join(words)
 
 
 def _is_values(path: Path) -> bool:

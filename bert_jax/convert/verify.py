@@ -5,9 +5,9 @@ from typing import Final
 
 from bert_jax.convert.compare import Comparison, Text, compare
 from bert_jax.convert.sources import read_model
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.errors import UserError, count
 from bert_jax.data_pipeline.storage.remote import is_special, open_path, storage_errors
-from bert_jax.runtime.console import console, count, table
+from bert_jax.runtime.console import console, table
 
 _LONG = (
     "The old lighthouse stood at the end of the pier, where the wind had worn its stones smooth. "

@@ -92,5 +92,6 @@ MASKED_LM = Objective(
         Tensor("mlm.norm.bias", "cls.predictions.transform.LayerNorm.bias"),
         Tensor("mlm.bias", "cls.predictions.bias", of_vocabulary=True),
     ),
+    task="which tokens were masked",
     head_title="masked-language-model",
 )

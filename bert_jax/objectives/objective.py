@@ -59,5 +59,6 @@ class Objective:
     denominator: Callable[[jax.Array], jax.Array] = lambda count: jnp.maximum(count, 1)
     needs_pooler: bool = False
     tensors: tuple[Tensor, ...] = ()  # of its head, for export; () if transformers has no such head
+    task: str = ""  # what it predicts, a clause for pages and model cards
     head_title: str = ""  # in a model card; "" if the head is not exported
     card: str = ""  # a sentence for the model card

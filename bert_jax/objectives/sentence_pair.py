@@ -18,7 +18,7 @@ from bert_jax.ops.cross_entropy import log_loss
 from bert_jax.parallel.global_batch import Batch
 
 
-def sentence_pair(name: str, title: str, *, head_title: str, card: str) -> Objective:
+def sentence_pair(name: str, title: str, *, task: str, head_title: str, card: str) -> Objective:
     """Returns an objective with the pair head, of which a model has at most one."""
     return Objective(
         name=name,
@@ -36,6 +36,7 @@ def sentence_pair(name: str, title: str, *, head_title: str, card: str) -> Objec
             Tensor("pair.kernel", "cls.seq_relationship.weight", 1),
             Tensor("pair.bias", "cls.seq_relationship.bias"),
         ),
+        task=task,
         head_title=head_title,
         card=card,
     )

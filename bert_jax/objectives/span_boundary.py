@@ -77,6 +77,7 @@ SPAN_BOUNDARY = Objective(
     sums=_sums,
     baselines=token_baselines,
     flops=_flops,
+    task="which tokens were masked in a span, given only the two tokens next to it",
     # count + 1 as published: spanbert_loss.py:61-66 of SpanBERT.
     denominator=lambda count: count + 1,
     card="It was also trained with the span boundary objective, whose head is not included: "

@@ -90,10 +90,13 @@ def inspect(
     split_name: str,
     examples: int,
     page: str | None,
-    config_name: str = "",
+    words: str = "",
 ) -> None:
     """Prints what a store holds and the examples a config makes from it, and writes them as HTML to
-    `page`; UserError for no such phase or split, or as `phase_batches`."""
+    `page`; UserError for no such phase or split, or as `phase_batches`.
+
+    words: that give the config on a command line, if it came from one.
+    """
     if not 0 <= phase < len(config.phases):
         raise UserError(f"--phase={phase}: the config has phases 0 to {len(config.phases) - 1}")
     if split_name not in SPLITS:
@@ -135,19 +138,19 @@ def inspect(
         _print_bars(name, distribution)
     print_examples(shown, heads)
     if page:
-        about = _about(path, split_name, config, config_name, phase)
-        command = f"pretrain --config={config_name} --config.data.store={shlex.quote(str(path))}"
-        steps = [("Train on these examples:", f"{program()} {command} --workdir=run")]
+        about = _about(path, split_name, config, words, phase)
+        command = f"pretrain {words} --config.data.store={shlex.quote(str(path))} --workdir=run"
+        steps = [("Train on these examples:", f"{program()} {command}")] if words else []
         _write_page(epath.Path(page), about, steps, tables, lengths, shown, heads)
 
 
 def _about(
-    path: Path | str, split_name: str, config: Config, config_name: str, phase: int
+    path: Path | str, split_name: str, config: Config, words: str, phase: int
 ) -> dict[str, str]:
     """The facts at the top of the page."""
     return {
         "store": f"{path}, {split_name} split",
-        "config": f"{config_name}, phase {phase + 1} of {len(config.phases)}",
+        "config": f"{words or 'of a program'}, phase {phase + 1} of {len(config.phases)}",
         "examples": f"rows of {config.phases[phase].row_tokens} tokens, "
         f"pairing {config.data.pairing}, masking {config.data.masking}",
         "when": run_facts.now(),
@@ -214,7 +217,8 @@ def _write_page(
     page.facts(about)
     page.heading("Examples")
     page.examples(examples, heads)
-    page.commands(steps)
+    if steps:
+        page.commands(steps)
     for name, (header, rows) in tables.items():
         page.heading(name)
         page.table(header, rows)

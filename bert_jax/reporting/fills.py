@@ -1,6 +1,6 @@
 """Words hidden in held-out sentences, and how often a model finds them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ _QUOTES = frozenset([*"\"'`"])
 _CONTRACTED = {"s", "t", "re", "ve", "ll", "d", "m"}  # "it ' s" → "it's"
 _SAMPLED = 100_000  # sentences from which examples are drawn
 _SHORTEST = 8  # tokens of a sentence that is shown
+_ENOUGH = 6  # words from which one can be guessed
 
 
 class HiddenWord(NamedTuple):
@@ -58,6 +59,16 @@ def sample_sentences(store: TokenStore, count: int = 4) -> list[str]:
     ends = np.cumsum(lengths, dtype=np.int64)
     drawn = np.random.default_rng(0).permutation(long_enough)[:count]
     return [as_text(_joined(_tokens(tokenizer, split, ends, i))) for i in sorted(drawn)]
+
+
+def to_type(sentences: Iterable[str]) -> str:
+    """Returns the shortest of sentences with a mask that has enough words, if possible one that a
+    shell can quote simply."""
+    return min(
+        sentences,
+        key=lambda text: (len(text.split()) < _ENOUGH, "'" in text, len(text)),
+        default="This is the [MASK].",
+    )
 
 
 def as_text(sentence: str) -> str:

@@ -6,10 +6,17 @@ from typing import Any, Final
 from bert_jax.metrics.records import objectives_in
 from bert_jax.objectives.registry import OBJECTIVES
 
-EXPLANATION: Final = (
+_BASELINE: Final = (
     "A baseline is a prediction made without reading the text: for a masked token the most "
     "frequent tokens of the training text, for a sentence pair its most frequent label."
 )
+
+
+def explanation(record: Mapping[str, Any]) -> str:
+    """Returns what the objectives of a record predict, and what a baseline is."""
+    known = [OBJECTIVES[name] for name in objectives_in(record) if name in OBJECTIVES]
+    tasks = (f"{each.name.upper()} predicts {each.task}." for each in known if each.task)
+    return " ".join([*tasks, _BASELINE])
 
 
 def titles(record: Mapping[str, Any]) -> dict[str, str]:

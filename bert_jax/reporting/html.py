@@ -26,7 +26,7 @@ th, td { padding: .3rem .8rem; border-bottom: 1px solid #dde3ea; text-align: lef
          vertical-align: top; }
 th.number, td.number { text-align: right; font-variant-numeric: tabular-nums; }
 td.number { white-space: nowrap; }
-pre { background: #f2f5f8; padding: .6rem .8rem; border-radius: 4px; white-space: pre-wrap; }
+pre { background: #f2f5f8; padding: .6rem .8rem; border-radius: 4px; overflow-x: auto; }
 .grid { display: grid; gap: 1rem 2rem; align-items: start;
         grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); }
 .grid > * { min-width: 0; }
@@ -55,7 +55,7 @@ _PAGE = """<!doctype html>
 {body}
 </body></html>
 """
-_NUMBER = re.compile(r"[-+]?[\d.,]*\d ?%?|nan|inf")
+_NUMBER = re.compile(r"[-+]?[\d.,]*\d(e[-+]\d+)?( ?%| [KMG]iB| hours| s)?|nan|inf")
 
 
 class ShownFill(NamedTuple):
@@ -135,8 +135,9 @@ class Page:
             "masked": "[MASK]→original",
             "random": "random→original",
             "kept": "unchanged→original",
-            "edge": "next to a span",
         }
+        if any(token.edge for example in examples for token in example.tokens):
+            kinds["edge"] = "next to a span"
         legend = " ".join(f'<span class="{kind}">{text}</span>' for kind, text in kinds.items())
         self._parts.append(f'<p class="note">{legend}</p>')
         shown = (

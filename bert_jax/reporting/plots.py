@@ -96,6 +96,6 @@ def stacked_bars(rows: Mapping[str, Mapping[str, float]], *, xlabel: str) -> str
         axes.barh(list(rows), widths, left=left, label=piece, color=f"C{i}")
         left = [start + width for start, width in zip(left, widths, strict=True)]
     axes.invert_yaxis()
-    axes.set(xlabel=xlabel)
+    axes.set(xlabel=xlabel, xlim=(0, 1.05 * max(left)))
     axes.figure.legend(loc="outside lower center", frameon=False, ncols=len(pieces), fontsize=9)
     return _svg(axes)

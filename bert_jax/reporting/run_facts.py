@@ -7,8 +7,8 @@ from typing import Any
 
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict
+from bert_jax.errors import count
 from bert_jax.metrics.records import is_finite
-from bert_jax.runtime.console import count
 
 
 def now() -> str:
@@ -52,6 +52,13 @@ def run_facts(
     if versions := run.get("versions"):
         facts["software"] = ", ".join(f"{name} {version}" for name, version in versions.items())
     return facts
+
+
+def hosts(records: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Returns the machines of the last start, if one was recorded. Not for a model card, which is
+    published."""
+    starts = [record for record in records if record["kind"] == "start" and "hosts" in record]
+    return {"hosts": ", ".join(dict.fromkeys(starts[-1]["hosts"]))} if starts else {}
 
 
 def model_facts(config: Config) -> str:

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from etils import epath
 
+from bert_jax.errors import count
 from bert_jax.reporting.html import Page
 from bert_jax.reporting.plots import curves, stacked_bar
-from bert_jax.runtime.console import count
 
 if TYPE_CHECKING:
     from bert_jax.metrics.goodput import Goodput
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 def add_training(
     page: Page, path: epath.Path, *, token_baselines: Mapping[str, float] | None = None
 ) -> None:
-    """Adds curves and final metrics of a run, each objective with its trivial baselines.
+    """Adds curves and final metrics of a run, each objective with its trivial baselines; before the
+    first evaluation those of training.
 
     Args:
         path: the run's records, `Workdir.metrics`.
@@ -28,15 +29,14 @@ def add_training(
     from bert_jax.reporting import held_out
 
     train, evals = metrics.read(path, "train"), metrics.read(path, "eval")
-    if not train or not evals:
+    if not train:
         page.text("No metrics yet.")
         return
-    last = evals[-1]
-    page.heading("Results on held-out text")
-    page.text(
-        f"After {count(last['step'], 'step')}, on documents held out from training. "
-        f"{held_out.EXPLANATION}"
-    )
+    last = (evals or train)[-1]
+    page.heading("Results on held-out text" if evals else "Results on the text trained on")
+    after = f"After {count(last['step'], 'step')}"
+    text = "on documents held out from training" if evals else "not evaluated on held-out text yet"
+    page.text(f"{after}, {text}. {held_out.explanation(last)}")
     page.table(*held_out.table(last))
     titles = held_out.titles(last)
     for name in titles:
@@ -46,7 +46,9 @@ def add_training(
     for name, title in titles.items():
         for what, unit in (("loss", "loss (nats)"), ("accuracy", "accuracy")):
             key = f"{name}/{what}"
-            lines = {"training": _line(train, key), "held-out": _line(evals, key)}
+            lines = {"training": _line(train, key)}
+            if evals:
+                lines["held-out"] = _line(evals, key)
             baselines = {"baseline": last[f"{name}/baseline_{what}"]}
             if key == f"{MASKED_LM.name}/loss":
                 baselines |= token_baselines or {}
@@ -90,14 +92,14 @@ def _attention(
 
 
 def _add_sources(page: Page, record: Mapping[str, float], name: str) -> None:
-    """Adds the accuracy of a pair objective per source, if the record has it."""
+    """Adds the accuracy of a pair objective per source, if there are several."""
     first, last = f"{name}/", "/baseline_accuracy"
     sources = sorted(
         key.removeprefix(first).removesuffix(last)
         for key in record
         if key.startswith(first) and key.endswith(last) and len(key) > len(first + last)
     )
-    if sources:
+    if len(sources) > 1:
         page.table(
             ("source", f"{name.upper()} accuracy", "majority label"),
             [

@@ -7,12 +7,13 @@ from etils import epath
 
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict
+from bert_jax.data_pipeline.storage.remote import is_remote
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.errors import UserError
 from bert_jax.metrics import records
 from bert_jax.reporting import html, run_page, status_text
-from bert_jax.reporting.fills import sample_sentences
-from bert_jax.reporting.run_facts import model_facts, run_facts
+from bert_jax.reporting.fills import as_text, hide_words, sample_sentences, to_type
+from bert_jax.reporting.run_facts import hosts, model_facts, run_facts
 from bert_jax.reporting.status import Status, read
 from bert_jax.runtime.console import clock
 from bert_jax.runtime.program import program
@@ -34,21 +35,21 @@ def write_page(folder: epath.PathLike, path: epath.PathLike) -> None:
     run = description.read(workdir)
     config = from_dict(run["config"], Config)
     path_of_store = find_store(workdir, config.data.store, run["data"])
-    store = _store(path_of_store)
+    store, logged = _store(path_of_store), [*records.records(workdir.metrics)]
     page = html.Page(f"Pretraining in {workdir}")
     page.facts(
         {
             "state": f"step {status.step:,} of {status.total_steps:,}; {status_text.state(status)}",
             "time since the start": clock(status.goodput.wall),
             "model": model_facts(config),
-            **run_facts(run, status.step, records.records(workdir.metrics)),
-            **_hosts(workdir),
+            **run_facts(run, status.step, logged),
+            **hosts(logged),
             "text": path_of_store
             + (f", {len(store.train.tokens):,} training tokens" if store else ""),
             "config": str(workdir.config_json),
         }
     )
-    page.commands(_next_steps(status))
+    page.commands(_next_steps(status, workdir, _sentence(store, config)))
     if store:
         page.heading("The text")
         page.sentences(sample_sentences(store))
@@ -58,12 +59,6 @@ def write_page(folder: epath.PathLike, path: epath.PathLike) -> None:
     page.save(path)
 
 
-def _hosts(workdir: Workdir) -> dict[str, str]:
-    """The machines of the last start, if one was recorded."""
-    starts = [r for r in records.records(workdir.metrics) if r["kind"] == "start" and "hosts" in r]
-    return {"hosts": ", ".join(dict.fromkeys(starts[-1]["hosts"]))} if starts else {}
-
-
 def _store(path: str) -> TokenStore | None:
     try:
         return open_store(path, verify=False)
@@ -71,16 +66,26 @@ def _store(path: str) -> TokenStore | None:
         return None
 
 
-def _next_steps(status: Status) -> Iterator[tuple[str, str]]:
-    workdir, export = (shlex.quote(name) for name in (status.workdir, f"{status.workdir}_export"))
-    yield "Show the current state:", f"{program()} status --workdir={workdir}"
+def _sentence(store: TokenStore | None, config: Config) -> str:
+    """Returns a short held-out sentence with a mask."""
+    longest = config.phases[0].seq_length - 2  # [CLS] and [SEP]
+    drawn = hide_words(store, seed=config.seed, count=10, longest=longest) if store else []
+    return to_type(as_text(each.sentence) for each in drawn)
+
+
+def _next_steps(status: Status, workdir: Workdir, sentence: str) -> Iterator[tuple[str, str]]:
+    run, text = shlex.quote(str(workdir)), shlex.quote(sentence)
+    # Exports are local, workdirs may be in a bucket.
+    export = shlex.quote(f"{workdir.path.name if is_remote(workdir.path) else workdir}_export")
     if status.restart_from is not None:
         yield (
-            "Measure the checkpoints on all held-out text:",
-            f"{program()} evaluate --workdir={workdir} --all",
+            "Fill the mask in a held-out sentence with the newest checkpoint:",
+            f"{program()} convert export --workdir={run} --out={export}\n"
+            f"{program()} fill --model={export} {text}",
         )
         yield (
-            "Export the newest checkpoint for transformers, and fill masks with it:",
-            f"{program()} convert export --workdir={workdir} --out={export}\n"
-            f'{program()} fill --model={export} "the [MASK] of the day"',
+            "Measure the checkpoints on all held-out text:",
+            f"{program()} evaluate --workdir={run} --all",
         )
+    if not status.finished:
+        yield "Show the current state:", f"{program()} status --workdir={run}"

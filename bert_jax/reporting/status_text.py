@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 
+from bert_jax.errors import count
 from bert_jax.metrics import goodput, time_left
 from bert_jax.metrics.records import objectives_in
 from bert_jax.reporting.status import Record, Status
@@ -79,7 +80,7 @@ def _problems(status: Status) -> Iterator[str]:
         shown = ", ".join(map(str, status.skipped[-_MAX_LISTED:]))
         more = "…, " if len(status.skipped) > _MAX_LISTED else ""
         yield (
-            f"{console.count(len(status.skipped), 'step')} skipped, loss or gradient not finite: "
+            f"{count(len(status.skipped), 'step')} skipped, loss or gradient not finite: "
             f"{more}{shown} (`bert-jax data batch --step` shows the batch)"
         )
     if status.save_failed:
@@ -102,7 +103,7 @@ def _timing(status: Status) -> Iterator[str]:
         yield goodput.render(status.goodput)
     if status.attempts:
         hidden = len(status.attempts) - _MAX_LISTED
-        yield f"{console.count(len(status.attempts), 'attempt')}" + (
+        yield f"{count(len(status.attempts), 'attempt')}" + (
             f", the last {_MAX_LISTED}:" if hidden > 0 else ":"
         )
         rows = [

@@ -99,11 +99,6 @@ def as_text(made: rich.table.Table) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
-def count(number: int, what: str) -> str:
-    """Formats a number of things: 1 step, 2,000 steps."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
 def clock(seconds: float) -> str:
     """Formats a duration in seconds as h:mm:ss."""
     minutes, seconds = divmod(round(seconds), 60)

@@ -18,14 +18,13 @@ from bert_jax.data_pipeline.storage.remote import is_remote
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.store.watched_files import exit_on_truncated_map
 from bert_jax.distributed.job import Job
-from bert_jax.errors import STORAGE, UserError
+from bert_jax.errors import STORAGE, UserError, count
 from bert_jax.launch.hardware.accelerators import peak_flops
 from bert_jax.metrics.flops import step_flops
 from bert_jax.metrics.step_metrics import StepMetrics
 from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime import cpu
-from bert_jax.runtime.console import count
 from bert_jax.runtime.log import logger
 from bert_jax.training import claim
 from bert_jax.training.batches import phase_batches

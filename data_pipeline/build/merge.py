@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.data_pipeline.build.shard import Unit, open_shard
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.errors import UserError, count
 from bert_jax.data_pipeline.sources import SourceSpec, kind_of
 from bert_jax.data_pipeline.sources.finding import printable
 from bert_jax.data_pipeline.store.manifest import ARRAYS, SPLITS, token_type
@@ -105,8 +105,8 @@ def _held_out_limit(units: Sequence[Unit], kind: np.dtype, share: float) -> int:
     """
     hashes = [open_shard(unit, kind).hashes for unit in units]
     distinct = np.unique(np.concatenate([*hashes, np.empty(0, np.uint64)]))
-    count = held_out_count(len(distinct), share)
-    return int(distinct[count - 1]) if count else -1
+    held_out = held_out_count(len(distinct), share)
+    return int(distinct[held_out - 1]) if held_out else -1
 
 
 def _runs(unit: Unit, kind: np.dtype, source: int, limit: int, held_out: bool) -> Iterator[_Run]:
@@ -184,17 +184,17 @@ def _entry(spec: SourceSpec, units: Sequence[Unit], kind: np.dtype) -> dict[str,
 def _warnings(spec: SourceSpec, total: Counter[str], cut_files: Sequence[str]) -> list[str]:
     warnings = []
     if cut_files:
+        kind = kind_of(spec)
         warnings.append(
-            f"{len(cut_files)} files with {kind_of(spec).CUT_BECAUSE} (such as {cut_files[0]}): "
-            f"cut into {total['cut_documents']} documents of {spec.document_lines} lines; "
-            f"{kind_of(spec).CUT_REMEDY}, or choose another length with ,lines=N in --source"
+            f"{count(len(cut_files), 'file')} with {kind.CUT_BECAUSE} (such as {cut_files[0]}): "
+            f"cut into {total['cut_documents']:,} documents of {spec.document_lines} lines; "
+            f"{kind.CUT_REMEDY}, or choose another length with ,lines=N in --source"
         )
     kept = total["documents"] - total["dropped_documents"]
     if kept < FEW_DOCUMENTS:
         warnings.append(
-            f"only {kept} document{'' if kept == 1 else 's'} with text: too few to hold any out or "
-            "to draw random second sentences from; next-sentence prediction needs several in each "
-            "split"
+            f"only {count(kept, 'document')} with text: too few to hold any out or to draw random "
+            "second sentences from; next-sentence prediction needs several in each split"
         )
     return warnings
 
@@ -202,7 +202,8 @@ def _warnings(spec: SourceSpec, total: Counter[str], cut_files: Sequence[str]) -
 def _check_yield(entries: Sequence[dict[str, Any]]) -> None:
     for entry in entries:
         if not any(split["documents"] for split in entry["splits"].values()):
+            documents, files = count(entry["documents"], "document"), count(entry["files"], "file")
             raise UserError(
-                f"source {entry['name']!r}: no text left of {entry['documents']} documents in "
-                f"{entry['files']} files after cleaning; check its kind and path"
+                f"source {entry['name']!r}: no text left of {documents} in {files} after cleaning; "
+                "check its kind and path"
             )

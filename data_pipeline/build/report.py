@@ -7,7 +7,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.errors import UserError, count
 from bert_jax.data_pipeline.sources import Found, SourceSpec
 from bert_jax.data_pipeline.storage.progress import terminal
 from bert_jax.data_pipeline.store.manifest import SPLITS
@@ -19,8 +19,8 @@ def print_found(sources: Sequence[SourceSpec], found: Sequence[Found], progress:
     """Prints the number of files of each source (if `progress`) and always the files left out."""
     for spec, result in zip(sources, found, strict=True):
         if progress:
-            count = f"{len(result.files):,} file{'s' * (len(result.files) != 1)}"
-            terminal.print(escape(f"{spec.name}: {count} read as {spec.kind}"), soft_wrap=True)
+            files = count(len(result.files), "file")
+            terminal.print(escape(f"{spec.name}: {files} read as {spec.kind}"), soft_wrap=True)
         for line in result.describe():
             _log.warning(f"{spec.name}: left out: {line}")
 
@@ -38,7 +38,7 @@ def check_found(sources: Sequence[SourceSpec], found: Sequence[Found]) -> None:
 def check_dropped(entries: Sequence[Mapping[str, Any]]) -> None:
     """Raises UserError for the first source (of a manifest) with dropped documents or sentences."""
     for entry in entries:
-        lines = [f"{count:,} {unit}" for unit, count in sorted(entry["dropped"].items()) if count]
+        lines = [f"{n:,} {unit}" for unit, n in sorted(entry["dropped"].items()) if n]
         if lines:
             raise UserError(
                 f"--strict: {' and '.join(lines)} of source {entry['name']!r} have no text or no "

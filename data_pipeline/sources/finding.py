@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.errors import UserError, count
 from bert_jax.data_pipeline.sources.document import SourceSpec
 from bert_jax.data_pipeline.sources.formats import extension, format_of_name, refuse
 
 _DANGLING: Final = "leading nowhere (link)"
+_OTHER_KIND: Final = "of another kind"
 _SHOWN: Final = 3  # names listed per reason
 
 
@@ -72,7 +73,7 @@ def find(
     left_out: dict[str, list[str]] = {}
     for path, reason in _walk(spec.path, ignored):
         if reason or not wanted(path):
-            reason = reason or f"of another kind ({extension(path) or 'no extension'})"
+            reason = reason or f"{_OTHER_KIND} ({extension(path) or 'no extension'})"
             left_out.setdefault(reason, []).append(path.relative_to(spec.path).as_posix())
         else:
             files.append(path)
@@ -81,7 +82,7 @@ def find(
     files.sort(key=lambda p: p.relative_to(spec.path).as_posix())
     result = Found(files, left_out)
     if not files:
-        raise UserError(_nothing(spec, result, described))
+        raise UserError(_nothing(spec, result, described, text))
     return result
 
 
@@ -129,16 +130,20 @@ def _reason(entry: os.DirEntry[str]) -> str | None:
     return _DANGLING if entry.is_symlink() else "neither file nor folder"
 
 
-def _nothing(spec: SourceSpec, empty: Found, described: str) -> str:
+def _nothing(spec: SourceSpec, empty: Found, described: str, text: bool) -> str:
     if not empty.left_out:
         problem = f"no {described} there" if any(spec.path.iterdir()) else "empty folder"
         return f"{spec.path}: {problem}; source {spec.name!r} needs {described}"
     names = [name for names in empty.left_out.values() for name in names]
     formats = Counter(filter(None, (format_of_name(Path(name)) for name in names)))
-    remedy = f"; {formats.most_common(1)[0][0].remedy}" if formats else ""
+    if formats:
+        remedy = f"; {formats.most_common(1)[0][0].remedy}"
+    elif text and any(reason.startswith(_OTHER_KIND) for reason in empty.left_out):
+        remedy = "; rename files of plain text to NAME.txt"
+    else:
+        remedy = ""
     reasons = "; ".join(empty.describe())
-    files = f"{len(names):,} file{'' if len(names) == 1 else 's'}"
     return (
-        f"{spec.path}: {files}, but no {described} with text ({reasons}); "
+        f"{spec.path}: {count(len(names), 'file')}, but no {described} with text ({reasons}); "
         f"source {spec.name!r} needs {described}{remedy}"
     )

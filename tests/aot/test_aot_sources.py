@@ -68,7 +68,13 @@ def test_a_line_of_the_model_is_named(found: Counter[Source], of: object, text: 
     lines, first = inspect.getsourcelines(of)
     number = next(first + i for i, line in enumerate(lines) if text in line and "=" in line)
     file = Path(inspect.getfile(of)).relative_to(Path(bert_jax.__file__).parent)
-    assert any(source.line.startswith(f"{file}:{number}") for source in found)
+    named = [source.line for source in found if source.line.startswith(f"{file}:{number}")]
+    assert any(text in sources.code(line) for line in named)
+
+
+@pytest.mark.parametrize("line", ["(no source)", "['opt']['mu']", "model/absent.py:3"])
+def test_what_is_no_line_has_no_text(line: str) -> None:
+    assert sources.code(line) == ""
 
 
 @pytest.mark.parametrize(("path", "function", "part"), sources._RULES)

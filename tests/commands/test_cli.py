@@ -170,6 +170,19 @@ def test_training_a_tokenizer_shows_how_far_it_is(say, tmp_path):
     assert one_line(err) == "training 100 entries"
 
 
+@pytest.mark.parametrize("value", ["books:~/novels", "books:~/novels,name=x", "books:~"])
+def test_the_home_folder_may_be_written_short(value, say, tmp_path, monkeypatch):
+    """Shells do not expand ~ after --source=books: or --store=."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    path = re.sub(r"^books:|,.*", "", value).replace("~", str(tmp_path / "home"))
+    code, _, err = build(say, tmp_path, value)
+    assert (code, one_line(err)) == (1, f"error: {path}: no such file or folder; check the path")
+    code, _, err = say("data", "verify", "--store=~/store")
+    assert f"{tmp_path}/home/store: not a token store" in one_line(err)
+    code, _, err = say("fill", "--model=~x", "~/a [MASK]")
+    assert "~x" in one_line(err)
+
+
 def test_a_path_without_its_kind(say, tmp_path):
     code, _, err = build(say, tmp_path, "text/books")
     assert code == errors.FAILED

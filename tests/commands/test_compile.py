@@ -3,6 +3,7 @@
 The TPU compiler is asked in processes of its own, see test_slices.py; `make slow` has a copy of it.
 """
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -117,6 +118,18 @@ def test_without_a_known_network_the_time_is_not_known() -> None:
     found = analysis(exposed_seconds=None, collective_seconds=None)
     assert made(found=found).hours is None
     assert "Whole run: time unknown" in report_text.render(made(found=found))
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [(1000, "Whole run: 10.0 s, 0.044 chip-hours"), (10**6, "Whole run: 2.78 hours, 44 chip-")],
+)
+def test_a_short_run_takes_seconds(steps: int, said: str) -> None:
+    whole = made()
+    (phase,) = whole.phases
+    shorter = dataclasses.replace(phase.phase, steps=steps)
+    phases = (dataclasses.replace(phase, phase=shorter),)
+    assert said in report_text.render(dataclasses.replace(whole, phases=phases))
 
 
 def test_some_phases_are_not_the_whole_run() -> None:

@@ -10,6 +10,7 @@ import pytest
 from signals import with_signals
 
 import bert_jax
+from bert_jax.data_pipeline.storage.host_name import host_name
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 COMMAND = (
@@ -71,6 +72,7 @@ def test_interrupted_while_training_it_goes_on_to_the_report(text, tmp_path):
     assert report.count('class="masked"') == 10
     assert report.index('class="masked"') < report.index("What to do next") < report.index("<svg")
     assert "hidden words" in report
+    assert host_name() in report
     (fills,) = bert_jax.load(workdir / "export").fill_mask("the [MASK] in the old house")
     assert len(fills) == 5
 

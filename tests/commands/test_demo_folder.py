@@ -28,10 +28,17 @@ def books(tmp_path: Path) -> Path:
         ("/data/books", "demo_run_books"),
         ("/data/books/", "demo_run_books"),
         ("war.txt", "demo_run_war"),
+        ("lines:notes/war.txt", "demo_run_war"),
     ],
 )
 def test_each_text_has_its_own_folder(data: str | None, folder: str) -> None:
-    assert demo.default_workdir(data) == Path(folder)
+    assert demo.default_workdir(demo._source(data)) == Path(folder)
+
+
+def test_a_folder_gives_its_full_name(tmp_path: Path) -> None:
+    (tmp_path / "books.v2").mkdir()
+    source = demo._source(str(tmp_path / "books.v2"))
+    assert demo.default_workdir(source) == Path("demo_run_books.v2")
 
 
 def test_the_same_demo_resumes(books: Path, tmp_path: Path) -> None:
@@ -58,6 +65,11 @@ def other_settings(workdir: Path, books: Path) -> None:
     demo._claim(workdir, demo._source(str(books)), changed)
 
 
+def other_kind(workdir: Path, books: Path) -> None:
+    (workdir / "demo.json").unlink()
+    demo._claim(workdir, demo._source(f"lines:{books}"), CONFIG)
+
+
 def earlier_version(workdir: Path, books: Path) -> None:
     (workdir / "demo.json").rename(workdir / "tokenizer.json")
 
@@ -71,6 +83,7 @@ def damaged(workdir: Path, books: Path) -> None:
     [
         (change_text, "holds the demo of .*my books, which has changed since"),
         (other_text, "holds the demo of other text, .*/b;"),
+        (other_kind, "holds the demo of other text, lines:.*my books;"),
         (other_settings, "holds a demo with other settings, of another version of bert-jax"),
         (earlier_version, "holds files, but no demo of this version of bert-jax"),
         (damaged, "holds files, but no demo of this version of bert-jax"),
@@ -83,7 +96,7 @@ def test_another_demo_is_refused_in_one_line(change, reason, books, tmp_path) ->
     before = sorted(workdir.iterdir())
     with pytest.raises(UserError, match=reason) as caught:
         demo._claim(workdir, demo._source(str(books)), CONFIG)
-    command = f"{program()} demo --data='{books}' --workdir={workdir}_2"
+    command = f"{program()} demo --data='books:{books}' --workdir={workdir}_2"
     assert str(caught.value).endswith(f"give another folder: {command}")
     assert "\n" not in str(caught.value)
     assert sorted(workdir.iterdir()) == before

@@ -292,7 +292,7 @@ def test_warnings_are_shown_and_recorded(
     manifest = made(f"lines:{tmp_path / 'a.txt'},lines=10", tmp_path / "store").manifest
     cut, few = manifest["sources"][0]["warnings"]
     assert cut == (
-        "1 files with no blank lines between documents (such as a.txt): "
+        "1 file with no blank lines between documents (such as a.txt): "
         "cut into 3 documents of 10 lines; put a blank line between documents, or choose another "
         "length with ,lines=N in --source"
     )
@@ -305,7 +305,7 @@ def test_warnings_are_shown_and_recorded(
 def test_a_source_that_yields_nothing(text: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("\n\u200b\n\n")
     specs = [parse_source(f"lines:{text}"), parse_source(f"lines:{tmp_path}/empty.txt,name=none")]
-    with pytest.raises(UserError, match="source 'none': no text left of 1 documents in 1 files"):
+    with pytest.raises(UserError, match="source 'none': no text left of 1 document in 1 file "):
         made(specs, tmp_path / "store")
     assert not (tmp_path / "store").exists()
 

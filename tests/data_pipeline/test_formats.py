@@ -191,6 +191,16 @@ def test_a_folder_without_text_says_what_to_do(tmp_path: Path) -> None:
     assert OTHER in str(caught.value)
 
 
+def test_text_without_an_extension_is_renamed(tmp_path: Path) -> None:
+    for name in ("fortunes", "notes.log"):
+        (tmp_path / name).write_bytes(TEXT)
+    for kind in ("books", "lines"):
+        with pytest.raises(UserError, match=r"; rename files of plain text to NAME\.txt$"):
+            reading(kind, tmp_path)
+    with pytest.raises(UserError, match="needs WikiExtractor's wiki_NN"):
+        reading("wikiextractor", tmp_path)
+
+
 def test_a_vocabulary_is_not_trained_on_another_format_either(tmp_path: Path) -> None:
     (tmp_path / "book.txt").write_bytes(ROWS * 100)
     with pytest.raises(UserError, match=OTHER):
@@ -245,6 +255,8 @@ def test_the_demo_guesses_the_kind(tmp_path: Path, name: str, data: bytes, kind:
     assert guess_kind(tmp_path / name) == kind
     source = demo._source(str(tmp_path / name))
     assert (source.kind, source.name) == (kind, "text")
+    source = demo._source(f"lines:{tmp_path / name},lang=de")
+    assert (source.kind, source.name, source.language) == ("lines", "text", "de")
 
 
 def test_the_demo_looks_at_the_whole_folder(tmp_path: Path) -> None:

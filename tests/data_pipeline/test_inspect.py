@@ -4,6 +4,7 @@ import dataclasses
 import html
 import json
 import re
+import shlex
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +15,10 @@ from corpus import small_config, small_store
 from hypothesis import given
 from hypothesis import strategies as st
 
+import bert_jax
 from bert_jax import cli, errors
+from bert_jax.commands.command import parse
+from bert_jax.config.files import read_config
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import flatten, to_dict
 from bert_jax.data_pipeline.analysis.inspect import (
@@ -213,6 +217,29 @@ def test_the_verb_shows_counts_and_examples_and_writes_a_page(store, tmp_path, c
     assert text.count("<svg") == 4
     assert text.count('class="example"') == 2
     assert "<script" not in text
+
+
+def test_the_page_names_the_command_that_trains_on_these_examples(store, tmp_path) -> None:
+    page, config = tmp_path / "page.html", small_config(store)
+    words = ["data", "inspect", f"--store={store.path}", *overrides(config)]
+    words += ["--config.data.source_weights=wiki=2,books=1", f"--html={page}"]
+    assert cli.main(words) == errors.DONE
+    shown = re.search("<pre><code>(.*?)</code>", page.read_text(), re.DOTALL)
+    typed = shlex.split(html.unescape(re.sub("<.*?>", "", shown[1])))
+    flags = typed[typed.index("pretrain") + 1 :]
+    values, _ = parse("pretrain", cli.COMMANDS["pretrain"], flags)
+    trained = read_config(values)
+    assert trained.phases == config.phases
+    assert trained.data.source_weights == "wiki=2,books=1"
+    assert trained.data.store == str(store.path)
+
+
+def test_a_program_gets_a_page_without_a_command(store, tmp_path) -> None:
+    config = small_config(store)
+    bert_jax.inspect(store, config, examples=1, html=tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert "of a program, phase 1 of 1" in text
+    assert "What to do next" not in text
 
 
 def test_sentences_that_single_leaves_out_are_counted(store, capsys) -> None:

@@ -14,11 +14,18 @@ from bert_jax.data_pipeline.sources import find, parse_source, read
 
 pytestmark = pytest.mark.processes
 ROOT = Path(__file__).resolve().parents[2]
-TEXTS = ["One, of \u201cthe first\u201d. Two.", "Three\nof the second row! Four? Five.", "Six."]
+LONG = ["A rather long text consists of many sentences."] * 4000
+TEXTS = [
+    "One, of \u201cthe first\u201d. Two.",
+    "Three\nof the second row! Four? Five.",
+    "Six.",
+    " ".join(LONG),
+]
 SENTENCES = [
     "One, of \u201cthe first\u201d.\nTwo.",
     "Three\nof the second row!\nFour?\nFive.",
     "Six.",
+    "\n".join(LONG),
 ]
 
 

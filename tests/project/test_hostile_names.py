@@ -142,7 +142,7 @@ def compiled(names: tuple[str, ...], folder: Path) -> Path:
         name=names[0], config=config, tpu_slice=tpu_slice, mesh=dict.fromkeys(names, 2),
         libtpu=names[1], phases=(phase,),
     )  # fmt: skip
-    aot_page.save(made, str(folder / "compiled.html"))
+    aot_page.save(made, str(folder / "compiled.html"), " ".join(names))
     return folder / "compiled.html"
 
 

@@ -11,6 +11,7 @@ from bert_jax.reporting.fills import (
     found_rate,
     hide_words,
     most_frequent_words,
+    to_type,
 )
 
 WORDS = ("sea", "ship", "##s", ",", "sails", "7")
@@ -54,6 +55,13 @@ def test_rates_and_frequent_words(store: TokenStore) -> None:
     hidden = [HiddenWord("[MASK] 7", "sails"), HiddenWord("ships , [MASK]", "sea")]
     assert found_rate(hidden, [["sails", "sea"], ["7"]]) == 0.5
     assert found_rate([], []) == 0
+
+
+def test_a_sentence_to_type_is_short_but_has_words_to_guess_from() -> None:
+    short, enough = "[MASK].", "she walked to the [MASK] alone."
+    assert to_type([f"{enough} And on.", enough, short]) == enough
+    assert to_type([short]) == short
+    assert "[MASK]" in to_type([])
 
 
 @pytest.mark.parametrize(

@@ -50,8 +50,8 @@ def widest(path: Path) -> None:
 
 @pytest.mark.skipif(BROWSER is None, reason=f"no browser is installed ({', '.join(NAMES)})")
 def test_no_page_is_wider_than_its_window(tmp_path: Path) -> None:
-    report_html.save(made(), str(tmp_path / "fits.html"))
-    report_html.save(made(fits=False), str(tmp_path / "too_large.html"))
+    report_html.save(made(), str(tmp_path / "fits.html"), "--config=base")
+    report_html.save(made(fits=False), str(tmp_path / "too_large.html"), f"--config={LONG}")
     widest(tmp_path / "widest.html")
     pages = sorted(tmp_path.glob("*.html"))
     frames = "".join(

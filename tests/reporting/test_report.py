@@ -34,6 +34,8 @@ def test_a_run_shows_objectives_beside_baselines(tmp_path):
         "nsp/source_accuracy": 0.625,
         "nsp/books/accuracy": 0.75,
         "nsp/books/baseline_accuracy": 0.875,
+        "nsp/wiki/accuracy": 0.5,
+        "nsp/wiki/baseline_accuracy": 0.5,
         "tokens_per_second": 1000.0,
     }
     records = [{"kind": kind, "step": 7, "time": 0, **shared} for kind in ("train", "eval")]
@@ -44,6 +46,7 @@ def test_a_run_shows_objectives_beside_baselines(tmp_path):
     text = (tmp_path / "page.html").read_text()
     for value in ("25.0%", "50.0%", "62.5%", "75.0%", "87.5%", "0.25", "0.5", "After 7 steps"):
         assert value in text
+    assert "NSP predicts whether the second segment follows the first" in text
     assert text.count("<svg") == 5
 
 
@@ -55,6 +58,8 @@ def test_a_run_shows_the_objectives_it_has_and_the_baselines_given(tmp_path):
         **{f"{n}/baseline_{w}": 0.5 for n in names for w in ("loss", "accuracy")},
         "sop/my/books/accuracy": 0.75,
         "sop/my/books/baseline_accuracy": 0.875,
+        "sop/wiki/accuracy": 0.5,
+        "sop/wiki/baseline_accuracy": 0.5,
         "tokens_per_second": 1000.0,
     }
     records = [{"kind": kind, "step": 7, "time": 0, **shared} for kind in ("train", "eval")]
@@ -68,6 +73,20 @@ def test_a_run_shows_the_objectives_it_has_and_the_baselines_given(tmp_path):
     assert "bigram" in text
     assert "NSP" not in text
     assert text.count("<svg") == 7
+
+
+def test_before_the_first_evaluation_a_run_shows_its_training(tmp_path):
+    values = {f"mlm/{w}": 0.25 for w in ("loss", "accuracy", "baseline_loss", "baseline_accuracy")}
+    record = {"kind": "train", "step": 7, "time": 0, "tokens_per_second": 1000.0, **values}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    page = html.Page("run")
+    run_page.add_training(page, Workdir.open(tmp_path).metrics)
+    page.save(epath.Path(tmp_path / "page.html"))
+    text = (tmp_path / "page.html").read_text()
+    assert "After 7 steps, not evaluated on held-out text yet." in text
+    assert "Results on the text trained on" in text
+    assert text.count("<svg") == 3
+    assert "held-out</" not in text
 
 
 def test_examples_are_escaped_and_coloured(tmp_path):

@@ -84,6 +84,7 @@ def test_the_page_has_the_curves_beside_the_baselines(config, tmp_path, capsys):
     # Loss and accuracy of two objectives, tokens per second, goodput.
     assert text.count("<svg") == 6
     assert "left neighbour (bigram)" in text
+    assert text.index("convert export") < text.index("[MASK]") < text.index("evaluate --workdir")
     assert cli.main(["status", f"--workdir={run}", f"--html={tmp_path}/no/run.html"]) == 1
     assert "no/run.html: no such folder" in capsys.readouterr().err
 

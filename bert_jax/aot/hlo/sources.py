@@ -7,7 +7,10 @@ its last or its matrix product.
 """
 
 import dataclasses
+import linecache
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal, get_args
 
 from bert_jax.aot.hlo.parser import Computation, Frame, Instruction, Module
@@ -44,6 +47,7 @@ _SHARED = (
 )
 
 _PACKAGE = "bert_jax"
+_ROOT = Path(__file__).parents[2]
 _UNKNOWN = "(no source)"
 
 # Parameter names, for instructions without a source: conversions that the compiler moved.
@@ -108,6 +112,12 @@ def line(stack: Sequence[Frame]) -> str:
         return _UNKNOWN
     inner, outer = ours[0], next((pair for pair in ours if pair[0] not in _SHARED), ours[0])
     return " > ".join(f"{file}:{frame.line}" for file, frame in dict.fromkeys((outer, inner)))
+
+
+def code(source_line: str) -> str:
+    """Returns the text of the first line that a `Source.line` names, "" if it names none."""
+    place = re.match(r"([\w/]+\.py):(\d+)", source_line)
+    return linecache.getline(str(_ROOT / place[1]), int(place[2])).strip() if place else ""
 
 
 def _direction(op_name: str, owner: Part) -> Direction:

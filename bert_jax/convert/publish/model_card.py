@@ -141,7 +141,7 @@ def _metrics(record: Mapping[str, Any] | None) -> str:
         return ""
     return (
         f"## Held-out metrics\n\nOn documents held out from training, at step "
-        f"{record['step']:,}. {held_out.EXPLANATION}\n\n" + _table(header, rows, names=1)
+        f"{record['step']:,}. {held_out.explanation(record)}\n\n" + _table(header, rows, names=1)
     )
 
 
