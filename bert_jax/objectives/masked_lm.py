@@ -93,4 +93,5 @@ MASKED_LM = Objective(
         Tensor("mlm.bias", "cls.predictions.bias", of_vocabulary=True),
     ),
     head_title="masked-language-model",
+    pipeline="fill-mask",
 )

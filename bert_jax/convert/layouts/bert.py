@@ -10,8 +10,15 @@ BERT = Layout(
     position="learned",
     norm_position="post",
     model_type="bert",
-    classes="Bert",
+    prefix="Bert",
     base="bert",
-    pairs=True,
+    # BERT's sequence classifier reads the pooler, so it has no layer before the last one.
+    names=(("classifier.out_proj.", "classifier."),),
+    with_pooler=(
+        "ForPreTraining",
+        "ForNextSentencePrediction",
+        "ForSequenceClassification",
+        "Model",
+    ),
     constants={"position_embedding_type": "absolute"},
 )
