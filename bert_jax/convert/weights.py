@@ -1,8 +1,8 @@
 """Converts between our parameters and transformers' state dicts, by one table.
 
-The table has the names of BERT; those of other layouts are made from them (`layouts/`). The heads
-have theirs in `objectives/`. A class has some of the heads (`Layout.class_of`); the others, for
-which transformers has no class, are written to a file of their own (`weight_files.HEADS`).
+The table has the names of BERT: the encoder's are in `layouts/bert.py`, those of a head with its
+objective. Those of other layouts are made from them (`layouts/`). A class has some of the heads
+(`Layout.class_of`); the others are written to a file of their own (`weight_files.HEADS`).
 
 Ours are stacked over layers [L, ...], query, key and value are one kernel, and kernels are
 [in, out] (`y = x · kernel`). Theirs have one tensor per layer and torch's [out, in]. Padding rows
@@ -23,6 +23,7 @@ from flax import nnx
 
 from bert_jax.config.schema import ComputeConfig, ModelConfig
 from bert_jax.config.task_model import TaskModelConfig
+from bert_jax.convert.layouts.bert import ENCODER
 from bert_jax.convert.layouts.layout import Layout
 from bert_jax.convert.layouts.registry import find_layout
 from bert_jax.data_pipeline.errors import UserError
@@ -38,40 +39,6 @@ from bert_jax.objectives.registry import (
 )
 from bert_jax.ops import rotary
 
-_LAYER = "bert.encoder.layer.{layer}"
-_ENCODER = (
-    Tensor("encoder.embeddings.word", "bert.embeddings.word_embeddings.weight", of_vocabulary=True),
-    Tensor(
-        "encoder.embeddings.position",
-        "bert.embeddings.position_embeddings.weight",
-        exists=lambda config: config.position == "learned",
-    ),
-    Tensor(
-        "encoder.embeddings.type",
-        "bert.embeddings.token_type_embeddings.weight",
-        exists=lambda config: config.type_vocab_size > 0,
-    ),
-    Tensor("encoder.embeddings.norm.scale", "bert.embeddings.LayerNorm.weight"),
-    Tensor("encoder.embeddings.norm.bias", "bert.embeddings.LayerNorm.bias"),
-    Tensor("encoder.layers.attention.qkv.kernel", _LAYER + ".attention.self.{part}.weight", 1),
-    Tensor("encoder.layers.attention.qkv.bias", _LAYER + ".attention.self.{part}.bias", 0),
-    Tensor("encoder.layers.attention.output.kernel", _LAYER + ".attention.output.dense.weight", 2),
-    Tensor("encoder.layers.attention.output.bias", _LAYER + ".attention.output.dense.bias"),
-    Tensor("encoder.layers.attention.norm.scale", _LAYER + ".attention.output.LayerNorm.weight"),
-    Tensor("encoder.layers.attention.norm.bias", _LAYER + ".attention.output.LayerNorm.bias"),
-    Tensor("encoder.layers.mlp.up.kernel", _LAYER + ".intermediate.dense.weight", 1),
-    Tensor("encoder.layers.mlp.up.bias", _LAYER + ".intermediate.dense.bias"),
-    Tensor("encoder.layers.mlp.down.kernel", _LAYER + ".output.dense.weight", 1),
-    Tensor("encoder.layers.mlp.down.bias", _LAYER + ".output.dense.bias"),
-    Tensor("encoder.layers.mlp.norm.scale", _LAYER + ".output.LayerNorm.weight"),
-    Tensor("encoder.layers.mlp.norm.bias", _LAYER + ".output.LayerNorm.bias"),
-    Tensor(
-        "encoder.norm.scale", "bert.LayerNorm.weight", exists=lambda c: c.norm_position == "pre"
-    ),
-    Tensor("encoder.norm.bias", "bert.LayerNorm.bias", exists=lambda c: c.norm_position == "pre"),
-    Tensor("encoder.pooler.kernel", "bert.pooler.dense.weight", 1),
-    Tensor("encoder.pooler.bias", "bert.pooler.dense.bias"),
-)
 _PARTS = ("query", "key", "value")
 _PARTS_OF_ENCODER = ("embeddings.", "encoder.layer.", "encoder.embed", "pooler.", "LayerNorm.")
 _POOLER, _POSITIONS = "pooler", "encoder.embeddings.position"
@@ -136,7 +103,7 @@ def slots(
     """
     layout = find_layout(config)
     heads = {objective.head: objective.tensors for objective in OBJECTIVES.values()}
-    for tensor in (*_ENCODER, *itertools.chain.from_iterable(heads.values())):
+    for tensor in (*ENCODER, *itertools.chain.from_iterable(heads.values())):
         before = layout.rows_before(pad_token_id) if tensor.ours == _POSITIONS else 0
         for slot in _slots_of(tensor, config, groups):
             yield replace(slot, theirs=layout.tensor_name(slot.theirs), before=before)
