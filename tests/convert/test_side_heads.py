@@ -1,5 +1,6 @@
 """heads.safetensors: the heads for which a model's class in transformers has no place."""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -8,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 import safetensors.numpy
+from corpus import small_config, small_store
 from exported import random_params
 from layout_models import PREFIXES, layout_config
 from small import COMPUTE
@@ -18,8 +20,12 @@ from bert_jax.config.schema import ModelConfig
 from bert_jax.convert.publish.export import export
 from bert_jax.convert.publish.model_card import Card
 from bert_jax.convert.sources import read_model
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import DONE, FAILED, UserError
 from bert_jax.objectives.pretraining_model import declare
+from bert_jax.objectives.registry import chosen
+from bert_jax.training.initial import find_initial
+from bert_jax.workdir.layout import Workdir
 
 # The heads that end there: the class has the others.
 KEPT = {
@@ -79,6 +85,22 @@ def test_verify_compares_them(tokenizer, tmp_path, capsys):
     (tmp_path / "other/SHA256SUMS").unlink()
     assert cli.main(words) == FAILED
     assert "differs in the span-boundary head: " in capsys.readouterr().out
+
+
+def test_a_run_starts_from_them(tmp_path):
+    store = small_store(tmp_path / "store")
+    data = {"data.masking": "span", "data.span_boundary": True}
+    changes = {**data, "model.norm_position": "pre", "init": str(tmp_path / "out")}
+    config = small_config(store).replace(changes)
+    learned = chosen(config.data)
+    assert learned == ("mlm", "nsp", "sbo")
+    model = dataclasses.replace(config.model, pad_vocab_to_multiple_of=1)
+    params, tokenizer = random_params(model, learned), Tokenizer.load(store.tokenizer_path)
+    export(params, model, tokenizer, tmp_path / "out", card=Card(objectives=learned))
+    initial = find_initial(config, Workdir.open(tmp_path / "run"), store)
+    found = initial.read().params
+    assert jax.tree.structure(found) == jax.tree.structure(params)
+    jax.tree.map(np.testing.assert_array_equal, found, params)
 
 
 def flip(file: Path) -> None:
