@@ -41,7 +41,7 @@ def sentence_pair(name: str, title: str, *, head_title: str, card: str) -> Objec
         head_title=head_title,
         card=card,
         pytorch="""\
-pooled = torch.tanh(dense("{pooler}", hidden[:, 0]))
+pooled = {pooled}
 logits = dense("cls.seq_relationship", pooled)  # of 0 and of 1
 """,
     )

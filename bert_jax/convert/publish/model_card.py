@@ -54,11 +54,10 @@ def render(
     """
     learned, layout = find(card.objectives), find_layout(config)
     name = layout.class_name([objective.head for objective in learned], model_type)
-    of_class, others = _by_class(learned, layout)
     heads = f"{config.num_attention_heads} heads"
     trained = "" if card.step is None else f", trained for {card.step:,} steps"
     sections = [
-        _front_matter(card, model_type or layout.model_type, of_class),
+        _front_matter(card, model_type or layout.model_type, learned),
         f"# BERT, {config.num_hidden_layers} layers, {config.hidden_size} wide\n\n"
         f"A BERT encoder with {_heads(learned)}{trained}, {_written(card)}.\n\n"
         f"- {parameters:,} parameters: {config.num_hidden_layers} layers, {heads}, hidden size "
@@ -67,7 +66,7 @@ def render(
         f"{'lower-cased, accents stripped' if lowercase else 'cased'}\n"
         f"- {_length(card.length, config)}",
         _use(card, learned, config, name),
-        other_heads(others, config, layout, name),
+        other_heads(learned, config, layout, name),
         _data(card),
         _metrics(card.metrics),
         _training(card),
@@ -86,15 +85,6 @@ def _length(trained: int | None, config: ModelConfig) -> str:
     return text
 
 
-def _by_class(
-    learned: Sequence[Objective], layout: Layout
-) -> tuple[list[Objective], list[Objective]]:
-    """Returns the objectives whose head the class of transformers has, and the others."""
-    heads = layout.class_of([objective.head for objective in learned]).heads
-    of_class = [objective for objective in learned if objective.head in heads]
-    return of_class, [objective for objective in learned if objective.head not in heads]
-
-
 def _heads(learned: Sequence[Objective]) -> str:
     titles = [objective.head_title for objective in learned]
     if not titles:
@@ -110,8 +100,8 @@ def _use(card: Card, learned: Sequence[Objective], config: ModelConfig, name: st
     return _USE.format(name=name) + " ".join(facts)
 
 
-def _front_matter(card: Card, model_type: str, of_class: Sequence[Objective]) -> str:
-    pipeline = next((o.pipeline for o in of_class if o.pipeline), "feature-extraction")
+def _front_matter(card: Card, model_type: str, learned: Sequence[Objective]) -> str:
+    pipeline = next((o.pipeline for o in learned if o.pipeline), "feature-extraction")
     lines = ["---", "library_name: transformers", f"pipeline_tag: {pipeline}", "tags:"]
     lines += [f"- {model_type}", "- bert-jax"]
     if card.languages:

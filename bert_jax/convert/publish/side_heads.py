@@ -23,6 +23,7 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 
 heads = load_file("path/to/this/folder/{file}")
+heads = {{name: weights.to(model.dtype) for name, weights in heads.items()}}
 
 
 def dense(name, x):
@@ -39,12 +40,20 @@ with torch.no_grad():
 def other_heads(
     learned: Sequence[Objective], config: ModelConfig, layout: Layout, name: str
 ) -> str:
-    """Returns the section on the heads of these objectives, for which the class `name` has no
-    place; "" if there are none."""
+    """Returns the section on those heads of a model for which its class has no place; "" if there
+    are none.
+
+    Args:
+        learned: the objectives of the model.
+        name: of its class.
+    """
+    found = layout.class_of([objective.head for objective in learned])
+    learned = [objective for objective in learned if objective.head not in found.heads]
     if not learned:
         return ""
+    pooled = f'torch.tanh(dense("{layout.tensor_name("bert.pooler.dense")}", hidden[:, 0]))'
     lines = "".join(objective.pytorch for objective in learned).format(
-        pooler=layout.tensor_name("bert.pooler.dense"),
+        pooled="model(**inputs).pooler_output" if found.pooler else pooled,
         approximate="tanh" if config.hidden_act == "gelu_tanh" else "none",
         eps=config.layer_norm_eps,
     )
