@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bert_jax.config.schema import ModelConfig
-from bert_jax.convert.layouts.layout import Layout
 from bert_jax.convert.layouts.registry import find_layout
 from bert_jax.convert.publish.side_heads import other_heads
 from bert_jax.objectives.objective import Objective
