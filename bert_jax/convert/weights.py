@@ -29,14 +29,7 @@ from bert_jax.convert.layouts.registry import find_layout
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.objectives.objective import Tensor
 from bert_jax.objectives.pretraining_model import declare
-from bert_jax.objectives.registry import (
-    BERT_FOR_PRETRAINING,
-    OBJECTIVES,
-    find,
-    head_title,
-    heads_of,
-    with_heads,
-)
+from bert_jax.objectives.registry import OBJECTIVES, find, head_title, heads_of, with_heads
 from bert_jax.ops import rotary
 
 _PARTS = ("query", "key", "value")
@@ -90,12 +83,7 @@ def title(group: str) -> str:
     return group if group in ("encoder", _POOLER) else head_title(group)
 
 
-_FOR_PRETRAINING = frozenset({"encoder", _POOLER, *(o.head for o in find(BERT_FOR_PRETRAINING))})
-
-
-def slots(
-    config: ModelConfig, groups: Collection[str] = _FOR_PRETRAINING, pad_token_id: int = 0
-) -> Iterator[Slot]:
+def slots(config: ModelConfig, groups: Collection[str], pad_token_id: int = 0) -> Iterator[Slot]:
     """Every tensor of these groups that we have, once, without the tied decoder.
 
     Raises:
@@ -192,9 +180,8 @@ def from_transformers(
     layout = find_layout(config)
     by_name = {_current_name(name, layout): tensor for name, tensor in tensors.items()}
     groups = present(tensors, config) if groups is None else groups
-    abstract = declare(config, ComputeConfig.plain(), with_heads(groups), pooler=_POOLER in groups)[
-        1
-    ]
+    heads, pooler = with_heads(groups), _POOLER in groups
+    _, abstract = declare(config, ComputeConfig.plain(), heads, pooler=pooler)
     shapes = nnx.to_pure_dict(abstract)
     # Broadcast zeros take no memory: a config.json may ask for any size, so nothing is allocated
     # before the weights are known to have that size.

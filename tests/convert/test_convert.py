@@ -67,7 +67,7 @@ def test_the_table_covers_every_parameter_once():
     config = model_config()
     params = random_params(config)
     counts = jax.tree.map(lambda x: np.zeros(x.shape, np.int32), params)
-    for slot in weights.slots(config):
+    for slot in weights.slots(config, weights.groups_in(params)):
         leaf = counts
         for key in slot.ours:
             leaf = leaf[key]
