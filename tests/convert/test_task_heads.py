@@ -23,7 +23,7 @@ CLASSIFIER = "single_label_classification"
 
 
 def write(out: Path, layout: str, task: str, tokenizer) -> Path:
-    config = task_config(layout, task, vocab_size=tokenizer.vocab_size)
+    config = task_config(layout, task, vocab_size=tokenizer.vocab_size, num_hidden_layers=1)
     export(task_params(config), config, tokenizer, out, card=Card(objectives=(task,)))
     return out
 
@@ -65,8 +65,9 @@ def test_there_and_back_is_bit_exact(layout, task):
 def test_a_head_has_the_names_of_its_class(layout, task, names):
     config = task_config(layout, task)
     tensors = weights.to_transformers(task_params(config), config)
-    encoder = (f"{layout.replace('-', '_')}.{part}" for part in ("emb", "enc", "tra", "LayerNorm"))
-    heads = {name for name in tensors if not name.startswith(tuple(encoder))}
+    parts, base = ("embeddings", "encoder", "transformer", "LayerNorm"), layout.replace("-", "_")
+    encoder = tuple(f"{base}.{part}." for part in parts)
+    heads = {name for name in tensors if not name.startswith(encoder)}
     assert heads == {name.format(kind) for name in names for kind in ("weight", "bias")}
 
 

@@ -30,9 +30,15 @@ transformers = pytest.importorskip("transformers")
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("default")]
 EVERY = [(layout, task) for layout in LAYOUTS for task in TASKS]
+# The losses of a classifier are the same in every layout.
+EVERY_HEAD = [
+    (layout, task)
+    for layout, task in EVERY
+    if layout == "bert" or task not in ("multi_label_classification", "regression")
+]
 CORPUS = Corpus(("text",), np.zeros(TINY.vocab_size, np.float32))
-# Softmax does not see them: their true gradient is zero, and Adam makes a whole step of rounding.
-WITHOUT_GRADIENT = ("key.bias", "k_lin.bias", "qa_outputs.bias")
+# With the usual epsilon Adam makes a whole step of a gradient that is rounding.
+RECIPE = dataclasses.replace(RECIPES["adamw"], eps=1e-4)
 
 
 @pytest.fixture(autouse=True)
@@ -81,10 +87,11 @@ def difference(ours: object, reference: object) -> float:
     return float(np.abs(ours - reference).max() / max(1.0, np.abs(reference).max()))
 
 
-@pytest.mark.parametrize("size", [1.0, 8.0])
+@pytest.mark.parametrize("size", [1.0, 2.0])
 @pytest.mark.parametrize(("layout", "task"), EVERY)
 def test_logits_and_losses(layout, task, size):
-    """Eight times the size: activations of trained models."""
+    """Matrices twice as large are larger than those of trained BERTs; with three times the size,
+    PyTorch in float32 and in float64 begin to differ by more than the tolerance."""
     config = task_config(layout, task)
     params, batch = task_params(config, size), task_batch(config)
 
@@ -100,36 +107,36 @@ def test_logits_and_losses(layout, task, size):
     real = batch["example_ids"] > 0 if config.head.name == "tagger" else np.s_[:]
     assert difference(logits[real], their_logits.numpy()[real]) <= 1e-5
     assert difference(loss, their_loss.numpy()) <= 1e-5
-    assert float(their_logits.std()) > 0.05 * size
+    assert float(their_logits.abs().max()) > 0.1 * size
 
 
 def torch_steps(model: "torch.nn.Module", config: TaskModelConfig, peak: float) -> Iterator[float]:
     """Three steps of torch.optim.AdamW as `tests/goldens/make.py` takes them; yields the losses."""
-    recipe = RECIPES["adamw"]
     trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
     free = ("LayerNorm", "layer_norm", "bias")  # of decay
     groups = [
         {"params": [p for n, p in trained if any(f in n for f in free) is not decays],
-         "weight_decay": recipe.weight_decay * decays}
+         "weight_decay": RECIPE.weight_decay * decays}
         for decays in (True, False)
     ]  # fmt: skip
-    optimizer = torch.optim.AdamW(groups, peak, (recipe.b1, recipe.b2), recipe.eps)
+    optimizer = torch.optim.AdamW(groups, peak, (RECIPE.b1, RECIPE.b2), RECIPE.eps)
     for number in range(STEPS):
         model.zero_grad()
         loss, _ = outputs_of(model, config, task_batch(config, number))
         loss.backward()
         yield loss.item()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_norm)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), RECIPE.clip_norm)
         for group in optimizer.param_groups:
-            group["lr"] = peak * (1 - number / recipe.total_steps)
+            group["lr"] = peak * (1 - number / RECIPE.total_steps)
         optimizer.step()
 
 
-@pytest.mark.parametrize(("layout", "task"), EVERY)
+@pytest.mark.parametrize(("layout", "task"), EVERY_HEAD)
 def test_three_optimizer_steps(layout, task, monkeypatch):
     """By the training step of a run."""
-    model = task_config(layout, task)
-    config = dataclasses.replace(run_config(recipe=RECIPES["adamw"]), model=model)
+    model, config = task_config(layout, task, num_hidden_layers=1), run_config(recipe=RECIPE)
+    data = dataclasses.replace(config.data, pairing="single")
+    config = dataclasses.replace(config, model=model, data=data)
     monkeypatch.setattr(step, "chosen", lambda data, names: (task,))
     mesh = make_mesh(config.mesh, jax.devices()[:1])
     run = step.make_step_functions(config, mesh, CORPUS)
@@ -150,9 +157,5 @@ def test_three_optimizer_steps(layout, task, monkeypatch):
             losses.append(float(metrics["loss"]))
     assert difference(losses, [*torch_steps(theirs, model, TINY.learning_rate)]) <= 1e-5
     after, reference = weights.to_transformers(state["params"], model), theirs.state_dict()
-    wrong = {
-        name: difference(tensor, reference[name])
-        for name, tensor in after.items()
-        if not name.endswith(WITHOUT_GRADIENT)
-    }
-    assert max(wrong.values()) <= 1e-5, wrong
+    differences = {name: difference(tensor, reference[name]) for name, tensor in after.items()}
+    assert not {name: d for name, d in differences.items() if d > 1e-5}
