@@ -86,25 +86,15 @@ def export(
             f"the tokenizer has {tokenizer.vocab_size:,} entries, the model "
             f"{model_config.vocab_size:,}; give the tokenizer the model was trained with"
         )
-    pad, layout = tokenizer.special.pad, find_layout(model_config)
-    own, others = names.groups_by_file(params, layout)
+    pad = tokenizer.special.pad
+    own, others = names.groups_by_file(params, find_layout(model_config))
     tensors = names.to_transformers(params, model_config, pad, own, rows_before=rows_before)
     heads = names.to_transformers(params, model_config, pad, others)
     tensors, heads = as_dtype(tensors, form.dtype), as_dtype(heads, form.dtype)
     config = to_config_json(
         model_config, pad_token_id=pad, heads=params, trained_length=card.length, source=source
     ) | {"dtype": form.dtype}
-    parameters = sum(tensor.size for tensor in tensors.values())
-    text = render(
-        card,
-        model_config,
-        parameters=parameters,
-        lowercase=lowercases(tokenizer),
-        model_type=config["model_type"],
-    )
-    length = card.length or model_config.max_position_embeddings
-    files = tokenizer_files(tokenizer, length, token_types=layout.token_types)
-    files |= {"config.json": json_bytes(config), CARD: text.encode()}
+    files = _files(config, model_config, tokenizer, card, tensors)
     temporary = _temporary_path(out, "tmp")
     try:
         _remove_leftovers(out)
@@ -116,6 +106,27 @@ def export(
         raise StorageError(f"{out}: cannot be written ({reason}); nothing was changed") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _files(
+    config: Mapping[str, Any],
+    model_config: ModelConfig,
+    tokenizer: Tokenizer,
+    card: Card,
+    tensors: Mapping[str, np.ndarray],
+) -> dict[str, bytes]:
+    """Returns the contents of all files but the weights, by name; config: that of config.json."""
+    length = card.length or model_config.max_position_embeddings
+    token_types = find_layout(model_config).token_types
+    text = render(
+        card,
+        model_config,
+        parameters=sum(tensor.size for tensor in tensors.values()),
+        lowercase=lowercases(tokenizer),
+        model_type=config["model_type"],
+    )
+    files = tokenizer_files(tokenizer, length, token_types=token_types)
+    return files | {"config.json": json_bytes(config), CARD: text.encode()}
 
 
 def _write(
