@@ -58,10 +58,12 @@ attack: .venv/dev  ## Fault-injection tests: kills, corruption, full disks, host
 
 nightly:  ## Run all tests, the soak and the mutants with the newest releases setup.py allows
 	@"$(PYTHON)" -m venv --clear .venv-nightly
-	@.venv-nightly/bin/python -m pip install --quiet --upgrade -e '.[dev]'
+	@.venv-nightly/bin/python -m pip install --quiet --upgrade -e '.[dev,torch]' sentence-transformers
 	@.venv-nightly/bin/python -m pip install --quiet --upgrade --no-deps --target=.venv-nightly/libtpu libtpu
+	@.venv-nightly/bin/python -m pip install --quiet --no-deps --target=.venv-nightly/peer -r requirements/peer.txt
 	@.venv-nightly/bin/pytest
-	@BERT_JAX_LIBTPU=$(CURDIR)/.venv-nightly/libtpu/libtpu/libtpu.so .venv-nightly/bin/pytest -m nightly
+	@BERT_JAX_LIBTPU=$(CURDIR)/.venv-nightly/libtpu/libtpu/libtpu.so BERT_JAX_PEER=$(CURDIR)/.venv-nightly/peer \
+	  .venv-nightly/bin/pytest -m nightly
 	@.venv-nightly/bin/python tests/soak.py --kills=50
 	@.venv-nightly/bin/python tests/mutants.py
 

@@ -60,13 +60,14 @@ class Model:
     def __init__(
         self, config: ModelConfig, params: Any, tokenizer: Tokenizer, groups: frozenset[str]
     ):
-        """groups: the parts of `params` that hold trained values."""
+        """groups: the parts of `params`."""
         self.config, self.tokenizer, self._groups = config, tokenizer, groups
         self._params = jax.device_put(params)
         self._encoder = tokenizers.Tokenizer.from_str(tokenizer.json.decode())
         self._encoder.no_padding()
         self._encoder.no_truncation()
-        graph, _ = declare(config, ComputeConfig.plain(), with_heads(groups))
+        heads, pooler = with_heads(groups), "pooler" in groups
+        graph, _ = declare(config, ComputeConfig.plain(), heads, pooler=pooler)
         self._hidden = jax.jit(partial(_hidden, graph))
         self._vectors = jax.jit(partial(_vectors, graph), static_argnames="pooling")
         self._fills = jax.jit(partial(_fills, graph), static_argnames="top_k")
@@ -197,9 +198,8 @@ def load(path: Path | str) -> Model:
     """
     folder = read_folder(Path(path))
     tensors, config, pad = folder.tensors, folder.config, folder.pad_token_id
-    params = weights.from_transformers(tensors, config, pad, require=("encoder",))
-    groups = frozenset(weights.present(tensors, config))
-    return Model(config, params, folder.tokenizer, groups)
+    params = weights.from_transformers(tensors, config, pad)
+    return Model(config, params, folder.tokenizer, frozenset(weights.groups_in(params)))
 
 
 def _listed(texts: str | Sequence[str]) -> list[str]:

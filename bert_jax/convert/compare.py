@@ -17,14 +17,15 @@ import numpy as np
 from flax import nnx
 
 from bert_jax.config.schema import ComputeConfig, ModelConfig
+from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.convert.sources import ReadModel
+from bert_jax.convert.weights import groups_in, title
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.masking.settings import SPAN_TARGETS
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.model.encoder import Encoder, Layer
-from bert_jax.model.layers import Keys
-from bert_jax.objectives.objective import Objective, States
-from bert_jax.objectives.registry import OBJECTIVES
+from bert_jax.objectives.pretraining_model import PretrainingModel, declare
+from bert_jax.objectives.registry import OBJECTIVES, with_heads
 from bert_jax.parallel.global_batch import Batch
 
 Text = tuple[str, ...]  # one text, or two that form a pair
@@ -37,9 +38,6 @@ _IGNORED: Final = {
     "hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "initializer",
     "positional_heads", "pad_vocab_to_multiple_of",
 }  # fmt: skip
-_HEADS: Final[dict[str, list[Objective]]] = {}  # head -> the objectives that may have trained it
-for _objective in OBJECTIVES.values():
-    _HEADS.setdefault(_objective.head, []).append(_objective)
 _POOLER: Final = "pooler"
 
 
@@ -93,9 +91,10 @@ def compare(model: ReadModel, other: ReadModel, texts: Sequence[Text]) -> Compar
     """
     config = _common_config(model, other)
     rows = _common_rows(model, other, texts, config)
-    parts, others = _parts(model.params), _parts(other.params)
-    shared = [part for part in parts if part in others]
-    graph, shapes = _declare(config, shared)
+    parts, others = groups_in(model.params), groups_in(other.params)
+    heads, pooler = with_heads(parts & others), _POOLER in parts & others
+    graph, abstract = declare(config, ComputeConfig.plain(), heads, pooler=pooler)
+    shapes = nnx.to_pure_dict(abstract)
     ours, theirs = _shaped(model.params, shapes), _shaped(other.params, shapes)
     outputs = jax.jit(partial(_outputs, graph))
     placed, placed_other = jax.device_put(ours), jax.device_put(theirs)
@@ -109,8 +108,8 @@ def compare(model: ReadModel, other: ReadModel, texts: Sequence[Text]) -> Compar
         tuple(Difference(name, _relative(*values)) for name, values in largest.items()),
         tuple(_compare_weights(ours, theirs)),
         {
-            model.source: [_title(part) for part in parts if part not in others],
-            other.source: [_title(part) for part in others if part not in parts],
+            model.source: _titles(parts - others),
+            other.source: _titles(others - parts),
         },
         sum(len(row.ids) for row in rows),
     )
@@ -118,11 +117,11 @@ def compare(model: ReadModel, other: ReadModel, texts: Sequence[Text]) -> Compar
 
 def _common_config(model: ReadModel, other: ReadModel) -> ModelConfig:
     """Returns the architecture of both, without rows for the hardware; UserError if it differs."""
+    settings, others = _settings(model.config), _settings(other.config)
     differ = [
-        f"{field.name} {getattr(model.config, field.name)} and {getattr(other.config, field.name)}"
-        for field in dataclasses.fields(ModelConfig)
-        if field.name not in _IGNORED
-        and getattr(model.config, field.name) != getattr(other.config, field.name)
+        f"{name} {value} and {others[name]}"
+        for name, value in settings.items()
+        if others.get(name, value) != value
     ]
     if differ:
         raise UserError(
@@ -130,6 +129,15 @@ def _common_config(model: ReadModel, other: ReadModel) -> ModelConfig:
             "two models of the same"
         )
     return dataclasses.replace(model.config, pad_vocab_to_multiple_of=1)
+
+
+def _settings(config: ModelConfig) -> dict[str, Any]:
+    """Returns the settings on which the shapes of parameters and what they compute depend."""
+    names = (field.name for field in dataclasses.fields(ModelConfig))
+    settings = {name: getattr(config, name) for name in names if name not in _IGNORED}
+    if isinstance(config, TaskModelConfig):
+        settings[f"labels of the {title(config.head.name)}"] = len(config.head.labels)
+    return settings
 
 
 def _common_rows(
@@ -191,30 +199,10 @@ def _batches(rows: Sequence[_Row], limit: int, pad: int) -> Iterator[dict[str, n
         }
 
 
-def _parts(params: Mapping[str, Any]) -> list[str]:
-    """Returns the parts of a model that not every model has: its pooler and heads, in order."""
-    pooler = [_POOLER] if _POOLER in params["encoder"] else []
-    return [*pooler, *(head for head in _HEADS if head in params)]
-
-
-def _title(part: str) -> str:
-    """Returns the name of a part for tables. Weights do not show which objective trained them."""
-    if part == _POOLER:
-        return part
-    return " or ".join(o.head_title or o.title for o in _HEADS[part]) + " head"
-
-
-def _declare(config: ModelConfig, parts: Sequence[str]) -> tuple[nnx.GraphDef, dict[str, Any]]:
-    """Returns an encoder and heads as a graph, and the shapes of their parameters."""
-
-    def make() -> dict[str, nnx.Module]:
-        keys = Keys(jax.random.key(0))
-        encoder = Encoder(config, ComputeConfig.plain(), keys, pooler=_POOLER in parts)
-        heads = {h: _HEADS[h][0].make_head(config, keys) for h in parts if h != _POOLER}
-        return {"encoder": encoder, **heads}
-
-    graph, state = nnx.split(nnx.eval_shape(make))
-    return graph, nnx.to_pure_dict(state)
+def _titles(parts: set[str]) -> list[str]:
+    """Returns the names of a pooler and heads, in order."""
+    heads = with_heads(parts)
+    return [*({_POOLER} & parts), *(title(OBJECTIVES[name].head) for name in heads)]
 
 
 def _shaped(params: Mapping[str, Any], shapes: Mapping[str, Any]) -> dict[str, Any]:
@@ -232,8 +220,8 @@ def _shaped(params: Mapping[str, Any], shapes: Mapping[str, Any]) -> dict[str, A
 def _outputs(graph: nnx.GraphDef, params: Any, batch: Batch) -> OrderedDict[str, jax.Array]:
     """Returns all outputs by name, in the order in which they are computed: float32 [B, S, …], of
     the pooler and a sentence-pair head [B, 1, …]."""
-    parts = nnx.merge(graph, params)
-    encoder: Encoder = parts["encoder"]
+    model: PretrainingModel = nnx.merge(graph, params)
+    encoder: Encoder = model.encoder
     x_BxSxH, rotation = encoder.embed(
         batch["input_ids"], batch["token_type_ids"], batch["position_ids"]
     )
@@ -249,15 +237,10 @@ def _outputs(graph: nnx.GraphDef, params: Any, batch: Batch) -> OrderedDict[str,
     if encoder.config.norm_position == "pre":
         outputs["final LayerNorm"] = last_BxSxH = encoder.norm(last_BxSxH)
 
-    def pooled(positions_BxN: jax.Array) -> jax.Array:
-        return encoder.pooled(last_BxSxH, positions_BxN)
-
     if hasattr(encoder, _POOLER):
-        outputs[_POOLER] = pooled(batch["cls_positions"])
-    states = States(last_BxSxH, encoder.embeddings.word[...], pooled)
-    for head, objectives in _HEADS.items():
-        if head in parts:
-            outputs[_title(head)] = objectives[0].logits(parts[head], states, batch)
+        outputs[_POOLER] = encoder.pooled(last_BxSxH, batch["cls_positions"])
+    for objective, logits in model.logits(last_BxSxH, batch).items():
+        outputs[title(OBJECTIVES[objective].head)] = logits
     return outputs
 
 

@@ -1,4 +1,4 @@
-"""Reads the JSON files of a model's folder."""
+"""Checks the files of a model's folder and reads those that are JSON."""
 
 import json
 from collections.abc import Mapping
@@ -7,8 +7,19 @@ from typing import Any
 
 from bert_jax.convert import checksums
 from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.storage.remote import storage_errors
 
 Sums = Mapping[str, str] | None  # of an exported folder
+_POINTER = b"version https://git-lfs."  # begins the file that stands for one in a clone
+
+
+def check_file(folder: Path, name: str, sums: Sums) -> None:
+    """Raises UserError for a file of which a clone has only the pointer, or one that differs from
+    SHA256SUMS; call it before the file is read."""
+    with storage_errors(folder / name), (folder / name).open("rb") as stream:
+        if stream.read(len(_POINTER)) == _POINTER:
+            raise UserError(f"{folder / name}: a pointer of Git LFS; fetch it with `git lfs pull`")
+    checksums.check(folder, name, sums)
 
 
 def read_json(file: Path, sums: Sums = None) -> dict[str, Any]:

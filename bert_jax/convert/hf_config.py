@@ -2,13 +2,16 @@
 
 import dataclasses
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from bert_jax.config.schema import ModelConfig
 from bert_jax.config.serialization import from_dict
+from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.convert.layouts.bert import BERT
 from bert_jax.convert.layouts.layout import Layout
 from bert_jax.convert.layouts.registry import BY_TYPE, find_layout
+from bert_jax.convert.task_heads import KEYS, head_json, read_head, task_of_class
 from bert_jax.data_pipeline.errors import UserError, nearest
 from bert_jax.data_pipeline.settings import shown
 from bert_jax.objectives.masked_lm import MASKED_LM
@@ -32,6 +35,8 @@ _DEFAULTS = {
     "layer_norm_eps": 1e-12,
 }
 _BOTH_HEADS = (MASKED_LM.head, NEXT_SENTENCE.head)
+# Keys that an import keeps as they are, since they change nothing that is computed here.
+_KEPT = (*KEYS, "bos_token_id", "eos_token_id")
 
 
 def to_config_json(
@@ -40,12 +45,16 @@ def to_config_json(
     pad_token_id: int,
     heads: Collection[str] = _BOTH_HEADS,
     trained_length: int | None = None,
+    source: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Returns the contents of config.json.
 
     Args:
+        heads: of the model; the class is `Layout.class_of`.
         trained_length: tokens of the longest sequences in training, if known. transformers has no
             key for it (`max_position_embeddings` is the size of the table), and keeps this one.
+        source: the config.json of the model that was imported. Its family, such as CamemBERT's, and
+            the settings of its head stay the same.
 
     Raises:
         UserError: transformers has no class for this form of model.
@@ -58,10 +67,14 @@ def to_config_json(
         "max_position_embeddings": rows,
     }
     own = {layout.keys.get(n, n): v for n, v in values.items() if n not in layout.fixed}
+    if isinstance(config, TaskModelConfig) and not source:
+        own |= head_json(config, layout)
+    kind = source.get("model_type", layout.model_type)
     return {
-        "architectures": [layout.class_name(heads)],
-        "model_type": layout.model_type,
+        "architectures": [layout.class_name(heads, kind)],
+        "model_type": kind,
         **own,
+        **{name: source[name] for name in _KEPT if name in source},
         **({"trained_length": trained_length} if trained_length else {}),
         **layout.constants,
         "pad_token_id": pad_token_id,
@@ -99,9 +112,11 @@ def from_config_json(values: Mapping[str, Any], where: str) -> ModelConfig:
         **{name: values.get(key[name], default) for name, default in _DEFAULTS.items()},
         **layout.fixed,
     }
+    task = task_of_class(layout, values.get("architectures"))
     try:
         config = from_dict(ours, ModelConfig, _HERE)
-        return _without_rows_before(config, layout, values)
+        config = _without_rows_before(config, layout, values)
+        return read_head(task, values, config, layout) if task else config
     except UserError as error:
         raise UserError(f"{where}: {str(error).replace(f'{_HERE}.', '')}") from None
 

@@ -1,7 +1,7 @@
 """Reads a folder written by transformers or our export: configuration, weights, tokenizer."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ class StoredModel:
     tensors: Mapping[str, Any]  # arrays, or what `np.asarray` reads
     tokenizer: Tokenizer
     pad_token_id: Any  # of config.json; checked where positions depend on it
+    values: Mapping[str, Any] = field(default_factory=dict)  # of a config.json of transformers
 
 
 def read_folder(path: Path) -> StoredModel:
@@ -47,4 +48,4 @@ def read_folder(path: Path) -> StoredModel:
             f"{path}: the tokenizer has {tokenizer.vocab_size:,} entries, config.json has "
             f"{config.vocab_size:,}; use the tokenizer that belongs to this model"
         )
-    return StoredModel(config, tensors, tokenizer, pad_token_id(values))
+    return StoredModel(config, tensors, tokenizer, pad_token_id(values), values)

@@ -66,7 +66,7 @@ def read_model(source: str) -> ReadModel:
     with local_folder(source) as folder:
         stored = read_stored(folder)
         try:
-            params = weights.stored_params(stored.tensors, stored.config, stored.pad_token_id)
+            params = weights.from_transformers(stored.tensors, stored.config, stored.pad_token_id)
         except UserError as error:  # it names a tensor
             raise UserError(f"{source}: {error}") from None
         ignored = tuple(weights.leftover(stored.tensors, stored.config))

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from bert_jax.convert import checksums
-from bert_jax.convert.files import Sums, read_json
+from bert_jax.convert.files import Sums, check_file, read_json
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.settings import shown
 from bert_jax.data_pipeline.tokenizer.byte_level_bpe import from_files
@@ -22,10 +21,11 @@ def read_tokenizer(folder: Path, sums: Sums) -> Tokenizer:
             needed and not installed or cannot convert it.
     """
     if (folder / "tokenizer.json").exists():
-        checksums.check(folder, "tokenizer.json", sums)
+        check_file(folder, "tokenizer.json", sums)
         return Tokenizer.load(folder / "tokenizer.json")
     for name in _FOR_TRANSFORMERS:
         if (folder / name).exists():
+            check_file(folder, name, sums)
             return _read_with_transformers(folder, name)
     settings = folder / "tokenizer_config.json"
     values = read_json(settings, sums) if settings.exists() else {}
@@ -33,7 +33,7 @@ def read_tokenizer(folder: Path, sums: Sums) -> Tokenizer:
         if not isinstance(value := values.get(name), bool | None):
             raise UserError(f"{settings}: {name}={shown(value)} should be true or false")
     if (folder / "vocab.txt").exists():
-        checksums.check(folder, "vocab.txt", sums)
+        check_file(folder, "vocab.txt", sums)
         return Tokenizer.load(folder / "vocab.txt", lowercase=values.get("do_lower_case"))
     if (folder / "vocab.json").exists():
         prefix = bool(values.get("add_prefix_space"))

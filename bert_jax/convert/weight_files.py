@@ -1,6 +1,7 @@
 """Reads the weights in a folder of transformers: one file or several with an index.
 
-The weights are those of model.safetensors, or else those of pytorch_model.bin, which needs PyTorch.
+The weights are those of model.safetensors, or else those of pytorch_model.bin, which needs PyTorch;
+and those of heads.safetensors, which an export has for heads that no class of transformers has.
 """
 
 import zipfile
@@ -14,19 +15,19 @@ import numpy as np
 import safetensors
 import safetensors.flax
 
-from bert_jax.convert import checksums
-from bert_jax.convert.files import Sums, read_json
+from bert_jax.convert.files import Sums, check_file, read_json
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.settings import shown
 
 SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
+HEADS = "heads.safetensors"
 INDEX = ".index.json"  # after the name of the only file
 # The files of a folder of transformers that are read, as patterns of `fnmatch`.
 SETTINGS_FILES = (
     "config.json", "tokenizer*.json", "vocab.txt", "vocab.json", "merges.txt",
     "sentencepiece.bpe.model", "bpe.codes", "SHA256SUMS",
 )  # fmt: skip
-SAFETENSORS_FILES = ("model*.safetensors", f"{SAFETENSORS}{INDEX}")
+SAFETENSORS_FILES = ("model*.safetensors", f"{SAFETENSORS}{INDEX}", HEADS)
 PYTORCH_FILES = ("pytorch_model*.bin", f"{PYTORCH}{INDEX}")
 _AGAIN = "export or download the model again"
 
@@ -38,13 +39,28 @@ def read_weights(folder: Path, sums: Sums) -> dict[str, np.ndarray]:
         UserError: there are none, a file is missing or damaged or differs from SHA256SUMS, or
             PyTorch is needed and not installed.
     """
+    tensors = _read_model(folder, sums)
+    if not (folder / HEADS).exists() and HEADS not in (sums or ()):
+        return tensors
+    check_file(folder, HEADS, sums)
+    heads = _load_safetensors(folder / HEADS)
+    if twice := sorted(heads.keys() & tensors.keys()):
+        raise UserError(f"{folder / HEADS}: has {twice[0]}, as has another file; {_AGAIN}")
+    return tensors | heads
+
+
+def _read_model(folder: Path, sums: Sums) -> dict[str, np.ndarray]:
+    """Returns the tensors of the class in transformers; UserError as `read_weights`."""
     for name, load in ((SAFETENSORS, _load_safetensors), (PYTORCH, _load_pytorch)):
         if (folder / name).exists():
-            checksums.check(folder, name, sums)
+            check_file(folder, name, sums)
             return load(folder / name)
         if (folder / f"{name}{INDEX}").exists():
             return _read_shards(folder, f"{name}{INDEX}", load, sums)
-    raise UserError(f"{folder / SAFETENSORS}: missing; give a folder with an exported model")
+    problem = "missing; give a folder with an exported model"
+    if any(folder.rglob("*.incomplete")):  # as huggingface_hub names a file until it has it all
+        problem = "missing, and a download there is not finished; download the model again"
+    raise UserError(f"{folder / SAFETENSORS}: {problem}")
 
 
 def _read_shards(
@@ -55,7 +71,7 @@ def _read_shards(
     for name, listed in _files(folder / index, read_json(folder / index, sums)).items():
         if not (folder / name).exists():
             raise UserError(f"{folder / name}: missing, but {index} lists it; {_AGAIN}")
-        checksums.check(folder, name, sums)
+        check_file(folder, name, sums)
         shard = load(folder / name)
         if missing := sorted(listed - shard.keys()):
             raise UserError(f"{folder / name}: has no {missing[0]}, but {index} lists it; {_AGAIN}")

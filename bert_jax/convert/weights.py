@@ -1,20 +1,19 @@
 """Converts between our parameters and transformers' state dicts, by one table.
 
-The table has the names of BERT; those of other layouts are made from them (`layouts/`). With a pair
-head BERT's state dict is that of `BertForPreTraining`, without it (and the pooler) that of
-`BertForMaskedLM`; the other layouts have neither.
+The table has the names of BERT: the encoder's are in `layouts/bert.py`, those of a head with its
+objective. Those of other layouts are made from them (`layouts/`). A class has some of the heads
+(`Layout.class_of`); the others are written to a file of their own (`weight_files.HEADS`).
 
 Ours are stacked over layers [L, ...], query, key and value are one kernel, and kernels are
 [in, out] (`y = x · kernel`). Theirs have one tensor per layer and torch's [out, in]. Padding rows
 of the vocabulary are dropped on export and are zero on import. The decoder's weight and bias are
 the word embeddings and `cls.predictions.bias`: `transformers` ties them, so they are not written,
-and must be equal when read. The span boundary head has no counterpart in transformers and is not
-exported.
+and must be equal when read.
 """
 
 import functools
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,43 +22,19 @@ import numpy as np
 from flax import nnx
 
 from bert_jax.config.schema import ComputeConfig, ModelConfig
+from bert_jax.config.task_model import TaskModelConfig
+from bert_jax.convert.layouts.bert import ENCODER
 from bert_jax.convert.layouts.layout import Layout
 from bert_jax.convert.layouts.registry import find_layout
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.objectives.objective import Tensor
 from bert_jax.objectives.pretraining_model import declare
-from bert_jax.objectives.registry import BERT_FOR_PRETRAINING, OBJECTIVES, find, with_heads
+from bert_jax.objectives.registry import OBJECTIVES, find, head_title, heads_of, with_heads
 from bert_jax.ops import rotary
 
-_LAYER = "bert.encoder.layer.{layer}"
-_ENCODER = (
-    Tensor("encoder.embeddings.word", "bert.embeddings.word_embeddings.weight", of_vocabulary=True),
-    Tensor("encoder.embeddings.position", "bert.embeddings.position_embeddings.weight"),
-    Tensor("encoder.embeddings.type", "bert.embeddings.token_type_embeddings.weight"),
-    Tensor("encoder.embeddings.norm.scale", "bert.embeddings.LayerNorm.weight"),
-    Tensor("encoder.embeddings.norm.bias", "bert.embeddings.LayerNorm.bias"),
-    Tensor("encoder.layers.attention.qkv.kernel", _LAYER + ".attention.self.{part}.weight", 1),
-    Tensor("encoder.layers.attention.qkv.bias", _LAYER + ".attention.self.{part}.bias", 0),
-    Tensor("encoder.layers.attention.output.kernel", _LAYER + ".attention.output.dense.weight", 2),
-    Tensor("encoder.layers.attention.output.bias", _LAYER + ".attention.output.dense.bias"),
-    Tensor("encoder.layers.attention.norm.scale", _LAYER + ".attention.output.LayerNorm.weight"),
-    Tensor("encoder.layers.attention.norm.bias", _LAYER + ".attention.output.LayerNorm.bias"),
-    Tensor("encoder.layers.mlp.up.kernel", _LAYER + ".intermediate.dense.weight", 1),
-    Tensor("encoder.layers.mlp.up.bias", _LAYER + ".intermediate.dense.bias"),
-    Tensor("encoder.layers.mlp.down.kernel", _LAYER + ".output.dense.weight", 1),
-    Tensor("encoder.layers.mlp.down.bias", _LAYER + ".output.dense.bias"),
-    Tensor("encoder.layers.mlp.norm.scale", _LAYER + ".output.LayerNorm.weight"),
-    Tensor("encoder.layers.mlp.norm.bias", _LAYER + ".output.LayerNorm.bias"),
-    Tensor("encoder.norm.scale", "bert.LayerNorm.weight"),
-    Tensor("encoder.norm.bias", "bert.LayerNorm.bias"),
-    Tensor("encoder.pooler.kernel", "bert.pooler.dense.weight", 1),
-    Tensor("encoder.pooler.bias", "bert.pooler.dense.bias"),
-)
 _PARTS = ("query", "key", "value")
 _PARTS_OF_ENCODER = ("embeddings.", "encoder.layer.", "encoder.embed", "pooler.", "LayerNorm.")
-_GROUPS = {"encoder", "pooler", *(objective.head for objective in OBJECTIVES.values())}
-_POSITIONS, _TYPES = "encoder.embeddings.position", "encoder.embeddings.type"
-_FINAL_NORM = "encoder.norm."
+_POOLER, _POSITIONS = "pooler", "encoder.embeddings.position"
 
 
 @dataclass(frozen=True)
@@ -74,8 +49,8 @@ class Slot:
 
     @property
     def group(self) -> str:
-        """ "encoder", "pooler" or a head."""
-        return "pooler" if self.ours[:2] == ("encoder", "pooler") else self.ours[0]
+        """ "encoder", "pooler" or a head, by the key of its parameters."""
+        return _POOLER if self.ours[:2] == ("encoder", _POOLER) else self.ours[0]
 
     def to_theirs(self, leaf: np.ndarray) -> np.ndarray:
         """Extracts their tensor from our leaf."""
@@ -92,54 +67,45 @@ class Slot:
         leaf[self.index] = (tensor.T if self.inputs else tensor).reshape(leaf[self.index].shape)
 
 
-def groups_of(objectives: Iterable[str]) -> set[str]:
-    """The groups of parameters of a model for these objectives: "encoder", "pooler", heads."""
-    learned = find(objectives)
-    pooler = {"pooler"} if any(objective.needs_pooler for objective in learned) else set()
-    return {"encoder", *pooler, *(objective.head for objective in learned)}
+def groups_in(params: Mapping[str, Any]) -> set[str]:
+    """The groups of our parameters: "encoder", heads, and "pooler" if there is one."""
+    return {*params, *({_POOLER} & params["encoder"].keys())}
 
 
-def slots(
-    config: ModelConfig,
-    groups: Collection[str] = frozenset(groups_of(BERT_FOR_PRETRAINING)),
-    pad_token_id: int = 0,
-) -> Iterator[Slot]:
-    """Every tensor of their state dict that we have once, without the tied decoder.
+def groups_by_file(params: Mapping[str, Any], layout: Layout) -> tuple[set[str], set[str]]:
+    """The groups of our parameters that the class of transformers has, and the others."""
+    groups, of_class = groups_in(params), layout.class_of(params).groups
+    return groups & of_class, groups - of_class
+
+
+def title(group: str) -> str:
+    """Returns the name of a group in messages."""
+    return group if group in ("encoder", _POOLER) else head_title(group)
+
+
+def slots(config: ModelConfig, groups: Collection[str], pad_token_id: int = 0) -> Iterator[Slot]:
+    """Every tensor of these groups that we have, once, without the tied decoder.
 
     Raises:
         UserError: transformers has no class for this form of model.
     """
     layout = find_layout(config)
-    groups, left_out = set(groups), _left_out(layout)
     heads = {objective.head: objective.tensors for objective in OBJECTIVES.values()}
-    for tensor in (*_ENCODER, *itertools.chain.from_iterable(heads.values())):
-        before = 0
-        if tensor.ours == _POSITIONS:
-            before = layout.rows_before(pad_token_id)
-        for slot in _slots_of(tensor, config):
-            if slot.group in groups - left_out:
-                yield replace(slot, theirs=layout.tensor_name(slot.theirs), before=before)
+    for tensor in (*ENCODER, *itertools.chain.from_iterable(heads.values())):
+        before = layout.rows_before(pad_token_id) if tensor.ours == _POSITIONS else 0
+        for slot in _slots_of(tensor, config, groups):
+            yield replace(slot, theirs=layout.tensor_name(slot.theirs), before=before)
 
 
-def _left_out(layout: Layout) -> set[str]:
-    """The groups that the classes of a layout lack: those of sentence-pair objectives."""
-    pairs = {"pooler", *(o.head for o in OBJECTIVES.values() if o.needs_pooler)}
-    return set() if layout.pairs else pairs
-
-
-def _slots_of(tensor: Tensor, config: ModelConfig) -> Iterator[Slot]:
-    """A tensor over layers and parts."""
+def _slots_of(tensor: Tensor, config: ModelConfig, groups: Collection[str]) -> Iterator[Slot]:
+    """A tensor over layers and parts; nothing if the model or the groups do not have it."""
     path, theirs, inputs = tuple(tensor.ours.split(".")), tensor.theirs, tensor.inputs
-    if tensor.ours == _POSITIONS and config.position != "learned":
+    index: tuple[int | slice, ...] = (slice(config.vocab_size),) if tensor.of_vocabulary else ()
+    whole = Slot(theirs, path, index, inputs)
+    if whole.group not in groups or not tensor.exists(config):
         return
-    if tensor.ours.startswith(_FINAL_NORM) and config.norm_position != "pre":
-        return
-    if tensor.ours == _TYPES and not config.type_vocab_size:
-        return
-    index: tuple[int | slice, ...]
     if "{layer}" not in theirs:
-        index = (slice(config.vocab_size),) if tensor.of_vocabulary else ()
-        yield Slot(theirs, path, index, inputs)
+        yield whole
         return
     for layer in range(config.num_hidden_layers):
         if "{part}" not in theirs:
@@ -155,28 +121,33 @@ def to_transformers(
     params: Mapping[str, Any],
     config: ModelConfig,
     pad_token_id: int = 0,
+    groups: Collection[str] | None = None,
     *,
     rows_before: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
-    """Our parameters -> the state dict of `Layout.class_name(params)`: C-contiguous float32
-    arrays, without the tied decoder. Raises UserError as `slots`.
+    """Our parameters -> a state dict: C-contiguous float32 arrays, without the tied decoder. Raises
+    UserError as `slots`.
 
-    rows_before: of the position table, before that of position 0, where the layout has such rows;
-        zero by default.
+    Args:
+        groups: those to convert, all by default.
+        rows_before: of the position table, before that of position 0, where the layout has such
+            rows; zero by default.
     """
-    result = {}
-    pooler = {"pooler"} if "pooler" in params["encoder"] else set()
-    for slot in slots(config, params.keys() | pooler, pad_token_id):
+    result, groups = {}, groups_in(params) if groups is None else groups
+    for slot in slots(config, groups, pad_token_id):
         part = slot.to_theirs(_leaf(params, slot))
         if slot.before:
             before = np.zeros((slot.before, part.shape[1]), np.float32)
             part = np.concatenate([before if rows_before is None else rows_before, part])
         # Copy even if the layout is the same: the caller may write into the result.
         result[slot.theirs] = np.array(part, np.float32, order="C")
-    if config.position == "rotary":
-        name = find_layout(config).tensor_name("bert.encoder.embed_positions.weight")
-        result[name] = _sinusoids(config)
+    if "encoder" in groups and config.position == "rotary":
+        result[_sinusoids_name(find_layout(config))] = _sinusoids(config)
     return result
+
+
+def _sinusoids_name(layout: Layout) -> str:
+    return layout.tensor_name("bert.encoder.embed_positions.weight")
 
 
 def _sinusoids(config: ModelConfig) -> np.ndarray:
@@ -190,38 +161,32 @@ def from_transformers(
     tensors: Mapping[str, np.ndarray],
     config: ModelConfig,
     pad_token_id: int = 0,
-    *,
-    require: Sequence[str] | None = None,
+    groups: Collection[str] | None = None,
 ) -> dict[str, Any]:
     """Their state dict -> our parameters, a nested dict of float32 NumPy arrays.
 
-    The tree is that of the objectives `registry.with_heads(present(…))`: a pooler and a pair
-    head exist where the tensors contain one of them.
-
     Names of older files are supported: `LayerNorm.gamma` and `.beta`, no `bert.` prefix (a bare
-    `BertModel`), `embeddings.position_ids`. Tensors of other heads are ignored.
+    `BertModel`), `embeddings.position_ids`. Tensors of other groups are ignored.
 
     Args:
         tensors: name -> array of any float dtype.
-        require: the groups that must be present, by default all of the tree. Other absent groups
-            are zero.
+        groups: those to read, by default `present`.
 
     Raises:
-        UserError: a tensor of a required group is missing, has another shape than in the config,
-            is not floating-point, or contains NaN or infinite values; or a decoder that is not
-            tied to the word embeddings.
+        UserError: a tensor of a group is missing, has another shape than in the config, is not
+            floating-point, or contains NaN or infinite values; or a decoder that is not tied to the
+            word embeddings.
     """
     layout = find_layout(config)
     by_name = {_current_name(name, layout): tensor for name, tensor in tensors.items()}
-    available = present(tensors, config)
-    learned = with_heads(available)
-    groups = groups_of(learned)
-    needed = available | (groups if require is None else set(require))
-    shapes = nnx.to_pure_dict(declare(config, ComputeConfig.plain(), learned)[1])
+    groups = present(tensors, config) if groups is None else groups
+    heads, pooler = with_heads(groups), _POOLER in groups
+    _, abstract = declare(config, ComputeConfig.plain(), heads, pooler=pooler)
+    shapes = nnx.to_pure_dict(abstract)
     # Broadcast zeros take no memory: a config.json may ask for any size, so nothing is allocated
     # before the weights are known to have that size.
     empty = jax.tree.map(lambda x: np.broadcast_to(np.float32(0), x.shape), shapes)
-    used = [slot for slot in slots(config, groups, pad_token_id) if slot.group in needed]
+    used = [*slots(config, groups, pad_token_id)]
     for slot in used:
         _check_tensor(slot, by_name, empty)
     params: dict[str, Any] = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), shapes)
@@ -237,16 +202,6 @@ def from_transformers(
                 f"{decoder} differs from {tied}; only models that tie them are supported"
             )
     return params
-
-
-def stored_params(
-    tensors: Mapping[str, Any], config: ModelConfig, pad_token_id: int = 0
-) -> dict[str, Any]:
-    """As `from_transformers`, without the heads and the pooler that the state dict lacks."""
-    params = from_transformers(tensors, config, pad_token_id, require=("encoder",))
-    groups = present(tensors, config)
-    encoder = {k: v for k, v in params["encoder"].items() if k != "pooler" or k in groups}
-    return {k: v for k, v in params.items() if k in groups} | {"encoder": encoder}
 
 
 def rows_before_positions(
@@ -265,18 +220,19 @@ def rows_before_positions(
 def leftover(tensors: Mapping[str, Any], config: ModelConfig) -> list[str]:
     """Returns the names in a state dict of which our parameters have no counterpart, in order."""
     layout = find_layout(config)
-    known = {slot.theirs for slot in slots(config, _GROUPS)} | _tied(layout).keys()
+    known = {slot.theirs for slot in _all_slots(config)} | _tied(layout).keys()
     known.add(f"{layout.base}.embeddings.position_ids")
-    unknown = (name for name in tensors if _current_name(name, layout) not in known)
-    return sorted(set(unknown) - set(untrained(tensors, config)))
+    if config.position == "rotary":
+        known.add(_sinusoids_name(layout))
+    return sorted(name for name in tensors if _current_name(name, layout) not in known)
 
 
-def untrained(tensors: Mapping[str, Any], config: ModelConfig) -> list[str]:
-    """Returns the names of tensors that hold nothing learned and are left out, in order."""
-    layout = find_layout(config)
-    return sorted(
-        name for name in tensors if _current_name(name, layout).startswith(layout.untrained)
-    )
+def unread(tensors: Mapping[str, Any], config: ModelConfig) -> list[str]:
+    """Returns the names of a pooler's tensors that no head reads, as in RoBERTa's released files;
+    in order."""
+    layout, groups = find_layout(config), present(tensors, config)
+    unused = {slot.theirs for slot in _all_slots(config) if slot.group not in groups}
+    return sorted(name for name in tensors if _current_name(name, layout) in unused)
 
 
 def _tied(layout: Layout) -> dict[str, str]:
@@ -313,10 +269,21 @@ def _check_tensor(slot: Slot, tensors: Mapping[str, Any], empty: Mapping[str, An
 
 
 def present(tensors: Mapping[str, Any], config: ModelConfig) -> set[str]:
-    """The groups with at least one tensor in a state dict."""
+    """The groups of a state dict: "encoder", the heads of which it has a tensor, the head of its
+    task, and a pooler that a head reads; without any head, a pooler of which it has a tensor."""
     layout = find_layout(config)
     names = {_current_name(name, layout) for name in tensors}
-    return {slot.group for slot in slots(config, _GROUPS) if slot.theirs in names}
+    found = {slot.group for slot in _all_slots(config) if slot.theirs in names}
+    if isinstance(config, TaskModelConfig):
+        found.add(config.head.name)
+    if learned := find(with_heads(found)):
+        found -= {_POOLER}
+        found |= {_POOLER for objective in learned if objective.needs_pooler(config)}
+    return {"encoder", *found}
+
+
+def _all_slots(config: ModelConfig) -> Iterable[Slot]:
+    return slots(config, {"encoder", _POOLER, *heads_of(config)})
 
 
 def _current_name(name: str, layout: Layout) -> str:

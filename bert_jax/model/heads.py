@@ -22,6 +22,15 @@ class Transform(nnx.Module):
         return self.norm(activation(self.config, self.dense(x_BxPxI)))
 
 
+def class_logits(output: Dense, x_BxNxH: jax.Array) -> jax.Array:
+    """Returns float32 logits [B, N, C], never rounded to the compute dtype."""
+    kernel_HxC = output.kernel[...].astype(x_BxNxH.dtype)
+    logits_BxNxC = jnp.einsum(
+        "bnh,hc->bnc", x_BxNxH, kernel_HxC, preferred_element_type=jnp.float32
+    )
+    return logits_BxNxC + output.bias[...][None, None, :]
+
+
 def word_logits(
     config: ModelConfig, y_BxPxH: jax.Array, table_VxH: jax.Array, bias_V: jax.Array
 ) -> jax.Array:

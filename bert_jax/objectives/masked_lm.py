@@ -94,4 +94,5 @@ MASKED_LM = Objective(
     ),
     task="which tokens were masked",
     head_title="masked-language-model",
+    pipeline="fill-mask",
 )

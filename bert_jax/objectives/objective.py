@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bert_jax.config.schema import DataConfig, ModelConfig, PhaseConfig
+from bert_jax.config.schema import DataConfig, PhaseConfig
 from bert_jax.model.layers import Keys
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.parallel.global_batch import Batch
@@ -21,6 +21,7 @@ class Tensor(NamedTuple):
     theirs: str  # `{layer}` is the layer; `{part}` is query, key or value
     inputs: int | None = None  # number of input dimensions of a kernel; None if not transposed
     of_vocabulary: bool = False  # first dimension is the vocabulary, with padding rows
+    exists: Callable[[Any], bool] = lambda config: True  # whether a model of a `ModelConfig` has it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +31,8 @@ class States:
     hidden: jax.Array  # states [B, S, H] of the last layer
     table: jax.Array  # word embeddings [V, H]
     pooled: Callable[[jax.Array], jax.Array]  # positions [B, N] -> vectors [B, N, H]
+    # (x, rate, number of the place in the head) -> x with dropout, in training
+    dropped: Callable[[jax.Array, float, int], jax.Array]
 
     def at(self, positions_BxP: jax.Array) -> jax.Array:
         """Returns the hidden states [B, P, H] at the given positions of each row."""
@@ -48,17 +51,23 @@ class Objective:
     title: str  # in tables and plots
     head: str  # key of its parameters in the model
     weights: str  # batch array with the weight of each prediction, 0 or 1
-    has_labels: Callable[[DataConfig], bool]  # whether batches of this data have its labels
-    make_head: Callable[[ModelConfig, Keys], nnx.Module]
+    make_head: Callable[[Any, Keys], nnx.Module]  # of a `ModelConfig`, as `flops`
     logits: Callable[[Any, States, Batch], jax.Array]  # (head, states, batch) -> float32
-    # (logits, batch, corpus) -> "loss" (nats), "correct", "count", and sums for `baselines`
+    # (logits, batch, corpus) -> "loss" (nats), "count", "correct" if there are right answers, and
+    # sums for `baselines`
     sums: Callable[[jax.Array, Batch, Corpus], dict[str, jax.Array]]
     # (sums, source names) -> metrics of trivial predictions: "baseline_loss", …
     baselines: Callable[[Mapping[str, Any], Sequence[str]], dict[str, float]]
-    flops: Callable[[ModelConfig, PhaseConfig], float]  # FLOPs of the head in a step's forward pass
+    flops: Callable[[Any, PhaseConfig], float]  # FLOPs of the head in a step's forward pass
+    tensors: tuple[Tensor, ...]  # of its head, for export
+    head_title: str  # in a model card: "its masked-language-model head"
+    # Whether batches of this data have its labels; no pretraining data has those of a task.
+    has_labels: Callable[[DataConfig], bool] = lambda data: False
     denominator: Callable[[jax.Array], jax.Array] = lambda count: jnp.maximum(count, 1)
-    needs_pooler: bool = False
-    tensors: tuple[Tensor, ...] = ()  # of its head, for export; () if transformers has no such head
+    needs_pooler: Callable[[Any], bool] = lambda config: False  # in a model of this `ModelConfig`
     task: str = ""  # what it predicts, a clause for pages and model cards
-    head_title: str = ""  # in a model card; "" if the head is not exported
     card: str = ""  # a sentence for the model card
+    pipeline: str = ""  # of transformers, for a model whose class has the head
+    # Lines of PyTorch that compute the logits, for a model whose class does not have the head: see
+    # `convert/publish/side_heads.py`.
+    pytorch: str = ""

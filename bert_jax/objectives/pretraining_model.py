@@ -11,6 +11,8 @@ from bert_jax.model.layers import Keys
 from bert_jax.model.positional_heads import guide
 from bert_jax.objectives.objective import States
 from bert_jax.objectives.registry import OBJECTIVES, find
+from bert_jax.ops.dropout import dropout
+from bert_jax.ops.hashing import fold_key
 from bert_jax.parallel.global_batch import Batch
 
 
@@ -18,10 +20,17 @@ class PretrainingModel(nnx.Module):
     """The encoder, a pooler if an objective needs one, and a head for each objective."""
 
     def __init__(
-        self, config: ModelConfig, compute: ComputeConfig, objectives: Sequence[str], keys: Keys
+        self,
+        config: ModelConfig,
+        compute: ComputeConfig,
+        objectives: Sequence[str],
+        keys: Keys,
+        *,
+        pooler: bool = False,
     ):
+        """pooler: whether there is one that no objective needs."""
         self.objectives, learned = tuple(objectives), find(objectives)
-        pooler = any(objective.needs_pooler for objective in learned)
+        pooler = pooler or any(objective.needs_pooler(config) for objective in learned)
         self.encoder = Encoder(config, compute, keys, pooler=pooler)
         for objective in learned:
             setattr(self, objective.head, objective.make_head(config, keys))
@@ -36,11 +45,22 @@ class PretrainingModel(nnx.Module):
             batch["position_ids"],
             key,
         )
+        return self.logits(x_BxSxH, batch, key)
+
+    def logits(
+        self, x_BxSxH: jax.Array, batch: Batch, key: jax.Array | None = None
+    ) -> dict[str, jax.Array]:
+        """Returns float32 logits of each objective from the encoder's output; key: as in a call."""
 
         def pooled(positions_BxN: jax.Array) -> jax.Array:
             return self.encoder.pooled(x_BxSxH, positions_BxN)
 
-        states = States(x_BxSxH, self.encoder.embeddings.word[...], pooled)
+        def dropped(x: jax.Array, rate: float, place: int) -> jax.Array:
+            # The encoder has the keys of its layers, from 1, and of the embeddings, 0.
+            own = None if key is None else fold_key(key, self.encoder.num_layers + 1 + place)
+            return dropout(x, rate=rate, key=own)
+
+        states = States(x_BxSxH, self.encoder.embeddings.word[...], pooled, dropped)
         logits = {}
         for name in self.objectives:
             objective = OBJECTIVES[name]
@@ -49,13 +69,21 @@ class PretrainingModel(nnx.Module):
 
 
 def declare(
-    config: ModelConfig, compute: ComputeConfig, objectives: Sequence[str]
+    config: ModelConfig,
+    compute: ComputeConfig,
+    objectives: Sequence[str],
+    *,
+    pooler: bool = False,
 ) -> tuple[nnx.GraphDef, nnx.State]:
-    """Returns the model's graph and abstract parameters with logical axes; allocates nothing."""
-    model = nnx.eval_shape(
-        lambda: PretrainingModel(config, compute, objectives, Keys(jax.random.key(0)))
-    )
-    return nnx.split(model)
+    """Returns the model's graph and abstract parameters with logical axes; allocates nothing.
+
+    pooler: whether there is one that no objective needs.
+    """
+
+    def make() -> PretrainingModel:
+        return PretrainingModel(config, compute, objectives, Keys(jax.random.key(0)), pooler=pooler)
+
+    return nnx.split(nnx.eval_shape(make))
 
 
 def init_params(

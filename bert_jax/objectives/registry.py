@@ -2,19 +2,25 @@
 
 from collections.abc import Collection, Iterable
 
-from bert_jax.config.schema import DataConfig
+from bert_jax.config.schema import DataConfig, ModelConfig
+from bert_jax.config.task_model import HeadConfig, TaskModelConfig
 from bert_jax.errors import UserError, nearest
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.next_sentence import NEXT_SENTENCE
 from bert_jax.objectives.objective import Objective
+from bert_jax.objectives.question_answering import QUESTION_ANSWERING
 from bert_jax.objectives.sentence_order import SENTENCE_ORDER
+from bert_jax.objectives.sequence_classification import MULTI_LABEL, REGRESSION, SINGLE_LABEL
 from bert_jax.objectives.span_boundary import SPAN_BOUNDARY
+from bert_jax.objectives.token_classification import TOKEN_CLASSIFICATION
 
+_PRETRAINING = (MASKED_LM, NEXT_SENTENCE, SENTENCE_ORDER, SPAN_BOUNDARY)
+_TASKS = (SINGLE_LABEL, MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION, QUESTION_ANSWERING)
 # Heads are initialized and exported in this order.
 OBJECTIVES: dict[str, Objective] = {
-    objective.name: objective
-    for objective in (MASKED_LM, NEXT_SENTENCE, SENTENCE_ORDER, SPAN_BOUNDARY)
+    objective.name: objective for objective in (*_PRETRAINING, *_TASKS)
 }
+TASK_HEADS = frozenset(objective.head for objective in _TASKS)
 
 BERT_FOR_PRETRAINING = (MASKED_LM.name, NEXT_SENTENCE.name)
 
@@ -54,15 +60,39 @@ def chosen(data: DataConfig, names: str = "") -> tuple[str, ...]:
     return tuple(objective.name for objective in learned)
 
 
+def task_of(head: HeadConfig) -> str:
+    """Returns the name of the objective that trains the head of a task.
+
+    Without a `problem_type`, a classifier of one label is trained by regression, and one of several
+    labels to choose one of them, as in transformers.
+    """
+    if head.name != SINGLE_LABEL.head:
+        return next(objective.name for objective in _TASKS if objective.head == head.name)
+    return head.problem_type or (REGRESSION if len(head.labels) == 1 else SINGLE_LABEL).name
+
+
+def heads_of(config: ModelConfig) -> set[str]:
+    """Returns the heads that a model with this configuration may have."""
+    if isinstance(config, TaskModelConfig):
+        return {config.head.name}
+    return {objective.head for objective in OBJECTIVES.values()} - TASK_HEADS
+
+
+def head_title(head: str) -> str:
+    """Returns a name for messages, of all objectives that may have trained the head: the weights do
+    not show which one did."""
+    titles = (objective.head_title for objective in OBJECTIVES.values() if objective.head == head)
+    return f"{' or '.join(dict.fromkeys(titles))} head"
+
+
 def with_heads(heads: Collection[str]) -> tuple[str, ...]:
     """Returns the names of the objectives of a model with these heads.
 
     Of the objectives that share a head, the first is returned, since the weights do not show which
-    one was trained. A pooler stands for a head that needs one; a BERT without any head is read as a
-    masked language model.
+    one was trained.
     """
-    names = {MASKED_LM.head: MASKED_LM.name}
+    names: dict[str, str] = {}
     for objective in OBJECTIVES.values():
-        if objective.head in heads or (objective.needs_pooler and "pooler" in heads):
+        if objective.head in heads:
             names.setdefault(objective.head, objective.name)
     return tuple(names.values())

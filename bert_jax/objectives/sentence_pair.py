@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.config.schema import ModelConfig, PhaseConfig
+from bert_jax.model.heads import class_logits
 from bert_jax.model.layers import Dense, Keys
+from bert_jax.objectives.class_labels import entropy
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.objective import Objective, States, Tensor
 from bert_jax.ops.cross_entropy import log_loss
@@ -31,7 +33,7 @@ def sentence_pair(name: str, title: str, *, task: str, head_title: str, card: st
         sums=pair_sums,
         baselines=_baselines,
         flops=_flops,
-        needs_pooler=True,
+        needs_pooler=lambda config: True,
         tensors=(
             Tensor("pair.kernel", "cls.seq_relationship.weight", 1),
             Tensor("pair.bias", "cls.seq_relationship.bias"),
@@ -39,6 +41,10 @@ def sentence_pair(name: str, title: str, *, task: str, head_title: str, card: st
         task=task,
         head_title=head_title,
         card=card,
+        pytorch="""\
+pooled = {pooled}
+logits = dense("cls.seq_relationship", pooled)  # of 0 and of 1
+""",
     )
 
 
@@ -47,13 +53,8 @@ def _make_head(config: ModelConfig, keys: Keys) -> Dense:
 
 
 def _logits(head: Dense, states: States, batch: Batch) -> jax.Array:
-    """Returns float32 logits [B, N, 2], never rounded to the compute dtype."""
-    x_BxNxH = states.pooled(batch["cls_positions"])
-    kernel_Hx2 = head.kernel[...].astype(x_BxNxH.dtype)
-    logits_BxNx2 = jnp.einsum(
-        "bnh,hc->bnc", x_BxNxH, kernel_Hx2, preferred_element_type=jnp.float32
-    )
-    return logits_BxNx2 + head.bias[...][None, None, :]
+    """Returns float32 logits [B, N, 2]."""
+    return class_logits(head, states.pooled(batch["cls_positions"]))
 
 
 def pair_sums(logits_BxNx2: jax.Array, batch: Batch, corpus: Corpus) -> dict[str, jax.Array]:
@@ -84,21 +85,15 @@ def _baselines(sums: Mapping[str, Any], sources: Sequence[str]) -> dict[str, flo
     total = max(labels.sum(), 1)
     metrics = {
         "baseline_accuracy": labels.sum(0).max() / total,
-        "baseline_loss": _entropy(labels.sum(0)) / total,
+        "baseline_loss": entropy(labels.sum(0)) / total,
         "source_accuracy": labels.max(1).sum() / total,
-        "source_loss": sum(map(_entropy, labels)) / total,
+        "source_loss": sum(map(entropy, labels)) / total,
     }
     for c, source in enumerate(sources):
         if labels[c].sum():
             metrics[f"{source}/accuracy"] = correct[c] / labels[c].sum()
             metrics[f"{source}/baseline_accuracy"] = labels[c].max() / labels[c].sum()
     return metrics
-
-
-def _entropy(counts: np.ndarray) -> float:
-    """Returns -sum n log(n / total) in nats: the summed loss of the best constant prediction."""
-    seen = counts[counts > 0]
-    return float(-(seen * np.log(seen / counts.sum())).sum())
 
 
 def _flops(model: ModelConfig, phase: PhaseConfig) -> float:

@@ -14,7 +14,7 @@ from bert_jax.model.heads import Transform, word_logits
 from bert_jax.model.layers import Keys, param
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.masked_lm import token_baselines, token_sums
-from bert_jax.objectives.objective import Objective, States
+from bert_jax.objectives.objective import Objective, States, Tensor
 from bert_jax.parallel.global_batch import Batch
 
 OFFSET_SIZE = 200  # width of the position embedding (`--pair-positional-embedding-size 200`)
@@ -80,6 +80,34 @@ SPAN_BOUNDARY = Objective(
     task="which tokens were masked in a span, given only the two tokens next to it",
     # count + 1 as published: spanbert_loss.py:61-66 of SpanBERT.
     denominator=lambda count: count + 1,
-    card="It was also trained with the span boundary objective, whose head is not included: "
-    "transformers has none.",
+    tensors=(
+        Tensor("sbo.offset", "cls.span_boundary.offset.weight"),
+        *(
+            Tensor(f"sbo.{layer}.{ours}", f"cls.span_boundary.{layer}.{theirs}", inputs)
+            for layer in ("first", "second")
+            for ours, theirs, inputs in (
+                ("dense.kernel", "dense.weight", 1),
+                ("dense.bias", "dense.bias", None),
+                ("norm.scale", "LayerNorm.weight", None),
+                ("norm.bias", "LayerNorm.bias", None),
+            )
+        ),
+        Tensor("sbo.bias", "cls.span_boundary.bias", of_vocabulary=True),
+    ),
+    head_title="span-boundary",
+    card="The span boundary head predicts the tokens of a span from the states on both sides of it "
+    "and from their places in it.",
+    pytorch="""\
+left, right = 2, 5  # positions of the tokens on both sides of a span
+offsets = torch.arange(right - left - 1)  # places of its tokens, up to 14
+sides = hidden[0, [left, right]].flatten().expand(len(offsets), -1)
+x = torch.cat([sides, heads["cls.span_boundary.offset.weight"][offsets]], dim=-1)
+for layer in ("first", "second"):
+    name = f"cls.span_boundary.{{layer}}"
+    x = F.gelu(dense(f"{{name}}.dense", x), approximate="{approximate}")
+    norm = [heads[f"{{name}}.LayerNorm.{{kind}}"] for kind in ("weight", "bias")]
+    x = F.layer_norm(x, x.shape[-1:], *norm, eps={eps})
+words = model.get_input_embeddings().weight
+span_logits = x @ words.T + heads["cls.span_boundary.bias"]
+""",
 )

@@ -63,8 +63,9 @@ def summarize(sums: Mapping[str, Mapping[str, Any]], sources: tuple[str, ...]) -
         if name == "tokens":
             continue
         count = max(float(own_sums["count"]), 1.0)
-        loss, correct = float(own_sums["loss"]), float(own_sums["correct"])
-        own = {"loss": loss / count, "accuracy": correct / count}
+        own = {"loss": float(own_sums["loss"]) / count}
+        if "correct" in own_sums:
+            own["accuracy"] = float(own_sums["correct"]) / count
         own |= OBJECTIVES[name].baselines(own_sums, sources)
         scalars["loss"] += own["loss"]
         scalars |= {f"{name}/{what}": value for what, value in own.items()}

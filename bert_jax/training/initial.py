@@ -87,7 +87,8 @@ def find_initial(config: Config, workdir: Workdir, store: TokenStore) -> Initial
 
 def start_from(state: State, model: InitialModel) -> tuple[State, list[str]]:
     """Returns the state of a new run with the model's parameters, and the lines to log: the parts
-    that it lacks, which keep their random values, and what was made of its vocabulary.
+    that it lacks, which keep their random values, those that the run lacks, and what was made of
+    its vocabulary.
 
     Of more positions than the run has, the first are taken. Rows that a vocabulary has only for the
     hardware are not read: they may be those of the model, or zero.
@@ -108,8 +109,14 @@ def start_from(state: State, model: InitialModel) -> tuple[State, list[str]]:
         return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda index: fitting[index])
 
     params = jax.tree_util.tree_map_with_path(with_given, state["params"])
-    missing = f"; new, with random values: {', '.join(sorted(new))}" if new else ""
-    return {**state, "params": params}, [f"starts from {model.source}{missing}", *found.notes]
+    line, lost = (
+        f"starts from {model.source}",
+        weights.groups_in(found.params) - weights.groups_in(params),
+    )
+    for what, groups in (("new, with random values", new), ("left out", lost)):
+        if groups:
+            line += f"; {what}: {', '.join(map(weights.title, sorted(groups)))}"
+    return {**state, "params": params}, [line, *found.notes]
 
 
 def _read(config: Config, store: TokenStore) -> InitialParams:
@@ -122,7 +129,7 @@ def _read(config: Config, store: TokenStore) -> InitialParams:
     else:
         stored = read_folder(Path(path))
         model, tokenizer = stored.config, stored.tokenizer
-        params = weights.stored_params(stored.tensors, model, stored.pad_token_id)
+        params = weights.from_transformers(stored.tensors, model, stored.pad_token_id)
     vocabulary = _vocabulary(config, run, tokenizer, store)
     _check_architecture(config, model)
     return _fitted(params, config, vocabulary)

@@ -214,7 +214,7 @@ def outputs_of(found: Comparison) -> list[str]:
     return [name for name, _ in found.outputs]
 
 
-def test_two_runs_are_compared_with_the_head_that_no_export_has(
+def test_two_runs_are_compared_with_the_head_that_no_class_has(
     tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     choices = {"pairing": "single", "masking": "span", "span_boundary": True}
@@ -222,7 +222,7 @@ def test_two_runs_are_compared_with_the_head_that_no_export_has(
     model, older = read_model(str(run)), read_model(f"{run}@2")
     found = compare(model, older, [("hello",)])
     layers = [f"layer {i}" for i in (1, 2, 3)]
-    heads = ["masked-language-model head", "Span boundary (SBO) head"]
+    heads = ["masked-language-model head", "span-boundary head"]
     assert outputs_of(found) == ["embeddings", *layers, "final LayerNorm", *heads]
     assert all(value > 1e-2 for _, value in found.outputs)
     same = compare(model, model, [("hello",)])

@@ -61,29 +61,34 @@ def test_positions_start_after_the_padding_id(pad):
 
 
 @pytest.mark.parametrize(("name", "form"), CLASSES.items(), ids=CLASSES)
-def test_a_run_with_pairs_is_exported_without_their_head(name, form, tokenizer, tmp_path, capsys):
+def test_a_run_with_pairs_has_their_head_in_another_file(name, form, tokenizer, tmp_path, capsys):
     workdir, params = make_run(tokenizer, tmp_path, model=form)
     assert "pair" in params
     out = tmp_path / "out"
     run_export(workdir, out)
-    (line,) = [n for n in capsys.readouterr().out.splitlines() if "NSP" in n]
+    line, _ = capsys.readouterr().out.splitlines()
     assert line == (
-        f"Next sentence (NSP): its head and the pooler are not exported: {name} has neither"
+        f"in heads.safetensors, since {name} has no place for them: next-sentence or "
+        "sentence-order head, pooler"
     )
     assert json.loads((out / "config.json").read_text())["architectures"] == [name]
     card = (out / "README.md").read_text(encoding="utf-8")
     assert f"{name}.from_pretrained" in card
-    assert f"Without the pooler and the next-sentence head it was trained with: {name} has" in card
-    assert "predicts 0 if" not in card
+    assert f"{name} has no place for the next-sentence head: the weights are in" in card
+    assert "predicts 0 if" in card
     tensors = safetensors.numpy.load_file(out / "model.safetensors")
     assert not [n for n in tensors if "pooler" in n or "seq_relationship" in n or "bert." in n]
+    heads = safetensors.numpy.load_file(out / "heads.safetensors")
+    assert len(heads) == 4
+    np.testing.assert_array_equal(
+        heads["cls.seq_relationship.weight"], 4 * params["pair"]["kernel"].T
+    )
     loaded = bert_jax.load(out)
     position, norm = loaded.config.position, loaded.config.norm_position
     assert {"position": position, "norm_position": norm} == (
         {"position": "learned", "norm_position": "post"} | form
     )
-    with pytest.raises(UserError, match="without its pooler"):
-        loaded.encode("hello", pooling="pooled")
+    assert loaded.encode("hello", pooling="pooled").shape == (1, loaded.config.hidden_size)
     assert cli.main(["fill", f"--model={out}", "hello [MASK]"]) == 0
     assert "%" in capsys.readouterr().out
 

@@ -26,7 +26,9 @@ def export_folder(tokenizer, folder: Path) -> None:
     config = dataclasses.replace(
         model_config(), vocab_size=tokenizer.vocab_size, pad_vocab_to_multiple_of=1
     )
-    export(random_params(config), config, tokenizer, folder, card=Card())
+    learned = ("mlm", "nsp", "sbo")
+    card = Card(objectives=learned)
+    export(random_params(config, learned), config, tokenizer, folder, card=card)
 
 
 def foreign_folder(tokenizer, folder: Path) -> None:

@@ -213,6 +213,23 @@ def halve(folder: Path) -> None:
     os.truncate(folder / "model.safetensors", 5000)
 
 
+def unfinished(folder: Path) -> None:
+    """As `hf download --local-dir` leaves it when it is stopped."""
+    downloads = folder / ".cache/huggingface/download"
+    downloads.mkdir(parents=True)
+    (folder / "model.safetensors").rename(downloads / "WtQ.0123abcd.incomplete")
+
+
+def pointer(name: str):
+    """As `git clone` leaves a file where Git LFS is not installed."""
+
+    def damage(folder: Path) -> None:
+        oid = f"oid sha256:{'0' * 64}\nsize 440449768\n"
+        (folder / name).write_text(f"version https://git-lfs.github.com/spec/v1\n{oid}")
+
+    return damage
+
+
 WORD, QUERY = (
     "bert.embeddings.word_embeddings.weight",
     "bert.encoder.layer.0.attention.self.query.bias",
@@ -236,7 +253,10 @@ WORD, QUERY = (
         (sharded({}), "no weight_map"),
         (link_outside, "vocab.txt: a symbolic link to a file outside"),
         (halve, "model.safetensors: cannot be read"),
-        (lambda f: (f / "model.safetensors").unlink(), "model.safetensors: missing"),
+        (lambda f: (f / "model.safetensors").unlink(), "model.safetensors: missing; give a folder"),
+        (unfinished, "model.safetensors: missing, and a download there is not finished; download"),
+        (pointer("model.safetensors"), "model.safetensors: a pointer of Git LFS; fetch it with"),
+        (pointer("tokenizer.json"), "tokenizer.json: a pointer of Git LFS; fetch it with"),
     ],
 )
 def test_a_model_that_is_not_whole_is_one_line(

@@ -5,7 +5,6 @@ reactions. It is fetched, never installed.
 """
 
 import hashlib
-import json
 import subprocess
 import sys
 import zipfile
@@ -16,7 +15,11 @@ import pytest
 
 import bert_jax
 from bert_jax import cli
+from bert_jax.config.schema import ComputeConfig
+from bert_jax.convert.sources import read_model
 from bert_jax.convert.verify import run_verify
+from bert_jax.objectives.pretraining_model import declare
+from bert_jax.objectives.registry import task_of
 
 PACKAGE = "rxnfp==0.1.0"
 DIGEST = "c5c1e818add6f34539a6b29bc680c47c9e7311e9383d1b34ce901481e34b58cf"
@@ -89,11 +92,32 @@ def test_its_masked_language_model_head_computes_what_transformers_computes(mode
         assert fill.probability == pytest.approx(float(wanted[index]), abs=1e-5)
 
 
-def test_a_classifier_is_refused_by_the_name_of_its_tensor(models, tmp_path, capsys):
-    folder = models / "bert_ft_10k_25s"
-    assert json.loads((folder / "config.json").read_text())["architectures"][0].endswith(
-        "SequenceClassification"
-    )
-    assert cli.main(["convert", "import", f"--from={folder}", f"--out={tmp_path / 'out'}"]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "bert-jax has no place for classifier.bias and 1 more" in line
+def test_a_trained_classifier_computes_what_transformers_computes(models, tmp_path):
+    """50 classes of reactions."""
+    import jax
+    import torch
+    from flax import nnx
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    folder, out = models / "bert_ft_10k_25s", tmp_path / "out"
+    assert cli.main(["convert", "import", f"--from={folder}", f"--out={out}"]) == 0
+    theirs = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    again, info = AutoModelForSequenceClassification.from_pretrained(out, output_loading_info=True)
+    assert not any(info.values())
+    assert again.config.id2label == theirs.config.id2label
+    read, tokenizer = read_model(str(out)), AutoTokenizer.from_pretrained(out)
+    task = task_of(read.config.head)
+    graph, _ = declare(read.config, ComputeConfig.plain(), (task,))
+    for text in REACTIONS:
+        inputs = tokenizer(text, return_tensors="pt")
+        with torch.no_grad():
+            wanted = theirs(**inputs).logits.numpy()
+        ids = inputs["input_ids"].numpy().astype(np.int32)
+        zeros, positions = np.zeros_like(ids), np.arange(ids.shape[1], dtype=np.int32)[None]
+        batch = {"input_ids": ids, "token_type_ids": zeros, "example_ids": zeros + 1}
+        batch |= {"position_ids": positions, "cls_positions": zeros[:, :1]}
+        with jax.default_matmul_precision("highest"):
+            logits = nnx.merge(graph, read.params)(batch)[task][:, 0]
+        tolerance = 1e-5 * max(1.0, float(np.abs(wanted).max()))
+        np.testing.assert_allclose(logits, wanted, rtol=0, atol=tolerance)
+    assert run_verify(str(folder), str(out), tolerance=0.0)

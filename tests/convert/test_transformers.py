@@ -224,7 +224,7 @@ def test_as_many_parameters_with_the_same_names(config):
     wanted = {name: tuple(p.shape) for name, p in theirs.named_parameters()}
     shapes = jax.eval_shape(lambda: init_params(config, COMPUTE, PAIRS, jax.random.key(0)))
     ours = {}
-    for slot in weights.slots(config):
+    for slot in weights.slots(config, weights.groups_in(shapes)):
         leaf = shapes
         for key in slot.ours:
             leaf = leaf[key]

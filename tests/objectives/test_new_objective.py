@@ -92,9 +92,11 @@ def test_it_is_trained_evaluated_reported_and_exported_alone(new, tmp_path, caps
     assert "Half of the vocabulary: loss" in (tmp_path / "run.html").read_text()
 
     run_export(run, tmp_path / "exported")
+    heads = safetensors.numpy.load_file(tmp_path / "exported" / "heads.safetensors")
+    assert heads.keys() == {"cls.half.weight", "cls.half.bias"}
+    assert heads["cls.half.weight"].shape == (2, config.model.hidden_size)
     tensors = safetensors.numpy.load_file(tmp_path / "exported" / "model.safetensors")
-    assert tensors["cls.half.weight"].shape == (2, config.model.hidden_size)
-    assert not [name for name in tensors if "predictions" in name or "pooler" in name]
+    assert not [name for name in tensors if "cls." in name or "pooler" in name]
     about = json.loads((tmp_path / "exported" / "config.json").read_text())
     assert about["architectures"] == ["BertModel"]
     card = (tmp_path / "exported" / "README.md").read_text()

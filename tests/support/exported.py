@@ -44,9 +44,7 @@ def random_params(config: ModelConfig, learned: tuple[str, ...] = PAIRS) -> dict
     zeros = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), shapes)
     tensors = weights.to_transformers(zeros, config)
     named = {name: cases.weight(name, tensor.shape) for name, tensor in tensors.items()}
-    exported = weights.from_transformers(named, config)
-    ours = jax.tree.map(lambda x: x + 0.5, zeros)  # of which some may not be exported
-    return ours | exported | {"encoder": ours["encoder"] | exported["encoder"]}
+    return weights.from_transformers(named, config)
 
 
 def blocks(language: str) -> list[str]:

@@ -80,10 +80,33 @@ def test_a_part_that_the_model_lacks_keeps_its_random_values(
     safetensors.numpy.save_file(kept, alone / "model.safetensors")
     (alone / "SHA256SUMS").unlink()
     loop.pretrain(unmoved(store, init=str(alone)), tmp_path / "run")
-    assert f"starts from {alone}; new, with random values: pair, pooler" in capsys.readouterr().out
+    new = "next-sentence or sentence-order head, pooler\n"
+    assert f"starts from {alone}; new, with random values: {new}" in capsys.readouterr().out
     loop.pretrain(unmoved(store), tmp_path / "random")
     random = exported(tmp_path / "random")
     assert_same(exported(tmp_path / "run"), random | kept)
+
+
+def test_the_head_of_a_task_is_left_out(
+    store: TokenStore, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    task = tmp_path / "task"
+    shutil.copytree(source / "exported", task)
+    state = safetensors.numpy.load_file(task / "model.safetensors")
+    encoder = {k: v for k, v in state.items() if not k.startswith("cls.")}
+    width = state["bert.pooler.dense.bias"].shape
+    head = {"classifier.weight": np.ones((2, *width), "f"), "classifier.bias": np.ones(2, "f")}
+    safetensors.numpy.save_file(encoder | head, task / "model.safetensors")
+    values = json.loads((task / "config.json").read_text())
+    values["architectures"] = ["BertForSequenceClassification"]
+    (task / "config.json").write_text(json.dumps(values))
+    (task / "SHA256SUMS").unlink()
+    loop.pretrain(unmoved(store, init=str(task)), tmp_path / "run")
+    heads = "masked-language-model head, next-sentence or sentence-order head"
+    said = f"new, with random values: {heads}; left out: sequence-classification head\n"
+    assert f"starts from {task}; {said}" in capsys.readouterr().out
+    result = exported(tmp_path / "run")
+    assert_same({name: result[name] for name in encoder}, encoder)
 
 
 def test_a_model_with_more_positions_gives_the_first(

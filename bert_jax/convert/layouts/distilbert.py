@@ -1,13 +1,13 @@
 """DistilBERT: modeling_distilbert.py of transformers, a BERT without token types and pooler."""
 
-from bert_jax.convert.layouts.layout import Layout
+from bert_jax.convert.layouts.layout import CLASSIFIER, QA, TAGGER, Layout
 
 DISTILBERT = Layout(
     layout="distilbert",
     position="learned",
     norm_position="post",
     model_type="distilbert",
-    classes="DistilBert",
+    prefix="DistilBert",
     base="distilbert",
     names=(
         (".encoder.layer.", ".transformer.layer."),
@@ -23,8 +23,16 @@ DISTILBERT = Layout(
         ("cls.predictions.transform.LayerNorm", "vocab_layer_norm"),
         ("cls.predictions.decoder", "vocab_projector"),
         ("cls.predictions.bias", "vocab_projector.bias"),
+        ("classifier.dense.", "pre_classifier."),
+        ("classifier.out_proj.", "classifier."),
     ),
     token_types=False,
+    classifier_dense="relu",
+    head_dropout={
+        CLASSIFIER: ("seq_classif_dropout", 0.2),
+        TAGGER: ("dropout", None),
+        QA: ("qa_dropout", 0.1),
+    },
     keys={
         "hidden_size": "dim",
         "num_hidden_layers": "n_layers",

@@ -2,10 +2,41 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, Literal
 
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.next_sentence import NEXT_SENTENCE
+from bert_jax.objectives.question_answering import QUESTION_ANSWERING
+from bert_jax.objectives.sequence_classification import SINGLE_LABEL
+from bert_jax.objectives.token_classification import TOKEN_CLASSIFICATION
+
+CLASSIFIER: Final = SINGLE_LABEL.head
+TAGGER: Final = TOKEN_CLASSIFICATION.head
+QA: Final = QUESTION_ANSWERING.head
+# The classes of a family: the end of their names, and their heads.
+_CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
+    "ForPreTraining": (MASKED_LM.head, NEXT_SENTENCE.head),
+    "ForMaskedLM": (MASKED_LM.head,),
+    "ForNextSentencePrediction": (NEXT_SENTENCE.head,),
+    "ForSequenceClassification": (CLASSIFIER,),
+    "ForTokenClassification": (TAGGER,),
+    "ForQuestionAnswering": (QA,),
+    "Model": (),
+}
+
+
+@dataclass(frozen=True)
+class HeadClass:
+    """A class of transformers."""
+
+    ending: str  # of its name
+    heads: frozenset[str]
+    pooler: bool
+
+    @property
+    def groups(self) -> set[str]:
+        """The groups of its parameters: "encoder", heads, and "pooler" if it has one."""
+        return {"encoder", *self.heads, *(["pooler"] if self.pooler else [])}
 
 
 @dataclass(frozen=True)
@@ -20,21 +51,30 @@ class Layout:
     position: str  # config.model.position
     norm_position: str  # config.model.norm_position
     model_type: str  # in config.json
-    classes: str  # the first part of the names of its classes
+    prefix: str  # of the names of its classes
     base: str  # prefix of its tensors, `base_model_prefix`
     names: tuple[tuple[str, str], ...] = ()  # parts of BERT's tensor names and its own, in order
-    other_types: tuple[str, ...] = ()  # `model_type`s of the same layout, which can be imported
-    pairs: bool = False  # whether it has a pooler and a sentence-pair head next to the MLM head
+    # Other `model_type`s of the same layout, with the prefix of their classes.
+    other_types: Mapping[str, str] = field(default_factory=dict)
+    # The classes with a pooler. Only with one there are those that have a sentence-pair head.
+    with_pooler: tuple[str, ...] = ()
     positions_after_pad: bool = False  # position 0 is row `pad_token_id` + 1 of the table
     only_gelu: bool = False  # its MLM head computes GELU with erf, whatever `hidden_act`
     token_types: bool = True  # whether it embeds them
+    # Its sequence classifier: see `HeadConfig`.
+    classifier_dense: Literal["tanh", "relu", "hidden_act"] | None = None
+    classifier_drops_input: bool = False
+    # By head of a task: the key of config.json with the dropout rate at the input of its output
+    # layer, and the default, None for that of the hidden states. A head that is not here has none.
+    head_dropout: Mapping[str, tuple[str, float | None]] = field(
+        default_factory=lambda: dict.fromkeys((CLASSIFIER, TAGGER), ("classifier_dropout", None))
+    )
     keys: Mapping[str, str] = field(default_factory=dict)  # of config.json: BERT's name -> its own
     # Keys of config.json with the one value that our models compute.
     constants: Mapping[str, Any] = field(default_factory=dict)
     widths: tuple[str, ...] = ()  # keys that must be absent, None or equal to hidden_size
     # Settings of ours that its config.json does not have, with the value that it computes.
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    untrained: tuple[str, ...] = ()  # prefixes of tensors that hold nothing learned
 
     def tensor_name(self, name: str) -> str:
         """Returns the name of a tensor from that in BERT."""
@@ -46,9 +86,23 @@ class Layout:
         """Returns the rows of the position table before that of position 0."""
         return pad_token_id + 1 if self.positions_after_pad else 0
 
-    def class_name(self, heads: Collection[str]) -> str:
-        """Returns the class that loads every exported weight of a model with these heads."""
-        pair = self.pairs and NEXT_SENTENCE.head in heads
-        if MASKED_LM.head in heads:
-            return f"{self.classes}{'ForPreTraining' if pair else 'ForMaskedLM'}"
-        return f"{self.classes}{'ForNextSentencePrediction' if pair else 'Model'}"
+    def class_of(self, heads: Collection[str]) -> HeadClass:
+        """Returns the class with the most of these heads, and no other head."""
+        fitting = [one for one in self._classes() if one.heads <= {*heads}]
+        return max(fitting, key=lambda one: len(one.heads))  # the first of equal ones
+
+    def find_class(self, name: str) -> HeadClass | None:
+        """Returns the class with this name; None if it is not known."""
+        return next((one for one in self._classes() if name.endswith(one.ending)), None)
+
+    def class_name(self, heads: Collection[str], model_type: str = "") -> str:
+        """Returns the name of `class_of`, in the family of a `model_type`."""
+        prefix = self.other_types.get(model_type, self.prefix)
+        return f"{prefix}{self.class_of(heads).ending}"
+
+    def _classes(self) -> list[HeadClass]:
+        return [
+            HeadClass(ending, frozenset(heads), ending in self.with_pooler)
+            for ending, heads in _CLASSES.items()
+            if ending in self.with_pooler or NEXT_SENTENCE.head not in heads
+        ]

@@ -1,7 +1,4 @@
-"""RoBERTa: modeling_roberta.py of transformers. CamemBERT, PhoBERT and XLM-R have this layout.
-
-The released files hold a pooler that was never trained and that `RobertaForMaskedLM` lacks.
-"""
+"""RoBERTa: modeling_roberta.py of transformers. CamemBERT, PhoBERT and XLM-R have this layout."""
 
 from bert_jax.convert.layouts.layout import Layout
 
@@ -15,12 +12,14 @@ ROBERTA = Layout(
     position="learned",
     norm_position="post",
     model_type="roberta",
-    classes="Roberta",
+    prefix="Roberta",
     base="roberta",
     names=LM_HEAD,
-    other_types=("camembert", "xlm-roberta"),
+    other_types={"camembert": "Camembert", "xlm-roberta": "XLMRoberta"},
+    with_pooler=("Model",),
     positions_after_pad=True,
     only_gelu=True,
+    classifier_dense="tanh",
+    classifier_drops_input=True,
     constants={"position_embedding_type": "absolute"},
-    untrained=("roberta.pooler.",),
 )

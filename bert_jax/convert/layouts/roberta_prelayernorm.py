@@ -8,14 +8,17 @@ ROBERTA_PRELAYERNORM = Layout(
     position="learned",
     norm_position="pre",
     model_type="roberta-prelayernorm",
-    classes="RobertaPreLayerNorm",
+    prefix="RobertaPreLayerNorm",
     base="roberta_prelayernorm",
     names=(
         (".attention.output.LayerNorm", ".attention.LayerNorm"),
         (".output.LayerNorm", ".intermediate.LayerNorm"),
         *LM_HEAD,
     ),
+    with_pooler=("Model",),
     positions_after_pad=True,
     only_gelu=True,
+    classifier_dense="tanh",
+    classifier_drops_input=True,
     constants={"position_embedding_type": "absolute"},
 )

@@ -1,15 +1,17 @@
 """RoFormer: modeling_roformer.py of transformers, a BERT with rotary positions and no pooler."""
 
-from bert_jax.convert.layouts.layout import Layout
+from bert_jax.convert.layouts.layout import CLASSIFIER, TAGGER, Layout
 
 ROFORMER = Layout(
     layout="bert",
     position="rotary",
     norm_position="post",
     model_type="roformer",
-    classes="RoFormer",
+    prefix="RoFormer",
     base="roformer",
+    classifier_dense="hidden_act",
+    classifier_drops_input=True,
+    head_dropout=dict.fromkeys((CLASSIFIER, TAGGER), ("hidden_dropout_prob", None)),
     constants={"rotary_value": False},
     widths=("embedding_size",),
-    untrained=("roformer.encoder.embed_positions.",),  # sines and cosines
 )

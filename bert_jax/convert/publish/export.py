@@ -5,6 +5,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,21 +29,22 @@ from bert_jax.convert.publish.weight_writer import (
     WeightFormat,
     as_dtype,
     is_export,
+    write_heads,
     write_weights,
 )
 from bert_jax.convert.sources import read_trained_tokenizer
 from bert_jax.convert.tokenizer_files import json_bytes, lowercases, tokenizer_files
+from bert_jax.convert.weight_files import HEADS
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage import atomic
 from bert_jax.data_pipeline.storage.digest import file_digest
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import StorageError
-from bert_jax.objectives.registry import find
 from bert_jax.workdir.layout import Workdir
 
 CARD = "README.md"
 _FILES = {  # besides the weights
-    "config.json", CARD,
+    "config.json", CARD, HEADS,
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", SUMS,
 }  # fmt: skip
 
@@ -56,6 +58,7 @@ def export(
     card: Card,
     form: WeightFormat = DEFAULT_FORMAT,
     rows_before: np.ndarray | None = None,
+    source: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Writes weights, configuration, tokenizer and model card into the folder `out`.
 
@@ -63,12 +66,13 @@ def export(
     was edited since; symbolic links are followed.
 
     Args:
-        params: our parameters, arrays of any kind. Without a pair head the export is for
-            `BertForMaskedLM`; heads that the class of transformers lacks are omitted.
+        params: our parameters, arrays of any kind. The class of transformers is the one with most
+            of their heads; the others are in a file of their own.
         card: its `objectives` are those of the parameters. If it has no `length`, every position
             counts as trained.
         tokenizer: of the store they were trained on.
         rows_before: see `weights.to_transformers`.
+        source: see `to_config_json`.
 
     Raises:
         UserError: `out` exists and is not an export, the vocabulary sizes of tokenizer and model
@@ -83,21 +87,19 @@ def export(
             f"{model_config.vocab_size:,}; give the tokenizer the model was trained with"
         )
     pad = tokenizer.special.pad
-    tensors = names.to_transformers(params, model_config, pad, rows_before=rows_before)
-    tensors = as_dtype(tensors, form.dtype)
+    own, others = names.groups_by_file(params, find_layout(model_config))
+    tensors = names.to_transformers(params, model_config, pad, own, rows_before=rows_before)
+    heads = names.to_transformers(params, model_config, pad, others)
+    tensors, heads = as_dtype(tensors, form.dtype), as_dtype(heads, form.dtype)
     config = to_config_json(
-        model_config, pad_token_id=pad, heads=params, trained_length=card.length
+        model_config, pad_token_id=pad, heads=params, trained_length=card.length, source=source
     ) | {"dtype": form.dtype}
-    parameters = sum(tensor.size for tensor in tensors.values())
-    text = render(card, model_config, parameters=parameters, lowercase=lowercases(tokenizer))
-    length = card.length or model_config.max_position_embeddings
-    files = tokenizer_files(tokenizer, length, token_types=find_layout(model_config).token_types)
-    files |= {"config.json": json_bytes(config), CARD: text.encode()}
+    files = _files(config, model_config, tokenizer, card, tensors)
     temporary = _temporary_path(out, "tmp")
     try:
         _remove_leftovers(out)
         temporary.mkdir(parents=True)
-        _write(temporary, files, tensors, form.max_shard_size)
+        _write(temporary, files, tensors, heads, form.max_shard_size)
         _publish(temporary, out)
     except (OSError, safetensors.SafetensorError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
@@ -106,15 +108,37 @@ def export(
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def _files(
+    config: Mapping[str, Any],
+    model_config: ModelConfig,
+    tokenizer: Tokenizer,
+    card: Card,
+    tensors: Mapping[str, np.ndarray],
+) -> dict[str, bytes]:
+    """Returns the contents of all files but the weights, by name; config: that of config.json."""
+    length = card.length or model_config.max_position_embeddings
+    token_types = find_layout(model_config).token_types
+    text = render(
+        card,
+        model_config,
+        parameters=sum(tensor.size for tensor in tensors.values()),
+        lowercase=lowercases(tokenizer),
+        model_type=config["model_type"],
+    )
+    files = tokenizer_files(tokenizer, length, token_types=token_types)
+    return files | {"config.json": json_bytes(config), CARD: text.encode()}
+
+
 def _write(
     folder: Path,
     files: Mapping[str, bytes],
     tensors: Mapping[str, np.ndarray],
+    heads: Mapping[str, np.ndarray],
     max_shard_size: str | None,
 ) -> None:
     for name, data in files.items():
         (folder / name).write_bytes(data)
-    weights = write_weights(folder, tensors, max_shard_size)
+    weights = [*write_weights(folder, tensors, max_shard_size), *write_heads(folder, heads)]
     for name in weights:  # safetensors may create them readable by the owner only
         (folder / name).chmod((folder / "config.json").stat().st_mode)
     (folder / SUMS).write_text(checksums.render(folder, (*files, *weights)))
@@ -153,12 +177,10 @@ def _export_step(run: Workdir, out: Path | str, step: int | None, form: WeightFo
     params, meta = checkpoint.load_params(run, step)
     model_config = from_dict(meta["config"]["model"], ModelConfig, "config.model")
     layout, card = find_layout(model_config), read_card(run, meta)
-    for objective in find(card.objectives):
-        if not objective.tensors:
-            print(f"{objective.title}: its head is not exported: transformers has none")
-        elif objective.needs_pooler and not layout.pairs:
-            lacks = f"{layout.class_name(params)} has neither"
-            print(f"{objective.title}: its head and the pooler are not exported: {lacks}")
+    _, others = names.groups_by_file(params, layout)
+    if others:
+        lacking = f"{layout.class_name(params)} has no place for them"
+        print(f"in {HEADS}, since {lacking}: {', '.join(map(names.title, sorted(others)))}")
     tokenizer = read_trained_tokenizer(run.tokenizer, meta["data"]["tokenizer"])
     export(params, model_config, tokenizer, out, card=card, form=form)
     print(f"step {meta['step']:,} of {run} exported to {out}")

@@ -13,7 +13,8 @@ from bert_jax.convert.publish.model_card import Card
 from bert_jax.convert.reader import StoredModel
 from bert_jax.convert.sources import local_folder, read_stored
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.objectives.registry import OBJECTIVES, with_heads
+from bert_jax.data_pipeline.settings import shown
+from bert_jax.objectives.registry import with_heads
 
 
 def run_import(source: str, out: Path | str) -> None:
@@ -31,22 +32,20 @@ def run_import(source: str, out: Path | str) -> None:
     with local_folder(source) as folder:
         model = read_stored(folder)
         _check_complete(model, source)
-        params = weights.stored_params(model.tensors, model.config, model.pad_token_id)
-        groups = weights.present(model.tensors, model.config)
-        left_out = weights.untrained(model.tensors, model.config)
+        params = weights.from_transformers(model.tensors, model.config, model.pad_token_id)
+        left_out = weights.unread(model.tensors, model.config)
         before = _rows_before(model)
-        objectives = tuple(n for n in with_heads(groups) if OBJECTIVES[n].head in groups)
+        config, tokenizer, values = model.config, model.tokenizer, model.values
         origin = source
         if source.startswith(hub.PREFIX):
             origin = f"{source.partition('@')[0]}@{folder.name}"
-        card = Card(origin=origin, objectives=objectives)
-        config, tokenizer = model.config, model.tokenizer
+        card = Card(origin=origin, objectives=with_heads(params))
         del model  # its tensors; the export makes its own
-        export(params, config, tokenizer, out, card=card, rows_before=before)
-    parts = ", ".join(["encoder", *sorted(groups - {"encoder"})])
+        export(params, config, tokenizer, out, card=card, rows_before=before, source=values)
+    parts = sorted(weights.groups_in(params) - {"encoder"})
     if left_out:
-        print(f"left out, since no class with a head has it: {', '.join(left_out)}")
-    print(f"{source} imported to {out}: {parts}")
+        print(f"left out, since no head reads it: {', '.join(left_out)}")
+    print(f"{source} imported to {out}: {', '.join(['encoder', *map(weights.title, parts)])}")
 
 
 def _rows_before(model: StoredModel) -> np.ndarray | None:
@@ -63,4 +62,8 @@ def _check_complete(model: StoredModel, source: str) -> None:
     lost = weights.leftover(model.tensors, model.config)
     if lost:
         more = f" and {len(lost) - 1:,} more" if len(lost) > 1 else ""
-        raise UserError(f"{source}: bert-jax has no place for {lost[0]}{more}; nothing was written")
+        named = model.values.get("architectures")
+        kind = f" in a {shown(named[0])}" if isinstance(named, list) and named else ""
+        raise UserError(
+            f"{source}: bert-jax has no place for {lost[0]}{more}{kind}; nothing was written"
+        )

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bert_jax.config.schema import ModelConfig
-from bert_jax.convert.layouts.layout import Layout
 from bert_jax.convert.layouts.registry import find_layout
+from bert_jax.convert.publish.side_heads import other_heads
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.registry import BERT_FOR_PRETRAINING, find
 from bert_jax.reporting import held_out
@@ -42,21 +42,30 @@ class Card:
     metrics: Mapping[str, Any] | None = None  # the record of an evaluation, if there is one
 
 
-def render(card: Card, config: ModelConfig, *, parameters: int, lowercase: bool) -> str:
-    """Returns the text of README.md; `parameters` counts the tied decoder once."""
+def render(
+    card: Card, config: ModelConfig, *, parameters: int, lowercase: bool, model_type: str = ""
+) -> str:
+    """Returns the text of README.md.
+
+    Args:
+        parameters: counts the tied decoder once.
+        model_type: of an imported model; "" for that of the layout.
+    """
     learned, layout = find(card.objectives), find_layout(config)
+    name = layout.class_name([objective.head for objective in learned], model_type)
     heads = f"{config.num_attention_heads} heads"
     trained = "" if card.step is None else f", trained for {card.step:,} steps"
     sections = [
-        _front_matter(card, layout),
+        _front_matter(card, model_type or layout.model_type, learned),
         f"# BERT, {config.num_hidden_layers} layers, {config.hidden_size} wide\n\n"
-        f"A BERT encoder with {_heads(learned, layout)}{trained}, {_written(card)}.\n\n"
+        f"A BERT encoder with {_heads(learned)}{trained}, {_written(card)}.\n\n"
         f"- {parameters:,} parameters: {config.num_hidden_layers} layers, {heads}, hidden size "
         f"{config.hidden_size}, feed-forward size {config.intermediate_size}\n"
         f"- {config.vocab_size:,} vocabulary entries, "
         f"{'lower-cased, accents stripped' if lowercase else 'cased'}\n"
         f"- {_length(card.length, config)}",
-        _use(learned, layout),
+        _use(card, learned, config, name),
+        other_heads(learned, config, layout, name),
         _data(card),
         _metrics(card.metrics),
         _training(card),
@@ -75,33 +84,25 @@ def _length(trained: int | None, config: ModelConfig) -> str:
     return text
 
 
-def _exported(objective: Objective, layout: Layout) -> bool:
-    return bool(objective.tensors) and (layout.pairs or not objective.needs_pooler)
-
-
-def _heads(learned: Sequence[Objective], layout: Layout) -> str:
-    titles = [objective.head_title for objective in learned if _exported(objective, layout)]
+def _heads(learned: Sequence[Objective]) -> str:
+    titles = [objective.head_title for objective in learned]
     if not titles:
         return "no head"
     return f"its {' and '.join(titles)} head{'s' if len(titles) > 1 else ''}"
 
 
-def _use(learned: Sequence[Objective], layout: Layout) -> str:
-    name = layout.class_name([objective.head for objective in learned])
-    pairs = [objective for objective in learned if objective.needs_pooler]
-    facts = [] if pairs else ["The model has no pooler: no objective trained one."]
-    if pairs and not layout.pairs:
-        lost = f"the pooler and the {pairs[0].head_title} head"
-        facts = [f"Without {lost} it was trained with: {name} has neither."]
-    facts += [o.card for o in learned if o.card and _exported(o, layout)]
-    omitted = [objective.card for objective in learned if objective.card and not objective.tensors]
-    lines = _USE.format(name=name) + " ".join(facts)
-    return "\n".join([lines, *omitted])
+def _use(card: Card, learned: Sequence[Objective], config: ModelConfig, name: str) -> str:
+    facts = []
+    if not card.origin and not any(objective.needs_pooler(config) for objective in learned):
+        facts = ["The model has no pooler: no objective trained one."]
+    facts += [objective.card for objective in learned if objective.card]
+    return _USE.format(name=name) + " ".join(facts)
 
 
-def _front_matter(card: Card, layout: Layout) -> str:
-    lines = ["---", "library_name: transformers", "pipeline_tag: fill-mask", "tags:"]
-    lines += [f"- {layout.model_type}", "- bert-jax"]
+def _front_matter(card: Card, model_type: str, learned: Sequence[Objective]) -> str:
+    pipeline = next((o.pipeline for o in learned if o.pipeline), "feature-extraction")
+    lines = ["---", "library_name: transformers", f"pipeline_tag: {pipeline}", "tags:"]
+    lines += [f"- {model_type}", "- bert-jax"]
     if card.languages:
         # YAML reads an unquoted "no", Norwegian, as false.
         quoted = ("'no'" if language == "no" else language for language in card.languages)

@@ -13,7 +13,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from bert_jax.convert.weight_files import INDEX, SAFETENSORS
+from bert_jax.convert.weight_files import HEADS, INDEX, SAFETENSORS
 from bert_jax.data_pipeline.errors import UserError
 
 DTYPES: Final = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
@@ -96,6 +96,15 @@ def write_weights(
         (folder / f"{SAFETENSORS}{INDEX}").write_text(text, encoding="utf-8")
         files.append(f"{SAFETENSORS}{INDEX}")
     return files
+
+
+def write_heads(folder: Path, tensors: Mapping[str, np.ndarray]) -> list[str]:
+    """Writes heads.safetensors, if there are such heads; returns the names of the files. Errors as
+    `write_weights`."""
+    if not tensors:
+        return []
+    _save(folder / HEADS, tensors)
+    return [HEADS]
 
 
 def is_export(folder: Path) -> bool:

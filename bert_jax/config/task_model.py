@@ -1,0 +1,46 @@
+"""The configuration of an encoder with the head of a task, such as classification."""
+
+import dataclasses
+from typing import Annotated, Literal
+
+from bert_jax.config.schema import BelowOne, ModelConfig
+from bert_jax.data_pipeline.settings import Within
+from bert_jax.errors import UserError
+
+Labels = Annotated[int, Within(1, 2**16)]
+ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeadConfig:
+    """The head of a task.
+
+    Attributes:
+        name: key of its parameters in the model.
+        labels: names of its outputs.
+        problem_type: the objective that trains a classifier, named as in transformers; None if it
+            is that of the number of labels, see `registry.task_of`.
+        dense: activation of the layer before the output layer; None if it has no such layer, and a
+            classifier reads the pooler.
+        dropout: rate at the input of the output layer.
+        drops_input: whether that of `dense` is dropped at the same rate.
+    """
+
+    name: Literal["classifier", "tagger", "qa"]
+    labels: tuple[str, ...] = ("LABEL_0", "LABEL_1")
+    problem_type: ProblemType | None = None
+    dense: Literal["tanh", "relu", "hidden_act"] | None = None
+    dropout: BelowOne = 0.1
+    drops_input: bool = False
+
+    def __post_init__(self) -> None:
+        if self.name == "qa" and len(self.labels) != 2:
+            number = len(self.labels)
+            raise UserError(f"{number} labels, but a question answering head has 2: start and end")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskModelConfig(ModelConfig):
+    """The architecture of an encoder with the head of a task."""
+
+    head: HeadConfig

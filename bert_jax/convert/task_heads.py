@@ -1,0 +1,109 @@
+"""The heads of tasks in transformers' `config.json`: their labels, their loss and their dropout."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from bert_jax.config.schema import BelowOne, ModelConfig
+from bert_jax.config.task_model import HeadConfig, Labels, ProblemType, TaskModelConfig
+from bert_jax.convert.layouts.layout import CLASSIFIER, Layout
+from bert_jax.convert.layouts.registry import find_layout
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.settings import checked, shown
+from bert_jax.objectives.registry import TASK_HEADS
+
+# The keys of config.json with the settings of a head, in any layout.
+KEYS: Final = (
+    "id2label", "label2id", "problem_type", "classifier_dropout", "seq_classif_dropout",
+    "qa_dropout", "finetuning_task",
+)  # fmt: skip
+_DEFAULT_LABELS: Final = 2  # of transformers, which leaves them out
+
+
+def with_head(
+    model: ModelConfig,
+    name: str,
+    labels: Sequence[str],
+    *,
+    problem_type: ProblemType | None = None,
+    dropout: float | None = None,
+) -> TaskModelConfig:
+    """Returns the configuration of a model with the head of a task, as its layout computes it.
+
+    Args:
+        name: of the head, see `HeadConfig`.
+        dropout: at the input of its output layer; None for the default of transformers.
+
+    Raises:
+        UserError: transformers has no class for the model, or a head of this kind has another
+            number of labels.
+    """
+    layout = find_layout(model)
+    is_classifier = name == CLASSIFIER
+    head = HeadConfig(
+        name=name,  # type: ignore[arg-type]
+        labels=tuple(labels),
+        problem_type=problem_type,
+        dense=layout.classifier_dense if is_classifier else None,
+        dropout=_default_dropout(layout, name, model) if dropout is None else dropout,
+        drops_input=is_classifier and layout.classifier_drops_input,
+    )
+    fields = {field.name: getattr(model, field.name) for field in dataclasses.fields(ModelConfig)}
+    return TaskModelConfig(**fields, head=head)
+
+
+def task_of_class(layout: Layout, architectures: Any) -> str | None:
+    """Returns the task's head of the class that a config.json names; None if it has none."""
+    name = architectures[0] if isinstance(architectures, list) and architectures else None
+    found = layout.find_class(name) if isinstance(name, str) else None
+    return next(iter(found.heads & TASK_HEADS), None) if found else None
+
+
+def read_head(
+    name: str, values: Mapping[str, Any], model: ModelConfig, layout: Layout
+) -> TaskModelConfig:
+    """Returns the configuration of a model whose head a config.json describes; UserError for a
+    setting that is not valid."""
+    problem = values.get("problem_type")
+    key, _ = layout.head_dropout.get(name, ("", None))
+    rate = values.get(key)
+    return with_head(
+        model,
+        name,
+        _labels(values),
+        problem_type=None if problem is None else checked(problem, ProblemType, "problem_type"),
+        dropout=None if rate is None else checked(rate, BelowOne, key),
+    )
+
+
+def head_json(config: TaskModelConfig, layout: Layout) -> dict[str, Any]:
+    """Returns the settings of a head as keys of config.json."""
+    head = config.head
+    values: dict[str, Any] = {
+        "id2label": {str(i): label for i, label in enumerate(head.labels)},
+        "label2id": {label: i for i, label in enumerate(head.labels)},
+    }
+    if head.problem_type:
+        values["problem_type"] = head.problem_type
+    if head.dropout != _default_dropout(layout, head.name, config):
+        values[layout.head_dropout[head.name][0]] = head.dropout
+    return values
+
+
+def _default_dropout(layout: Layout, name: str, model: ModelConfig) -> float:
+    if name not in layout.head_dropout:
+        return 0.0
+    _, default = layout.head_dropout[name]
+    return model.hidden_dropout_prob if default is None else default
+
+
+def _labels(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the names of the outputs."""
+    given = values.get("id2label")
+    if given is None:
+        number = values.get("num_labels", _DEFAULT_LABELS)
+        return tuple(f"LABEL_{i}" for i in range(checked(number, Labels, "num_labels")))
+    ids = [str(i) for i in range(len(given))] if isinstance(given, dict) else []
+    if not ids or given.keys() != set(ids) or not all(isinstance(x, str) for x in given.values()):
+        raise UserError(f"id2label={shown(given)} should name the labels from 0 on")
+    return tuple(given[i] for i in ids)

@@ -1,0 +1,44 @@
+"""Shared by the objectives that predict one of several classes, or numbers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.ops.cross_entropy import log_loss
+
+
+def class_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> dict[str, jax.Array]:
+    """Returns sums over predictions: loss (nats), correct, count, and how often each label occurs.
+
+    Args:
+        logits: float32 [..., C].
+        labels: int32 [...].
+        weights: float32 [...], 0 or 1.
+    """
+    loss, correct = log_loss(logits, labels)
+    label = jax.nn.one_hot(labels, logits.shape[-1]) * weights[..., None]
+    return {
+        "loss": jnp.sum(loss * weights),
+        "correct": jnp.sum(correct * weights),
+        "count": jnp.sum(weights),
+        "labels": label.reshape(-1, logits.shape[-1]).sum(0),
+    }
+
+
+def class_baselines(sums: Mapping[str, Any], sources: Sequence[str]) -> dict[str, float]:
+    """Returns accuracy and loss of the best constant prediction."""
+    labels = np.asarray(sums["labels"])
+    total = max(labels.sum(), 1)
+    return {
+        "baseline_accuracy": float(labels.max() / total),
+        "baseline_loss": entropy(labels) / float(total),
+    }
+
+
+def entropy(counts: np.ndarray) -> float:
+    """Returns -sum n log(n / total) in nats: the summed loss of the best constant prediction."""
+    seen = counts[counts > 0]
+    return float(-(seen * np.log(seen / counts.sum())).sum())

@@ -1,0 +1,77 @@
+"""Finds the answer to a question in a text: scores of its first and last token.
+
+The head is that of transformers' `…ForQuestionAnswering`. Sizes: B rows, S positions, N examples in
+a row, H hidden.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from bert_jax.config.schema import PhaseConfig
+from bert_jax.config.task_model import TaskModelConfig
+from bert_jax.model.heads import class_logits
+from bert_jax.model.layers import Dense, Keys
+from bert_jax.objectives.corpus import Corpus
+from bert_jax.objectives.objective import Objective, States, Tensor
+from bert_jax.ops.cross_entropy import log_loss
+from bert_jax.parallel.global_batch import Batch
+
+
+class AnswerHead(nnx.Module):
+    """An output layer on the state of every token; DistilBERT's has dropout before it."""
+
+    def __init__(self, config: TaskModelConfig, keys: Keys):
+        self.rate = config.head.dropout
+        self.output = Dense(config, keys, (config.hidden_size,), (2,), ("embed", "classes"))
+
+
+def _logits(head: AnswerHead, states: States, batch: Batch) -> jax.Array:
+    """Returns float32 logits [B, S, 2]: of the first and of the last token."""
+    return class_logits(head.output, states.dropped(states.hidden, head.rate, 0))
+
+
+def _sums(logits_BxSx2: jax.Array, batch: Batch, corpus: Corpus) -> dict[str, jax.Array]:
+    """Returns sums over examples; a `correct` answer has the right first and last token.
+
+    The probabilities are over the tokens of the example, so that packing and padding do not change
+    the loss; transformers' are over the whole row. answer_starts, answer_ends: int32 [B, N],
+    positions in the row; answer_weights: float32 [B, N].
+    """
+    examples_BxS = batch["example_ids"]
+    own_BxN = jnp.take_along_axis(examples_BxS, batch["cls_positions"], axis=1)
+    inside_BxNxS = examples_BxS[:, None] == own_BxN[..., None]
+    scores_2xBx1xS = jnp.moveaxis(logits_BxSx2, -1, 0)[:, :, None]
+    ends_2xBxN = jnp.stack([batch["answer_starts"], batch["answer_ends"]])
+    loss_2xBxN, correct_2xBxN = log_loss(
+        jnp.where(inside_BxNxS, scores_2xBx1xS, -jnp.inf), ends_2xBxN
+    )
+    weights_BxN = batch["answer_weights"]
+    return {
+        "loss": jnp.sum(loss_2xBxN.mean(0) * weights_BxN),
+        "correct": jnp.sum(correct_2xBxN.all(0) * weights_BxN),
+        "count": jnp.sum(weights_BxN),
+    }
+
+
+def _flops(model: TaskModelConfig, phase: PhaseConfig) -> float:
+    return 2 * phase.batch_size * phase.row_tokens * model.hidden_size * 2
+
+
+QUESTION_ANSWERING = Objective(
+    name="question_answering",
+    title="Question answering",
+    head="qa",
+    weights="answer_weights",
+    make_head=AnswerHead,
+    logits=_logits,
+    sums=_sums,
+    baselines=lambda sums, sources: {},
+    flops=_flops,
+    tensors=(
+        Tensor("qa.output.kernel", "qa_outputs.weight", 1),
+        Tensor("qa.output.bias", "qa_outputs.bias"),
+    ),
+    head_title="question-answering",
+    pipeline="question-answering",
+)

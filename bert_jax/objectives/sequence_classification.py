@@ -1,0 +1,150 @@
+"""Classifies or scores an example from the state of its [CLS].
+
+The heads are those of transformers' `…ForSequenceClassification`, and so are the three objectives,
+by the names of its `problem_type`: one label of several, any number of labels, or numbers.
+
+Sizes: B rows, N examples in a row, H hidden, C labels.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from bert_jax.config.schema import PhaseConfig
+from bert_jax.config.task_model import TaskModelConfig
+from bert_jax.model.heads import class_logits
+from bert_jax.model.layers import Dense, Keys, activation
+from bert_jax.objectives.class_labels import class_baselines, class_sums, entropy
+from bert_jax.objectives.corpus import Corpus
+from bert_jax.objectives.objective import Objective, States, Tensor
+from bert_jax.parallel.global_batch import Batch
+
+
+class SequenceClassifier(nnx.Module):
+    """BERT's reads the pooler: dropout, output layer. The others have a layer in its place."""
+
+    def __init__(self, config: TaskModelConfig, keys: Keys):
+        H, self.config = config.hidden_size, config
+        if config.head.dense:
+            self.dense = Dense(config, keys, (H,), (H,), ("embed", "pooled"))
+        labels = (len(config.head.labels),)
+        self.output = Dense(config, keys, (H,), labels, ("embed", "classes"))
+
+    def __call__(self, states: States, cls_positions_BxN: jax.Array) -> jax.Array:
+        """Returns float32 logits [B, N, C]."""
+        head = self.config.head
+        if head.dense is None:
+            x_BxNxH = states.pooled(cls_positions_BxN)
+        else:
+            x_BxNxH = states.at(cls_positions_BxN)
+            if head.drops_input:
+                x_BxNxH = states.dropped(x_BxNxH, head.dropout, 0)
+            x_BxNxH = self._activated(self.dense(x_BxNxH))
+        return class_logits(self.output, states.dropped(x_BxNxH, head.dropout, 1))
+
+    def _activated(self, x: jax.Array) -> jax.Array:
+        if self.config.head.dense == "hidden_act":
+            return activation(self.config, x)
+        return {"tanh": jnp.tanh, "relu": jax.nn.relu}[str(self.config.head.dense)](x)
+
+
+def _logits(head: SequenceClassifier, states: States, batch: Batch) -> jax.Array:
+    return head(states, batch["cls_positions"])
+
+
+def _single_label_sums(logits_BxNxC: jax.Array, batch: Batch, corpus: Corpus) -> dict:
+    """labels: int32 [B, N]."""
+    return class_sums(logits_BxNxC, batch["labels"], batch["label_weights"])
+
+
+def _multi_label_sums(logits_BxNxC: jax.Array, batch: Batch, corpus: Corpus) -> dict:
+    """Binary cross-entropy, the mean over labels; `correct` is the share of right labels.
+
+    labels: float32 [B, N, C], 0 or 1.
+    """
+    x, y, weights_BxN = logits_BxNxC, batch["labels"], batch["label_weights"]
+    loss_BxNxC = jnp.maximum(x, 0) - x * y + jnp.log1p(jnp.exp(-jnp.abs(x)))
+    return {
+        "loss": jnp.sum(loss_BxNxC.mean(-1) * weights_BxN),
+        "correct": jnp.sum(((x > 0) == (y > 0.5)).mean(-1) * weights_BxN),
+        "count": jnp.sum(weights_BxN),
+        "labels": jnp.einsum("bnc,bn->c", y, weights_BxN),
+    }
+
+
+def _multi_label_baselines(sums: Mapping[str, Any], sources: Sequence[str]) -> dict[str, float]:
+    """Returns accuracy and loss of the best constant prediction of each label."""
+    total = max(float(sums["count"]), 1.0)
+    counts = [np.array([n, total - n]) for n in np.asarray(sums["labels"], np.float64)]
+    return {
+        "baseline_accuracy": float(np.mean([n.max() for n in counts]) / total),
+        "baseline_loss": float(np.mean([entropy(n) for n in counts]) / total),
+    }
+
+
+def _regression_sums(logits_BxNxC: jax.Array, batch: Batch, corpus: Corpus) -> dict:
+    """Squared error, the mean over outputs; labels: float32 [B, N, C]."""
+    labels_BxNxC, weights_BxN = batch["labels"], batch["label_weights"]
+    return {
+        "loss": jnp.sum(jnp.square(logits_BxNxC - labels_BxNxC).mean(-1) * weights_BxN),
+        "count": jnp.sum(weights_BxN),
+        "labels": jnp.einsum("bnc,bn->c", labels_BxNxC, weights_BxN),
+        "squares": jnp.einsum("bnc,bn->c", jnp.square(labels_BxNxC), weights_BxN),
+    }
+
+
+def _regression_baselines(sums: Mapping[str, Any], sources: Sequence[str]) -> dict[str, float]:
+    """Returns the loss of the best constant prediction, the variance."""
+    total = max(float(sums["count"]), 1.0)
+    labels, squares = (np.asarray(sums[name], np.float64) for name in ("labels", "squares"))
+    return {"baseline_loss": float(np.mean(squares / total - np.square(labels / total)))}
+
+
+def _flops(model: TaskModelConfig, phase: PhaseConfig) -> float:
+    H, labels = model.hidden_size, len(model.head.labels)
+    return 2 * phase.batch_size * phase.examples_per_row * (H * H + H * labels)
+
+
+def _objective(name: str, title: str, sums: Callable, baselines: Callable) -> Objective:
+    """Returns an objective with the classifier, of which a model has at most one."""
+    return Objective(
+        name=name,
+        title=title,
+        head="classifier",
+        weights="label_weights",
+        make_head=SequenceClassifier,
+        logits=_logits,
+        sums=sums,
+        baselines=baselines,
+        flops=_flops,
+        needs_pooler=lambda config: config.head.dense is None,
+        # The names of RoBERTa, since BERT's own are those of its token classifier, too.
+        tensors=(
+            Tensor("classifier.dense.kernel", "classifier.dense.weight", 1, exists=_has_dense),
+            Tensor("classifier.dense.bias", "classifier.dense.bias", exists=_has_dense),
+            Tensor("classifier.output.kernel", "classifier.out_proj.weight", 1),
+            Tensor("classifier.output.bias", "classifier.out_proj.bias"),
+        ),
+        head_title="sequence-classification",
+        pipeline="text-classification",
+    )
+
+
+def _has_dense(config: TaskModelConfig) -> bool:
+    return config.head.dense is not None
+
+
+SINGLE_LABEL = _objective(
+    "single_label_classification", "Classification", _single_label_sums, class_baselines
+)
+MULTI_LABEL = _objective(
+    "multi_label_classification",
+    "Multi-label classification",
+    _multi_label_sums,
+    _multi_label_baselines,
+)
+REGRESSION = _objective("regression", "Regression", _regression_sums, _regression_baselines)

@@ -1,0 +1,128 @@
+"""Exports in other programs: pipelines, sentence-transformers, and the oldest transformers."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from exported import random_params
+from layout_models import LAYOUTS, TASKS, layout_config, task_config, task_params
+
+import bert_jax
+from bert_jax.convert.publish.export import export
+from bert_jax.convert.publish.model_card import Card
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+
+ROOT = Path(__file__).resolve().parents[2]
+OLDEST = Path(os.environ.get("BERT_JAX_PEER", ROOT / ".venv/peer"))
+TEXTS = ["hello world", "naïve café [MASK] and 3.14, hello again", "."]
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+
+def write(out: Path, layout: str, tokenizer: Tokenizer, learned: tuple[str, ...]) -> Path:
+    config = layout_config(layout, vocab_size=tokenizer.vocab_size)
+    export(random_params(config, learned), config, tokenizer, out, card=Card(objectives=learned))
+    return out
+
+
+def write_task(out: Path, layout: str, tokenizer: Tokenizer, task: str) -> Path:
+    config = task_config(layout, task, vocab_size=tokenizer.vocab_size)
+    export(task_params(config), config, tokenizer, out, card=Card(objectives=(task,)))
+    return out
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("learned", [("mlm",), ("mlm", "nsp", "sbo")])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_fill_mask_pipeline_gives_our_fills(layout, learned, tokenizer, tmp_path):
+    from transformers import pipeline
+
+    folder = write(tmp_path / "out", layout, tokenizer, learned)
+    model = bert_jax.load(folder)
+    (ours,) = model.fill_mask(TEXTS[1], top_k=4)
+    theirs = pipeline("fill-mask", str(folder), top_k=4)(TEXTS[1])
+    tokens = [model.tokenizer.token(fill["token"]) for fill in theirs]
+    assert tokens == [fill.token for fill in ours]
+    probabilities = [fill.probability for fill in ours]
+    np.testing.assert_allclose([fill["score"] for fill in theirs], probabilities, rtol=1e-4)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_sentence_transformers_gives_our_vectors(layout, tokenizer, tmp_path):
+    library = pytest.importorskip("sentence_transformers", reason="make nightly installs it")
+    folder = write(tmp_path / "out", layout, tokenizer, ("mlm",))
+    vectors = library.SentenceTransformer(str(folder)).encode(TEXTS)
+    np.testing.assert_allclose(bert_jax.load(folder).encode(TEXTS), vectors, atol=1e-5)
+
+
+# Prints, for each folder, what the class in its config.json reports and computes. 4.57 warns of its
+# own RoFormerForMaskedLM, whatever is loaded.
+LOAD = """
+import json, logging, sys
+from pathlib import Path
+import torch
+import transformers
+transformers.logging.disable_progress_bar()
+own = lambda record: "has generative capabilities" not in record.getMessage()
+logging.getLogger("transformers").handlers[0].addFilter(own)
+results = {"version": transformers.__version__}
+for folder in sys.argv[1:]:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    (name,) = json.loads(Path(folder, "config.json").read_text())["architectures"]
+    cls = getattr(transformers, name)
+    model, info = cls.from_pretrained(folder, output_loading_info=True)
+    inputs = tokenizer("hello world", return_tensors="pt")
+    with torch.no_grad():
+        out = model.eval()(**inputs)
+    results[folder] = {
+        "ids": inputs["input_ids"].tolist(), "problems": [k for k, v in info.items() if v],
+        "outputs": [x.flatten().tolist() for x in out.to_tuple()],
+    }
+print(json.dumps(results))
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.processes
+def test_the_oldest_transformers_loads_every_class(tokenizer, tmp_path):
+    """Without a message, and computes what the installed one does."""
+    pytest.importorskip("torch")
+    if not (OLDEST / "transformers").is_dir():
+        pytest.skip(f"{OLDEST}: no transformers; `make .venv/peer` installs 4.57")
+    folders = []
+    for layout in LAYOUTS:
+        for learned in (("mlm",), ("mlm", "nsp", "sbo")):
+            out = tmp_path / f"{layout}-{'-'.join(learned)}"
+            folders.append(write(out, layout, tokenizer, learned))
+        folders += [write_task(tmp_path / f"{layout}-{x}", layout, tokenizer, x) for x in TASKS]
+    oldest, newest = (said_by(path, folders) for path in ([str(OLDEST)], []))
+    assert oldest.pop("version").startswith("4.57.")
+    del newest["version"]
+    assert oldest.keys() == newest.keys() == set(map(str, folders))
+    for folder, found in oldest.items():
+        wanted = newest[folder]
+        assert found["problems"] == wanted["problems"] == [], folder
+        assert found["ids"] == wanted["ids"], folder
+        for output, reference in zip(found["outputs"], wanted["outputs"], strict=True):
+            np.testing.assert_allclose(output, reference, atol=1e-5, err_msg=folder)
+
+
+def said_by(path: list[str], folders: list[Path]) -> dict:
+    """What `LOAD` prints with a transformers in `path`; fails if it warns."""
+    command = [sys.executable, "-c", LOAD, *map(str, folders)]
+    places = os.pathsep.join([*path, *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": places, "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr, done.stderr
+    return json.loads(done.stdout)

@@ -1,0 +1,93 @@
+"""Small models of every layout, with every head of a task."""
+
+import dataclasses
+
+import golden_case as cases
+import jax
+import numpy as np
+from small import COMPUTE, model_config
+
+from bert_jax.config.schema import ModelConfig
+from bert_jax.config.task_model import TaskModelConfig
+from bert_jax.convert import weights
+from bert_jax.convert.task_heads import with_head
+from bert_jax.objectives.pretraining_model import init_params
+from bert_jax.objectives.registry import task_of
+
+# By `model_type` in config.json.
+LAYOUTS = {
+    "bert": {},
+    "roberta": {"layout": "roberta", "type_vocab_size": 1, "layer_norm_eps": 1e-5},
+    "distilbert": {"layout": "distilbert", "type_vocab_size": 0},
+    "roformer": {"position": "rotary", "hidden_act": "gelu_tanh"},
+    "roberta-prelayernorm": {"norm_position": "pre"},
+}
+PREFIXES = {
+    "bert": "Bert",
+    "roberta": "Roberta",
+    "distilbert": "DistilBert",
+    "roformer": "RoFormer",
+    "roberta-prelayernorm": "RobertaPreLayerNorm",
+}
+LABELS = ("negative", "neutral", "positive")
+# By objective: the head, its labels, its `problem_type` in config.json, the end of its class.
+TASKS = {
+    "single_label_classification": ("classifier", LABELS, None, "ForSequenceClassification"),
+    "multi_label_classification": (
+        "classifier", LABELS, "multi_label_classification", "ForSequenceClassification",
+    ),
+    "regression": ("classifier", ("score",), None, "ForSequenceClassification"),
+    "token_classification": ("tagger", ("O", "B-PER", "I-PER"), None, "ForTokenClassification"),
+    "question_answering": ("qa", ("LABEL_0", "LABEL_1"), None, "ForQuestionAnswering"),
+}  # fmt: skip
+
+
+def layout_config(layout: str, **changes: object) -> ModelConfig:
+    """A model without dropout and without rows for the hardware."""
+    fields = {"pad_vocab_to_multiple_of": 1, **LAYOUTS[layout], **changes}
+    return dataclasses.replace(model_config(), **fields)
+
+
+def task_config(layout: str, task: str, **changes: object) -> TaskModelConfig:
+    name, labels, problem, _ = TASKS[task]
+    model = layout_config(layout, **changes)
+    return with_head(model, name, labels, problem_type=problem, dropout=0.0)
+
+
+def task_params(config: TaskModelConfig, size: float = 1.0) -> dict:
+    """Every tensor has values of its own; matrices and tables are `size` times as large."""
+    learned = (task_of(config.head),)
+    shapes = jax.eval_shape(lambda: init_params(config, COMPUTE, learned, jax.random.key(0)))
+    zeros = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), shapes)
+    tensors = weights.to_transformers(zeros, config)
+    named = {name: cases.weight(name, tensor.shape) for name, tensor in tensors.items()}
+    named = {name: size * x if x.ndim == 2 else x for name, x in named.items()}
+    return weights.from_transformers(named, config)
+
+
+def task_batch(config: TaskModelConfig, step: int = 0) -> dict[str, np.ndarray]:
+    """The rows of the parity test with labels of the task. Rows have padding, except those with
+    answers, whose loss in transformers is over the padding, too."""
+    case, task, draw = cases.TINY, task_of(config.head), np.random.default_rng(step)
+    batch, labels = cases.batch(case, step), len(config.head.labels)
+    B, S = batch["input_ids"].shape
+    if config.type_vocab_size < 2:
+        batch["token_type_ids"] = np.zeros((B, S), np.int32)
+    if config.head.name == "qa":
+        words = draw.integers(5, case.vocab_size, (B, S), np.int32)
+        batch["input_ids"] = np.where(batch["example_ids"] > 0, batch["input_ids"], words)
+        batch["example_ids"] = np.ones((B, S), np.int32)
+        batch["position_ids"] = np.tile(np.arange(S, dtype=np.int32), (B, 1))
+        starts, ends = np.sort(draw.integers(1, S, (2, B, 1), np.int32), axis=0)
+        answers = {"answer_starts": starts, "answer_ends": ends}
+        return batch | answers | {"answer_weights": np.ones((B, 1), np.float32)}
+    if config.head.name == "tagger":
+        weights = batch["example_ids"] * draw.integers(0, 2, (B, S))  # as if some have no label
+        tags = draw.integers(0, labels, (B, S), np.int32)
+        return batch | {"token_labels": tags, "token_weights": weights.astype(np.float32)}
+    values: np.ndarray = draw.normal(size=(B, 1, labels)).astype(np.float32)
+    if task == "single_label_classification":
+        values = draw.integers(0, labels, (B, 1), np.int32)
+    elif task == "multi_label_classification":
+        values = (values > 0).astype(np.float32)
+    return batch | {"labels": values, "label_weights": np.ones((B, 1), np.float32)}
