@@ -317,6 +317,9 @@ class Config:
     # Positions that the model's table lacks: refused, or the table again from its start, as in
     # Longformer (Beltagy et al. 2020, section 5).
     init_positions: Literal["same", "repeat"] = "same"
+    # The moments and the step of that model's optimizer: zero, or as they are. See
+    # training/initial.py.
+    init_optimizer: Literal["reset", "carry"] = "reset"
 
     def __post_init__(self) -> None:
         if not self.phases:

@@ -12,6 +12,7 @@ from bert_jax.model.positional_heads import guide
 from bert_jax.objectives.objective import States
 from bert_jax.objectives.registry import OBJECTIVES, find
 from bert_jax.parallel.global_batch import Batch
+from bert_jax.parallel.partition import param_axes
 
 
 class PretrainingModel(nnx.Module):
@@ -56,6 +57,13 @@ def declare(
         lambda: PretrainingModel(config, compute, objectives, Keys(jax.random.key(0)))
     )
     return nnx.split(model)
+
+
+def vocabulary_paths(config: ModelConfig, objectives: Sequence[str]) -> set[tuple[str, ...]]:
+    """Returns the names of the parameters that have a row for each entry of the vocabulary."""
+    axes = param_axes(declare(config, ComputeConfig.plain(), objectives)[1])
+    leaves = jax.tree_util.tree_leaves_with_path(axes, is_leaf=lambda x: isinstance(x, tuple))
+    return {tuple(key.key for key in path) for path, names in leaves if names[0] == "vocab"}
 
 
 def init_params(

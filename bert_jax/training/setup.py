@@ -147,6 +147,7 @@ def prepare(config: Config, workdir: Workdir, job: Job) -> RunContext:
         mesh=mesh.shape,
         device_kind=mesh.devices.flat[0].device_kind,
         init=initial.digest if initial else None,
+        init_step=initial.step if initial else 0,
     )
     peers, data = job.peers, json.dumps(description["data"], sort_keys=True)
     if len(set(peers.all_gather_text("data", data))) > 1:

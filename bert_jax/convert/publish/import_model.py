@@ -7,25 +7,29 @@ from pathlib import Path
 
 import numpy as np
 
+from bert_jax.config.schema import ModelConfig
 from bert_jax.convert import hub, weights
+from bert_jax.convert.google_bert import is_google_bert, read_adam
 from bert_jax.convert.publish.export import export
 from bert_jax.convert.publish.model_card import Card
 from bert_jax.convert.reader import StoredModel
 from bert_jax.convert.sources import local_folder, read_stored
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.objectives.registry import OBJECTIVES, with_heads
+from bert_jax.training.optimizer_state import OptimizerState, of_moments
 
 
-def run_import(source: str, out: Path | str) -> None:
+def run_import(source: str, out: Path | str, *, optimizer_state: bool = False) -> None:
     """Imports a model and prints the result.
 
     Args:
         source: as `local_folder`.
         out: the folder to write; an earlier import or export is replaced.
+        optimizer_state: the moments and the step too, for `config.init_optimizer`.
 
     Raises:
         UserError: no such model, or it is damaged, of another family, or has a part that bert-jax
-            has not; or as `export`.
+            has not; it has no moments; or as `export`.
         StorageError: the folder cannot be written; an older one is unchanged.
     """
     with local_folder(source) as folder:
@@ -42,11 +46,25 @@ def run_import(source: str, out: Path | str) -> None:
         card = Card(origin=origin, objectives=objectives)
         config, tokenizer = model.config, model.tokenizer
         del model  # its tensors; the export makes its own
-        export(params, config, tokenizer, out, card=card, rows_before=before)
+        adam = _read_adam(folder, config, source) if optimizer_state else None
+        export(params, config, tokenizer, out, card=card, rows_before=before, optimizer=adam)
     parts = ", ".join(["encoder", *sorted(groups - {"encoder"})])
     if left_out:
         print(f"left out, since no class with a head has it: {', '.join(left_out)}")
-    print(f"{source} imported to {out}: {parts}")
+    also = f", the optimizer's moments and step {adam.step:,}" if adam else ""
+    print(f"{source} imported to {out}: {parts}{also}")
+
+
+def _read_adam(folder: Path, config: ModelConfig, source: str) -> OptimizerState:
+    """Reads the optimizer's state; UserError if the source has none."""
+    if not is_google_bert(folder):
+        raise UserError(
+            f"{source}: --optimizer_state takes the moments of a TensorFlow checkpoint of "
+            "google-research/bert; config.init takes those of an export or a workdir as they are"
+        )
+    adam = read_adam(folder)
+    mu, nu = (weights.stored_params(moments, config) for moments in adam.moments)
+    return of_moments(mu, nu, adam.step)
 
 
 def _rows_before(model: StoredModel) -> np.ndarray | None:
