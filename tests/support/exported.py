@@ -1,7 +1,9 @@
 """Models, tokenizers and folders for the tests of what is exported."""
 
 import dataclasses
+import functools
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import golden_case as cases
@@ -47,6 +49,16 @@ def random_params(config: ModelConfig, learned: tuple[str, ...] = PAIRS) -> dict
     exported = weights.from_transformers(named, config)
     ours = jax.tree.map(lambda x: x + 0.5, zeros)  # of which some may not be exported
     return ours | exported | {"encoder": ours["encoder"] | exported["encoder"]}
+
+
+def tree_below(leaves: Mapping[str, np.ndarray], path: str) -> dict:
+    """The nested dict of the arrays whose path begins with this one."""
+    tree: dict = {}
+    for name, array in leaves.items():
+        if name.startswith(f"{path}/"):
+            *groups, last = name.removeprefix(f"{path}/").split("/")
+            functools.reduce(lambda part, key: part.setdefault(key, {}), groups, tree)[last] = array
+    return tree
 
 
 def blocks(language: str) -> list[str]:
