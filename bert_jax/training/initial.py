@@ -17,7 +17,8 @@ from bert_jax.checkpoint.fingerprint import by_path, path_of
 from bert_jax.checkpoint.manager import find_steps
 from bert_jax.config.defaults import ARCHITECTURE
 from bert_jax.config.schema import Config, ModelConfig
-from bert_jax.convert import weights
+from bert_jax.convert import hub, weights
+from bert_jax.convert.google_bert import is_google_bert
 from bert_jax.convert.reader import read_folder
 from bert_jax.convert.sources import read_checkpoint
 from bert_jax.data_pipeline.storage.digest import json_digest, sha256
@@ -89,6 +90,11 @@ def find_initial(config: Config, workdir: Workdir, store: TokenStore) -> Initial
         return None
     if is_remote(source):
         raise UserError(f"config.init={source}: give a local folder; copy it to every machine")
+    if source.startswith(hub.PREFIX) or Path(source).is_file() or is_google_bert(Path(source)):
+        raise UserError(
+            f"config.init={source}: import it first: bert-jax convert import --from={source} "
+            "--out=…; then give that folder"
+        )
     recorded, started = claim.recorded_run(workdir, config)
     if recorded and started and recorded["config"].get("init") == source:
         data = recorded["data"]
