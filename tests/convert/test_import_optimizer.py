@@ -95,7 +95,7 @@ def test_a_flipped_bit_of_the_state_is_refused(google: Path, tmp_path: Path) -> 
     whole = file.read_bytes()
     for digests in (True, False):
         refused = []
-        for _ in range(100):
+        for _ in range(50):
             damaged = bytearray(whole)
             # The header is read as JSON, so half of the bits are in it.
             end = len(whole) if draw.random() < 0.5 else 2000
@@ -106,7 +106,7 @@ def test_a_flipped_bit_of_the_state_is_refused(google: Path, tmp_path: Path) -> 
             except UserError as error:
                 refused.append(str(error))
         assert all(str(file) in line and "\n" not in line for line in refused)
-        assert len(refused) == 100 if digests else len(refused) > 30
+        assert len(refused) == 50 if digests else len(refused) > 10
         (tmp_path / "out/SHA256SUMS").unlink(missing_ok=True)
 
 

@@ -32,17 +32,16 @@ def stop(config: Config, run: Path, step: int) -> None:
         loop.pretrain(config, run, stop_after=step)
 
 
-def eight_steps(store: TokenStore) -> Config:
-    changes = {"phases[0].steps": 8, "optimizer.learning_rate": 1e-3, "log_every_steps": 1}
-    return small_config(store).replace(changes)
+def four_steps(store: TokenStore) -> Config:
+    return small_config(store).replace({"phases[0].steps": 4, "log_every_steps": 1})
 
 
 @pytest.fixture(scope="module")
 def source(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that was stopped at step 4 and resumed, in `run`, and its export of step 4."""
+    """A run that was stopped at step 2 and resumed, in `run`, and its export of step 2."""
     folder = tmp_path_factory.mktemp("source")
-    config = eight_steps(store).replace("checkpoint.every_steps", 4)
-    stop(config, folder / "run", 4)
+    config = four_steps(store).replace("checkpoint.every_steps", 2)
+    stop(config, folder / "run", 2)
     run_export(folder / "run", folder / "exported", optimizer_state=True)
     loop.pretrain(config, folder / "run")
     return folder
@@ -59,7 +58,7 @@ def assert_same_end(run: Path, other: Path, step: int) -> None:
     losses, others = (
         {r["step"]: r["loss"] for r in read_records(f, "train")} for f in (run, other)
     )
-    assert len(losses) > 2
+    assert len(losses) > 1
     assert losses.items() <= others.items()
 
 
@@ -68,32 +67,32 @@ def test_a_run_from_an_export_ends_as_the_run_that_resumes(
 ) -> None:
     """It is stopped itself, and resumes without the export."""
     shutil.copytree(source / "exported", tmp_path / "model")
-    config = carried(eight_steps(store), tmp_path / "model")
-    stop(config, tmp_path / "run", 6)
-    assert f"starts from {tmp_path}/model at its step 4, with the moments\n" in (
+    config = carried(four_steps(store), tmp_path / "model")
+    stop(config, tmp_path / "run", 3)
+    assert f"starts from {tmp_path}/model at its step 2, with the moments\n" in (
         capsys.readouterr().out
     )
     shutil.rmtree(tmp_path / "model")
     loop.pretrain(config, tmp_path / "run")
-    assert f"resumes from step 6 in {tmp_path}/run" in capsys.readouterr().out
-    assert_same_end(tmp_path / "run", source / "run", 8)
+    assert f"resumes from step 3 in {tmp_path}/run" in capsys.readouterr().out
+    assert_same_end(tmp_path / "run", source / "run", 4)
     seen = status.read(tmp_path / "run")
     rows = json.loads((tmp_path / "run/config.json").read_text())["data"]["rows_per_epoch"]
-    assert (seen.step, seen.total_steps) == (8, 8)
-    assert seen.epochs == [4 * 8 / rows[0]]  # of this run
-    assert [attempt.first for attempt in seen.attempts] == [4, 6]
+    assert (seen.step, seen.total_steps) == (4, 4)
+    assert seen.epochs == [2 * 8 / rows[0]]  # of this run
+    assert [attempt.first for attempt in seen.attempts] == [2, 3]
     run_export(tmp_path / "run", tmp_path / "out")
     card = (tmp_path / "out/README.md").read_text()
-    assert "| trained | 4 steps of 8 rows" in card
-    assert f"| continues | {tmp_path}/model, at its step 4" in card
+    assert "| trained | 2 steps of 8 rows" in card
+    assert f"| continues | {tmp_path}/model, at its step 2" in card
 
 
 def test_a_run_from_a_step_of_a_workdir_ends_as_that_run(
     store: TokenStore, source: Path, tmp_path: Path
 ) -> None:
-    config = carried(eight_steps(store), f"{source}/run@4")
+    config = carried(four_steps(store), f"{source}/run@2")
     loop.pretrain(config, tmp_path / "run")
-    assert_same_end(tmp_path / "run", source / "run", 8)
+    assert_same_end(tmp_path / "run", source / "run", 4)
 
 
 @pytest.mark.slow
@@ -111,12 +110,12 @@ def test_a_run_from_a_step_of_a_workdir_ends_as_that_run(
 )
 def test_every_optimizer_continues(optimizer: dict, store: TokenStore, tmp_path: Path) -> None:
     changes = {f"optimizer.{key}": value for key, value in optimizer.items()}
-    config = eight_steps(store).replace(changes)
-    stop(config, tmp_path / "run", 4)
+    config = four_steps(store).replace(changes)
+    stop(config, tmp_path / "run", 2)
     run_export(tmp_path / "run", tmp_path / "exported", optimizer_state=True)
     loop.pretrain(config, tmp_path / "run")
     loop.pretrain(carried(config, tmp_path / "exported"), tmp_path / "continued")
-    assert_same_end(tmp_path / "continued", tmp_path / "run", 8)
+    assert_same_end(tmp_path / "continued", tmp_path / "run", 4)
 
 
 @pytest.mark.slow
@@ -133,26 +132,31 @@ def test_a_run_continues_in_the_phase_of_its_step(
     assert_same_end(tmp_path / "continued", tmp_path / "run", 12)
 
 
+@pytest.mark.slow
 def test_another_padding_of_the_vocabulary_changes_nothing(
     store: TokenStore, source: Path, tmp_path: Path
 ) -> None:
     """The export has no rows for the hardware; those of a run are zero, as are their moments."""
     state = safetensors.numpy.load_file(source / "exported" / STATE)
     assert state["opt/1/mu/encoder/embeddings/word"].shape == (100, 32)
-    config = carried(
-        eight_steps(store), source / "exported", **{"model.pad_vocab_to_multiple_of": 1}
-    )
-    loop.pretrain(config, tmp_path / "run")
-    ends = [read_meta(folder, 8)["fingerprints"] for folder in (tmp_path / "run", source / "run")]
-    others = {path for path in ends[0] if ends[0][path] != ends[1][path]}
-    assert not {path for path in others if "/layers/" in path}
+    unpadded = {"model.pad_vocab_to_multiple_of": 1}
+    loop.pretrain(carried(four_steps(store), source / "exported", **unpadded), tmp_path / "run")
+    run_export(tmp_path / "run", tmp_path / "out", optimizer_state=True)
+    run_export(source / "run", tmp_path / "padded", optimizer_state=True)
+    for file in ("model.safetensors", STATE):
+        found, wanted = (
+            safetensors.numpy.load_file(tmp_path / f / file) for f in ("out", "padded")
+        )
+        assert found.keys() == wanted.keys()
+        for name, array in wanted.items():
+            np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-6, err_msg=name)
 
 
 def test_without_the_key_moments_and_step_start_at_zero(
     store: TokenStore, source: Path, tmp_path: Path
 ) -> None:
-    config = eight_steps(store).replace({"init": str(source / "exported"), "phases[0].steps": 1})
-    loop.pretrain(config, tmp_path / "run")
+    config = four_steps(store).replace("init", str(source / "exported"))
+    stop(config, tmp_path / "run", 1)
     (record,) = read_records(tmp_path / "run", "train")
     assert (record["step"], record["learning_rate"]) == (1, 0.0)
 
@@ -165,16 +169,16 @@ def test_a_part_that_the_model_lacks_has_no_moments(
     kept = {k: v for k, v in weights.items() if "pooler" not in k and "seq_relationship" not in k}
     safetensors.numpy.save_file(kept, tmp_path / "model/model.safetensors")
     (tmp_path / "model/SHA256SUMS").unlink()
-    stop(carried(eight_steps(store), tmp_path / "model"), tmp_path / "run", 5)
-    line = "at its step 4, with the moments; new, with random values: pair, pooler"
+    stop(carried(four_steps(store), tmp_path / "model"), tmp_path / "run", 3)
+    line = "at its step 2, with the moments; new, with random values: pair, pooler"
     assert line in capsys.readouterr().out
 
 
 def test_resuming_without_the_moments_is_refused(
     store: TokenStore, source: Path, tmp_path: Path
 ) -> None:
-    config = carried(eight_steps(store), source / "exported")
-    stop(config, tmp_path / "run", 5)
+    config = carried(four_steps(store), source / "exported")
+    stop(config, tmp_path / "run", 3)
     with pytest.raises(UserError, match=r"cannot resume with another .*config\.init_optimizer"):
         loop.pretrain(config.replace("init_optimizer", "reset"), tmp_path / "run")
 
@@ -210,7 +214,7 @@ BIAS = "opt/1/nu/mlm/bias"
             {"optimizer.name": "adamw"},
             "has the moments of bert_adamw, but the run trains with adamw",
         ),
-        (None, {"phases[0].steps": 4}, "is at step 4, but config.phases have 4 steps"),
+        (None, {"phases[0].steps": 2}, "is at step 2, but config.phases have 2 steps"),
         (None, {"init_vocabulary": "extend"}, "config.init_vocabulary=extend makes rows that"),
         (None, {"init_positions": "repeat"}, "config.init_positions=repeat makes rows that"),
         (None, {"init": ""}, "config.init_optimizer=carry has no effect without config.init"),
@@ -237,7 +241,7 @@ def test_a_state_that_does_not_fit_is_one_line(
     shutil.copytree(source / "exported", tmp_path / "model")
     if damage:
         damage(tmp_path / "model" / STATE)
-    config = carried(eight_steps(store), tmp_path / "model", **changes)
+    config = carried(four_steps(store), tmp_path / "model", **changes)
     with pytest.raises(UserError) as refused:
         loop.pretrain(config, tmp_path / "run")
     assert message in str(refused.value)
@@ -248,7 +252,7 @@ def test_a_state_that_does_not_fit_is_one_line(
 def test_a_time_budget_decides_no_schedule_that_has_begun(
     store: TokenStore, source: Path, tmp_path: Path
 ) -> None:
-    config = carried(eight_steps(store), source / "exported")
+    config = carried(four_steps(store), source / "exported")
     with pytest.raises(UserError, match="--time_budget decides the steps of a new schedule"):
         bert_jax.pretrain(config, tmp_path / "run", time_budget="60m")
     assert not (tmp_path / "run").exists()
