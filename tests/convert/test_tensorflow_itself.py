@@ -26,23 +26,26 @@ def many_tensors() -> Mapping[str, np.ndarray]:
     return tensors | {"global_step": np.array(2**40), "large": rng.normal(size=(300, 2000))}
 
 
-@pytest.mark.parametrize("shards", [1, 3])
-def test_every_tensor_is_the_one_that_tensorflow_reads(shards: int, tmp_path: Path) -> None:
-    given, prefix = many_tensors(), str(tmp_path / "model.ckpt")
-    arguments = {"prefix": prefix, "shards": shards, "sliced": False}
-    read = tensorflow.ask(tmp_path / "write", "write", given, **arguments)
-    checkpoint = TensorFlowCheckpoint(prefix)
-    assert read.keys() == given.keys() == checkpoint.entries.keys()
-    for name, tensor in read.items():
-        ours = checkpoint.read(name)
-        assert (ours.dtype, ours.shape) == (tensor.dtype, tensor.shape)
-        assert ours.tobytes() == tensor.tobytes() == given[name].tobytes()
-
-
-def test_a_partitioned_variable_is_refused(tmp_path: Path) -> None:
-    prefix = str(tmp_path / "model.ckpt")
-    given = {"kernel": np.arange(12.0).reshape(4, 3)}
-    read = tensorflow.ask(tmp_path / "write", "write", given, prefix=prefix, shards=1, sliced=True)
-    np.testing.assert_array_equal(read["kernel"], given["kernel"])
+def test_every_tensor_is_the_one_that_tensorflow_reads(tmp_path: Path) -> None:
+    """In one data file and in three. A variable in parts, which TensorFlow joins, is refused."""
+    given, parts = many_tensors(), {"kernel": np.arange(12.0).reshape(4, 3)}
+    whole, shards, sliced = (str(tmp_path / name) for name in ("whole", "shards", "sliced"))
+    *read, joined = tensorflow.ask(
+        tmp_path / "asked",
+        "write",
+        [
+            (given, {"prefix": whole, "shards": 1, "sliced": False}),
+            (given, {"prefix": shards, "shards": 3, "sliced": False}),
+            (parts, {"prefix": sliced, "shards": 1, "sliced": True}),
+        ],
+    )
+    for prefix, tensors in zip((whole, shards), read, strict=True):
+        checkpoint = TensorFlowCheckpoint(prefix)
+        assert tensors.keys() == given.keys() == checkpoint.entries.keys()
+        for name, tensor in tensors.items():
+            ours = checkpoint.read(name)
+            assert (ours.dtype, ours.shape) == (tensor.dtype, tensor.shape)
+            assert ours.tobytes() == tensor.tobytes() == given[name].tobytes()
+    np.testing.assert_array_equal(joined["kernel"], parts["kernel"])
     with pytest.raises(UserError, match="a tensor is stored in slices; merge the checkpoint"):
-        TensorFlowCheckpoint(prefix)
+        TensorFlowCheckpoint(sliced)

@@ -1,7 +1,7 @@
 """TensorFlow as the reference, in a process of its own: nothing else here imports it.
 
-`python tensorflow_itself.py COMMAND FOLDER` reads arguments.json in the folder and arrays from
-FOLDER/given, and writes to FOLDER/found; `ask` starts it and returns these.
+`python tensorflow_itself.py COMMAND FOLDER` reads the arguments and arrays of some cases from the
+folder and writes those that it found there; `ask` starts it.
 
 BERT_JAX_TENSORFLOW names the folder with its packages, which `make .venv/tensorflow` installs.
 """
@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,22 +29,30 @@ needs_tensorflow = pytest.mark.skipif(
 
 
 def ask(
-    folder: Path, command: str, arrays: Mapping[str, np.ndarray], **arguments: Any
-) -> dict[str, np.ndarray]:
-    """Runs a command of this file with TensorFlow; returns the arrays that it found."""
+    folder: Path, command: str, cases: Sequence[tuple[Mapping[str, np.ndarray], Mapping[str, Any]]]
+) -> list[dict[str, np.ndarray]]:
+    """Runs a command of this file with TensorFlow, which takes seconds to start, for several cases.
+
+    cases: arrays and arguments of each. Returns the arrays that were found for each.
+    """
     folder.mkdir()
+    arrays = {f"{i}:{n}": x for i, (given, _) in enumerate(cases) for n, x in given.items()}
     save(folder / "given", arrays)
-    (folder / "arguments.json").write_text(json.dumps(arguments))
+    (folder / "arguments.json").write_text(json.dumps([arguments for _, arguments in cases]))
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}
     done = subprocess.run(
         [sys.executable, __file__, command, str(folder)],
         env=environment | {"PYTHONPATH": PACKAGES},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
-    return load(folder / "found")
+    found = load(folder / "found")
+    return [
+        {n.partition(":")[2]: x for n, x in found.items() if n.startswith(f"{i}:")}
+        for i in range(len(cases))
+    ]
 
 
 def save(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -133,13 +141,15 @@ def take_step(
 
 def main(command: str, folder: Path) -> None:
     given = load(folder / "given")
-    arguments = json.loads((folder / "arguments.json").read_text())
-    if command == "write":
-        write(given, **arguments)
-    if command == "step":
-        found = take_step(read(arguments["prefix"]), given, arguments["recipe"])
-    else:
-        found = read(arguments["prefix"])
+    found = {}
+    for i, arguments in enumerate(json.loads((folder / "arguments.json").read_text())):
+        mine = {n.partition(":")[2]: x for n, x in given.items() if n.startswith(f"{i}:")}
+        if command == "write":
+            write(mine, **arguments)
+            arrays = read(arguments["prefix"])
+        else:
+            arrays = take_step(read(arguments["prefix"]), mine, arguments["recipe"])
+        found |= {f"{i}:{name}": array for name, array in arrays.items()}
     save(folder / "found", found)
 
 

@@ -100,9 +100,7 @@ def test_a_run_from_a_step_of_a_workdir_ends_as_that_run(
     "optimizer",
     [
         {"name": "adamw"},
-        {"name": "adamw", "moment_dtype": "bfloat16"},
         {"name": "lamb"},
-        {"name": "lamb_albert"},
         {"name": "muon"},
         {"name": "muon", "moment_dtype": "bfloat16"},
     ],
