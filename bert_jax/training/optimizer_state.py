@@ -31,7 +31,7 @@ from bert_jax.workdir.layout import Workdir
 
 FILE: Final = "optimizer.safetensors"
 OPTIMIZER: Final = "optimizer"  # key of its name in the file's metadata
-_STEP, _ADAM = "step", "bert_adamw"
+_STEP = "step"
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,14 @@ def of_checkpoint(run: Workdir, step: int, *, padding: bool) -> OptimizerState:
 
 def of_moments(mu: Any, nu: Any, step: int) -> OptimizerState:
     """Returns the state of BERT's Adam; mu, nu: trees like the parameters'."""
-    shapes = jax.eval_shape(make_optimizer(OptimizerConfig(name=_ADAM), axes=None).init, mu)
+    adam = OptimizerConfig(name="bert_adamw")
+    shapes = jax.eval_shape(make_optimizer(adam, axes=None).init, mu)
 
     def is_moments(part: Any) -> bool:
         return isinstance(part, Moments)
 
     opt = jax.tree.map(lambda _: Moments(mu, nu), shapes, is_leaf=is_moments)
-    return OptimizerState(_ADAM, _leaves(step, opt))
+    return OptimizerState(adam.name, _leaves(step, opt))
 
 
 def read(folder: Path) -> OptimizerState:
