@@ -186,7 +186,7 @@ def test_transformers_loads_the_weights_that_it_would_convert_itself(
     for name, tensor in read_all(google / PREFIX).items():
         if not re.search("adam_[mv]$|global_step", name):
             tensor = tensor.T if name.endswith("/kernel") else tensor
-            place_of(converted, name).data = torch.from_numpy(np.ascontiguousarray(tensor))
+            place_of(converted, name).data = torch.tensor(tensor)
     loaded, about = BertForPreTraining.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not any(about.values())
     state, wanted = loaded.state_dict(), converted.state_dict()
