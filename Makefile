@@ -29,7 +29,9 @@ test: .venv/dev  ## Run the tests in WORKERS processes (default 3, for two cores
 	@$(BIN)/pytest $(XDIST) --numprocesses=$(or $(WORKERS),3)
 
 slow: .venv/torch .venv/libtpu  ## Run the slow tests, comparisons with PyTorch and tests with the TPU compiler
-	@BERT_JAX_LIBTPU=$(CURDIR)/.venv/libtpu/libtpu/libtpu.so $(BIN)/pytest $(XDIST) --numprocesses=$(or $(WORKERS),2) -m "slow or torch"
+	@$(MAKE) --no-print-directory .venv/tensorflow || echo "cannot install TensorFlow: tests that need it are skipped"
+	@BERT_JAX_TENSORFLOW=$(CURDIR)/.venv/tensorflow \
+	  BERT_JAX_LIBTPU=$(CURDIR)/.venv/libtpu/libtpu/libtpu.so $(BIN)/pytest $(XDIST) --numprocesses=$(or $(WORKERS),2) -m "slow or torch"
 
 lint: .venv/dev  ## Check style and format
 	@$(BIN)/ruff check .
@@ -117,6 +119,12 @@ help:  ## List the targets
 .venv/peer: requirements/peer.txt .venv/core
 	@echo "installing requirements/peer.txt"
 	@$(INSTALL) --target=$@ --upgrade -r requirements/peer.txt
+	@touch $@
+
+# TensorFlow, with which tests compare, outside site-packages: no other test may find it.
+.venv/tensorflow: requirements/tensorflow.txt .venv/dev
+	@echo "installing requirements/tensorflow.txt"
+	@$(INSTALL) --target=$@ --upgrade -r requirements/tensorflow.txt
 	@touch $@
 
 # Resolved with the oldest supported Python, because releases for it have wheels for newer ones too.

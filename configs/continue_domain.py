@@ -9,13 +9,13 @@ The architecture is that of the model that `config.init` names, wherever the com
 give another value; docs/continue.md does it on real text. The steps and the rate are those that the
 README of google-research/bert advises for "additional steps of pre-training starting from an
 existing BERT checkpoint": 10,000 steps or more, 2e-5 in place of 1e-4. Gururangan et al. 2020
-(arXiv 2004.10964) show what it is worth; their warm-up, 6 % of the steps, is used here. All else is
-as in `base`: length 128, the paper's optimizer and batch, masked tokens and next sentence.
+(arXiv 2004.10964) show what it is worth. The warm-up is 6 % of the steps. All else is as in `base`:
+length 128, the paper's optimizer and batch, masked tokens and next sentence.
 
 Differences from the README: batch 256, the paper's (README's example: 32), and activations between
 layers in bfloat16 (release: float32, `--config.compute.dtype=float32`). From Gururangan et al., who
-continue RoBERTa (numbers quoted from memory): 10,000 steps of 256 rows of 128 tokens (12,500 of
-2,048 rows of 512), peak 2e-5 (5e-4), sentence pairs (full sentences, no pairs:
+continue RoBERTa (ADAPTIVE_PRETRAINING.md of allenai/dont-stop-pretraining): 10,000 steps of 256
+rows (12,500 of 2,048), peak 2e-5 (5e-4), sentence pairs (none:
 `--config.data.pairing=full_sentences`).
 """
 

@@ -65,6 +65,7 @@ def export(
     step: int | None = None,
     dtype: str = "float32",
     max_shard_size: str | None = None,
+    optimizer_state: bool = False,
 ) -> None:
     """Exports a checkpoint of a run as a folder for `bert_jax.load` and `transformers`.
 
@@ -72,8 +73,11 @@ def export(
         step: of the checkpoint; None is the newest.
         dtype: of the weights: "float32", "bfloat16" or "float16".
         max_shard_size: such as "2GB": the weights are in several files of at most this size.
+        optimizer_state: write the optimizer's moments and step too, for
+            `config.init_optimizer="carry"`.
 
     Raises:
         UserError: no such checkpoint, `out` is not free, or `dtype` cannot hold a value.
     """
-    run_export(workdir, out, step, form=WeightFormat(dtype, max_shard_size))
+    form = WeightFormat(dtype, max_shard_size)
+    run_export(workdir, out, step, form=form, optimizer_state=optimizer_state)

@@ -46,16 +46,20 @@ def fingerprints(tree: Any) -> dict[str, str]:
 
 def named(tree: Any, sums: jax.Array) -> dict[str, str]:
     """Returns the output of `program` for this tree as path -> fingerprint."""
-    paths = [path_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
     return {
         path: f"{int(first):08x}{int(second):08x}"
-        for path, (first, second) in zip(paths, np.asarray(sums), strict=True)
+        for path, (first, second) in zip(by_path(tree), np.asarray(sums), strict=True)
     }
 
 
 def path_of(path: tuple) -> str:
     """Returns a path in a tree as text, such as params/encoder/word."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def by_path(tree: Any) -> dict[str, Any]:
+    """Returns the leaves of a tree by their paths, see `path_of`."""
+    return {path_of(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def mesh_of(tree: Any) -> Any:
@@ -116,6 +120,6 @@ def _mix(x: jax.Array, which: int) -> jax.Array:
 def described(tree: Mapping[str, Any]) -> dict[str, str]:
     """Returns path of each leaf -> its dtype and shape as text, such as float32[2,3]."""
     return {
-        path_of(path): f"{np.dtype(leaf.dtype).name}[{','.join(map(str, leaf.shape))}]"
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        path: f"{np.dtype(leaf.dtype).name}[{','.join(map(str, leaf.shape))}]"
+        for path, leaf in by_path(tree).items()
     }

@@ -357,10 +357,26 @@ def read_own_meta(workdir: Workdir, step: int, known: Mapping[str, Any] | None) 
 
 def read_params(workdir: Workdir, meta: Mapping[str, Any]) -> dict:
     """Reads the parameters of the step with this `meta` to one device; raises as `load_params`."""
-    one_device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    wanted = {"params": _params_of(meta["config"], one_device)}
+    params: dict = read_part(workdir, meta, "params", _params_of(meta["config"]))
+    return params
+
+
+def read_part(workdir: Workdir, meta: Mapping[str, Any], name: str, shapes: Any) -> Any:
+    """Reads a part of a state to one device.
+
+    Args:
+        meta: of its step, see `read_own_meta`.
+        name: "params" or "opt".
+        shapes: the part as ShapeDtypeStructs.
+
+    Raises:
+        UserError: the checkpoint holds arrays of other shapes.
+        StorageError: as `load_params`.
+    """
+    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), shapes)
     with _naming_other_steps(workdir, meta["step"]):
-        return restore.read_verified(workdir, meta, wanted, fingerprint.program(None))["params"]
+        return restore.read_verified(workdir, meta, {name: like}, fingerprint.program(None))[name]
 
 
 @contextlib.contextmanager
@@ -376,12 +392,11 @@ def _naming_other_steps(workdir: Workdir, step: int) -> Iterator[None]:
         raise StorageError(f"{error}; {instead}") from error
 
 
-def _params_of(config: Mapping[str, Any], sharding: jax.sharding.Sharding) -> Any:
-    """Returns the parameters of a run as ShapeDtypeStructs with this sharding."""
+def _params_of(config: Mapping[str, Any]) -> Any:
+    """Returns the parameters of a run as ShapeDtypeStructs."""
     model = from_dict(config["model"], ModelConfig, "config.model")
     data = from_dict(config["data"], DataConfig, "config.data")
     objectives = chosen(data, config.get("objectives", ""))
-    shapes = jax.eval_shape(
+    return jax.eval_shape(
         lambda: init_params(model, ComputeConfig.plain(), objectives, jax.random.key(0))
     )
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes)

@@ -19,6 +19,12 @@ def _define_export(values: flags.FlagValues, words: Sequence[str]) -> None:
     flags.DEFINE_enum("dtype", "float32", dtypes, "of the weights", flag_values=values)
     size = "largest file of weights, such as 2GB (default: all in one)"
     flags.DEFINE_string("max_shard_size", None, size, flag_values=values)
+    _define_optimizer_state(values)
+
+
+def _define_optimizer_state(values: flags.FlagValues) -> None:
+    state = "also write the optimizer's moments and step, for config.init_optimizer=carry"
+    flags.DEFINE_bool("optimizer_state", False, state, flag_values=values)
 
 
 def _run_export(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -28,8 +34,14 @@ def _run_export(values: flags.FlagValues, words: Sequence[str]) -> None:
 
     if values.all_steps and values.step is not None:
         raise UsageError("--all_steps and --step exclude each other")
-    form = WeightFormat(values.dtype, values.max_shard_size)
-    run_export(values.workdir, values.out, values.step, all_steps=values.all_steps, form=form)
+    run_export(
+        values.workdir,
+        values.out,
+        values.step,
+        all_steps=values.all_steps,
+        form=WeightFormat(values.dtype, values.max_shard_size),
+        optimizer_state=values.optimizer_state,
+    )
 
 
 def _define_import(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -38,13 +50,14 @@ def _define_import(values: flags.FlagValues, words: Sequence[str]) -> None:
     )
     flags.DEFINE_string("from", None, source, flag_values=values)
     flags.DEFINE_string("out", None, "folder to write", flag_values=values)
+    _define_optimizer_state(values)
 
 
 def _run_import(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "from", "out")
     from bert_jax.convert.publish.import_model import run_import
 
-    run_import(values["from"].value, values.out)
+    run_import(values["from"].value, values.out, optimizer_state=values.optimizer_state)
 
 
 def _define_verify(values: flags.FlagValues, words: Sequence[str]) -> None:

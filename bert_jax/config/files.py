@@ -4,6 +4,7 @@ A .py file is executed; a .yaml, .yml or .json file is read, by `values_file.get
 ml_collections gets the path of that module with the file as its argument.
 """
 
+import functools
 import runpy
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,7 @@ from bert_jax.errors import UserError, nearest
 # Returns the settings of the model that `config.init` names, None if it is not there.
 ModelOf = Callable[[str], ModelConfig | None]
 _FLAG = "config"
+_VOCABULARY = "vocab_size"
 _READ = f"{values_file.__file__}:"  # before the path of a file of values
 
 
@@ -69,12 +71,16 @@ def resolve(argv: Sequence[str]) -> list[str]:
     return words
 
 
-def read_config(values: flags.FlagValues, model_of: ModelOf = lambda init: None) -> Config:
+def _no_model(init: str) -> None:
+    """The `ModelOf` of a config that follows no model."""
+
+
+def read_config(values: flags.FlagValues, model_of: ModelOf = _no_model) -> Config:
     """Returns the parsed flag as a frozen `Config`; see `to_config`."""
     return to_config(values[_FLAG].value, model_of)
 
 
-def to_config(config: ConfigDict, model_of: ModelOf = lambda init: None) -> Config:
+def to_config(config: ConfigDict, model_of: ModelOf = _no_model) -> Config:
     """Returns what a config file returned as a frozen `Config`.
 
     If it gives no vocabulary size, the size is that of the store. A setting of `ARCHITECTURE` that
@@ -89,23 +95,33 @@ def to_config(config: ConfigDict, model_of: ModelOf = lambda init: None) -> Conf
     return _config(plain(config), model_of)
 
 
-def _config(values: dict[str, Any], model_of: ModelOf) -> Config:
-    flat = flatten(values)
-    if flat.get("model.vocab_size", 0) is None:
-        size = store_vocab_size(flat.get("data.store"))
-        values["model"]["vocab_size"] = size or ModelConfig.vocab_size
-    unset = [name for name in ARCHITECTURE if flat.get(f"model.{name}", 0) is None]
-    if unset:
+def _config(
+    values: dict[str, Any], model_of: ModelOf, previous: ModelConfig | None = None
+) -> Config:
+    """Returns values of a file as a `Config` that remembers which of them the file does not set.
+
+    previous: has them if there is neither a store nor a model; None for the defaults.
+    """
+    flat, found = flatten(values), dict[str, Any]()
+    previous = previous or ModelConfig()
+    unset = [name for name in (_VOCABULARY, *ARCHITECTURE) if flat.get(f"model.{name}", 0) is None]
+    if _VOCABULARY in unset:
+        found[_VOCABULARY] = store_vocab_size(flat.get("data.store")) or previous.vocab_size
+    if architecture := [name for name in unset if name != _VOCABULARY]:
         init = flat.get("init")
         model = model_of(init) if init and isinstance(init, str) else None
-        values["model"] |= {name: getattr(model or ModelConfig, name) for name in unset}
-    return from_dict(values, Config)
+        found |= {name: getattr(model or previous, name) for name in architecture}
+    if unset:
+        values["model"] |= found
+    config = from_dict(values, Config)
+    keys = tuple(f"model.{name}" for name in unset)
+    return config.with_unset(keys, functools.partial(_config, model_of=model_of))
 
 
 def load(
     name: str,
     changes: Mapping[str, Any] = MappingProxyType({}),
-    model_of: ModelOf = lambda init: None,
+    model_of: ModelOf = _no_model,
 ) -> Config:
     """Returns a shipped config by name, or that of a file, with other values by key.
 

@@ -13,11 +13,10 @@ changes.
 import bisect
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from bert_jax.config.serialization import from_dict, to_dict, updated
-from bert_jax.config.store_vocabulary import store_vocab_size
 from bert_jax.data_pipeline.masking.settings import MaskingSettings
 from bert_jax.data_pipeline.pairing.modes import PAIRS
 from bert_jax.data_pipeline.plan.settings import PlanSettings
@@ -317,6 +316,11 @@ class Config:
     # Positions that the model's table lacks: refused, or the table again from its start, as in
     # Longformer (Beltagy et al. 2020, section 5).
     init_positions: Literal["same", "repeat"] = "same"
+    # The moments and the step of that model's optimizer: zero, or as they are. See
+    # training/initial.py.
+    init_optimizer: Literal["reset", "carry"] = "reset"
+
+    _unset = (tuple[str, ...](), lambda values, previous: from_dict(values, Config))  # no setting
 
     def __post_init__(self) -> None:
         if not self.phases:
@@ -405,7 +409,8 @@ class Config:
             config.replace("data.store", "store")
             config.replace({"data.store": "store", "phases[0].steps": 10})
 
-        If the vocabulary size is that of the previous store, or the default, it follows the store.
+        What the config file leaves to the store (the vocabulary size) or to the model to start from
+        (in `continue_domain` its architecture) follows a new store or model.
 
         Args:
             changes: a key, or new values by key.
@@ -416,14 +421,18 @@ class Config:
                 go together.
         """
         by_key = {changes: value} if isinstance(changes, str) else changes
-        new = from_dict(updated(to_dict(self), by_key), Config)
-        size = store_vocab_size(new.data.store) if "data.store" in by_key else None
-        if size is None or "model.vocab_size" in by_key:
-            return new
-        previous = store_vocab_size(self.data.store) or ModelConfig.vocab_size
-        if self.model.vocab_size != previous:  # it was given
-            return new
-        return dataclasses.replace(new, model=dataclasses.replace(new.model, vocab_size=size))
+        keys, complete = self._unset
+        values = updated(to_dict(self), {**dict.fromkeys(keys), **by_key})
+        return complete(values, previous=self.model)
+
+    def with_unset(self, keys: tuple[str, ...], complete: Callable[..., "Config"]) -> "Config":
+        """Returns the configuration, with the keys that its file does not set, for `replace`.
+
+        complete: (values, previous=ModelConfig) -> the configuration in which they are found.
+        """
+        copy = dataclasses.replace(self)
+        object.__setattr__(copy, "_unset", (keys, complete))
+        return copy
 
     def __repr__(self) -> str:
         model, phases = self.model, self.phases

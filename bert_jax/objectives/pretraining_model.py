@@ -14,6 +14,7 @@ from bert_jax.objectives.registry import OBJECTIVES, find
 from bert_jax.ops.dropout import dropout
 from bert_jax.ops.hashing import fold_key
 from bert_jax.parallel.global_batch import Batch
+from bert_jax.parallel.partition import param_axes
 
 
 class PretrainingModel(nnx.Module):
@@ -84,6 +85,13 @@ def declare(
         return PretrainingModel(config, compute, objectives, Keys(jax.random.key(0)), pooler=pooler)
 
     return nnx.split(nnx.eval_shape(make))
+
+
+def vocabulary_paths(config: ModelConfig, objectives: Sequence[str]) -> set[tuple[str, ...]]:
+    """Returns the names of the parameters that have a row for each entry of the vocabulary."""
+    axes = param_axes(declare(config, ComputeConfig.plain(), objectives)[1])
+    leaves = jax.tree_util.tree_leaves_with_path(axes, is_leaf=lambda x: isinstance(x, tuple))
+    return {tuple(key.key for key in path) for path, names in leaves if names[0] == "vocab"}
 
 
 def init_params(

@@ -21,10 +21,10 @@ def run_facts(
 ) -> dict[str, str]:
     """Returns name -> text of what is known about the first `step` updates of a run; older runs
     recorded less. run: its description, or the metadata of a checkpoint."""
-    config = from_dict(run["config"], Config)
+    config, before = from_dict(run["config"], Config), steps_before(run)
     logged = [record for record in records if record["step"] <= step]
     times = [record["time"] for record in logged if is_finite(record.get("time"))]
-    steps = steps_by_phase(config, step)
+    steps = steps_by_phase(config, step, before)
     tokens = tokens_seen(config, steps, logged)
     facts = {
         "trained": "; ".join(
@@ -34,6 +34,8 @@ def run_facts(
         )
         or "not yet"
     }
+    if before:
+        facts["continues"] = f"{config.init}, at its step {before:,}, with its optimizer's moments"
     optimizer, data = config.optimizer, config.data
     facts["method"] = (
         f"{optimizer.name}, learning rate {optimizer.learning_rate:g}, {optimizer.warmup_steps:,} "
@@ -76,12 +78,19 @@ def trained_length(config: Config, step: int) -> int:
     return max(phase.seq_length for phase, steps in phases if steps)
 
 
-def steps_by_phase(config: Config, step: int) -> list[int]:
-    """Returns how many of the first `step` updates are in each phase."""
-    return [
-        min(max(step - end + phase.steps, 0), phase.steps)
-        for phase, end in zip(config.phases, config.phase_ends, strict=True)
-    ]
+def steps_before(run: Mapping[str, Any]) -> int:
+    """Returns the updates that were done before a run, by the model that it continues.
+
+    run: its description, or the metadata of a checkpoint.
+    """
+    before: int = run["data"].get("init_step", 0)
+    return before
+
+
+def steps_by_phase(config: Config, step: int, before: int = 0) -> list[int]:
+    """Returns how many of the updates from `before` to `step` are in each phase."""
+    ends = zip(config.phases, config.phase_ends, strict=True)
+    return [max(0, min(step, end) - max(before, end - phase.steps)) for phase, end in ends]
 
 
 def tokens_seen(

@@ -20,6 +20,7 @@ from bert_jax.metrics.attempts import Attempt
 from bert_jax.metrics.goodput import Goodput
 from bert_jax.metrics.records import is_finite
 from bert_jax.metrics.time_left import seconds_left
+from bert_jax.reporting.run_facts import steps_before, steps_by_phase
 from bert_jax.workdir import description, identity, lock
 from bert_jax.workdir.layout import Workdir
 
@@ -106,7 +107,7 @@ def read(folder: epath.PathLike) -> Status:
     speed = speed if is_finite(speed) else None
 
     good = [step for step, problem in problems.items() if not problem]
-    step = max([*good, history[-1].last if history else 0], default=0)
+    step = max([steps_before(run), *good, *(attempt.last for attempt in history[-1:])])
     step = min(step, config.total_steps)
     phase, local = config.phase_at(max(step - 1, 0))
     finished = any(saved >= config.total_steps for saved in good)
@@ -204,9 +205,10 @@ def _attempt(attempt: Attempt, otherwise: str) -> AttemptStatus:
 def _epochs(workdir: Workdir, run: Record, config: Config, step: int) -> list[float]:
     try:
         rows = [float(count) for count in run["data"]["rows_per_epoch"]]
+        done = steps_by_phase(config, step, steps_before(run))
         return [
-            min(max(step - end + phase.steps, 0), phase.steps) * phase.batch_size / count
-            for phase, end, count in zip(config.phases, config.phase_ends, rows, strict=True)
+            steps * phase.batch_size / count
+            for phase, steps, count in zip(config.phases, done, rows, strict=True)
         ]
     except (KeyError, TypeError, ValueError, ZeroDivisionError):
         raise UserError(

@@ -1,4 +1,9 @@
-"""The model that a run starts from, `config.init`: its parameters replace the random ones."""
+"""The model that a run starts from, `config.init`: its parameters replace the random ones.
+
+With `config.init_optimizer=carry` the run takes the moments and the step of its optimizer too. The
+step is that of the run: its first batch, its learning rate and its phase are those of this step,
+as if the run had done the updates before it.
+"""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -8,9 +13,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from bert_jax.checkpoint.fingerprint import by_path, path_of
+from bert_jax.checkpoint.manager import find_steps
 from bert_jax.config.defaults import ARCHITECTURE
 from bert_jax.config.schema import Config, ModelConfig
-from bert_jax.convert import weights
+from bert_jax.convert import hub, weights
+from bert_jax.convert.google_bert import is_google_bert
 from bert_jax.convert.reader import read_folder
 from bert_jax.convert.sources import read_checkpoint
 from bert_jax.data_pipeline.storage.digest import json_digest, sha256
@@ -18,11 +26,11 @@ from bert_jax.data_pipeline.storage.remote import is_remote
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.objectives.pretraining_model import declare
+from bert_jax.objectives.pretraining_model import vocabulary_paths
 from bert_jax.objectives.registry import chosen
-from bert_jax.parallel.partition import param_axes
-from bert_jax.training import claim
+from bert_jax.training import claim, optimizer_state
 from bert_jax.training.initial_vocabulary import VocabularyRows, extended, replaced
+from bert_jax.training.optimizer_state import OptimizerState
 from bert_jax.training.state_sharding import State
 from bert_jax.workdir.layout import Workdir, split_step
 
@@ -31,18 +39,26 @@ _POSITION_TABLE = ("encoder", "embeddings", "position")
 
 
 @dataclasses.dataclass(frozen=True)
-class InitialParams:
-    """The parameters of a model, in the vocabulary and the positions of the run.
+class InitialState:
+    """What a model gives to the state of a run, in its vocabulary and positions.
 
     Attributes:
-        params: float32 NumPy arrays, without heads that the model lacks.
-        digest: of the parameters as the model has them.
+        leaves: path in the state of a run -> array. Of the parameters, without heads that the model
+            lacks; "step" and those below "opt" only with `config.init_optimizer=carry`.
+        groups: of parameters, see `weights.groups_in`; also those that the run lacks.
+        digest: of the model's arrays, as it has them.
         notes: what was made of its vocabulary and its positions, a line each.
     """
 
-    params: Mapping[str, Any]
+    leaves: Mapping[str, np.ndarray]
+    groups: frozenset[str]
     digest: str
     notes: tuple[str, ...] = ()
+
+    @property
+    def step(self) -> int:
+        """Updates done before the run."""
+        return int(self.leaves.get("step", 0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,45 +66,70 @@ class InitialModel:
     """A model to start from.
 
     Attributes:
-        digest: of its parameters, which the run records.
+        digest: of its arrays, which the run records.
+        step: updates done before the run, which it records too.
     """
 
     source: str
     digest: str
-    read: Callable[[], InitialParams]
+    step: int
+    read: Callable[[], InitialState]
 
 
 def find_initial(config: Config, workdir: Workdir, store: TokenStore) -> InitialModel | None:
     """Returns the model that `config.init` names, checked against the run; None if it names none.
 
-    A run that resumes does not need it any more: if its config.json names the same one, the digest
-    there is returned and nothing is read.
+    A run that resumes does not need it any more: if its config.json names the same one, what is
+    recorded there is returned and nothing is read.
 
     Raises:
-        UserError: no such model, its architecture or vocabulary is not that of the run, or a key
-            that says how to use a model although `config.init` names none.
+        UserError: no such model, its architecture, vocabulary or optimizer is not that of the run,
+            or a key that says how to use a model although `config.init` names none.
     """
+    _check_keys(config)
     source = config.init
     if not source:
-        for key in ("init_vocabulary", "init_positions"):
-            if getattr(config, key) != "same":
-                value = getattr(config, key)
-                raise UserError(f"config.{key}={value} has no effect without config.init; set it")
         return None
     if is_remote(source):
         raise UserError(f"config.init={source}: give a local folder; copy it to every machine")
+    if source.startswith(hub.PREFIX) or Path(source).is_file() or is_google_bert(Path(source)):
+        raise UserError(
+            f"config.init={source}: import it first: bert-jax convert import --from={source} "
+            "--out=…; then give that folder"
+        )
     recorded, started = claim.recorded_run(workdir, config)
     if recorded and started and recorded["config"].get("init") == source:
-        digest = recorded["data"].get("init", "")
-        return InitialModel(source, digest, lambda: _read(config, store))
+        data = recorded["data"]
+        digest, step = data.get("init", ""), data.get("init_step", 0)
+        return InitialModel(source, digest, step, lambda: _read(config, store))
     found = _read(config, store)
-    return InitialModel(source, found.digest, lambda: found)
+    return InitialModel(source, found.digest, found.step, lambda: found)
+
+
+def _check_keys(config: Config) -> None:
+    """Raises UserError for keys about a model that have no effect or do not go together."""
+    changed = {
+        key: value
+        for key, default in (
+            ("init_vocabulary", "same"), ("init_positions", "same"), ("init_optimizer", "reset"),
+        )
+        if (value := getattr(config, key)) != default
+    }  # fmt: skip
+    if changed and not config.init:
+        key, value = next(iter(changed.items()))
+        raise UserError(f"config.{key}={value} has no effect without config.init; set it")
+    if changed.pop("init_optimizer", None) and changed:
+        (key, value), *_ = changed.items()
+        raise UserError(
+            f"config.{key}={value} makes rows that have no moments; set config.{key}=same, or "
+            "config.init_optimizer=reset"
+        )
 
 
 def start_from(state: State, model: InitialModel) -> tuple[State, list[str]]:
-    """Returns the state of a new run with the model's parameters, and the lines to log: the parts
-    that it lacks, which keep their random values, those that the run lacks, and what was made of
-    its vocabulary.
+    """Returns the state of a new run with the model's arrays, and the lines to log: the parts that
+    it lacks, which keep their random values, those that the run lacks, and what was made of its
+    vocabulary.
 
     Of more positions than the run has, the first are taken. Rows that a vocabulary has only for the
     hardware are not read: they may be those of the model, or zero.
@@ -96,52 +137,60 @@ def start_from(state: State, model: InitialModel) -> tuple[State, list[str]]:
     found, new = model.read(), set[str]()
 
     def with_given(path: tuple, leaf: jax.Array) -> jax.Array:
-        names = [key.key for key in path]
-        given: Any = found.params
-        for name in names:
-            given = given.get(name) if isinstance(given, Mapping) else None
-        if given is None:
-            new.add("pooler" if "pooler" in names else names[0])
+        name = path_of(path)
+        if (given := found.leaves.get(name)) is None:
+            if name.startswith("params/"):
+                new.add("pooler" if "/pooler/" in name else name.split("/")[1])
             return leaf
         fitting = np.zeros(leaf.shape, leaf.dtype)
-        rows = min(len(given), len(fitting))
-        fitting[:rows] = given[:rows]
+        rows = np.s_[: min(len(given), len(fitting))] if given.shape else ()
+        fitting[rows] = given[rows]
         return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda index: fitting[index])
 
-    params = jax.tree_util.tree_map_with_path(with_given, state["params"])
-    line, lost = (
-        f"starts from {model.source}",
-        weights.groups_in(found.params) - weights.groups_in(params),
-    )
+    state = jax.tree_util.tree_map_with_path(with_given, state)
+    lost = found.groups - weights.groups_in(state["params"])
+    carried = f" at its step {found.step:,}, with the moments" if "step" in found.leaves else ""
+    line = f"starts from {model.source}{carried}"
     for what, groups in (("new, with random values", new), ("left out", lost)):
         if groups:
             line += f"; {what}: {', '.join(map(weights.title, sorted(groups)))}"
-    return {**state, "params": params}, [line, *found.notes]
+    return state, [line, *found.notes]
 
 
-def _read(config: Config, store: TokenStore) -> InitialParams:
+def _read(config: Config, store: TokenStore) -> InitialState:
     """Reads the model that `config.init` names; errors as `find_initial`."""
     path, step = split_step(config.init)
-    run = Workdir.open(path)
+    run, carry = Workdir.open(path), config.init_optimizer == "carry"
+    optimizer: OptimizerState | None = None
     if run.checkpoints.is_dir():
+        (step,) = find_steps(run, step)
         read = read_checkpoint(config.init, run, step)
         params, model, tokenizer = read.params, read.config, read.tokenizer
+        if carry:
+            optimizer = optimizer_state.of_checkpoint(run, step, padding=True)
     else:
         stored = read_folder(Path(path))
         model, tokenizer = stored.config, stored.tokenizer
         params = weights.from_transformers(stored.tensors, model, stored.pad_token_id)
+        if carry:
+            optimizer = optimizer_state.read(Path(path))
     vocabulary = _vocabulary(config, run, tokenizer, store)
     _check_architecture(config, model)
-    return _fitted(params, config, vocabulary)
+    return _fitted(params, optimizer, config, vocabulary)
 
 
 def _fitted(
-    params: Mapping[str, Any], config: Config, vocabulary: VocabularyRows | None
-) -> InitialParams:
-    """Returns the parameters with the vocabulary and the positions of the run."""
+    params: Mapping[str, Any],
+    optimizer: OptimizerState | None,
+    config: Config,
+    vocabulary: VocabularyRows | None,
+) -> InitialState:
+    """Returns the arrays with the vocabulary and the positions of the run."""
     positions, notes = config.model.max_position_embeddings, list[str]()
-    with_vocabulary = _with_vocabulary(config) if vocabulary else set()
+    with_vocabulary = set[tuple[str, ...]]()
     if vocabulary:
+        learned = chosen(config.data, config.objectives)
+        with_vocabulary = vocabulary_paths(config.model, learned)
         notes.append(str(vocabulary))
 
     def fitted(path: tuple, given: np.ndarray) -> np.ndarray:
@@ -153,16 +202,12 @@ def _fitted(
             return np.resize(given, (positions, *given.shape[1:]))
         return given
 
-    fitting = jax.tree_util.tree_map_with_path(fitted, params)
-    return InitialParams(fitting, _digest(params), tuple(notes))
-
-
-def _with_vocabulary(config: Config) -> set[tuple[str, ...]]:
-    """Returns the names of the run's parameters that have a row for each entry."""
-    learned = chosen(config.data, config.objectives)
-    axes = param_axes(declare(config.model, config.compute, learned)[1])
-    leaves = jax.tree_util.tree_leaves_with_path(axes, is_leaf=lambda x: isinstance(x, tuple))
-    return {tuple(key.key for key in path) for path, names in leaves if names[0] == "vocab"}
+    leaves = by_path({"params": jax.tree_util.tree_map_with_path(fitted, params)})
+    carried = {}
+    if optimizer:
+        carried = optimizer_state.leaves_for_run(optimizer, leaves, config, config.init)
+    groups = frozenset(weights.groups_in(params))
+    return InitialState(leaves | carried, groups, _digest(params, carried), tuple(notes))
 
 
 def _check_architecture(config: Config, theirs: ModelConfig) -> None:
@@ -202,11 +247,10 @@ def _vocabulary(
     )
 
 
-def _digest(params: Mapping[str, Any]) -> str:
-    """Returns the sha256 of all parameters by name."""
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    digests = {
-        jax.tree_util.keystr(path): sha256(np.ascontiguousarray(leaf).tobytes())
-        for path, leaf in leaves
-    }
-    return json_digest(digests)
+def _digest(params: Mapping[str, Any], others: Mapping[str, np.ndarray]) -> str:
+    """Returns the sha256 of all arrays by name."""
+    named = {jax.tree_util.keystr(p): x for p, x in jax.tree_util.tree_leaves_with_path(params)}
+    arrays = {**named, **others}
+    return json_digest(
+        {name: sha256(np.ascontiguousarray(array).tobytes()) for name, array in arrays.items()}
+    )

@@ -68,7 +68,11 @@ def restore_or_init(
     if state is None or meta is None:
         return _new_state(run), False
     state = skip_nonfinite.reset_if_latched(state, run.config.optimizer.max_nonfinite_steps)
-    return state, meta["evaluation"] is None
+    unevaluated = meta["evaluation"] is None
+    over = step == run.config.total_steps and not unevaluated
+    what = "finished already, at" if over else "resumes from"
+    logger.info(f"{what} step {step} in {run.workdir}")
+    return state, unevaluated
 
 
 def _new_state(run: RunContext) -> State:

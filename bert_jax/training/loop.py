@@ -169,9 +169,6 @@ def _start(
 ) -> list[CompiledPhase]:
     """Records that an attempt starts at step `first`; returns the functions of the phases left."""
     job = run.job
-    if first:
-        what = "resumes from" if left else "finished already, at"
-        logger.info(f"{what} step {first} in {run.workdir}")
     if left:  # a finished run starts no new attempt
         logger.info("compiling")
         writer.event(

@@ -12,6 +12,7 @@ import jax
 
 from bert_jax.config.schema import Config, ModelConfig, PhaseConfig
 from bert_jax.config.serialization import to_dict
+from bert_jax.convert import hub
 from bert_jax.convert.layouts.registry import find_layout
 from bert_jax.data_pipeline.batch import Batches
 from bert_jax.data_pipeline.storage.remote import is_remote
@@ -146,6 +147,7 @@ def prepare(config: Config, workdir: Workdir, job: Job) -> RunContext:
         mesh=mesh.shape,
         device_kind=mesh.devices.flat[0].device_kind,
         init=initial.digest if initial else None,
+        init_step=initial.step if initial else 0,
     )
     peers, data = job.peers, json.dumps(description["data"], sort_keys=True)
     if len(set(peers.all_gather_text("data", data))) > 1:
@@ -162,7 +164,8 @@ def prepare(config: Config, workdir: Workdir, job: Job) -> RunContext:
 
 def _from_any_folder(path: str) -> str:
     """Returns the path to record: absolute, so that commands find it from any folder."""
-    return path if not path or is_remote(path) else os.path.abspath(path)
+    named = not path or is_remote(path) or path.startswith(hub.PREFIX)
+    return path if named else os.path.abspath(path)
 
 
 def with_steps(run: RunContext, steps: Sequence[int]) -> RunContext:

@@ -62,12 +62,17 @@ class TimeBudget:
             seconds: the time budget of this start, if it has one.
 
         Raises:
-            UserError: as `claim.check_free`.
+            UserError: the model to start from has begun its schedule, or as `claim.check_free`.
         """
         text = ""
         if job.peers.is_first:
             text = json.dumps(_recorded(config, workdir, seconds))
         record, undecided = json.loads(job.peers.all_gather_text("time budget", text)[0])
+        if undecided and config.init_optimizer == "carry":
+            raise UserError(
+                "--time_budget decides the steps of a new schedule, config.init_optimizer=carry "
+                "continues that of a model; leave out one of the two"
+            )
         if record:
             config = config.with_steps(record["steps"])
         return cls(config, record, seconds if undecided else None)

@@ -31,6 +31,7 @@ def describe(
     mesh: Mapping[str, int],
     device_kind: str,
     init: str | None = None,
+    init_step: int = 0,
 ) -> dict[str, Any]:
     """Returns the run's description, stored in `config.json` and in every checkpoint.
 
@@ -39,6 +40,7 @@ def describe(
         mesh: devices along each axis; the number of processes changes no result.
         device_kind: `jax.Device.device_kind` of the devices.
         init: digest of the model that the run starts from.
+        init_step: updates done before the run, see `config.init_optimizer`.
     """
     from bert_jax.metrics.flops import step_flops  # imports JAX, which `bert-jax status` need not
 
@@ -50,6 +52,7 @@ def describe(
             "held_out": store.held_out.digest,
             "rows_per_epoch": list(rows_per_epoch),
             **({"init": init} if init else {}),
+            **({"init_step": init_step} if init_step else {}),
         },
         "versions": versions(),
         "devices": {"kind": device_kind, "mesh": dict(mesh)},
@@ -91,8 +94,10 @@ def is_description(value: Any) -> bool:
         steps = [phase["steps"] for phase in value["config"]["phases"]]
         states = [entry["state"] for entry in value.get("adopted", [])]
         typed = all(isinstance(s, int) for s in steps) and all(isinstance(s, str) for s in states)
+        typed = typed and isinstance(value["data"], dict)
+        typed = typed and isinstance(value["data"].get("init_step", 0), int)
         budget = value.get("time_budget")
-        return typed and isinstance(value["data"], dict) and (budget is None or _is_budget(budget))
+        return typed and (budget is None or _is_budget(budget))
     except (KeyError, TypeError, AttributeError):
         return False
 

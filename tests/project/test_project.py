@@ -129,7 +129,7 @@ def test_setup_lists_every_package() -> None:
     assert listed == sorted(listed)
 
 
-@pytest.mark.parametrize("lock", ["core", "dev", "torch", "peer"])
+@pytest.mark.parametrize("lock", ["core", "dev", "torch", "peer", "tensorflow"])
 def test_a_lock_is_exact_and_names_no_place(lock: str) -> None:
     text = (ROOT / "requirements" / f"{lock}.txt").read_text(encoding="utf-8")
     lines = [line.split("#")[0].strip() for line in text.splitlines()]

@@ -76,6 +76,11 @@ TYPED = (
         "bert-jax convert import --from=exported --out=model",
         "the released zip is on the network; tests/convert/test_import.py has one",
     ),
+    Typed(
+        "bert-jax convert import --from=pretraining_output",
+        "bert-jax convert export --workdir=continued --step=2 --out=interrupted --optimizer_state",
+        "no run of TensorFlow is here; tests/training/test_google_optimizer.py continues one",
+    ),
     Typed("bert-jax convert import --from=hf:", "", "needs the network; the same tests have a hub"),
     Typed(
         "bert-jax convert verify hf:",

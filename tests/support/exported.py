@@ -1,7 +1,9 @@
 """Models, tokenizers and folders for the tests of what is exported."""
 
 import dataclasses
+import functools
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import golden_case as cases
@@ -45,6 +47,16 @@ def random_params(config: ModelConfig, learned: tuple[str, ...] = PAIRS) -> dict
     tensors = weights.to_transformers(zeros, config)
     named = {name: cases.weight(name, tensor.shape) for name, tensor in tensors.items()}
     return weights.from_transformers(named, config)
+
+
+def tree_below(leaves: Mapping[str, np.ndarray], path: str) -> dict:
+    """The nested dict of the arrays whose path begins with this one."""
+    tree: dict = {}
+    for name, array in leaves.items():
+        if name.startswith(f"{path}/"):
+            *groups, last = name.removeprefix(f"{path}/").split("/")
+            functools.reduce(lambda part, key: part.setdefault(key, {}), groups, tree)[last] = array
+    return tree
 
 
 def blocks(language: str) -> list[str]:

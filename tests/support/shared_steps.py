@@ -16,11 +16,15 @@ from bert_jax.config.schema import CheckpointConfig, Config, DeadlineConfig, Eva
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.training.step import StepFunctions, make_step_functions
 
-# Sections that the step functions do not read.
+# Settings that the step functions do not read.
 UNREAD: dict[str, Any] = {
     "log_every_steps": 1,
     "checkpoint": CheckpointConfig(),
     "deadlines": DeadlineConfig(),
+    "init": "",
+    "init_vocabulary": "same",
+    "init_positions": "same",
+    "init_optimizer": "reset",
 }
 
 

@@ -35,11 +35,16 @@ def write_bundle(prefix: Path, tensors: Mapping[str, np.ndarray], shards: int = 
 
 
 def write_google_folder(
-    folder: Path, config: ModelConfig, state: Mapping[str, np.ndarray], entries: Sequence[str]
-) -> None:
-    """Writes a folder as google-research/bert releases it, with the optimizer's moments.
+    folder: Path,
+    config: ModelConfig,
+    state: Mapping[str, np.ndarray],
+    entries: Sequence[str],
+    step: int = 7,
+) -> dict[str, np.ndarray]:
+    """Writes a folder as run_pretraining.py of google-research/bert does; returns its tensors.
 
-    state: the tensors of BertForPreTraining; entries: of the vocabulary.
+    state: the tensors of BertForPreTraining; the optimizer's moments are these, and their squares.
+    entries: of the vocabulary.
     """
     folder.mkdir()
     settings = to_config_json(config, pad_token_id=0)
@@ -50,7 +55,10 @@ def write_google_folder(
     (folder / "vocab.txt").write_text("".join(f"{entry}\n" for entry in entries))
     tensors = google_tensors(state)
     moments = {f"{name}/adam_m": tensor for name, tensor in tensors.items()}
-    write_bundle(folder / "bert_model.ckpt", tensors | moments | {"global_step": np.array(7)})
+    moments |= {f"{name}/adam_v": np.square(tensor) for name, tensor in tensors.items()}
+    written = tensors | moments | {"global_step": np.array(step)}
+    write_bundle(folder / "bert_model.ckpt", written)
+    return written
 
 
 def google_name(name: str) -> str:

@@ -160,13 +160,21 @@ def test_resuming_with_another_model_is_refused(
         ({"model.max_position_embeddings": 64}, "use --config.model.max_position_embeddings=32"),
         ({"init": "absent"}, "absent: no such folder"),
         ({"init": "run@7"}, "no checkpoint of step 7"),
+        ({"init": "google"}, "import it first: bert-jax convert import --from="),
+        ({"init": "model.zip"}, "import it first: bert-jax convert import --from="),
+        ({"init": "hf:org/bert"}, "import it first: bert-jax convert import --from=hf:org/bert "),
     ],
 )
 def test_a_model_that_does_not_fit_is_one_line(
     changes: dict, message: str, store: TokenStore, source: Path, tmp_path: Path
 ) -> None:
+    (tmp_path / "google").mkdir()
+    (tmp_path / "google/bert_config.json").write_text("{}")
+    (tmp_path / "model.zip").write_bytes(b"")
     if "init" in changes:
-        changes = {"init": str(source / changes["init"])}
+        name = changes["init"]
+        folder = tmp_path if (tmp_path / name).exists() else source
+        changes = {"init": name if name.startswith("hf:") else str(folder / name)}
     config = small_config(store).replace({"init": str(source / "exported")} | changes)
     with pytest.raises(UserError) as refused:
         loop.pretrain(config, tmp_path / "run")

@@ -1,6 +1,7 @@
 """`continue_domain`, and other configs whose architecture is that of the model to start from."""
 
 import json
+import pickle
 import shutil
 from pathlib import Path
 
@@ -156,6 +157,29 @@ def test_a_run_of_another_model_takes_the_named_one(source: Path, tmp_path: Path
 def test_rows_longer_than_the_positions_are_one_line(source: Path) -> None:
     with pytest.raises(UserError, match=r"seq_length=128 exceeds config\.model\.max_position"):
         bert_jax.config("continue_domain", {"init": str(source / "run")})
+
+
+@pytest.mark.parametrize("name", ["continue_domain", "tiny", "base"])
+def test_a_replaced_model_brings_what_it_would_bring_at_once(name: str, source: Path) -> None:
+    changes = short() | {"init": str(source / "exported"), "model.layer_norm_eps": 1e-7}
+    at_once = bert_jax.config(name, changes)
+    assert bert_jax.config(name).replace(changes) == at_once
+    later = bert_jax.config(name).replace("seed", 0).replace("model.layer_norm_eps", 1e-7)
+    # Values that are given, before or together with the model, are kept.
+    assert later.replace(short() | {"init": source / "exported"}) == at_once
+    assert (at_once.model.hidden_size == 32) == (name == "continue_domain")
+
+
+def test_another_model_brings_its_own(source: Path, store: TokenStore, tmp_path: Path) -> None:
+    model = small_config(store).replace("model.num_hidden_layers", 1).model
+    tokenizer = Tokenizer.load(store.tokenizer_path)
+    export(random_params(model), model, tokenizer, tmp_path / "other", card=Card())
+    config = bert_jax.config("continue_domain", short() | {"init": str(source / "exported")})
+    other = config.replace("init", tmp_path / "other")
+    assert other == bert_jax.config("continue_domain", short() | {"init": f"{tmp_path}/other"})
+    assert (config.model.num_hidden_layers, other.model.num_hidden_layers) == (2, 1)
+    assert other.replace("init", "absent").model == other.model  # which the run reports
+    assert pickle.loads(pickle.dumps(other)).replace("init", source / "exported") == config
 
 
 def test_other_configs_do_not_follow_the_model(source: Path) -> None:

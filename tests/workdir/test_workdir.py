@@ -42,7 +42,7 @@ MAY = """
     deadlines.save deadlines.restore deadlines.barrier deadlines.peer deadlines.grace
 """
 MAY_NOT = """
-    seed objectives init_vocabulary init_positions
+    seed objectives init_vocabulary init_positions init_optimizer
     model.vocab_size model.hidden_size model.num_hidden_layers model.num_attention_heads
     model.intermediate_size model.hidden_act model.hidden_dropout_prob
     model.attention_probs_dropout_prob model.max_position_embeddings model.type_vocab_size

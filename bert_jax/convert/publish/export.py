@@ -30,6 +30,7 @@ from bert_jax.convert.publish.weight_writer import (
     as_dtype,
     is_export,
     write_heads,
+    write_optimizer,
     write_weights,
 )
 from bert_jax.convert.sources import read_trained_tokenizer
@@ -40,6 +41,7 @@ from bert_jax.data_pipeline.storage import atomic
 from bert_jax.data_pipeline.storage.digest import file_digest
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import StorageError
+from bert_jax.training.optimizer_state import OptimizerState, of_checkpoint
 from bert_jax.workdir.layout import Workdir
 
 CARD = "README.md"
@@ -59,6 +61,7 @@ def export(
     form: WeightFormat = DEFAULT_FORMAT,
     rows_before: np.ndarray | None = None,
     source: Mapping[str, Any] = MappingProxyType({}),
+    optimizer: OptimizerState | None = None,
 ) -> None:
     """Writes weights, configuration, tokenizer and model card into the folder `out`.
 
@@ -73,6 +76,7 @@ def export(
         tokenizer: of the store they were trained on.
         rows_before: see `weights.to_transformers`.
         source: see `to_config_json`.
+        optimizer: its state goes into a file of its own, which transformers ignores.
 
     Raises:
         UserError: `out` exists and is not an export, the vocabulary sizes of tokenizer and model
@@ -99,7 +103,7 @@ def export(
     try:
         _remove_leftovers(out)
         temporary.mkdir(parents=True)
-        _write(temporary, files, tensors, heads, form.max_shard_size)
+        _write(temporary, files, tensors, heads, form.max_shard_size, optimizer)
         _publish(temporary, out)
     except (OSError, safetensors.SafetensorError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
@@ -135,10 +139,13 @@ def _write(
     tensors: Mapping[str, np.ndarray],
     heads: Mapping[str, np.ndarray],
     max_shard_size: str | None,
+    optimizer: OptimizerState | None,
 ) -> None:
     for name, data in files.items():
         (folder / name).write_bytes(data)
     weights = [*write_weights(folder, tensors, max_shard_size), *write_heads(folder, heads)]
+    if optimizer:
+        weights.append(write_optimizer(folder, optimizer))
     for name in weights:  # safetensors may create them readable by the owner only
         (folder / name).chmod((folder / "config.json").stat().st_mode)
     (folder / SUMS).write_text(checksums.render(folder, (*files, *weights)))
@@ -151,28 +158,32 @@ def run_export(
     *,
     all_steps: bool = False,
     form: WeightFormat = DEFAULT_FORMAT,
+    optimizer_state: bool = False,
 ) -> None:
     """Exports checkpoints of a pretraining run and prints the results.
 
     Args:
         step: of the checkpoint; None is the newest.
         all_steps: every checkpoint, each in a folder `step-STEP` in `out`.
+        optimizer_state: the moments and the step too, for `config.init_optimizer`.
 
     Raises:
         UserError: there is no such checkpoint, or as `export`.
     """
     run = Workdir.open(workdir)
     if not all_steps:
-        _export_step(run, out, step, form)
+        _export_step(run, out, step, form, optimizer_state)
         return
     steps = catalog.complete_steps(run.checkpoints)
     if not steps:
         raise UserError(f"{workdir}: has no checkpoint; train first")
     for step in steps:
-        _export_step(run, Path(out) / f"step-{step}", step, form)
+        _export_step(run, Path(out) / f"step-{step}", step, form, optimizer_state)
 
 
-def _export_step(run: Workdir, out: Path | str, step: int | None, form: WeightFormat) -> None:
+def _export_step(
+    run: Workdir, out: Path | str, step: int | None, form: WeightFormat, with_optimizer: bool
+) -> None:
     _output_folder(out)  # fail before reading a large checkpoint
     params, meta = checkpoint.load_params(run, step)
     model_config = from_dict(meta["config"]["model"], ModelConfig, "config.model")
@@ -182,7 +193,8 @@ def _export_step(run: Workdir, out: Path | str, step: int | None, form: WeightFo
         lacking = f"{layout.class_name(params)} has no place for them"
         print(f"in {HEADS}, since {lacking}: {', '.join(map(names.title, sorted(others)))}")
     tokenizer = read_trained_tokenizer(run.tokenizer, meta["data"]["tokenizer"])
-    export(params, model_config, tokenizer, out, card=card, form=form)
+    optimizer = of_checkpoint(run, meta["step"], padding=False) if with_optimizer else None
+    export(params, model_config, tokenizer, out, card=card, form=form, optimizer=optimizer)
     print(f"step {meta['step']:,} of {run} exported to {out}")
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from bert_jax.config.schema import ModelConfig
 from bert_jax.convert import hub, weights
+from bert_jax.convert.google_bert import is_google_bert, read_adam
 from bert_jax.convert.publish.export import export
 from bert_jax.convert.publish.model_card import Card
 from bert_jax.convert.reader import StoredModel
@@ -15,18 +17,20 @@ from bert_jax.convert.sources import local_folder, read_stored
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.settings import shown
 from bert_jax.objectives.registry import with_heads
+from bert_jax.training.optimizer_state import OptimizerState, of_moments
 
 
-def run_import(source: str, out: Path | str) -> None:
+def run_import(source: str, out: Path | str, *, optimizer_state: bool = False) -> None:
     """Imports a model and prints the result.
 
     Args:
         source: as `local_folder`.
         out: the folder to write; an earlier import or export is replaced.
+        optimizer_state: the moments and the step too, for `config.init_optimizer`.
 
     Raises:
         UserError: no such model, or it is damaged, of another family, or has a part that bert-jax
-            has not; or as `export`.
+            has not; it has no moments; or as `export`.
         StorageError: the folder cannot be written; an older one is unchanged.
     """
     with local_folder(source) as folder:
@@ -41,11 +45,29 @@ def run_import(source: str, out: Path | str) -> None:
             origin = f"{source.partition('@')[0]}@{folder.name}"
         card = Card(origin=origin, objectives=with_heads(params))
         del model  # its tensors; the export makes its own
-        export(params, config, tokenizer, out, card=card, rows_before=before, source=values)
-    parts = sorted(weights.groups_in(params) - {"encoder"})
+        adam = _read_adam(folder, config, source) if optimizer_state else None
+        export(
+            params, config, tokenizer, out,
+            card=card, rows_before=before, source=values, optimizer=adam,
+        )  # fmt: skip
+    parts = ["encoder", *map(weights.title, sorted(weights.groups_in(params) - {"encoder"}))]
+    if adam:
+        parts.append(f"the optimizer's moments and step {adam.step:,}")
     if left_out:
         print(f"left out, since no head reads it: {', '.join(left_out)}")
-    print(f"{source} imported to {out}: {', '.join(['encoder', *map(weights.title, parts)])}")
+    print(f"{source} imported to {out}: {', '.join(parts)}")
+
+
+def _read_adam(folder: Path, config: ModelConfig, source: str) -> OptimizerState:
+    """Reads the optimizer's state; UserError if the source has none."""
+    if not is_google_bert(folder):
+        raise UserError(
+            f"{source}: --optimizer_state takes the moments of a TensorFlow checkpoint of "
+            "google-research/bert; config.init takes those of an export or a workdir as they are"
+        )
+    adam = read_adam(folder)
+    mu, nu = (weights.from_transformers(moments, config) for moments in adam.moments)
+    return of_moments(mu, nu, adam.step)
 
 
 def _rows_before(model: StoredModel) -> np.ndarray | None:

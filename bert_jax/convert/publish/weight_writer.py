@@ -1,4 +1,5 @@
-"""Writes the weights of a folder: in float32 or half as many bytes, in one file or in several."""
+"""Writes the weights of a folder: in float32 or half as many bytes, in one file or in several; and
+the state of their optimizer."""
 
 import json
 import re
@@ -15,9 +16,13 @@ import safetensors.numpy
 
 from bert_jax.convert.weight_files import HEADS, INDEX, SAFETENSORS
 from bert_jax.data_pipeline.errors import UserError
+from bert_jax.training import optimizer_state
+from bert_jax.training.optimizer_state import OptimizerState
 
 DTYPES: Final = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
-WEIGHT_FILE: Final = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
+WEIGHT_FILE: Final = re.compile(
+    r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?|" + re.escape(optimizer_state.FILE)
+)
 _PRODUCER = "bert-jax"
 _SIZE = re.compile(r"\d+(\.\d+)?[KMG]B")
 
@@ -107,6 +112,17 @@ def write_heads(folder: Path, tensors: Mapping[str, np.ndarray]) -> list[str]:
     return [HEADS]
 
 
+def write_optimizer(folder: Path, state: OptimizerState) -> str:
+    """Writes the state of an optimizer beside the weights; returns the name of the file.
+
+    Raises:
+        OSError, SafetensorError: it cannot be written.
+    """
+    name = {optimizer_state.OPTIMIZER: state.optimizer}
+    _save(folder / optimizer_state.FILE, state.leaves, **name)
+    return optimizer_state.FILE
+
+
 def is_export(folder: Path) -> bool:
     """Whether the weights in a folder were written by bert-jax."""
     files = [path for path in folder.glob("model*.safetensors") if WEIGHT_FILE.fullmatch(path.name)]
@@ -120,7 +136,7 @@ def is_export(folder: Path) -> bool:
     return bool(files)
 
 
-def _save(file: Path, tensors: Mapping[str, np.ndarray]) -> None:
+def _save(file: Path, tensors: Mapping[str, np.ndarray], **about: str) -> None:
     # transformers rejects files whose metadata has no "format".
-    about = {"format": "pt", "producer": f"{_PRODUCER} {version('bert-jax')}"}
+    about |= {"format": "pt", "producer": f"{_PRODUCER} {version('bert-jax')}"}
     safetensors.numpy.save_file(dict(tensors), file, metadata=about)

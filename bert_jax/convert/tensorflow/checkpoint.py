@@ -58,7 +58,9 @@ class TensorFlowCheckpoint:
         try:
             table = read_table(data)
             self._shards = _shards(table.pop(b"", b""))
-            self.entries = {name.decode(): _entry(value) for name, value in table.items()}
+            # All entries first: the parts of a tensor in slices have names that are no text.
+            entries = {name: _entry(value) for name, value in table.items()}
+            self.entries = {name.decode(): entry for name, entry in entries.items()}
         except (DamagedError, UnicodeDecodeError) as error:
             raise UserError(f"{self._index}: cannot be used ({error}); {_AGAIN}") from None
 

@@ -1,0 +1,169 @@
+"""The state of a run's optimizer beside its weights: moments and step, in optimizer.safetensors.
+
+Arrays have the names and dtypes that they have in a checkpoint: `step`, the number of updates done,
+and those of the optimizer, such as opt/1/mu/encoder/embeddings/word. transformers ignores the file.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import jax
+import numpy as np
+import safetensors
+import safetensors.flax
+from flax import nnx
+
+from bert_jax.checkpoint.fingerprint import by_path
+from bert_jax.checkpoint.manager import known_run, read_own_meta, read_part
+from bert_jax.config.schema import ComputeConfig, Config, OptimizerConfig
+from bert_jax.config.serialization import from_dict
+from bert_jax.convert import checksums
+from bert_jax.convert.files import Sums
+from bert_jax.errors import UserError
+from bert_jax.objectives.pretraining_model import declare, vocabulary_paths
+from bert_jax.objectives.registry import chosen
+from bert_jax.parallel.partition import param_axes
+from bert_jax.training.adam import Moments
+from bert_jax.training.optimizer import make_optimizer
+from bert_jax.workdir.layout import Workdir
+
+FILE: Final = "optimizer.safetensors"
+OPTIMIZER: Final = "optimizer"  # key of its name in the file's metadata
+_STEP = "step"
+
+
+@dataclass(frozen=True)
+class OptimizerState:
+    """What an optimizer needs to take the next update.
+
+    Attributes:
+        optimizer: `config.optimizer.name`.
+        leaves: path in the state of a run -> array: "step", and all below "opt".
+    """
+
+    optimizer: str
+    leaves: Mapping[str, np.ndarray]
+
+    @property
+    def step(self) -> int:
+        """Updates done."""
+        return int(self.leaves[_STEP])
+
+
+def of_checkpoint(run: Workdir, step: int, *, padding: bool) -> OptimizerState:
+    """Reads the state of a step; raises as `manager.load_params`.
+
+    padding: with the rows that the vocabulary has only for the hardware.
+    """
+    meta = read_own_meta(run, step, known_run(run))
+    config = from_dict(meta["config"], Config)
+    leaves = _leaves(step, read_part(run, meta, "opt", _shapes(config)))
+    if not padding:
+        paths = vocabulary_paths(config.model, chosen(config.data, config.objectives))
+        ends, size = tuple(f"/{'/'.join(path)}" for path in paths), config.model.vocab_size
+        leaves = {path: x[:size] if path.endswith(ends) else x for path, x in leaves.items()}
+    return OptimizerState(config.optimizer.name, leaves)
+
+
+def of_moments(mu: Any, nu: Any, step: int) -> OptimizerState:
+    """Returns the state of BERT's Adam; mu, nu: trees like the parameters'."""
+    adam = OptimizerConfig(name="bert_adamw")
+    shapes = jax.eval_shape(make_optimizer(adam, axes=None).init, mu)
+
+    def is_moments(part: Any) -> bool:
+        return isinstance(part, Moments)
+
+    opt = jax.tree.map(lambda _: Moments(mu, nu), shapes, is_leaf=is_moments)
+    return OptimizerState(adam.name, _leaves(step, opt))
+
+
+def read(folder: Path) -> OptimizerState:
+    """Reads the file in the folder of an export or an import.
+
+    Raises:
+        UserError: there is none, it is damaged or differs from SHA256SUMS, or was written by
+            another program.
+    """
+    file, sums = folder / FILE, checksums.read(folder)
+    if not file.exists():
+        raise UserError(
+            f"{folder}: has no {FILE}; import or export it with --optimizer_state, or set "
+            "config.init_optimizer=reset"
+        )
+    return _read(file, sums)
+
+
+def _read(file: Path, sums: Sums) -> OptimizerState:
+    checksums.check(file.parent, file.name, sums)
+    try:
+        with safetensors.safe_open(file, framework="numpy") as stream:
+            name = (stream.metadata() or {}).get(OPTIMIZER)
+        # Loaded with the Flax reader: plain NumPy has no bfloat16.
+        leaves = {path: np.asarray(x) for path, x in safetensors.flax.load_file(file).items()}
+    except (OSError, safetensors.SafetensorError) as error:
+        raise UserError(f"{file}: cannot be read ({error}); export it again") from None
+    step = leaves.get(_STEP)
+    if name is None or step is None or step.shape or step.dtype != np.int32 or step < 0:
+        raise UserError(f"{file}: not the state of an optimizer of bert-jax; export it again")
+    for path, leaf in leaves.items():
+        if not np.isfinite(leaf.astype(np.float32)).all():
+            raise UserError(f"{file}: {path} contains NaN or infinite values; export it again")
+    return OptimizerState(name, leaves)
+
+
+def leaves_for_run(
+    state: OptimizerState, params: Mapping[str, Any], config: Config, where: str
+) -> dict[str, np.ndarray]:
+    """Returns the leaves that a run takes with these parameters: the step, and all of theirs.
+
+    Args:
+        params: path in the state of a run -> array, with the shapes of the model.
+        where: the model, for messages.
+
+    Raises:
+        UserError: it is the state of another optimizer, the run has no step after its, or an array
+            is missing or of another shape.
+    """
+    _check_run(state, config, where)
+    leaves = {_STEP: state.leaves[_STEP]}
+    for path, like in by_path({"opt": _shapes(config)}).items():
+        of = [name for name in params if path.endswith(name.removeprefix("params"))]
+        if like.shape and not of:  # the model has no such parameter
+            continue
+        given, shape = state.leaves.get(path), np.shape(params[max(of, key=len)]) if of else ()
+        if given is None or given.shape != shape:
+            found = "is missing" if given is None else f"has shape {list(given.shape)}"
+            raise UserError(
+                f"{where}: the state of its optimizer is not that of its weights: {path} {found}, "
+                f"should have {list(shape)}; export it again"
+            )
+        leaves[path] = given
+    return leaves
+
+
+def _check_run(state: OptimizerState, config: Config, where: str) -> None:
+    wanted, reset = config.optimizer.name, "config.init_optimizer=reset"
+    if state.optimizer != wanted:
+        raise UserError(
+            f"{where}: has the moments of {state.optimizer}, but the run trains with {wanted}; set "
+            f"config.optimizer.name={state.optimizer}, or {reset}"
+        )
+    if state.step >= config.total_steps:
+        raise UserError(
+            f"{where}: is at step {state.step:,}, but config.phases have {config.total_steps:,} "
+            f"steps, those of the model included; raise config.phases[0].steps, or set {reset}"
+        )
+
+
+def _shapes(config: Config) -> Any:
+    """Returns the optimizer's state of a run as ShapeDtypeStructs."""
+    _, params = declare(config.model, ComputeConfig.plain(), chosen(config.data, config.objectives))
+    optimizer = make_optimizer(config.optimizer, param_axes(params))
+    return jax.eval_shape(optimizer.init, nnx.to_pure_dict(params))
+
+
+def _leaves(step: int, opt: Any) -> dict[str, np.ndarray]:
+    leaves = {path: np.asarray(leaf) for path, leaf in by_path({"opt": opt}).items()}
+    return {_STEP: np.array(step, np.int32), **leaves}
