@@ -20,6 +20,7 @@ from bert_jax.data_pipeline.text.sentences import splitter
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
 FEW_DOCUMENTS = 4  # a source with fewer documents gets a warning
+_MUCH = 0.25  # share of the tokens held out beyond the share asked for, above which a build warns
 _SMALLEST_HELD_OUT = 2  # NSP takes its random second sentence from another document
 
 
@@ -81,6 +82,8 @@ def merge(
         )
         files |= {f"{split}/{name}": value for name, value in written.items()}
     _check_yield(entries)
+    for spec, entry in zip(sources, entries, strict=True):
+        entry["warnings"] += _held_out_warning(spec, entry["splits"], held_out_share)
     write_manifest(
         folder,
         tokenizer=tokenizer,
@@ -197,6 +200,22 @@ def _warnings(spec: SourceSpec, total: Counter[str], cut_files: Sequence[str]) -
             "second sentences from; next-sentence prediction needs several in each split"
         )
     return warnings
+
+
+def _held_out_warning(
+    spec: SourceSpec, splits: Mapping[str, Mapping[str, int]], share: float
+) -> Iterator[str]:
+    """Yields a warning if few, long documents leave far less text to train on than was asked."""
+    held_out, train = splits["held_out"], splits["train"]
+    tokens = held_out["tokens"] + train["tokens"]
+    several = held_out["documents"] + train["documents"] >= FEW_DOCUMENTS  # else `_warnings` warns
+    if several and held_out["tokens"] > (share + _MUCH) * tokens:
+        remedy = kind_of(spec).CUT_REMEDY
+        yield (
+            f"{held_out['tokens'] / tokens:.0%} of the tokens are held out, because documents are "
+            "held out as a whole; more and shorter ones leave more text to train on"
+            f"{f': {remedy}, or add ,lines=N to --source' if remedy else ''}"
+        )
 
 
 def _check_yield(entries: Sequence[dict[str, Any]]) -> None:

@@ -38,7 +38,7 @@ def lines(path: Path, *, markup: bool = False) -> Iterator[str]:
                     raise UserError(
                         f"{path}: not UTF-8 at byte {offset + error.start:,} "
                         f"(0x{line[error.start]:02x}); convert it, for example with "
-                        "iconv -t UTF-8, or leave it out"
+                        "iconv -f LATIN1 -t UTF-8 OLD.txt > NEW.txt, or leave it out"
                     ) from None
                 text = (text if offset else text.removeprefix("\ufeff")).rstrip("\r\n")
                 if "\r" in text:

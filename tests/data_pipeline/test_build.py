@@ -302,6 +302,23 @@ def test_warnings_are_shown_and_recorded(
     assert few in shown
 
 
+@pytest.mark.parametrize(("long", "warned"), [(60, True), (1, False)])
+def test_much_text_that_is_held_out_is_a_warning(long: int, warned: bool, tmp_path: Path) -> None:
+    """Two of ten documents are held out, one of them long."""
+    (tmp_path / "text").mkdir()
+    for name in "abcdefghij":
+        sentences = sentences_of(1) * (long if name in "dg" else 1)
+        (tmp_path / f"text/{name}.txt").write_text("\n".join([*sentences, name]) + "\n")
+    store = made(f"lines:{tmp_path / 'text'}", tmp_path / "store")
+    held_out, train = (len(split.tokens) for split in (store.held_out, store.train))
+    warning = (
+        f"{held_out / (held_out + train):.0%} of the tokens are held out, because documents are "
+        "held out as a whole; more and shorter ones leave more text to train on: put a blank line "
+        "between documents, or add ,lines=N to --source"
+    )
+    assert store.manifest["sources"][0]["warnings"] == ([warning] if warned else [])
+
+
 def test_a_source_that_yields_nothing(text: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("\n\u200b\n\n")
     specs = [parse_source(f"lines:{text}"), parse_source(f"lines:{tmp_path}/empty.txt,name=none")]
