@@ -32,7 +32,8 @@ def _define_local_run(values: flags.FlagValues, words: Sequence[str]) -> None:
 def _run_local_run(values: flags.FlagValues, words: Sequence[str]) -> int:
     need(values, "processes")
     deadlines = _check(words).deadlines
-    from bert_jax.launch.backends.local import Limits, run
+    from bert_jax.launch.backends.local import run
+    from bert_jax.launch.restarts import Limits
 
     limits = Limits(
         max_preemptions=values.max_preemptions,

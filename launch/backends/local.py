@@ -6,7 +6,6 @@ once even if no one reads the output.
 """
 
 import contextlib
-import dataclasses
 import os
 import select
 import signal
@@ -19,11 +18,10 @@ from types import FrameType
 
 from bert_jax.data_pipeline.storage.host_name import HOST_VARIABLE
 from bert_jax.launch.exit_codes import LOST, STOPPED, describe, signal_of, verdict
-from bert_jax.launch.output import Lines, Out
+from bert_jax.launch.output import NAME, Lines, Out
+from bert_jax.launch.restarts import NOT_AGAIN, Limits, Restarts
 
-_NAME = "launch"
 _ADDRESS = "127.0.0.1"
-_MAX_BACKOFF = 30.0  # seconds between a failure and the next start
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 # Runs in each process before it execs the command: the kernel kills the process when the launcher
@@ -39,18 +37,6 @@ os.execvp(command[0], command)
 """
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Restart budgets, and timeouts for the job's processes in seconds."""
-
-    max_preemptions: int = 100
-    max_failures: int = 3
-    grace: float = 25.0  # from the request to stop until the checkpoint is saved
-    noticing: float = 15.0  # to detect that another process is gone
-    margin: float = 15.0  # to exit, in addition to the above or after SIGTERM
-    between: float = 1.0  # from the first failure to the next start; doubles each time
-
-
 def run(command: Sequence[str], processes: int, limits: Limits) -> int:
     """Runs a command as a job of several processes; restarts it as often as the limits allow.
 
@@ -58,33 +44,20 @@ def run(command: Sequence[str], processes: int, limits: Limits) -> int:
         `--process_id`, and its host name in BERT_JAX_HOST_NAME.
     Returns the job's exit code, `exit_codes.verdict`; OSError if a process cannot be started.
     """
-    budgets = {
-        STOPPED: ("preemptions", limits.max_preemptions),
-        LOST: ("failures", limits.max_failures),
-    }
-    used = dict.fromkeys(budgets, 0)
+    restarts = Restarts()
     with _Job(command, processes, limits) as job:
         while True:
             ends = job.attempt()
             code = verdict(code for _, code in ends)
             if job.is_stopping and code == LOST:
                 code = STOPPED  # a requested stop is not a failure, however they ended
-            what = describe(ends)
             if code == 0:
                 return code
-            if job.is_stopping or code not in budgets:
-                job.say(f"{what}; not started again")
+            decision = NOT_AGAIN if job.is_stopping else restarts.after(code, limits)
+            job.say(f"{describe(ends)}; {decision.reason}")
+            if not decision.again:
                 return code
-            name, most = budgets[code]
-            if used[code] == most:
-                job.say(f"{what}; not started again: {most} of {most} {name} used (--max_{name})")
-                return code
-            used[code] += 1
-            backoff = min(limits.between * 2 ** (used[LOST] - 1), _MAX_BACKOFF)
-            wait = backoff if code == LOST else 0.0
-            after = f" in {wait:g} s" if wait else ""
-            job.say(f"{what}; starting again{after} ({most - used[code]} of {most} {name} left)")
-            if not job.wait(wait):
+            if not job.wait(decision.pause):
                 return STOPPED
 
 
@@ -175,7 +148,7 @@ class _Job:
         return bool(self._signals)
 
     def say(self, line: str) -> None:
-        self._out.put(f"{_NAME} | {line}\n".encode())
+        self._out.put(f"{NAME} | {line}\n".encode())
 
     def attempt(self) -> list[tuple[str, int]]:
         """Runs the processes once; returns their hosts and exit codes in the order they ended."""
