@@ -48,25 +48,21 @@ class Bundle:
         return (*code, f"{root}/{_CONFIG}") if self.config else code
 
 
-def make(
-    version: str, config: Path | None, *, checkout: Path | None, allow_dirty: bool = False
-) -> Bundle:
+def make(version: str, config: Path | None, *, checkout: Path | None) -> Bundle:
     """Returns the bundle of this code and the user's config file.
 
-    version: of the installed package. config: None for a shipped one. checkout: see `checkout_of`;
-    None leaves the code out. allow_dirty: record uncommitted changes instead of refusing them.
+    version: of the installed package. config: None for a shipped one. checkout: the code, in which
+    uncommitted changes are recorded, see `checkout_of`; None leaves it out.
 
     Raises:
-        UserError: the checkout has uncommitted changes, or git cannot read it.
+        UserError: git cannot read the checkout, or a link in it cannot travel.
     """
     files: dict[str, bytes | str] = {}  # a string is the target of a symbolic link
     record: dict[str, str | bool] = {"version": version, "code": checkout is not None}
     if checkout is not None:
         files |= {f"{_CODE}/{name}": data for name, data in _tracked(checkout)}
         record["commit"] = _git(checkout, "rev-parse", "HEAD").strip()
-        if changes := uncommitted(checkout):
-            if not allow_dirty:
-                raise UserError(dirty_line(changes))
+        if uncommitted(checkout):
             files[_DIFF] = _git(checkout, "diff", "HEAD").encode()
     if config is not None:
         files |= {f"{_CONFIG}/{name}": data for name, data in config_files(config).items()}
@@ -90,15 +86,6 @@ def checkout_of(module: str) -> Path | None:
 def uncommitted(checkout: Path) -> list[str]:
     """Returns the files of the product that differ from the last commit, as git prints them."""
     return _git(checkout, "status", "--porcelain", "--", *_PRODUCT).splitlines()
-
-
-def dirty_line(changes: list[str]) -> str:
-    shown = ", ".join(line[3:] for line in changes[:3])
-    more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
-    return (
-        f"uncommitted changes in {shown}{more}: commit them, or give --allow_dirty, which records "
-        "them with the job (untracked files do not travel: git add them)"
-    )
 
 
 def config_files(config: Path) -> dict[str, bytes]:

@@ -36,7 +36,8 @@ _DIGEST = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
 class JobId:
     """The name of a job and its workdir, which identify it to every command and machine.
 
-    workdir: empty if the command was not given one; not all backends need it.
+    workdir: a local one is absolute; empty if the command was given none, which not all backends
+        need.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Job(JobId):
     """A job of several processes.
 
     command: a verb of bert-jax and its flags, as typed; `words` has them for a host.
+    cwd: the folder in which the command was typed.
     bundle: the code and config file that travel.
     topology: its TPU slices; None where the backend has none.
     env: variables of every process, as (name, value).
@@ -76,6 +78,7 @@ class Job(JobId):
     """
 
     command: tuple[str, ...]
+    cwd: str
     bundle: Bundle
     topology: Slice | None = None
     env: tuple[tuple[str, str], ...] = ()
@@ -170,6 +173,11 @@ class Backend(Protocol):
     needs_bucket: ClassVar[bool]  # its hosts share no disk with this machine
     needs_topology: ClassVar[bool]  # runs on TPU slices
 
+    @property
+    def has_image(self) -> bool:
+        """Whether its hosts run the code of an image, so that the bundle leaves it out."""
+        ...
+
     def check(self, job: Job) -> None:
         """Raises UserError for options that cannot be, before anything is asked or created."""
 
@@ -203,12 +211,14 @@ class Backend(Protocol):
         """Stops the job, and removes what was created for it outside the run's own files."""
 
 
-def option(default: Any, help: str, *, always: bool = False) -> Any:
+def option(default: Any, help: str, *, always: bool = False, required: bool = False) -> Any:
     """Returns a field of a backend: an option that is a flag of `run`.
 
     always: also a flag of status, logs, stop and delete, which need it to find the job.
+    required: a command without it is refused.
     """
-    return dataclasses.field(default=default, metadata={"help": help, "always": always})
+    about = {"help": help, "always": always, "required": required}
+    return dataclasses.field(default=default, metadata=about)
 
 
 def find_topology(name: str, refused: Mapping[str, str] = MappingProxyType({})) -> Slice:
