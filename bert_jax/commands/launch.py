@@ -19,6 +19,10 @@ if typing.TYPE_CHECKING:
 
 # Backends: where they run a job, flags of an example.
 _BACKENDS = {
+    "gke": (
+        "TPU slices of a GKE cluster",
+        "--topology=2xv6e-64 --image=REPOSITORY@sha256:…",
+    ),
     "slurm": ("nodes of a Slurm cluster", "--nodes=2 --gpus_per_node=8 --time=24:00:00"),
 }
 _PRETRAIN = "pretrain --config=wiki_books_base --config.data.store=store --workdir=run"
