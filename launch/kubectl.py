@@ -4,7 +4,10 @@ import dataclasses
 import json
 from typing import Any
 
+from bert_jax.data_pipeline.errors import UserError
 from bert_jax.launch.programs import ProgramError, call, change
+
+_NO_KIND = "the server could not find the requested resource"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,11 +31,15 @@ class Kubectl:
         return change(self.words(*words))
 
     def get(self, kind: str, name: str) -> dict[str, Any] | None:
-        """Returns an object; None if it does not exist."""
+        """Returns an object; None if there is none. UserError if the cluster has no such kind."""
         try:
             found: dict[str, Any] = json.loads(self.read("get", kind, name, "--output=json"))
         except ProgramError as error:
-            if is_missing(error):
+            if "doesn't have a resource type" in error.errors or _NO_KIND in error.errors:
+                raise UserError(
+                    f"the cluster has no {kind}: install it there, or choose another --context"
+                ) from None
+            if "(NotFound)" in error.errors:
                 return None
             raise
         return found
@@ -42,10 +49,6 @@ class Kubectl:
         printed = self.read("get", kinds, f"--selector={selector}", "--output=json")
         items: list[dict[str, Any]] = json.loads(printed)["items"]
         return items
-
-
-def is_missing(error: ProgramError) -> bool:
-    return "(NotFound)" in error.errors
 
 
 def condition(found: dict[str, Any], *types: str) -> dict[str, Any] | None:

@@ -52,9 +52,6 @@ def _manifest(kubectl: Kubectl, rendering: Rendering) -> str:
         except ProgramError as error:
             if "(AlreadyExists)" in error.errors:  # the job has ended and will be replaced
                 continue
-            if "no matches for kind" in error.errors:
-                remedy = "install it: https://jobset.sigs.k8s.io/docs/installation"
-                raise CheckFailedError("the cluster has no JobSet", remedy) from None
             if "onJobFailureMessagePatterns" in error.errors:
                 raise CheckFailedError(
                     "the cluster's JobSet is older than 0.10, which knows a failure by its message",

@@ -33,7 +33,6 @@ from bert_jax.launch.programs import ProgramError, call, change
 _POLL = 2.0  # seconds between two questions to Slurm
 _PATIENCE = 60.0  # seconds that a stopped job gets besides its grace, before it is cancelled
 _VERSION = (20, 11)  # the first whose squeue has --me
-_ENDED = {"COMPLETED": 0, "CANCELLED": STOPPED, "PREEMPTED": STOPPED}  # all others: LOST
 _WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
 _AT_WORK = (*_WAITING, "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING")
 
@@ -299,11 +298,13 @@ def _end(job: JobId, number: str) -> int:
         return state.end
     if Path(job.folder, "stop").exists():  # cancelled while it waited
         return STOPPED
-    try:
-        ended = call(["squeue", "--states=all", f"--jobs={number}", "--noheader", "--format=%T"])
+    try:  # ended by something else than its script
+        shown = call(["scontrol", "show", "job", number, "--oneliner"])
     except ProgramError:  # forgotten
         return LOST
-    return _ENDED.get(ended.strip(), LOST)
+    about = dict(word.split("=", 1) for word in shown.split() if "=" in word)
+    code = int(about["ExitCode"].partition(":")[0])
+    return STOPPED if about["JobState"].startswith("CANCELLED") else code or LOST
 
 
 def _check_version() -> str:
