@@ -95,7 +95,7 @@ def checks_of(
     if job.topology:
         from bert_jax.commands.launch_fits import fits_check
 
-        checks.append(fits_check(config, job.topology))
+        checks.append(fits_check(config, job.command, job.topology.name))
     return checks
 
 

@@ -54,7 +54,8 @@ class Cluster:
         self.objects: dict[tuple[str, str], Object] = {}  # (plural, name)
         self.logs: dict[str, Log] = {}  # by pod
         self.requests: list[tuple[str, str]] = []
-        self.on_delete: Callable[[str, str], None] = lambda plural, name: None
+        self.deletions: list[tuple[str, str, str]] = []  # plural, name, how its pods are deleted
+        self.on_delete: Callable[[str, str], object] = lambda plural, name: None
         self.without: set[str] = set()  # groups that are not installed
         cluster = self
 
@@ -154,8 +155,9 @@ class Cluster:
             where = f"{plural}.{group}" if group else plural
             raise RefusedError(404, "NotFound", f'{where} "{name}" not found')
         if method == "DELETE":
-            self.on_delete(plural, name)
+            self.deletions.append((plural, name, body.get("propagationPolicy", "")))
             del self.objects[plural, name]
+            self.on_delete(plural, name)
             return 200, {"kind": "Status", "apiVersion": "v1", "status": "Success"}
         return 200, found
 
