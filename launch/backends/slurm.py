@@ -20,21 +20,18 @@ from pathlib import Path
 from typing import ClassVar
 
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.storage.digest import sha256
 from bert_jax.data_pipeline.storage.remote import is_remote
+from bert_jax.launch.backends.slurm_queue import WAITING, comment, exit_code, find
 from bert_jax.launch.backends.slurm_requeue import State
-from bert_jax.launch.exit_codes import LOST, STOPPED
 from bert_jax.launch.job import Job, JobId, Rendering, option
 from bert_jax.launch.log_file import LogFile
 from bert_jax.launch.output import say
 from bert_jax.launch.preflight import Check, CheckFailedError, private_file
-from bert_jax.launch.programs import ProgramError, call, change
+from bert_jax.launch.programs import call, change
 
 _POLL = 2.0  # seconds between two questions to Slurm
 _PATIENCE = 60.0  # seconds that a stopped job gets besides its grace, before it is cancelled
 _VERSION = (20, 11)  # the first whose squeue has --me
-_WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
-_AT_WORK = (*_WAITING, "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING")
 
 _SCRIPT = """\
 #!/bin/bash
@@ -58,16 +55,6 @@ if [ ! -e {stop} ]; then
 fi
 exec {requeue} "$code"
 """
-
-
-@dataclasses.dataclass(frozen=True)
-class _Found:
-    """A job that Slurm knows: its number, state, the reason or nodes, and `_comment`'s values."""
-
-    number: str
-    state: str
-    where: str
-    about: dict[str, str]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -132,13 +119,14 @@ class Slurm:
     def _options(self, job: Job) -> Iterator[str]:
         grace = math.ceil(job.limits.grace + job.limits.margin)
         yield f"--job-name={job.name}"
-        yield f"--comment={_comment(job, job=job.digest(self), grace=grace)}"
+        yield f"--comment={comment(job, job=job.digest(self), grace=grace)}"
         yield f"--nodes={self.nodes}"
         yield f"--ntasks-per-node={self.tasks_per_node or self.gpus_per_node or 1}"
         for name in ("gpus_per_node", "time", "partition", "account"):
             if value := getattr(self, name):
                 yield f"--{name.replace('_', '-')}={value}"
         yield "--requeue"
+        yield "--dependency=singleton"  # never beside another that a killed launcher submitted
         yield "--open-mode=append"
         yield f"--output={job.folder.replace('%', '%%')}/log"  # % begins a pattern
         yield f"--chdir={job.cwd}"
@@ -161,7 +149,7 @@ class Slurm:
         )
 
     def is_running(self, job: Job) -> bool:
-        found = _find(job)
+        found = find(job)
         if found and found.about["job"] != job.digest(self):
             raise UserError(
                 f"--name={job.name}: Slurm job {found.number} runs another command in this "
@@ -172,13 +160,13 @@ class Slurm:
 
     def run(self, job: Job) -> int:
         log = LogFile(Path(job.folder, "log"), from_end=True)
-        found = _find(job)
+        found = find(job)
         if found:
             say(f"Slurm job {found.number} is this one; `logs` has what it printed so far")
             number = found.number
         else:
             number = self._submit(job)
-        say("Slurm restarts the job by itself; this command only watches it, and may be ended")
+        say("Slurm restarts the job; this command watches it, and may be ended")
         return _watch(job, number, log)
 
     def _submit(self, job: Job) -> str:
@@ -190,45 +178,44 @@ class Slurm:
         return printed.strip().partition(";")[0]  # NUMBER;CLUSTER
 
     def status(self, job: JobId) -> str:
-        found = _find(job)
+        found = find(job)
         state = State.read(Path(job.folder))
         if found is None and state is None and not Path(job.folder).is_dir():
             raise UserError(f"--name={job.name}: no such job in {job.workdir}; check both")
         ended = f"ended with {state.end}" if state and state.end is not None else "not there"
-        lines = [f"Slurm job {found.number}: {_shown(found)}" if found else f"Slurm job: {ended}"]
+        lines = [str(found) if found else f"Slurm job: {ended}"]
         if state:
             lines.append(f"{state.preemptions} preemptions, {state.failures} failures so far")
         return "\n".join(lines)
 
     def logs(self, job: JobId, *, follow: bool) -> None:
         log = LogFile(Path(job.folder, "log"))
-        if not log.path.exists() and not _find(job):
+        if not log.path.exists() and not find(job):
             raise UserError(f"{log.path}: no log of a job; check --name and --workdir")
-        while follow and _find(job):
+        while follow and find(job):
             log.copy_lines()
             time.sleep(_POLL)
         log.copy_rest()
 
     def stop(self, job: JobId) -> None:
-        found = _find(job)
+        found = find(job)
         if found is None:
             say(f"{job.name}: not running")
             return
         Path(job.folder, "stop").touch()  # from now on it is not requeued
-        number, signaled = found.number, False
-        until = time.monotonic() + int(found.about["grace"]) + _PATIENCE
-        while found and found.number == number:
-            if found.state in _WAITING:
-                change(["scancel", number])
-            elif not signaled:
-                change(["scancel", "--signal=TERM", number])  # to the processes, not the shell
-                signaled = True
+        signaled, until = "", time.monotonic() + int(found.about["grace"]) + _PATIENCE
+        while found:
+            if found.state in WAITING:
+                change(["scancel", found.number])
+            elif signaled != found.number:
+                signaled = found.number  # to the processes, not the shell
+                change(["scancel", "--signal=TERM", signaled])
             elif time.monotonic() > until:
-                say(f"Slurm job {number}: still running at its deadline, cancelled")
-                change(["scancel", number])
+                say(f"Slurm job {found.number}: still running at its deadline, cancelled")
+                change(["scancel", found.number])
                 until = math.inf
             time.sleep(_POLL)
-            found = _find(job)
+            found = find(job)
         say(f"{job.name}: has ended; no node is in use")
 
     def delete(self, job: JobId) -> None:
@@ -239,12 +226,6 @@ class Slurm:
         say(f"{folder}: removed; Slurm has no job {job.name}")
 
 
-def _comment(of: JobId, **values: object) -> str:
-    """Returns what marks a job of this name and workdir in Slurm."""
-    about = {"workdir": sha256(of.folder.encode())[:16], **values}
-    return "bert-jax " + " ".join(f"{key}={value}" for key, value in about.items())
-
-
 def _environment(job: Job) -> Iterator[str]:
     for name, value in (*job.env, ("PYTHONUNBUFFERED", "1")):
         yield f"export {name}={shlex.quote(value)}"
@@ -253,58 +234,19 @@ def _environment(job: Job) -> Iterator[str]:
         yield f"export {name}"
 
 
-def _find(job: JobId) -> _Found | None:
-    """Returns the job of this name and workdir that has not ended; UserError if another has the
-    name."""
-    words = ["squeue", "--me", f"--name={job.name}", "--noheader", "--format=%A|%T|%R|%k"]
-    for line in call(words).splitlines():
-        number, state, where, comment = line.split("|", 3)
-        if state not in _AT_WORK:
-            continue
-        about = dict(word.split("=") for word in comment.split()[1:] if word.count("=") == 1)
-        if not comment.startswith(_comment(job)):
-            raise UserError(
-                f"--name={job.name}: Slurm job {number} has this name and is not in "
-                f"{job.workdir}; choose another name"
-            )
-        return _Found(number, state, where, about)
-    return None
-
-
-def _shown(found: _Found) -> str:
-    what = "waiting for capacity" if found.state == "PENDING" else found.state.lower()
-    return f"{what} {found.where}".rstrip()
-
-
 def _watch(job: JobId, number: str, log: LogFile) -> int:
     """Prints the log and every change of state until the job has ended; returns its exit code."""
     shown = ""
-    while found := _find(job):
+    while found := find(job):
         log.copy_lines()
-        if _shown(found) != shown:
-            shown = _shown(found)
-            say(f"Slurm job {number}: {shown}")
+        if str(found) != shown:
+            shown = str(found)
+            say(shown)
         time.sleep(_POLL)
     log.copy_rest()
-    code = _end(job, number)
+    code = exit_code(job, number)
     say(f"Slurm job {number}: ended with {code}")
     return code
-
-
-def _end(job: JobId, number: str) -> int:
-    """Returns the exit code of a job that is not running."""
-    state = State.read(Path(job.folder))
-    if state and state.job == number and state.end is not None:
-        return state.end
-    if Path(job.folder, "stop").exists():  # cancelled while it waited
-        return STOPPED
-    try:  # ended by something else than its script
-        shown = call(["scontrol", "show", "job", number, "--oneliner"])
-    except ProgramError:  # forgotten
-        return LOST
-    about = dict(word.split("=", 1) for word in shown.split() if "=" in word)
-    code = int(about["ExitCode"].partition(":")[0])
-    return STOPPED if about["JobState"].startswith("CANCELLED") else code or LOST
 
 
 def _check_version() -> str:

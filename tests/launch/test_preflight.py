@@ -43,7 +43,7 @@ def test_a_folder_can_be_written_to(tmp_path):
     assert folder_check("workdir", str(tmp_path / "new")).probe().endswith("can be written")
     assert not list((tmp_path / "new").iterdir())
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="file/run: cannot be written .*; give a folder of yours"):
+    with pytest.raises(UserError, match=r"file/run: cannot be written .*; give a folder of yours"):
         folder_check("workdir", str(tmp_path / "file" / "run")).probe()
 
 
@@ -63,7 +63,7 @@ def test_a_bucket_can_be_written_to(monkeypatch):
         assert server.names("bucket") == []
         server.faults.refuse_writes = 403
         with pytest.raises(
-            UserError, match="gs://bucket/run/launch/b1: cannot be written .no perm"
+            UserError, match=r"launch/b1: cannot be written \(no permission"
         ):
             check.probe()
 
