@@ -6,6 +6,7 @@ without pods. `run` submits and watches.
 
 import dataclasses
 import json
+import math
 import re
 import subprocess
 import sys
@@ -133,7 +134,8 @@ class Gke:
             if (line := self._progress(found, pods)) != shown:
                 say(f"{job.name}: {line}")
                 shown = line
-            if pods and all(pod["status"]["phase"] != "Pending" for pod in pods):
+            phases = {pod["status"]["phase"] for pod in pods}
+            if "Running" in phases and "Pending" not in phases:
                 logs.follow(_restarts(found))
             if UNLIMITED != job.limits.max_preemptions < _preemptions(found):
                 say(f"{job.name}: more than {job.limits.max_preemptions} preemptions")
@@ -241,7 +243,7 @@ class _Logs:
         if attempt == self._attempt and self._process and self._process.poll() is None:
             return
         is_first = attempt != self._attempt and (self._attempt >= 0 or self._is_new)
-        since = () if is_first else (f"--since={_POLL:.0f}s",)
+        since = () if is_first else (f"--since={math.ceil(_POLL)}s",)
         self._attempt = attempt
         sys.stdout.flush()
         self._process = subprocess.Popen([*self._words, "--follow", *since])

@@ -27,7 +27,7 @@ from bert_jax.launch.job import Job, JobId, Rendering, option
 from bert_jax.launch.log_file import LogFile
 from bert_jax.launch.output import say
 from bert_jax.launch.preflight import Check, CheckFailedError, private_file
-from bert_jax.launch.programs import call, change
+from bert_jax.launch.programs import ProgramError, call, change
 
 _POLL = 2.0  # seconds between two questions to Slurm
 _PATIENCE = 60.0  # seconds that a stopped job gets besides its grace, before it is cancelled
@@ -207,9 +207,10 @@ class Slurm:
         while found:
             if found.state in WAITING:
                 change(["scancel", found.number])
-            elif signaled != found.number:
-                signaled = found.number  # to the processes, not the shell
-                change(["scancel", "--signal=TERM", signaled])
+            elif found.state == "RUNNING" and signaled != found.number:
+                signaled = found.number
+                with contextlib.suppress(ProgramError):  # it has just ended
+                    change(["scancel", "--signal=TERM", signaled])  # the processes, not the shell
             elif time.monotonic() > until:
                 say(f"Slurm job {found.number}: still running at its deadline, cancelled")
                 change(["scancel", found.number])

@@ -82,7 +82,7 @@ def test_uncommitted_changes_are_refused_or_recorded(checkout: Path) -> None:
 def test_a_new_module_that_would_not_travel_is_refused(checkout: Path) -> None:
     (checkout / "launch" / "new.py").write_text("")
     (checkout / "notes.txt").write_text("")  # no part of the product
-    with pytest.raises(CheckFailedError, match=r"changes in launch/new.py: commit .*after git add"):
+    with pytest.raises(CheckFailedError, match=r"changes in launch/new.py; commit .*after git add"):
         code_check(checkout, allow_dirty=False).probe()
 
 

@@ -182,7 +182,7 @@ def test_a_restart_is_shown_with_the_output_of_its_pods(cluster, capfd):
     controllers.done()
     printed = capfd.readouterr().out
     assert "running on 4 hosts, restart 1" in printed
-    assert (printed.count("attempt 1"), printed.count("attempt 2")) == (4, 4)
+    assert (printed.count("attempt 1"), printed.count("attempt 2")) == (4, 4), printed
 
 
 def test_more_preemptions_than_allowed_end_the_job(cluster, capfd):
