@@ -207,11 +207,13 @@ def _commands(backend: str) -> dict[str, Command]:
             starts=True,
             is_run=True,
         ),
-        f"launch {backend} status": command("status", "show its state", _define_id, _status),
-        f"launch {backend} logs": command("logs", "print its output", _define_logs, _logs),
-        f"launch {backend} stop": command("stop", "save and end it", _define_id, _stop),
+        f"launch {backend} status": command(
+            "status", "show where a job stands", _define_id, _status
+        ),
+        f"launch {backend} logs": command("logs", "print a job's output", _define_logs, _logs),
+        f"launch {backend} stop": command("stop", "make a job save and end", _define_id, _stop),
         f"launch {backend} delete": command(
-            "delete", "stop it, remove what was made for it", _define_id, _delete
+            "delete", "stop a job, and remove what was made for it", _define_id, _delete
         ),
     }
 

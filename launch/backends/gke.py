@@ -4,6 +4,7 @@ JobSet starts, restarts and ends the job with no launcher alive, and the autosca
 without pods. `run` submits and watches.
 """
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -29,6 +30,7 @@ from bert_jax.launch.programs import change
 from bert_jax.launch.restarts import UNLIMITED
 
 _POLL = 5.0  # seconds between two questions to the cluster
+_LAST_LINES = 60.0  # seconds in which the last output of ended pods arrives
 _MAX_CONFIG = 1_000_000  # bytes of a ConfigMap
 _MAX_HOSTS = 9216 // 4  # of the largest slice; kubectl's default is to print the logs of five
 _KINDS = "jobsets,jobs,pods,configmaps"
@@ -103,7 +105,7 @@ class Gke:
             return False
         if found["metadata"]["annotations"].get(DIGEST) != job.digest(self):
             raise UserError(
-                f"--name={job.name}: runs another command or on other slices; end it first: "
+                f"--name={job.name}: runs another command, or with other flags; end it first: "
                 f"bert-jax launch gke stop --name={job.name}"
             )
         return True
@@ -128,24 +130,26 @@ class Gke:
 
     def _watch(self, job: Job, *, is_new: bool) -> int:
         """Prints logs and every change until the job has ended; returns its exit code."""
-        shown, logs = "", _Logs(self._log_words(job), is_new=is_new)
-        while (found := self._find(job)) and not _ended(found):
-            pods = self._pods(job)
-            if (line := self._progress(found, pods)) != shown:
-                say(f"{job.name}: {line}")
-                shown = line
-            phases = {pod["status"]["phase"] for pod in pods}
-            if "Running" in phases and "Pending" not in phases:
-                logs.follow(_restarts(found))
-            if UNLIMITED != job.limits.max_preemptions < _preemptions(found):
-                say(f"{job.name}: more than {job.limits.max_preemptions} preemptions")
-                self.stop(job)
+        shown = ""
+        with _Logs(self._log_words(job), is_new=is_new) as logs:
+            while (found := self._find(job)) and not _ended(found):
+                pods = self._pods(job)
+                if (line := self._progress(found, pods)) != shown:
+                    say(f"{job.name}: {line}")
+                    shown = line
+                phases = {pod["status"]["phase"] for pod in pods}
+                if "Running" in phases and "Pending" not in phases:
+                    logs.follow(_restarts(found))
+                most = job.limits.max_preemptions
+                if most != UNLIMITED and _preemptions(found) > most:
+                    say(f"{job.name}: more than {most} preemptions (--max_preemptions)")
+                    self.stop(job)
+                    return STOPPED
+                time.sleep(_POLL)
+            if found is None:
+                say(f"{job.name}: was deleted")
                 return STOPPED
-            time.sleep(_POLL)
-        if found is None:
-            say(f"{job.name}: was deleted")
-            return STOPPED
-        logs.finish(_restarts(found))
+            logs.finish(_restarts(found))
         code = 0 if condition(found, "Completed") else self._code(job)
         say(f"{job.name}: ended with {code}")
         return code
@@ -238,6 +242,14 @@ class _Logs:
         self._words, self._attempt, self._is_new = list(words), -1, is_new
         self._process: subprocess.Popen | None = None
 
+    def __enter__(self) -> "_Logs":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._process:
+            self._process.terminate()
+            self._process.wait()
+
     def follow(self, attempt: int) -> None:
         """Begins to print the output of an attempt, or continues if the connection was lost."""
         if attempt == self._attempt and self._process and self._process.poll() is None:
@@ -254,7 +266,8 @@ class _Logs:
             sys.stdout.flush()
             subprocess.run(self._words, check=False)
         elif self._process:
-            self._process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_LAST_LINES)
 
 
 def _slice(job: Job) -> Slice:

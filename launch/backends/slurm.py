@@ -152,8 +152,8 @@ class Slurm:
         found = find(job)
         if found and found.about["job"] != job.digest(self):
             raise UserError(
-                f"--name={job.name}: Slurm job {found.number} runs another command in this "
-                f"workdir; end it first: bert-jax launch slurm stop --name={job.name} "
+                f"--name={job.name}: Slurm job {found.number} runs another command, or with "
+                f"other flags; end it first: bert-jax launch slurm stop --name={job.name} "
                 f"--workdir={job.workdir}"
             )
         return found is not None

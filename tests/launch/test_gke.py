@@ -195,7 +195,7 @@ def test_more_preemptions_than_allowed_end_the_job(cluster, capfd):
     ending.start()
     assert BACKEND.run(of) == 42
     controllers.done()
-    assert "b1: more than 2 preemptions" in capfd.readouterr().out
+    assert "b1: more than 2 preemptions (--max_preemptions)" in capfd.readouterr().out
     assert cluster.names("jobsets") == []
 
 
@@ -239,7 +239,7 @@ def test_a_job_that_has_ended_is_replaced(cluster, capfd):
 @pytest.mark.parametrize(
     ("of", "says"),
     [
-        (job("v6e-64"), "runs another command or on other slices; end it first: bert-jax launch"),
+        (job("v6e-64"), "runs another command, or with other flags; end it first: bert-jax"),
         (
             job(SLICES, workdir="gs://bucket/other"),
             "a JobSet of this name runs in gs://bucket/b1; choose another",

@@ -62,9 +62,7 @@ def test_a_bucket_can_be_written_to(monkeypatch):
         check.probe()
         assert server.names("bucket") == []
         server.faults.refuse_writes = 403
-        with pytest.raises(
-            UserError, match=r"launch/b1: cannot be written \(no permission"
-        ):
+        with pytest.raises(UserError, match=r"launch/b1: cannot be written \(no permission"):
             check.probe()
 
 
