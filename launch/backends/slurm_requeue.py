@@ -45,25 +45,35 @@ class State:
 def main(words: Sequence[str]) -> int:
     """Returns the job's exit code; Slurm ends this process before that if it requeues the job."""
     folder, number = Path(words[0]), os.environ["SLURM_JOB_ID"]
-    preemptions, failures, ended = map(int, words[1:])
+    preemptions, failures, status = map(int, words[1:])
     state = State.read(folder)
     if state is None or state.job != number:
         state = State(number)
-    restarts, code = Restarts(state.preemptions, state.failures), verdict([ended])
+    restarts, code = Restarts(state.preemptions, state.failures), verdict([status])
     # Slurm itself pauses before the next attempt.
     limits = Limits(max_preemptions=preemptions, max_failures=failures, between=0.0)
     is_stopping = (folder / "stop").exists() or _slurm_state(number) in _ENDING
     if is_stopping and code == LOST:
         code = STOPPED  # a requested stop is not a failure, however they ended
-    decision = NOT_AGAIN
+    decision, refused = NOT_AGAIN, ""
     if code != 0:
         decision = NOT_AGAIN if is_stopping else restarts.after(code, limits)
-        say(f"{describe([(f'job {number}', ended)])}; {decision.reason}")
-    end = None if decision.again else code
-    State(number, restarts.preemptions, restarts.failures, end).write(folder)
+        say(f"{describe([(f'job {number}', status)])}; {decision.reason}")
+    ended = State(number, restarts.preemptions, restarts.failures, end=code)
     if decision.again:
-        subprocess.run(["scontrol", "requeue", number], check=True)
+        dataclasses.replace(ended, end=None).write(folder)  # before Slurm ends this process
+        if refused := _requeue(number):
+            say(f"not requeued: {refused}")
+    if not decision.again or refused:
+        ended.write(folder)
     return code
+
+
+def _requeue(number: str) -> str:
+    """Requeues the job; returns why Slurm refuses to, empty if it does not."""
+    words = ["scontrol", "requeue", number]
+    done = subprocess.run(words, capture_output=True, check=False, encoding="utf-8")
+    return "" if done.returncode == 0 else " ".join(done.stderr.split())
 
 
 def _slurm_state(number: str) -> str:

@@ -87,3 +87,10 @@ def test_another_job_has_budgets_of_its_own(attempt, tmp_path):
 def test_budgets_may_have_no_limit(attempt, tmp_path: Path):
     for _ in range(5):
         assert attempt(43, failures=-1) == (43, True)
+
+
+def test_a_requeue_that_slurm_refuses_ends_the_job(attempt, tmp_path, capsys):
+    (tmp_path / "bin/scontrol").write_text("#!/bin/sh\necho 'Requeue is disabled' >&2\nexit 1\n")
+    assert attempt(42) == (42, False)
+    assert State.read(tmp_path) == State("7", preemptions=1, end=42)
+    assert "launch | not requeued: Requeue is disabled" in capsys.readouterr().out
