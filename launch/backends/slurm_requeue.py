@@ -55,17 +55,18 @@ def main(words: Sequence[str]) -> int:
     is_stopping = (folder / "stop").exists() or _slurm_state(number) in _ENDING
     if is_stopping and code == LOST:
         code = STOPPED  # a requested stop is not a failure, however they ended
-    decision, refused = NOT_AGAIN, ""
+    is_final = code == 0 or is_stopping
+    decision = NOT_AGAIN if is_final else restarts.after(code, limits)
     if code != 0:
-        decision = NOT_AGAIN if is_stopping else restarts.after(code, limits)
         say(f"{describe([(f'job {number}', status)])}; {decision.reason}")
     ended = State(number, restarts.preemptions, restarts.failures, end=code)
     if decision.again:
         dataclasses.replace(ended, end=None).write(folder)  # before Slurm ends this process
-        if refused := _requeue(number):
-            say(f"not requeued: {refused}")
-    if not decision.again or refused:
-        ended.write(folder)
+        refused = _requeue(number)
+        if not refused:
+            return code
+        say(f"not requeued: {refused}")
+    ended.write(folder)
     return code
 
 
