@@ -246,9 +246,7 @@ class _Logs:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._process:
-            self._process.terminate()
-            self._process.wait()
+        self._end()
 
     def follow(self, attempt: int) -> None:
         """Begins to print the output of an attempt, or continues if the connection was lost."""
@@ -257,6 +255,7 @@ class _Logs:
         is_first = attempt != self._attempt and (self._attempt >= 0 or self._is_new)
         since = () if is_first else (f"--since={math.ceil(_POLL)}s",)
         self._attempt = attempt
+        self._end()
         sys.stdout.flush()
         self._process = subprocess.Popen([*self._words, "--follow", *since])
 
@@ -268,6 +267,11 @@ class _Logs:
         elif self._process:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_LAST_LINES)
+
+    def _end(self) -> None:
+        if self._process:
+            self._process.terminate()
+            self._process.wait()
 
 
 def _slice(job: Job) -> Slice:

@@ -13,6 +13,8 @@ from bert_jax.data_pipeline.errors import UserError
 from bert_jax.launch import bundle
 from bert_jax.launch.preflight import CheckFailedError, code_check
 
+pytestmark = pytest.mark.processes
+
 
 def git(folder: Path, *words: str) -> None:
     about = ["-c", "user.name=a", "-c", "user.email=a@example.org"]

@@ -47,7 +47,7 @@ def test_the_schema_sees_every_misspelt_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("completionMode", 1), ("parallelism", "4"), ("backoffLimit", None)]
+    ("key", "value"), [("completionMode", 1), ("parallelism", "4"), ("backoffLimit", "0")]
 )
 def test_the_schema_sees_a_value_of_a_wrong_type(key: str, value: object) -> None:
     whole = manifest(*CASES["gke_v6e-16"])

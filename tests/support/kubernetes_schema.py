@@ -5,6 +5,7 @@ that Kubeflow generates from JobSet's own API definitions; Kubernetes' is that o
 """
 
 import copy
+import functools
 import typing
 from collections.abc import Iterator
 from typing import Any
@@ -12,9 +13,12 @@ from typing import Any
 import kubernetes_validate
 import pydantic
 from kubeflow_trainer_api.models.jobset_v1alpha2_job_set_spec import JobsetV1alpha2JobSetSpec
+from kubernetes_validate import utils
 
 Object = dict[str, Any]
 KUBERNETES = "1.34"
+# Each validation would read its schema, megabytes of JSON, from the disk.
+utils.schema_contents = functools.cache(utils.schema_contents)
 _TOP = ("apiVersion", "kind", "metadata", "spec")
 
 
@@ -22,12 +26,14 @@ def wrong_in(found: Object) -> list[str]:
     """Returns what the API server would say, one entry each; empty if it takes the object."""
     if found["kind"] != "JobSet":
         return _wrong_in_kubernetes(found)
+    spec = copy.deepcopy(found["spec"])
     wrong = [f'unknown field "{key}"' for key in found if key not in _TOP]
-    wrong += _wrong_in_model(JobsetV1alpha2JobSetSpec, found["spec"], "spec")
-    for group in found["spec"].get("replicatedJobs", []):
+    for group in spec.get("replicatedJobs", []):
         job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": found["metadata"]}
-        wrong += _wrong_in_kubernetes(job | {"spec": group["template"].get("spec", {})})
-    return wrong
+        wrong += _wrong_in_kubernetes(job | {"spec": group.get("template", {}).get("spec", {})})
+        if "spec" in group.get("template", {}):  # Kubeflow's models have no quantities of resources
+            group["template"]["spec"] = {"template": {}}
+    return wrong + _wrong_in_model(JobsetV1alpha2JobSetSpec, spec, "spec")
 
 
 def misspelt(found: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -51,7 +57,7 @@ def _wrong_in_kubernetes(found: Object) -> list[str]:
     try:
         kubernetes_validate.validate(found, KUBERNETES, strict=True)
     except kubernetes_validate.ValidationError as error:
-        return [" ".join(str(error).split())[:300]]
+        return [error.message[:300]]
     return []
 
 
