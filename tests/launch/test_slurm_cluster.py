@@ -22,16 +22,17 @@ pytestmark = [
     pytest.mark.skipif(bool(missing()), reason=missing()),
 ]
 LIMIT = 240  # seconds for whatever is waited for
-# Beside the config file, which imports it: every batch takes a while, so that a test can disturb.
+# Beside the config file, which imports it: from step 4 on each batch takes a while, until the test
+# has disturbed the run.
 SLOW = """
-import time
+import pathlib, time
 from bert_jax.data_pipeline.batch import Batches
 
 original = Batches.batch
 
 def batch(self, step, rows):
-    if len(rows):
-        time.sleep(SECONDS)
+    if len(rows) and step >= 4 and pathlib.Path({marker!r}).exists():
+        time.sleep(3)
     return original(self, step, rows)
 
 Batches.batch = batch
@@ -47,11 +48,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, s
 class Launch:
     """A job of two tasks, and the commands of its user in one folder."""
 
-    def __init__(self, folder: Path, config: Config, env: Mapping[str, str], seconds: float):
+    def __init__(self, folder: Path, config: Config, env: Mapping[str, str]):
         self.folder, self.workdir, self.env = folder, folder / "run", {**os.environ, **env}
-        (folder / "slow.py").write_text(SLOW.replace("SECONDS", str(seconds)))
+        self.slow = folder / "slow"
+        self.slow.touch()
+        (folder / "slow_batches.py").write_text(SLOW.format(marker=str(self.slow)))
         path = config_file(config, folder / "mine.py")
-        path.write_text(f"import slow\n{path.read_text()}")
+        path.write_text(f"import slow_batches\n{path.read_text()}")
         self._made: list[subprocess.Popen] = []
 
     def __enter__(self) -> "Launch":
@@ -99,6 +102,14 @@ class Launch:
             assert time.monotonic() < end, self.said()
             time.sleep(0.1)
 
+    def until_attempt_ends(self) -> None:
+        """Waits until an attempt was requeued; the next is not slow."""
+        end = time.monotonic() + LIMIT
+        while State.read(self.workdir / "launch/b1") is None:
+            assert time.monotonic() < end, self.said()
+            time.sleep(0.1)
+        self.slow.unlink()
+
     def state(self) -> State:
         state = State.read(self.workdir / "launch/b1")
         assert state is not None, self.said()
@@ -106,8 +117,8 @@ class Launch:
 
 
 @pytest.fixture
-def launch(disturbed, cluster, tmp_path, request) -> Iterator[Launch]:
-    with Launch(tmp_path, disturbed, cluster, getattr(request, "param", 0.5)) as job:
+def launch(disturbed, cluster, tmp_path) -> Iterator[Launch]:
+    with Launch(tmp_path, disturbed, cluster) as job:
         yield job
 
 
@@ -116,6 +127,7 @@ def test_stopped_and_run_again_it_ends_with_the_same_bits(launch, undisturbed):
     launch.until_step(4)
     assert re.search(r"Slurm job \d+: running", launch.call("status"))
     launch.call("stop")
+    launch.slow.unlink()
     assert process.wait(LIMIT) == 42, launch.said()
     assert launch.state().end == 42
     assert newest_step(launch.workdir) < 16
@@ -136,9 +148,10 @@ def test_stopped_and_run_again_it_ends_with_the_same_bits(launch, undisturbed):
 
 def test_a_killed_task_costs_a_failure_and_no_bit(launch, undisturbed):
     process = launch.start("--max_failures=1")
-    launch.until_step(5)
-    (pid, *_) = trainers(launch.workdir)
+    launch.until_step(4)
+    (pid, _) = trainers(launch.workdir)
     os.kill(pid, signal.SIGKILL)
+    launch.slow.unlink()
     assert process.wait(LIMIT) == 0, launch.said()
     assert (launch.state().preemptions, launch.state().failures) == (0, 1)
     assert "(0 of 1 failures left)" in launch.said()
@@ -151,6 +164,7 @@ def test_a_launcher_that_is_killed_finds_its_job_again(launch, undisturbed):
     launch.until_step(3)
     first.kill()
     second = launch.start()
+    launch.slow.unlink()
     assert second.wait(LIMIT) == 0, launch.said()
     assert "is this one" in launch.said()
     numbers = set(re.findall(r"Slurm job (\d+)", launch.said()))
@@ -163,14 +177,15 @@ def test_preempted_by_another_partition_it_saves_and_comes_back(launch, undistur
     launch.until_step(4)
     high = ["sbatch", "--partition=high", "--ntasks=2", "--output=/dev/null", "--wrap=sleep 2"]
     subprocess.run(high, env=launch.env, check=True, capture_output=True)
+    launch.until_attempt_ends()
     assert process.wait(LIMIT) == 0, launch.said()
     assert (launch.state().preemptions, launch.state().failures) == (1, 0)
     assert_same_bits(undisturbed, launch.workdir)
 
 
-@pytest.mark.parametrize("launch", [2.0], indirect=True)
 def test_before_its_time_limit_it_saves_and_comes_back(launch, undisturbed):
-    process = launch.start("--time=1")  # minute; 16 batches alone take half of it
+    process = launch.start("--time=2", "--grace=20")  # minutes
+    launch.until_attempt_ends()
     assert process.wait(LIMIT) == 0, launch.said()
     assert launch.state().preemptions >= 1, launch.said()
     assert launch.state().failures == 0
