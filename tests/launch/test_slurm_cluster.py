@@ -208,7 +208,7 @@ def trainers(workdir: Path) -> list[int]:
             words = path.read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"pretrain" in words and b"launch" not in words and b"bert_jax" in words:
+        if words[1:5] == [b"-P", b"-m", b"bert_jax", b"pretrain"]:
             cwd = Path(os.readlink(path.with_name("cwd")))
             if cwd == workdir.parent:
                 found.append(int(path.parent.name))
