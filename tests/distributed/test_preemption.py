@@ -163,10 +163,9 @@ def test_a_time_asks_to_stop_once_it_has_come():
     handler.begin()
     handler.request_at(time.monotonic() + 0.2, "--time_limit=1m")
     handler.check()
-    until(lambda: handler.why, "request")
-    assert handler.why == "--time_limit=1m"
     with pytest.raises(StopRequestedError):
-        handler.check()
+        until(handler.check, "request")
+    assert handler.why == "--time_limit=1m"
 
 
 def test_asking_again_changes_nothing():
