@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -95,6 +96,15 @@ def slurm(folder: Path) -> Iterator[Mapping[str, str]]:
         for daemon in reversed(daemons):
             daemon.terminate()
             daemon.wait(LIMIT)
+        _kill_what_is_left(env["SLURM_CONF"])
+
+
+def _kill_what_is_left(conf: str) -> None:
+    """Kills processes of jobs that did not end in time: those with this Slurm in their variables."""
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if f"SLURM_CONF={conf}".encode() in path.read_bytes().split(b"\0"):
+                os.kill(int(path.parent.name), signal.SIGKILL)
 
 
 def _program(name: str) -> str | None:
