@@ -100,7 +100,7 @@ def slurm(folder: Path) -> Iterator[Mapping[str, str]]:
 
 
 def _kill_what_is_left(conf: str) -> None:
-    """Kills processes of jobs that did not end in time: those with this Slurm in their variables."""
+    """Kills processes of jobs that did not end in time, known by the Slurm in their variables."""
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
             if f"SLURM_CONF={conf}".encode() in path.read_bytes().split(b"\0"):
