@@ -10,7 +10,6 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -19,22 +18,11 @@ from types import FrameType
 from bert_jax.data_pipeline.storage.host_name import HOST_VARIABLE
 from bert_jax.launch.exit_codes import LOST, STOPPED, describe, signal_of, verdict
 from bert_jax.launch.output import NAME, Lines, Out
+from bert_jax.launch.process import Process
 from bert_jax.launch.restarts import NOT_AGAIN, Limits, Restarts
 
 _ADDRESS = "127.0.0.1"
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-# Runs in each process before it execs the command: the kernel kills the process when the launcher
-# ends, however it ends. `preexec_fn` would run in a fork of the launcher, where a lock held by
-# another thread stays locked forever. The setting survives exec, but does nothing if the launcher
-# ended before the call: hence the check of the parent afterwards. 1 is PR_SET_PDEATHSIG.
-_DIE_WITH_LAUNCHER = """
-import ctypes, os, signal, sys
-launcher, *command = sys.argv[1:]
-if ctypes.CDLL(None).prctl(1, signal.SIGKILL) != 0 or os.getppid() != int(launcher):
-    sys.exit("the launcher is gone")
-os.execvp(command[0], command)
-"""
 
 
 def run(command: Sequence[str], processes: int, limits: Limits) -> int:
@@ -61,50 +49,21 @@ def run(command: Sequence[str], processes: int, limits: Limits) -> int:
                 return STOPPED
 
 
-class _Process:
-    """One process of the job, leader of a session and a process group of its own."""
+class _Process(Process):
+    """One process of the job, its output in pipes of its own."""
 
     def __init__(self, index: int, command: Sequence[str]):
         self.name, self.is_terminated = f"host-{index}", False
-        # This small program execs the command: same process, same descriptors.
-        guard = [sys.executable, "-I", "-S", "-c", _DIE_WITH_LAUNCHER, str(os.getpid())]
         # Separate pipes for output and errors: lines of one do not split lines of the other.
         (out, its_out), (err, its_err) = os.pipe(), os.pipe()
         self.pipes = [Lines(out, self.name), Lines(err, self.name)]
+        # Unbuffered: lines appear when they are printed.
+        env = {**os.environ, HOST_VARIABLE: self.name, "PYTHONUNBUFFERED": "1"}
         try:
-            self._process = subprocess.Popen(
-                [*(guard if sys.platform == "linux" else ()), *command],
-                stdin=subprocess.DEVNULL,
-                stdout=its_out,
-                stderr=its_err,
-                # Unbuffered: lines appear when they are printed.
-                env={**os.environ, HOST_VARIABLE: self.name, "PYTHONUNBUFFERED": "1"},
-                # Ctrl-C in a terminal reaches only the launcher, which forwards it.
-                start_new_session=True,
-            )
+            super().__init__(command, env, out=its_out, err=its_err)
         finally:
             os.close(its_out)
             os.close(its_err)
-        self.pid = self._process.pid
-
-    def has_ended(self) -> bool:
-        """Whether it ended; it stays a zombie, so that its group id is not reused."""
-        options = os.WEXITED | os.WNOWAIT | os.WNOHANG
-        return os.waitid(os.P_PID, self.pid, options) is not None
-
-    def send(self, number: int) -> None:
-        """Sends a signal to the process alone, which handles its own child processes."""
-        os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        """Kills the process and its child processes."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-
-    def close(self) -> int:
-        """Kills remaining processes of the group; returns the exit code."""
-        self.kill()
-        return self._process.wait()
 
 
 class _Job:
