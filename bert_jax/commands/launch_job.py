@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bert_jax.launch.restarts import Limits
 
 _JOBS = pretrain.COMMANDS  # commands that run as several processes
-_PLACE = ("coordinator", "num_processes", "process_id")  # flags set by the launcher
+_PLACE = ("coordinator", "num_processes", "process_id", "topology")  # flags set by the launcher
 
 
 def parse_command(launcher: str, words: Sequence[str]) -> "tuple[flags.FlagValues, Config]":

@@ -22,6 +22,8 @@ def _define_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
     processes = "number of processes of the job"
     flags.DEFINE_integer("num_processes", None, processes, 1, flag_values=values)
     flags.DEFINE_integer("process_id", None, "index of this process, from 0", 0, flag_values=values)
+    slices = "TPU slices that the job must have, such as v5e-16 (default: not checked)"
+    flags.DEFINE_string("topology", None, slices, flag_values=values)
     strict = (
         "fail on a checkpoint that is damaged or belongs to another run (default: move it to "
         "quarantine/ and restore an older one)"
@@ -47,6 +49,7 @@ def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
 
     config = read_config(values, functools.partial(find_architecture, workdir=values.workdir))
     from bert_jax.distributed import cluster, job
+    from bert_jax.launch.job import find_topology
     from bert_jax.runtime import compile_cache, cpu, duration
     from bert_jax.runtime.versions import versions
     from bert_jax.training.loop import pretrain
@@ -56,6 +59,9 @@ def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
     topology = cluster.find_topology(
         values.coordinator, values.num_processes, values.process_id, timeout=config.deadlines.start
     )
+    expected = None
+    if values.topology and not values.cpu_devices:  # simulated devices are of no slice
+        expected = find_topology(values.topology)
     cpu.use_cpu_devices(values.cpu_devices, processes=topology.num_processes)
     about = versions() | {
         "configuration": description.digest(config),
@@ -74,7 +80,7 @@ def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
             f"--time_limit={values.time_limit}: give more than config.deadlines.grace, the "
             f"{grace:g} s that saving may take"
         )
-    with job.distributed_job(config, topology, about) as started:
+    with job.distributed_job(config, topology, about, expected) as started:
         compile_cache.use()
         if limit is not None:
             started.preemption.request_at(
