@@ -211,14 +211,21 @@ class Backend(Protocol):
         """Stops the job, and removes what was created for it outside the run's own files."""
 
 
-def option(default: Any, help: str, *, always: bool = False, required: bool = False) -> Any:
+def option(
+    default: Any,
+    help: str,
+    *,
+    always: bool = False,
+    required: bool = False,
+    identifies: bool = True,
+) -> Any:
     """Returns a field of a backend: an option that is a flag of `run`.
 
     always: also a flag of status, logs, stop and delete, which need it to find the job.
-    required: a command without it is refused.
+    required: a command without it is refused. identifies: another value makes another job.
     """
     about = {"help": help, "always": always, "required": required}
-    return dataclasses.field(default=default, metadata=about)
+    return dataclasses.field(default=default, metadata=about, repr=identifies)
 
 
 def find_topology(name: str, refused: Mapping[str, str] = MappingProxyType({})) -> Slice:
