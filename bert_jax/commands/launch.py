@@ -17,15 +17,40 @@ from bert_jax.errors import UsageError, UserError
 if typing.TYPE_CHECKING:
     from bert_jax.launch.job import Backend, Job, JobId
 
-# Backends: where they run a job, flags of an example.
+
+@dataclasses.dataclass(frozen=True)
+class _Help:
+    """What the help says of a backend.
+
+    where: it runs a job. options: of an example of `run`. folder: of its store and workdir. place:
+    flags by which the other commands find a job, besides its name.
+    """
+
+    where: str
+    options: str
+    folder: str
+    place: str = ""
+
+
 _BACKENDS = {
-    "gke": (
+    "tpu": _Help(
+        "TPU slices of Google Cloud",
+        "--topology=v5e-16 --zone=us-west4-a --spot",
+        "gs://x",
+        " --workdir=gs://x/b1 --zone=us-west4-a",
+    ),
+    "gke": _Help(
         "TPU slices of a GKE cluster",
         "--topology=2xv6e-64 --image=REPOSITORY@sha256:…",
+        "gs://x",
     ),
-    "slurm": ("nodes of a Slurm cluster", "--nodes=2 --gpus_per_node=8 --time=24:00:00"),
+    "slurm": _Help(
+        "nodes of a Slurm cluster",
+        "--nodes=2 --gpus_per_node=8 --time=24:00:00",
+        "/shared",
+        " --workdir=/shared/b1",
+    ),
 }
-_PRETRAIN = "pretrain --config=wiki_books_base --config.data.store=store --workdir=run"
 _DEFINE: dict[object, Callable[..., object]] = {
     bool: flags.DEFINE_bool,
     int: flags.DEFINE_integer,
@@ -187,22 +212,24 @@ def _id(backend: str, values: flags.FlagValues) -> "JobId":
 
 def _commands(backend: str) -> dict[str, Command]:
     """Returns the five commands of a backend."""
-    where, example = _BACKENDS[backend]
-    start = f"bert-jax launch {backend}"
-    found = "--name=b1 --workdir=run" if backend == "slurm" else "--name=b1"
+    about, start = _BACKENDS[backend], f"bert-jax launch {backend}"
+    trainer = (
+        f"pretrain --config=wiki_books_base --config.data.store={about.folder}/store "
+        f"--workdir={about.folder}/b1"
+    )
 
     def command(verb: str, summary: str, define: Callable, run: Callable) -> Command:
         return Command(
             summary,
-            f"{start} {verb} {found}",
+            f"{start} {verb} --name=b1{about.place}",
             functools.partial(define, backend),
             functools.partial(run, backend),
         )
 
     return {
         f"launch {backend} run": dataclasses.replace(
-            command("run", f"run a job on {where}, or watch it", _define_run, _run),
-            example=f"{start} run --name=b1 {example} {_PRETRAIN}",
+            command("run", f"run a job on {about.where}, or watch it", _define_run, _run),
+            example=f"{start} run --name=b1 {about.options} {trainer}",
             arguments=" COMMAND [--flag=value ...]",
             starts=True,
             is_run=True,

@@ -16,6 +16,7 @@ from launch_jobs import AWKWARD, BUNDLE, IMAGE, golden, job
 
 from bert_jax.launch.backends.gke import Gke
 from bert_jax.launch.backends.slurm import Slurm
+from bert_jax.launch.backends.tpu import Tpu
 from bert_jax.launch.bundle import make
 from bert_jax.launch.job import Backend, Job
 from bert_jax.launch.restarts import Limits
@@ -41,6 +42,18 @@ CASES: dict[str, tuple[Backend, Job]] = {
             coarse_restarts=True,
         ),
         job("v4-16", **ONE, env_from=(("HF_TOKEN", "hf/token"),)),
+    ),
+    "tpu_v5e-16_spot": (Tpu(zone="us-west4-a", spot=True), job("v5e-16")),
+    "tpu_v2-8": (Tpu(zone="us-central1-f", project="p"), job("v2-8")),
+    "tpu_v3-32": (Tpu(zone="europe-west4-a"), job("v3-32")),
+    "tpu_v4-16_reserved": (Tpu(zone="us-central2-b", reserved=True), job("v4-16")),
+    "tpu_2xv6e-64": (Tpu(zone="us-east5-b", project="p"), job("2xv6e-64")),
+    "tpu_v5p-8_options": (
+        Tpu(
+            zone="us-east5-a", project="p", service_account="t@p.iam.gserviceaccount.com",
+            network="n", subnetwork="s", internal_ips=True, runtime_version="v2-alpha-tpuv5",
+        ),
+        job("v5p-8", **ONE, env_from=(("HF_TOKEN", "hf"),)),
     ),
 }  # fmt: skip
 

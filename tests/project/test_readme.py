@@ -106,6 +106,7 @@ TYPED = (
         "needs Slurm; tests/launch/test_slurm_cluster.py has one",
     ),
     Typed("bert-jax launch slurm st", "", "the same"),
+    Typed("bert-jax launch tpu", "", "needs a cloud; tests/launch/test_tpu_cloud.py has one"),
     Typed("bert-jax launch gke", "", "needs a cluster; tests/launch/test_gke.py has a server"),
     Typed("gcloud", "", "needs an account; nothing of bert-jax"),
     Typed("kubectl", "", "needs a cluster; nothing of bert-jax"),
@@ -129,7 +130,8 @@ PATHS = {"/data/": "./"}  # in every command and snippet: the folder holds wiki,
 # the first words of those of gcloud, kubectl, docker and sbatch.
 FOREIGN_FLAGS = {
     "json", "no", "target", "version", "logdir", "location", "workload", "cluster", "node",
-    "machine", "tpu", "enable", "num", "max", "server", "filename", "tag", "qos",
+    "machine", "tpu", "enable", "num", "max", "server", "filename", "tag", "qos", "member", "role",
+    "recursive", "scopes", "command", "worker", "unit", "service",
 }  # fmt: skip
 
 

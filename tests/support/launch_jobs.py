@@ -1,6 +1,7 @@
 """Jobs of the launch tests, and their renderings as text."""
 
 import dataclasses
+import re
 import sys
 from typing import Any
 
@@ -32,4 +33,5 @@ def job(topology: str | None = None, **changes: Any) -> Job:
 
 def golden(backend: Backend, of: Job) -> str:
     """Commands and files as `--dry_run` prints them, with any machine's Python."""
-    return backend.render(of).text().replace(sys.executable, "PYTHON") + "\n"
+    text = backend.render(of).text().replace(sys.executable, "PYTHON") + "\n"
+    return re.sub(r"(?<=--- agent\.txt\n)\([\d,]+ bytes\)", "(the agent)", text)
