@@ -67,6 +67,7 @@ class Host:
         self._root = Path()
         self._installs = 0
         self._process: Process | None = None
+        self._was_told = False  # the process, to stop
         self._was_asked, self._is_leaving = False, False  # to stop: by the user, by the machine
         self._own_log = self._log_file(0)
         self._log = self._own_log
@@ -163,8 +164,8 @@ class Host:
         if self._process and (plan.kill == self._state.attempt or plan.final):
             self.say("the process is still running at the deadline, killed")
             self._process.kill()
-        elif self._process and self._was_asked:
-            self._process.send(signal.SIGTERM)
+        elif self._was_asked or self._is_leaving:
+            self._stop_process()
 
     def _start(self, number: int) -> None:
         self._log.copy(all=True)
@@ -176,6 +177,7 @@ class Host:
             self.say(holder)
         log = self._log.open()
         try:
+            self._was_told = False
             self._process = Process(self._words(), self._variables(), out=log, err=log)
             self.say(f"attempt {number}: process {self._process.pid}")
         except (OSError, MachineError) as error:
@@ -211,9 +213,8 @@ class Host:
             return
         if self._process.has_ended():
             self._log.copy(all=True)
-            code = self._process.close()
-            self._process = None
-            self._state = dataclasses.replace(self._state, code=code)
+            process, self._process = self._process, None  # which a signal could ask for
+            self._state = dataclasses.replace(self._state, code=process.close())
         elif line := self._log.progress():
             self._state = dataclasses.replace(self._state, line=line)
 
@@ -266,5 +267,10 @@ class Host:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         """The machine shuts down: the process saves."""
         self._is_leaving = True
-        if self._process:
+        self._stop_process()
+
+    def _stop_process(self) -> None:
+        """Tells the process once: as it exits, Python no longer handles a second signal."""
+        if self._process and not self._was_told:
+            self._was_told = True
             self._process.send(signal.SIGTERM)

@@ -31,10 +31,11 @@ pytestmark = pytest.mark.processes
 TRAINER = """#!{python}
 import json, os, pathlib, signal, sys, time
 folder = pathlib.Path({folder!r})
-starts = len(list(folder.glob("start*")))
+starts = len(list(folder.glob("start[0-9]*")))
 names = [f"A{{i}}" for i in range({count})] + ["HF_TOKEN", "BERT_JAX_HOST_NAME", "MEGASCALE_X"]
 given = [sys.argv[1:], [os.environ.get(name) for name in names]]
-(folder / f"start{{starts}}").write_text(json.dumps(given))
+(folder / "start.tmp").write_text(json.dumps(given))
+(folder / "start.tmp").rename(folder / f"start{{starts}}")
 saves = lambda *_: sys.exit(42)
 print("attempt", starts + 1, flush=True)
 {body}
@@ -105,7 +106,7 @@ class Site:
         return Host(self.machine, self.place, self.records, self.submission, 1, "b1-1", self.folder)
 
     def starts(self) -> list[list]:
-        found = sorted(self.folder.glob("start*"))
+        found = sorted(self.folder.glob("start[0-9]*"))
         return [json.loads(path.read_text()) for path in found]
 
     def output(self) -> str:
