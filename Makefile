@@ -130,7 +130,8 @@ help:  ## List the targets
 # Resolved with the oldest supported Python, because releases for it have wheels for newer ones too.
 # Versions stay unchanged unless setup.py requires others; UPGRADE=1 takes the newest. Local build
 # tags (torch's +cpu) and CUDA libraries depend on the machine and are left out. No hashes: a single
-# hash makes pip require all, and locally built wheels (torch's CPU builds) have none.
+# hash makes pip require all, and locally built wheels (torch's CPU builds) have none. But for tpu.txt,
+# which machines install that start without anyone to see what they get.
 COMPILE := .venv-lock/bin/pip-compile --quiet --strip-extras --allow-unsafe --all-build-deps \
   --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --annotation-style=line
 # $(call write-lock,NAME,OPTIONS,DESCRIPTION)
@@ -152,5 +153,10 @@ lock:  ## Regenerate requirements/*.txt from setup.py (Python 3.11; UPGRADE=1 fo
 	@cp requirements/torch.txt requirements/core.txt
 	$(call write-lock,dev,--extra=dev,core plus the tests$(comma) the linter and the type checker)
 	$(call write-lock,core,,what a run needs)
+	@cp requirements/dev.txt requirements/tpu.txt
+	@$(COMPILE) --extra=tpu --extra=gcs --generate-hashes --output-file=requirements/tpu.txt setup.py > .venv-lock/tpu.log 2>&1 || { cat .venv-lock/tpu.log >&2; exit 1; }
+	@sed -nE -e '1i # Written by "make lock" from setup.py: what a run on Cloud TPU machines needs. Linux, Python 3.11 to 3.13.' \
+	  -e 's/#.*//' -e '/^[a-z]/p' -e '/^ +--hash/p' requirements/tpu.txt > .venv-lock/tpu.txt
+	@mv .venv-lock/tpu.txt requirements/tpu.txt
 	@rm -rf .venv-lock
 comma := ,

@@ -44,6 +44,8 @@ EXTRAS = {
         "pytest-xdist>=3.8",  # parallel tests; those that start processes run one at a time
         "gcsfs>=2026.9",  # bucket tests against a local emulator
         "wandb>=0.31",  # tests of --wandb, offline
+        "kubernetes-validate>=1.34",  # Kubernetes' schemas, for the manifests of `launch gke`
+        "kubeflow-trainer-api>=2.3",  # JobSet's schema, for the same
         "hypothesis>=6.100",  # property tests over document and sentence lengths
         "ruff>=0.8",  # lint and format
         "mypy>=1.13",  # types
@@ -107,6 +109,7 @@ setup(
         "bert_jax.data_pipeline.tokenizer",
         "bert_jax.distributed",
         "bert_jax.launch",
+        "bert_jax.launch.agent",
         "bert_jax.launch.backends",
         "bert_jax.launch.hardware",
         "bert_jax.metrics",
@@ -120,7 +123,7 @@ setup(
         "bert_jax.training",
         "bert_jax.workdir",
     ],
-    package_data={"bert_jax": ["py.typed"]},
+    package_data={"bert_jax": ["py.typed"], "bert_jax.launch.agent": ["startup.sh"]},
     install_requires=CORE,
     extras_require=EXTRAS,
     entry_points={"console_scripts": ["bert-jax=bert_jax.cli:main"]},

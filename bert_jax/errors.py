@@ -10,13 +10,9 @@ from bert_jax.data_pipeline.errors import (
     nearest,
     nearest_name,
 )
-from bert_jax.launch.exit_codes import LOST, STOPPED
+from bert_jax.launch.exit_codes import FAILED, LOST, NUMBERS, STOPPED, STORAGE, USAGE
 
 DONE = 0
-FAILED = 1  # UserError: bad input, reported in one line
-USAGE = 2  # the command line cannot be parsed
-NUMBERS = 44  # too many losses or gradients in a row are not finite; saved
-STORAGE = 45  # a checkpoint cannot be written, none is valid, or the store changed during the run
 
 __all__ = [
     "DONE", "FAILED", "LOST", "NUMBERS", "STOPPED", "STORAGE", "USAGE",

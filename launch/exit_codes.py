@@ -3,7 +3,12 @@
 import signal
 from collections.abc import Iterable, Sequence
 
-# Exit codes of processes after which the same command resumes; the others: bert_jax/errors.py.
+FAILED = 1  # bad input, reported in one line
+USAGE = 2  # the command line cannot be parsed
+NUMBERS = 44  # too many losses or gradients in a row are not finite; saved
+STORAGE = 45  # a checkpoint cannot be written, none is valid, or the store changed during the run
+FINAL = (FAILED, USAGE, NUMBERS, STORAGE)  # would occur again
+# After these the same command resumes.
 STOPPED = 42  # asked to stop, saved
 LOST = 43  # another process is lost, or this one hangs
 

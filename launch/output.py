@@ -3,6 +3,8 @@
 import os
 import select
 
+NAME = "launch"  # prefix of the launcher's own lines
+
 _CHUNK = 2**16  # bytes per read
 _MAX_LINE = 2**20  # bytes: a longer line is split into pieces of this size
 _MAX_BUFFERED = 2**22  # bytes: reading pauses until the reader of the output catches up
@@ -96,3 +98,8 @@ class Out:
         while self._waiting:
             poll.poll()
             self.write()
+
+
+def say(line: str) -> None:
+    """Prints a line of the launcher itself."""
+    print(f"{NAME} | {line}", flush=True)

@@ -97,6 +97,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         raise pytest.UsageError("this pytest-xdist cannot group tests with this pytest")
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Says which gcloud the tests of launches called."""
+    reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
+    if any("test_tpu_cloud" in report.nodeid for report in reports):
+        import gcloud_transcripts
+
+        terminalreporter.write_line(f"gcloud: {gcloud_transcripts.which()}")
+
+
 @pytest.fixture(autouse=True)
 def _processes_are_marked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A deadline must not fail because two tests with processes share the machine."""

@@ -8,9 +8,9 @@ from bert_jax.config.schema import Config
 from bert_jax.convert.publish.export import run_export
 from bert_jax.convert.publish.weight_writer import WeightFormat
 from bert_jax.errors import UserError
+from bert_jax.runtime import duration
 from bert_jax.training import loop
 from bert_jax.training.profiling import Steps
-from bert_jax.training.time_budget import parse
 
 
 def pretrain(
@@ -54,7 +54,7 @@ def pretrain(
         strict_restore=strict_restore,
         adopt=adopt,
         profile=Steps.parse(profile) if profile else None,
-        time_budget=None if time_budget is None else parse(time_budget),
+        time_budget=None if time_budget is None else duration.parse("time_budget", time_budget),
     )
 
 

@@ -57,11 +57,7 @@ def resolve(argv: Sequence[str]) -> list[str]:
     Raises:
         UserError: neither a shipped name nor a file, or an override of a key that does not exist.
     """
-    words = list(argv)
-    for i, word in enumerate(words):
-        if word in (f"--{_FLAG}", f"-{_FLAG}") and i + 1 < len(words):
-            words[i : i + 2] = [f"--{_FLAG}={words[i + 1]}", ""]
-    words = [word for word in words if word]
+    words = joined(argv)
     for i, word in enumerate(words):
         if word.startswith(f"--{_FLAG}="):
             name = word.partition("=")[2]
@@ -69,6 +65,15 @@ def resolve(argv: Sequence[str]) -> list[str]:
             words[i] = f"--{_FLAG}={_READ if _is_values(path) else ''}{path}"
             _check_overrides(path, words)
     return words
+
+
+def joined(argv: Sequence[str]) -> list[str]:
+    """Returns argv with `--config NAME` as one word."""
+    words = list(argv)
+    for i, word in enumerate(words):
+        if word in (f"--{_FLAG}", f"-{_FLAG}") and i + 1 < len(words):
+            words[i : i + 2] = [f"--{_FLAG}={words[i + 1]}", ""]
+    return [word for word in words if word]
 
 
 def _no_model(init: str) -> None:

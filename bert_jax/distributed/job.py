@@ -12,11 +12,13 @@ from typing import NoReturn
 from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.storage.host_name import host_name
 from bert_jax.distributed.cluster import ProcessTopology
+from bert_jax.distributed.device_check import check_devices
 from bert_jax.distributed.heartbeat import Heartbeat
 from bert_jax.distributed.peers import ProcessGroup, connect, single_process_group
 from bert_jax.distributed.preemption import PreemptionHandler
 from bert_jax.distributed.watchdog import ProcessExit, Watchdog
 from bert_jax.errors import DONE, FAILED, LOST, STOPPED, StoppedError, code_of
+from bert_jax.launch.hardware.slices import Slice
 from bert_jax.runtime import console, streams
 from bert_jax.runtime.activity import ActivityClock
 from bert_jax.runtime.log import NOTICE, configure_logging, logger
@@ -50,10 +52,16 @@ def in_process_job(config: Config) -> Iterator[Job]:
 
 @contextlib.contextmanager
 def distributed_job(
-    config: Config, topology: ProcessTopology, about: Mapping[str, str]
+    config: Config,
+    topology: ProcessTopology,
+    about: Mapping[str, str],
+    expected: Slice | None = None,
 ) -> Iterator[Job]:
     """A job with its own processes: starts JAX, enforces deadlines, ends with the other processes.
-    `about`: versions and settings that must be the same in all processes."""
+
+    about: versions and settings that must be the same in all processes. expected: the TPU slices
+    that these must have, if known.
+    """
     host = host_name()
     name = f"{host} (process {topology.process_id})"
     configure_logging(name if topology.num_processes > 1 else "", quiet=topology.process_id > 0)
@@ -79,6 +87,8 @@ def distributed_job(
         preemption.peers = peers
         preemption.watch_machine()
         if peers.num_processes == 1:
+            if expected is not None:
+                check_devices(peers, expected)
             yield Job(peers, clock, preemption, process_exit.before)
             return
         console.console.quiet = not peers.is_first
@@ -87,6 +97,8 @@ def distributed_job(
         heartbeat.start()
         try:
             try:
+                with clock.activity("start"):
+                    check_devices(peers, expected)
                 yield Job(peers, clock, preemption, process_exit.before)
             except StoppedError as stopped:
                 _end_together(peers, heartbeat, STOPPED, str(stopped))

@@ -1,9 +1,10 @@
 """Preemption: all processes agree to stop at the same step, within the grace period.
 
-A request to stop is a signal to any process (SIGTERM, Ctrl-C, SIGHUP from a terminal that closes)
-or the maintenance notice of the machine. A run is a sequence of work items (steps and evaluation
-batches), the same in every process, and every process calls `begin` before each item. After a
-request, every process publishes the number of items it has begun; all stop at the largest number.
+A request to stop is a signal to any process (SIGTERM, Ctrl-C, SIGHUP from a terminal that closes),
+the maintenance notice of the machine, or a time limit. A run is a sequence of work items (steps and
+evaluation batches), the same in every process, and every process calls `begin` before each item.
+After a request, every process publishes the number of items it has begun; all stop at the largest
+number.
 """
 
 import http.client
@@ -77,6 +78,12 @@ class PreemptionHandler:
             self.agree(why)
         else:
             self.peers.put("stop", why)  # read by the heartbeat of every process, this one's too
+
+    def request_at(self, when: float, why: str) -> None:
+        """Asks all processes to stop at a time of `time.monotonic`."""
+        timer = threading.Timer(max(0.0, when - time.monotonic()), self.request, (why,))
+        timer.daemon = True
+        timer.start()
 
     def _note(self, why: str) -> None:
         """Stores why the job stops; ends the process if no work item has begun."""

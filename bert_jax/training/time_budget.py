@@ -10,13 +10,12 @@ import bisect
 import dataclasses
 import json
 import math
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from bert_jax.config.schema import Config
 from bert_jax.distributed.job import Job
-from bert_jax.errors import UsageError, UserError
+from bert_jax.errors import UserError
 from bert_jax.runtime.console import clock
 from bert_jax.runtime.log import logger
 from bert_jax.training import claim
@@ -25,22 +24,6 @@ from bert_jax.training.speed import Measured, measure
 from bert_jax.workdir.layout import Workdir
 
 _MOST_STEPS = 2**31 - 1  # of a run
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-def parse(text: str) -> float:
-    """Returns the seconds of a duration like 90s, 60m, 1.5h or 2d.
-
-    Raises:
-        UsageError: the text has another format, or is zero.
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text, re.ASCII)
-    seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
-    if not 0 < seconds < math.inf:
-        raise UsageError(
-            f"--time_budget={text}: give a duration above zero with its unit: 90s, 60m, 1.5h or 2d"
-        )
-    return seconds
 
 
 @dataclasses.dataclass(frozen=True)

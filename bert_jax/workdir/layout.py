@@ -14,9 +14,10 @@ from bert_jax.data_pipeline.storage.remote import absolute, is_remote, open_path
 
 SCRATCH = ".time_budget.tmp"  # folder of a checkpoint that only measures how long one takes
 # Names in a folder without config.json that is free nevertheless: the lock and temporary files of a
-# run that died before it wrote config.json, and the lost+found of a new file system.
+# run that died before it wrote config.json, the files of its launcher, and the lost+found of a new
+# file system.
 MAY_PRECEDE_CONFIG = re.compile(
-    rf"|\.lock|\.(config|tokenizer)\.json\.(\d+\.)?tmp|{re.escape(SCRATCH)}|lost\+found"
+    rf"|\.lock|\.(config|tokenizer)\.json\.(\d+\.)?tmp|{re.escape(SCRATCH)}|launch|lost\+found"
 )
 
 

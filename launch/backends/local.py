@@ -6,12 +6,10 @@ once even if no one reads the output.
 """
 
 import contextlib
-import dataclasses
 import os
 import select
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -19,36 +17,12 @@ from types import FrameType
 
 from bert_jax.data_pipeline.storage.host_name import HOST_VARIABLE
 from bert_jax.launch.exit_codes import LOST, STOPPED, describe, signal_of, verdict
-from bert_jax.launch.output import Lines, Out
+from bert_jax.launch.output import NAME, Lines, Out
+from bert_jax.launch.process import Process
+from bert_jax.launch.restarts import NOT_AGAIN, Limits, Restarts
 
-_NAME = "launch"
 _ADDRESS = "127.0.0.1"
-_MAX_BACKOFF = 30.0  # seconds between a failure and the next start
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-# Runs in each process before it execs the command: the kernel kills the process when the launcher
-# ends, however it ends. `preexec_fn` would run in a fork of the launcher, where a lock held by
-# another thread stays locked forever. The setting survives exec, but does nothing if the launcher
-# ended before the call: hence the check of the parent afterwards. 1 is PR_SET_PDEATHSIG.
-_DIE_WITH_LAUNCHER = """
-import ctypes, os, signal, sys
-launcher, *command = sys.argv[1:]
-if ctypes.CDLL(None).prctl(1, signal.SIGKILL) != 0 or os.getppid() != int(launcher):
-    sys.exit("the launcher is gone")
-os.execvp(command[0], command)
-"""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Restart budgets, and timeouts for the job's processes in seconds."""
-
-    max_preemptions: int = 100
-    max_failures: int = 3
-    grace: float = 25.0  # from the request to stop until the checkpoint is saved
-    noticing: float = 15.0  # to detect that another process is gone
-    margin: float = 15.0  # to exit, in addition to the above or after SIGTERM
-    between: float = 1.0  # from the first failure to the next start; doubles each time
 
 
 def run(command: Sequence[str], processes: int, limits: Limits) -> int:
@@ -58,80 +32,38 @@ def run(command: Sequence[str], processes: int, limits: Limits) -> int:
         `--process_id`, and its host name in BERT_JAX_HOST_NAME.
     Returns the job's exit code, `exit_codes.verdict`; OSError if a process cannot be started.
     """
-    budgets = {
-        STOPPED: ("preemptions", limits.max_preemptions),
-        LOST: ("failures", limits.max_failures),
-    }
-    used = dict.fromkeys(budgets, 0)
+    restarts = Restarts()
     with _Job(command, processes, limits) as job:
         while True:
             ends = job.attempt()
             code = verdict(code for _, code in ends)
             if job.is_stopping and code == LOST:
                 code = STOPPED  # a requested stop is not a failure, however they ended
-            what = describe(ends)
             if code == 0:
                 return code
-            if job.is_stopping or code not in budgets:
-                job.say(f"{what}; not started again")
+            decision = NOT_AGAIN if job.is_stopping else restarts.after(code, limits)
+            job.say(f"{describe(ends)}; {decision.reason}")
+            if not decision.again:
                 return code
-            name, most = budgets[code]
-            if used[code] == most:
-                job.say(f"{what}; not started again: {most} of {most} {name} used (--max_{name})")
-                return code
-            used[code] += 1
-            backoff = min(limits.between * 2 ** (used[LOST] - 1), _MAX_BACKOFF)
-            wait = backoff if code == LOST else 0.0
-            after = f" in {wait:g} s" if wait else ""
-            job.say(f"{what}; starting again{after} ({most - used[code]} of {most} {name} left)")
-            if not job.wait(wait):
+            if not job.wait(decision.pause):
                 return STOPPED
 
 
-class _Process:
-    """One process of the job, leader of a session and a process group of its own."""
+class _Process(Process):
+    """One process of the job, its output in pipes of its own."""
 
     def __init__(self, index: int, command: Sequence[str]):
         self.name, self.is_terminated = f"host-{index}", False
-        # This small program execs the command: same process, same descriptors.
-        guard = [sys.executable, "-I", "-S", "-c", _DIE_WITH_LAUNCHER, str(os.getpid())]
         # Separate pipes for output and errors: lines of one do not split lines of the other.
         (out, its_out), (err, its_err) = os.pipe(), os.pipe()
         self.pipes = [Lines(out, self.name), Lines(err, self.name)]
+        # Unbuffered: lines appear when they are printed.
+        env = {**os.environ, HOST_VARIABLE: self.name, "PYTHONUNBUFFERED": "1"}
         try:
-            self._process = subprocess.Popen(
-                [*(guard if sys.platform == "linux" else ()), *command],
-                stdin=subprocess.DEVNULL,
-                stdout=its_out,
-                stderr=its_err,
-                # Unbuffered: lines appear when they are printed.
-                env={**os.environ, HOST_VARIABLE: self.name, "PYTHONUNBUFFERED": "1"},
-                # Ctrl-C in a terminal reaches only the launcher, which forwards it.
-                start_new_session=True,
-            )
+            super().__init__(command, env, out=its_out, err=its_err)
         finally:
             os.close(its_out)
             os.close(its_err)
-        self.pid = self._process.pid
-
-    def has_ended(self) -> bool:
-        """Whether it ended; it stays a zombie, so that its group id is not reused."""
-        options = os.WEXITED | os.WNOWAIT | os.WNOHANG
-        return os.waitid(os.P_PID, self.pid, options) is not None
-
-    def send(self, number: int) -> None:
-        """Sends a signal to the process alone, which handles its own child processes."""
-        os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        """Kills the process and its child processes."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-
-    def close(self) -> int:
-        """Kills remaining processes of the group; returns the exit code."""
-        self.kill()
-        return self._process.wait()
 
 
 class _Job:
@@ -175,7 +107,7 @@ class _Job:
         return bool(self._signals)
 
     def say(self, line: str) -> None:
-        self._out.put(f"{_NAME} | {line}\n".encode())
+        self._out.put(f"{NAME} | {line}\n".encode())
 
     def attempt(self) -> list[tuple[str, int]]:
         """Runs the processes once; returns their hosts and exit codes in the order they ended."""

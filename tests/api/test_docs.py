@@ -1,4 +1,4 @@
-"""The pages about Python: docs/api.md is up to date, the notebook runs."""
+"""The pages about Python: docs/api.md is up to date, the notebooks run."""
 
 import json
 import re
@@ -13,17 +13,39 @@ import pytest
 import bert_jax
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-NOTEBOOK = DOCS / "notebooks" / "first_hour.ipynb"
-# What the test puts in place of a line of the notebook: four steps.
+NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
+FIRST_HOUR, TPU = NOTEBOOKS
+# What the tests put in place of lines of the notebooks: four steps.
 SHORTER = {
     '"phases[0].steps": 300,': '"phases[0].steps": 4, "phases[0].batch_size": 8,',
     "vocab_size=4000,": "vocab_size=500,",
 }
+# On eight CPU devices instead of a TPU's.
+ON_CPU = {
+    '%pip install --quiet "bert-jax[tpu,gcs] @ git+https://github.com/bert-jax/bert-jax"': "",
+    "vocab_size=4000,": "vocab_size=500,",
+    '"--config=demo",': """"--config=demo", "--cpu_devices=8", "--config.phases[0].steps=4",
+    "--config.phases[0].batch_size=16", "--config.model.hidden_size=32",
+    "--config.model.num_attention_heads=2", "--config.model.intermediate_size=64",""",
+}
 
 
-def cells(kind: str) -> list[dict[str, Any]]:
-    notebook = json.loads(NOTEBOOK.read_text("utf-8"))
-    return [cell for cell in notebook["cells"] if cell["cell_type"] == kind]
+def cells(notebook: Path, kind: str) -> list[dict[str, Any]]:
+    found = json.loads(notebook.read_text("utf-8"))["cells"]
+    return [cell for cell in found if cell["cell_type"] == kind]
+
+
+def run_notebook(notebook: Path, replaced: dict[str, str], folder: Path) -> str:
+    """Its cells one after another in one program; returns what it prints."""
+    code = "\n\n".join("".join(cell["source"]) for cell in cells(notebook, "code"))
+    for line, other in replaced.items():
+        assert code.count(line) == 1, line
+        code = code.replace(line, other)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def test_the_page_of_the_api_is_that_of_the_docstrings():
@@ -37,30 +59,36 @@ def test_the_page_has_every_name():
     assert sorted(headings) == sorted(set(bert_jax.__all__) - {"__version__"})
 
 
-def test_the_notebook_is_stored_without_results():
-    assert all(not cell["outputs"] and not cell["execution_count"] for cell in cells("code"))
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_stored_without_results(notebook):
+    assert all(
+        not cell["outputs"] and not cell["execution_count"] for cell in cells(notebook, "code")
+    )
 
 
-def test_the_links_of_the_notebook_lead_somewhere():
-    text = "".join("".join(cell["source"]) for cell in cells("markdown"))
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_links_of_a_notebook_lead_somewhere(notebook):
+    text = "".join("".join(cell["source"]) for cell in cells(notebook, "markdown"))
     for target in re.findall(r"\]\(([^)]+)\)", text):
-        assert (NOTEBOOK.parent / target).exists(), target
+        assert (notebook.parent / target).exists(), target
 
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_the_notebook_runs(tmp_path):
-    """Its cells one after another in one program; the last expression of each is shown."""
-    code = "\n\n".join("".join(cell["source"]) for cell in cells("code"))
-    for line, shorter in SHORTER.items():
-        assert code.count(line) == 1, line
-        code = code.replace(line, shorter)
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert (
-        "unknown key config.phases[0].batchsize; did you mean phases[0].batch_size?" in done.stdout
-    )
-    assert re.search(r"^step 4: [\d.]+ nats per mask", done.stdout, re.MULTILINE)
+def test_the_first_hour_runs(tmp_path):
+    printed = run_notebook(FIRST_HOUR, SHORTER, tmp_path)
+    assert "unknown key config.phases[0].batchsize; did you mean phases[0].batch_size?" in printed
+    assert re.search(r"^step 4: [\d.]+ nats per mask", printed, re.MULTILINE)
+    assert (tmp_path / "exported" / "model.safetensors").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_the_notebook_for_a_tpu_runs_on_eight_devices(tmp_path):
+    """And resumes when all of its cells are run again."""
+    assert "\ndone\n" in run_notebook(TPU, ON_CPU, tmp_path)
+    longer = ON_CPU | {'"--config=demo",': ON_CPU['"--config=demo",'].replace("steps=4", "steps=6")}
+    again = run_notebook(TPU, longer, tmp_path)
+    assert "step 6/6" in again
+    assert "step 4/6" not in again
     assert (tmp_path / "exported" / "model.safetensors").exists()

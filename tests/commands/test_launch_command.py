@@ -1,4 +1,6 @@
-"""`bert-jax launch local run`: what a user may get wrong."""
+"""`bert-jax launch`: what a user may get wrong, in one line before anything is created."""
+
+import shutil
 
 import pytest
 
@@ -53,3 +55,156 @@ def test_what_is_wrong_with_the_config_is_said_before_anything_is_started(capsys
     out, err = capsys.readouterr()
     assert out == ""
     assert err == "error: unknown key --config.deadlines.grce; did you mean deadlines.grace?\n"
+
+
+IMAGE = f"example.org/bert@sha256:{'1' * 64}"
+POD = "--workdir=gs://bucket/b1 --config.data.store=gs://bucket/store --config.model.vocab_size=99"
+
+
+@pytest.fixture
+def only_git(tmp_path_factory, monkeypatch):
+    """No program but git: nothing else can be asked, and nothing created."""
+    folder = tmp_path_factory.mktemp("bin")
+    (folder / "git").symlink_to(shutil.which("git"))
+    monkeypatch.setenv("PATH", str(folder))
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("slurm run pretrain --config=tiny --workdir=run", "usage: --name=… is missing"),
+        ("slurm run --name=b1", "usage: launch slurm run needs a command after its flags"),
+        (
+            "slurm run --name=b1 pretrian --config=tiny",
+            "usage: launch slurm run starts pretrain, not 'pretrian'; did you mean pretrain?",
+        ),
+        (
+            "slurm run --name=B1 pretrain --config=tiny --workdir=run",
+            "error: --name=B1: give lower-case letters, digits and dashes",
+        ),
+        (
+            f"slurm run --name={'b' * 41} pretrain --config=tiny --workdir=run",
+            f"error: --name={'b' * 41}: 41 characters; give at most 40",
+        ),
+        (
+            "slurm run --name=b1 --node=2 pretrain --config=tiny --workdir=run",
+            "usage: unknown flag --node; did you mean --nodes?",
+        ),
+        (
+            "slurm run --name=b1 --out=there pretrain --config=tiny --workdir=run",
+            "usage: --out is the folder of --dry_run; give both, or neither",
+        ),
+        (
+            "slurm run --name=b1 pretrain --config=tiny --workdir=gs://bucket/run",
+            "error: --workdir=gs://bucket/run: Slurm writes its log there",
+        ),
+        (
+            "slurm run --name=b1 --gpus_per_node=8 --tasks_per_node=4 pretrain --config=tiny "
+            "--workdir=run",
+            "error: --tasks_per_node=4: with --gpus_per_node=8 each GPU has one process",
+        ),
+        (
+            "slurm run --name=b1 --sbatch=qos pretrain --config=tiny --workdir=run",
+            "error: --sbatch=qos: give an option of sbatch",
+        ),
+        (
+            "slurm run --name=b1 --env=A pretrain --config=tiny --workdir=run",
+            "usage: --env=A: give NAME=VALUE",
+        ),
+        (
+            "slurm run --name=b1 --env=HF_TOKEN=hf_x pretrain --config=tiny --workdir=run",
+            "error: --env=HF_TOKEN=…: looks like a secret",
+        ),
+        (
+            "slurm run --name=b1 --env_from=HF_TOKEN=token.txt pretrain --config=tiny "
+            "--workdir=run",
+            "error: --env_from=HF_TOKEN=token.txt: give the absolute path of a file",
+        ),
+        ("slurm stop --name=b1", "usage: --workdir=… is missing"),
+        ("slurm stop --workdir=run", "usage: --name=… is missing"),
+        (
+            f"gke run --name=b1 --image={IMAGE} pretrain --config=tiny {POD}",
+            "usage: --topology=… is missing",
+        ),
+        (
+            f"gke run --name=b1 --topology=v6e-16 pretrain --config=tiny {POD}",
+            "usage: --image=… is missing",
+        ),
+        (
+            f"gke run --name=b1 --topology=v6e-17 --image={IMAGE} pretrain --config=tiny {POD}",
+            "error: --topology: v6e-17 does not exist; nearest: v6e-16 (4x4) and v6e-32 (4x8)",
+        ),
+        (
+            f"gke run --name=b1 --topology=v3-32 --image={IMAGE} pretrain --config=tiny {POD}",
+            "error: --topology=v3-32: gke has v4, v5e, v5p, v6e, tpu7x; use ",
+        ),
+        (
+            f"gke run --name=b1 --topology=v6e-16 --image=bert:latest pretrain --config=tiny {POD}",
+            "error: --image=bert:latest: give the image by its digest",
+        ),
+        (
+            f"gke run --name=b1 --topology=v6e-16 --image={IMAGE} pretrain --config=tiny "
+            "--workdir=run",
+            "error: --workdir=run: each host would have a folder of its own",
+        ),
+        (
+            f"gke run --name=b1 --topology=v6e-16 --image={IMAGE} pretrain --config=tiny "
+            "--workdir=gs://bucket/b1 --config.data.store=store",
+            "error: --config.data.store=store: each host would have a folder of its own",
+        ),
+        (
+            f"gke run --name=b1 --topology=v6e-16 --image={IMAGE} --spot --reservation=r pretrain "
+            f"--config=tiny {POD}",
+            "error: --spot with --reservation: reserved nodes are not spot; give one",
+        ),
+        (
+            f"gke run --name=b1 --topology=v6e-16 --image={IMAGE} --env_from=A=b pretrain "
+            f"--config=tiny {POD}",
+            "error: --env_from=A=b: give SECRET/KEY of a Kubernetes secret",
+        ),
+    ],
+)  # fmt: skip
+def test_a_job_that_cannot_be_is_one_line(only_git, capsys, monkeypatch, tmp_path, words, line):
+    monkeypatch.chdir(tmp_path)
+    code = cli.main(["launch", *words.split()])
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1), err
+    assert err.startswith(line)
+    assert "hf_x" not in err
+    assert code == (errors.USAGE if line.startswith("usage") else errors.FAILED)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("backend", "program"), [("slurm stop --workdir=run", "squeue"), ("gke status", "kubectl")]
+)
+def test_a_program_that_is_missing_is_one_line(only_git, capsys, backend, program):
+    assert cli.main(["launch", *backend.split(), "--name=b1"]) == errors.FAILED
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: {program}: not found on this machine (")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.processes
+def test_a_dry_run_asks_no_cluster_and_creates_nothing(only_git, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    words = ["launch", "slurm", "run", "--name=b1", "--dry_run", "pretrain", "--config=tiny"]
+    assert cli.main([*words, "--workdir=run"]) == 0
+    shown = capsys.readouterr().out
+    assert "$ sbatch " in shown
+    assert f"--output={tmp_path}/run/launch/b1/log" in shown
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.processes
+def test_a_dry_run_writes_to_a_new_folder_alone(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    words = ["launch", "slurm", "run", "--name=b1", "--dry_run", "--out=mine", "pretrain"]
+    words += ["--config=tiny", "--workdir=run"]
+    for _ in range(2):  # the second replaces the first
+        assert cli.main(words) == 0
+    assert {path.suffix for path in (tmp_path / "mine").iterdir()} == {".sh", ".tar"}
+    (tmp_path / "mine" / "run.sh").unlink()
+    assert cli.main(words) == errors.FAILED
+    assert capsys.readouterr().err == "error: --out=mine: is not empty; give a new folder\n"

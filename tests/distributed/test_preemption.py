@@ -158,6 +158,16 @@ def test_the_grace_period_ends_who_did_not_save():
     assert not second._process_exit.ends
 
 
+def test_a_time_asks_to_stop_once_it_has_come():
+    (handler,) = processes(1)
+    handler.begin()
+    handler.request_at(time.monotonic() + 0.2, "--time_limit=1m")
+    handler.check()
+    with pytest.raises(StopRequestedError):
+        until(handler.check, "request")
+    assert handler.why == "--time_limit=1m"
+
+
 def test_asking_again_changes_nothing():
     (handler,) = processes(1)
     handler.begin()

@@ -101,6 +101,17 @@ def test_stepping(told, disturbed, undisturbed, start, tmp_path):
     assert_goes_on(disturbed, undisturbed, tmp_path)
 
 
+@pytest.mark.slow
+def test_a_time_limit(disturbed, undisturbed, start, tmp_path):
+    """Counted from the start of the command: saved and ended before it is over."""
+    begin = time.monotonic()
+    job = start({"batch": [3, 3.0]}, grace=20.0, flags=("--time_limit=1m",))
+    assert 3 <= assert_saved(job, tmp_path / "run") < STEPS
+    assert time.monotonic() - begin < 60
+    assert events(tmp_path / "run", "stopped")[-1]["reason"] == "--time_limit=1m"
+    assert_goes_on(disturbed, undisturbed, tmp_path)
+
+
 @pytest.mark.parametrize("told", [night_0, night_1])
 def test_evaluating(told, disturbed, undisturbed, start, tmp_path):
     """In the middle of the run: the rest of the evaluation is done after resuming."""

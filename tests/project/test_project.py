@@ -24,7 +24,7 @@ ROOMS = (
     "data_pipeline/store", "data_pipeline/text", "data_pipeline/sources", "data_pipeline/build",
     "data_pipeline/pairing", "data_pipeline/masking", "data_pipeline/plan", "data_pipeline",
     "data_pipeline/analysis",
-    "launch/hardware", "launch", "launch/backends",
+    "launch/hardware", "launch", "launch/agent", "launch/backends",
     "bert_jax/config", "configs", "bert_jax/runtime", "bert_jax/parallel", "bert_jax/ops",
     "bert_jax/ops/attention", "bert_jax/model", "bert_jax/objectives", "bert_jax/metrics",
     "bert_jax/workdir", "bert_jax/checkpoint", "bert_jax/distributed",

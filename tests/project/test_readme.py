@@ -102,6 +102,18 @@ TYPED = (
     Typed("bert-jax pretrain", f"{{}} {SMALLEST}", "a smaller model, fewer steps"),
     Typed("bert-jax launch local run", f"{{}} {SMALLEST}", "a smaller model, fewer steps"),
     Typed(
+        "bert-jax launch slurm run --name",
+        "",
+        "needs Slurm; tests/launch/test_slurm_cluster.py has one",
+    ),
+    Typed("bert-jax launch slurm st", "", "the same"),
+    Typed("bert-jax launch tpu", "", "needs a cloud; tests/launch/test_tpu_cloud.py has one"),
+    Typed("bert-jax launch gke", "", "needs a cluster; tests/launch/test_gke.py has a server"),
+    Typed("gcloud", "", "needs an account; nothing of bert-jax"),
+    Typed("kubectl", "", "needs a cluster; nothing of bert-jax"),
+    Typed("docker", "", "needs a daemon and a registry"),
+    Typed("bert-jax convert export --workdir=gs://", "", "the same with a bucket"),
+    Typed(
         "bert-jax compile --config=large --topology=v5e-64 --sweep",
         f"{{}} {COMPILED} --sweep_minutes=0.1",
         "a smaller model",
@@ -115,8 +127,13 @@ PACKAGES = {  # Python that imports them is saved, but not run without them
     "datasets": "needs the network, installed or not",
 }
 PATHS = {"/data/": "./"}  # in every command and snippet: the folder holds wiki, books and text
-# Of wikiextractor; of pip, --no-deps and --target; of bert-jax without a command; of tensorboard.
-FOREIGN_FLAGS = {"json", "no", "target", "version", "logdir"}
+# Of wikiextractor; of pip, --no-deps and --target; of bert-jax without a command; of tensorboard;
+# the first words of those of gcloud, kubectl, docker and sbatch.
+FOREIGN_FLAGS = {
+    "json", "no", "target", "version", "logdir", "location", "workload", "cluster", "node",
+    "machine", "tpu", "enable", "num", "max", "server", "filename", "tag", "qos", "member", "role",
+    "recursive", "scopes", "command", "worker", "unit", "service",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

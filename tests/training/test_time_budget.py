@@ -27,10 +27,11 @@ from bert_jax.distributed.job import in_process_job
 from bert_jax.errors import StoppedError, UsageError, UserError
 from bert_jax.metrics import time_left
 from bert_jax.reporting import status, status_text
+from bert_jax.runtime import duration
 from bert_jax.training import loop, setup, speed, time_budget
 from bert_jax.training.loop import pretrain
 from bert_jax.training.speed import Measured
-from bert_jax.training.time_budget import parse, steps_within
+from bert_jax.training.time_budget import steps_within
 from bert_jax.workdir import description
 from bert_jax.workdir.layout import SCRATCH, Workdir
 
@@ -58,7 +59,7 @@ def with_phases(config: Config, *phases: dict[str, Any], **optimizer: Any) -> Co
     [("90s", 90), ("60m", 3600), ("1.5h", 5400), ("2d", 172_800), ("0.5s", 0.5)],
 )
 def test_a_budget_has_a_unit(text: str, seconds: float) -> None:
-    assert parse(text) == seconds
+    assert duration.parse("time_budget", text) == seconds
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ def test_a_budget_has_a_unit(text: str, seconds: float) -> None:
 )
 def test_another_form_is_one_line(text: str) -> None:
     with pytest.raises(UsageError) as error:
-        parse(text)
+        duration.parse("time_budget", text)
     assert str(error.value).startswith(f"--time_budget={text}: give a duration above zero")
     assert "\n" not in str(error.value)
 

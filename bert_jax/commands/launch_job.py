@@ -1,0 +1,122 @@
+"""Makes the job of a launch command, and the checks before it is created."""
+
+import functools
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from absl import flags
+
+from bert_jax.commands import pretrain
+from bert_jax.commands.command import need, parse
+from bert_jax.errors import UsageError, nearest
+
+if TYPE_CHECKING:
+    from bert_jax.config.schema import Config
+    from bert_jax.launch.job import Backend, Job
+    from bert_jax.launch.preflight import Check
+    from bert_jax.launch.restarts import Limits
+
+_JOBS = pretrain.COMMANDS  # commands that run as several processes
+_PLACE = ("coordinator", "num_processes", "process_id", "topology")  # flags set by the launcher
+
+
+def parse_command(launcher: str, words: Sequence[str]) -> "tuple[flags.FlagValues, Config]":
+    """Parses a job's command like each process, so that an error is printed once; returns its flags
+    and its config. UsageError if it does not run as several processes."""
+    names = ", ".join(_JOBS)
+    if not words:
+        raise UsageError(f"{launcher} needs a command after its flags, such as {names}")
+    name, rest = words[0], words[1:]
+    if name not in _JOBS:
+        raise UsageError(f"{launcher} starts {names}, not {name!r}{nearest(name, _JOBS)}")
+    for flag in _PLACE:
+        if any(word.lstrip("-").partition("=")[0] == flag for word in rest if word[:1] == "-"):
+            raise UsageError(f"--{flag} is set by {launcher} for each process; remove it")
+    values, _ = parse(name, _JOBS[name], rest)
+    need(values, "config", "workdir")
+    from bert_jax.config.files import read_config
+    from bert_jax.training.initial_architecture import find_architecture
+
+    return values, read_config(values, functools.partial(find_architecture, workdir=values.workdir))
+
+
+def make_job(
+    backend: "Backend",
+    values: flags.FlagValues,
+    words: Sequence[str],
+    trainer: flags.FlagValues,
+    config: "Config",
+) -> "Job":
+    """Returns the job of a command line.
+
+    trainer: the parsed flags of its command. config: the configuration that these give.
+    """
+    from bert_jax.config.files import joined, path_of
+    from bert_jax.config.shipped import shipped
+    from bert_jax.launch import bundle, job
+    from bert_jax.runtime.versions import version
+
+    path = path_of(trainer)
+    if backend.needs_bucket:
+        job.check_remote("--workdir", trainer.workdir)
+        job.check_remote("--config.data.store", config.data.store)
+    return job.Job(
+        name=values.name,
+        workdir=absolute(trainer.workdir),
+        command=tuple(joined(words)),
+        cwd=os.getcwd(),
+        bundle=bundle.make(
+            version("bert-jax"),
+            None if path in shipped().values() else path,
+            checkout=None if backend.has_image else bundle.checkout_of(bundle.__file__),
+        ),
+        topology=job.find_topology(values.topology) if backend.needs_topology else None,
+        env=_pairs("env", values.env),
+        env_from=_pairs("env_from", values.env_from),
+        limits=limits_of(values, config),
+    )
+
+
+def checks_of(
+    backend: "Backend", job: "Job", config: "Config", *, allow_dirty: bool
+) -> "list[Check]":
+    """Returns all that must hold before anything is created."""
+    from bert_jax.launch import bundle, preflight
+
+    checks = [
+        preflight.folder_check("workdir", job.folder),
+        preflight.store_check(config.data.store),
+        *backend.checks(job),
+    ]
+    checkout = bundle.checkout_of(bundle.__file__)
+    if job.bundle.has_code and checkout:
+        checks.insert(0, preflight.code_check(checkout, allow_dirty=allow_dirty))
+    if job.topology:
+        from bert_jax.commands.launch_fits import fits_check
+
+        checks.append(fits_check(config, job.command, job.topology.name))
+    return checks
+
+
+def absolute(workdir: str) -> str:
+    return workdir if "://" in workdir else os.path.abspath(workdir)
+
+
+def _pairs(flag: str, words: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    for word in words:
+        if "=" not in word:
+            raise UsageError(f"--{flag}={word}: give NAME=VALUE")
+    return tuple((name, value) for name, _, value in (word.partition("=") for word in words))
+
+
+def limits_of(values: flags.FlagValues, config: "Config") -> "Limits":
+    from bert_jax.launch.restarts import Limits
+
+    deadlines = config.deadlines
+    return Limits(
+        max_preemptions=values.max_preemptions,
+        max_failures=values.max_failures,
+        grace=deadlines.grace if values.grace is None else values.grace,
+        noticing=deadlines.peer,
+    )

@@ -1,0 +1,39 @@
+"""Starts the agent of this host: `python3 agent.zip`, by the startup script of its machine."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from bert_jax.launch.agent.host import Host
+from bert_jax.launch.agent.machine import Machine, MachineError
+from bert_jax.launch.bucket import Bucket, BucketError
+from bert_jax.launch.records import RESOURCE, Records
+
+_RETRY = 10.0  # seconds between two looks at metadata that is not complete yet
+
+
+def main() -> int:
+    machine = Machine()
+    home = Path(os.environ.get("BERT_JAX_HOME", "/var/lib/bert-jax"))
+    while True:
+        try:
+            about = json.loads(machine.attribute(RESOURCE) or "null")
+            place = machine.place()
+            records = Records(Bucket(about["records"], machine.token), about["run"])
+            submission = records.submission()
+            break
+        except (MachineError, BucketError, TypeError) as error:
+            print(f"agent | {error}", file=sys.stderr, flush=True)
+            time.sleep(_RETRY)
+    if submission is None:
+        print("agent | the job was deleted", file=sys.stderr)
+        return 0
+    home.mkdir(parents=True, exist_ok=True)
+    Host(machine, place, records, submission, about["number"], about["name"], home).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""Brings code and a Python environment to a host: the bundle by its digest, then the packages.
+
+Both are in folders named by what is in them, and complete once they have their final name: what an
+earlier boot or job has left is used.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bert_jax.launch.bucket import Bucket
+
+# uv, which brings a Python where the image's is too old; for hosts of TPU v2 to v6e, all x86-64.
+UV = """\
+uv==0.13.9 --hash=sha256:d7f459fe4fd247d830351c75686d3996ace3c6f3f728eb0e85a30b7ada0cef19
+"""
+_PYTHON = "3.12"  # which uv brings
+_FOUND = ("python3.12", "python3.13", "python3.11", "python3")
+_NEEDED = 6 * 2**30  # bytes: the environment, a bundle, the caches of a run
+
+
+class InstallError(Exception):
+    """Something could not be installed: one line; the log has what the program printed."""
+
+
+def unpack_bundle(bucket: Bucket, digest: str, home: Path) -> Path:
+    """Returns the folder of the unpacked bundle with this digest.
+
+    Raises:
+        InstallError: it is not in the bucket, or is another.
+    """
+    name = f"bundle-{digest[:16]}"
+    folder = home / name
+    if folder.is_dir():
+        return folder
+    archive = bucket.read(f"{name}.tar")
+    if archive is None:
+        raise InstallError(f"{bucket.url}/{name}.tar: no such object")
+    found = hashlib.sha256(archive).hexdigest()
+    if found != digest:
+        raise InstallError(f"{bucket.url}/{name}.tar: its sha256 is {found}, not {digest}")
+    new = home / f"{name}.tmp"
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
+    (new / "bundle.tar").write_bytes(archive)
+    with tarfile.open(new / "bundle.tar") as tar:
+        # Nothing outside the folder, where Python knows how (from 3.10.12 on).
+        tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)
+        tar.extractall(new)
+    new.rename(folder)
+    return folder
+
+
+class Installer:
+    """Makes the Python environment of a job; `log` is a descriptor that gets all output."""
+
+    def __init__(self, home: Path, log: int, say: Callable[[str], None]):
+        self._home, self._log, self._say = home, log, say
+
+    def environment(self, requirements: Path, version: str) -> Path:
+        """Returns the Python of an environment with the packages of a requirements file.
+
+        version: the release of bert-jax to install if there is no such file.
+
+        Raises:
+            InstallError: a program failed, or the disk is too small.
+        """
+        is_locked = requirements.is_file()
+        text = requirements.read_text() if is_locked else f"bert-jax[tpu,gcs]=={version}\n"
+        folder = environment_folder(self._home, text)
+        python = folder / "bin" / "python"
+        if python.exists():
+            return python
+        free = shutil.disk_usage(self._home).free
+        if free < _NEEDED:
+            needed = f"{_NEEDED / 1e9:.1f} needed"
+            raise InstallError(f"{self._home}: {free / 1e9:.1f} GB free, {needed}")
+        base = find_python() or self._bring_python()
+        self._say(f"installing {text.count('==')} packages for {base}")
+        new = self._home / f"{folder.name}.tmp"
+        self._run([base, "-m", "venv", "--clear", str(new)])
+        wanted = new / "requirements.txt"
+        wanted.write_text(text)
+        hashes = ["--require-hashes", "--no-deps"] if is_locked else []
+        pip = [str(new / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check"]
+        self._run([*pip, *hashes, "-r", str(wanted)])
+        new.rename(folder)
+        return python
+
+    def _bring_python(self) -> str:
+        """Returns a Python that uv has fetched."""
+        self._say(f"this machine has Python {sys.version.split()[0]}; uv brings {_PYTHON}")
+        uv = self.uv()
+        self._run([uv, "python", "install", _PYTHON])
+        found = subprocess.run(
+            [uv, "python", "find", _PYTHON], stdout=subprocess.PIPE, stderr=self._log, check=False
+        )
+        return found.stdout.decode().strip()
+
+    def uv(self) -> str:
+        """Returns uv, installed with its hash."""
+        folder, wanted = self._home / "uv", self._home / "uv.txt"
+        wanted.write_text(UV)
+        pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--upgrade"]
+        self._run([*pip, "--require-hashes", f"--target={folder}", "-r", str(wanted)])
+        return str(folder / "bin" / "uv")
+
+    def _run(self, words: Sequence[str]) -> None:
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, check=False
+        )
+        if done.returncode != 0:
+            raise InstallError(f"{' '.join(words[:5])} … ended with {done.returncode}")
+
+
+def environment_folder(home: Path, requirements: str) -> Path:
+    """Returns the folder of the environment with these requirements."""
+    return home / f"python-{hashlib.sha256(requirements.encode()).hexdigest()[:16]}"
+
+
+def find_python() -> str | None:
+    """Returns a Python of this machine that the packages support, None without one."""
+    for name in _FOUND:
+        path = shutil.which(name)
+        if path is None:
+            continue
+        program = "import sys, venv; print(sys.version)"
+        done = subprocess.run([path, "-c", program], capture_output=True, check=False, text=True)
+        if re.match(r"3\.1[123]\.", done.stdout):
+            return os.path.abspath(path)
+    return None

@@ -1,0 +1,87 @@
+"""Ends a Slurm job, or requeues it after a preemption or a failure. The batch script runs it last.
+
+FOLDER MAX_PREEMPTIONS MAX_FAILURES CODE: the job's folder, its budgets, and srun's exit code, the
+largest of all processes. `state.json` counts the restarts, as Slurm's own count has all in one.
+"""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bert_jax.data_pipeline.storage.atomic import write_text
+from bert_jax.launch.exit_codes import LOST, STOPPED, describe, verdict
+from bert_jax.launch.output import say
+from bert_jax.launch.restarts import NOT_AGAIN, Limits, Restarts
+
+_ENDING = ("CANCELLED", "TIMEOUT")  # states in which a job is not to be requeued
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """What the end of an attempt left: number of the Slurm job, restarts that it has used, and its
+    exit code; None if it was requeued."""
+
+    job: str
+    preemptions: int = 0
+    failures: int = 0
+    end: int | None = None
+
+    @classmethod
+    def read(cls, folder: Path) -> "State | None":
+        """Returns the state of the last attempt; None before the end of the first."""
+        try:
+            return cls(**json.loads((folder / "state.json").read_bytes()))
+        except FileNotFoundError:
+            return None
+
+    def write(self, folder: Path) -> None:
+        write_text(folder / "state.json", json.dumps(dataclasses.asdict(self)))
+
+
+def main(words: Sequence[str]) -> int:
+    """Returns the job's exit code; Slurm ends this process before that if it requeues the job."""
+    folder, number = Path(words[0]), os.environ["SLURM_JOB_ID"]
+    preemptions, failures, status = map(int, words[1:])
+    state = State.read(folder)
+    if state is None or state.job != number:
+        state = State(number)
+    restarts, code = Restarts(state.preemptions, state.failures), verdict([status])
+    # Slurm itself pauses before the next attempt.
+    limits = Limits(max_preemptions=preemptions, max_failures=failures, between=0.0)
+    is_stopping = (folder / "stop").exists() or _slurm_state(number) in _ENDING
+    if is_stopping and code == LOST:
+        code = STOPPED  # a requested stop is not a failure, however they ended
+    is_final = code == 0 or is_stopping
+    decision = NOT_AGAIN if is_final else restarts.after(code, limits)
+    if code != 0:
+        say(f"{describe([(f'job {number}', status)])}; {decision.reason}")
+    ended = State(number, restarts.preemptions, restarts.failures, end=code)
+    if decision.again:
+        dataclasses.replace(ended, end=None).write(folder)  # before Slurm ends this process
+        refused = _requeue(number)
+        if not refused:
+            return code
+        say(f"not requeued: {refused}")
+    ended.write(folder)
+    return code
+
+
+def _requeue(number: str) -> str:
+    """Requeues the job; returns why Slurm refuses to, empty if it does not."""
+    words = ["scontrol", "requeue", number]
+    done = subprocess.run(words, capture_output=True, check=False, encoding="utf-8")
+    return "" if done.returncode == 0 else " ".join(done.stderr.split())
+
+
+def _slurm_state(number: str) -> str:
+    words = ["squeue", f"--jobs={number}", "--states=all", "--noheader", "--format=%T"]
+    done = subprocess.run(words, capture_output=True, check=False, encoding="utf-8")
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

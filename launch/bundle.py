@@ -1,0 +1,172 @@
+"""The code that travels to the hosts of a job: one tar, known by the digest of its content.
+
+From a git checkout its tracked files; from an installation nothing, as hosts install the same
+release. With either, the config file that --config=path.py names and the modules beside it that it
+imports.
+"""
+
+import ast
+import dataclasses
+import io
+import json
+import os
+import subprocess
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.storage.digest import sha256
+
+_CODE, _CONFIG, _RECORD, _DIFF = "code", "config", "bundle.json", "uncommitted.diff"
+# What a run depends on; changes elsewhere in a checkout (docs, tests) are no reason to refuse it.
+_PRODUCT = ("bert_jax", "configs", "data_pipeline", "launch", "requirements", "setup.py")
+
+
+@dataclasses.dataclass(frozen=True)
+class Bundle:
+    """What travels.
+
+    digest: sha256 of `archive`, an uncompressed tar that is the same for the same content.
+    version: the release to install where `has_code` is false.
+    config: path of the user's config file in the tar; None for a shipped config.
+    """
+
+    digest: str
+    archive: bytes = dataclasses.field(repr=False)
+    version: str
+    has_code: bool
+    config: str | None = None
+
+    @property
+    def name(self) -> str:
+        return f"bundle-{self.digest[:16]}"
+
+    def python_path(self, root: str) -> tuple[str, ...]:
+        """Returns the folders to import from, where `root` has the unpacked tar."""
+        code = (f"{root}/{_CODE}",) if self.has_code else ()
+        return (*code, f"{root}/{_CONFIG}") if self.config else code
+
+
+def make(version: str, config: Path | None, *, checkout: Path | None) -> Bundle:
+    """Returns the bundle of this code and the user's config file.
+
+    version: of the installed package. config: None for a shipped one. checkout: the code, in which
+    uncommitted changes are recorded, see `checkout_of`; None leaves it out.
+
+    Raises:
+        UserError: git cannot read the checkout, or a link in it cannot travel.
+    """
+    files: dict[str, bytes | str] = {}  # a string is the target of a symbolic link
+    record: dict[str, str | bool] = {"version": version, "code": checkout is not None}
+    if checkout is not None:
+        files |= {f"{_CODE}/{name}": data for name, data in _tracked(checkout)}
+        record["commit"] = _git(checkout, "rev-parse", "HEAD").strip()
+        if uncommitted(checkout):
+            files[_DIFF] = _git(checkout, "diff", "HEAD").encode()
+    if config is not None:
+        files |= {f"{_CONFIG}/{name}": data for name, data in config_files(config).items()}
+    files[_RECORD] = (json.dumps(record, indent=2) + "\n").encode()
+    archive = _tar(files)
+    return Bundle(
+        digest=sha256(archive),
+        archive=archive,
+        version=version,
+        has_code=checkout is not None,
+        config=None if config is None else f"{_CONFIG}/{config.name}",
+    )
+
+
+def checkout_of(module: str) -> Path | None:
+    """Returns the git checkout that a file of this package is in; None if it is installed."""
+    root = Path(module).resolve().parents[1]
+    return root if (root / ".git").exists() and (root / "setup.py").is_file() else None
+
+
+def uncommitted(checkout: Path) -> list[str]:
+    """Returns the files of the product that differ from the last commit, as git prints them."""
+    return _git(checkout, "status", "--porcelain", "--", *_PRODUCT).splitlines()
+
+
+def config_files(config: Path) -> dict[str, bytes]:
+    """Returns a config file and the modules beside it that it imports, by their path there."""
+    folder = config.parent
+    files, left = {}, [config]
+    while left:
+        path = left.pop()
+        name = path.relative_to(folder).as_posix()
+        if name in files:
+            continue
+        files[name] = path.read_bytes()
+        if path.suffix == ".py":
+            left += [found for top in _imported(path) for found in _beside(folder, top)]
+    return files
+
+
+def _imported(path: Path) -> set[str]:
+    """Returns the first part of every absolute name that a file imports."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):  # reported when it is executed
+        return set()
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names.add((node.module or "").partition(".")[0])
+    return names
+
+
+def _beside(folder: Path, name: str) -> list[Path]:
+    """Returns the files of a module or package in a folder."""
+    module, package = folder / f"{name}.py", folder / name
+    if (package / "__init__.py").is_file():
+        return sorted(package.rglob("*.py"))
+    return [module] if module.is_file() else []
+
+
+def _tracked(checkout: Path) -> Iterator[tuple[str, bytes | str]]:
+    """Yields the tracked files as they are now; one that was removed is left out."""
+    for name in _git(checkout, "ls-files", "-z").split("\0"):
+        path = checkout / name
+        if path.is_symlink():
+            yield name, _link(path, name)
+        elif name and path.is_file():
+            yield name, path.read_bytes()
+
+
+def _link(path: Path, name: str) -> str:
+    target = os.readlink(path)
+    end = os.path.normpath(os.path.join(os.path.dirname(name), target))
+    if os.path.isabs(target) or end.split("/")[0] == "..":
+        raise UserError(f"{path}: a link to {target}, outside the checkout, cannot travel")
+    return target
+
+
+def _git(checkout: Path, *words: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(checkout), *words], capture_output=True, check=True, encoding="utf-8"
+        )
+    except FileNotFoundError:
+        raise UserError(f"{checkout}: is a git checkout, but git is not installed") from None
+    except subprocess.CalledProcessError as error:
+        reason = " ".join(error.stderr.split())[:200]
+        raise UserError(f"{checkout}: git {words[0]} failed ({reason})") from None
+    return done.stdout
+
+
+def _tar(files: Mapping[str, bytes | str]) -> bytes:
+    """Returns a tar that depends on names and content only: no times, owners or order."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name in sorted(files):
+            content, entry = files[name], tarfile.TarInfo(name)
+            if isinstance(content, str):
+                entry.type, entry.linkname = tarfile.SYMTYPE, content
+                archive.addfile(entry)
+            else:
+                entry.size = len(content)
+                archive.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()

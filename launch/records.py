@@ -1,0 +1,308 @@
+"""What the hosts and the launcher of a job write to WORKDIR/launch/NAME, and what follows from it.
+
+A job is submitted by a run of `bert-jax launch tpu run`; its records are in a folder of their own:
+
+    bundle-DIGEST.tar               the code that travels
+    0001/job.json                   the first submission: what the hosts run
+    0001/stop.json                  a request to stop
+    0001/end.json                   how the job ended; written once, by host 0 or a launcher
+    0001/reported.json              a launcher has reported it
+    0001/launcher.json              the launcher that watches, written at every look
+    0001/2/plan.json                the attempts on queued resource 2; only its host 0 writes it
+    0001/2/hosts/3.json             where its host 3 is; only that host writes it
+    0001/2/retired.json             why queued resource 2 was given up; written once, by a launcher
+    logs/0001/2/3/0004-000000001234 output of its host 3 in attempt 4, from that byte
+
+No state is anywhere else, so a host or a launcher that is killed resumes from here.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bert_jax.launch.bucket import Bucket, Entry
+from bert_jax.launch.exit_codes import LOST, STOPPED
+from bert_jax.launch.restarts import Limits, Restarts
+
+# Of a host: it installs, waits for the next attempt, works at one, or has written its last line.
+INSTALLING, READY, RUNNING, GONE = "installing", "ready", "running", "gone"
+
+
+@dataclasses.dataclass(frozen=True)
+class End:
+    """How something ended: exit code, and the line that explains it."""
+
+    code: int
+    why: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Attempt:
+    """One start of the job's processes on all hosts.
+
+    boots: the agent of each host at the start; a host with another one has lost its process.
+    code: the job's exit code, None while it runs.
+    """
+
+    boots: tuple[str, ...] = ()
+    code: int | None = None
+    why: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What host 0 of a queued resource tells the other hosts.
+
+    final: set when no attempt follows. kill: the attempt whose remaining processes are killed.
+    """
+
+    attempts: tuple[Attempt, ...] = ()
+    final: End | None = None
+    kill: int = 0
+
+    @property
+    def is_running(self) -> bool:
+        return bool(self.attempts) and self.attempts[-1].code is None
+
+    def end_attempt(self, code: int, why: str) -> "Plan":
+        """Returns the plan after the running attempt."""
+        last = dataclasses.replace(self.attempts[-1], code=code, why=why)
+        return dataclasses.replace(self, attempts=(*self.attempts[:-1], last))
+
+
+@dataclasses.dataclass(frozen=True)
+class HostState:
+    """Where a host is.
+
+    boot: its agent, another one after each restart of the agent. attempt: its newest, from 1.
+    code: how its process ended in that attempt. line: what it last reported of its progress.
+    """
+
+    boot: str
+    stage: str
+    attempt: int = 0
+    code: int | None = None
+    line: str = ""
+
+
+# By index: each host that has reported, and how many seconds ago.
+Hosts = Mapping[int, tuple[HostState, float]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Retired:
+    """Why a queued resource was given up.
+
+    code: what that costs, STOPPED a preemption, LOST a failure, None nothing.
+    refused: there was no capacity for it.
+    """
+
+    code: int | None
+    why: str
+    refused: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class History:
+    """A queued resource of the job, existing or not. reported: a host of it has written."""
+
+    number: int
+    plan: Plan = Plan()
+    retired: Retired | None = None
+    reported: bool = False
+
+    def codes(self) -> list[int]:
+        """Returns what happened on it, each event once: exit codes of attempts and of its end.
+
+        A preemption that was announced, or a host that the others lost, ends an attempt and then
+        the queued resource: one event with one code.
+        """
+        codes = [attempt.code for attempt in self.plan.attempts if attempt.code is not None]
+        code = self.retired.code if self.retired else None
+        return codes if code is None or code in self.last_code() else [*codes, code]
+
+    def last_code(self) -> list[int]:
+        """Returns the exit code of the last attempt, if there was one and it has ended."""
+        return [attempt.code for attempt in self.plan.attempts[-1:] if attempt.code is not None]
+
+
+def used(histories: Iterable[History]) -> Restarts:
+    """Returns the preemptions and failures so far."""
+    codes = [code for history in histories for code in history.codes()]
+    return Restarts(preemptions=codes.count(STOPPED), failures=codes.count(LOST))
+
+
+@dataclasses.dataclass(frozen=True)
+class Submission:
+    """job.json: what the hosts need of a job, and what identifies it.
+
+    digest: of the command line (`Job.digest`). topology: name of the slices. first: number of its
+    first queued resource. words: the command; ROOT stands for the folder of the unpacked bundle.
+    python_path: as PYTHONPATH, likewise. version: the release to install without code in the
+    bundle. env_from: (variable, secret of Secret Manager).
+    """
+
+    digest: str
+    topology: str
+    hosts: int
+    first: int
+    bundle: str
+    version: str
+    words: tuple[str, ...]
+    python_path: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+    env_from: tuple[tuple[str, str], ...]
+    limits: Limits
+
+    @classmethod
+    def from_json(cls, value: Any) -> "Submission":
+        pairs = {key: tuple(map(tuple, value[key])) for key in ("env", "env_from")}
+        texts = {key: tuple(value[key]) for key in ("words", "python_path")}
+        return cls(**{**value, **pairs, **texts, "limits": Limits(**value["limits"])})
+
+
+ROOT = "@BUNDLE@"
+RESOURCE = "bert-jax-resource"  # metadata attribute of a host: where its records are
+
+
+def at_root(word: str, root: str) -> str:
+    """Returns a word of a submission on a host that has unpacked the bundle in `root`."""
+    return re.sub(rf"^(--config=)?{ROOT}", lambda match: f"{match[1] or ''}{root}", word)
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """All records of a submission at one moment.
+
+    submission: None if it was deleted. idle: seconds since a queued resource was last given up.
+    watching: the launcher that watches, and the age of that in seconds.
+    """
+
+    submission: Submission | None
+    stopping: bool
+    end: End | None
+    reported: bool
+    histories: tuple[History, ...]
+    hosts: Mapping[int, Hosts]  # by number of the queued resource
+    idle: float
+    watching: tuple[Mapping[str, Any], float] | None
+
+
+class Records:
+    """The records of one submission of a job."""
+
+    def __init__(self, bucket: Bucket, run: int):
+        """bucket: of the job's folder. run: number of the submission, from 1."""
+        self.bucket, self.run, self.folder = bucket, run, f"{run:04d}"
+        self._known: dict[str, tuple[str, Any]] = {}  # name -> version and value
+
+    def look(self) -> Look:
+        values = self._values("")
+        numbers = sorted({int(name.split("/")[0]) for name in values if name[0].isdigit()})
+        retired = [age for name, (_, age) in values.items() if name.endswith("/retired.json")]
+        job, end = values.get("job.json"), values.get("end.json")
+        return Look(
+            submission=Submission.from_json(job[0]) if job else None,
+            stopping="stop.json" in values,
+            end=End(**end[0]) if end else None,
+            reported="reported.json" in values,
+            histories=tuple(_history(number, values) for number in numbers),
+            hosts={number: _hosts(f"{number}/hosts/", values) for number in numbers},
+            idle=min(retired, default=float("inf")),
+            watching=values.get("launcher.json"),
+        )
+
+    def submission(self) -> Submission | None:
+        """None if it was deleted."""
+        value = self.bucket.read_json(f"{self.folder}/job.json")
+        return None if value is None else Submission.from_json(value)
+
+    def mark(self, what: str, **about: Any) -> None:
+        """Writes stop.json or reported.json, unless it exists."""
+        self.bucket.write_json(f"{self.folder}/{what}.json", about, new=True)
+
+    def is_marked(self, what: str) -> bool:
+        return self.bucket.read(f"{self.folder}/{what}.json") is not None
+
+    def set_end(self, end: End) -> None:
+        """Records how the job ended, unless that is known."""
+        name = f"{self.folder}/end.json"
+        self.bucket.write_json(name, dataclasses.asdict(end), new=True)
+
+    def retire(self, number: int, retired: Retired) -> None:
+        """Records why a queued resource is given up, unless that is known."""
+        name = f"{self.folder}/{number}/retired.json"
+        self.bucket.write_json(name, dataclasses.asdict(retired), new=True)
+
+    def watch(self, about: Mapping[str, Any]) -> None:
+        """Records which launcher watches."""
+        self.bucket.write_json(f"{self.folder}/launcher.json", about)
+
+    def plan(self, number: int) -> Plan:
+        value = self.bucket.read_json(f"{self.folder}/{number}/plan.json")
+        return Plan() if value is None else _plan(value)
+
+    def set_plan(self, number: int, plan: Plan) -> None:
+        self.bucket.write_json(f"{self.folder}/{number}/plan.json", dataclasses.asdict(plan))
+
+    def hosts(self, number: int) -> Hosts:
+        return _hosts("", self._values(f"{number}/hosts/"))
+
+    def set_host(self, number: int, index: int, state: HostState) -> None:
+        name = f"{self.folder}/{number}/hosts/{index}.json"
+        self.bucket.write_json(name, dataclasses.asdict(state))
+
+    def log_folder(self, number: int, index: int) -> str:
+        return f"logs/{self.folder}/{number}/{index}"
+
+    def log_pieces(self) -> list[Entry]:
+        """Returns the pieces of output of all hosts, in the order in which they were written."""
+        pieces = self.bucket.list(f"logs/{self.folder}/")
+        return sorted(pieces, key=lambda piece: (-piece.age, piece.name))
+
+    def _values(self, below: str) -> dict[str, tuple[Any, float]]:
+        """Returns value and age of every record below a folder, by name; reads what has changed."""
+        values = {}
+        for entry in self.bucket.list(f"{self.folder}/{below}"):
+            version, value = self._known.get(entry.name, ("", None))
+            if version != entry.version:
+                value = self.bucket.read_json(entry.name)
+                self._known[entry.name] = (entry.version, value)
+            if value is not None:  # it may have been deleted since
+                name = entry.name.removeprefix(f"{self.folder}/{below}")
+                values[name] = (value, entry.age)
+        return values
+
+
+def _history(number: int, values: Mapping[str, tuple[Any, float]]) -> History:
+    plan, retired = values.get(f"{number}/plan.json"), values.get(f"{number}/retired.json")
+    return History(
+        number,
+        _plan(plan[0]) if plan else Plan(),
+        Retired(**retired[0]) if retired else None,
+        reported=bool(plan) or any(name.startswith(f"{number}/hosts/") for name in values),
+    )
+
+
+def _hosts(folder: str, values: Mapping[str, tuple[Any, float]]) -> Hosts:
+    return {
+        int(name[len(folder) :].removesuffix(".json")): (HostState(**value), age)
+        for name, (value, age) in values.items()
+        if name.startswith(folder)
+    }
+
+
+def _plan(value: Any) -> Plan:
+    attempts = tuple(
+        Attempt(tuple(attempt["boots"]), attempt["code"], attempt["why"])
+        for attempt in value["attempts"]
+    )
+    final = value["final"]
+    return Plan(attempts, End(**final) if final else None, value["kill"])
+
+
+def runs(bucket: Bucket) -> list[int]:
+    """Returns the numbers of the submissions of a job, oldest first."""
+    names = (entry.name for entry in bucket.list("0"))
+    return sorted({int(name[:4]) for name in names if name.endswith("/job.json")})

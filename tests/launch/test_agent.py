@@ -1,0 +1,318 @@
+"""Parts of the agent on TPU hosts: its archive, its machine, installation, logs, devices."""
+
+import ast
+import hashlib
+import io
+import shutil
+import signal
+import subprocess
+import sys
+import zipfile
+
+import pytest
+from memory_bucket import MemoryBucket
+from signals import with_signals
+
+from bert_jax.launch.agent import install, logs
+from bert_jax.launch.agent.archive import agent_archive
+from bert_jax.launch.agent.devices import free_devices
+from bert_jax.launch.agent.install import Installer, InstallError, find_python, unpack_bundle
+from bert_jax.launch.agent.logs import LogFile
+from bert_jax.launch.agent.machine import Machine, MachineError, Place
+from bert_jax.launch.bucket import Bucket, BucketError
+from bert_jax.launch.bundle import make
+
+
+def test_the_archive_is_the_agent_with_all_it_imports_and_nothing_else():
+    with zipfile.ZipFile(io.BytesIO(agent_archive())) as archive:
+        names = set(archive.namelist())
+        sources = {name: archive.read(name) for name in names}
+    assert {"__main__.py", "bert_jax/__init__.py", "bert_jax/launch/agent/host.py"} <= names
+    for name, source in sources.items():
+        tree = ast.parse(source, feature_version=(3, 10))
+        for node in ast.walk(tree):
+            roots = []
+            if isinstance(node, ast.Import):
+                roots = [alias.name.split(".")[0] for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                roots = [str(node.module).split(".")[0]]
+            foreign = {*roots} - sys.stdlib_module_names - {"bert_jax"}
+            assert not foreign, f"{name} imports {foreign}, which no host has"
+    assert agent_archive() == agent_archive()
+    assert len(agent_archive()) * 4 // 3 < 256 * 1024, "more than a value of metadata may have"
+
+
+@pytest.mark.processes
+def test_the_archive_runs_on_the_python_of_the_image(tmp_path):
+    """3.10, if this machine has it."""
+    (tmp_path / "agent.zip").write_bytes(agent_archive())
+    program = (
+        "import sys; sys.path.insert(0, 'agent.zip'); import bert_jax.launch.agent.__main__ as m; "
+        "print(m.main.__name__, sys.version_info[:2])"
+    )
+    for python in (shutil.which("python3.10"), sys.executable):
+        if python is None:
+            continue
+        done = subprocess.run(
+            [python, "-I", "-S", "-c", program], cwd=tmp_path, capture_output=True, text=True
+        )
+        if "command not found" not in done.stderr:  # a shim of a version that is not chosen
+            break
+    assert done.stdout.startswith("main (3, "), done.stderr
+
+
+# Where a host is
+
+
+class Metadata(Machine):
+    """A machine with these values."""
+
+    def __init__(self, **attributes: str):
+        super().__init__()
+        self.values = {
+            f"instance/attributes/{k.replace('_', '-')}": v for k, v in attributes.items()
+        }
+
+    def get(self, path: str) -> str | None:
+        return self.values.get(path)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "place"),
+    [
+        (
+            {"agent_worker_number": "1", "worker_network_endpoints": "10.0.0.1,10.0.0.2"},
+            Place(1, 2, "10.0.0.1:8476"),
+        ),
+        (
+            {"agent_worker_number": "0", "worker_network_endpoints": "a:1:10.0.0.1,b:2:10.0.0.2"},
+            Place(0, 2, "10.0.0.1:8476"),
+        ),
+        (
+            {
+                "agent_worker_number": "1",
+                "worker_network_endpoints": "10.1.0.1,10.1.0.2",
+                "tpu_env": "ACCELERATOR_TYPE: 'v6e-8'\nMEGASCALE_COORDINATOR_ADDRESS: "
+                "'10.0.0.1:8080'\nMEGASCALE_NUM_SLICES: '2'\nMEGASCALE_SLICE_ID: '1'\n",
+            },
+            Place(3, 4, "10.0.0.1:8476"),
+        ),
+    ],
+)
+def test_a_host_knows_its_place(attributes, place):
+    assert Metadata(**attributes).place() == place
+
+
+@pytest.mark.parametrize("missing", ["agent_worker_number", "worker_network_endpoints"])
+def test_metadata_that_is_not_complete_yet_is_said(missing):
+    attributes = {"agent_worker_number": "1", "worker_network_endpoints": "10.0.0.1"}
+    del attributes[missing]
+    with pytest.raises(MachineError, match="is empty"):
+        Metadata(**attributes).place()
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "leaves"),
+    [
+        ("instance/preempted", "FALSE", False),
+        ("instance/preempted", "TRUE", True),
+        ("instance/maintenance-event", "NONE", False),
+        ("instance/maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE", True),
+    ],
+)
+def test_a_machine_knows_that_it_is_about_to_go(path, value, leaves):
+    asked = Metadata()
+    asked.values[path] = value
+    assert asked.is_leaving() == leaves
+
+
+# Code
+
+
+def test_a_bundle_is_unpacked_once_and_only_with_its_digest(tmp_path):
+    (tmp_path / "my.py").write_text("x = 1\n")
+    bundle = make("1.0", tmp_path / "my.py", checkout=None)
+    bucket, home = MemoryBucket(), tmp_path / "home"
+    home.mkdir()
+    with pytest.raises(InstallError, match="no such object"):
+        unpack_bundle(bucket, bundle.digest, home)
+    bucket.write(f"{bundle.name}.tar", b"something else")
+    with pytest.raises(
+        InstallError,
+        match=f"its sha256 is {hashlib.sha256(b'something else').hexdigest()}, not {bundle.digest}",
+    ):
+        unpack_bundle(bucket, bundle.digest, home)
+    bucket.write(f"{bundle.name}.tar", bundle.archive)
+    folder = unpack_bundle(bucket, bundle.digest, home)
+    assert (folder / "config" / "my.py").read_text() == "x = 1\n"
+    bucket.delete(f"{bundle.name}.tar")
+    assert unpack_bundle(bucket, bundle.digest, home) == folder
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_an_environment_is_installed_once(tmp_path, monkeypatch):
+    wheel, requirements = tmp_path / "hosted-1.0-py3-none-any.whl", tmp_path / "tpu.txt"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("hosted.py", "x = 7\n")
+        archive.writestr("hosted-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: hosted\n"
+                         "Version: 1.0\n")  # fmt: skip
+        archive.writestr("hosted-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: test\n"
+                         "Root-Is-Purelib: true\nTag: py3-none-any\n")  # fmt: skip
+        archive.writestr("hosted-1.0.dist-info/RECORD", "")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    home, said = tmp_path / "home", []
+    home.mkdir()
+    with (tmp_path / "log").open("w") as log:
+        installer = Installer(home, log.fileno(), said.append)
+        requirements.write_text(f"hosted==1.0 --hash=sha256:{'0' * 64}\n")
+        with pytest.raises(InstallError, match="ended with 1"):
+            installer.environment(requirements, "1.0")
+        requirements.write_text(f"hosted==1.0 --hash=sha256:{digest}\n")
+        python = installer.environment(requirements, "1.0")
+        assert installer.environment(requirements, "1.0") == python
+    assert "DO NOT MATCH THE HASHES" in (tmp_path / "log").read_text()
+    assert len(said) == 2
+    done = subprocess.run([python, "-c", "import hosted; print(hosted.x)"], capture_output=True)
+    assert done.stdout == b"7\n"
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_uv_is_installed_with_its_hash(tmp_path):
+    """From the package index, as on a host whose Python is too old."""
+    with (tmp_path / "log").open("w") as log:
+        uv = Installer(tmp_path, log.fileno(), print).uv()
+    done = subprocess.run([uv, "--version"], capture_output=True, text=True)
+    assert done.stdout.split()[:2] == ["uv", install.UV.split()[0].removeprefix("uv==")]
+
+
+@pytest.mark.processes
+def test_the_python_that_is_found_can_run_the_packages():
+    done = subprocess.run([find_python(), "--version"], capture_output=True, text=True)
+    assert done.stdout.startswith(("Python 3.11", "Python 3.12", "Python 3.13"))
+
+
+def test_a_full_disk_is_said_before_anything_is_installed(tmp_path, monkeypatch):
+    usage = shutil._ntuple_diskusage(10**12, 10**12 - 10**9, 10**9)
+    monkeypatch.setattr(install.shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(InstallError, match=r"1\.0 GB free, 6\.4 needed"):
+        Installer(tmp_path, 1, print).environment(tmp_path / "tpu.txt", "1.0")
+
+
+# Output
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    monkeypatch.setattr(logs, "_EVERY", 0.0)
+
+
+def pieces(bucket: Bucket) -> bytes:
+    return b"".join(bucket.read(entry.name) or b"" for entry in bucket.list())
+
+
+def test_output_is_copied_in_whole_lines_and_at_the_end_completely(tmp_path, at_once):
+    bucket = MemoryBucket()
+    log = LogFile(tmp_path / "log", bucket, "logs/0001/1/0/0001")
+    written = b""
+    for index in range(20):
+        text = f"line {index}\nhalf ".encode()
+        with log.path.open("ab") as file:
+            file.write(text)
+        written += text
+        log.copy()
+        assert pieces(bucket) == written[: written.rfind(b"\n") + 1]
+    log.copy(all=True)
+    log.copy(all=True)
+    assert pieces(bucket) == written
+
+
+def test_an_agent_that_is_started_again_loses_and_repeats_no_byte(tmp_path, at_once):
+    bucket, path = MemoryBucket(), tmp_path / "log"
+    for index in range(10):
+        with path.open("ab") as file:
+            file.write(f"line {index}\n".encode())
+        LogFile(path, bucket, "logs/0001/1/0/0001").copy()
+    assert pieces(bucket) == path.read_bytes()
+    assert len(bucket.list()) == 10
+    calls: list[str] = []
+    bucket.before = calls.append
+    LogFile(path, bucket, "logs/0001/1/0/0001").copy()
+    assert calls == ["list"]  # what is there is not written or read again
+
+
+def test_a_piece_that_could_not_be_written_is_written_later(tmp_path, at_once):
+    bucket = MemoryBucket()
+    log = LogFile(tmp_path / "log", bucket, "logs/0001/1/0/0001")
+    log.path.write_bytes(b"one\n")
+
+    def fail(what: str) -> None:
+        raise BucketError("503")
+
+    for moment in ("before", "after"):
+        setattr(bucket, moment, lambda what: fail(what) if what == "write" else None)
+        with pytest.raises(BucketError):
+            log.copy()
+        with log.path.open("ab") as file:
+            file.write(b"two\n")
+        setattr(bucket, moment, lambda what: None)
+    log.copy()
+    assert pieces(bucket) == log.path.read_bytes()
+
+
+def test_a_long_line_is_copied_in_pieces(tmp_path, at_once):
+    bucket = MemoryBucket()
+    log = LogFile(tmp_path / "log", bucket, "logs/0001/1/0/0001")
+    log.path.write_bytes(b"x" * (2**20 + 5) + b"\nend\n")
+    log.copy()
+    assert pieces(bucket) == log.path.read_bytes()
+
+
+def test_progress_is_the_last_line_about_a_step(tmp_path):
+    log = LogFile(tmp_path / "log", MemoryBucket(), "log")
+    assert log.progress() == ""
+    log.path.write_text("restores step 10\nstep 20/40  loss 6.5\nstep 30/40  loss 6.1\nsaved\n")
+    assert log.progress() == "step 30/40  loss 6.1"
+
+
+# Devices
+
+
+@pytest.fixture
+def proc(tmp_path):
+    """A /proc with processes that hold a TPU, and libtpu's lock."""
+
+    def add(pid: int, device: str, environ: bytes = b"") -> None:
+        folder = tmp_path / "proc" / str(pid)
+        (folder / "fd").mkdir(parents=True)
+        (folder / "fd" / "3").symlink_to(device)
+        (folder / "environ").write_bytes(environ)
+        (folder / "comm").write_text("python3\n")
+
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "lock").touch()
+    return add
+
+
+def test_a_lock_without_owner_is_removed(tmp_path, proc):
+    proc(2**22 + 1, "/dev/null")
+    assert free_devices(proc=tmp_path / "proc", lock=tmp_path / "lock") == []
+    assert not (tmp_path / "lock").exists()
+
+
+def test_the_process_of_another_that_holds_a_device_is_named(tmp_path, proc):
+    proc(2**22 + 1, "/dev/accel0")
+    (line,) = free_devices(proc=tmp_path / "proc", lock=tmp_path / "lock")
+    assert line == f"/dev/accel0 is held by python3 (process {2**22 + 1})"
+    assert (tmp_path / "lock").exists()
+
+
+@pytest.mark.processes
+def test_what_the_job_itself_has_left_is_killed(tmp_path, proc):
+    left = subprocess.Popen(with_signals([sys.executable, "-c", "import time; time.sleep(600)"]))
+    proc(left.pid, "/dev/vfio/0", b"A=1\0BERT_JAX_HOST_NAME=host-0\0")
+    assert free_devices(proc=tmp_path / "proc", lock=tmp_path / "lock") == []
+    assert left.wait(10) == -signal.SIGKILL

@@ -1,0 +1,140 @@
+"""Tests of jobs: names, variables, slices and images that are refused, and what identifies one."""
+
+import dataclasses
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from launch_jobs import AWKWARD, BUNDLE, IMAGE, job
+
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.launch.backends.slurm import Slurm
+from bert_jax.launch.job import JobId, Rendering, check_image, check_remote, find_topology
+
+
+@pytest.mark.parametrize("name", ["b", "b1", "bert-base-2026", "a" * 40])
+def test_a_dns_label_is_a_name(name):
+    assert JobId(name=name).name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("B1", "such as b1"),
+        ("my_run", "such as my-run"),
+        ("My Run!", "such as my-run"),
+        ("1b", "a letter first"),
+        ("-b", "such as b"),
+        ("b-", "such as b"),
+        ("", "a letter first"),
+        ("é", "a letter first"),
+        ("a" * 41, "41 characters; give at most 40"),
+        ("b\n", "such as b"),
+    ],
+)
+def test_another_name_is_refused_with_one_that_is_near(name, says):
+    with pytest.raises(UserError, match=says) as error:
+        JobId(name=name)
+    assert str(error.value).startswith("--name=")
+
+
+def test_the_longest_name_of_a_pod_is_a_dns_label():
+    """NAME-slice-SLICE-HOST-RANDOM, of the largest number of slices and hosts."""
+    assert len(f"{'a' * 40}-slice-255-2303-x1y2z") <= 63
+
+
+@pytest.mark.parametrize(
+    ("env", "says"),
+    [
+        ([("1A", "x")], "not the name of a variable"),
+        ([("A B", "x")], "not the name of a variable"),
+        ([("A", "x"), ("A", "y")], "is given 2 times"),
+        ([("PYTHONPATH", "x")], "is set by the launcher"),
+        ([("HF_TOKEN", "hf_x")], "--env_from=HF_TOKEN="),
+        ([("wandb_api_key", "x")], "--env_from=wandb_api_key="),
+        ([("DB_PASSWORD", "x")], "--env_from=DB_PASSWORD="),
+    ],
+)
+def test_a_variable_that_cannot_be_is_refused(env, says):
+    with pytest.raises(UserError, match=says) as error:
+        job(env=tuple(env))
+    assert "hf_x" not in str(error.value), "the value may be a secret"
+
+
+def test_a_variable_is_either_given_or_a_secret():
+    with pytest.raises(UserError, match="is given 2 times"):
+        job(env=(("A", "x"),), env_from=(("A", "/file"),))
+
+
+def test_the_command_names_the_config_file_that_travels():
+    bundle = dataclasses.replace(BUNDLE, config="config/mine.py")
+    command = ("pretrain", "--config=../mine.py", "--config.model.hidden_size=64", "--workdir=r")
+    words = job(command=command, bundle=bundle).words("/root")
+    assert words[1:3] == ("--config=/root/config/mine.py", "--config.model.hidden_size=64")
+    assert job(command=command).words("/root") == command
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"command": ("pretrain", "--config=base", "--workdir=gs://bucket/b1")},
+        {"env": (("A", "1"),)},
+        {"env_from": (("A", "/file"),)},
+    ],
+)
+def test_another_command_is_another_job(changes):
+    backend = Slurm()
+    assert job().digest(backend) != job(**changes).digest(backend)
+    assert job().digest(backend) != job().digest(Slurm(nodes=2))
+
+
+def test_the_same_command_of_other_code_is_the_same_job():
+    """So that a launcher finds its job from another machine."""
+    other = dataclasses.replace(BUNDLE, digest="f" * 64)
+    assert job().digest(Slurm()) == job(bundle=other, cwd="/elsewhere").digest(Slurm())
+
+
+def test_slices_that_a_backend_does_not_have_are_refused_with_where_they_are():
+    refused = {"tpu7x": "use gke"}
+    assert find_topology("2xv5e-16", refused).hosts == 8
+    with pytest.raises(UserError, match="--topology=tpu7x-8: use gke"):
+        find_topology("tpu7x-8", refused)
+    with pytest.raises(UserError, match=r"--topology: v5e-17 does not exist; nearest: v5e-16"):
+        find_topology("v5e-17")
+
+
+@pytest.mark.parametrize("image", ["bert", "bert:latest", f"{IMAGE[:-1]}", "@sha256:" + "1" * 64])
+def test_an_image_has_a_digest(image):
+    check_image(IMAGE)
+    with pytest.raises(UserError, match="give the image by its digest"):
+        check_image(image)
+
+
+def test_a_pod_has_no_local_folder():
+    check_remote("--workdir", "gs://bucket/run")
+    with pytest.raises(UserError, match=r"--workdir=a/run: .*such as gs://BUCKET/run"):
+        check_remote("--workdir", "a/run")
+
+
+@pytest.mark.processes
+def test_a_written_rendering_runs_by_hand_from_any_folder(tmp_path: Path):
+    """Every word arrives as it was, whatever a shell could make of it."""
+    listing = "import json, sys; open('words.json', 'w').write(json.dumps(sys.argv[1:]))"
+    rendering = Rendering(
+        files={"a file": "text\n", "archive.tar": b"\0\1"},
+        commands=(("cp", "a file", "copied"), ("python3", "-c", listing, *AWKWARD)),
+    )
+    out = tmp_path / "an out folder"
+    rendering.write(out)
+    subprocess.run([out / "run.sh"], cwd="/", check=True)
+    assert (out / "copied").read_text() == "text\n"
+    assert (out / "archive.tar").read_bytes() == b"\0\1"
+    import json
+
+    assert json.loads((out / "words.json").read_text()) == list(AWKWARD)
+
+
+def test_a_shown_rendering_has_every_command_and_file():
+    text = Rendering({"a": "1\n2\n", "b.tar": b"12345"}, (("run", "a b"),)).text()
+    assert text == f"$ {shlex.join(['run', 'a b'])}\n\n--- a\n1\n2\n\n--- b.tar\n(5 bytes)"

@@ -1,0 +1,223 @@
+"""Jobs in a real Slurm of one node: what stops, preempts and kills them, and how they resume."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from processes import assert_same_bits, config_file, newest_step
+from slurm_cluster import missing, slurm
+
+from bert_jax.config.schema import Config
+from bert_jax.launch.backends.slurm_requeue import State
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.processes,
+    pytest.mark.skipif(bool(missing()), reason=missing()),
+]
+LIMIT = 600  # seconds for whatever is waited for, on a busy machine
+# Beside the config file, which imports it: from step 4 on each batch takes a while, until the test
+# has disturbed the run.
+SLOW = """
+import pathlib, time
+from bert_jax.data_pipeline.batch import Batches
+
+original = Batches.batch
+
+def batch(self, step, rows):
+    if len(rows) and step >= 4 and pathlib.Path({marker!r}).exists():
+        time.sleep(6)
+    return original(self, step, rows)
+
+Batches.batch = batch
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
+    with slurm(tmp_path_factory.mktemp("slurm")) as env:
+        yield env
+
+
+class Launch:
+    """A job of two tasks, and the commands of its user in one folder."""
+
+    def __init__(self, folder: Path, config: Config, env: Mapping[str, str]):
+        self.folder, self.workdir, self.env = folder, folder / "run", {**os.environ, **env}
+        self.slow = folder / "slow"
+        self.slow.touch()
+        (folder / "slow_batches.py").write_text(SLOW.format(marker=str(self.slow)))
+        path = config_file(config, folder / "mine.py")
+        path.write_text(f"import slow_batches\n{path.read_text()}")
+        self._made: list[subprocess.Popen] = []
+
+    def __enter__(self) -> "Launch":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for process in self._made:
+            process.kill()
+            process.wait()
+        subprocess.run(["scancel", "--name=b1"], env=self.env, check=False)
+
+    def start(self, *flags: str) -> subprocess.Popen:
+        """`launch slurm run`, in the background; its output goes to `run.txt`."""
+        words = [
+            "run", "--name=b1", "--tasks_per_node=2", "--allow_dirty", *flags, "pretrain",
+            "--config=mine.py", f"--workdir={self.workdir.name}", "--cpu_devices=2",
+        ]  # fmt: skip
+        with (self.folder / "run.txt").open("ab") as out:
+            self._made.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "bert_jax", "launch", "slurm", *words],
+                    cwd=self.folder,
+                    env={**self.env, "PYTHONPATH": f"{self.folder}:{os.getcwd()}"},
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                )
+            )
+        return self._made[-1]
+
+    def call(self, verb: str, *flags: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "bert_jax", "launch", "slurm", verb, "--name=b1",
+             f"--workdir={self.workdir}", *flags],
+            env=self.env, capture_output=True, text=True, check=False, timeout=LIMIT,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def said(self) -> str:
+        return (self.folder / "run.txt").read_text()
+
+    def until(self, condition: Callable[[], object]) -> None:
+        end = time.monotonic() + LIMIT
+        while not condition():
+            assert time.monotonic() < end, self.said()
+            time.sleep(0.1)
+
+    def until_step(self, step: int) -> None:
+        self.until(lambda: newest_step(self.workdir) >= step)
+
+    def until_said(self, text: str) -> None:
+        self.until(lambda: text in self.said())
+
+    def until_attempt_ends(self) -> None:
+        """Waits until an attempt was requeued; the next is not slow."""
+        self.until(lambda: State.read(self.workdir / "launch/b1"))
+        self.slow.unlink()
+
+    def state(self) -> State:
+        state = State.read(self.workdir / "launch/b1")
+        assert state is not None, self.said()
+        return state
+
+
+@pytest.fixture
+def launch(disturbed, cluster, tmp_path_factory) -> Iterator[Launch]:
+    """A job in a folder that is the same in each test: what numba compiles is known by its path."""
+    folder = tmp_path_factory.getbasetemp() / "job"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    with Launch(folder, disturbed, cluster) as job:
+        yield job
+
+
+def test_stopped_and_run_again_it_ends_with_the_same_bits(launch, undisturbed):
+    process = launch.start()
+    launch.until_step(4)
+    assert re.search(r"Slurm job \d+: running", launch.call("status"))
+    launch.call("stop")
+    launch.slow.unlink()
+    assert process.wait(LIMIT) == 42, launch.said()
+    assert launch.state().end == 42
+    assert newest_step(launch.workdir) < 16
+    assert "ended with 42" in launch.call("status")
+    again = launch.start()
+    assert again.wait(LIMIT) == 0, launch.said()
+    assert_same_bits(undisturbed, launch.workdir)
+    # What `run` showed and what `logs` prints is the log, each line once.
+    log = (launch.workdir / "launch/b1/log").read_text()
+    assert launch.call("logs") == log
+    shown = [line for line in launch.said().splitlines() if re.match(r"\d+: ", line)]
+    assert shown == [line for line in log.splitlines() if re.match(r"\d+: ", line)]
+    assert sum("step 16/16" in line for line in shown) == 1
+    launch.call("delete")
+    assert not (launch.workdir / "launch/b1").exists()
+    assert newest_step(launch.workdir) == 16, "the run itself stays"
+
+
+def test_a_killed_task_costs_a_failure_and_no_bit(launch, undisturbed):
+    process = launch.start("--max_failures=1")
+    launch.until_step(4)
+    (pid, _) = trainers(launch.workdir)
+    os.kill(pid, signal.SIGKILL)
+    launch.slow.unlink()
+    assert process.wait(LIMIT) == 0, launch.said()
+    assert (launch.state().preemptions, launch.state().failures) == (0, 1)
+    assert "(0 of 1 failures left)" in launch.said()
+    assert_same_bits(undisturbed, launch.workdir)
+
+
+def test_a_launcher_that_is_killed_finds_its_job_again(launch, undisturbed):
+    launch.start().send_signal(signal.SIGKILL)  # before, while or after it submits
+    first = launch.start()
+    launch.until_step(3)
+    first.kill()
+    second = launch.start()
+    launch.until_said("is this one")
+    launch.slow.unlink()
+    assert second.wait(LIMIT) == 0, launch.said()
+    numbers = set(re.findall(r"Slurm job (\d+)", launch.said()))
+    assert len(numbers) == 1
+    assert_same_bits(undisturbed, launch.workdir)
+
+
+def test_preempted_by_another_partition_it_saves_and_comes_back(launch, undisturbed):
+    process = launch.start("--partition=low")
+    launch.until_step(4)
+    high = ["sbatch", "--partition=high", "--ntasks=2", "--output=/dev/null", "--wrap=sleep 2"]
+    subprocess.run(high, env=launch.env, check=True, capture_output=True)
+    launch.until_attempt_ends()
+    assert process.wait(LIMIT) == 0, launch.said()
+    assert (launch.state().preemptions, launch.state().failures) == (1, 0)
+    assert_same_bits(undisturbed, launch.workdir)
+
+
+def test_before_its_time_limit_it_saves_and_comes_back(launch, undisturbed):
+    process = launch.start("--time=2", "--grace=20")  # minutes
+    launch.until_attempt_ends()
+    assert process.wait(LIMIT) == 0, launch.said()
+    assert launch.state().preemptions >= 1, launch.said()
+    assert launch.state().failures == 0
+    assert_same_bits(undisturbed, launch.workdir)
+
+
+def test_another_job_of_the_name_is_refused(launch, tmp_path):
+    words = ["sbatch", "--job-name=b1", "--hold", "--wrap=true"]
+    subprocess.run(words, env=launch.env, check=True, capture_output=True, cwd=tmp_path)
+    assert launch.start().wait(LIMIT) == 1
+    assert "has this name and is not in" in launch.said()
+    assert launch.said().count("\n") == 1
+
+
+def trainers(workdir: Path) -> list[int]:
+    """The process ids of the tasks of a run, by their command lines."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if words[1:5] == [b"-P", b"-m", b"bert_jax", b"pretrain"]:
+            cwd = Path(os.readlink(path.with_name("cwd")))
+            if cwd == workdir.parent:
+                found.append(int(path.parent.name))
+    return sorted(found)

@@ -1,0 +1,96 @@
+"""Tests of the end of a Slurm job's attempt: requeued within two budgets, never after a stop.
+
+Slurm's programs are small scripts here; tests/launch/test_slurm_cluster.py has a real Slurm.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bert_jax.launch.backends import slurm_requeue
+from bert_jax.launch.backends.slurm_requeue import State
+
+
+@pytest.fixture
+def attempt(tmp_path, monkeypatch):
+    """Ends attempts with exit codes; returns the program's own code, and whether it requeued."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (tmp_path / "state").write_text("RUNNING\n")
+    for name, body in {
+        "squeue": f"cat {tmp_path}/state",
+        "scontrol": f'echo "$@" >> {tmp_path}/requeued',
+    }.items():
+        (programs / name).write_text(f"#!/bin/sh\n{body}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=":")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    requeued = tmp_path / "requeued"
+
+    def end(code: int, *, preemptions: int = 2, failures: int = 1) -> tuple[int, bool]:
+        requeued.unlink(missing_ok=True)
+        ended = slurm_requeue.main([str(tmp_path), str(preemptions), str(failures), str(code)])
+        if requeued.exists():
+            assert requeued.read_text() == "requeue 7\n"
+        return ended, requeued.exists()
+
+    return end
+
+
+def test_preemptions_and_failures_have_budgets_of_their_own(attempt, tmp_path, capsys):
+    assert [attempt(code) for code in (42, 43, 42, 42)] == [
+        (42, True),
+        (43, True),
+        (42, True),
+        (42, False),
+    ]
+    assert State.read(tmp_path) == State("7", preemptions=2, failures=1, end=42)
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "launch | job 7 ended with 42; not started again: 2 of 2 preemptions used "
+        "(--max_preemptions)"
+    )
+
+
+@pytest.mark.parametrize("code", [137, 143, 134])
+def test_a_process_that_a_signal_ended_is_a_failure(attempt, tmp_path, code):
+    assert attempt(code) == (43, True)
+    assert State.read(tmp_path) == State("7", failures=1)
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 44, 45, 127])
+def test_a_final_code_ends_the_job(attempt, tmp_path, code):
+    assert attempt(code) == (code, False)
+    assert State.read(tmp_path) == State("7", end=code)
+
+
+@pytest.mark.parametrize(("code", "ended"), [(42, 42), (43, 42), (137, 42), (1, 1), (0, 0)])
+def test_a_job_that_was_asked_to_stop_is_not_requeued(attempt, tmp_path, code, ended):
+    (tmp_path / "stop").touch()
+    assert attempt(code) == (ended, False)
+
+
+@pytest.mark.parametrize("state", ["CANCELLED", "TIMEOUT"])
+def test_a_job_that_slurm_ends_is_not_requeued(attempt, tmp_path, state):
+    (tmp_path / "state").write_text(f"{state}\n")
+    assert attempt(42) == (42, False)
+
+
+def test_another_job_has_budgets_of_its_own(attempt, tmp_path):
+    State("6", preemptions=2, failures=1, end=42).write(tmp_path)
+    assert attempt(42) == (42, True)
+    assert json.loads((tmp_path / "state.json").read_text()) == {
+        "job": "7", "preemptions": 1, "failures": 0, "end": None,
+    }  # fmt: skip
+
+
+def test_budgets_may_have_no_limit(attempt, tmp_path: Path):
+    for _ in range(5):
+        assert attempt(43, failures=-1) == (43, True)
+
+
+def test_a_requeue_that_slurm_refuses_ends_the_job(attempt, tmp_path, capsys):
+    (tmp_path / "bin/scontrol").write_text("#!/bin/sh\necho 'Requeue is disabled' >&2\nexit 1\n")
+    assert attempt(42) == (42, False)
+    assert State.read(tmp_path) == State("7", preemptions=1, end=42)
+    assert "launch | not requeued: Requeue is disabled" in capsys.readouterr().out

@@ -1,0 +1,179 @@
+"""What a user may get wrong about TPU slices, one line each, before anything exists."""
+
+import json
+from collections.abc import Sequence
+
+import pytest
+from launch_jobs import job
+
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.launch import programs, queued_resources
+from bert_jax.launch.backends import tpu_checks
+from bert_jax.launch.backends.tpu import Tpu
+from bert_jax.launch.preflight import run_checks
+from bert_jax.launch.programs import ProgramError
+
+EMAIL = "123-compute@developer.gserviceaccount.com"
+PATH = "projects/p/locations/{}/acceleratorTypes/{}"
+# What gcloud prints in a project where everything is right, by the words of the command.
+RIGHT = {
+    "gcloud version": json.dumps({"Google Cloud SDK": "528.0.0"}),
+    "gcloud auth print-access-token": "token\n",
+    "gcloud config get-value account": "me@example.com\n",
+    "gcloud config get-value project": "p\n",
+    "gcloud compute tpus accelerator-types list --zone=us-west4-a": "\n".join(
+        PATH.format("us-west4-a", kind) for kind in ("v5litepod-4", "v5litepod-16")
+    ),
+    "gcloud compute tpus accelerator-types list --zone=-": "",
+    "gcloud compute tpus queued-resources list": "[]",
+    "gcloud storage buckets describe": "US-WEST4\tregion\n",
+    "gcloud projects describe": "123\n",
+    "gcloud projects get-iam-policy": "roles/storage.objectAdmin\nroles/tpu.admin\n",
+}
+
+
+@pytest.fixture
+def gcloud(monkeypatch):
+    """What gcloud prints, which a test may change; an exception is raised."""
+    prints: dict[str, object] = dict(RIGHT)
+
+    def call(words: Sequence[str], **options: object) -> str:
+        line = " ".join(words)
+        (found,) = (value for start, value in prints.items() if line.startswith(start))
+        if isinstance(found, Exception):
+            raise found
+        return str(found)
+
+    for module in (programs, queued_resources, tpu_checks):
+        monkeypatch.setattr(module, "call", call)
+    return prints
+
+
+def said(**options: object) -> list[str]:
+    """The lines of all checks; raises what they raise."""
+    lines: list[str] = []
+    checks = Tpu(zone="us-west4-a", **options).checks(job("v5e-16"))
+    try:
+        run_checks(checks, lines.append)
+    except UserError as error:
+        lines.append(str(error))
+    return lines
+
+
+def refused(reason: str) -> ProgramError:
+    return ProgramError(["gcloud"], 1, f"ERROR: (gcloud.x) {reason}\n")
+
+
+def test_a_job_whose_checks_pass(gcloud):
+    assert said() == [
+        "gcloud: gcloud 528.0.0",
+        "login: me@example.com",
+        "zone: us-west4-a offers v5litepod-16",
+        "name: b1 is free",
+        "region: gs://bucket is in us-west4",
+        f"give back: {EMAIL} may delete queued resources",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "prints", "line"),
+    [
+        (
+            "gcloud version",
+            json.dumps({"Google Cloud SDK": "410.0.0"}),
+            "gcloud: gcloud 410.0.0: too old; needs 440: gcloud components update",
+        ),
+        (
+            "gcloud auth print-access-token",
+            refused("Your current active account does not have any valid credentials"),
+            "login: gcloud: not logged in; gcloud auth login",
+        ),
+        (
+            "gcloud compute tpus accelerator-types list --zone=us-west4-a",
+            PATH.format("us-west4-a", "v5litepod-4"),
+            "zone: us-west4-a does not offer v5litepod-16; no zone does; choose another type",
+        ),
+        (
+            "gcloud compute tpus queued-resources list",
+            json.dumps([{"name": "projects/p/locations/z/queuedResources/b1-1", "state": {},
+                         "tpu": {"nodeSpec": [{"node": {}}]}}]),
+            "name: --name=b1: the queued resource b1-1 is not of this job and workdir; choose "
+            "another name",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_one_line_with_a_remedy(gcloud, command, prints, line):
+    gcloud[command] = prints
+    assert said()[-1] == line
+
+
+def test_a_zone_without_the_type_names_those_that_have_it(gcloud):
+    gcloud["gcloud compute tpus accelerator-types list --zone=us-west4-a"] = ""
+    gcloud["gcloud compute tpus accelerator-types list --zone=-"] = "\n".join(
+        PATH.format(zone, "v5litepod-16") for zone in ("us-west1-c", "europe-west4-b")
+    )
+    assert said()[-1] == (
+        "zone: us-west4-a does not offer v5litepod-16; --zone=… of europe-west4-b, us-west1-c"
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "prints", "line"),
+    [
+        (
+            "gcloud storage buckets describe",
+            "EUROPE-WEST4\tregion\n",
+            "region: gs://bucket is in europe-west4; WARNING: not in us-west4, so reads are slow "
+            "and are charged",
+        ),
+        ("gcloud storage buckets describe", "US\tmulti-region\n", "region: gs://bucket is in us"),
+        (
+            "gcloud projects get-iam-policy",
+            "roles/storage.objectAdmin\n",
+            f"give back: WARNING: {EMAIL} may not delete queued resources; it needs "
+            "roles/tpu.admin, or this command must run at the end of the job",
+        ),
+        (
+            "gcloud projects get-iam-policy",
+            refused("PERMISSION_DENIED: no"),
+            "give back: not known (PERMISSION_DENIED: no); the account of the "
+            "machines needs roles/tpu.admin, or this command must run at the end of the job",
+        ),
+    ],
+)
+def test_what_costs_or_needs_a_launcher_is_a_warning(gcloud, command, prints, line):
+    gcloud[command] = prints
+    assert line in said()
+
+
+def test_the_account_of_the_machines_is_the_one_that_was_given(gcloud):
+    line = said(service_account="t@p.iam.gserviceaccount.com")[-1]
+    assert line == "give back: t@p.iam.gserviceaccount.com may delete queued resources"
+
+
+@pytest.mark.parametrize(
+    ("options", "topology", "line"),
+    [
+        (
+            {},
+            "tpu7x-16",
+            "--topology=tpu7x-16: queued resources have v2, v3, v4, v5e, v5p, v6e; tpu7x is "
+            "available through GKE: bert-jax launch gke run",
+        ),
+        (
+            {"spot": True, "reserved": True},
+            "v5e-16",
+            "--spot with --reserved: reserved machines are not spot; give one",
+        ),
+    ],
+)
+def test_options_that_cannot_be_are_refused_before_anything_is_asked(options, topology, line):
+    with pytest.raises(UserError) as refusal:
+        Tpu(zone="us-west4-a", **options).check(job(topology))
+    assert str(refusal.value) == line
+
+
+def test_the_seconds_between_two_looks_make_no_other_job():
+    one, other = Tpu(zone="z", poll=1), Tpu(zone="z", poll=60)
+    assert job("v4-8").digest(one) == job("v4-8").digest(other)
+    assert job("v4-8").digest(one) != job("v4-8").digest(Tpu(zone="y"))
