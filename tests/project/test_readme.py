@@ -66,6 +66,16 @@ TYPED = (
         "bert-jax demo --data=./books --workdir=demo_run --steps=4",
         "the same; other text than Python's, of which .ci/run types it",
     ),
+    Typed(
+        "bert-jax data tokenizer --source=python ",
+        "bert-jax data tokenizer --source=books:./books --vocab_size=2000 --out=python.json",
+        "other text, as in the demo",
+    ),
+    Typed(
+        "bert-jax data build --source=python ",
+        "bert-jax data build --source=books:./books --tokenizer=python.json --out=python_store",
+        "the same",
+    ),
     Typed("make", "", "needs an index, or hours; .ci/run and `make nightly` run the targets"),
     Typed("pip", "", "needs a package index; `make` in .ci/run installs"),
     Typed("export BERT_JAX_LIBTPU=", "", "names what pip would have installed"),
