@@ -1,0 +1,81 @@
+"""Time and memory of `convert import`, `export` and `verify` with a BERT-base (440 MB).
+
+    python benchmarks/convert.py --vocabulary=vocab.txt
+
+Needs the extra [torch]. The model has random weights and the vocabulary of 30,522 entries. Each
+command runs in a process of its own, its start included; the files are in the page cache.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from turns import machine
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--vocabulary", type=Path, required=True, help="vocab.txt of a BERT-base")
+    options = parser.parse_args()
+    print(f"{machine()}\n")
+    with tempfile.TemporaryDirectory() as folder:
+        make_model(Path(folder) / "model", options.vocabulary)
+        make_run(Path(folder))
+        print("| command | seconds | peak memory, MiB |\n|---|---:|---:|")
+        for words in (
+            ("import", "--from=model", "--out=imported"),
+            ("export", "--workdir=run", "--out=exported"),
+            ("verify", "model", "imported"),
+        ):
+            seconds, peak = measure(["convert", *words], Path(folder))
+            print(f"| `convert {words[0]}` | {seconds:.1f} | {peak:,.0f} |", flush=True)
+
+
+def make_model(folder: Path, vocabulary: Path) -> None:
+    """Writes a `BertForPreTraining` of base size."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    transformers.BertForPreTraining(transformers.BertConfig()).save_pretrained(folder)
+    transformers.BertTokenizerFast(str(vocabulary)).save_pretrained(folder)
+
+
+def make_run(folder: Path) -> None:
+    """Trains the model for one step in the workdir `run`."""
+    (folder / "text").mkdir()
+    lines = [f"The page number {n} has one sentence." for n in range(200)]
+    text = "\n".join(line if n % 10 else f"\n{line}" for n, line in enumerate(lines))
+    (folder / "text/lines.txt").write_text(text)
+    for words in (
+        ("convert", "import", "--from=model", "--out=start"),
+        ("data", "build", "--source=lines:text", "--tokenizer=start/tokenizer.json", "--out=store"),
+        (
+            *("pretrain", "--config=base", "--config.data.store=store", "--workdir=run"),
+            *("--config.phases[0].steps=1", "--config.phases[0].batch_size=2"),
+            *("--config.evaluation.batches=1", "--cpu_devices=1"),
+        ),
+    ):
+        measure(words, folder)
+
+
+def measure(words: Sequence[str], folder: Path) -> tuple[float, float]:
+    """Returns the seconds of a command and the peak memory of its process, in MiB."""
+    started = time.perf_counter()
+    command = [sys.executable, "-m", "bert_jax", *words]
+    with (folder / "output").open("w+") as output:
+        process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output)
+        _, status, usage = os.wait4(process.pid, 0)
+        if code := os.waitstatus_to_exitcode(status):
+            output.seek(0)
+            raise SystemExit(f"{' '.join(words)} ended with {code}:\n{output.read()}")
+    return time.perf_counter() - started, usage.ru_maxrss / 1024
+
+
+if __name__ == "__main__":
+    main()
