@@ -82,8 +82,7 @@ def merge(
         )
         files |= {f"{split}/{name}": value for name, value in written.items()}
     _check_yield(entries)
-    for spec, entry in zip(sources, entries, strict=True):
-        entry["warnings"] += _held_out_warning(spec, entry["splits"], held_out_share)
+    _warn_of_much_held_out(sources, entries, held_out_share)
     write_manifest(
         folder,
         tokenizer=tokenizer,
@@ -202,20 +201,21 @@ def _warnings(spec: SourceSpec, total: Counter[str], cut_files: Sequence[str]) -
     return warnings
 
 
-def _held_out_warning(
-    spec: SourceSpec, splits: Mapping[str, Mapping[str, int]], share: float
-) -> Iterator[str]:
-    """Yields a warning if few, long documents leave far less text to train on than was asked."""
-    held_out, train = splits["held_out"], splits["train"]
-    tokens = held_out["tokens"] + train["tokens"]
-    several = held_out["documents"] + train["documents"] >= FEW_DOCUMENTS  # else `_warnings` warns
-    if several and held_out["tokens"] > (share + _MUCH) * tokens:
-        remedy = kind_of(spec).CUT_REMEDY
-        yield (
-            f"{held_out['tokens'] / tokens:.0%} of the tokens are held out, because documents are "
-            "held out as a whole; more and shorter ones leave more text to train on"
-            f"{f': {remedy}, or add ,lines=N to --source' if remedy else ''}"
-        )
+def _warn_of_much_held_out(
+    sources: Sequence[SourceSpec], entries: Sequence[dict[str, Any]], share: float
+) -> None:
+    """Adds a warning where few, long documents leave far less text to train on than was asked."""
+    for spec, entry in zip(sources, entries, strict=True):
+        held_out, train = entry["splits"]["held_out"], entry["splits"]["train"]
+        tokens = held_out["tokens"] + train["tokens"]
+        several = held_out["documents"] + train["documents"] >= FEW_DOCUMENTS  # else `_warnings`
+        if several and held_out["tokens"] > (share + _MUCH) * tokens:
+            remedy = kind_of(spec).CUT_REMEDY
+            entry["warnings"].append(
+                f"{held_out['tokens'] / tokens:.0%} of the tokens are held out, because documents "
+                "are held out as a whole; more and shorter ones leave more text to train on"
+                f"{f': {remedy}, or add ,lines=N to --source' if remedy else ''}"
+            )
 
 
 def _check_yield(entries: Sequence[dict[str, Any]]) -> None:

@@ -168,7 +168,10 @@ def test_a_part_that_the_model_lacks_has_no_moments(
     safetensors.numpy.save_file(kept, tmp_path / "model/model.safetensors")
     (tmp_path / "model/SHA256SUMS").unlink()
     stop(carried(four_steps(store), tmp_path / "model"), tmp_path / "run", 3)
-    line = "at its step 2, with the moments; new, with random values: pair, pooler"
+    line = (
+        "at its step 2, with the moments; new, with random values: next-sentence or sentence-order "
+        "head, pooler"
+    )
     assert line in capsys.readouterr().out
 
 
