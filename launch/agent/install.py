@@ -50,11 +50,29 @@ def unpack_bundle(bucket: Bucket, digest: str, home: Path) -> Path:
     new.mkdir(parents=True)
     (new / "bundle.tar").write_bytes(archive)
     with tarfile.open(new / "bundle.tar") as tar:
-        # Nothing outside the folder, where Python knows how (from 3.10.12 on).
-        tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)
-        tar.extractall(new)
+        for member in tar:
+            _unpack(tar, member, new)
     new.rename(folder)
     return folder
+
+
+def _unpack(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
+    """Writes a file or link below the folder: a Python 3.10 may be too old for `tarfile`'s filters.
+
+    Raises:
+        InstallError: it is something else, or elsewhere.
+    """
+    path = folder / member.name
+    target = path.parent / member.linkname if member.issym() else path
+    if not Path(os.path.normpath(target)).is_relative_to(folder):
+        raise InstallError(f"{tar.name}: {member.name} leaves the folder")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if member.issym():
+        path.symlink_to(member.linkname)
+    elif file := tar.extractfile(member):
+        path.write_bytes(file.read())
+    else:
+        raise InstallError(f"{tar.name}: {member.name} is neither a file nor a link")
 
 
 class Installer:

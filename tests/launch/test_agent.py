@@ -7,7 +7,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import zipfile
+from pathlib import Path
 
 import pytest
 from memory_bucket import MemoryBucket
@@ -147,6 +149,36 @@ def test_a_bundle_is_unpacked_once_and_only_with_its_digest(tmp_path):
     assert (folder / "config" / "my.py").read_text() == "x = 1\n"
     bucket.delete(f"{bundle.name}.tar")
     assert unpack_bundle(bucket, bundle.digest, home) == folder
+
+
+@pytest.mark.parametrize(
+    ("name", "link"), [("../b", ""), ("/tmp/b", ""), ("a/b", "../../c"), ("b", "/etc/hosts")]
+)
+def test_what_leaves_the_folder_of_a_bundle_is_refused(name, link, tmp_path):
+    buffer, bucket = io.BytesIO(), MemoryBucket()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname = (tarfile.SYMTYPE, link) if link else (tarfile.REGTYPE, "")
+        tar.addfile(member)
+    digest = hashlib.sha256(buffer.getvalue()).hexdigest()
+    bucket.write(f"bundle-{digest[:16]}.tar", buffer.getvalue())
+    with pytest.raises(InstallError, match=f"{name} leaves the folder"):
+        unpack_bundle(bucket, digest, tmp_path)
+    assert not (tmp_path / f"bundle-{digest[:16]}").exists()
+
+
+def test_the_links_of_a_bundle_stay_links(tmp_path):
+    buffer, bucket = io.BytesIO(), MemoryBucket()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        file, link = tarfile.TarInfo("a/file"), tarfile.TarInfo("link")
+        file.size, link.type, link.linkname = 1, tarfile.SYMTYPE, "a/file"
+        tar.addfile(file, io.BytesIO(b"x"))
+        tar.addfile(link)
+    digest = hashlib.sha256(buffer.getvalue()).hexdigest()
+    bucket.write(f"bundle-{digest[:16]}.tar", buffer.getvalue())
+    folder = unpack_bundle(bucket, digest, tmp_path)
+    assert (folder / "link").readlink() == Path("a/file")
+    assert (folder / "link").read_text() == "x"
 
 
 @pytest.mark.slow
