@@ -65,14 +65,14 @@ def _unpack(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None
     path = folder / member.name
     target = path.parent / member.linkname if member.issym() else path
     if not Path(os.path.normpath(target)).is_relative_to(folder):
-        raise InstallError(f"{tar.name}: {member.name} leaves the folder")
+        raise InstallError(f"{folder}: {member.name} leaves the folder")
     path.parent.mkdir(parents=True, exist_ok=True)
     if member.issym():
         path.symlink_to(member.linkname)
     elif file := tar.extractfile(member):
         path.write_bytes(file.read())
     else:
-        raise InstallError(f"{tar.name}: {member.name} is neither a file nor a link")
+        raise InstallError(f"{folder}: {member.name} is neither a file nor a link")
 
 
 class Installer:
