@@ -97,6 +97,7 @@ TABLES: dict[str, Variants] = {
     "size": {  # 4 layers of width 256
         "published, rate 5e-4": (*LARGER, f"{RATE}5e-4"),
         "published, rate 2e-4": (*LARGER, f"{RATE}2e-4"),
+        "positional heads, rate 5e-4": (*LARGER, HEADS, f"{RATE}5e-4"),
         "positional heads, rate 1e-3": (*LARGER, HEADS, f"{RATE}1e-3"),
         "positional heads, Muon": (*LARGER, *BEST, f"{RATE}2e-3", "optimizer.muon_scale=10.0"),
     },
