@@ -4,7 +4,6 @@ import functools
 import importlib.util
 import json
 import os
-import re
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator
@@ -209,6 +208,11 @@ def link_outside(folder: Path) -> None:
     (folder / "vocab.txt").symlink_to(outside)
 
 
+def link_to_itself(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to("model.safetensors")
+
+
 def halve(folder: Path) -> None:
     os.truncate(folder / "model.safetensors", 5000)
 
@@ -252,6 +256,7 @@ WORD, QUERY = (
         (sharded({"a": "absent.safetensors"}), "absent.safetensors: missing, but model.safe"),
         (sharded({}), "no weight_map"),
         (link_outside, "vocab.txt: a symbolic link to a file outside"),
+        (link_to_itself, "model.safetensors: missing; give a folder"),
         (halve, "model.safetensors: cannot be read"),
         (lambda f: (f / "model.safetensors").unlink(), "model.safetensors: missing; give a folder"),
         (unfinished, "model.safetensors: missing, and a download there is not finished; download"),
@@ -282,17 +287,26 @@ def test_a_google_folder_that_is_not_whole_is_one_line(
     fails_in_one_line(google, tmp_path / "out", message, capsys)
 
 
-@pytest.mark.parametrize("source", ["absent", "a.zip", "file"])
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("absent", "no such folder; a model on the Hugging Face hub is hf:ORG/NAME"),
+        ("a.zip", "holds no model of google-research/bert"),
+        ("file", "a file, but no zip"),
+        ("https://host/org/bert", "unknown protocol https://; use gs://"),
+    ],
+)
 def test_a_source_that_is_no_model_is_one_line(
-    source: str, tmp_path: Path, capsys: pytest.CaptureFixture
+    source: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("a/readme.txt", "no model")
     (tmp_path / "file").write_text("text")
-    assert run(tmp_path / source, tmp_path / "out") == FAILED
-    assert re.fullmatch(
-        r"error: .*(no such folder|holds no model|but no zip).*\n", capsys.readouterr().err
-    )
+    given = source if "://" in source else str(tmp_path / source)
+    assert run(given, tmp_path / "out") == FAILED
+    line = capsys.readouterr().err
+    assert f"{given}: {message}" in line
+    assert line.count("\n") == 1
 
 
 @pytest.mark.skipif("BERT_JAX_REAL_DATA" not in os.environ, reason="needs BERT_JAX_REAL_DATA")
