@@ -118,6 +118,24 @@ def test_a_model_without_heads_stays_one(folder: Path, tmp_path: Path) -> None:
         model.fill_mask("w1 [MASK]")
 
 
+def test_rows_without_an_entry_are_kept_and_never_predicted(folder: Path, tmp_path: Path) -> None:
+    """Released models may have more rows than vocab.txt has entries, as IndoBERT's 50,000."""
+    more = {}
+    for name, tensor in whole_state().items():
+        new = np.full((5, *tensor.shape[1:]), 9, tensor.dtype)  # the likeliest ones
+        more[name] = np.concatenate([tensor, new]) if len(tensor) == len(ENTRIES) else tensor
+    safetensors.numpy.save_file(more, folder / "model.safetensors")
+    settings(vocab_size=len(ENTRIES) + 5)(folder)
+    assert run(folder, tmp_path / "out") == DONE
+    for name, tensor in state_of(tmp_path / "out").items():
+        np.testing.assert_array_equal(tensor, more[name])
+    model = bert_jax.load(tmp_path / "out")
+    (fills,) = model.fill_mask("w1 [MASK]", top_k=len(ENTRIES))
+    assert {fill.token for fill in fills} == {*ENTRIES}
+    with pytest.raises(bert_jax.UserError, match="top_k=100; give 1 to 99"):
+        model.fill_mask("w1 [MASK]", top_k=100)
+
+
 def use_endpoint(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
     """As HF_ENDPOINT, which is read when the library is imported."""
     template = f"{endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
