@@ -221,6 +221,13 @@ def sharded(where: object):
     return damage
 
 
+def unlisted(folder: Path) -> None:
+    """The index lacks the first tensor."""
+    (folder / "model.safetensors").rename(folder / "model-1.safetensors")
+    where = dict.fromkeys(sorted(whole_state())[1:], "model-1.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+
+
 def link_outside(folder: Path) -> None:
     outside = shutil.move(folder / "vocab.txt", folder.parent / "vocab.txt")
     (folder / "vocab.txt").symlink_to(outside)
@@ -273,6 +280,7 @@ WORD, QUERY = (
         (sharded({"a": "../weights"}), "'../weights' is not the name of a file beside it"),
         (sharded({"a": "absent.safetensors"}), "absent.safetensors: missing, but model.safe"),
         (sharded({}), "no weight_map"),
+        (unlisted, f"has {sorted(whole_state())[0]}, which model.safetensors.index.json does not"),
         (link_outside, "vocab.txt: a symbolic link to a file outside"),
         (link_to_itself, "model.safetensors: missing; give a folder"),
         (halve, "model.safetensors: cannot be read"),
