@@ -160,6 +160,8 @@ def test_a_model_on_the_hub_has_its_commit_in_the_card(hub: Hub, tmp_path: Path)
     assert (
         f"imported from `hf:org/bert@{commit_of('v1')}`" in (tmp_path / "out/README.md").read_text()
     )
+    values = json.loads((tmp_path / "out/config.json").read_text())
+    assert values["imported_from"] == f"hf:org/bert@{commit_of('v1')}"  # for `config.init`
     fetched = {path.rpartition("/")[2] for path in hub.requests if "/resolve/" in path}
     assert fetched == {
         "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt",
