@@ -125,6 +125,9 @@ def test_a_run_that_resumes_needs_its_model_no_more(
     store: TokenStore, source: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(source / "exported", tmp_path / "model")
+    (tmp_path / "model/SHA256SUMS").unlink()
+    file, origin = tmp_path / "model/config.json", "hf:org/bert@0123456789abcdef"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"imported_from": origin}))
     config = small_config(store).replace({"init": str(tmp_path / "model"), "phases[0].steps": 4})
     with pytest.raises(bert_jax.errors.StoppedError):
         loop.pretrain(config, tmp_path / "run", stop_after=2)
@@ -136,23 +139,7 @@ def test_a_run_that_resumes_needs_its_model_no_more(
     recorded = json.loads((tmp_path / "run/config.json").read_text())
     other = json.loads((tmp_path / "undisturbed/config.json").read_text())
     assert recorded["data"]["init"] == other["data"]["init"]
-
-
-def test_the_commit_of_a_model_from_the_hub_is_in_the_checkpoint_and_the_card(
-    store: TokenStore, source: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(source / "exported", tmp_path / "model")
-    (tmp_path / "model/SHA256SUMS").unlink()
-    file = tmp_path / "model/config.json"
-    origin = "hf:org/bert@0123456789abcdef"  # as `convert import` records it
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"imported_from": origin}))
-    config = small_config(store).replace({"init": str(tmp_path / "model"), "phases[0].steps": 2})
-    with pytest.raises(bert_jax.errors.StoppedError):
-        loop.pretrain(config, tmp_path / "run", stop_after=1)
-    shutil.rmtree(tmp_path / "model")
-    loop.pretrain(config, tmp_path / "run")
     assert manager.load_params(Workdir.open(tmp_path / "run"))[1]["init_origin"] == origin
-    exported(tmp_path / "run")
     assert f"| started from | {origin} |" in (tmp_path / "run_exported/README.md").read_text()
 
 
