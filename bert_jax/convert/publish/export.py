@@ -73,8 +73,7 @@ def export(
             of their heads; the others are in a file of their own.
         card: its `objectives` are those of the parameters. If it has no `length`, every position
             counts as trained.
-        tokenizer: of the store they were trained on. An imported model may have more rows than it
-            has entries.
+        tokenizer: of the store they were trained on; that of an import may have fewer entries.
         rows_before: see `weights.to_transformers`.
         source: see `to_config_json`.
         optimizer: its state goes into a file of its own, which transformers ignores.
@@ -86,8 +85,8 @@ def export(
         StorageError: the folder cannot be written; an older one is unchanged.
     """
     out = _output_folder(out)
-    rows_without_entry = model_config.vocab_size - tokenizer.vocab_size
-    if rows_without_entry < 0 or (rows_without_entry and not card.origin):
+    without_entry = model_config.vocab_size - tokenizer.vocab_size
+    if without_entry < 0 or (without_entry and not card.origin):
         raise UserError(
             f"the tokenizer has {tokenizer.vocab_size:,} entries, the model "
             f"{model_config.vocab_size:,}; give the tokenizer the model was trained with"
