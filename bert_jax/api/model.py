@@ -70,7 +70,8 @@ class Model:
         graph, _ = declare(config, ComputeConfig.plain(), heads, pooler=pooler)
         self._hidden = jax.jit(partial(_hidden, graph))
         self._vectors = jax.jit(partial(_vectors, graph), static_argnames="pooling")
-        self._fills = jax.jit(partial(_fills, graph), static_argnames="top_k")
+        fills = partial(_fills, graph, entries=tokenizer.vocab_size)
+        self._fills = jax.jit(fills, static_argnames="top_k")
 
     def __repr__(self) -> str:
         config = self.config
@@ -130,8 +131,8 @@ class Model:
         """
         head = "masked-language-model head"
         self._need(MASKED_LM.head, head, f"give a model that was saved with its {head}")
-        if not 1 <= top_k <= self.config.vocab_size:
-            raise UserError(f"top_k={top_k}; give 1 to {self.config.vocab_size}")
+        if not 1 <= top_k <= self.tokenizer.vocab_size:
+            raise UserError(f"top_k={top_k}; give 1 to {self.tokenizer.vocab_size}")
         (tokens,) = self._tokens([text])
         limit = self.config.max_position_embeddings
         mask = self.tokenizer.token(self.tokenizer.special.mask)
@@ -268,12 +269,13 @@ def _fills(
     real_1xS: jax.Array,
     positions_P: jax.Array,
     *,
+    entries: int,
     top_k: int,
 ) -> tuple[jax.Array, jax.Array]:
-    """Ids and probabilities [P, top_k], in descending order."""
+    """Ids and probabilities [P, top_k] of the tokenizer's entries, in descending order."""
     model = nnx.merge(graph, params)
     x_1xPxH = _hidden(graph, params, ids_1xS, real_1xS)[:, positions_P]
     head = getattr(model, MASKED_LM.head)
     logits_PxV = head(x_1xPxH, model.encoder.embeddings.word[...])[0]
-    probabilities, ids = jax.lax.top_k(jax.nn.softmax(logits_PxV), top_k)
+    probabilities, ids = jax.lax.top_k(jax.nn.softmax(logits_PxV)[:, :entries], top_k)
     return ids, probabilities

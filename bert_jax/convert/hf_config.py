@@ -35,8 +35,9 @@ _DEFAULTS = {
     "layer_norm_eps": 1e-12,
 }
 _BOTH_HEADS = (MASKED_LM.head, NEXT_SENTENCE.head)
+ORIGIN = "imported_from"  # key of an import from the hub: name and commit
 # Keys that an import keeps as they are, since they change nothing that is computed here.
-_KEPT = (*KEYS, "bos_token_id", "eos_token_id")
+_KEPT = (*KEYS, "bos_token_id", "eos_token_id", ORIGIN)
 
 
 def to_config_json(

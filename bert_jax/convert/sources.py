@@ -1,5 +1,6 @@
 """Finds and reads a model of any kind: a folder, a zip, a model on the hub, a run's checkpoint."""
 
+import os
 import shutil
 import tempfile
 import zipfile
@@ -111,7 +112,7 @@ def local_folder(source: str) -> Iterator[Path]:
 
     Raises:
         UserError: a model on the hub, a zip or a bucket that cannot be read, a file that is no zip,
-            or a link to a file outside the folder. Whether a local folder exists is not checked.
+            no such folder, or a link to a file outside it.
     """
     if source.startswith(hub.PREFIX):
         yield hub.download(source.removeprefix(hub.PREFIX))
@@ -124,6 +125,10 @@ def local_folder(source: str) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
     elif Path(source).is_file():
         raise UserError(f"{source}: a file, but no zip; give a folder or a zip with a model")
+    elif not Path(source).is_dir():
+        raise UserError(
+            f"{source}: no such folder; a model on the Hugging Face hub is {hub.PREFIX}ORG/NAME"
+        )
     else:
         _check_links(Path(source))
         yield Path(source)
@@ -132,11 +137,12 @@ def local_folder(source: str) -> Iterator[Path]:
 def _check_links(folder: Path) -> None:
     """Raises UserError for a symbolic link to a file outside; the hub's cache has such links to the
     blobs beside its snapshots."""
-    allowed = [folder.resolve()]
-    if folder.resolve().parent.name == "snapshots":
-        allowed.append(folder.resolve().parents[1] / "blobs")
-    for path in folder.iterdir() if folder.is_dir() else ():
-        if path.is_symlink() and not any(map(path.resolve().is_relative_to, allowed)):
+    real = folder.resolve()
+    allowed = [real, *([real.parents[1] / "blobs"] if real.parent.name == "snapshots" else [])]
+    for path in folder.iterdir():
+        # `Path.resolve` fails for a link to itself.
+        target = Path(os.path.realpath(path))
+        if path.is_symlink() and not any(map(target.is_relative_to, allowed)):
             raise UserError(f"{path}: a symbolic link to a file outside; copy the file there")
 
 

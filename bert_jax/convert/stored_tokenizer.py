@@ -1,8 +1,12 @@
 """Reads the tokenizer in a folder of transformers, in any of the forms in which they are saved."""
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from bert_jax.convert.files import Sums, check_file, read_json
+from bert_jax.convert.tokenizer_files import json_bytes
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.settings import shown
 from bert_jax.data_pipeline.tokenizer.byte_level_bpe import from_files
@@ -11,15 +15,26 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 # Read by transformers: XLM-R and CamemBERT renumber SentencePiece's ids, PhoBERT has a BPE of its
 # own.
 _FOR_TRANSFORMERS = ("sentencepiece.bpe.model", "bpe.codes")
+# The classes that read a vocab.txt as BERT does. Others split words before WordPiece, such as those
+# of Japanese and Chinese models.
+_WORDPIECE = {"BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"}
+# The settings of these classes, with the names of `BertNormalizer`; all are null, true or false.
+_NORMALIZER = {"strip_accents": "strip_accents", "tokenize_chinese_chars": "handle_chinese_chars"}
+_WORD_END = "</w>"  # ends the last piece of a word in a BPE of characters, such as herBERT's
 
 
 def read_tokenizer(folder: Path, sums: Sums) -> Tokenizer:
     """Reads tokenizer.json, or else one of the forms of older models.
 
     Raises:
-        UserError: there is none, it is damaged or differs from SHA256SUMS, or transformers is
-            needed and not installed or cannot convert it.
+        UserError: there is none, it is damaged or differs from SHA256SUMS, it needs code of its own
+            or a class that splits words in another way, or transformers is needed and not installed
+            or cannot convert it.
     """
+    settings = folder / "tokenizer_config.json"
+    values = read_json(settings, sums) if settings.exists() else {}
+    if values.get("auto_map"):
+        raise UserError(f"{settings}: needs code of its own (auto_map), which bert-jax never runs")
     if (folder / "tokenizer.json").exists():
         check_file(folder, "tokenizer.json", sums)
         return Tokenizer.load(folder / "tokenizer.json")
@@ -27,22 +42,44 @@ def read_tokenizer(folder: Path, sums: Sums) -> Tokenizer:
         if (folder / name).exists():
             check_file(folder, name, sums)
             return _read_with_transformers(folder, name)
-    settings = folder / "tokenizer_config.json"
-    values = read_json(settings, sums) if settings.exists() else {}
-    for name in ("do_lower_case", "add_prefix_space"):
+    for name in ("do_lower_case", "add_prefix_space", *_NORMALIZER):
         if not isinstance(value := values.get(name), bool | None):
             raise UserError(f"{settings}: {name}={shown(value)} should be true or false")
     if (folder / "vocab.txt").exists():
         check_file(folder, "vocab.txt", sums)
-        return Tokenizer.load(folder / "vocab.txt", lowercase=values.get("do_lower_case"))
+        return _read_wordpiece(folder / "vocab.txt", values, settings)
     if (folder / "vocab.json").exists():
-        prefix = bool(values.get("add_prefix_space"))
-        data = from_files(folder / "vocab.json", folder / "merges.txt", add_prefix_space=prefix)
-        return Tokenizer(data, name=str(folder / "vocab.json"))
+        return _read_bpe(folder, bool(values.get("add_prefix_space")))
     raise UserError(
         f"{folder}: neither tokenizer.json nor vocab.txt, nor vocab.json and merges.txt; copy the "
         "tokenizer there"
     )
+
+
+def _read_wordpiece(file: Path, values: Mapping[str, Any], settings: Path) -> Tokenizer:
+    """Reads a vocab.txt with the settings of a tokenizer_config.json."""
+    kind = values.get("tokenizer_class")
+    if kind is not None and str(kind).removesuffix("Fast") not in _WORDPIECE:
+        raise UserError(
+            f"{settings}: tokenizer_class={shown(kind)} does not split text as BERT's does; save "
+            "the tokenizer as tokenizer.json"
+        )
+    tokenizer = Tokenizer.load(file, lowercase=values.get("do_lower_case"))
+    given = {own: values[name] for name, own in _NORMALIZER.items() if values.get(name) is not None}
+    if not given:
+        return tokenizer
+    spec = json.loads(tokenizer.json)
+    spec["normalizer"] |= given
+    return Tokenizer(json_bytes(spec), name=str(file))
+
+
+def _read_bpe(folder: Path, prefix: bool) -> Tokenizer:
+    """Reads a vocab.json and a merges.txt: RoBERTa's BPE of bytes, or one of characters."""
+    file = folder / "vocab.json"
+    data = from_files(file, folder / "merges.txt", add_prefix_space=prefix)
+    if any(entry.endswith(_WORD_END) for entry in json.loads(file.read_text(encoding="utf-8"))):
+        return _read_with_transformers(folder, file.name)
+    return Tokenizer(data, name=str(file))
 
 
 def _read_with_transformers(folder: Path, name: str) -> Tokenizer:

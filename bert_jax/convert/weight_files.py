@@ -75,7 +75,11 @@ def _read_shards(
         shard = load(folder / name)
         if missing := sorted(listed - shard.keys()):
             raise UserError(f"{folder / name}: has no {missing[0]}, but {index} lists it; {_AGAIN}")
-        tensors |= {tensor: shard[tensor] for tensor in listed}
+        if extra := sorted(shard.keys() - listed):
+            raise UserError(
+                f"{folder / name}: has {extra[0]}, which {index} does not list; {_AGAIN}"
+            )
+        tensors |= shard
     return tensors
 
 

@@ -34,6 +34,8 @@ def run_facts(
         )
         or "not yet"
     }
+    if origin := run.get("init_origin"):
+        facts["started from"] = str(origin)
     if before:
         facts["continues"] = f"{config.init}, at its step {before:,}, with its optimizer's moments"
     optimizer, data = config.optimizer, config.data

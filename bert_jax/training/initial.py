@@ -19,6 +19,7 @@ from bert_jax.config.defaults import ARCHITECTURE
 from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.convert import hub, weights
 from bert_jax.convert.google_bert import is_google_bert
+from bert_jax.convert.hf_config import ORIGIN
 from bert_jax.convert.reader import read_folder
 from bert_jax.convert.sources import read_checkpoint
 from bert_jax.data_pipeline.storage.digest import json_digest, sha256
@@ -48,12 +49,14 @@ class InitialState:
         groups: of parameters, see `weights.groups_in`; also those that the run lacks.
         digest: of the model's arrays, as it has them.
         notes: what was made of its vocabulary and its positions, a line each.
+        origin: name and commit of a model that was imported from the hub.
     """
 
     leaves: Mapping[str, np.ndarray]
     groups: frozenset[str]
     digest: str
     notes: tuple[str, ...] = ()
+    origin: str = ""
 
     @property
     def step(self) -> int:
@@ -66,13 +69,15 @@ class InitialModel:
     """A model to start from.
 
     Attributes:
-        digest: of its arrays, which the run records.
-        step: updates done before the run, which it records too.
+        digest: of its arrays, which the run records, as it does the next two.
+        step: updates done before the run.
+        origin: see `InitialState`.
     """
 
     source: str
     digest: str
     step: int
+    origin: str
     read: Callable[[], InitialState]
 
 
@@ -101,9 +106,10 @@ def find_initial(config: Config, workdir: Workdir, store: TokenStore) -> Initial
     if recorded and started and recorded["config"].get("init") == source:
         data = recorded["data"]
         digest, step = data.get("init", ""), data.get("init_step", 0)
-        return InitialModel(source, digest, step, lambda: _read(config, store))
+        origin = recorded.get("init_origin", "")
+        return InitialModel(source, digest, step, origin, lambda: _read(config, store))
     found = _read(config, store)
-    return InitialModel(source, found.digest, found.step, lambda: found)
+    return InitialModel(source, found.digest, found.step, found.origin, lambda: found)
 
 
 def _check_keys(config: Config) -> None:
@@ -162,6 +168,7 @@ def _read(config: Config, store: TokenStore) -> InitialState:
     path, step = split_step(config.init)
     run, carry = Workdir.open(path), config.init_optimizer == "carry"
     optimizer: OptimizerState | None = None
+    origin = ""
     if run.checkpoints.is_dir():
         (step,) = find_steps(run, step)
         read = read_checkpoint(config.init, run, step)
@@ -171,12 +178,13 @@ def _read(config: Config, store: TokenStore) -> InitialState:
     else:
         stored = read_folder(Path(path))
         model, tokenizer = stored.config, stored.tokenizer
+        origin = str(stored.values.get(ORIGIN, ""))
         params = weights.from_transformers(stored.tensors, model, stored.pad_token_id)
         if carry:
             optimizer = optimizer_state.read(Path(path))
     vocabulary = _vocabulary(config, run, tokenizer, store)
     _check_architecture(config, model)
-    return _fitted(params, optimizer, config, vocabulary)
+    return dataclasses.replace(_fitted(params, optimizer, config, vocabulary), origin=origin)
 
 
 def _fitted(

@@ -148,6 +148,7 @@ def prepare(config: Config, workdir: Workdir, job: Job) -> RunContext:
         device_kind=mesh.devices.flat[0].device_kind,
         init=initial.digest if initial else None,
         init_step=initial.step if initial else 0,
+        init_origin=initial.origin if initial else "",
     )
     peers, data = job.peers, json.dumps(description["data"], sort_keys=True)
     if len(set(peers.all_gather_text("data", data))) > 1:

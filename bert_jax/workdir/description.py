@@ -32,6 +32,7 @@ def describe(
     device_kind: str,
     init: str | None = None,
     init_step: int = 0,
+    init_origin: str = "",
 ) -> dict[str, Any]:
     """Returns the run's description, stored in `config.json` and in every checkpoint.
 
@@ -41,6 +42,7 @@ def describe(
         device_kind: `jax.Device.device_kind` of the devices.
         init: digest of the model that the run starts from.
         init_step: updates done before the run, see `config.init_optimizer`.
+        init_origin: name and commit of this model on the Hugging Face hub.
     """
     from bert_jax.metrics.flops import step_flops  # imports JAX, which `bert-jax status` need not
 
@@ -54,6 +56,8 @@ def describe(
             **({"init": init} if init else {}),
             **({"init_step": init_step} if init_step else {}),
         },
+        # Not in "data", which must not change: a copy of the same arrays may not say it.
+        **({"init_origin": init_origin} if init_origin else {}),
         "versions": versions(),
         "devices": {"kind": device_kind, "mesh": dict(mesh)},
         "step_flops": [step_flops(config, phase) for phase in config.phases],

@@ -73,9 +73,13 @@ def open_path(path: epath.PathLike) -> epath.Path:
     Raises:
         UserError: the client is not installed, or no client exists for the protocol.
     """
-    if is_remote(path):
-        _prepare(os.fspath(path))
-    return epath.Path(path)
+    if not is_remote(path):
+        return epath.Path(path)
+    _prepare(os.fspath(path))
+    try:
+        return epath.Path(path)
+    except KeyError:  # a protocol of fsspec alone, such as https
+        raise _unknown_protocol(os.fspath(path)) from None
 
 
 def absolute(path: epath.PathLike) -> epath.Path:
@@ -107,9 +111,12 @@ def _prepare(path: str) -> None:
             f"{path}: buckets need gcsfs, which is not installed; pip install 'bert-jax[gcs]'"
         ) from None
     except ValueError:
-        raise UserError(
-            f"{path}: unknown protocol {protocol}://; use gs://… or a local path"
-        ) from None
+        raise _unknown_protocol(path) from None
+
+
+def _unknown_protocol(path: str) -> UserError:
+    protocol = path.partition("://")[0]
+    return UserError(f"{path}: unknown protocol {protocol}://; use gs://… or a local path")
 
 
 def is_storage_error(error: BaseException) -> bool:

@@ -4,7 +4,6 @@ import functools
 import importlib.util
 import json
 import os
-import re
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator
@@ -119,6 +118,24 @@ def test_a_model_without_heads_stays_one(folder: Path, tmp_path: Path) -> None:
         model.fill_mask("w1 [MASK]")
 
 
+def test_rows_without_an_entry_are_kept_and_never_predicted(folder: Path, tmp_path: Path) -> None:
+    """Released models may have more rows than vocab.txt has entries, as IndoBERT's 50,000."""
+    more = {}
+    for name, tensor in whole_state().items():
+        new = np.full((5, *tensor.shape[1:]), 9, tensor.dtype)  # the likeliest ones
+        more[name] = np.concatenate([tensor, new]) if len(tensor) == len(ENTRIES) else tensor
+    safetensors.numpy.save_file(more, folder / "model.safetensors")
+    settings(vocab_size=len(ENTRIES) + 5)(folder)
+    assert run(folder, tmp_path / "out") == DONE
+    for name, tensor in state_of(tmp_path / "out").items():
+        np.testing.assert_array_equal(tensor, more[name])
+    model = bert_jax.load(tmp_path / "out")
+    (fills,) = model.fill_mask("w1 [MASK]", top_k=len(ENTRIES))
+    assert {fill.token for fill in fills} == {*ENTRIES}
+    with pytest.raises(bert_jax.UserError, match="top_k=100; give 1 to 99"):
+        model.fill_mask("w1 [MASK]", top_k=100)
+
+
 def use_endpoint(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
     """As HF_ENDPOINT, which is read when the library is imported."""
     template = f"{endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
@@ -143,6 +160,8 @@ def test_a_model_on_the_hub_has_its_commit_in_the_card(hub: Hub, tmp_path: Path)
     assert (
         f"imported from `hf:org/bert@{commit_of('v1')}`" in (tmp_path / "out/README.md").read_text()
     )
+    values = json.loads((tmp_path / "out/config.json").read_text())
+    assert values["imported_from"] == f"hf:org/bert@{commit_of('v1')}"  # for `config.init`
     fetched = {path.rpartition("/")[2] for path in hub.requests if "/resolve/" in path}
     assert fetched == {
         "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt",
@@ -204,9 +223,21 @@ def sharded(where: object):
     return damage
 
 
+def unlisted(folder: Path) -> None:
+    """The index lacks the first tensor."""
+    (folder / "model.safetensors").rename(folder / "model-1.safetensors")
+    where = dict.fromkeys(sorted(whole_state())[1:], "model-1.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+
+
 def link_outside(folder: Path) -> None:
     outside = shutil.move(folder / "vocab.txt", folder.parent / "vocab.txt")
     (folder / "vocab.txt").symlink_to(outside)
+
+
+def link_to_itself(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to("model.safetensors")
 
 
 def halve(folder: Path) -> None:
@@ -251,7 +282,9 @@ WORD, QUERY = (
         (sharded({"a": "../weights"}), "'../weights' is not the name of a file beside it"),
         (sharded({"a": "absent.safetensors"}), "absent.safetensors: missing, but model.safe"),
         (sharded({}), "no weight_map"),
+        (unlisted, f"has {sorted(whole_state())[0]}, which model.safetensors.index.json does not"),
         (link_outside, "vocab.txt: a symbolic link to a file outside"),
+        (link_to_itself, "model.safetensors: missing; give a folder"),
         (halve, "model.safetensors: cannot be read"),
         (lambda f: (f / "model.safetensors").unlink(), "model.safetensors: missing; give a folder"),
         (unfinished, "model.safetensors: missing, and a download there is not finished; download"),
@@ -282,17 +315,26 @@ def test_a_google_folder_that_is_not_whole_is_one_line(
     fails_in_one_line(google, tmp_path / "out", message, capsys)
 
 
-@pytest.mark.parametrize("source", ["absent", "a.zip", "file"])
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("absent", "no such folder; a model on the Hugging Face hub is hf:ORG/NAME"),
+        ("a.zip", "holds no model of google-research/bert"),
+        ("file", "a file, but no zip"),
+        ("https://host/org/bert", "unknown protocol https://; use gs://"),
+    ],
+)
 def test_a_source_that_is_no_model_is_one_line(
-    source: str, tmp_path: Path, capsys: pytest.CaptureFixture
+    source: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("a/readme.txt", "no model")
     (tmp_path / "file").write_text("text")
-    assert run(tmp_path / source, tmp_path / "out") == FAILED
-    assert re.fullmatch(
-        r"error: .*(no such folder|holds no model|but no zip).*\n", capsys.readouterr().err
-    )
+    given = source if "://" in source else str(tmp_path / source)
+    assert run(given, tmp_path / "out") == FAILED
+    line = capsys.readouterr().err
+    assert f"{given}: {message}" in line
+    assert line.count("\n") == 1
 
 
 @pytest.mark.skipif("BERT_JAX_REAL_DATA" not in os.environ, reason="needs BERT_JAX_REAL_DATA")

@@ -239,19 +239,19 @@ def test_a_vocab_txt_that_is_no_wordpiece_vocabulary_is_refused(tmp_path):
         Tokenizer.load(file)
 
 
-@pytest.fixture
-def sentencepiece_folder(tmp_path) -> Path:
-    """A folder with the tokenizer of an XLM-R, trained on the pages of documentation."""
+@pytest.fixture(params=["xlm-roberta", "camembert"])
+def sentencepiece_folder(request, tmp_path) -> Path:
+    """A folder with the tokenizer of such a model, trained on the pages of documentation."""
     import sentencepiece
 
-    folder = tmp_path / "xlmr"
+    folder = tmp_path / "sentencepiece"
     folder.mkdir()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(pages()), model_prefix=str(folder / "sentencepiece.bpe"),
         vocab_size=1000, model_type="unigram", minloglevel=2,
     )  # fmt: skip
     (folder / "sentencepiece.bpe.vocab").unlink()
-    (folder / "config.json").write_text(json.dumps({"model_type": "xlm-roberta"}))
+    (folder / "config.json").write_text(json.dumps({"model_type": request.param}))
     return folder
 
 
@@ -262,7 +262,7 @@ def pages() -> list[str]:
 
 @pytest.mark.torch
 @pytest.mark.filterwarnings("default")
-def test_sentencepiece_of_an_xlm_r_gives_its_ids_on_a_thousand_lines(sentencepiece_folder):
+def test_sentencepiece_gives_the_ids_of_transformers_on_a_thousand_lines(sentencepiece_folder):
     from transformers import AutoTokenizer
 
     ours = read_tokenizer(sentencepiece_folder, None)

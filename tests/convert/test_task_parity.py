@@ -1,9 +1,10 @@
-"""The heads of tasks against transformers: logits, losses and three optimizer steps, dropout off;
-and models of transformers that are imported and loaded again."""
+"""Every layout with the head of the masked language model and of each task against transformers:
+logits, losses and three optimizer steps, dropout off."""
 
 import dataclasses
 import json
 from collections.abc import Iterator
+from functools import partial
 
 import golden_case as cases
 import jax
@@ -11,9 +12,10 @@ import numpy as np
 import pytest
 from flax import nnx
 from golden_case import RECIPES, STEPS, TINY
-from layout_models import LAYOUTS, TASKS, task_batch, task_config, task_params
+from layout_models import LAYOUTS, TASKS, layout_config, task_batch, task_config, task_params
 from small import COMPUTE, run_config
 
+from bert_jax.config.schema import ModelConfig
 from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.convert import weights
 from bert_jax.convert.hf_config import to_config_json
@@ -29,7 +31,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("default")]
-EVERY = [(layout, task) for layout in LAYOUTS for task in TASKS]
+EVERY = [(layout, task) for layout in LAYOUTS for task in ("mlm", *TASKS)]
 # The losses of a classifier are the same in every layout.
 EVERY_HEAD = [
     (layout, task)
@@ -47,24 +49,38 @@ def _highest_precision():
         yield
 
 
-def theirs_of(config: TaskModelConfig, params: dict) -> "torch.nn.Module":
+def config_of(layout: str, task: str, **changes: object) -> ModelConfig:
+    return (layout_config if task == "mlm" else partial(task_config, task=task))(layout, **changes)
+
+
+def theirs_of(config: ModelConfig, params: dict) -> "torch.nn.Module":
     """The model of transformers with our parameters."""
     values = json.loads(json.dumps(to_config_json(config, pad_token_id=cases.PAD, heads=params)))
     settings = transformers.AutoConfig.for_model(**values)
     model = getattr(transformers, values["architectures"][0])(settings)
     state = {n: torch.from_numpy(x) for n, x in weights.to_transformers(params, config).items()}
-    assert not any(model.load_state_dict(state, strict=False))
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    assert not unexpected
+    assert not {*missing} - {*model.all_tied_weights_keys}
     return model.eval()
 
 
-def outputs_of(model: "torch.nn.Module", config: TaskModelConfig, batch: dict):
-    """Returns their loss and logits for a batch of ours."""
+def outputs_of(model: "torch.nn.Module", config: ModelConfig, batch: dict):
+    """Returns their loss and logits for a batch of ours; those of the masked language model at its
+    masked positions."""
     inputs = {
         "input_ids": torch.from_numpy(batch["input_ids"]).long(),
         "attention_mask": torch.from_numpy(batch["example_ids"]).long(),
     }
     if config.type_vocab_size:
         inputs["token_type_ids"] = torch.from_numpy(batch["token_type_ids"]).long()
+    if not isinstance(config, TaskModelConfig):
+        rows, slots = np.nonzero(batch["masked_weights"])
+        places = rows, batch["masked_positions"][rows, slots]
+        labels = np.full_like(batch["input_ids"], -100)
+        labels[places] = batch["masked_labels"][rows, slots]
+        out = model(**inputs, labels=torch.from_numpy(labels).long())
+        return out.loss, out.logits[places]
     if config.head.name == "qa":
         for theirs, ours in (("start_positions", "starts"), ("end_positions", "ends")):
             inputs[theirs] = torch.from_numpy(batch[f"answer_{ours}"][:, 0]).long()
@@ -92,7 +108,7 @@ def difference(ours: object, reference: object) -> float:
 def test_logits_and_losses(layout, task, size):
     """Matrices twice as large are larger than those of trained BERTs; with three times the size,
     PyTorch in float32 and in float64 begin to differ by more than the tolerance."""
-    config = task_config(layout, task)
+    config = config_of(layout, task)
     params, batch = task_params(config, size), task_batch(config)
 
     @jax.jit
@@ -103,14 +119,20 @@ def test_logits_and_losses(layout, task, size):
     loss, logits = ours(params, batch)
     with torch.no_grad():
         their_loss, their_logits = outputs_of(theirs_of(config, params), config, batch)
-    logits = logits[:, 0] if config.head.name == "classifier" else logits
-    real = batch["example_ids"] > 0 if config.head.name == "tagger" else np.s_[:]
-    assert difference(logits[real], their_logits.numpy()[real]) <= 1e-5
+    their_logits = their_logits.numpy()
+    if task == "mlm":
+        logits = logits[batch["masked_weights"] > 0]
+    elif task == "token_classification":
+        real = batch["example_ids"] > 0
+        logits, their_logits = logits[real], their_logits[real]
+    elif task != "question_answering":
+        logits = logits[:, 0]
+    assert difference(logits, their_logits) <= 1e-5
     assert difference(loss, their_loss.numpy()) <= 1e-5
-    assert float(their_logits.abs().max()) > 0.1 * size
+    assert np.abs(their_logits).max() > 0.1 * size
 
 
-def torch_steps(model: "torch.nn.Module", config: TaskModelConfig, peak: float) -> Iterator[float]:
+def torch_steps(model: "torch.nn.Module", config: ModelConfig, peak: float) -> Iterator[float]:
     """Three steps of torch.optim.AdamW as `tests/goldens/make.py` takes them; yields the losses."""
     trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
     free = ("LayerNorm", "layer_norm", "bias")  # of decay
@@ -134,7 +156,7 @@ def torch_steps(model: "torch.nn.Module", config: TaskModelConfig, peak: float) 
 @pytest.mark.parametrize(("layout", "task"), EVERY_HEAD)
 def test_three_optimizer_steps(layout, task, monkeypatch):
     """By the training step of a run."""
-    model, config = task_config(layout, task, num_hidden_layers=1), run_config(recipe=RECIPE)
+    model, config = config_of(layout, task, num_hidden_layers=1), run_config(recipe=RECIPE)
     data = dataclasses.replace(config.data, pairing="single")
     config = dataclasses.replace(config, model=model, data=data)
     monkeypatch.setattr(step, "chosen", lambda data, names: (task,))

@@ -1,5 +1,6 @@
-"""Models of transformers that are imported and loaded again: every class with a head of a task."""
+"""Models of transformers that are imported and loaded again: every class."""
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,9 @@ CLASSES = {
     "masked language model": "ForMaskedLM",
     "no head": "Model",
 }
+OF_BERT = {"pretraining": "ForPreTraining", "next sentence": "ForNextSentencePrediction"}
+ENDINGS = CLASSES | OF_BERT
+EVERY = [*product(FAMILIES, CLASSES), *product(["bert"], OF_BERT)]
 AGAIN = ("out", "again")
 # Of the configuration object, not of the model.
 NOT_COMPARED = {"_name_or_path", "transformers_version", "dtype"}
@@ -45,7 +49,7 @@ def saved_by_transformers(folder: Path, kind: str, what: str, tokenizer) -> "tor
     del values["architectures"]
     torch.manual_seed(0)
     settings = transformers.AutoConfig.for_model(**values)
-    model = getattr(transformers, f"{prefix}{CLASSES[what]}")(settings)
+    model = getattr(transformers, f"{prefix}{ENDINGS[what]}")(settings)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.requires_grad:
@@ -57,17 +61,16 @@ def saved_by_transformers(folder: Path, kind: str, what: str, tokenizer) -> "tor
     return model
 
 
-@pytest.mark.parametrize("what", CLASSES)
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize(("kind", "what"), EVERY)
 def test_an_import_is_the_same_in_transformers(kind, what, tokenizer, tmp_path):
     """The class, every bit and every setting."""
     saved_by_transformers(tmp_path / "saved", kind, what, tokenizer)
     command = ["convert", "import", f"--from={tmp_path / 'saved'}", f"--out={tmp_path / 'out'}"]
     assert cli.main(command) == 0
-    auto = f"AutoModel{CLASSES[what].removeprefix('Model')}"
+    auto = f"AutoModel{ENDINGS[what].removeprefix('Model')}"
     before, after = (load_quietly(tmp_path / name, auto) for name in ("saved", "out"))
     assert type(after) is type(before)
-    assert type(after).__name__ == f"{FAMILIES[kind][1]}{CLASSES[what]}"
+    assert type(after).__name__ == f"{FAMILIES[kind][1]}{ENDINGS[what]}"
     settings = [
         {k: v for k, v in model.config.to_dict().items() if k not in NOT_COMPARED}
         for model in (before, after)

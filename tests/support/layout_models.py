@@ -54,9 +54,10 @@ def task_config(layout: str, task: str, **changes: object) -> TaskModelConfig:
     return with_head(model, name, labels, problem_type=problem, dropout=0.0)
 
 
-def task_params(config: TaskModelConfig, size: float = 1.0) -> dict:
-    """Every tensor has values of its own; matrices and tables are `size` times as large."""
-    learned = (task_of(config.head),)
+def task_params(config: ModelConfig, size: float = 1.0) -> dict:
+    """Every tensor has values of its own; matrices and tables are `size` times as large. Without
+    the head of a task there is that of the masked language model."""
+    learned = (task_of(config.head) if isinstance(config, TaskModelConfig) else "mlm",)
     shapes = jax.eval_shape(lambda: init_params(config, COMPUTE, learned, jax.random.key(0)))
     zeros = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), shapes)
     tensors = weights.to_transformers(zeros, config)
@@ -65,14 +66,17 @@ def task_params(config: TaskModelConfig, size: float = 1.0) -> dict:
     return weights.from_transformers(named, config)
 
 
-def task_batch(config: TaskModelConfig, step: int = 0) -> dict[str, np.ndarray]:
+def task_batch(config: ModelConfig, step: int = 0) -> dict[str, np.ndarray]:
     """The rows of the parity test with labels of the task. Rows have padding, except those with
     answers, whose loss in transformers is over the padding, too."""
-    case, task, draw = cases.TINY, task_of(config.head), np.random.default_rng(step)
-    batch, labels = cases.batch(case, step), len(config.head.labels)
+    case, draw = cases.TINY, np.random.default_rng(step)
+    batch = cases.batch(case, step)
     B, S = batch["input_ids"].shape
     if config.type_vocab_size < 2:
         batch["token_type_ids"] = np.zeros((B, S), np.int32)
+    if not isinstance(config, TaskModelConfig):
+        return batch
+    task, labels = task_of(config.head), len(config.head.labels)
     if config.head.name == "qa":
         words = draw.integers(5, case.vocab_size, (B, S), np.int32)
         batch["input_ids"] = np.where(batch["example_ids"] > 0, batch["input_ids"], words)

@@ -125,6 +125,9 @@ def test_a_run_that_resumes_needs_its_model_no_more(
     store: TokenStore, source: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(source / "exported", tmp_path / "model")
+    (tmp_path / "model/SHA256SUMS").unlink()
+    file, origin = tmp_path / "model/config.json", "hf:org/bert@0123456789abcdef"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"imported_from": origin}))
     config = small_config(store).replace({"init": str(tmp_path / "model"), "phases[0].steps": 4})
     with pytest.raises(bert_jax.errors.StoppedError):
         loop.pretrain(config, tmp_path / "run", stop_after=2)
@@ -136,6 +139,8 @@ def test_a_run_that_resumes_needs_its_model_no_more(
     recorded = json.loads((tmp_path / "run/config.json").read_text())
     other = json.loads((tmp_path / "undisturbed/config.json").read_text())
     assert recorded["data"]["init"] == other["data"]["init"]
+    assert manager.load_params(Workdir.open(tmp_path / "run"))[1]["init_origin"] == origin
+    assert f"| started from | {origin} |" in (tmp_path / "run_exported/README.md").read_text()
 
 
 def test_resuming_with_another_model_is_refused(

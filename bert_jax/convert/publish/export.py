@@ -73,19 +73,20 @@ def export(
             of their heads; the others are in a file of their own.
         card: its `objectives` are those of the parameters. If it has no `length`, every position
             counts as trained.
-        tokenizer: of the store they were trained on.
+        tokenizer: of the store they were trained on; that of an import may have fewer entries.
         rows_before: see `weights.to_transformers`.
         source: see `to_config_json`.
         optimizer: its state goes into a file of its own, which transformers ignores.
 
     Raises:
-        UserError: `out` exists and is not an export, the vocabulary sizes of tokenizer and model
-            differ, a parameter is not finite or too large for its dtype, or transformers has no
+        UserError: `out` exists and is not an export, the vocabulary sizes of tokenizer and model do
+            not fit, a parameter is not finite or too large for its dtype, or transformers has no
             class for the model.
         StorageError: the folder cannot be written; an older one is unchanged.
     """
     out = _output_folder(out)
-    if tokenizer.vocab_size != model_config.vocab_size:
+    without_entry = model_config.vocab_size - tokenizer.vocab_size
+    if without_entry < 0 or (without_entry and not card.origin):
         raise UserError(
             f"the tokenizer has {tokenizer.vocab_size:,} entries, the model "
             f"{model_config.vocab_size:,}; give the tokenizer the model was trained with"

@@ -10,6 +10,7 @@ import numpy as np
 from bert_jax.config.schema import ModelConfig
 from bert_jax.convert import hub, weights
 from bert_jax.convert.google_bert import is_google_bert, read_adam
+from bert_jax.convert.hf_config import ORIGIN
 from bert_jax.convert.publish.export import export
 from bert_jax.convert.publish.model_card import Card
 from bert_jax.convert.reader import StoredModel
@@ -43,6 +44,7 @@ def run_import(source: str, out: Path | str, *, optimizer_state: bool = False) -
         origin = source
         if source.startswith(hub.PREFIX):
             origin = f"{source.partition('@')[0]}@{folder.name}"
+            values = {**values, ORIGIN: origin}
         card = Card(origin=origin, objectives=with_heads(params))
         del model  # its tensors; the export makes its own
         adam = _read_adam(folder, config, source) if optimizer_state else None
