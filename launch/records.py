@@ -176,7 +176,8 @@ class Look:
     """All records of a submission at one moment.
 
     submission: None if it was deleted. idle: seconds since a queued resource was last given up.
-    watching: the launcher that watches, and the age of that in seconds.
+    watching: the launcher that watches, and the age of that in seconds. next_first: number of the
+    first queued resource of the next submission, None before there is one.
     """
 
     submission: Submission | None
@@ -187,6 +188,7 @@ class Look:
     hosts: Mapping[int, Hosts]  # by number of the queued resource
     idle: float
     watching: tuple[Mapping[str, Any], float] | None
+    next_first: int | None = None
 
 
 class Records:
@@ -202,6 +204,7 @@ class Records:
         numbers = sorted({int(name.split("/")[0]) for name in values if name[0].isdigit()})
         retired = [age for name, (_, age) in values.items() if name.endswith("/retired.json")]
         job, end = values.get("job.json"), values.get("end.json")
+        following = self.bucket.read_json(f"{self.run + 1:04d}/job.json")
         return Look(
             submission=Submission.from_json(job[0]) if job else None,
             stopping="stop.json" in values,
@@ -211,6 +214,7 @@ class Records:
             hosts={number: _hosts(f"{number}/hosts/", values) for number in numbers},
             idle=min(retired, default=float("inf")),
             watching=values.get("launcher.json"),
+            next_first=following["first"] if following else None,
         )
 
     def submission(self) -> Submission | None:

@@ -105,6 +105,8 @@ class Watcher:
             return _DELETED
         if other := self._other(look):
             raise OtherLauncherError(f"{other} watches {self._name} now; the job is not affected")
+        if look.next_first:  # the job was submitted again; those are for its launcher
+            resources = [one for one in resources if one.number < look.next_first]
         self._records.watch(self._me)
         self._show_attempts(look)
         seen = Seen(
