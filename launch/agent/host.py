@@ -72,6 +72,7 @@ class Host:
         self._own_log = self._log_file(0)
         self._log = self._own_log
         self._coordinator: Coordinator | None = None
+        self._planned = Plan()  # what is in the bucket, of host 0
 
     def run(self) -> None:
         """Works until the job has ended or the machine is about to go."""
@@ -132,10 +133,10 @@ class Host:
         if self._place.index:
             return self._records.plan(self._number)
         if self._coordinator is None:
-            plan = self._records.plan(self._number)
+            self._planned = self._records.plan(self._number)
             self._coordinator = Coordinator(
                 self._place.hosts,
-                plan,
+                self._planned,
                 used(self._records.look().histories),
                 self._submission.limits,
                 time.monotonic(),
@@ -147,11 +148,12 @@ class Host:
         hosts = self._records.hosts(self._number)
         self._coordinator.advance(hosts, events, time.monotonic())
         plan = self._coordinator.plan
-        if plan != before:
-            for attempt in plan.attempts[len(before.attempts) - before.is_running :]:
-                if attempt.code is not None:
-                    self.say(attempt.why)
+        for attempt in plan.attempts[len(before.attempts) - before.is_running :]:
+            if attempt.code is not None:
+                self.say(attempt.why)
+        if plan != self._planned:  # also if the bucket did not take it the last time
             self._records.set_plan(self._number, plan)
+            self._planned = plan
         return plan
 
     def _follow(self, plan: Plan) -> None:

@@ -246,6 +246,23 @@ def test_a_bucket_that_fails_now_and_then_changes_nothing(at):
     assert at.output() == "attempt 1\nattempt 2\n"
 
 
+def test_a_plan_that_the_bucket_did_not_take_is_written_again(at, monkeypatch):
+    """The other hosts act on what is written."""
+    plans, set_plan = [], at.records.set_plan
+
+    def every_second_fails(number, plan):
+        plans.append(plan)
+        if len(plans) % 2 == 0:
+            raise BucketError("503")
+        set_plan(number, plan)
+
+    monkeypatch.setattr(at.records, "set_plan", every_second_fails)
+    at.trainer("sys.exit([43, 0][starts])")
+    at.host().run()
+    assert [attempt.code for attempt in at.records.plan(1).attempts] == [43, 0]
+    assert at.records.plan(1).final == End(0, "host-0 ended with 0")
+
+
 def test_a_machine_that_may_not_delete_itself_says_so(at, monkeypatch):
     monkeypatch.setattr(agent, "_DELETES", 2)
     at.machine.denies = True
