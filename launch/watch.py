@@ -163,7 +163,7 @@ class Watcher:
             self._api.create(number)
         except ApiError as error:
             if not is_transient(error.code, str(error)):
-                self._records.set_end(End(reconcile.FAILED, str(error)))
+                self._records.set_end(reconcile.refusal(str(error)))
             elif error.name == "RESOURCE_EXHAUSTED":
                 self._records.retire(number, Retired(None, str(error), refused=True))
             self._show(str(error))
