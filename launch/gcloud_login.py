@@ -23,7 +23,9 @@ class Login:
             try:
                 self._token = call(["gcloud", "auth", "print-access-token", "--quiet"]).strip()
             except ProgramError as error:
-                remedy = "to log in: gcloud auth login"
-                raise BucketError(f"gcloud: no access token ({api_error(error)}); {remedy}") from None
+                reason = api_error(error)
+                raise BucketError(
+                    f"gcloud: no access token ({reason}); to log in: gcloud auth login"
+                ) from None
             self._until = time.time() + _LIFE
         return self._token
