@@ -89,6 +89,7 @@ class Bucket:
     def list(self, prefix: str = "") -> list[Entry]:
         """Returns all objects whose name begins with a prefix, sorted by name."""
         found: list[Entry] = []
+        now = 0.0  # one for all pages, so that ages order their objects
         query = {
             "prefix": self._folder + prefix,
             "fields": "nextPageToken,items(name,size,generation,updated)",
@@ -98,7 +99,7 @@ class Bucket:
             status, data, date = self._ask("GET", path, prefix)
             if status == 404:
                 raise BucketError(f"gs://{self._bucket}: no such bucket; check its spelling")
-            page, now = json.loads(data), _seconds(date)
+            page, now = json.loads(data), now or _seconds(date)
             for item in page.get("items", ()):
                 name = item["name"].removeprefix(self._folder)
                 written = time.strptime(item["updated"][:19], "%Y-%m-%dT%H:%M:%S")
