@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import http.client
 import json
 import os
 import re
@@ -54,7 +55,7 @@ class Machine:
             if error.code == 404:
                 return None
             raise MachineError(f"metadata {path}: {error.code} {error.reason}") from None
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
             raise MachineError(f"metadata {path}: {error}") from None
 
     def attribute(self, name: str) -> str | None:
@@ -138,5 +139,5 @@ class Machine:
         except urllib.error.HTTPError as error:
             reason = " ".join(error.read(500).decode(errors="replace").split())
             raise MachineError(f"{api} API: {error.code} {reason}") from None
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
             raise MachineError(f"{api} API: {error}") from None

@@ -5,8 +5,10 @@ import hashlib
 import io
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import zipfile
 
 import pytest
@@ -109,6 +111,23 @@ def test_metadata_that_is_not_complete_yet_is_said(missing):
     del attributes[missing]
     with pytest.raises(MachineError, match="is empty"):
         Metadata(**attributes).place()
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort"])
+def test_an_answer_of_the_metadata_server_that_breaks_off_is_one_line(monkeypatch, answer):
+    """The agent asks again."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.getsockname()[1]}")
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        with pytest.raises(MachineError, match=r"^metadata instance/preempted: .+"):
+            Machine().get("instance/preempted")
 
 
 @pytest.mark.parametrize(
