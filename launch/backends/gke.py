@@ -25,7 +25,7 @@ from bert_jax.launch.job import Job, JobId, Rendering, check_image, option
 from bert_jax.launch.kubectl import Kubectl, condition
 from bert_jax.launch.output import say
 from bert_jax.launch.preflight import Check
-from bert_jax.launch.programs import change
+from bert_jax.launch.programs import answer, change
 from bert_jax.launch.restarts import UNLIMITED
 
 _POLL = 5.0  # seconds between two questions to the cluster
@@ -130,8 +130,8 @@ class Gke:
         """Prints logs and every change until the job has ended; returns its exit code."""
         shown = ""
         with PodLogs(self._log_words(job), is_new=is_new) as logs:
-            while (found := self._find(job)) and not _ended(found):
-                pods = self._pods(job)
+            while (found := answer(lambda: self._find(job), _POLL)) and not _ended(found):
+                pods = answer(lambda: self._pods(job), _POLL)
                 if (line := self._progress(found, pods)) != shown:
                     say(f"{job.name}: {line}")
                     shown = line

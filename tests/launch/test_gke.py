@@ -112,8 +112,16 @@ def pods(phase: str, count: int = 4, text: str = "", code: int | None = None) ->
 
 
 def pause(self: Controllers) -> None:
-    """Long enough for the launcher to look."""
-    time.sleep(0.5)
+    """Until the launcher has looked at what is there now: it began to look twice more."""
+
+    def looks() -> int:
+        return sum(
+            method == "GET" and path.endswith("/jobsets/b1")
+            for method, path in self.cluster.requests
+        )
+
+    last = looks() + 2
+    self.until(lambda: looks() >= last)
 
 
 def completed(self: Controllers) -> None:
