@@ -135,8 +135,9 @@ class Gke:
                 if (line := self._progress(found, pods)) != shown:
                     say(f"{job.name}: {line}")
                     shown = line
-                phases = {pod["status"]["phase"] for pod in pods}
-                if "Running" in phases and "Pending" not in phases:
+                phases = [pod["status"]["phase"] for pod in pods]
+                # All at once: kubectl follows the pods that there are when it starts.
+                if "Running" in phases and "Pending" not in phases and len(pods) >= _hosts(found):
                     logs.follow(_restarts(found))
                 most = job.limits.max_preemptions
                 if most != UNLIMITED and _preemptions(found) > most:
@@ -166,8 +167,7 @@ class Gke:
         """Returns where a job stands that has not ended."""
         if found["spec"].get("suspend"):
             return f"waiting in the queue{gke_checks.queue_reason(self._kubectl, found)}"
-        group = found["spec"]["replicatedJobs"][0]
-        hosts = group["replicas"] * group["template"]["spec"]["parallelism"]
+        hosts = _hosts(found)
         there = sum(pod["status"]["phase"] in ("Running", "Succeeded") for pod in pods)
         again = f", restart {_restarts(found)}" if _restarts(found) else ""
         if there == hosts:
@@ -241,6 +241,11 @@ def _slice(job: Job) -> Slice:
 
 def _ended(found: dict[str, Any]) -> dict[str, Any] | None:
     return condition(found, "Completed", "Failed")
+
+
+def _hosts(found: dict[str, Any]) -> int:
+    group = found["spec"]["replicatedJobs"][0]
+    return int(group["replicas"] * group["template"]["spec"]["parallelism"])
 
 
 def _restarts(found: dict[str, Any]) -> int:
