@@ -78,6 +78,7 @@ class HostState:
 
     boot: its agent, another one after each restart of the agent. attempt: its newest, from 1.
     code: how its process ended in that attempt. line: what it last reported of its progress.
+    leaving: the machine is about to be preempted or maintained, as known without a process.
     """
 
     boot: str
@@ -85,6 +86,7 @@ class HostState:
     attempt: int = 0
     code: int | None = None
     line: str = ""
+    leaving: bool = False
 
 
 # By index: each host that has reported, and how many seconds ago.

@@ -142,9 +142,8 @@ class Host:
                 time.monotonic(),
             )
         before = self._coordinator.plan
-        is_away = self._is_leaving or (not before.is_running and self._machine.is_leaving())
         self._was_asked = self._was_asked or self._records.is_marked("stop")
-        events = Events(stopping=self._was_asked, leaving=is_away)
+        events = Events(stopping=self._was_asked, leaving=self._is_leaving)
         hosts = self._records.hosts(self._number)
         self._coordinator.advance(hosts, events, time.monotonic())
         plan = self._coordinator.plan
@@ -210,13 +209,15 @@ class Host:
         }
 
     def _watch_process(self) -> None:
-        """Notes how the process ended, after its output is in the bucket."""
+        """Notes how the process ended, after its output is in the bucket; without one, whether the
+        machine is about to go, which a process notices itself."""
         if self._process is None:
-            return
-        if self._process.has_ended():
+            self._state = dataclasses.replace(self._state, leaving=self._machine.is_leaving())
+        elif self._process.has_ended():
             self._log.copy(all=True)
             process, self._process = self._process, None  # which a signal could ask for
-            self._state = dataclasses.replace(self._state, code=process.close())
+            leaving = self._machine.is_leaving()
+            self._state = dataclasses.replace(self._state, code=process.close(), leaving=leaving)
         elif line := self._log.progress():
             self._state = dataclasses.replace(self._state, line=line)
 
