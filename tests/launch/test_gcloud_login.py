@@ -7,7 +7,7 @@ from bert_jax.launch.bucket import BucketError
 from bert_jax.launch.gcloud_login import Login
 from bert_jax.launch.programs import ProgramError
 
-# Of gcloud 528, where nobody is logged in.
+# Of gcloud 528 without a login.
 LOGGED_OUT = """\
 ERROR: (gcloud.auth.print-access-token) You do not currently have an active account selected.
 Please run:
