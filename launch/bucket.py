@@ -23,7 +23,7 @@ from bert_jax.data_pipeline.errors import UserError
 _ATTEMPTS = 5  # of one request
 _PAUSE = 0.5  # seconds after the first failed attempt; doubles
 _TIMEOUT = 30.0  # seconds without a response
-_TRANSIENT = (408, 429, 500, 502, 503, 504)
+TRANSIENT = (408, 429, 500, 502, 503, 504)  # status of a request that may succeed later
 
 
 class BucketError(UserError):
@@ -138,7 +138,7 @@ class Bucket:
                 if error.code in (404, 412):
                     return error.code, body, error.headers.get("Date")
                 reason = _message(body) or f"{error.code} {error.reason}"
-                if error.code not in _TRANSIENT:
+                if error.code not in TRANSIENT:
                     break
             except (OSError, http.client.HTTPException) as error:
                 reason = str(getattr(error, "reason", "") or error or type(error).__name__)

@@ -18,7 +18,7 @@ class Login:
         self._token, self._until = "", 0.0
 
     def token(self) -> str:
-        """Raises BucketError if gcloud has none: no account is logged in, or there is no network."""
+        """Raises BucketError if gcloud has none: without a login, or without a network."""
         if time.time() > self._until:  # a clock that also counts while a laptop sleeps
             try:
                 self._token = call(["gcloud", "auth", "print-access-token", "--quiet"]).strip()
