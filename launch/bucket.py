@@ -23,7 +23,7 @@ from bert_jax.data_pipeline.errors import UserError
 _ATTEMPTS = 5  # of one request
 _PAUSE = 0.5  # seconds after the first failed attempt; doubles
 _TIMEOUT = 30.0  # seconds without a response
-_TRANSIENT = (408, 429, 500, 502, 503, 504)
+TRANSIENT = (408, 429, 500, 502, 503, 504)  # status of a request that may succeed later
 
 
 class BucketError(UserError):
@@ -89,6 +89,7 @@ class Bucket:
     def list(self, prefix: str = "") -> list[Entry]:
         """Returns all objects whose name begins with a prefix, sorted by name."""
         found: list[Entry] = []
+        now = 0.0  # one for all pages, so that ages order their objects
         query = {
             "prefix": self._folder + prefix,
             "fields": "nextPageToken,items(name,size,generation,updated)",
@@ -98,7 +99,7 @@ class Bucket:
             status, data, date = self._ask("GET", path, prefix)
             if status == 404:
                 raise BucketError(f"gs://{self._bucket}: no such bucket; check its spelling")
-            page, now = json.loads(data), _seconds(date)
+            page, now = json.loads(data), now or _seconds(date)
             for item in page.get("items", ()):
                 name = item["name"].removeprefix(self._folder)
                 written = time.strptime(item["updated"][:19], "%Y-%m-%dT%H:%M:%S")
@@ -137,7 +138,7 @@ class Bucket:
                 if error.code in (404, 412):
                     return error.code, body, error.headers.get("Date")
                 reason = _message(body) or f"{error.code} {error.reason}"
-                if error.code not in _TRANSIENT:
+                if error.code not in TRANSIENT:
                     break
             except (OSError, http.client.HTTPException) as error:
                 reason = str(getattr(error, "reason", "") or error or type(error).__name__)

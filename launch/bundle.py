@@ -63,7 +63,9 @@ def make(version: str, config: Path | None, *, checkout: Path | None) -> Bundle:
         files |= {f"{_CODE}/{name}": data for name, data in _tracked(checkout)}
         record["commit"] = _git(checkout, "rev-parse", "HEAD").strip()
         if uncommitted(checkout):
-            files[_DIFF] = _git(checkout, "diff", "HEAD").encode()
+            # In any encoding, and whatever the user's own settings are.
+            diff = _git(checkout, "diff", "HEAD", "--no-color", "--no-ext-diff", "--binary")
+            files[_DIFF] = diff.encode(errors="surrogateescape")
     if config is not None:
         files |= {f"{_CONFIG}/{name}": data for name, data in config_files(config).items()}
     files[_RECORD] = (json.dumps(record, indent=2) + "\n").encode()
@@ -147,8 +149,9 @@ def _link(path: Path, name: str) -> str:
 def _git(checkout: Path, *words: str) -> str:
     try:
         done = subprocess.run(
-            ["git", "-C", str(checkout), *words], capture_output=True, check=True, encoding="utf-8"
-        )
+            ["git", "-C", str(checkout), *words], capture_output=True, check=True,
+            encoding="utf-8", errors="surrogateescape",
+        )  # fmt: skip
     except FileNotFoundError:
         raise UserError(f"{checkout}: is a git checkout, but git is not installed") from None
     except subprocess.CalledProcessError as error:

@@ -2,9 +2,13 @@
 
 import time
 
-from bert_jax.launch.programs import call
+from bert_jax.launch.bucket import BucketError
+from bert_jax.launch.programs import ProgramError, call
+from bert_jax.launch.queued_resources import api_error
 
-_LIFE = 1800.0  # seconds for which a token is used; it is valid for at least an hour
+# Seconds for which a token is used: gcloud prints one that it has kept while that is valid for five
+# more minutes.
+_LIFE = 240.0
 
 
 class Login:
@@ -14,7 +18,14 @@ class Login:
         self._token, self._until = "", 0.0
 
     def token(self) -> str:
-        if time.monotonic() > self._until:
-            self._token = call(["gcloud", "auth", "print-access-token", "--quiet"]).strip()
-            self._until = time.monotonic() + _LIFE
+        """Raises BucketError if gcloud has none: without a login, or without a network."""
+        if time.time() > self._until:  # a clock that also counts while a laptop sleeps
+            try:
+                self._token = call(["gcloud", "auth", "print-access-token", "--quiet"]).strip()
+            except ProgramError as error:
+                reason = api_error(error)
+                raise BucketError(
+                    f"gcloud: no access token ({reason}); to log in: gcloud auth login"
+                ) from None
+            self._until = time.time() + _LIFE
         return self._token

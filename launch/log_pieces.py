@@ -38,8 +38,15 @@ class Printer:
 
 
 def print_last(records: Records) -> None:
-    """Prints the last lines of a job's newest output."""
-    _write(Printer(records).lines(last=True)[-_LAST:])
+    """Prints the last lines of a job's newest output, and reads no more pieces than these need."""
+    lines: list[bytes] = []
+    for piece in reversed(records.log_pieces()):
+        data = records.bucket.read(piece.name) or b""
+        log = piece.name.rpartition("-")[0]
+        lines = [_named(log, line) for line in data.removesuffix(b"\n").split(b"\n")] + lines
+        if len(lines) >= _LAST:
+            break
+    _write(lines[-_LAST:])
 
 
 def _named(log: str, line: bytes) -> bytes:

@@ -2,12 +2,15 @@
 
 import shlex
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.launch.output import say
 
+_Answer = TypeVar("_Answer")
 _INSTALL = {
     "gcloud": "https://cloud.google.com/sdk/docs/install",
     "kubectl": "https://kubernetes.io/docs/tasks/tools",
@@ -51,3 +54,19 @@ def change(words: Sequence[str], *, folder: Path | None = None) -> str:
     """Prints a command that changes something, and calls it; see `call`."""
     say(f"$ {shlex.join(words)}")
     return call(words, folder=folder)
+
+
+def answer(ask: Callable[[], _Answer], pause: float) -> _Answer:
+    """Returns what a question to a cluster gives, asked again as long as it does not answer.
+
+    pause: seconds between two questions.
+    """
+    shown = ""
+    while True:
+        try:
+            return ask()
+        except ProgramError as error:
+            if error.reason != shown:
+                say(f"no answer ({error.reason}); asking again")
+            shown = error.reason
+        time.sleep(pause)

@@ -20,8 +20,10 @@ _TRANSIENT = {
     "DEADLINE_EXCEEDED": 4, "RESOURCE_EXHAUSTED": 8, "ABORTED": 10, "INTERNAL": 13,
     "UNAVAILABLE": 14,
 }  # fmt: skip
-# Of the same code as a lack of capacity: only somebody else can change that.
-_LASTING = re.compile(r"quota|reservation|reserved", re.IGNORECASE)
+# Of the same code as a lack of capacity: only somebody else can change that. Not the limits of
+# requests per minute, which are called quotas, too.
+_QUOTA = re.compile(r"quota(?!.*per (minute|second))", re.IGNORECASE)
+_RESERVED = re.compile(r"reservation|reserved", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +116,14 @@ def reconcile(seen: Seen, limits: Limits) -> Action:
 
 def is_transient(code: int, message: str) -> bool:
     """Whether the API may take the same request later: there is no capacity now, or it fails."""
-    return code in _TRANSIENT.values() and not _LASTING.search(message)
+    lasts = _QUOTA.search(message) or _RESERVED.search(message)
+    return code in _TRANSIENT.values() and not lasts
+
+
+def refusal(message: str) -> End:
+    """Returns the end of a job whose request the API refuses for good."""
+    ask = "; ask for more of it: https://console.cloud.google.com/iam-admin/quotas"
+    return End(FAILED, f"{message}{ask}" if _QUOTA.search(message) else message)
 
 
 def transient_code(name: str) -> int:
@@ -130,7 +139,7 @@ def _present(resource: Resource, seen: Seen, limits: Limits) -> Action:
         if seen.stopping:
             return Finish(End(STOPPED, "stopped before it had machines"))
         if not is_transient(resource.code, resource.error):
-            return Finish(End(FAILED, resource.error))
+            return Finish(refusal(resource.error))
         return Retire(resource.number, Retired(None, resource.error, True), resource.error)
     if resource.state == "ACTIVE":
         if seen.silent:

@@ -9,6 +9,7 @@ A job is submitted by a run of `bert-jax launch tpu run`; its records are in a f
     0001/reported.json              a launcher has reported it
     0001/launcher.json              the launcher that watches, written at every look
     0001/2/plan.json                the attempts on queued resource 2; only its host 0 writes it
+    0001/2/active.json              a launcher has seen that its machines are made; written once
     0001/2/hosts/3.json             where its host 3 is; only that host writes it
     0001/2/retired.json             why queued resource 2 was given up; written once, by a launcher
     logs/0001/2/3/0004-000000001234 output of its host 3 in attempt 4, from that byte
@@ -77,6 +78,7 @@ class HostState:
 
     boot: its agent, another one after each restart of the agent. attempt: its newest, from 1.
     code: how its process ended in that attempt. line: what it last reported of its progress.
+    leaving: the machine is about to be preempted or maintained, as known without a process.
     """
 
     boot: str
@@ -84,6 +86,7 @@ class HostState:
     attempt: int = 0
     code: int | None = None
     line: str = ""
+    leaving: bool = False
 
 
 # By index: each host that has reported, and how many seconds ago.
@@ -105,7 +108,7 @@ class Retired:
 
 @dataclasses.dataclass(frozen=True)
 class History:
-    """A queued resource of the job, existing or not. reported: a host of it has written."""
+    """A queued resource of the job, existing or not. reported: it has had machines."""
 
     number: int
     plan: Plan = Plan()
@@ -176,7 +179,9 @@ class Look:
     """All records of a submission at one moment.
 
     submission: None if it was deleted. idle: seconds since a queued resource was last given up.
-    watching: the launcher that watches, and the age of that in seconds.
+    watching: the launcher that watches, and the age of that in seconds. next_first: number of the
+    first queued resource of the next submission, None before there is one. active: seconds since a
+    launcher first saw the machines of a queued resource, by its number.
     """
 
     submission: Submission | None
@@ -187,6 +192,8 @@ class Look:
     hosts: Mapping[int, Hosts]  # by number of the queued resource
     idle: float
     watching: tuple[Mapping[str, Any], float] | None
+    next_first: int | None = None
+    active: Mapping[int, float] = dataclasses.field(default_factory=dict)
 
 
 class Records:
@@ -202,6 +209,7 @@ class Records:
         numbers = sorted({int(name.split("/")[0]) for name in values if name[0].isdigit()})
         retired = [age for name, (_, age) in values.items() if name.endswith("/retired.json")]
         job, end = values.get("job.json"), values.get("end.json")
+        following = self.bucket.read_json(f"{self.run + 1:04d}/job.json")
         return Look(
             submission=Submission.from_json(job[0]) if job else None,
             stopping="stop.json" in values,
@@ -211,6 +219,12 @@ class Records:
             hosts={number: _hosts(f"{number}/hosts/", values) for number in numbers},
             idle=min(retired, default=float("inf")),
             watching=values.get("launcher.json"),
+            next_first=following["first"] if following else None,
+            active={
+                int(name.split("/")[0]): age
+                for name, (_, age) in values.items()
+                if name.endswith("/active.json")
+            },
         )
 
     def submission(self) -> Submission | None:
@@ -234,6 +248,10 @@ class Records:
         """Records why a queued resource is given up, unless that is known."""
         name = f"{self.folder}/{number}/retired.json"
         self.bucket.write_json(name, dataclasses.asdict(retired), new=True)
+
+    def note_active(self, number: int) -> None:
+        """Records that the machines of a queued resource are made, unless that is known."""
+        self.bucket.write_json(f"{self.folder}/{number}/active.json", {}, new=True)
 
     def watch(self, about: Mapping[str, Any]) -> None:
         """Records which launcher watches."""
@@ -281,7 +299,10 @@ def _history(number: int, values: Mapping[str, tuple[Any, float]]) -> History:
         number,
         _plan(plan[0]) if plan else Plan(),
         Retired(**retired[0]) if retired else None,
-        reported=bool(plan) or any(name.startswith(f"{number}/hosts/") for name in values),
+        reported=any(
+            name.startswith((f"{number}/plan", f"{number}/hosts/", f"{number}/active"))
+            for name in values
+        ),
     )
 
 

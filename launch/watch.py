@@ -5,7 +5,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from bert_jax.data_pipeline.errors import UserError
@@ -18,6 +18,9 @@ from bert_jax.launch.records import GONE, RUNNING, End, Look, Records, Retired, 
 
 # Seconds without a report after which a host's machines are given up; repairing one takes minutes.
 SILENT = 900.0
+# Seconds after the machines are made in which every host must report. One whose account may not
+# write to the bucket never does.
+ABSENT = 2400.0
 # Seconds after which a launcher that has not looked again is taken for gone: a look of gcloud takes
 # some, on a busy machine many.
 _LEASE = 60.0
@@ -105,7 +108,12 @@ class Watcher:
             return _DELETED
         if other := self._other(look):
             raise OtherLauncherError(f"{other} watches {self._name} now; the job is not affected")
+        if look.next_first:  # the job was submitted again; those are for its launcher
+            resources = [one for one in resources if one.number < look.next_first]
         self._records.watch(self._me)
+        newest = resources[-1] if resources else None
+        if newest and newest.state == "ACTIVE" and newest.number not in look.active:
+            self._records.note_active(newest.number)
         self._show_attempts(look)
         seen = Seen(
             resources=resources,
@@ -161,7 +169,7 @@ class Watcher:
             self._api.create(number)
         except ApiError as error:
             if not is_transient(error.code, str(error)):
-                self._records.set_end(End(reconcile.FAILED, str(error)))
+                self._records.set_end(reconcile.refusal(str(error)))
             elif error.name == "RESOURCE_EXHAUSTED":
                 self._records.retire(number, Retired(None, str(error), refused=True))
             self._show(str(error))
@@ -229,15 +237,23 @@ def report(name: str, resources: list[Resource], look: Look) -> str:
 
 def _silent(resources: list[Resource], look: Look) -> str:
     """Returns which hosts of the newest queued resource have not reported for too long."""
-    if not resources:
+    if not resources or look.submission is None:
         return ""
-    hosts = look.hosts.get(resources[-1].number, {})
+    number = resources[-1].number
+    hosts = look.hosts.get(number, {})
     silent = [
-        f"host-{index}"
-        for index, (state, age) in sorted(hosts.items())
-        if age > SILENT and state.stage != GONE
+        i for i, (state, age) in sorted(hosts.items()) if age > SILENT and state.stage != GONE
     ]
-    return f"{', '.join(silent)}: no report for {SILENT / 60:.0f} minutes" if silent else ""
+    if silent:
+        return f"{_names(silent)}: no report for {SILENT / 60:.0f} minutes"
+    absent = [i for i in range(look.submission.hosts) if i not in hosts]
+    if absent and look.active.get(number, 0.0) > ABSENT:
+        return f"{_names(absent)}: no report in the first {ABSENT / 60:.0f} minutes"
+    return ""
+
+
+def _names(hosts: Iterable[int]) -> str:
+    return ", ".join(f"host-{index}" for index in hosts)
 
 
 def _has_ended(about: Mapping[str, Any], me: Mapping[str, Any]) -> bool:

@@ -22,13 +22,17 @@ def main() -> int:
             about = json.loads(machine.attribute(RESOURCE) or "null")
             place = machine.place()
             records = Records(Bucket(about["records"], machine.token), about["run"])
-            submission = records.submission()
+            submission, has_ended = records.submission(), records.is_marked("end")
             break
         except (MachineError, BucketError, TypeError) as error:
             print(f"agent | {error}", file=sys.stderr, flush=True)
             time.sleep(_RETRY)
-    if submission is None:
-        print("agent | the job was deleted", file=sys.stderr)
+    if submission is None or has_ended:  # the machines were requested late, or could not go
+        print("agent | the job has ended; giving the machines back", file=sys.stderr)
+        try:
+            machine.delete_resource(about["name"])
+        except MachineError as error:  # another host was first, or it may not
+            print(f"agent | {error}", file=sys.stderr)
         return 0
     home.mkdir(parents=True, exist_ok=True)
     Host(machine, place, records, submission, about["number"], about["name"], home).run()

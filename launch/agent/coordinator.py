@@ -21,8 +21,8 @@ _KILLED = -9  # exit code of a process that went with its host
 class Events:
     """What happened besides the hosts' reports.
 
-    stopping: the user asked the job to stop. leaving: this machine is about to go, so no attempt
-    starts.
+    stopping: the user asked the job to stop. leaving: the machine of this host or of another is
+    about to go, so no attempt starts.
     """
 
     stopping: bool = False
@@ -51,11 +51,15 @@ class Coordinator:
         """Updates the plan after a look at all hosts."""
         if self.plan.final:
             return
+        leaving = events.leaving or any(state.leaving for state, _ in hosts.values())
+        events = dataclasses.replace(events, leaving=leaving)
         if self.plan.is_running:
             self._watch(hosts, events, now)
         elif events.stopping:
             self._finish(STOPPED, "stopped on request")
-        elif not events.leaving and now >= self._start_at:
+        elif leaving:
+            self._waiting_since = now
+        elif now >= self._start_at:
             self._start(hosts, now)
 
     def _start(self, hosts: Hosts, now: float) -> None:

@@ -72,6 +72,7 @@ class Host:
         self._own_log = self._log_file(0)
         self._log = self._own_log
         self._coordinator: Coordinator | None = None
+        self._planned = Plan()  # what is in the bucket, of host 0
 
     def run(self) -> None:
         """Works until the job has ended or the machine is about to go."""
@@ -132,26 +133,26 @@ class Host:
         if self._place.index:
             return self._records.plan(self._number)
         if self._coordinator is None:
-            plan = self._records.plan(self._number)
+            self._planned = self._records.plan(self._number)
             self._coordinator = Coordinator(
                 self._place.hosts,
-                plan,
+                self._planned,
                 used(self._records.look().histories),
                 self._submission.limits,
                 time.monotonic(),
             )
         before = self._coordinator.plan
-        is_away = self._is_leaving or (not before.is_running and self._machine.is_leaving())
         self._was_asked = self._was_asked or self._records.is_marked("stop")
-        events = Events(stopping=self._was_asked, leaving=is_away)
+        events = Events(stopping=self._was_asked, leaving=self._is_leaving)
         hosts = self._records.hosts(self._number)
         self._coordinator.advance(hosts, events, time.monotonic())
         plan = self._coordinator.plan
-        if plan != before:
-            for attempt in plan.attempts[len(before.attempts) - before.is_running :]:
-                if attempt.code is not None:
-                    self.say(attempt.why)
+        for attempt in plan.attempts[len(before.attempts) - before.is_running :]:
+            if attempt.code is not None:
+                self.say(attempt.why)
+        if plan != self._planned:  # also if the bucket did not take it the last time
             self._records.set_plan(self._number, plan)
+            self._planned = plan
         return plan
 
     def _follow(self, plan: Plan) -> None:
@@ -208,13 +209,15 @@ class Host:
         }
 
     def _watch_process(self) -> None:
-        """Notes how the process ended, after its output is in the bucket."""
+        """Notes how the process ended, after its output is in the bucket; without one, whether the
+        machine is about to go, which a process notices itself."""
         if self._process is None:
-            return
-        if self._process.has_ended():
+            self._state = dataclasses.replace(self._state, leaving=self._machine.is_leaving())
+        elif self._process.has_ended():
             self._log.copy(all=True)
             process, self._process = self._process, None  # which a signal could ask for
-            self._state = dataclasses.replace(self._state, code=process.close())
+            leaving = self._machine.is_leaving()
+            self._state = dataclasses.replace(self._state, code=process.close(), leaving=leaving)
         elif line := self._log.progress():
             self._state = dataclasses.replace(self._state, line=line)
 

@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import http.client
 import json
 import os
 import re
@@ -10,7 +11,11 @@ import urllib.error
 import urllib.request
 from typing import Any
 
+from bert_jax.launch.bucket import TRANSIENT
+
 _TIMEOUT = 10.0  # seconds without a response
+_ATTEMPTS = 4  # of one request to an API
+_PAUSE = 1.0  # seconds after the first failed attempt; doubles
 _EARLY = 120.0  # seconds before a token expires at which another is fetched
 # Also open in the firewall rules that Cloud TPU makes; JAX's own default, 8482, is not.
 PORT = 8476
@@ -54,7 +59,7 @@ class Machine:
             if error.code == 404:
                 return None
             raise MachineError(f"metadata {path}: {error.code} {error.reason}") from None
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
             raise MachineError(f"metadata {path}: {error}") from None
 
     def attribute(self, name: str) -> str | None:
@@ -130,13 +135,20 @@ class Machine:
         # The variable by which gcloud finds another server.
         named = os.environ.get(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api.upper()}")
         server = (named or f"https://{api}.googleapis.com").rstrip("/")
-        request = urllib.request.Request(f"{server}/{path}", method=method)
-        request.add_header("Authorization", f"Bearer {self.token()}")
-        try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
-                return json.loads(answer.read())
-        except urllib.error.HTTPError as error:
-            reason = " ".join(error.read(500).decode(errors="replace").split())
-            raise MachineError(f"{api} API: {error.code} {reason}") from None
-        except OSError as error:
-            raise MachineError(f"{api} API: {error}") from None
+        reason = ""
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                time.sleep(_PAUSE * 2 ** (attempt - 1))
+            request = urllib.request.Request(f"{server}/{path}", method=method)
+            request.add_header("Authorization", f"Bearer {self.token()}")
+            try:
+                with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
+                    return json.loads(answer.read())
+            except urllib.error.HTTPError as error:
+                text = " ".join(error.read(500).decode(errors="replace").split())
+                reason = f"{error.code} {text}"
+                if error.code not in TRANSIENT:
+                    break
+            except (OSError, http.client.HTTPException) as error:
+                reason = str(error)
+        raise MachineError(f"{api} API: {reason}")

@@ -4,10 +4,8 @@ JobSet starts, restarts and ends the job with no launcher alive, and the autosca
 without pods. `run` submits and watches.
 """
 
-import contextlib
 import dataclasses
 import json
-import math
 import re
 import subprocess
 import sys
@@ -19,6 +17,7 @@ from typing import Any, ClassVar
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.launch.backends import gke_checks, gke_manifest
+from bert_jax.launch.backends.gke_logs import PodLogs
 from bert_jax.launch.backends.gke_manifest import DIGEST, NAME, WORKDIR
 from bert_jax.launch.exit_codes import LOST, STOPPED, verdict
 from bert_jax.launch.hardware.slices import Slice
@@ -26,11 +25,10 @@ from bert_jax.launch.job import Job, JobId, Rendering, check_image, option
 from bert_jax.launch.kubectl import Kubectl, condition
 from bert_jax.launch.output import say
 from bert_jax.launch.preflight import Check
-from bert_jax.launch.programs import change
+from bert_jax.launch.programs import answer, change
 from bert_jax.launch.restarts import UNLIMITED
 
 _POLL = 5.0  # seconds between two questions to the cluster
-_LAST_LINES = 60.0  # seconds in which the last output of ended pods arrives
 _MAX_CONFIG = 1_000_000  # bytes of a ConfigMap
 _MAX_HOSTS = 9216 // 4  # of the largest slice; kubectl's default is to print the logs of five
 _KINDS = "jobsets,jobs,pods,configmaps"
@@ -131,14 +129,15 @@ class Gke:
     def _watch(self, job: Job, *, is_new: bool) -> int:
         """Prints logs and every change until the job has ended; returns its exit code."""
         shown = ""
-        with _Logs(self._log_words(job), is_new=is_new) as logs:
-            while (found := self._find(job)) and not _ended(found):
-                pods = self._pods(job)
+        with PodLogs(self._log_words(job), is_new=is_new) as logs:
+            while (found := answer(lambda: self._find(job), _POLL)) and not _ended(found):
+                pods = answer(lambda: self._pods(job), _POLL)
                 if (line := self._progress(found, pods)) != shown:
                     say(f"{job.name}: {line}")
                     shown = line
-                phases = {pod["status"]["phase"] for pod in pods}
-                if "Running" in phases and "Pending" not in phases:
+                phases = [pod["status"]["phase"] for pod in pods]
+                # All at once: kubectl follows the pods that there are when it starts.
+                if "Running" in phases and "Pending" not in phases and len(pods) >= _hosts(found):
                     logs.follow(_restarts(found))
                 most = job.limits.max_preemptions
                 if most != UNLIMITED and _preemptions(found) > most:
@@ -168,8 +167,7 @@ class Gke:
         """Returns where a job stands that has not ended."""
         if found["spec"].get("suspend"):
             return f"waiting in the queue{gke_checks.queue_reason(self._kubectl, found)}"
-        group = found["spec"]["replicatedJobs"][0]
-        hosts = group["replicas"] * group["template"]["spec"]["parallelism"]
+        hosts = _hosts(found)
         there = sum(pod["status"]["phase"] in ("Running", "Succeeded") for pod in pods)
         again = f", restart {_restarts(found)}" if _restarts(found) else ""
         if there == hosts:
@@ -188,7 +186,9 @@ class Gke:
         self._found(job)
         sys.stdout.flush()
         more = ("--follow",) if follow else ()
-        subprocess.run([*self._log_words(job), *more], check=False)
+        done = subprocess.run([*self._log_words(job), *more], check=False)
+        if done.returncode != 0:  # kubectl has said why
+            raise UserError(f"{job.name}: kubectl logs ended with {done.returncode}")
 
     def stop(self, job: JobId) -> None:
         if self._find(job) is None:
@@ -234,46 +234,6 @@ class Gke:
         )  # fmt: skip
 
 
-class _Logs:
-    """Output of the pods of each attempt, which kubectl writes to this process's own output."""
-
-    def __init__(self, words: Sequence[str], *, is_new: bool):
-        """words: command that prints it. is_new: whether nothing of it was printed before."""
-        self._words, self._attempt, self._is_new = list(words), -1, is_new
-        self._process: subprocess.Popen | None = None
-
-    def __enter__(self) -> "_Logs":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._end()
-
-    def follow(self, attempt: int) -> None:
-        """Begins to print the output of an attempt, or continues if the connection was lost."""
-        if attempt == self._attempt and self._process and self._process.poll() is None:
-            return
-        is_first = attempt != self._attempt and (self._attempt >= 0 or self._is_new)
-        since = () if is_first else (f"--since={math.ceil(_POLL)}s",)
-        self._attempt = attempt
-        self._end()
-        sys.stdout.flush()
-        self._process = subprocess.Popen([*self._words, "--follow", *since])
-
-    def finish(self, attempt: int) -> None:
-        """Prints what is left of the last attempt, whose pods have ended."""
-        if attempt != self._attempt:
-            sys.stdout.flush()
-            subprocess.run(self._words, check=False)
-        elif self._process:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_LAST_LINES)
-
-    def _end(self) -> None:
-        if self._process:
-            self._process.terminate()
-            self._process.wait()
-
-
 def _slice(job: Job) -> Slice:
     assert job.topology, "`needs_topology` is set"
     return job.topology
@@ -281,6 +241,11 @@ def _slice(job: Job) -> Slice:
 
 def _ended(found: dict[str, Any]) -> dict[str, Any] | None:
     return condition(found, "Completed", "Failed")
+
+
+def _hosts(found: dict[str, Any]) -> int:
+    group = found["spec"]["replicatedJobs"][0]
+    return int(group["replicas"] * group["template"]["spec"]["parallelism"])
 
 
 def _restarts(found: dict[str, Any]) -> int:

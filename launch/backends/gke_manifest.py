@@ -148,7 +148,8 @@ def _pod(job: Job, tpu: Slice, image: str, labels: dict[str, str]) -> dict[str, 
     for name, reference in job.env_from:
         secret, _, key = reference.partition("/")
         env.append({"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}})
-    command = ["python", "-m", "bert_jax", *job.words(root)]
+    # With its slices, so that each process checks that JAX sees them.
+    command = ["python", "-m", "bert_jax", *job.words(root), f"--topology={tpu.name}"]
     container: dict[str, Any] = {
         "name": _CONTAINER,
         "image": image,

@@ -27,7 +27,7 @@ from bert_jax.launch.job import Job, JobId, Rendering, option
 from bert_jax.launch.log_file import LogFile
 from bert_jax.launch.output import say
 from bert_jax.launch.preflight import Check, CheckFailedError, private_file
-from bert_jax.launch.programs import ProgramError, call, change
+from bert_jax.launch.programs import ProgramError, answer, call, change
 
 _POLL = 2.0  # seconds between two questions to Slurm
 _PATIENCE = 60.0  # seconds that a stopped job gets besides its grace, before it is cancelled
@@ -238,7 +238,7 @@ def _environment(job: Job) -> Iterator[str]:
 def _watch(job: JobId, number: str, log: LogFile) -> int:
     """Prints the log and every change of state until the job has ended; returns its exit code."""
     shown = ""
-    while found := find(job):
+    while found := answer(lambda: find(job), _POLL):
         log.copy_lines()
         if str(found) != shown:
             shown = str(found)

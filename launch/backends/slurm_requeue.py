@@ -7,13 +7,14 @@ largest of all processes. `state.json` counts the restarts, as Slurm's own count
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from bert_jax.data_pipeline.storage.atomic import write_text
-from bert_jax.launch.exit_codes import LOST, STOPPED, describe, verdict
+from bert_jax.launch.exit_codes import LOST, STOPPED, describe, signal_of, verdict
 from bert_jax.launch.output import say
 from bert_jax.launch.restarts import NOT_AGAIN, Limits, Restarts
 
@@ -50,6 +51,8 @@ def main(words: Sequence[str]) -> int:
     if state is None or state.job != number:
         state = State(number)
     restarts, code = Restarts(state.preemptions, state.failures), verdict([status])
+    if signal_of(status) == signal.SIGTERM:
+        code = STOPPED  # before it could handle Slurm's request: there was nothing to save
     # Slurm itself pauses before the next attempt.
     limits = Limits(max_preemptions=preemptions, max_failures=failures, between=0.0)
     is_stopping = (folder / "stop").exists() or _slurm_state(number) in _ENDING

@@ -1,21 +1,26 @@
 """Parts of the agent on TPU hosts: its archive, its machine, installation, logs, devices."""
 
 import ast
+import base64
 import hashlib
 import io
+import json
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
+import threading
 import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from memory_bucket import MemoryBucket
 from signals import with_signals
 
-from bert_jax.launch.agent import install, logs
+from bert_jax.launch.agent import install, logs, machine
 from bert_jax.launch.agent.archive import agent_archive
 from bert_jax.launch.agent.devices import free_devices
 from bert_jax.launch.agent.install import Installer, InstallError, find_python, unpack_bundle
@@ -113,6 +118,23 @@ def test_metadata_that_is_not_complete_yet_is_said(missing):
         Metadata(**attributes).place()
 
 
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort"])
+def test_an_answer_of_the_metadata_server_that_breaks_off_is_one_line(monkeypatch, answer):
+    """The agent asks again."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.getsockname()[1]}")
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        with pytest.raises(MachineError, match=r"^metadata instance/preempted: .+"):
+            Machine().get("instance/preempted")
+
+
 @pytest.mark.parametrize(
     ("path", "value", "leaves"),
     [
@@ -126,6 +148,45 @@ def test_a_machine_knows_that_it_is_about_to_go(path, value, leaves):
     asked = Metadata()
     asked.values[path] = value
     assert asked.is_leaving() == leaves
+
+
+@pytest.fixture
+def api(monkeypatch):
+    """Secret Manager, which answers with these statuses in turn."""
+    statuses: list[int] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *args: object) -> None:
+            """Quiet."""
+
+        def do_GET(self) -> None:
+            body = json.dumps({"payload": {"data": base64.b64encode(b"hunter2").decode()}}).encode()
+            self.send_response(statuses.pop(0))
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        override = "CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER"
+        monkeypatch.setenv(override, f"http://127.0.0.1:{server.server_port}/")
+        monkeypatch.setattr(machine, "_PAUSE", 0.0)
+        yield statuses
+        server.shutdown()
+
+
+def test_an_api_that_fails_for_a_moment_is_asked_again(api):
+    """A secret that cannot be read ends the job."""
+    asked = Metadata()
+    asked.values["instance/service-accounts/default/token"] = json.dumps(
+        {"access_token": "x", "expires_in": 3600}
+    )
+    api[:] = [503, 429, 200]
+    assert asked.secret("projects/p/secrets/hf/versions/1") == "hunter2"
+    api[:] = [403, 200]
+    with pytest.raises(MachineError, match=r"^secretmanager API: 403 "):
+        asked.secret("projects/p/secrets/hf/versions/1")
+    assert api == [200]
 
 
 # Code

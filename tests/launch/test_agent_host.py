@@ -14,6 +14,7 @@ import pytest
 from launch_jobs import AWKWARD, job
 from memory_bucket import MemoryBucket
 
+from bert_jax.launch.agent import __main__ as program
 from bert_jax.launch.agent import host as agent
 from bert_jax.launch.agent import logs
 from bert_jax.launch.agent.host import Host
@@ -208,8 +209,14 @@ def test_no_attempt_starts_before_a_preemption_that_was_announced(at):
         started.append(len(at.starts()))
         at.machine.leaves = False
 
-    at.trainer("time.sleep(0.5); sys.exit(42 if starts == 0 else 0)")
-    at.later(lambda: setattr(at.machine, "leaves", True), lambda: len(at.starts()) == 1)
+    def leave() -> None:
+        at.machine.leaves = True
+        (at.folder / "leaves").touch()
+
+    at.trainer(
+        "while not (folder / 'leaves').exists(): time.sleep(0.01)\nsys.exit(0 if starts else 42)"
+    )
+    at.later(leave, lambda: len(at.starts()) == 1)
     at.later(stay, lambda: at.records.plan(1).attempts[:1] and not at.records.plan(1).is_running)
     at.host().run()
     assert started == [1]
@@ -246,6 +253,23 @@ def test_a_bucket_that_fails_now_and_then_changes_nothing(at):
     assert at.output() == "attempt 1\nattempt 2\n"
 
 
+def test_a_plan_that_the_bucket_did_not_take_is_written_again(at, monkeypatch):
+    """The other hosts act on what is written."""
+    plans, set_plan = [], at.records.set_plan
+
+    def every_second_fails(number, plan):
+        plans.append(plan)
+        if len(plans) % 2 == 0:
+            raise BucketError("503")
+        set_plan(number, plan)
+
+    monkeypatch.setattr(at.records, "set_plan", every_second_fails)
+    at.trainer("sys.exit([43, 0][starts])")
+    at.host().run()
+    assert [attempt.code for attempt in at.records.plan(1).attempts] == [43, 0]
+    assert at.records.plan(1).final == End(0, "host-0 ended with 0")
+
+
 def test_a_machine_that_may_not_delete_itself_says_so(at, monkeypatch):
     monkeypatch.setattr(agent, "_DELETES", 2)
     at.machine.denies = True
@@ -254,6 +278,25 @@ def test_a_machine_that_may_not_delete_itself_says_so(at, monkeypatch):
     look = at.records.look()
     assert look.end.code == 0
     assert look.hosts[1][0][0].line == "tpu API: 403 denied"
+
+
+@pytest.mark.parametrize("what", ["ended", "deleted"])
+def test_machines_that_come_after_the_end_of_the_job_are_given_back(at, monkeypatch, what):
+    """A request for them may reach the API late, when no launcher is left to see them."""
+    about = {"records": at.bucket.url, "run": 1, "number": 2, "name": "b1-2"}
+    attributes = {"bert-jax-resource": json.dumps(about)}
+    monkeypatch.setattr(at.machine, "attribute", attributes.get)
+    monkeypatch.setattr(at.machine, "place", lambda: at.place)
+    monkeypatch.setattr(program, "Machine", lambda: at.machine)
+    monkeypatch.setattr(program, "Bucket", lambda url, token: at.bucket)
+    if what == "ended":
+        at.records.set_end(End(42, "stopped"))
+    else:
+        at.bucket.delete("0001/job.json")
+    for denies in (False, True):
+        at.machine.denies = denies
+        assert program.main() == 0
+    assert at.machine.deleted == ["b1-2"]
 
 
 def test_code_that_cannot_be_installed_ends_the_job_with_its_line(at):

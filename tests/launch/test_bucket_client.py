@@ -1,5 +1,7 @@
 """The bucket client of hosts and launchers, against the emulator."""
 
+import itertools
+
 import pytest
 from gcs_emulator import Emulator
 
@@ -43,11 +45,16 @@ def test_a_new_object_is_written_once(bucket):
     assert bucket.read_json("end.json") == {"code": 1}
 
 
-def test_a_listing_of_many_pages_is_complete(bucket):
+def test_a_listing_of_many_pages_is_complete_and_its_ages_give_an_order(bucket, monkeypatch):
+    """However long the pages take to come."""
+    clock = itertools.count(2e9, 100.0)
+    monkeypatch.setattr(client, "_seconds", lambda date: next(clock))
     names = [f"{index:04d}" for index in range(1100)]
     for name in names:
         bucket.write(name, b"")
-    assert [entry.name for entry in bucket.list()] == names
+    entries = bucket.list()
+    assert [entry.name for entry in entries] == names
+    assert sorted(entries, key=lambda entry: -entry.age) == entries
 
 
 def test_requests_that_fail_are_repeated(server, bucket):

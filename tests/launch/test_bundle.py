@@ -81,6 +81,14 @@ def test_uncommitted_changes_are_refused_or_recorded(checkout: Path) -> None:
     assert content_of(made, "code/launch/job file.py") == b"x = 2\n"
 
 
+def test_uncommitted_changes_are_recorded_as_they_are(checkout: Path) -> None:
+    """In any encoding, however the user wants to see them."""
+    git(checkout, "config", "color.ui", "always")
+    (checkout / "launch" / "job file.py").write_bytes("# é\n".encode("latin-1"))
+    diff = content_of(bundle.make("1.0", None, checkout=checkout), "uncommitted.diff")
+    assert b"\n-x = 1\n+# \xe9\n" in diff
+
+
 def test_a_new_module_that_would_not_travel_is_refused(checkout: Path) -> None:
     (checkout / "launch" / "new.py").write_text("")
     (checkout / "notes.txt").write_text("")  # no part of the product

@@ -1,5 +1,7 @@
 """When host 0 starts and ends attempts: clocks and reports of hosts are made up."""
 
+import dataclasses
+
 import pytest
 
 from bert_jax.launch.agent.coordinator import ARRIVAL, SILENT, Coordinator, Events
@@ -194,3 +196,29 @@ def test_no_attempt_starts_on_a_machine_that_is_about_to_go():
     assert len(slice_.advance(leaving=True).attempts) == 1
     assert len(slice_.advance(60.0, leaving=True).attempts) == 1
     assert len(slice_.advance(1.0).attempts) == 2  # it stayed
+
+
+def test_no_attempt_starts_while_another_machine_is_about_to_go():
+    """Its process would save and end at once, again and again, until the budget is used up."""
+    slice_ = Slice()
+    slice_.advance()
+    slice_.run(1)
+    for index in range(3):
+        slice_.end(index, 42)
+    ended = slice_.states[2]
+    slice_.states[2] = dataclasses.replace(ended, leaving=True)
+    assert len(slice_.advance().attempts) == 1
+    assert len(slice_.advance(ARRIVAL).attempts) == 1
+    slice_.states[2] = ended
+    plan = slice_.advance()
+    assert [attempt.code for attempt in plan.attempts] == [42, None]
+
+
+def test_processes_that_a_machine_took_along_as_it_went_are_preempted():
+    slice_ = Slice()
+    slice_.advance()
+    slice_.run(1)
+    for index in range(3):
+        slice_.end(index, 43)
+    slice_.states[2] = dataclasses.replace(slice_.states[2], leaving=True)
+    assert slice_.advance().attempts[0].code == STOPPED

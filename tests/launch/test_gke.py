@@ -112,8 +112,16 @@ def pods(phase: str, count: int = 4, text: str = "", code: int | None = None) ->
 
 
 def pause(self: Controllers) -> None:
-    """Long enough for the launcher to look."""
-    time.sleep(0.5)
+    """Until the launcher has looked at what is there now: it began to look twice more."""
+
+    def looks() -> int:
+        return sum(
+            method == "GET" and path.endswith("/jobsets/b1")
+            for method, path in self.cluster.requests
+        )
+
+    last = looks() + 2
+    self.until(lambda: looks() >= last)
 
 
 def completed(self: Controllers) -> None:
@@ -183,6 +191,17 @@ def test_a_restart_is_shown_with_the_output_of_its_pods(cluster, capfd):
     printed = capfd.readouterr().out
     assert "running on 4 hosts, restart 1" in printed
     assert (printed.count("attempt 1"), printed.count("attempt 2")) == (4, 4), printed
+
+
+def test_no_output_is_lost_of_pods_that_come_later(cluster, capfd):
+    """With a slice for each node pool the first pod of a slice may run before the others exist."""
+    one = pods("Running", count=1, text="line {0}\n")
+    steps = (one, pause, pods("Running", text="line {0}\n"), pause, pods("Succeeded", code=0))
+    controllers = Controllers(cluster, *steps, completed)
+    assert BACKEND.run(job(SLICES)) == 0
+    controllers.done()
+    printed = capfd.readouterr().out
+    assert [printed.count(f"] line {index}") for index in range(4)] == [2, 1, 1, 1], printed
 
 
 def test_more_preemptions_than_allowed_end_the_job(cluster, capfd):

@@ -28,7 +28,7 @@ from bert_jax.launch.records import (
     used,
 )
 from bert_jax.launch.restarts import Limits
-from bert_jax.launch.watch import SILENT, Watcher
+from bert_jax.launch.watch import ABSENT, SILENT, Watcher
 
 NO_CAPACITY = 'There is no more capacity in the zone "us-west4-a"; try another [EID: 0x1]'
 NO_QUOTA = "Quota limit 'TPUV5sLitepodPerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0"
@@ -131,8 +131,9 @@ class Machines(RuleBasedStateMachine):
     @property
     def silent(self) -> bool:
         """Whether the host of the newest resource has not reported for too long."""
-        hosts = self.records.hosts(max(self.cloud.resources, default=0))
-        return any(age > SILENT for _, age in hosts.values())
+        number = max(self.cloud.resources, default=0)
+        hosts, made = self.records.hosts(number), self.records.look().active.get(number, 0.0)
+        return any(age > SILENT for _, age in hosts.values()) or (not hosts and made > ABSENT)
 
     @property
     def newest(self) -> Resource | None:

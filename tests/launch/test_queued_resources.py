@@ -85,6 +85,12 @@ def test_a_name_that_is_taken_is_refused(monkeypatch, owner):
             True,
         ),
         (
+            f"ERROR: ({VERB}.list) RESOURCE_EXHAUSTED: Quota exceeded for quota metric 'Requests' "
+            "and limit 'Requests per minute' of service 'tpu.googleapis.com'\n",
+            None,
+            True,
+        ),
+        (
             f"ERROR: ({VERB}.list) HttpError accessing <http://host/v2/x?alt=json>: response: "
             "<{'content-type': 'application/json', 'status': 503}>, content <{\"error\": "
             '{"code": 503, "message": "The service is currently unavailable.", "status": '

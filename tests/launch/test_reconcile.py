@@ -135,9 +135,11 @@ def test_requests_without_capacity_are_made_again_after_growing_pauses(tries, pa
 )
 def test_another_refusal_ends_the_job_with_its_line(code, message):
     failed = [Resource(1, "FAILED", code, message)]
-    assert act(failed) == Finish(End(1, message))
-    assert act(failed, end=End(1, message)) == Delete(1)
-    assert act([], end=End(1, message)) == Leave(End(1, message))
+    ask = "; ask for more of it: https://console.cloud.google.com/iam-admin/quotas"
+    end = End(1, message + (ask if message == NO_QUOTA else ""))
+    assert act(failed) == Finish(end)
+    assert act(failed, end=end) == Delete(1)
+    assert act([], end=end) == Leave(end)
 
 
 def test_the_machines_of_a_job_that_has_ended_are_deleted_if_the_hosts_could_not():

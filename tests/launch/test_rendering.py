@@ -149,7 +149,7 @@ def test_kubernetes_hands_words_and_variables_to_the_trainer_as_they_are() -> No
     (container,) = group["template"]["spec"]["template"]["spec"]["containers"]
     variables = {"HOME": "/root", "date": "today"}
     words = [expanded(word, variables) for word in container["command"]]
-    assert words == ["python", "-m", "bert_jax", *of.command]
+    assert words == ["python", "-m", "bert_jax", *of.command, "--topology=v6e-16"]
     env = {one["name"]: expanded(one["value"], variables) for one in container["env"]}
     assert [env[f"A{i}"] for i in range(len(AWKWARD))] == list(AWKWARD)
 

@@ -52,10 +52,15 @@ def test_preemptions_and_failures_have_budgets_of_their_own(attempt, tmp_path, c
     )
 
 
-@pytest.mark.parametrize("code", [137, 143, 134])
+@pytest.mark.parametrize("code", [137, 134])
 def test_a_process_that_a_signal_ended_is_a_failure(attempt, tmp_path, code):
     assert attempt(code) == (43, True)
     assert State.read(tmp_path) == State("7", failures=1)
+
+
+def test_a_process_that_slurm_asked_to_stop_before_it_could_save_is_a_preemption(attempt, tmp_path):
+    assert attempt(143) == (42, True)
+    assert State.read(tmp_path) == State("7", preemptions=1)
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 44, 45, 127])

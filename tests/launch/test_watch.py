@@ -1,0 +1,82 @@
+"""What a launcher does at one look, with records in memory."""
+
+import dataclasses
+
+from memory_bucket import MemoryBucket
+
+from bert_jax.launch.exit_codes import LOST
+from bert_jax.launch.reconcile import Resource
+from bert_jax.launch.records import READY, End, HostState, Records, Submission
+from bert_jax.launch.restarts import Limits
+from bert_jax.launch.watch import ABSENT, Watcher
+
+
+class Cloud:
+    """Queued resources that exist, and those that a launcher has deleted."""
+
+    def __init__(self, *resources: Resource):
+        self.resources, self.deleted = list(resources), []
+
+    def list(self) -> list[Resource]:
+        return self.resources
+
+    def create(self, number: int) -> None:
+        self.resources.append(Resource(number, "ACCEPTED"))
+
+    def delete(self, number: int) -> None:
+        self.deleted.append(number)
+
+
+def records_of(bucket: MemoryBucket, run: int, first: int, hosts: int = 1) -> Records:
+    """The records of a new submission."""
+    submission = Submission(
+        digest="", topology="v4-8", hosts=hosts, first=first, bundle="", version="", words=(),
+        python_path=(), env=(), env_from=(), limits=Limits(max_failures=1),
+    )  # fmt: skip
+    bucket.write_json(f"{run:04d}/job.json", dataclasses.asdict(submission))
+    return Records(bucket, run)
+
+
+def test_the_machines_of_the_next_submission_are_left_alone():
+    """A job that has ended may be submitted again before its launcher has looked for the last
+    time."""
+    bucket, cloud = MemoryBucket(), Cloud(Resource(1, "ACTIVE"), Resource(2, "PROVISIONING"))
+    ended, said = records_of(bucket, 1, 1), []
+    ended.set_end(End(42, "stopped"))
+    records_of(bucket, 2, 2)
+    launcher = Watcher("b1", ended, cloud, said.append, poll=10.0)
+    assert launcher.tick() is None
+    assert cloud.deleted == [1]
+    del cloud.resources[0]
+    assert launcher.tick() == End(42, "stopped")
+    assert cloud.deleted == [1]
+
+
+def test_machines_of_which_a_host_never_reports_are_given_up():
+    """Also if none does, because their account may not write to the bucket; then the job ends, and
+    nothing more is paid for."""
+    bucket, cloud, said = MemoryBucket(), Cloud(Resource(1, "ACTIVE")), []
+    records = records_of(bucket, 1, 1, hosts=2)
+    launcher = Watcher("b1", records, cloud, said.append, poll=10.0)
+    launcher.tick()
+    records.set_host(1, 0, HostState("boot", READY))
+    bucket.now += ABSENT - 20.0  # the host 0 reports until then
+    records.set_host(1, 0, HostState("boot", READY))
+    launcher.tick()
+    assert records.look().histories[0].retired is None
+    bucket.now += 40.0
+    launcher = Watcher("b1", records, cloud, said.append, poll=10.0)  # a launcher may have died
+    launcher.tick()
+    why = "host-1: no report in the first 40 minutes"
+    retired = records.look().histories[0].retired
+    assert (retired.code, retired.why) == (LOST, why)
+    assert said[-1] == f"b1-1: {why}; starting again in 1 s (0 of 1 failures left)"
+    launcher.tick()
+    assert cloud.deleted == [1]
+    cloud.resources[:] = [Resource(2, "ACTIVE")]
+    launcher.tick()
+    bucket.now += ABSENT + 1.0
+    launcher.tick()
+    assert records.look().end.code == LOST
+    launcher.tick()
+    assert cloud.deleted == [1, 2]
