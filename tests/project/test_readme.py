@@ -97,7 +97,6 @@ TYPED = (
         "",
         "the same; tests/convert/test_comparing_models.py has both",
     ),
-    Typed("bert-jax pretrain --config=wiki_books_base", "", "needs a TPU slice and a bucket"),
     Typed(
         "bert-jax pretrain --time_budget=20m",
         "bert-jax pretrain --config=demo --config.data.store=domain_store --workdir=domain_run "
