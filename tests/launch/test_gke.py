@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ import pytest
 from kubernetes_schema import wrong_in
 from kubernetes_server import Cluster, Log
 from launch_jobs import BUNDLE, IMAGE, job
+from signals import with_signals
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.launch.backends import gke
@@ -469,14 +471,17 @@ def test_ctrl_c_ends_the_launcher_and_not_the_job(cluster, tmp_path):
         f"Gke(image=IMAGE).run(job({SLICES!r}))"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", script],
+        with_signals([sys.executable, "-c", script]),
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
     ) as process:
-        assert any("running on 4 hosts" in line for line in process.stdout)
-        process.send_signal(2)
-        process.wait(LIMIT)
+        try:
+            assert any("running on 4 hosts" in line for line in process.stdout)
+            process.send_signal(signal.SIGINT)
+            process.wait(LIMIT)
+        finally:
+            process.kill()
     assert cluster.names("jobsets") == ["b1"]
     assert cluster.deletions == []
