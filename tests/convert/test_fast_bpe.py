@@ -4,7 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from exported import random_params
+from layout_models import layout_config
 
+from bert_jax.convert.publish.export import export
+from bert_jax.convert.publish.model_card import Card
 from bert_jax.convert.stored_tokenizer import read_tokenizer
 from bert_jax.errors import UserError
 
@@ -56,6 +60,13 @@ def test_its_ids_are_those_of_transformers_on_a_thousand_lines(folder: Path) -> 
     assert ours.vocab_size == len(theirs)
     words = "bert-jax trains a model"
     assert ours.decode(ours.encode_batch([words])[0]) == words
+    config = layout_config("roberta", vocab_size=ours.vocab_size)
+    export(random_params(config, ("mlm",)), config, ours, folder / "out", card=Card())
+    exported = AutoTokenizer.from_pretrained(folder / "out")
+    for line in text[:50]:
+        assert exported(line)["input_ids"] == theirs(line)["input_ids"]
+    pair = "a model", "a <mask> run"
+    assert exported(*pair)["input_ids"] == theirs(*pair)["input_ids"]
 
 
 @pytest.mark.parametrize(
