@@ -92,3 +92,9 @@ def shown(value: Any) -> str:
     """Returns a value as one line for an error message, abbreviated in the middle if long."""
     text = reprlib.repr(value) if isinstance(value, Mapping | list | tuple) else repr(value)
     return text if len(text) <= 80 else f"{text[:60]}…{text[-15:]}"
+
+
+def shown_name(name: str) -> str:
+    """Returns a name from a file of another program, such as a tensor's, as `shown`, without
+    quotes: it may hold any character."""
+    return shown(name)[1:-1]

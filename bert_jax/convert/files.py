@@ -1,6 +1,7 @@
 """Checks the files of a model's folder and reads those that are JSON."""
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,20 @@ from bert_jax.data_pipeline.storage.remote import storage_errors
 
 Sums = Mapping[str, str] | None  # of an exported folder
 _POINTER = b"version https://git-lfs."  # begins the file that stands for one in a clone
+
+
+def check_links(folder: Path) -> None:
+    """Raises UserError for a symbolic link to a file outside; the hub's cache has such links to the
+    blobs beside its snapshots. Call it before a file of the folder is read."""
+    real = folder.resolve()
+    allowed = [real, *([real.parents[1] / "blobs"] if real.parent.name == "snapshots" else [])]
+    with storage_errors(folder):
+        paths = list(folder.iterdir())
+    for path in paths:
+        # `Path.resolve` fails for a link to itself.
+        target = Path(os.path.realpath(path))
+        if path.is_symlink() and not any(map(target.is_relative_to, allowed)):
+            raise UserError(f"{path}: a symbolic link to a file outside; copy the file there")
 
 
 def check_file(folder: Path, name: str, sums: Sums) -> None:

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bert_jax.convert.files import check_links, read_json
 from bert_jax.convert.hf_config import from_config_json
-from bert_jax.convert.reader import StoredModel, read_json
+from bert_jax.convert.reader import StoredModel
 from bert_jax.convert.tensorflow.checkpoint import LazyTensor, TensorFlowCheckpoint
 from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.settings import shown_name
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
 CONFIG, VOCABULARY = "bert_config.json", "vocab.txt"
@@ -55,8 +57,10 @@ def read_google_bert(folder: Path) -> StoredModel:
     """Reads a folder with a released model, or one that run_pretraining.py wrote.
 
     Raises:
-        UserError: a file is missing or damaged, or there is not exactly one checkpoint.
+        UserError: a file is missing, damaged or a link to a file outside, or there is not exactly
+            one checkpoint.
     """
+    check_links(folder)
     values = {**read_json(folder / CONFIG), "model_type": "bert"}
     config = from_config_json(values, str(folder / CONFIG))
     checkpoint = TensorFlowCheckpoint(_prefix(folder))
@@ -77,11 +81,11 @@ def read_adam(folder: Path) -> StoredAdam:
     for name in (_STEP, *(f"{name}/{moment}" for name in names for moment in _MOMENTS)):
         if name not in entries:
             raise UserError(
-                f"{folder}: the checkpoint has no {name}; released checkpoints have no moments: "
-                "import it without --optimizer_state"
+                f"{folder}: the checkpoint has no {shown_name(name)}; released checkpoints have no "
+                "moments: import it without --optimizer_state"
             )
         if name != _STEP and entries[name].shape != entries[name.rpartition("/")[0]].shape:
-            raise UserError(f"{folder}: {name} has another shape than its tensor")
+            raise UserError(f"{folder}: {shown_name(name)} has another shape than its tensor")
     step = checkpoint.read(_STEP)
     if step.shape or not 0 <= step < _MOST_STEPS:
         raise UserError(f"{folder}: {_STEP} is {step.tolist()}, not the step of a run")

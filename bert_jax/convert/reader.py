@@ -7,7 +7,7 @@ from typing import Any
 
 from bert_jax.config.schema import ModelConfig
 from bert_jax.convert import checksums
-from bert_jax.convert.files import read_json
+from bert_jax.convert.files import check_links, read_json
 from bert_jax.convert.hf_config import from_config_json, pad_token_id
 from bert_jax.convert.stored_tokenizer import read_tokenizer
 from bert_jax.convert.weight_files import read_weights
@@ -28,8 +28,8 @@ class StoredModel:
 
 def read_folder(path: Path) -> StoredModel:
     """Reads config.json, the weights and the tokenizer's files; UserError if one is missing,
-    damaged or differs from SHA256SUMS, for another kind of model, or a tokenizer with more entries
-    than the model."""
+    damaged, a link to a file outside, or differs from SHA256SUMS, for another kind of model, or a
+    tokenizer with more entries than the model."""
     if not path.is_dir():
         raise UserError(f"{path}: no such folder; give one that `bert-jax convert export` wrote")
     file = path / "config.json"
@@ -38,6 +38,7 @@ def read_folder(path: Path) -> StoredModel:
             f"{path}: the folder of a pretraining run; export it first: "
             f"bert-jax convert export --workdir={path} --out=…"
         )
+    check_links(path)
     sums = checksums.read(path)
     values = read_json(file, sums)
     config = from_config_json(values, str(file))

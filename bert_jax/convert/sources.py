@@ -1,6 +1,5 @@
 """Finds and reads a model of any kind: a folder, a zip, a model on the hub, a run's checkpoint."""
 
-import os
 import shutil
 import tempfile
 import zipfile
@@ -37,6 +36,7 @@ class ReadModel:
         params: nested dict of float32 NumPy arrays, without the heads and the pooler that it lacks.
         config: its architecture; its vocabulary has the padding rows of `params`.
         ignored: the stored tensors, by name, of which `params` have no counterpart.
+        origin: of a checkpoint, name and commit of the model on the hub that its run started from.
     """
 
     source: str
@@ -44,6 +44,7 @@ class ReadModel:
     config: ModelConfig
     tokenizer: Tokenizer
     ignored: tuple[str, ...] = ()
+    origin: str = ""
 
 
 def read_model(source: str) -> ReadModel:
@@ -85,7 +86,8 @@ def read_checkpoint(source: str, run: Workdir, step: int | None) -> ReadModel:
     params, meta = checkpoint.load_params(run, step)
     config = from_dict(meta["config"]["model"], ModelConfig, "config.model")
     tokenizer = read_trained_tokenizer(run.tokenizer, meta["data"]["tokenizer"])
-    return ReadModel(source, jax.tree.map(np.asarray, params), config, tokenizer)
+    arrays, origin = jax.tree.map(np.asarray, params), str(meta.get("init_origin", ""))
+    return ReadModel(source, arrays, config, tokenizer, origin=origin)
 
 
 def read_trained_tokenizer(file: epath.Path, digest: str) -> Tokenizer:
@@ -112,7 +114,7 @@ def local_folder(source: str) -> Iterator[Path]:
 
     Raises:
         UserError: a model on the hub, a zip or a bucket that cannot be read, a file that is no zip,
-            no such folder, or a link to a file outside it.
+            or no such folder.
     """
     if source.startswith(hub.PREFIX):
         yield hub.download(source.removeprefix(hub.PREFIX))
@@ -130,20 +132,7 @@ def local_folder(source: str) -> Iterator[Path]:
             f"{source}: no such folder; a model on the Hugging Face hub is {hub.PREFIX}ORG/NAME"
         )
     else:
-        _check_links(Path(source))
         yield Path(source)
-
-
-def _check_links(folder: Path) -> None:
-    """Raises UserError for a symbolic link to a file outside; the hub's cache has such links to the
-    blobs beside its snapshots."""
-    real = folder.resolve()
-    allowed = [real, *([real.parents[1] / "blobs"] if real.parent.name == "snapshots" else [])]
-    for path in folder.iterdir():
-        # `Path.resolve` fails for a link to itself.
-        target = Path(os.path.realpath(path))
-        if path.is_symlink() and not any(map(target.is_relative_to, allowed)):
-            raise UserError(f"{path}: a symbolic link to a file outside; copy the file there")
 
 
 def _copy(source: str, folder: Path) -> None:

@@ -9,18 +9,17 @@ from bert_jax.convert.files import Sums, check_file, read_json
 from bert_jax.convert.tokenizer_files import json_bytes
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.settings import shown
+from bert_jax.data_pipeline.tokenizer import fast_bpe
 from bert_jax.data_pipeline.tokenizer.byte_level_bpe import from_files
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
-# Read by transformers: XLM-R and CamemBERT renumber SentencePiece's ids, PhoBERT has a BPE of its
-# own.
-_FOR_TRANSFORMERS = ("sentencepiece.bpe.model", "bpe.codes")
+_SENTENCEPIECE = "sentencepiece.bpe.model"  # XLM-R and CamemBERT renumber its ids
+_CODES = "bpe.codes"
 # The classes that read a vocab.txt as BERT does. Others split words before WordPiece, such as those
 # of Japanese and Chinese models.
 _WORDPIECE = {"BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"}
 # The settings of these classes, with the names of `BertNormalizer`; all are null, true or false.
 _NORMALIZER = {"strip_accents": "strip_accents", "tokenize_chinese_chars": "handle_chinese_chars"}
-_WORD_END = "</w>"  # ends the last piece of a word in a BPE of characters, such as herBERT's
 
 
 def read_tokenizer(folder: Path, sums: Sums) -> Tokenizer:
@@ -38,10 +37,11 @@ def read_tokenizer(folder: Path, sums: Sums) -> Tokenizer:
     if (folder / "tokenizer.json").exists():
         check_file(folder, "tokenizer.json", sums)
         return Tokenizer.load(folder / "tokenizer.json")
-    for name in _FOR_TRANSFORMERS:
-        if (folder / name).exists():
-            check_file(folder, name, sums)
-            return _read_with_transformers(folder, name)
+    if (folder / _SENTENCEPIECE).exists():
+        check_file(folder, _SENTENCEPIECE, sums)
+        return _read_with_transformers(folder, _SENTENCEPIECE)
+    if (folder / _CODES).exists():
+        return _read_fast_bpe(folder, values, sums)
     for name in ("do_lower_case", "add_prefix_space", *_NORMALIZER):
         if not isinstance(value := values.get(name), bool | None):
             raise UserError(f"{settings}: {name}={shown(value)} should be true or false")
@@ -73,11 +73,28 @@ def _read_wordpiece(file: Path, values: Mapping[str, Any], settings: Path) -> To
     return Tokenizer(json_bytes(spec), name=str(file))
 
 
+def _read_fast_bpe(folder: Path, values: Mapping[str, Any], sums: Sums) -> Tokenizer:
+    """Reads the vocab.txt and the bpe.codes of a PhoBERT; other classes change the text before."""
+    model = read_json(folder / "config.json", sums)
+    kind = values.get("tokenizer_class") or model.get("tokenizer_class")
+    if kind != "PhobertTokenizer":
+        raise UserError(
+            f"{folder / _CODES}: read as by PhobertTokenizer, but tokenizer_class={shown(kind)}; "
+            "save the tokenizer as tokenizer.json"
+        )
+    for name in (_CODES, "vocab.txt"):
+        if (folder / name).exists():
+            check_file(folder, name, sums)
+    data = fast_bpe.from_files(folder / "vocab.txt", folder / _CODES)
+    return Tokenizer(data, name=str(folder / _CODES))
+
+
 def _read_bpe(folder: Path, prefix: bool) -> Tokenizer:
     """Reads a vocab.json and a merges.txt: RoBERTa's BPE of bytes, or one of characters."""
     file = folder / "vocab.json"
     data = from_files(file, folder / "merges.txt", add_prefix_space=prefix)
-    if any(entry.endswith(_WORD_END) for entry in json.loads(file.read_text(encoding="utf-8"))):
+    entries = json.loads(file.read_text(encoding="utf-8"))
+    if any(entry.endswith(fast_bpe.WORD_END) for entry in entries):
         return _read_with_transformers(folder, file.name)
     return Tokenizer(data, name=str(file))
 

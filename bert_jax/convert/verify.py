@@ -6,6 +6,7 @@ from typing import Final
 from bert_jax.convert.compare import Comparison, Text, compare
 from bert_jax.convert.sources import read_model
 from bert_jax.data_pipeline.errors import UserError, count
+from bert_jax.data_pipeline.settings import shown_name
 from bert_jax.data_pipeline.storage.remote import is_special, open_path, storage_errors
 from bert_jax.runtime.console import console, table
 
@@ -53,7 +54,7 @@ def run_verify(model: str, other: str, text: str | None = None, tolerance: float
             console.print(f"only {read.source} has: {', '.join(parts)}")
         if read.ignored:
             more = f" and {len(read.ignored) - 1:,} more" if len(read.ignored) > 1 else ""
-            console.print(f"not compared: {read.ignored[0]}{more} of {read.source}")
+            console.print(f"not compared: {shown_name(read.ignored[0])}{more} of {read.source}")
     console.print(_weights(found))
     console.print(_verdict(found, tolerance))
     return found.first_above(tolerance) is None

@@ -17,7 +17,7 @@ import safetensors.flax
 
 from bert_jax.convert.files import Sums, check_file, read_json
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.settings import shown
+from bert_jax.data_pipeline.settings import shown, shown_name
 
 SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
 HEADS = "heads.safetensors"
@@ -45,7 +45,9 @@ def read_weights(folder: Path, sums: Sums) -> dict[str, np.ndarray]:
     check_file(folder, HEADS, sums)
     heads = _load_safetensors(folder / HEADS)
     if twice := sorted(heads.keys() & tensors.keys()):
-        raise UserError(f"{folder / HEADS}: has {twice[0]}, as has another file; {_AGAIN}")
+        raise UserError(
+            f"{folder / HEADS}: has {shown_name(twice[0])}, as has another file; {_AGAIN}"
+        )
     return tensors | heads
 
 
@@ -74,10 +76,13 @@ def _read_shards(
         check_file(folder, name, sums)
         shard = load(folder / name)
         if missing := sorted(listed - shard.keys()):
-            raise UserError(f"{folder / name}: has no {missing[0]}, but {index} lists it; {_AGAIN}")
+            raise UserError(
+                f"{folder / name}: has no {shown_name(missing[0])}, but {index} lists it; {_AGAIN}"
+            )
         if extra := sorted(shard.keys() - listed):
             raise UserError(
-                f"{folder / name}: has {extra[0]}, which {index} does not list; {_AGAIN}"
+                f"{folder / name}: has {shown_name(extra[0])}, which {index} does not list; "
+                f"{_AGAIN}"
             )
         tensors |= shard
     return tensors
@@ -90,7 +95,8 @@ def _files(index: Path, values: Mapping[str, Any]) -> dict[str, set[str]]:
         raise UserError(f"{index}: no weight_map; {_AGAIN}")
     files = defaultdict(set)
     for tensor, name in where.items():
-        if not isinstance(name, str) or Path(name).name != name or name in (".", ".."):
+        named = isinstance(name, str) and name.isprintable() and Path(name).name == name
+        if not named or name in (".", ".."):
             raise UserError(f"{index}: {shown(name)} is not the name of a file beside it")
         files[name].add(tensor)
     return files

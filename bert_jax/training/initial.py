@@ -49,7 +49,8 @@ class InitialState:
         groups: of parameters, see `weights.groups_in`; also those that the run lacks.
         digest: of the model's arrays, as it has them.
         notes: what was made of its vocabulary and its positions, a line each.
-        origin: name and commit of a model that was imported from the hub.
+        origin: name and commit of a model that was imported from the hub, or from which the run
+            before started.
     """
 
     leaves: Mapping[str, np.ndarray]
@@ -168,11 +169,10 @@ def _read(config: Config, store: TokenStore) -> InitialState:
     path, step = split_step(config.init)
     run, carry = Workdir.open(path), config.init_optimizer == "carry"
     optimizer: OptimizerState | None = None
-    origin = ""
     if run.checkpoints.is_dir():
         (step,) = find_steps(run, step)
         read = read_checkpoint(config.init, run, step)
-        params, model, tokenizer = read.params, read.config, read.tokenizer
+        params, model, tokenizer, origin = read.params, read.config, read.tokenizer, read.origin
         if carry:
             optimizer = optimizer_state.of_checkpoint(run, step, padding=True)
     else:

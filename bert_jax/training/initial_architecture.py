@@ -8,7 +8,7 @@ from etils import epath
 from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.config.serialization import completed, from_dict
 from bert_jax.convert import checksums
-from bert_jax.convert.files import read_json
+from bert_jax.convert.files import check_links, read_json
 from bert_jax.data_pipeline.storage.remote import is_remote
 from bert_jax.training import claim
 from bert_jax.workdir import description
@@ -25,7 +25,8 @@ def find_architecture(source: str, workdir: epath.PathLike | None = None) -> Mod
             returned, since it does not need the model any more.
 
     Raises:
-        UserError: the model's config.json is damaged or of another kind of model.
+        UserError: the model's config.json is damaged or of another kind of model, or a file is a
+            link to one outside.
     """
     if workdir is not None and (recorded := _recorded(source, Workdir.open(workdir))):
         return recorded
@@ -40,6 +41,7 @@ def find_architecture(source: str, workdir: epath.PathLike | None = None) -> Mod
         return _model_of(description.read(run))
     from bert_jax.convert.hf_config import from_config_json  # imports JAX
 
+    check_links(Path(path))
     return from_config_json(read_json(file, checksums.read(Path(path))), str(file))
 
 

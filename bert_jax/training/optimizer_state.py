@@ -21,6 +21,7 @@ from bert_jax.config.schema import ComputeConfig, Config, OptimizerConfig
 from bert_jax.config.serialization import from_dict
 from bert_jax.convert import checksums
 from bert_jax.convert.files import Sums
+from bert_jax.data_pipeline.settings import shown_name
 from bert_jax.errors import UserError
 from bert_jax.objectives.pretraining_model import declare, vocabulary_paths
 from bert_jax.objectives.registry import chosen
@@ -109,7 +110,9 @@ def _read(file: Path, sums: Sums) -> OptimizerState:
         raise UserError(f"{file}: not the state of an optimizer of bert-jax; export it again")
     for path, leaf in leaves.items():
         if not np.isfinite(leaf.astype(np.float32)).all():
-            raise UserError(f"{file}: {path} contains NaN or infinite values; export it again")
+            raise UserError(
+                f"{file}: {shown_name(path)} contains NaN or infinite values; export it again"
+            )
     return OptimizerState(name, leaves)
 
 

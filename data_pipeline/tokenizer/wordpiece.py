@@ -53,7 +53,8 @@ def from_entries(entries: Sequence[str], *, lowercase: bool | None, name: str) -
     elif lowercase and cased:
         raise UserError(
             f"{name}: entries with capital letters, which lower-cased text never matches; "
-            "say that it is cased (--cased, lowercase=False)"
+            "say that it is cased: lowercase=False, `bert-jax data build --cased`, or "
+            '"do_lower_case": false in the tokenizer_config.json beside it'
         )
     return _convert(vocab, lowercase)
 

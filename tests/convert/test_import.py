@@ -21,7 +21,7 @@ from tensorflow_bundle import write_google_folder
 import bert_jax
 from bert_jax import cli
 from bert_jax.convert import weights
-from bert_jax.errors import DONE, FAILED
+from bert_jax.errors import DONE, FAILED, UserError
 
 CONFIG = model_config()
 ENTRIES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(94))]
@@ -230,6 +230,14 @@ def unlisted(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
 
 
+def unlisted_lines(folder: Path) -> None:
+    """A file of a shard has a tensor whose name is two lines."""
+    tensors(lambda t: t | {"a\nb": t[QUERY]})(folder)
+    (folder / "model.safetensors").rename(folder / "model-1.safetensors")
+    where = dict.fromkeys(whole_state(), "model-1.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+
+
 def link_outside(folder: Path) -> None:
     outside = shutil.move(folder / "vocab.txt", folder.parent / "vocab.txt")
     (folder / "vocab.txt").symlink_to(outside)
@@ -272,6 +280,7 @@ WORD, QUERY = (
     [
         (tensors(lambda t: {k: v for k, v in t.items() if k != QUERY}), f"no {QUERY}"),
         (tensors(lambda t: t | {"classifier.weight": t[QUERY]}), "no place for classifier.weight"),
+        (tensors(lambda t: t | {"a\nb\x1b[31m": t[QUERY]}), "has no place for a\\nb\\x1b[31m"),
         (tensors(lambda t: t | {QUERY: t[QUERY][1:].copy()}), f"{QUERY} has shape [31]"),
         (
             tensors(lambda t: t | {"cls.predictions.decoder.weight": t[WORD] + 1}),
@@ -280,9 +289,11 @@ WORD, QUERY = (
         (settings(model_type="xlnet"), "model_type='xlnet'"),
         (settings(auto_map={"AutoModel": "code.Model"}), "auto_map), which bert-jax never runs"),
         (sharded({"a": "../weights"}), "'../weights' is not the name of a file beside it"),
+        (sharded({"a": "two\nlines"}), r"'two\nlines' is not the name of a file beside it"),
         (sharded({"a": "absent.safetensors"}), "absent.safetensors: missing, but model.safe"),
         (sharded({}), "no weight_map"),
         (unlisted, f"has {sorted(whole_state())[0]}, which model.safetensors.index.json does not"),
+        (unlisted_lines, r"has a\nb, which model.safetensors.index.json does not list"),
         (link_outside, "vocab.txt: a symbolic link to a file outside"),
         (link_to_itself, "model.safetensors: missing; give a folder"),
         (halve, "model.safetensors: cannot be read"),
@@ -297,6 +308,23 @@ def test_a_model_that_is_not_whole_is_one_line(
 ) -> None:
     damage(folder)
     fails_in_one_line(folder, tmp_path / "out", message, capsys)
+
+
+def test_a_link_to_a_file_outside_is_not_loaded(folder: Path) -> None:
+    link_outside(folder)
+    with pytest.raises(UserError, match=r"^[^\n]*vocab\.txt: a symbolic link to a file outside"):
+        bert_jax.load(folder)
+
+
+def test_a_snapshot_in_the_cache_of_the_hub_is_loaded(folder: Path, tmp_path: Path) -> None:
+    """Its files are links to blobs beside the snapshots."""
+    snapshot, blobs = tmp_path / "cache/snapshots/0123abcd", tmp_path / "cache/blobs"
+    for new in (snapshot, blobs):
+        new.mkdir(parents=True)
+    for i, file in enumerate(sorted(folder.iterdir())):
+        shutil.copy(file, blobs / str(i))
+        (snapshot / file.name).symlink_to(f"../../blobs/{i}")
+    assert bert_jax.load(snapshot).config == bert_jax.load(folder).config
 
 
 @pytest.mark.parametrize(

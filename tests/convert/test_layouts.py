@@ -296,7 +296,6 @@ def test_without_transformers_a_line_says_what_to_do(tmp_path, monkeypatch):
             "RobertaTokenizer",
             "RobertaTokenizer, the class named beside it, does",
         ),
-        ("bpe.codes", "PhobertTokenizer", "PhobertTokenizer of transformers has no form as"),
     ],
 )
 def test_a_tokenizer_that_transformers_cannot_convert_is_one_line(name, kind, says, tmp_path):

@@ -71,6 +71,16 @@ def test_a_vocab_txt_of_another_tokenizer_is_one_line(settings, message, tmp_pat
     assert "\n" not in str(error.value)
 
 
+def test_cased_entries_say_how_the_folder_is_made_right(tmp_path):
+    write(tmp_path, "cafe", "Café", do_lower_case=True)
+    with pytest.raises(UserError, match='"do_lower_case": false in the tokenizer_config') as error:
+        read_tokenizer(tmp_path, None)
+    assert "\n" not in str(error.value)
+    write(tmp_path, "cafe", "Café", do_lower_case=False)
+    tokenizer = read_tokenizer(tmp_path, None)
+    assert tokenizer.token(tokenizer.encode_batch(["Café"])[0][0]) == "Café"
+
+
 def test_code_of_a_tokenizer_is_refused_beside_a_tokenizer_json(tmp_path):
     write(tmp_path, "cafe")
     (tmp_path / "tokenizer.json").write_bytes(read_tokenizer(tmp_path, None).json)

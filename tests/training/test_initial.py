@@ -16,6 +16,7 @@ from bert_jax.convert.publish.export import run_export
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import UserError
 from bert_jax.training import loop
+from bert_jax.training.initial_architecture import find_architecture
 from bert_jax.workdir.layout import Workdir
 
 
@@ -153,6 +154,32 @@ def test_resuming_with_another_model_is_refused(
         loop.pretrain(config.replace("init", f"{source}/run@2"), tmp_path / "run")
     shutil.copytree(source / "run", tmp_path / "moved")
     loop.pretrain(config.replace("init", f"{tmp_path}/moved@1"), tmp_path / "run")  # the same
+
+
+def test_a_link_to_a_file_outside_is_not_followed(
+    store: TokenStore, source: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(source / "exported", tmp_path / "model")
+    shutil.move(tmp_path / "model/model.safetensors", tmp_path / "outside")
+    (tmp_path / "model/model.safetensors").symlink_to(tmp_path / "outside")
+    config = unmoved(store, init=str(tmp_path / "model"))
+    with pytest.raises(UserError, match=r"^[^\n]*model/model\.safetensors: a symbolic link to a f"):
+        loop.pretrain(config, tmp_path / "run")
+    with pytest.raises(UserError, match=r"^[^\n]*model/model\.safetensors: a symbolic link to a f"):
+        find_architecture(config.init)
+
+
+def test_a_workdir_passes_on_the_model_that_it_started_from(
+    store: TokenStore, source: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(source / "exported", tmp_path / "model")
+    (tmp_path / "model/SHA256SUMS").unlink()
+    file, origin = tmp_path / "model/config.json", "hf:org/bert@0123456789abcdef"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"imported_from": origin}))
+    loop.pretrain(unmoved(store, init=str(tmp_path / "model")), tmp_path / "first")
+    loop.pretrain(unmoved(store, init=str(tmp_path / "first")), tmp_path / "second")
+    exported(tmp_path / "second")
+    assert f"| started from | {origin} |" in (tmp_path / "second_exported/README.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from bert_jax.convert.publish.model_card import Card
 from bert_jax.convert.reader import StoredModel
 from bert_jax.convert.sources import local_folder, read_stored
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.settings import shown
+from bert_jax.data_pipeline.settings import shown, shown_name
 from bert_jax.objectives.registry import with_heads
 from bert_jax.training.optimizer_state import OptimizerState, of_moments
 
@@ -89,5 +89,6 @@ def _check_complete(model: StoredModel, source: str) -> None:
         named = model.values.get("architectures")
         kind = f" in a {shown(named[0])}" if isinstance(named, list) and named else ""
         raise UserError(
-            f"{source}: bert-jax has no place for {lost[0]}{more}{kind}; nothing was written"
+            f"{source}: bert-jax has no place for {shown_name(lost[0])}{more}{kind}; nothing was "
+            "written"
         )

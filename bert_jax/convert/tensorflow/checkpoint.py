@@ -17,6 +17,7 @@ from etils import epath
 
 from bert_jax.convert.tensorflow.table import DamagedError, Reader, read_table, unmasked
 from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.settings import shown_name
 from bert_jax.data_pipeline.storage.remote import storage_errors
 
 # By the numbers of DataType, tensorflow/core/framework/types.proto; others cannot be read.
@@ -73,18 +74,20 @@ class TensorFlowCheckpoint:
         """
         entry = self.entries.get(name)
         if entry is None:
-            raise UserError(f"{self._index}: lists no {name}")
+            raise UserError(f"{self._index}: lists no {shown_name(name)}")
         if entry.dtype is None:
-            raise UserError(f"{self._index}: {name} does not hold numbers of a known kind")
+            raise UserError(
+                f"{self._index}: {shown_name(name)} does not hold numbers of a known kind"
+            )
         file = self._file(f"data-{entry.shard:05}-of-{self._shards:05}")
         with storage_errors(file, "cannot be read"):
             if file.stat().length < entry.offset + entry.size:
-                raise UserError(f"{file}: ends before {name}; {_AGAIN}")
+                raise UserError(f"{file}: ends before {shown_name(name)}; {_AGAIN}")
             with file.open("rb") as stream:
                 stream.seek(entry.offset)
                 data = stream.read(entry.size)
         if google_crc32c.value(data) != entry.crc:
-            raise UserError(f"{file}: the checksum of {name} is wrong; {_AGAIN}")
+            raise UserError(f"{file}: the checksum of {shown_name(name)} is wrong; {_AGAIN}")
         return np.frombuffer(data, entry.dtype).reshape(entry.shape)
 
     def _file(self, suffix: str) -> epath.Path:
