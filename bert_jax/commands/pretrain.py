@@ -50,7 +50,7 @@ def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
     config = read_config(values, functools.partial(find_architecture, workdir=values.workdir))
     from bert_jax.distributed import cluster, job
     from bert_jax.launch.job import find_topology
-    from bert_jax.runtime import compile_cache, cpu, duration
+    from bert_jax.runtime import cpu, duration
     from bert_jax.runtime.versions import versions
     from bert_jax.training.loop import pretrain
     from bert_jax.training.profiling import Steps
@@ -81,7 +81,6 @@ def _run_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
             f"{grace:g} s that saving may take"
         )
     with job.distributed_job(config, topology, about, expected) as started:
-        compile_cache.use()
         if limit is not None:
             started.preemption.request_at(
                 start + limit - grace, f"--time_limit={values.time_limit}"

@@ -19,7 +19,7 @@ from bert_jax.distributed.preemption import PreemptionHandler
 from bert_jax.distributed.watchdog import ProcessExit, Watchdog
 from bert_jax.errors import DONE, FAILED, LOST, STOPPED, StoppedError, code_of
 from bert_jax.launch.hardware.slices import Slice
-from bert_jax.runtime import console, streams
+from bert_jax.runtime import compile_cache, console, streams
 from bert_jax.runtime.activity import ActivityClock
 from bert_jax.runtime.log import NOTICE, configure_logging, logger
 
@@ -65,6 +65,7 @@ def distributed_job(
     host = host_name()
     name = f"{host} (process {topology.process_id})"
     configure_logging(name if topology.num_processes > 1 else "", quiet=topology.process_id > 0)
+    compile_cache.use()  # before `check_devices` compiles a program
     clock, process_exit = ActivityClock(), ProcessExit(host)
     watchdog = Watchdog(clock, config.deadlines, host, process_exit)
     preemption = PreemptionHandler(
