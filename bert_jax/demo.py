@@ -60,8 +60,8 @@ def demo(workdir: Path | None = None, *, data: str | None = None, steps: int | N
 
     Args:
         workdir: by default that of the text, `default_workdir`.
-        data: a file or folder of text, or KIND:PATH as for `data build`; by default Python's
-            built-in documentation.
+        data: a file or folder of text, or KIND:PATH as for `data build`; by default the
+            documentation in Python, NumPy and SciPy.
         steps: number of training steps, if not the config's.
 
     Raises:

@@ -11,7 +11,7 @@ from bert_jax.commands.command import Command
 def _define_demo(values: flags.FlagValues, words: Sequence[str]) -> None:
     workdir = "folder for all results (default: demo_run, with --data demo_run_NAME)"
     flags.DEFINE_string("workdir", None, workdir, flag_values=values)
-    data = "your text, a file, a folder, or KIND:PATH as --source (default: Python's documentation)"
+    data = "your text, a file, folder, or KIND:PATH as for --source (default: Python documentation)"
     flags.DEFINE_string("data", None, data, flag_values=values)
     steps = "number of training steps (default: a few minutes of training)"
     flags.DEFINE_integer("steps", None, steps, 1, flag_values=values)
