@@ -123,8 +123,9 @@ def _help_command(words: Sequence[str]) -> str:
 
 
 def _overview(names: Iterable[str]) -> str:
-    lines = ["bert-jax COMMAND [--flag=value ...]", ""]
-    lines += [f"  {name:<18}{COMMANDS[name].summary}" for name in names]
+    lines, listed = ["bert-jax COMMAND [--flag=value ...]", ""], list(names)
+    width = max(map(len, listed)) + 2
+    lines += [f"  {name:<{width}}{COMMANDS[name].summary}" for name in listed]
     lines += ["", "bert-jax COMMAND --help shows the flags of a command and an example."]
     return "\n".join(lines)
 

@@ -129,6 +129,8 @@ class Model:
             UserError: no [MASK] in the text, or one beyond the model's last position; or the folder
                 has no masked-language-model head.
         """
+        if _listed(text) != [text]:
+            raise UserError("fill_mask takes one text, not a list; call it for each")
         head = "masked-language-model head"
         self._need(MASKED_LM.head, head, f"give a model that was saved with its {head}")
         if not 1 <= top_k <= self.tokenizer.vocab_size:

@@ -41,4 +41,4 @@ def class_baselines(sums: Mapping[str, Any], sources: Sequence[str]) -> dict[str
 def entropy(counts: np.ndarray) -> float:
     """Returns -sum n log(n / total) in nats: the summed loss of the best constant prediction."""
     seen = counts[counts > 0]
-    return float(-(seen * np.log(seen / counts.sum())).sum())
+    return float(-(seen * np.log(seen / counts.sum())).sum()) + 0.0  # of one label: 0, not -0

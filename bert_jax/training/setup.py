@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from bert_jax.config.schema import Config, ModelConfig, PhaseConfig
 from bert_jax.config.serialization import to_dict
 from bert_jax.convert import hub
 from bert_jax.convert.layouts.registry import find_layout
 from bert_jax.data_pipeline.batch import Batches
+from bert_jax.data_pipeline.pairing.modes import PAIRS
 from bert_jax.data_pipeline.storage.remote import is_remote
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.store.watched_files import exit_on_truncated_map
@@ -43,6 +45,9 @@ def check_vocabulary(config: Config, store: TokenStore) -> None:
             f"config.model.vocab_size={config.model.vocab_size}, but ids in {store.path} go up to "
             f"{store.vocab_size - 1}; pass --config.model.vocab_size={store.vocab_size}"
         )
+
+
+_MOST_SINGLE = 0.75  # share of documents of one sentence, above which a run with pairs warns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,6 +163,7 @@ def prepare(config: Config, workdir: Workdir, job: Job) -> RunContext:
         )
     if job.peers.is_first:
         _warn_if_not_exportable(config.model)
+        _warn_of_single_sentences(config, store)
     program = make_step_functions(config, mesh, phases[0].held_out.corpus)
     _check_memory(program.abstract, mesh)
     return RunContext(config, workdir, store, program, mesh, phases, description, job, initial)
@@ -200,6 +206,16 @@ def _warn_if_not_exportable(model: ModelConfig) -> None:
         find_layout(model)
     except UserError as error:
         logger.warning(str(error))
+
+
+def _warn_of_single_sentences(config: Config, store: TokenStore) -> None:
+    """Warns if pairs teach nothing: a document of one sentence gets a random second one."""
+    single = float(np.mean(store.train.document_lengths == 1))
+    if config.data.pairing in PAIRS and single > _MOST_SINGLE:
+        logger.warning(
+            f"{store.path}: {single:.0%} of the documents have one sentence, so almost all second "
+            "sentences are random; consider --config.data.pairing=single"
+        )
 
 
 def _check_memory(state: Any, mesh: jax.sharding.Mesh) -> None:

@@ -149,6 +149,8 @@ def test_masks_are_filled_as_the_head_says(model, folder):
 def test_what_fill_mask_cannot_do_is_said(model):
     with pytest.raises(UserError, match=r"no \[MASK\] in 'plain text'"):
         model.fill_mask("plain text")
+    with pytest.raises(UserError, match="takes one text, not a list; call it for each"):
+        model.fill_mask(["a [MASK]"])
     limit = model.config.max_position_embeddings
     long = "dog " * (limit - 3)
     assert len(model.fill_mask(f"{long}[MASK]")) == 1  # the last place there is

@@ -22,19 +22,20 @@ def small_store(
     held_out: int = 8,
     words: str = "w",
     repeat: bool = False,
+    sentences: int = 8,
 ) -> TokenStore:
-    """Documents of a few short sentences over 100 entries, from two sources.
+    """Documents of up to `sentences` short sentences over 100 entries, from two sources.
 
     words: how entries of the vocabulary begin. repeat: every document says one word over and over.
     """
     rng = np.random.default_rng(0)
 
     def document(source: int) -> StoredDocument:
-        count, first = rng.integers(1, 9), len(SPECIAL)
+        count, first = rng.integers(1, sentences + 1), len(SPECIAL)
         low = int(rng.integers(first, first + WORDS)) if repeat else first
         high = low + 1 if repeat else first + WORDS
-        sentences = [rng.integers(low, high, rng.integers(1, 12)).tolist() for _ in range(count)]
-        return StoredDocument(sentences, source=source)
+        made = [rng.integers(low, high, rng.integers(1, 12)).tolist() for _ in range(count)]
+        return StoredDocument(made, source=source)
 
     made = [document(i % 2) for i in range(documents + held_out)]
     return write_store(

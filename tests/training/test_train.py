@@ -119,6 +119,15 @@ def test_the_last_step_is_a_checkpoint_with_its_description(store, tmp_path):
     pretrain(config, tmp_path)  # nothing left to do is not an error
 
 
+@pytest.mark.parametrize("sentences", [1, 8])
+def test_documents_of_one_sentence_are_a_warning(sentences, tmp_path, capsys):
+    config = small_config(small_store(tmp_path / "store", sentences=sentences))
+    with pytest.raises(StoppedError):
+        pretrain(config, tmp_path / "run", stop_after=1)
+    said = "100% of the documents have one sentence" in "".join(capsys.readouterr())
+    assert said == (sentences == 1)
+
+
 def test_metrics_hold_objectives_and_baselines(store, tmp_path):
     config = small_config(store)
     pretrain(config, tmp_path)
