@@ -102,7 +102,8 @@ def _source(data: str | None) -> SourceSpec:
     """The user's text, its kind given or guessed from its files, or Python's own documentation."""
     if data is None:
         return parse_source(f"python,packages={_PACKAGES}")
-    given = data.partition(":")[0] in KINDS
+    kind, colon, _ = data.partition(":")
+    given = kind in KINDS or (colon and kind.isidentifier() and not Path(data).exists())
     return parse_source(f"{data if given else f'{guess_kind(Path(data))}:{data}'},name=text")
 
 

@@ -17,7 +17,7 @@ from bert_jax.data_pipeline.storage.remote import storage_errors
 _OPENERS: dict[str, Callable[..., object]] = dict(
     zip(COMPRESSED, (bz2.open, gzip.open, lzma.open), strict=True)
 )
-_TEXT = "UTF-8 text"
+_TEXT = "running text in UTF-8"
 
 
 def lines(path: Path, *, markup: bool = False) -> Iterator[str]:

@@ -114,6 +114,11 @@ def test_missing_text_creates_no_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "demo").exists()
 
 
+def test_an_unknown_kind_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="source kind 'lins' is unknown; did you mean lines"):
+        demo._source(f"lins:{tmp_path}")
+
+
 def test_the_program_is_named_as_it_can_be_typed(tmp_path: Path, monkeypatch) -> None:
     script = tmp_path / "env/bin/bert-jax"
     monkeypatch.setattr(sys, "executable", str(script.with_name("python")))
