@@ -297,7 +297,8 @@ def find_steps(workdir: Workdir, which: int | Literal["best", "all"] | None = No
     """
     steps = complete_steps(workdir.checkpoints)
     if not steps:
-        raise UserError(f"{workdir}: no checkpoints found; give the --workdir of a pretraining run")
+        remedy = description.run_inside(workdir) or "; give the --workdir of a pretraining run"
+        raise UserError(f"{workdir}: no checkpoints found{remedy}")
     if which == "all":
         return steps
     if which is None:

@@ -84,13 +84,17 @@ def read(workdir: Workdir) -> dict[str, Any]:
                 return description
         except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
             pass
-        missing = not workdir.path.exists()
-        inner = workdir.path / "run"  # of a demo
-        near = f"; did you mean {inner}?" if (inner / path.name).exists() else ""
+        missing, near = not workdir.path.exists(), run_inside(workdir)
     reason = "not the workdir of a pretraining run (no valid config.json)"
     reason = "no such folder" if missing else reason
     remedy = near or "; give the --workdir that was given to `bert-jax pretrain`"
     raise UserError(f"{workdir}: {reason}{remedy}")
+
+
+def run_inside(workdir: Workdir) -> str:
+    """Returns the suggestion of the run in a demo's folder, "" if this is no such folder."""
+    inner = workdir.path / "run"
+    return f"; did you mean {inner}?" if (inner / workdir.config_json.name).exists() else ""
 
 
 def is_description(value: Any) -> bool:

@@ -156,6 +156,13 @@ def test_without_an_evaluation_there_is_no_best(tmp_path):
         find_steps(Workdir.open(tmp_path / "elsewhere"))
 
 
+def test_the_folder_of_a_demo_suggests_its_run(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.json").touch()
+    with pytest.raises(UserError, match=f"no checkpoints found; did you mean {tmp_path}/run"):
+        find_steps(Workdir.open(tmp_path))
+
+
 def test_another_format_is_refused(tmp_path):
     store = small_store(tmp_path / "store")
     config = small_config(store)
