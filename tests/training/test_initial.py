@@ -122,13 +122,19 @@ def test_a_model_with_more_positions_gives_the_first(
     np.testing.assert_array_equal(rows, longer["encoder"]["embeddings"]["position"][:16])
 
 
+def imported_copy(source: Path, folder: Path) -> str:
+    """Copies the export as if it had been imported; returns the origin that it names."""
+    shutil.copytree(source / "exported", folder)
+    (folder / "SHA256SUMS").unlink()
+    file, origin = folder / "config.json", "hf:org/bert@0123456789abcdef"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"imported_from": origin}))
+    return origin
+
+
 def test_a_run_that_resumes_needs_its_model_no_more(
     store: TokenStore, source: Path, tmp_path: Path
 ) -> None:
-    shutil.copytree(source / "exported", tmp_path / "model")
-    (tmp_path / "model/SHA256SUMS").unlink()
-    file, origin = tmp_path / "model/config.json", "hf:org/bert@0123456789abcdef"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"imported_from": origin}))
+    origin = imported_copy(source, tmp_path / "model")
     config = small_config(store).replace({"init": str(tmp_path / "model"), "phases[0].steps": 4})
     with pytest.raises(bert_jax.errors.StoppedError):
         loop.pretrain(config, tmp_path / "run", stop_after=2)
@@ -172,10 +178,7 @@ def test_a_link_to_a_file_outside_is_not_followed(
 def test_a_workdir_passes_on_the_model_that_it_started_from(
     store: TokenStore, source: Path, tmp_path: Path
 ) -> None:
-    shutil.copytree(source / "exported", tmp_path / "model")
-    (tmp_path / "model/SHA256SUMS").unlink()
-    file, origin = tmp_path / "model/config.json", "hf:org/bert@0123456789abcdef"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"imported_from": origin}))
+    origin = imported_copy(source, tmp_path / "model")
     loop.pretrain(unmoved(store, init=str(tmp_path / "model")), tmp_path / "first")
     loop.pretrain(unmoved(store, init=str(tmp_path / "first")), tmp_path / "second")
     exported(tmp_path / "second")
