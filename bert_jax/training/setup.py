@@ -210,8 +210,10 @@ def _warn_if_not_exportable(model: ModelConfig) -> None:
 
 def _warn_of_single_sentences(config: Config, store: TokenStore) -> None:
     """Warns if pairs teach nothing: a document of one sentence gets a random second one."""
+    if config.data.pairing not in PAIRS:
+        return
     single = float(np.mean(store.train.document_lengths == 1))
-    if config.data.pairing in PAIRS and single > _MOST_SINGLE:
+    if single > _MOST_SINGLE:
         logger.warning(
             f"{store.path}: {single:.0%} of the documents have one sentence, so almost all second "
             "sentences are random; consider --config.data.pairing=single"
