@@ -31,8 +31,8 @@ from bert_jax.launch.records import RESOURCE, ROOT, Look, Records, Submission, r
 from bert_jax.launch.watch import Watcher, report
 
 _ALIVE = (
-    "a job that ends gives its machines back by itself; after a preemption they are created again "
-    "only while this command runs, or once it is run again"
+    "a job that ends needs no launcher to give its machines back; after a preemption they are "
+    "created again only while this command runs, or once it is run again"
 )
 # Cloud TPU documentation, "TPU software versions".
 _RUNTIMES = {

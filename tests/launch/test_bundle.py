@@ -56,7 +56,7 @@ def test_a_checkout_sends_its_tracked_files_and_links(checkout: Path) -> None:
         "code/bert_jax/launch",
     }  # fmt: skip
     assert names["code/bert_jax/launch"].linkname == "../launch"
-    assert made.python_path("/root") == ("/root/code",)
+    assert made.python_path("/job") == ("/job/code",)
     assert len(json.loads(content_of(made, "bundle.json"))["commit"]) == 40
 
 
@@ -118,7 +118,7 @@ def test_a_config_file_brings_the_modules_beside_it_that_it_imports(tmp_path: Pa
         "config/parts/sizes.py", "config/parts/others.py",
     }  # fmt: skip
     assert made.config == "config/mine.py"
-    assert made.python_path("/root") == ("/root/config",)
+    assert made.python_path("/job") == ("/job/config",)
 
 
 @pytest.mark.parametrize("text", ["def get_config(:\n", "\0"])

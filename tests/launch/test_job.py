@@ -70,9 +70,9 @@ def test_a_variable_is_either_given_or_a_secret():
 def test_the_command_names_the_config_file_that_travels():
     bundle = dataclasses.replace(BUNDLE, config="config/mine.py")
     command = ("pretrain", "--config=../mine.py", "--config.model.hidden_size=64", "--workdir=r")
-    words = job(command=command, bundle=bundle).words("/root")
-    assert words[1:3] == ("--config=/root/config/mine.py", "--config.model.hidden_size=64")
-    assert job(command=command).words("/root") == command
+    words = job(command=command, bundle=bundle).words("/job")
+    assert words[1:3] == ("--config=/job/config/mine.py", "--config.model.hidden_size=64")
+    assert job(command=command).words("/job") == command
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The TPU API on loopback, as gcloud calls it, with machines that are processes.
 
 It answers what `gcloud compute tpus queued-resources` and an agent ask of v2 of the API, strictly:
-an unknown field of a request is an error. What a real cloud does by itself (capacity, preemption,
+an unknown field of a request is an error. What a real cloud decides (capacity, preemption,
 a host that fails, errors) happens on cue.
 """
 
