@@ -7,8 +7,8 @@ stacked and the three are fused in one array.
 
 Momentum is `optax.trace` in Nesterov's form, as in Jordan's code and in Moonshot's (Liu et al.
 2025, arXiv 2502.16982). `optax.contrib.scale_by_muon` has a momentum of its own, with a bias
-correction that neither has; here it only orthogonalizes (`newton_schulz.py`), because devices
-exchange the momentum before that.
+correction that neither has, and orthogonalizes on every device what devices share here.
+`newton_schulz.py` has its steps in the order that TPUs take least time for.
 """
 
 import collections

@@ -216,3 +216,12 @@ def test_newton_schulz_steps_equal_float64_for_every_shape(shape: tuple[int, int
     ours = jax.jit(newton_schulz.orthogonalize)(matrices.astype(np.float32))
     for matrix, result in zip(matrices, ours, strict=True):
         np.testing.assert_allclose(result, jordan(matrix), atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(24, 96), (96, 24), (24, 24), (24, 36)])
+def test_newton_schulz_steps_are_those_of_optax(shape: tuple[int, int]) -> None:
+    matrices = np.random.default_rng(0).normal(size=(3, *shape)).astype(np.float32)
+    numbers = optax.contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=2)
+    muon = optax.contrib.scale_by_muon(beta=0, nesterov=False, weight_dimension_numbers=numbers)
+    theirs, _ = muon.update(matrices, muon.init(matrices))
+    np.testing.assert_allclose(newton_schulz.orthogonalize(matrices), theirs, atol=1e-5)
