@@ -12,7 +12,6 @@ from typing import Any, Literal, NamedTuple, get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tokenizers
 from flax import nnx
 
 from bert_jax.config.schema import ComputeConfig, ModelConfig
@@ -63,9 +62,6 @@ class Model:
         """groups: the parts of `params`."""
         self.config, self.tokenizer, self._groups = config, tokenizer, groups
         self._params = jax.device_put(params)
-        self._encoder = tokenizers.Tokenizer.from_str(tokenizer.json.decode())
-        self._encoder.no_padding()
-        self._encoder.no_truncation()
         heads, pooler = with_heads(groups), "pooler" in groups
         graph, _ = declare(config, ComputeConfig.plain(), heads, pooler=pooler)
         self._hidden = jax.jit(partial(_hidden, graph))
@@ -164,8 +160,8 @@ class Model:
         special = self.tokenizer.special
         for text in texts:
             _check_unicode(text)
-        encodings = self._encoder.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [[special.cls, *encoding.ids, special.sep] for encoding in encodings]
+        encoded = self.tokenizer.encode_with_special(texts)
+        return [[special.cls, *ids.tolist(), special.sep] for ids in encoded]
 
     def _batches(self, texts: Sequence[str], batch_size: int) -> Iterator[_Rows]:
         """Yields batches of texts sorted by length, to reduce padding."""

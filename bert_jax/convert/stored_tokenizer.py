@@ -77,9 +77,9 @@ def _read_fast_bpe(folder: Path, values: Mapping[str, Any], sums: Sums) -> Token
     """Reads the vocab.txt and the bpe.codes of a PhoBERT; other classes change the text before."""
     model = read_json(folder / "config.json", sums)
     kind = values.get("tokenizer_class") or model.get("tokenizer_class")
-    if kind != "PhobertTokenizer":
+    if kind != fast_bpe.CLASS:
         raise UserError(
-            f"{folder / _CODES}: read as by PhobertTokenizer, but tokenizer_class={shown(kind)}; "
+            f"{folder / _CODES}: read as by {fast_bpe.CLASS}, but tokenizer_class={shown(kind)}; "
             "save the tokenizer as tokenizer.json"
         )
     for name in (_CODES, "vocab.txt"):

@@ -2,8 +2,9 @@
 
 `tokenizer.json` is copied byte for byte. For BERT's WordPiece, transformers does not use it
 unchanged: from `tokenizer_config.json`, 4.x overrides its normalizer and 5.x rebuilds the entire
-tokenizer. That file must therefore agree with tokenizer.json. Every other tokenizer, SentencePiece
-included, is exported under the class that reads only tokenizer.json.
+tokenizer. That file must therefore agree with tokenizer.json. A PhoBERT tokenizer with pieces that
+have no entry is read by its own class, from vocab.txt and bpe.codes. Every other tokenizer,
+SentencePiece included, is exported under the class that reads only tokenizer.json.
 """
 
 import json
@@ -11,6 +12,7 @@ from typing import Any
 
 import tokenizers
 
+from bert_jax.data_pipeline.tokenizer import fast_bpe
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.data_pipeline.tokenizer.wordpiece import LONGEST_WORD, PREFIX
 
@@ -30,7 +32,7 @@ def tokenizer_files(
         "cls_token": cls, "mask_token": mask, "pad_token": pad, "sep_token": sep, "unk_token": unk,
     }  # fmt: skip
     settings = {
-        **_class_settings(spec),
+        **_class_settings(spec, tokenizer),
         "clean_up_tokenization_spaces": True,
         "model_max_length": max_length,
         **specials,
@@ -45,6 +47,8 @@ def tokenizer_files(
     if spec["model"]["type"] == "WordPiece":  # the only one that a vocab.txt can describe
         entries = "".join(f"{tokenizer.token(i)}\n" for i in range(tokenizer.vocab_size))
         files["vocab.txt"] = entries.encode()
+    if tokenizer.has_unknown_pieces:
+        files |= fast_bpe.to_files(spec, tokenizer.vocab_size)
     return files
 
 
@@ -59,8 +63,10 @@ def json_bytes(value: Any) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _class_settings(spec: dict[str, Any]) -> dict[str, Any]:
+def _class_settings(spec: dict[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
     """Returns the transformers class that reads the tokenizer, and the settings it needs."""
+    if tokenizer.has_unknown_pieces:
+        return {"tokenizer_class": fast_bpe.CLASS}
     normalizer = spec["normalizer"] or {}
     model = spec["model"]
     original = (

@@ -3,17 +3,23 @@
 As `PhobertTokenizer` of transformers: words are what is between white space. "@@" ends the entry of
 a piece that its word continues; in tokenizer.json, "</w>" ends the last piece of a word instead, as
 in bpe.codes.
+
+vocab.txt lists the pieces of the text that a model was trained on, and merges make others on the
+way to them. These stand in tokenizer.json after <mask>, the last entry; where one is left in a
+word, it is unknown. transformers has no such rule for a tokenizer.json, so it gets the two files.
 """
 
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
 
-from bert_jax.data_pipeline.errors import UserError, count
+from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage.remote import storage_errors
-from bert_jax.data_pipeline.tokenizer.json_file import ROBERTA_TOKENS, library_errors
+from bert_jax.data_pipeline.tokenizer.json_file import ROBERTA_TOKENS, SpecialIds, library_errors
 
+CLASS = "PhobertTokenizer"  # of transformers
 WORD_END = "</w>"
 _CONTINUED = "@@"
 _FIRST = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3; <mask> is the last
@@ -24,22 +30,15 @@ def from_files(vocabulary: Path, codes: Path) -> bytes:
     pieces, count).
 
     Raises:
-        UserError: a file is missing or has another format, or the merges make a piece that has no
-            entry: PhoBERT's own classes give it the id of <unk>, which a tokenizer.json cannot.
+        UserError: a file is missing or has another format.
     """
     entries = [token for (token,) in _fields(vocabulary, 1)]
     merges = [(first, second) for first, second in _fields(codes, 2)]
     names = [*_FIRST, *map(_name, entries), ROBERTA_TOKENS[-1]]
-    vocab = {name: i for i, name in enumerate(names)}
-    if len(vocab) != len(names):
-        raise UserError(f"{vocabulary}: has an entry twice; download it again")
     pieces = dict.fromkeys(piece for a, b in merges for piece in (a, b, a + b))
-    if missing := [piece for piece in pieces if piece not in vocab]:
-        more = f" and {count(len(missing) - 1, 'other')}" if len(missing) > 1 else ""
-        raise UserError(
-            f"{codes}: makes {missing[0]!r}{more}, for which {vocabulary.name} has no entry; a "
-            "tokenizer.json cannot make them <unk>, so such a tokenizer is not converted"
-        )
+    vocab = {name: i for i, name in enumerate(dict.fromkeys([*names, *pieces]))}
+    if len(set(names)) != len(names):
+        raise UserError(f"{vocabulary}: has an entry twice; download it again")
     with library_errors(f"{codes}, {vocabulary.name}: no BPE", "download them again"):
         model = models.BPE(vocab, merges, unk_token="<unk>", end_of_word_suffix=WORD_END)
     encoder = tokenizers.Tokenizer(model)
@@ -50,8 +49,38 @@ def from_files(vocabulary: Path, codes: Path) -> bytes:
     return encoder.to_str(pretty=True).encode()
 
 
+def count_entries(encoder: tokenizers.Tokenizer, special: SpecialIds) -> int:
+    """Returns the number of ids that a model knows: those up to <mask> of a tokenizer that
+    `from_files` made, which has the special tokens of fairseq's dictionary; all ids of others."""
+    model, last = encoder.model, len(_FIRST)
+    ours = (
+        isinstance(model, models.BPE)
+        and model.end_of_word_suffix == WORD_END
+        and isinstance(encoder.pre_tokenizer, pre_tokenizers.WhitespaceSplit)
+        and [encoder.token_to_id(token) for token in _FIRST] == list(range(last))
+        and special.mask > last
+        and max(encoder.get_added_tokens_decoder(), default=0) == special.mask
+    )
+    return special.mask + 1 if ours else encoder.get_vocab_size(with_added_tokens=True)
+
+
+def to_files(spec: dict[str, Any], entries: int) -> dict[str, bytes]:
+    """Returns vocab.txt and bpe.codes of a tokenizer.json by `from_files`; every count, which no
+    tokenizer reads, is 1."""
+    vocab, merges = spec["model"]["vocab"], spec["model"]["merges"]
+    names = sorted(vocab, key=vocab.__getitem__)[len(_FIRST) : entries - 1]
+    return {
+        "vocab.txt": "".join(f"{_entry(name)} 1\n" for name in names).encode(),
+        "bpe.codes": "".join(f"{first} {second} 1\n" for first, second in merges).encode(),
+    }
+
+
 def _name(entry: str) -> str:
     return entry.removesuffix(_CONTINUED) if entry.endswith(_CONTINUED) else entry + WORD_END
+
+
+def _entry(name: str) -> str:
+    return name.removesuffix(WORD_END) if name.endswith(WORD_END) else name + _CONTINUED
 
 
 def _fields(file: Path, number: int) -> list[list[str]]:

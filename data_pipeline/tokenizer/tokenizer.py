@@ -18,7 +18,7 @@ from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage import atomic
 from bert_jax.data_pipeline.storage.digest import sha256
 from bert_jax.data_pipeline.storage.remote import storage_errors
-from bert_jax.data_pipeline.tokenizer import wordpiece
+from bert_jax.data_pipeline.tokenizer import fast_bpe, wordpiece
 from bert_jax.data_pipeline.tokenizer.byte_level_bpe import SPACE
 from bert_jax.data_pipeline.tokenizer.json_file import (
     SPECIAL_TOKENS,
@@ -45,6 +45,7 @@ class Tokenizer:
         digest: sha256 of `json`.
         vocab_size: number of ids.
         special: ids of the five special tokens.
+        has_unknown_pieces: whether the tokenizers library has more ids, all unknown: fast_bpe.py.
     """
 
     def __init__(self, data: bytes, *, name: str = "tokenizer.json") -> None:
@@ -59,11 +60,13 @@ class Tokenizer:
         self._name = name
         self.json = data
         self.digest = sha256(data)
-        self.vocab_size: int = self._encoder.get_vocab_size(with_added_tokens=True)
         vocab = self._encoder.get_vocab(with_added_tokens=True)
         self.special = special_ids(vocab, name)
-        if max(vocab.values()) != self.vocab_size - 1:
-            raise UserError(f"{name}: ids must run from 0 to {self.vocab_size - 1} without gaps")
+        last = self._encoder.get_vocab_size(with_added_tokens=True) - 1
+        if max(vocab.values()) != last:
+            raise UserError(f"{name}: ids must run from 0 to {last} without gaps")
+        self.vocab_size = fast_bpe.count_entries(self._encoder, self.special)
+        self.has_unknown_pieces = self.vocab_size <= last
         # "[MASK]" in a text must not become the special id. This setting is not saved, so the saved
         # file still maps "[MASK]" to the id, which fill-mask users need.
         self._encoder.encode_special_tokens = True
@@ -180,9 +183,28 @@ class Tokenizer:
         """
         if self._byte_level:
             texts = [f" {text}" for text in texts]
+        return self._ids(self._encoder, texts)
+
+    def encode_with_special(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Returns the ids of each text, uint32 [n], as transformers: "[MASK]" and other special
+        tokens in it are recognized, none is added."""
+        return self._ids(self._recognizing, texts)
+
+    @cached_property
+    def _recognizing(self) -> tokenizers.Tokenizer:
+        """An encoder of its own: a setting cannot be changed while other threads encode."""
+        encoder = tokenizers.Tokenizer.from_str(self.json.decode())
+        encoder.no_truncation()
+        encoder.no_padding()
+        return encoder
+
+    def _ids(self, encoder: tokenizers.Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
         with self._errors():
-            encodings = self._encoder.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [np.array(encoding.ids, np.uint32) for encoding in encodings]
+            encodings = encoder.encode_batch_fast(list(texts), add_special_tokens=False)
+        result = [np.array(encoding.ids, np.uint32) for encoding in encodings]
+        for ids in result:
+            ids[ids >= self.vocab_size] = self.special.unk
+        return result
 
     def decode(self, ids: Sequence[int]) -> str:
         """Returns the text of these ids, special tokens included."""
@@ -192,7 +214,7 @@ class Tokenizer:
     def token(self, index: int) -> str:
         """Returns the vocabulary entry of an id; IndexError if there is none."""
         entry = self._encoder.id_to_token(int(index))
-        if entry is None:
+        if entry is None or index >= self.vocab_size:
             raise IndexError(f"id {index} is outside the vocabulary of {self.vocab_size}")
         return entry
 

@@ -47,7 +47,8 @@ from bert_jax.workdir.layout import Workdir
 CARD = "README.md"
 _FILES = {  # besides the weights
     "config.json", CARD, HEADS,
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", SUMS,
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "bpe.codes",
+    SUMS,
 }  # fmt: skip
 
 
