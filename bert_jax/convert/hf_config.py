@@ -11,7 +11,7 @@ from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.convert.layouts.bert import BERT
 from bert_jax.convert.layouts.layout import Layout
 from bert_jax.convert.layouts.registry import BY_TYPE, find_layout
-from bert_jax.convert.task_heads import KEYS, head_json, read_head, task_of_class
+from bert_jax.convert.task_heads import head_json, kept_settings, read_head, task_of_class
 from bert_jax.data_pipeline.errors import UserError, nearest
 from bert_jax.data_pipeline.settings import shown
 from bert_jax.objectives.masked_lm import MASKED_LM
@@ -37,7 +37,7 @@ _DEFAULTS = {
 _BOTH_HEADS = (MASKED_LM.head, NEXT_SENTENCE.head)
 ORIGIN = "imported_from"  # key of an import from the hub: name and commit
 # Keys that an import keeps as they are, since they change nothing that is computed here.
-_KEPT = (*KEYS, "bos_token_id", "eos_token_id", ORIGIN)
+_KEPT = ("bos_token_id", "eos_token_id", ORIGIN)
 
 
 def to_config_json(
@@ -68,13 +68,14 @@ def to_config_json(
         "max_position_embeddings": rows,
     }
     own = {layout.keys.get(n, n): v for n, v in values.items() if n not in layout.fixed}
-    if isinstance(config, TaskModelConfig) and not source:
+    if isinstance(config, TaskModelConfig):
         own |= head_json(config, layout)
     kind = source.get("model_type", layout.model_type)
     return {
         "architectures": [layout.class_name(heads, kind)],
         "model_type": kind,
         **own,
+        **kept_settings(source, config),
         **{name: source[name] for name in _KEPT if name in source},
         **({"trained_length": trained_length} if trained_length else {}),
         **layout.constants,

@@ -90,6 +90,16 @@ def head_json(config: TaskModelConfig, layout: Layout) -> dict[str, Any]:
     return values
 
 
+def kept_settings(source: Mapping[str, Any], config: ModelConfig) -> dict[str, Any]:
+    """Returns the settings of a head in the config.json of an imported model, which stay as they
+    are, except names for another number of labels."""
+    kept = {name: source[name] for name in KEYS if name in source}
+    if not isinstance(config, TaskModelConfig):
+        return kept
+    named = len(kept.get("id2label") or ()) == len(config.head.labels)
+    return {name: kept[name] for name in kept if named or name not in ("id2label", "label2id")}
+
+
 def _default_dropout(layout: Layout, name: str, model: ModelConfig) -> float:
     if name not in layout.head_dropout:
         return 0.0
@@ -98,12 +108,19 @@ def _default_dropout(layout: Layout, name: str, model: ModelConfig) -> float:
 
 
 def _labels(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the names of the outputs."""
+    """Returns the names of the outputs: without names for `num_labels` of them, as transformers,
+    LABEL_0 and so on."""
     given = values.get("id2label")
+    number = values.get("num_labels", _DEFAULT_LABELS if given is None else None)
+    if number is not None:
+        checked(number, Labels, "num_labels")
     if given is None:
-        number = values.get("num_labels", _DEFAULT_LABELS)
-        return tuple(f"LABEL_{i}" for i in range(checked(number, Labels, "num_labels")))
+        return _unnamed(number)
     ids = [str(i) for i in range(len(given))] if isinstance(given, dict) else []
     if not ids or given.keys() != set(ids) or not all(isinstance(x, str) for x in given.values()):
         raise UserError(f"id2label={shown(given)} should name the labels from 0 on")
-    return tuple(given[i] for i in ids)
+    return tuple(given[i] for i in ids) if number in (None, len(ids)) else _unnamed(number)
+
+
+def _unnamed(number: int) -> tuple[str, ...]:
+    return tuple(f"LABEL_{i}" for i in range(number))

@@ -122,6 +122,20 @@ def test_settings_of_a_head_stay_as_they_are(tokenizer, tmp_path):
     assert (head.labels, head.dropout, head.problem_type) == (LABELS, 0.3, values["problem_type"])
 
 
+@pytest.mark.parametrize("names", [None, {"0": "no", "1": "yes"}])
+def test_num_labels_counts_where_the_names_are_of_another_number(names, tokenizer, tmp_path):
+    """As transformers reads it; older releases wrote such files."""
+    source = write(tmp_path / "source", "bert", CLASSIFIER, tokenizer)
+    (source / "SHA256SUMS").unlink()
+    values = json.loads((source / "config.json").read_text())
+    values |= {"num_labels": len(LABELS), "id2label": names}
+    (source / "config.json").write_text(json.dumps(values))
+    assert run(source, tmp_path / "out") == DONE
+    written = json.loads((tmp_path / "out/config.json").read_text())
+    assert written["id2label"] == {str(i): f"LABEL_{i}" for i in range(len(LABELS))}
+    assert written["label2id"] == {f"LABEL_{i}": i for i in range(len(LABELS))}
+
+
 @pytest.mark.parametrize(
     ("layout", "task", "values", "rate"),
     [
