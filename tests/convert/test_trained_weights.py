@@ -4,19 +4,25 @@ The package `rxnfp` (MIT licence) holds three BERTs of 12 layers that were train
 reactions. It is fetched, never installed.
 """
 
+import dataclasses
 import hashlib
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
+import golden_case as cases
+import jax
 import numpy as np
 import pytest
+from golden_case import STEPS, TINY
+from small import run_config
 
 import bert_jax
 from bert_jax import cli
 from bert_jax.config.schema import ComputeConfig
-from bert_jax.convert.sources import read_model
+from bert_jax.convert import weights
+from bert_jax.convert.sources import ReadModel, read_model
 from bert_jax.convert.verify import run_verify
 from bert_jax.objectives.pretraining_model import declare
 from bert_jax.objectives.registry import task_of
@@ -94,7 +100,6 @@ def test_its_masked_language_model_head_computes_what_transformers_computes(mode
 
 def test_a_trained_classifier_computes_what_transformers_computes(models, tmp_path):
     """50 classes of reactions."""
-    import jax
     import torch
     from flax import nnx
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -121,3 +126,46 @@ def test_a_trained_classifier_computes_what_transformers_computes(models, tmp_pa
         tolerance = 1e-5 * max(1.0, float(np.abs(wanted).max()))
         np.testing.assert_allclose(logits, wanted, rtol=0, atol=tolerance)
     assert run_verify(str(folder), str(out), tolerance=0.0)
+
+
+def batches_of(model: ReadModel) -> list[dict]:
+    """The rows of the parity test, with the tokens of reactions and this tokenizer's own specials;
+    labels for both models."""
+    words = np.concatenate(model.tokenizer.encode_batch(REACTIONS)).astype(np.int32)
+    specials = np.array(model.tokenizer.special, np.int32)  # in the order of the parity test's
+    ids = np.concatenate([specials, np.resize(words, TINY.vocab_size - len(specials))])
+    result = []
+    for number in range(STEPS):
+        batch = cases.batch(TINY, number)
+        batch |= {name: ids[batch[name]] for name in ("input_ids", "masked_labels")}
+        batch["input_ids"][batch["example_ids"] == 0] = model.tokenizer.special.pad
+        labels = np.arange(TINY.rows, dtype=np.int32)[:, None] + number
+        result.append(batch | {"labels": labels, "label_weights": np.ones((TINY.rows, 1), "f")})
+    return result
+
+
+@pytest.mark.parametrize("name", ["bert_pretrained", "bert_ft_10k_25s"])
+def test_losses_and_three_optimizer_steps_are_those_of_transformers(name, models):
+    """With both pretraining heads, and with that of 50 classes. Dropout off."""
+    import torch_parity as parity
+    import transformers
+
+    read = read_model(str(models / name))
+    config = dataclasses.replace(
+        read.config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+    )
+    classifies = name != "bert_pretrained"
+    if classifies:
+        config = dataclasses.replace(config, head=dataclasses.replace(config.head, dropout=0.0))
+    kind = "ForSequenceClassification" if classifies else "ForPreTraining"
+    theirs = getattr(transformers, f"Bert{kind}").from_pretrained(models / name).eval()
+    tasks = (task_of(config.head),) if classifies else ("mlm", "nsp")
+    run = run_config(dataclasses.replace(TINY, learning_rate=1e-3), parity.RECIPE)
+    run, batches = dataclasses.replace(run, model=config), batches_of(read)
+    with jax.default_matmul_precision("highest"):
+        losses, after = parity.our_steps(run, tasks, read.params, batches)
+    reference = parity.their_steps(theirs, run, batches)
+    assert parity.difference(losses, reference) <= 1e-5
+    found, wanted = weights.to_transformers(after, config), theirs.state_dict()
+    worst = {tensor: parity.difference(values, wanted[tensor]) for tensor, values in found.items()}
+    assert not {name: d for name, d in worst.items() if d > 1e-5}

@@ -1,0 +1,131 @@
+"""The same model in transformers, and the same training steps on both sides."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from unittest import mock
+
+import golden_case as cases
+import jax
+import numpy as np
+import torch
+import transformers
+from golden_case import RECIPES
+
+from bert_jax.config.schema import Config, ModelConfig
+from bert_jax.config.task_model import TaskModelConfig
+from bert_jax.convert import weights
+from bert_jax.convert.hf_config import to_config_json
+from bert_jax.objectives.corpus import Corpus
+from bert_jax.objectives.pretraining_model import declare
+from bert_jax.parallel import partition
+from bert_jax.parallel.mesh import make_mesh
+from bert_jax.training import skip_nonfinite, step
+from bert_jax.training.optimizer import make_optimizer
+
+# With the usual epsilon Adam makes a whole step of a gradient that is rounding.
+RECIPE = dataclasses.replace(RECIPES["adamw"], eps=1e-4)
+
+
+def theirs_of(config: ModelConfig, params: dict) -> torch.nn.Module:
+    """The model of transformers with our parameters."""
+    values = json.loads(json.dumps(to_config_json(config, pad_token_id=cases.PAD, heads=params)))
+    settings = transformers.AutoConfig.for_model(**values)
+    model = getattr(transformers, values["architectures"][0])(settings)
+    state = {n: torch.from_numpy(x) for n, x in weights.to_transformers(params, config).items()}
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    assert not unexpected
+    assert not {*missing} - {*model.all_tied_weights_keys}
+    return model.eval()
+
+
+def outputs_of(
+    model: torch.nn.Module, config: ModelConfig, batch: dict
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns their loss and logits for a batch of ours; those of the masked language model at its
+    masked positions."""
+    inputs = {
+        "input_ids": torch.from_numpy(batch["input_ids"]).long(),
+        "attention_mask": torch.from_numpy(batch["example_ids"]).long(),
+    }
+    if config.type_vocab_size:
+        inputs["token_type_ids"] = torch.from_numpy(batch["token_type_ids"]).long()
+    if not isinstance(config, TaskModelConfig):
+        rows, slots = np.nonzero(batch["masked_weights"])
+        places = rows, batch["masked_positions"][rows, slots]
+        labels = np.full_like(batch["input_ids"], -100)
+        labels[places] = batch["masked_labels"][rows, slots]
+        inputs["labels"] = torch.from_numpy(labels).long()
+        if not isinstance(model, transformers.BertForPreTraining):
+            out = model(**inputs)
+            return out.loss, out.logits[places]
+        inputs["next_sentence_label"] = torch.from_numpy(batch["pair_labels"][:, 0]).long()
+        out = model(**inputs)
+        return out.loss, out.prediction_logits[places]
+    if config.head.name == "qa":
+        for theirs, ours in (("start_positions", "starts"), ("end_positions", "ends")):
+            inputs[theirs] = torch.from_numpy(batch[f"answer_{ours}"][:, 0]).long()
+    elif config.head.name == "tagger":
+        labels = np.where(batch["token_weights"] > 0, batch["token_labels"], -100)
+        inputs["labels"] = torch.from_numpy(labels).long()
+    else:
+        labels = torch.from_numpy(batch["labels"][:, 0])
+        inputs["labels"] = labels.long() if labels.dtype == torch.int32 else labels
+    out = model(**inputs)
+    if config.head.name == "qa":
+        return out.loss, torch.stack([out.start_logits, out.end_logits], -1)
+    return out.loss, out.logits
+
+
+def difference(ours: object, reference: object) -> float:
+    """The largest, in units of max(1, max|reference|)."""
+    ours, reference = np.asarray(ours), np.asarray(reference)
+    assert ours.shape == reference.shape
+    return float(np.abs(ours - reference).max() / max(1.0, np.abs(reference).max()))
+
+
+def our_steps(
+    config: Config, tasks: tuple[str, ...], params: Mapping, batches: Sequence[dict]
+) -> tuple[list[float], dict]:
+    """The training step of a run with these objectives; returns the losses and the parameters."""
+    mesh, losses = make_mesh(config.mesh, jax.devices()[:1]), []
+    corpus = Corpus(("text",), np.zeros(config.model.vocab_size, np.float32))
+    with mock.patch.object(step, "chosen", return_value=tasks):
+        run = step.make_step_functions(config, mesh, corpus)
+    _, abstract = declare(config.model, config.compute, tasks)
+    optimizer = make_optimizer(config.optimizer, partition.param_axes(abstract))
+    params = jax.tree.map(jax.numpy.asarray, params)
+    state = {
+        "step": jax.numpy.int32(0),
+        "params": params,
+        "opt": jax.jit(optimizer.init)(params),
+        "nonfinite": skip_nonfinite.start(),
+    }
+    with jax.set_mesh(mesh):
+        for batch in batches:
+            state, metrics = run.train(state, batch)
+            losses.append(float(metrics["loss"]))
+    return losses, state["params"]
+
+
+def their_steps(model: torch.nn.Module, config: Config, batches: Sequence[dict]) -> list[float]:
+    """Steps of torch.optim.AdamW as `tests/goldens/make.py` takes them; returns the losses."""
+    peak, losses = config.optimizer.learning_rate, []
+    trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    free = ("LayerNorm", "layer_norm", "bias")  # of decay
+    groups = [
+        {"params": [p for n, p in trained if any(f in n for f in free) is not decays],
+         "weight_decay": RECIPE.weight_decay * decays}
+        for decays in (True, False)
+    ]  # fmt: skip
+    optimizer = torch.optim.AdamW(groups, peak, (RECIPE.b1, RECIPE.b2), RECIPE.eps)
+    for number, batch in enumerate(batches):
+        model.zero_grad()
+        loss, _ = outputs_of(model, config.model, batch)
+        loss.backward()
+        losses.append(loss.item())
+        torch.nn.utils.clip_grad_norm_(model.parameters(), RECIPE.clip_norm)
+        for group in optimizer.param_groups:
+            group["lr"] = peak * (1 - number / RECIPE.total_steps)
+        optimizer.step()
+    return losses
