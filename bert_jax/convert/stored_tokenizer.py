@@ -18,6 +18,8 @@ _CODES = "bpe.codes"
 # The classes that read a vocab.txt as BERT does. Others split words before WordPiece, such as those
 # of Japanese and Chinese models.
 _WORDPIECE = {"BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"}
+# Its tokenizer.json says that it splits text as BERT's does, because none can describe jieba.
+_JIEBA = "RoFormerTokenizer"
 # The settings of these classes, with the names of `BertNormalizer`; all are null, true or false.
 _NORMALIZER = {"strip_accents": "strip_accents", "tokenize_chinese_chars": "handle_chinese_chars"}
 
@@ -34,6 +36,12 @@ def read_tokenizer(folder: Path, sums: Sums) -> Tokenizer:
     values = read_json(settings, sums) if settings.exists() else {}
     if values.get("auto_map"):
         raise UserError(f"{settings}: needs code of its own (auto_map), which bert-jax never runs")
+    kind = _class(folder, values, sums)
+    if kind == _JIEBA:
+        raise UserError(
+            f"{folder}: {_JIEBA} splits text with jieba, which bert-jax does not; give a RoFormer "
+            "with another tokenizer, named as tokenizer_class in tokenizer_config.json"
+        )
     if (folder / "tokenizer.json").exists():
         check_file(folder, "tokenizer.json", sums)
         return Tokenizer.load(folder / "tokenizer.json")
@@ -41,13 +49,13 @@ def read_tokenizer(folder: Path, sums: Sums) -> Tokenizer:
         check_file(folder, _SENTENCEPIECE, sums)
         return _read_with_transformers(folder, _SENTENCEPIECE)
     if (folder / _CODES).exists():
-        return _read_fast_bpe(folder, values, sums)
+        return _read_fast_bpe(folder, kind, sums)
     for name in ("do_lower_case", "add_prefix_space", *_NORMALIZER):
         if not isinstance(value := values.get(name), bool | None):
             raise UserError(f"{settings}: {name}={shown(value)} should be true or false")
     if (folder / "vocab.txt").exists():
         check_file(folder, "vocab.txt", sums)
-        return _read_wordpiece(folder / "vocab.txt", values, settings)
+        return _read_wordpiece(folder / "vocab.txt", values, kind)
     if (folder / "vocab.json").exists():
         return _read_bpe(folder, bool(values.get("add_prefix_space")))
     raise UserError(
@@ -56,13 +64,27 @@ def read_tokenizer(folder: Path, sums: Sums) -> Tokenizer:
     )
 
 
-def _read_wordpiece(file: Path, values: Mapping[str, Any], settings: Path) -> Tokenizer:
+def _class(folder: Path, values: Mapping[str, Any], sums: Sums) -> Any:
+    """Returns the class that reads the tokenizer in transformers, without "Fast", or what is given
+    instead of one; None if no file names it.
+
+    Args:
+        values: of tokenizer_config.json; config.json may name the class, too.
+    """
+    model = folder / "config.json"
+    others = read_json(model, sums) if model.exists() else {}
+    kind = values.get("tokenizer_class") or others.get("tokenizer_class")
+    if kind is None and others.get("model_type") == "roformer":
+        return None if (folder / "tokenizer.json").exists() else _JIEBA
+    return kind.removesuffix("Fast") if isinstance(kind, str) else kind
+
+
+def _read_wordpiece(file: Path, values: Mapping[str, Any], kind: Any) -> Tokenizer:
     """Reads a vocab.txt with the settings of a tokenizer_config.json."""
-    kind = values.get("tokenizer_class")
-    if kind is not None and str(kind).removesuffix("Fast") not in _WORDPIECE:
+    if not (kind is None or (isinstance(kind, str) and kind in _WORDPIECE)):
         raise UserError(
-            f"{settings}: tokenizer_class={shown(kind)} does not split text as BERT's does; save "
-            "the tokenizer as tokenizer.json"
+            f"{file}: tokenizer_class={shown(kind)} does not split text as BERT's does; save the "
+            "tokenizer as tokenizer.json"
         )
     tokenizer = Tokenizer.load(file, lowercase=values.get("do_lower_case"))
     given = {own: values[name] for name, own in _NORMALIZER.items() if values.get(name) is not None}
@@ -73,10 +95,8 @@ def _read_wordpiece(file: Path, values: Mapping[str, Any], settings: Path) -> To
     return Tokenizer(json_bytes(spec), name=str(file))
 
 
-def _read_fast_bpe(folder: Path, values: Mapping[str, Any], sums: Sums) -> Tokenizer:
+def _read_fast_bpe(folder: Path, kind: Any, sums: Sums) -> Tokenizer:
     """Reads the vocab.txt and the bpe.codes of a PhoBERT; other classes change the text before."""
-    model = read_json(folder / "config.json", sums)
-    kind = values.get("tokenizer_class") or model.get("tokenizer_class")
     if kind != fast_bpe.CLASS:
         raise UserError(
             f"{folder / _CODES}: read as by {fast_bpe.CLASS}, but tokenizer_class={shown(kind)}; "

@@ -71,6 +71,43 @@ def test_a_vocab_txt_of_another_tokenizer_is_one_line(settings, message, tmp_pat
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("with_json", [False, True])
+@pytest.mark.parametrize(
+    ("settings", "model"),
+    [
+        ({"tokenizer_class": "RoFormerTokenizerFast"}, {}),
+        ({}, {"model_type": "roformer", "tokenizer_class": "RoFormerTokenizer"}),
+        ({}, {"model_type": "roformer"}),
+    ],
+)
+def test_a_vocabulary_for_jieba_is_one_line(settings, model, with_json, tmp_path):
+    """As RoFormer's released ones; its class writes a tokenizer.json that splits text as BERT's."""
+    write(tmp_path, "東", "京", "東京")
+    if with_json:
+        (tmp_path / "tokenizer.json").write_bytes(read_tokenizer(tmp_path, None).json)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / "config.json").write_text(json.dumps(model))
+    if with_json and "tokenizer_class" not in settings | model:  # it may be any tokenizer
+        assert read_tokenizer(tmp_path, None).vocab_size == 8
+        return
+    with pytest.raises(UserError, match="RoFormerTokenizer splits text with jieba, which") as error:
+        read_tokenizer(tmp_path, None)
+    assert "\n" not in str(error.value)
+
+
+def test_a_roformer_with_the_tokenizer_of_bert_is_read(tmp_path):
+    write(tmp_path, "cafe", tokenizer_class="BertTokenizer")
+    (tmp_path / "config.json").write_text('{"model_type": "roformer"}')
+    assert read_tokenizer(tmp_path, None).vocab_size == 6
+
+
+def test_config_json_may_name_the_class_of_the_tokenizer(tmp_path):
+    write(tmp_path, "cafe")
+    (tmp_path / "config.json").write_text('{"tokenizer_class": "BertJapaneseTokenizer"}')
+    with pytest.raises(UserError, match="tokenizer_class='BertJapaneseTokenizer' does not split"):
+        read_tokenizer(tmp_path, None)
+
+
 def test_cased_entries_say_how_the_folder_is_made_right(tmp_path):
     write(tmp_path, "cafe", "Café", do_lower_case=True)
     with pytest.raises(UserError, match='"do_lower_case": false in the tokenizer_config') as error:
