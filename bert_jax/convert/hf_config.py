@@ -35,7 +35,7 @@ _DEFAULTS = {
     "layer_norm_eps": 1e-12,
 }
 _BOTH_HEADS = (MASKED_LM.head, NEXT_SENTENCE.head)
-ORIGIN = "imported_from"  # key of an import from the hub: name and commit
+ORIGIN = "imported_from"  # name and commit of the model on the hub that the weights started as
 # Keys that an import keeps as they are, since they change nothing that is computed here.
 _KEPT = ("bos_token_id", "eos_token_id", ORIGIN)
 
@@ -54,8 +54,8 @@ def to_config_json(
         heads: of the model; the class is `Layout.class_of`.
         trained_length: tokens of the longest sequences in training, if known. transformers has no
             key for it (`max_position_embeddings` is the size of the table), and keeps this one.
-        source: the config.json of the model that was imported. Its family, such as CamemBERT's, and
-            the settings of its head stay the same.
+        source: keys of the config.json of the model that was imported, or that a run started from.
+            Its family, such as CamemBERT's, and the settings of its head stay the same.
 
     Raises:
         UserError: transformers has no class for this form of model.

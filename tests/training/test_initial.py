@@ -175,12 +175,16 @@ def test_a_link_to_a_file_outside_is_not_followed(
         find_architecture(config.init)
 
 
-def test_a_workdir_passes_on_the_model_that_it_started_from(
-    store: TokenStore, source: Path, tmp_path: Path
+@pytest.mark.parametrize("form", ["workdir", "export"])
+def test_a_run_passes_on_the_model_that_it_started_from(
+    form: str, store: TokenStore, source: Path, tmp_path: Path
 ) -> None:
     origin = imported_copy(source, tmp_path / "model")
     loop.pretrain(unmoved(store, init=str(tmp_path / "model")), tmp_path / "first")
-    loop.pretrain(unmoved(store, init=str(tmp_path / "first")), tmp_path / "second")
+    exported(tmp_path / "first")
+    first = tmp_path / ("first" if form == "workdir" else "first_exported")
+    loop.pretrain(unmoved(store, init=str(first)), tmp_path / "second")
+    assert manager.load_params(Workdir.open(tmp_path / "second"))[1]["init_origin"] == origin
     exported(tmp_path / "second")
     assert f"| started from | {origin} |" in (tmp_path / "second_exported/README.md").read_text()
 

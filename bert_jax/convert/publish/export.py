@@ -19,7 +19,7 @@ from bert_jax.config.serialization import from_dict
 from bert_jax.convert import checksums
 from bert_jax.convert import weights as names
 from bert_jax.convert.checksums import SUMS
-from bert_jax.convert.hf_config import to_config_json
+from bert_jax.convert.hf_config import ORIGIN, to_config_json
 from bert_jax.convert.layouts.registry import find_layout
 from bert_jax.convert.publish.card_facts import read_card
 from bert_jax.convert.publish.model_card import Card, render
@@ -196,7 +196,11 @@ def _export_step(
         print(f"in {HEADS}, since {lacking}: {', '.join(map(names.title, sorted(others)))}")
     tokenizer = read_trained_tokenizer(run.tokenizer, meta["data"]["tokenizer"])
     optimizer = of_checkpoint(run, meta["step"], padding=False) if with_optimizer else None
-    export(params, model_config, tokenizer, out, card=card, form=form, optimizer=optimizer)
+    origin = meta.get("init_origin")
+    export(
+        params, model_config, tokenizer, out, card=card, form=form, optimizer=optimizer,
+        source={ORIGIN: origin} if origin else {},
+    )  # fmt: skip
     print(f"step {meta['step']:,} of {run} exported to {out}")
 
 
