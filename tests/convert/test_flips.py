@@ -2,40 +2,56 @@
 
 import dataclasses
 import random
+import resource
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+import safetensors.numpy
 from exported import random_params
+from pytorch_files import write_pytorch
 from small import model_config
 from tensorflow_bundle import write_google_folder
 
 from bert_jax.convert import weights
 from bert_jax.convert.publish.export import export
 from bert_jax.convert.publish.model_card import Card
+from bert_jax.convert.publish.weight_writer import WeightFormat
 from bert_jax.convert.sources import ReadModel, read_model
 from bert_jax.errors import UserError
 
-GROUPS, PER_GROUP = 10, 34  # of each of three kinds: 1,020 in all
+SHARDS = {"max_shard_size": "20KB"}
+GROUPS, PER_GROUP = 10, 34  # of each of seven kinds: 2,380 in all
+MOST_MEMORY = 256  # MiB; a flipped size asks for gigabytes
+
+Choice = Callable[[Path], bool]
 
 
-def export_folder(tokenizer, folder: Path) -> None:
+def export_folder(tokenizer, folder: Path, max_shard_size: str | None = None) -> None:
     config = dataclasses.replace(
         model_config(), vocab_size=tokenizer.vocab_size, pad_vocab_to_multiple_of=1
     )
     learned = ("mlm", "nsp", "sbo")
-    card = Card(objectives=learned)
-    export(random_params(config, learned), config, tokenizer, folder, card=card)
+    card, form = Card(objectives=learned), WeightFormat(max_shard_size=max_shard_size)
+    export(random_params(config, learned), config, tokenizer, folder, card=card, form=form)
 
 
-def foreign_folder(tokenizer, folder: Path) -> None:
+def foreign_folder(tokenizer, folder: Path, max_shard_size: str | None = None) -> None:
     """As transformers writes it: without digests."""
-    export_folder(tokenizer, folder)
+    export_folder(tokenizer, folder, max_shard_size)
     (folder / "SHA256SUMS").unlink()
     (folder / "README.md").unlink()
+
+
+def pytorch_folder(tokenizer, folder: Path, *, legacy: bool) -> None:
+    """As older releases of transformers wrote it."""
+    foreign_folder(tokenizer, folder)
+    state = safetensors.numpy.load_file(folder / "model.safetensors")
+    write_pytorch(folder, state, legacy=legacy, shards=1 + legacy)
 
 
 def google_folder(tokenizer, folder: Path) -> None:
@@ -47,8 +63,25 @@ def google_folder(tokenizer, folder: Path) -> None:
     write_google_folder(folder, config, state, entries)
 
 
+def always(path: Path) -> bool:
+    return True
+
+
+def never(path: Path) -> bool:
+    return False
+
+
 def is_checkpoint(path: Path) -> bool:
     return ".ckpt" in path.name
+
+
+def is_weights(path: Path) -> bool:
+    return path.name.endswith((".bin", ".safetensors", ".index.json"))
+
+
+def peak_memory() -> float:
+    """Of this process so far, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def damage(path: Path, draw: random.Random) -> str:
@@ -81,23 +114,31 @@ def same(one: ReadModel, other: ReadModel) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("group", range(GROUPS))
 @pytest.mark.parametrize(
-    ("write", "with_digests"),
+    ("write", "with_digests", "damaged"),
     [
-        (export_folder, lambda path: True),
-        (google_folder, is_checkpoint),
-        (foreign_folder, lambda path: False),
+        pytest.param(export_folder, always, always, id="export"),
+        pytest.param(google_folder, is_checkpoint, always, id="google"),
+        pytest.param(foreign_folder, never, always, id="foreign"),
+        pytest.param(partial(export_folder, **SHARDS), always, is_weights, id="export-sharded"),
+        pytest.param(partial(foreign_folder, **SHARDS), never, is_weights, id="foreign-sharded"),
+        *(
+            pytest.param(
+                partial(pytorch_folder, legacy=legacy), never, is_weights, id=name,
+                marks=pytest.mark.torch,
+            )
+            for name, legacy in (("pytorch", False), ("pytorch-legacy-sharded", True))
+        ),
     ],
-    ids=["export", "google", "foreign"],
-)
+)  # fmt: skip
 def test_no_damage_gives_another_model(
-    group: int, write: Callable, with_digests: Callable[[Path], bool], tokenizer, tmp_path
+    group: int, write: Callable, with_digests: Choice, damaged: Choice, tokenizer, tmp_path
 ):
     """A file without a digest may hold other values after a flip; it is refused in one line, or is
-    a model."""
+    a model. Nothing is allocated because a file says that it has more than it has."""
     write(tokenizer, tmp_path / "whole")
     whole, draw = read_model(str(tmp_path / "whole")), random.Random(group)
-    files = sorted(path.name for path in (tmp_path / "whole").iterdir())
-    refused = 0
+    files = sorted(path.name for path in (tmp_path / "whole").iterdir() if damaged(path))
+    refused, memory = 0, peak_memory()
     for _ in range(PER_GROUP):
         shutil.copytree(tmp_path / "whole", tmp_path / "copy", dirs_exist_ok=True)
         file = tmp_path / "copy" / draw.choice(files)
@@ -109,3 +150,4 @@ def test_no_damage_gives_another_model(
         else:
             assert not with_digests(file) or same(found, whole), done
     assert refused > PER_GROUP // 10
+    assert peak_memory() < memory + MOST_MEMORY

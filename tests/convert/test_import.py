@@ -5,9 +5,11 @@ import importlib.util
 import json
 import os
 import shutil
+import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ import safetensors.numpy
 from exported import random_params
 from gcs_emulator import Emulator
 from hub_server import Hub, commit_of, serve
+from pytorch_files import write_pytorch
 from small import model_config
 from tensorflow_bundle import write_google_folder
 
@@ -398,20 +401,15 @@ def test_a_folder_in_a_bucket_is_imported(
 # pytorch_model.bin
 
 
-def write_pytorch(folder: Path, state: dict[str, np.ndarray], *, legacy: bool, shards: int) -> None:
-    """Replaces the weights of a folder by files of PyTorch, with an index if there are several."""
-    import torch
-
-    (folder / "model.safetensors").unlink()
-    files = ["pytorch_model.bin"]
-    if shards > 1:
-        files = [f"pytorch_model-{i + 1:05}-of-{shards:05}.bin" for i in range(shards)]
-        where = {name: files[i % shards] for i, name in enumerate(state)}
-        index = json.dumps({"metadata": {}, "weight_map": where})
-        (folder / "pytorch_model.bin.index.json").write_text(index)
-    for i, file in enumerate(files):
-        part = {n: torch.from_numpy(x) for n, x in list(state.items())[i::shards]}
-        torch.save(part, folder / file, _use_new_zipfile_serialization=not legacy)
+def test_an_older_pytorch_is_not_used(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """Before 2.10 its `weights_only` could run code."""
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    torch = SimpleNamespace(__version__="2.9.1+cpu", load=None)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    message = "pytorch_model.bin: PyTorch 2.9.1+cpu is not safe to read it; install 2.10"
+    fails_in_one_line(folder, tmp_path / "out", message, capsys)
 
 
 @pytest.mark.torch
