@@ -7,7 +7,7 @@ command runs in a process of its own, its start included; the files are in the p
 """
 
 import argparse
-import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -16,6 +16,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from turns import machine
+
+COMMANDS = (
+    ("import", "--from=model", "--out=imported"),
+    ("export", "--workdir=run", "--out=exported"),
+    ("verify", "model", "imported"),
+)
+# Linux gives a process that is started the peak of the one that starts it, `ru_maxrss`; the peak of
+# its own memory is in its status.
+_RUN = """
+import atexit, sys
+from pathlib import Path
+
+status = Path(sys.argv.pop(1))
+atexit.register(lambda: status.write_text(Path("/proc/self/status").read_text()))
+from bert_jax.cli import main
+
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 def main() -> None:
@@ -27,11 +45,7 @@ def main() -> None:
         make_model(Path(folder) / "model", options.vocabulary)
         make_run(Path(folder))
         print("| command | seconds | peak memory, MiB |\n|---|---:|---:|")
-        for words in (
-            ("import", "--from=model", "--out=imported"),
-            ("export", "--workdir=run", "--out=exported"),
-            ("verify", "model", "imported"),
-        ):
+        for words in COMMANDS:
             seconds, peak = measure(["convert", *words], Path(folder))
             print(f"| `convert {words[0]}` | {seconds:.1f} | {peak:,.0f} |", flush=True)
 
@@ -66,15 +80,17 @@ def make_run(folder: Path) -> None:
 
 def measure(words: Sequence[str], folder: Path) -> tuple[float, float]:
     """Returns the seconds of a command and the peak memory of its process, in MiB."""
-    started = time.perf_counter()
-    command = [sys.executable, "-m", "bert_jax", *words]
-    with (folder / "output").open("w+") as output:
-        process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output)
-        _, status, usage = os.wait4(process.pid, 0)
-        if code := os.waitstatus_to_exitcode(status):
-            output.seek(0)
-            raise SystemExit(f"{' '.join(words)} ended with {code}:\n{output.read()}")
-    return time.perf_counter() - started, usage.ru_maxrss / 1024
+    started, status = time.perf_counter(), folder / "status"
+    done = subprocess.run(
+        [sys.executable, "-c", _RUN, status.name, *words],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    seconds = time.perf_counter() - started
+    if done.returncode:
+        output = done.stdout + done.stderr
+        raise SystemExit(f"{' '.join(words)} ended with {done.returncode}:\n{output}")
+    (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", status.read_text())
+    return seconds, int(peak) / 1024
 
 
 if __name__ == "__main__":

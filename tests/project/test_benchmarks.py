@@ -16,6 +16,7 @@ from corpus import small_store
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.append(str(FOLDER))
 
+import convert  # noqa: E402
 import input as feed  # noqa: E402
 import kernel_times  # noqa: E402
 import turns  # noqa: E402
@@ -326,3 +327,18 @@ def test_one_layer_is_compiled_for_a_slice() -> None:
     assert program["collective_cycles"] > 0
     assert program["temporaries"] > 2**25
     assert program["cpu_seconds"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.processes
+@pytest.mark.filterwarnings("default")
+def test_a_base_is_imported_and_exported_in_a_gibibyte_and_a_half(tmp_path: Path) -> None:
+    vocabulary, specials = tmp_path / "vocab.txt", ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    entries = [*specials, *(f"w{n}" for n in range(30_522 - len(specials)))]
+    vocabulary.write_text("\n".join(entries) + "\n")
+    convert.make_model(tmp_path / "model", vocabulary)
+    convert.make_run(tmp_path)
+    for words in convert.COMMANDS[:2]:
+        _, peak = convert.measure(["convert", *words], tmp_path)
+        assert 440 < peak < 1536, words
