@@ -14,6 +14,7 @@ from bert_jax.data_pipeline.pairing.lengths import read_only
 from bert_jax.data_pipeline.plan.plan import Plan
 from bert_jax.data_pipeline.random.counter_rng import fold_key
 from bert_jax.data_pipeline.random.numba_jit import compiled
+from bert_jax.data_pipeline.tokenizer.word_starts import BEGINS, NEXT_BEGINS
 
 if TYPE_CHECKING:
     from bert_jax.data_pipeline.tokenizer.tokenizer import SpecialIds
@@ -195,7 +196,10 @@ def _find_starts(scratch, count, ids, rule):
     before = np.int64(-1)
     for k in range(count):
         position = scratch.places[k]
-        scratch.word_starts[k] = rule.word_starts[ids[position]]
+        starts = rule.word_starts[ids[position]] & BEGINS
+        if k:  # or there is no token before it
+            starts |= rule.word_starts[ids[position - 1]] & NEXT_BEGINS
+        scratch.word_starts[k] = starts != 0
         scratch.segment_starts[k] = position != before + 1
         before = position
     if count:

@@ -54,8 +54,7 @@ class Batches:
         """Plans epoch 0.
 
         Args:
-            word_starts: bool [V], whether an entry begins a word; required if the masking
-                `needs_words`.
+            word_starts: [V], see `Tokenizer.word_starts`; required if the masking `needs_words`.
             token_counts: [V], occurrences of each id in the training text, for unigram random
                 tokens; None = the split's own counts.
             sources, languages: names of the split's indices, for error messages.

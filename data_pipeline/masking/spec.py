@@ -23,7 +23,7 @@ class Rule(NamedTuple):
     keep_limit: np.uint64  # second draw, of a token not masked, below this: unchanged
     random_limit: np.uint64  # the single draw of a span below this, and not masked: random
     id_limits: np.ndarray  # uint64 [V], cumulative: random ids; empty if uniform
-    word_starts: np.ndarray  # bool [V]: the entry begins a word; empty if not needed
+    word_starts: np.ndarray  # uint8 [V], see `Tokenizer.word_starts`; empty if not needed
     counts_specials: bool  # see `Mode`, as the next
     masks_specials: bool
 
@@ -65,7 +65,7 @@ class MaskingSpec(MaskingSettings):
         """Returns the rule for examples of up to `largest` tokens.
 
         Args:
-            word_starts: bool [V], required if the mode needs words.
+            word_starts: [V], see `Tokenizer.word_starts`; required if the mode needs words.
             token_counts: [V], occurrences of each id in the training text, required for unigram
                 random tokens.
             not_drawn: the special ids except [MASK], required if the mode draws none of them.
@@ -73,11 +73,11 @@ class MaskingSpec(MaskingSettings):
         Raises:
             ValueError: a required argument is missing or has the wrong length.
         """
-        starts = np.zeros(0, bool)
+        starts = np.zeros(0, np.uint8)
         if self.mode.needs_words:
             if word_starts is None or len(word_starts) != vocab_size:
-                raise ValueError(f"masking {self.masking} needs word_starts: {vocab_size} bools")
-            starts = np.array(word_starts, bool)
+                raise ValueError(f"masking {self.masking} needs {vocab_size} word_starts")
+            starts = np.array(word_starts, np.uint8)
         budgets = self.budgets(largest)
         changed = round(1.0 - self.mask_share, 12)  # 1 - 0.8 must leave 0.2
         return Rule(

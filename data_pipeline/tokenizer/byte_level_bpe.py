@@ -13,8 +13,6 @@ from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage.remote import storage_errors
 from bert_jax.data_pipeline.tokenizer.json_file import ROBERTA_TOKENS, library_errors
 
-SPACE = "Ġ"  # how a byte-level piece writes a space
-
 
 def from_files(vocabulary: Path, merges: Path, *, add_prefix_space: bool = False) -> bytes:
     """Returns the tokenizer.json of a vocab.json and a merges.txt.

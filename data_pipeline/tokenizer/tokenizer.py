@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import tokenizers
@@ -19,12 +19,17 @@ from bert_jax.data_pipeline.storage import atomic
 from bert_jax.data_pipeline.storage.digest import sha256
 from bert_jax.data_pipeline.storage.remote import storage_errors
 from bert_jax.data_pipeline.tokenizer import fast_bpe, wordpiece
-from bert_jax.data_pipeline.tokenizer.byte_level_bpe import SPACE
 from bert_jax.data_pipeline.tokenizer.json_file import (
     SPECIAL_TOKENS,
     SpecialIds,
     library_errors,
     special_ids,
+)
+from bert_jax.data_pipeline.tokenizer.word_starts import (
+    BEGINS,
+    NEXT_BEGINS,
+    find_word_starts,
+    is_byte_level,
 )
 
 __all__ = ["SPECIAL_TOKENS", "Algorithm", "SpecialIds", "Tokenizer"]
@@ -32,9 +37,6 @@ __all__ = ["SPECIAL_TOKENS", "Algorithm", "SpecialIds", "Tokenizer"]
 Algorithm = Literal["wordpiece", "unigram", "bpe"]
 _OTHER_FORMATS = "a vocab.txt or a SentencePiece .model"
 _FORMATS = f"a tokenizer.json, {_OTHER_FORMATS}"
-# ALBERT's lists (create_pretraining_data.py, _is_start_piece_sp).
-_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz")
-_PUNCTUATION = frozenset('!"#$%&"()*+,-./:;?@[\\]^_`{|}~€£')
 
 
 class Tokenizer:
@@ -141,37 +143,16 @@ class Tokenizer:
 
     @cached_property
     def _byte_level(self) -> bool:
-        return _has_step(json.loads(self.json).get("pre_tokenizer"), "ByteLevel")
+        return is_byte_level(json.loads(self.json))
 
     @cached_property
     def word_starts(self) -> np.ndarray:
-        """Whether each id begins a word, bool [vocab_size], read-only; True for special tokens.
-
-        WordPiece: entries without "##". SentencePiece: ALBERT's rule, that is, a leading "▁",
-        punctuation, and every piece with a character that is neither an English letter nor
-        punctuation ("we always treat them as a whole piece"): digits, accented letters, Chinese.
-        Byte-level BPE: a leading space, "Ġ", as in fairseq (`is_beginning_of_word`), so that
-        punctuation belongs to the word before it.
-
-        Raises:
-            UserError: the tokenizer.json marks words in none of these ways.
-        """
-        spec = json.loads(self.json)
+        """Where words begin, bits of word_starts.py, uint8 [vocab_size], read-only: 1, with the
+        entry; 2, after it. Special tokens are words of their own. UserError if the tokenizer.json
+        does not say it."""
         entries = [self.token(i) for i in range(self.vocab_size)]
-        prefix, model = spec["model"].get("continuing_subword_prefix"), spec["model"].get("type")
-        if model == "WordPiece" and prefix:
-            starts = [not entry.startswith(prefix) for entry in entries]
-        elif (space := _metaspace(spec.get("pre_tokenizer"))) is not None:
-            starts = [_starts_word(entry, space) for entry in entries]
-        elif self._byte_level:
-            starts = [entry.startswith(SPACE) for entry in entries]
-        else:
-            raise UserError(
-                f"this tokenizer.json ({model}) does not mark where words begin; "
-                "use masking=token, or a WordPiece, SentencePiece or byte-level BPE tokenizer"
-            )
-        result = np.array(starts, bool)
-        result[list(self.special)] = True
+        result = find_word_starts(json.loads(self.json), entries)
+        result[list(self.special)] = BEGINS | (result.max(initial=0) & NEXT_BEGINS)
         result.flags.writeable = False
         return result
 
@@ -225,23 +206,3 @@ class Tokenizer:
     def save(self, path: Path | str) -> None:
         """Writes `json` as a file; OSError if it cannot, and an existing file is unchanged."""
         atomic.write_bytes(path, self.json)
-
-
-def _metaspace(spec: dict[str, Any] | None) -> str | None:
-    """Returns the character that replaces spaces in a Metaspace pre-tokenizer, or None."""
-    return next((s.get("replacement") for s in _steps(spec) if s.get("type") == "Metaspace"), None)
-
-
-def _has_step(spec: dict[str, Any] | None, kind: str) -> bool:
-    return any(step.get("type") == kind for step in _steps(spec))
-
-
-def _steps(spec: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """The parts of a pre-tokenizer."""
-    return (spec or {}).get("pretokenizers", [spec or {}])
-
-
-def _starts_word(piece: str, space: str) -> bool:
-    if piece.startswith((space, "<")) or piece in _PUNCTUATION:
-        return True
-    return any(c.lower() not in _LETTERS and c not in _PUNCTUATION for c in piece)

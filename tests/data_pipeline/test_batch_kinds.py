@@ -140,7 +140,7 @@ def test_span_arrays_come_with_span_boundaries(documents, tmp_path):
 def test_masking_that_cannot_be_done_is_refused(documents, tmp_path):
     split = split_of(documents)
     for mode in ("whole_word", "ngram", "span"):
-        with pytest.raises(ValueError, match=f"{mode} needs word_starts"):
+        with pytest.raises(ValueError, match=rf"{mode} needs \d+ word_starts"):
             Batches(split, SPEC, MaskingSpec(6, masking=mode), BATCH, SPECIAL, VOCAB, tmp_path)
 
 

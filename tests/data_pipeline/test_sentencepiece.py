@@ -344,7 +344,7 @@ def test_the_file_recognizes_specials_and_joins_pairs(trained: Trained) -> None:
 def test_word_starts_of_sentencepiece(trained: Trained) -> None:
     _, tokenizer = trained
     starts = tokenizer.word_starts
-    assert (starts.dtype, starts.shape) == (np.bool_, (tokenizer.vocab_size,))
+    assert (starts.dtype, starts.shape) == (np.uint8, (tokenizer.vocab_size,))
     assert starts[list(tokenizer.special)].all()
     with pytest.raises(ValueError, match="read-only"):
         starts[0] = False

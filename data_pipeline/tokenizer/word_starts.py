@@ -1,0 +1,70 @@
+"""Where words begin, from the marks that a tokenizer.json has in its entries."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax.data_pipeline.errors import UserError
+
+# What an entry says, as bits: a word begins with it; a word begins after it.
+BEGINS = 1
+NEXT_BEGINS = 2
+
+_BYTE_SPACE = "\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}"  # how a byte-level piece writes a space
+# ALBERT's lists (create_pretraining_data.py, _is_start_piece_sp).
+_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz")
+_PUNCTUATION = frozenset('!"#$%&"()*+,-./:;?@[\\]^_`{|}~€£')
+
+
+def find_word_starts(spec: dict[str, Any], entries: Sequence[str]) -> np.ndarray:
+    """Returns what each entry of a tokenizer.json says, uint8 [entries].
+
+    WordPiece: entries without "##" begin a word. SentencePiece: ALBERT's rule, that is, a leading
+    "▁", punctuation, and every piece with a character that is neither an English letter nor
+    punctuation ("we always treat them as a whole piece"): digits, accented letters, Chinese.
+    Byte-level BPE: a leading space, "Ġ", as in fairseq (`is_beginning_of_word`), so that
+    punctuation belongs to the word before it. BPE of characters: "</w>" ends the last piece of a
+    word, so the piece after it begins one.
+
+    Raises:
+        UserError: the tokenizer.json marks words in none of these ways.
+    """
+    model = spec["model"]
+    kind, prefix = model.get("type"), model.get("continuing_subword_prefix")
+    if kind == "WordPiece" and prefix:
+        marks = [BEGINS * (not entry.startswith(prefix)) for entry in entries]
+    elif (space := _metaspace(spec.get("pre_tokenizer"))) is not None:
+        marks = [BEGINS * _starts_word(entry, space) for entry in entries]
+    elif end := model.get("end_of_word_suffix"):
+        marks = [NEXT_BEGINS * entry.endswith(end) for entry in entries]
+    elif is_byte_level(spec):
+        marks = [BEGINS * entry.startswith(_BYTE_SPACE) for entry in entries]
+    else:
+        raise UserError(
+            f"this tokenizer.json ({kind}) does not mark where words begin; "
+            "use masking=token, or a WordPiece, SentencePiece or byte-level BPE tokenizer, or a "
+            "BPE of characters that marks where words end"
+        )
+    return np.array(marks, np.uint8)
+
+
+def is_byte_level(spec: dict[str, Any]) -> bool:
+    """Whether the pre-tokenizer of a tokenizer.json writes text as bytes."""
+    return any(step.get("type") == "ByteLevel" for step in _steps(spec.get("pre_tokenizer")))
+
+
+def _metaspace(spec: dict[str, Any] | None) -> str | None:
+    """Returns the character that replaces spaces in a Metaspace pre-tokenizer, or None."""
+    return next((s.get("replacement") for s in _steps(spec) if s.get("type") == "Metaspace"), None)
+
+
+def _steps(spec: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """The parts of a pre-tokenizer."""
+    return (spec or {}).get("pretokenizers", [spec or {}])
+
+
+def _starts_word(piece: str, space: str) -> bool:
+    if piece.startswith((space, "<")) or piece in _PUNCTUATION:
+        return True
+    return any(c.lower() not in _LETTERS and c not in _PUNCTUATION for c in piece)
