@@ -1,5 +1,6 @@
 """Watches a job on queued resources: looks, does what `reconcile` says, shows where the job is."""
 
+import contextlib
 import math
 import os
 import socket
@@ -12,9 +13,10 @@ from bert_jax.data_pipeline.errors import UserError
 from bert_jax.launch import reconcile
 from bert_jax.launch.bucket import BucketError
 from bert_jax.launch.exit_codes import STOPPED
+from bert_jax.launch.history import GONE, RUNNING, End, Retired, used
 from bert_jax.launch.queued_resources import ApiError, resource_name
 from bert_jax.launch.reconcile import Resource, Seen, is_transient
-from bert_jax.launch.records import GONE, RUNNING, End, Look, Records, Retired, used
+from bert_jax.launch.records import Look, Records
 
 # Seconds without a report after which a host's machines are given up; repairing one takes minutes.
 SILENT = 900.0
@@ -82,6 +84,11 @@ class Watcher:
                 line = f"--name={self._name}: {other} watches this job; end that first"
                 raise OtherLauncherError(line)
         self._records.watch(self._me)
+
+    def release(self) -> None:
+        """Makes room for another launcher at once."""
+        with contextlib.suppress(BucketError):  # which then waits until this one is taken for gone
+            self._records.release(self._me)
 
     def tick(self) -> End | None:
         """Looks once and does at most one thing; returns how the job ended once it has, and

@@ -21,24 +21,15 @@ from bert_jax.launch.agent.install import Installer, InstallError, unpack_bundle
 from bert_jax.launch.agent.logs import LogFile
 from bert_jax.launch.agent.machine import Machine, MachineError, Place
 from bert_jax.launch.bucket import BucketError
+from bert_jax.launch.history import GONE, INSTALLING, READY, RUNNING, HostState, Plan, used
 from bert_jax.launch.process import Process
-from bert_jax.launch.records import (
-    GONE,
-    INSTALLING,
-    READY,
-    RUNNING,
-    HostState,
-    Plan,
-    Records,
-    Submission,
-    at_root,
-    used,
-)
+from bert_jax.launch.records import Records
+from bert_jax.launch.submission import Submission, at_root
 
 _TICK = 2.0  # seconds between two looks
 _REPORT = 15.0  # seconds between two reports of the same
 _INSTALLS = 3  # attempts to install
-_LAST_LINES = 60.0  # seconds that host 0 waits for the others' output, at the end
+_LAST_LINES = 30.0  # seconds that host 0 waits for the others' output, at the end
 _DELETES = 5  # attempts of host 0 to delete the queued resource
 _FAILED = 1  # exit code of a job that cannot be installed or started
 # Of an earlier slice these make libtpu wait for hosts that are gone; it finds its own.
@@ -141,10 +132,11 @@ class Host:
                 self._submission.limits,
                 time.monotonic(),
             )
-        before = self._coordinator.plan
-        self._was_asked = self._was_asked or self._records.is_marked("stop")
+        before, look = self._coordinator.plan, self._records.look()
+        # A launcher that gives a job up records its end, and may die before it deletes machines.
+        self._was_asked = self._was_asked or look.stopping or look.end is not None
         events = Events(stopping=self._was_asked, leaving=self._is_leaving)
-        hosts = self._records.hosts(self._number)
+        hosts = look.hosts.get(self._number, {})
         self._coordinator.advance(hosts, events, time.monotonic())
         plan = self._coordinator.plan
         for attempt in plan.attempts[len(before.attempts) - before.is_running :]:

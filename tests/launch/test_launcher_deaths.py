@@ -12,22 +12,15 @@ from bert_jax.launch import ending
 from bert_jax.launch.agent.coordinator import Coordinator, Events
 from bert_jax.launch.bucket import BucketError
 from bert_jax.launch.exit_codes import LOST, STOPPED
+from bert_jax.launch.history import INSTALLING, READY, RUNNING, End, HostState, used
 from bert_jax.launch.queued_resources import ApiError
 from bert_jax.launch.reconcile import (
     Resource,
     transient_code,
 )
-from bert_jax.launch.records import (
-    INSTALLING,
-    READY,
-    RUNNING,
-    End,
-    HostState,
-    Records,
-    Submission,
-    used,
-)
+from bert_jax.launch.records import Records
 from bert_jax.launch.restarts import Limits
+from bert_jax.launch.submission import Submission
 from bert_jax.launch.watch import ABSENT, SILENT, Watcher
 
 NO_CAPACITY = 'There is no more capacity in the zone "us-west4-a"; try another [EID: 0x1]'
