@@ -86,6 +86,7 @@ def pretrain(
             run.config.phase_ends,
             exchange=job.peers.all_gather_text,
             record_event=functools.partial(lifecycle.record_checkpoint, writer, run),
+            flush_records=writer.flush,
         )
         stack.enter_context(lifecycle.closing_checkpoints(checkpoints, job))
         stack.enter_context(jax.set_mesh(run.mesh))

@@ -111,7 +111,7 @@ def test_a_job_is_preempted_loses_a_host_and_gives_the_bits_of_an_undisturbed_on
     assert at.cloud.created == ["b1-1", "b1-2"]
     assert at.cloud.deleted == [("b1-1", "SUSPENDED"), ("b1-2", "ACTIVE")]
     assert at.cloud.states() == {}
-    assert_same_bits(at.download("b1", tmp_path / "tpu"), undisturbed, all_records=False)
+    assert_same_bits(at.download("b1", tmp_path / "tpu"), undisturbed)
 
     again = at.run(remote, "v4-16", "--spot")  # the same command finds that it is done
     assert again.code() == 0
