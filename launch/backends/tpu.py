@@ -201,11 +201,12 @@ class Tpu:
     def logs(self, job: JobId, *, follow: bool) -> None:
         records, look = _existing(job)
         printer = log_pieces.Printer(records)
+        printer.print_written()
         while follow and look.end is None and look.submission:
-            printer.print_new()
             time.sleep(self.poll)
             look = records.look()
-        printer.print_new(last=True)
+            printer.print_new(look)
+        printer.print_rest()
 
     def stop(self, job: JobId) -> None:
         ending.stop(job.name, _existing(job)[0], self._api(job), poll=self.poll)
