@@ -118,14 +118,16 @@ class Watcher:
         if look.next_first:  # the job was submitted again; those are for its launcher
             resources = [one for one in resources if one.number < look.next_first]
         self._records.watch(self._me)
-        newest = resources[-1] if resources else None
-        if newest and newest.state == "ACTIVE" and newest.number not in look.active:
-            self._records.note_active(newest.number)
+        first = look.submission.first
+        # Those of an earlier submission are deleted first, and are not part of this history.
+        mine = [resource for resource in resources if resource.number >= first]
+        if mine and mine[-1].state == "ACTIVE" and mine[-1].number not in look.active:
+            self._records.note_active(mine[-1].number)
         self._show_attempts(look)
         seen = Seen(
             resources=resources,
             histories=look.histories,
-            first=look.submission.first,
+            first=first,
             end=look.end,
             stopping=look.stopping,
             silent=_silent(resources, look),
