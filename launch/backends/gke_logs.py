@@ -69,15 +69,18 @@ class PodLogs:
         process = subprocess.Popen(words, stdout=subprocess.PIPE)
         assert process.stdout
         self._process, self._was_over = process, False
-        self._reader = threading.Thread(target=self._copy, args=(process.stdout,), daemon=True)
+        about = (process.stdout, bool(more))
+        self._reader = threading.Thread(target=self._copy, args=about, daemon=True)
         self._reader.start()
         return process
 
-    def _copy(self, lines: IO[bytes]) -> None:
-        """Prints the new ones of the lines that kubectl prints."""
+    def _copy(self, lines: IO[bytes], follows: bool) -> None:
+        """Prints the new ones of the lines that kubectl prints, until its reader is gone."""
         before, again = self._newest.copy(), self._same.copy()  # what kubectl may repeat
-        with lines:
+        with contextlib.suppress(BrokenPipeError), lines:
             for line in lines:
+                if follows and not line.endswith(b"\n"):
+                    return  # the connection was lost amid this line, which comes again
                 match = _LINE.fullmatch(line)
                 if match is None:
                     self._write(line)
@@ -103,7 +106,7 @@ class PodLogs:
         self._newest[pod] = when
 
     def _write(self, line: bytes) -> None:
-        sys.stdout.write(line.decode(errors="backslashreplace"))
+        sys.stdout.write(line.removesuffix(b"\n").decode(errors="backslashreplace") + "\n")
         sys.stdout.flush()
 
     def _end(self) -> None:

@@ -93,4 +93,15 @@ def test_what_kubectl_prints_without_a_time_is_printed(kubectl, capfd):
     (kubectl.folder / "output").write_text("unable to retrieve container logs")
     with PodLogs(kubectl.words, is_new=True) as logs:
         logs.finish(0)
-    assert capfd.readouterr().out == "unable to retrieve container logs"
+    assert capfd.readouterr().out == "unable to retrieve container logs\n"
+
+
+def test_a_line_that_a_lost_connection_cuts_is_printed_whole(kubectl, capfd):
+    kubectl.prints("a 1 one", "a 2 cut")
+    output = kubectl.folder / "output"
+    output.write_text(output.read_text()[:-3])
+    with PodLogs(kubectl.words, is_new=True) as logs:
+        look(logs)
+        kubectl.prints("a 1 one", "a 2 cut")
+        logs.finish(0)
+    assert capfd.readouterr().out == "[pod/a/train] one\n[pod/a/train] cut\n"
