@@ -132,11 +132,12 @@ class Host:
                 self._submission.limits,
                 time.monotonic(),
             )
-        before, look = self._coordinator.plan, self._records.look()
+        before = self._coordinator.plan
         # A launcher that gives a job up records its end, and may die before it deletes machines.
-        self._was_asked = self._was_asked or look.stopping or look.end is not None
+        marks = map(self._records.is_marked, ("stop", "end"))
+        self._was_asked = self._was_asked or any(marks)
         events = Events(stopping=self._was_asked, leaving=self._is_leaving)
-        hosts = look.hosts.get(self._number, {})
+        hosts = self._records.hosts(self._number)
         self._coordinator.advance(hosts, events, time.monotonic())
         plan = self._coordinator.plan
         for attempt in plan.attempts[len(before.attempts) - before.is_running :]:

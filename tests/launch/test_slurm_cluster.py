@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from processes import assert_same_bits, config_file, newest_step
+from runs import read_records
 from slurm_cluster import missing, slurm
 
 from bert_jax.config.schema import Config
@@ -161,8 +162,9 @@ def test_preempted_and_with_a_task_killed_it_comes_back_with_the_same_bits(launc
     high = ["sbatch", "--partition=high", "--ntasks=2", "--output=/dev/null", "--wrap=sleep 2"]
     subprocess.run(high, env=launch.env, check=True, capture_output=True)
     launch.until(lambda: launch.has_used(preemptions=1))
-    saved = newest_step(launch.workdir)
-    launch.until_step(saved + 1)
+    (stopped,) = read_records(launch.workdir, "stopped")
+    assert (stopped["code"], stopped["step"]) == (42, newest_step(launch.workdir)), "it saved"
+    launch.until_step(stopped["step"] + 1)
     (pid, _) = trainers(launch.workdir)
     os.kill(pid, signal.SIGKILL)
     launch.slow.unlink()
