@@ -31,6 +31,7 @@ from bert_jax.launch.restarts import Limits
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.processes,
+    pytest.mark.xdist_group("engines"),  # beside tests with deadlines, as those with Slurm
     pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed"),
 ]
 LIMIT = 60  # seconds for whatever is waited for

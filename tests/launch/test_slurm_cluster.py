@@ -21,7 +21,7 @@ from bert_jax.launch.backends.slurm_requeue import State
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.processes,
-    pytest.mark.xdist_group("slurm"),  # it mostly waits, so other tests with processes need not
+    pytest.mark.xdist_group("engines"),  # these mostly wait, so other tests with processes need not
     pytest.mark.skipif(bool(missing()), reason=missing()),
 ]
 LIMIT = 600  # seconds for whatever is waited for, on a busy machine

@@ -22,6 +22,7 @@ from bert_jax.launch.reconcile import Resource, is_transient
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.processes,
+    pytest.mark.xdist_group("engines"),  # beside tests with deadlines, as those with Slurm
     pytest.mark.skipif(not shutil.which("gcloud"), reason="gcloud is not installed"),
 ]
 TPU_CASES = {name: case for name, case in CASES.items() if isinstance(case[0], Tpu)}
