@@ -8,8 +8,9 @@ import json
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import tokenizers
@@ -26,8 +27,9 @@ from bert_jax.data_pipeline.tokenizer.json_file import (
     library_errors,
     special_ids,
 )
+from bert_jax.data_pipeline.tokenizer.words import Split, splits_of
 
-__all__ = ["SPECIAL_TOKENS", "Algorithm", "SpecialIds", "Tokenizer"]
+__all__ = ["SPECIAL_TOKENS", "Algorithm", "Encoded", "SpecialIds", "Tokenizer"]
 
 Algorithm = Literal["wordpiece", "unigram", "bpe"]
 _OTHER_FORMATS = "a vocab.txt or a SentencePiece .model"
@@ -35,6 +37,13 @@ _FORMATS = f"a tokenizer.json, {_OTHER_FORMATS}"
 # ALBERT's lists (create_pretraining_data.py, _is_start_piece_sp).
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz")
 _PUNCTUATION = frozenset('!"#$%&"()*+,-./:;?@[\\]^_`{|}~€£')
+
+
+class Encoded(NamedTuple):
+    """The ids of texts, one after the other, uint32; and their number for each, int64 [texts]."""
+
+    ids: np.ndarray
+    lengths: np.ndarray
 
 
 class Tokenizer:
@@ -172,8 +181,13 @@ class Tokenizer:
         result.flags.writeable = False
         return result
 
-    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Returns the ids of each sentence, uint32 [n], without special tokens; may be empty.
+    @cached_property
+    def word_splits(self) -> tuple[Split, ...]:
+        """See `splits_of`."""
+        return splits_of(self._encoder)
+
+    def encode(self, texts: Sequence[str]) -> Encoded:
+        """Returns the ids of all sentences, without special tokens.
 
         Byte-level BPE: encoded with a space before it, as within a paragraph, so that its first
         piece begins a word.
@@ -182,7 +196,17 @@ class Tokenizer:
             texts = [f" {text}" for text in texts]
         with self._errors():
             encodings = self._encoder.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [np.array(encoding.ids, np.uint32) for encoding in encodings]
+        ids = [encoding.ids for encoding in encodings]
+        return Encoded(
+            np.fromiter(chain.from_iterable(ids), np.uint32),
+            np.fromiter(map(len, ids), np.int64, len(ids)),
+        )
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Returns the ids of each sentence as in `encode`, uint32 [n]; may be empty."""
+        ids, lengths = self.encode(texts)
+        ends = np.cumsum(lengths)
+        return [ids[end - n : end] for end, n in zip(ends.tolist(), lengths.tolist(), strict=True)]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Returns the text of these ids, special tokens included."""
