@@ -38,12 +38,16 @@ EXTRAS = {
         "transformers>=4.57",  # loads what `convert export` writes
     ],
     "gcs": ["gcsfs>=2026.9"],  # gs:// for etils.epath; TensorStore has its own client
+    "arrow": ["pyarrow>=21"],  # Parquet files
+    "tfds": ["tensorflow-datasets>=4.9.8"],  # tf.train.Example without TensorFlow
     "wandb": ["wandb>=0.31"],  # pretrain --wandb; from 0.31 on, a wait for uploads has a limit
     "dev": [
         "pytest>=8,<9.2",  # test runner; from 9.2 on, pytest-xdist 3.8 ignores groups (its #1386)
         "pytest-xdist>=3.8",  # parallel tests; those that start processes run one at a time
         "gcsfs>=2026.9",  # bucket tests against a local emulator
         "wandb>=0.31",  # tests of --wandb, offline
+        "pyarrow>=21",  # tests of Parquet files
+        "tensorflow-datasets>=4.9.8",  # tests of TFRecord files
         "kubernetes-validate>=1.34",  # Kubernetes' schemas, for the manifests of `launch gke`
         "kubeflow-trainer-api>=2.3",  # JobSet's schema, for the same
         "hypothesis>=6.100",  # property tests over document and sentence lengths
@@ -98,6 +102,7 @@ setup(
         "bert_jax.data_pipeline",
         "bert_jax.data_pipeline.analysis",
         "bert_jax.data_pipeline.build",
+        "bert_jax.data_pipeline.export",
         "bert_jax.data_pipeline.masking",
         "bert_jax.data_pipeline.pairing",
         "bert_jax.data_pipeline.plan",

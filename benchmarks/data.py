@@ -15,9 +15,13 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any, TypeVar
+from unittest import mock
 
 os.environ["RAYON_NUM_THREADS"] = "1"  # read at the first encoding; everything runs on one core
 
@@ -26,15 +30,17 @@ import plan
 import tokenizers
 
 from bert_jax.data_pipeline.batch import Batches
-from bert_jax.data_pipeline.build import build
+from bert_jax.data_pipeline.build import build, shard
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.masking.settings import MODES
 from bert_jax.data_pipeline.masking.spec import MaskingSpec
 from bert_jax.data_pipeline.plan.plan import PlanSpec
-from bert_jax.data_pipeline.sources import SourceSpec, find, parse_source, read
+from bert_jax.data_pipeline.sources import SourceSpec, parse_source
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
-from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.data_pipeline.tokenizer import word_table
+from bert_jax.data_pipeline.tokenizer.tokenizer import Encoded, Tokenizer
 
+T = TypeVar("T")
 ROUNDS = 7
 BUILD_ROUNDS = 3
 ROWS = 256
@@ -53,6 +59,8 @@ def main() -> None:
     parser.add_argument("--store", type=Path, help="an existing store")
     parser.add_argument("--source", action="append", help="kind:path, as for `bert-jax data build`")
     parser.add_argument("--vocab", type=Path, help="vocab.txt or tokenizer.json; default: trained")
+    parser.add_argument("--build_rounds", type=int, default=BUILD_ROUNDS, help="of the build")
+    parser.add_argument("--build_only", action="store_true", help="measure nothing but the build")
     options = parser.parse_args()
     print(f"{machine()}; one core, medians of {ROUNDS} interleaved rounds")
     print("rates are per second of CPU time, random access is wall-clock time\n")
@@ -68,7 +76,9 @@ def run(options: argparse.Namespace, folder: Path) -> None:
     if path is None:
         specs = [parse_source(text) for text in options.source or ["python"]]
         path = folder / "store"
-        report_build(specs, options.vocab, path)
+        report_build(specs, options.vocab, path, options.build_rounds)
+    if options.build_only:
+        return
 
     store = open_store(path)
     tokens = len(store.train.tokens)
@@ -117,37 +127,73 @@ def line(name: str, value: str, note: str = "") -> None:
     print(f"{name:<44}{value:>22}   {note}".rstrip())
 
 
-def report_build(specs: list[SourceSpec], vocab: Path | None, out: Path) -> None:
-    """Compares a full build with one worker with only encoding, and only reading, the text."""
-    texts = [d.text for spec in specs for file in find(spec).files for d in read(spec, file)]
-    megabytes = sum(len(text.encode()) for text in texts) / 1e6
+def report_build(specs: list[SourceSpec], vocab: Path | None, out: Path, count: int) -> None:
+    """Times a build with one worker and, in turns with it, `tokenizers` on the same sentences."""
     tokenizer = Tokenizer.load(vocab) if vocab else build.train_tokenizer(specs, VOCABULARY)
+    rounds = [build_once(specs, tokenizer, out) for _ in range(count)]
+    taken = {name: statistics.median(times[name] for times in rounds) for name in rounds[0]}
+    megabytes = sum(entry["bytes"] for entry in open_store(out).manifest["sources"]) / 1e6
+    print(f"{megabytes:.1f} MB of raw text, medians of {count} rounds")
+    shard, alone = taken.pop("text to shard"), taken.pop("encode_batch_fast alone")
+    line("text to shard", f"{megabytes / shard:.2f} MB/s", f"{alone / shard:.2f} times the next")
+    line("encode_batch_fast alone", f"{megabytes / alone:.2f} MB/s", "the same sentences")
+    line("store build, checksums and merge included", f"{megabytes / taken.pop('build'):.2f} MB/s")
+    taken["reading, the rest"] = shard - sum(taken.values())
+    for name, seconds in taken.items():
+        line(f"  {name}", f"{seconds / shard:.1%}", "of text to shard")
+    print()
+
+
+def build_once(specs: list[SourceSpec], tokenizer: Tokenizer, out: Path) -> dict[str, float]:
+    """Returns the CPU seconds of a build with one worker, of its stages, and of the library."""
+    taken: Counter[str] = Counter()
+
+    def timed(name: str, function: Callable[..., T]) -> Callable[..., T]:
+        def call(*arguments: Any) -> T:
+            start = time.process_time()
+            try:
+                return function(*arguments)
+            finally:
+                taken[name] += time.process_time() - start
+
+        return call
+
+    alone = timed("encode_batch_fast alone", encode_alone(tokenizer))
+
+    def encode_words_once(tokenizer: Tokenizer) -> word_table.Encode:
+        encode = timed("encoding", word_table.encode_words_once(tokenizer))
+
+        def both(texts: Sequence[str]) -> Encoded:
+            alone(texts)
+            return encode(texts)
+
+        return both
+
+    shutil.rmtree(out, ignore_errors=True)
+    with ExitStack() as patched:
+        for owner, name, changed in (
+            (build, "build_shard", timed("text to shard", shard.build_shard)),
+            (shard, "encode_words_once", encode_words_once),
+            (shard, "cleaned", timed("cleaning", shard.cleaned)),
+            (shard.sentences, "split", timed("sentences", shard.sentences.split)),
+            (shard, "raw_hash", timed("hashing", shard.raw_hash)),
+            (shard._Array, "append", timed("writing", shard._Array.append)),
+        ):
+            patched.enter_context(mock.patch.object(owner, name, changed))
+        one_worker = functools.partial(build.build_store, workers=1, progress=False)
+        timed("build", one_worker)(specs, tokenizer, out)
+    for name in ("text to shard", "build"):
+        taken[name] -= taken["encode_batch_fast alone"]
+    return taken
+
+
+def encode_alone(tokenizer: Tokenizer) -> Callable[[Sequence[str]], None]:
     encoder = tokenizers.Tokenizer.from_str(tokenizer.json.decode())
 
-    def build_once() -> None:
-        shutil.rmtree(out, ignore_errors=True)
-        build.build_store(specs, tokenizer, out, workers=1, progress=False)
+    def encode(texts: Sequence[str]) -> None:
+        encoder.encode_batch_fast(list(texts), add_special_tokens=False)
 
-    def read_once() -> None:
-        for spec in specs:
-            for file in find(spec).files:
-                for _ in read(spec, file):
-                    pass
-
-    def encode_once() -> None:
-        for start in range(0, len(texts), 256):
-            encoder.encode_batch_fast(texts[start : start + 256], add_special_tokens=False)
-
-    actions = {
-        "store build, one worker": build_once,
-        "tokenizers only, encode_batch_fast": encode_once,
-        "reading the files only": read_once,
-    }
-    print(f"{megabytes:.1f} MB of raw text, medians of {BUILD_ROUNDS} rounds")
-    measures = {name: functools.partial(cpu_seconds, action) for name, action in actions.items()}
-    for name, taken in medians(measures, BUILD_ROUNDS).items():
-        line(name, f"{megabytes / taken:.2f} MB/s")
-    print()
+    return encode
 
 
 def open_batches(

@@ -234,8 +234,8 @@ class Peer:
 
         from bert_jax.data_pipeline.batch import prefetch
         from bert_jax.data_pipeline.store.store import open_store
-        from bert_jax.training.batches import phase_batches
-        from bert_jax.training.evaluate import HeldOut, held_out_config
+        from bert_jax.training.batches import held_out_config, phase_batches
+        from bert_jax.training.evaluate import HeldOut
 
         torch.set_num_threads(THREADS)
         start = {"model": {"initializer": "published", "initializer_range": run.spread}}

@@ -127,6 +127,37 @@ def _run_inspect(values: flags.FlagValues, words: Sequence[str]) -> None:
     )
 
 
+def _define_export_examples(values: flags.FlagValues, words: Sequence[str]) -> None:
+    from bert_jax.config.files import define_config
+    from bert_jax.data_pipeline.export.formats import EXTRAS
+
+    _define_store(values)
+    define_config(values, words, default="base")
+    flags.DEFINE_integer("phase", 0, "phase of the config, from 0", 0, flag_values=values)
+    flags.DEFINE_enum("split", "train", ["train", "held_out"], "split", flag_values=values)
+    flags.DEFINE_integer("epochs", 1, "number of epochs", 1, flag_values=values)
+    kinds = "of transformers and datasets, or of google-research/bert"
+    flags.DEFINE_enum("format", "parquet", sorted(EXTRAS), kinds, flag_values=values)
+    flags.DEFINE_string("out", None, "folder to write", flag_values=values)
+
+
+def _run_export_examples(values: flags.FlagValues, words: Sequence[str]) -> None:
+    need(values, "store", "out")
+    from bert_jax.config.files import read_config
+    from bert_jax.training.examples import export_examples
+    from bert_jax.training.initial_architecture import find_architecture
+
+    export_examples(
+        values.store,
+        read_config(values, find_architecture),
+        values.out,
+        phase=values.phase,
+        split_name=values.split,
+        epochs=values.epochs,
+        format_name=values.format,
+    )
+
+
 def _define_batch(values: flags.FlagValues, words: Sequence[str]) -> None:
     flags.DEFINE_string("workdir", None, "folder of a pretraining run", flag_values=values)
     flags.DEFINE_integer("step", None, "step, from 0", 0, flag_values=values)
@@ -171,6 +202,13 @@ COMMANDS = {
         "bert-jax data inspect --store=store --config=base --html=store.html",
         _define_inspect,
         _run_inspect,
+    ),
+    "data export-examples": Command(
+        "write the rows that a run trains on as files for other trainers",
+        "bert-jax data export-examples --store=store --config=base --split=train --epochs=1 "
+        "--format=parquet --out=examples",
+        _define_export_examples,
+        _run_export_examples,
     ),
     "data batch": Command(
         "show the batch that a step of a run trained on",

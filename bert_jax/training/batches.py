@@ -51,6 +51,19 @@ def phase_batches(config: Config, store: TokenStore, split: Split, phase: PhaseC
     )
 
 
+def held_out_config(config: Config, phase: PhaseConfig) -> Config:
+    """Returns the configuration with everything reset that does not define the held-out set.
+
+    A batch has padded rows of one example each, as many as a micro-batch of the run.
+    """
+    data = dataclasses.replace(config.data, dupe_factor=0)
+    rows = phase.batch_size // phase.micro_batches
+    held_out_phase = dataclasses.replace(
+        phase, batch_size=rows, micro_batches=1, examples_per_row=1, row_length=0
+    )
+    return dataclasses.replace(config.with_only(held_out_phase), seed=0, data=data)
+
+
 def empty_batch(config: Config, phase: PhaseConfig) -> Batch:
     """Returns `phase_batches(…).batch(0, rows=[])` without a store: names, dtypes and widths."""
     return BatchArrays.empty(

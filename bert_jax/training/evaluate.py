@@ -37,23 +37,10 @@ from bert_jax.objectives.registry import chosen, find
 from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime.console import console, progress, table
-from bert_jax.training.batches import phase_batches
+from bert_jax.training.batches import held_out_config, phase_batches
 from bert_jax.training.step import StepFunctions, make_step_functions
 from bert_jax.workdir.find_store import find_store
 from bert_jax.workdir.layout import Workdir
-
-
-def held_out_config(config: Config, phase: PhaseConfig) -> Config:
-    """Returns the configuration with everything reset that does not define the held-out set.
-
-    A batch has padded rows of one example each, as many as a micro-batch of the run.
-    """
-    data = dataclasses.replace(config.data, dupe_factor=0)
-    rows = phase.batch_size // phase.micro_batches
-    held_out_phase = dataclasses.replace(
-        phase, batch_size=rows, micro_batches=1, examples_per_row=1, row_length=0
-    )
-    return dataclasses.replace(config.with_only(held_out_phase), seed=0, data=data)
 
 
 class HeldOut:

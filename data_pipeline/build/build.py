@@ -31,7 +31,15 @@ from bert_jax.data_pipeline.build.report import (
     print_tables,
     print_warnings,
 )
-from bert_jax.data_pipeline.build.shard import PART, Unit, build_shard, cleaned, damage, raw_hash
+from bert_jax.data_pipeline.build.shard import (
+    PART,
+    Unit,
+    build_shard,
+    cleaned,
+    damage,
+    forget_words,
+    raw_hash,
+)
 from bert_jax.data_pipeline.build.workers import run
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import Found, SourceSpec, check, find, read
@@ -119,15 +127,18 @@ def _build_shards(jobs: Sequence[Unit], work: Path, workers: int | None, progres
     if progress and len(unfinished) < len(jobs):
         finished = f"{len(jobs) - len(unfinished)} of {len(jobs)} shards"
         terminal.print(f"resuming: {finished} are already built")
-    run(
-        build_shard,
-        unfinished,
-        total_bytes=total,
-        done_bytes=total - left,
-        workers=workers,
-        title="build",
-        progress=progress,
-    )
+    try:
+        run(
+            build_shard,
+            unfinished,
+            total_bytes=total,
+            done_bytes=total - left,
+            workers=workers,
+            title="build",
+            progress=progress,
+        )
+    finally:
+        forget_words()
     return left
 
 

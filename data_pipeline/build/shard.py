@@ -6,18 +6,19 @@ uint32, tokens per sentence, >= 1; `tokens`, as in the store; and summary.json, 
 counts, the unit's name, size and sha256 of each file, and a digest of the summary itself.
 """
 
+import gc
 import hashlib
 import json
 import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from bert_jax.data_pipeline.store.manifest import manifest_digest, token_type
 from bert_jax.data_pipeline.text import sentences
 from bert_jax.data_pipeline.text.clean import clean
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.data_pipeline.tokenizer.word_table import Encode, encode_words_once
 
 _BATCH_CHARACTERS = 1 << 20  # text tokenized together
 _SUMMARY = "summary.json"
@@ -58,6 +60,13 @@ class Shard:
     sentences: np.ndarray
     tokens: np.ndarray
     summary: dict[str, Any]
+
+
+class _Encoder(NamedTuple):
+    """Encodes sentences as `Tokenizer.encode`; `dtype` is that of their ids in the store."""
+
+    encode: Encode
+    dtype: np.dtype
 
 
 class _Array:
@@ -97,7 +106,8 @@ def build_shard(unit: Unit, report: Report) -> None:
     try:
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
-        summary = _write(unit, part, report)
+        with _collector_paused():
+            summary = _write(unit, part, report)
         summary["digest"] = manifest_digest(summary)
         (part / _SUMMARY).write_text(json.dumps(summary), encoding="utf-8")
         _publish(part, unit)
@@ -105,9 +115,22 @@ def build_shard(unit: Unit, report: Report) -> None:
         shutil.rmtree(part, ignore_errors=True)
 
 
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Pauses Python's search for reference cycles: a shard makes none, but its search through long
+    lists of words takes a quarter of the time of encoding."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def _write(unit: Unit, part: Path, report: Report) -> dict[str, Any]:
     """Writes the arrays of a unit; returns its summary."""
-    tokenizer = _tokenizer(unit.tokenizer)
+    encoder = _encoder(unit.tokenizer)
     counts: Counter[str] = Counter()
     rules: Counter[str] = Counter()
     cut_files: Counter[str] = Counter()
@@ -119,7 +142,7 @@ def _write(unit: Unit, part: Path, report: Report) -> dict[str, Any]:
             for document, file in batch:
                 counts["cut_documents"] += document.cut
                 cut_files[file] += document.cut
-            _write_batch([d for d, _ in batch], unit.source, tokenizer, outputs, counts, rules)
+            _write_batch([d for d, _ in batch], unit.source, encoder, outputs, counts, rules)
             # Bytes of text, which exceed the file size if the file is compressed.
             size = sum(len(document.text.encode()) for document, _ in batch)
             size = min(size, unit.bytes - reported)
@@ -188,7 +211,7 @@ def _mapped(path: Path, dtype: np.dtype) -> np.ndarray:
 def _write_batch(
     documents: Sequence[Document],
     spec: SourceSpec,
-    tokenizer: Tokenizer,
+    encoder: _Encoder,
     outputs: Mapping[str, _Array],
     counts: Counter[str],
     rules: Counter[str],
@@ -200,19 +223,17 @@ def _write_batch(
         counts["characters"] += len(text)
         one_per_line = document.sentences_given
         split.append(text.splitlines() if one_per_line else sentences.split(text, spec.language))
-    ids = tokenizer.encode_batch(list(chain.from_iterable(split)))
-    lengths = np.array([len(sentence) for sentence in ids], np.uint32)
+    tokens, lengths = encoder.encode(list(chain.from_iterable(split)))
     document_of = np.repeat(np.arange(len(split)), [len(sentence) for sentence in split])
     kept = np.bincount(document_of[lengths > 0], minlength=len(split)).astype(np.uint32)
     hashes = np.array([raw_hash(document.text) for document in documents], np.uint64)
     counts["documents"] += len(documents)
     counts["dropped_documents"] += int((kept == 0).sum())
     counts["dropped_sentences"] += int((lengths == 0).sum())
-    tokens = np.concatenate([*ids, np.empty(0, np.uint32)])
     outputs["hashes"].append(hashes)
     outputs["documents"].append(kept)
-    outputs["sentences"].append(lengths[lengths > 0])
-    outputs["tokens"].append(tokens.astype(token_type(tokenizer.vocab_size)))
+    outputs["sentences"].append(lengths[lengths > 0].astype(np.uint32))
+    outputs["tokens"].append(tokens.astype(encoder.dtype))
 
 
 def cleaned(document: Document, spec: SourceSpec) -> tuple[str, Counter[str]]:
@@ -242,6 +263,13 @@ def _batches(
 
 
 @lru_cache(maxsize=1)
-def _tokenizer(path: Path) -> Tokenizer:
-    """Loads the tokenizer once per worker process. The build's own copy of it does not change."""
-    return Tokenizer.load(path)
+def _encoder(path: Path) -> _Encoder:
+    """Loads the tokenizer once per worker process, so that its units share a table of words. The
+    build's own copy of it does not change."""
+    tokenizer = Tokenizer.load(path)
+    return _Encoder(encode_words_once(tokenizer), token_type(tokenizer.vocab_size))
+
+
+def forget_words() -> None:
+    """Releases the tokenizer and its table of words, after the last unit."""
+    _encoder.cache_clear()

@@ -83,7 +83,7 @@ RULES: tuple[Rule, ...] = (
     replace("empty_quotes", r'""(?<=\s"")(?=[\s.,;:)])', "", needles=('""',)),
     replace("doubled_quotes", r'""', '"', needles=('""',)),
     replace("repeated_commas", r",(?:\s*,)+", ",", needles=(", ,", ",,")),
-    replace("space_before_mark", r" +([.,;])(?=\s|$)", r"\1", needles=(" .", " ,", " ;")),
+    replace("space_before_mark", r" +([.,;])(?=\s|$)", r"\1", within=r" [.,;](?=\s|$)"),
     replace("list_marker", r"^[*#:;•·]+\s+(?=\S)", "", needles=("*", "#", ":", ";", "•", "·")),
     drop_lines("heading", _is_heading),
 )

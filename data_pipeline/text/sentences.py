@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import sentencex
 
 from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.text.clean import OTHER_SPACES
 
 _RULES = 2  # incremented when the sentences change for the same version of sentencex
 
@@ -36,12 +37,11 @@ _OPENING = "([{“„‟‘‚‛«‹「『《〈【〔（［｛〝"
 _CLOSING = ")]}”’»›」』》〉】〕）］｝〞〟"
 MARKS = _OPENING + _CLOSING + "\"'`´＂＇"  # quotation marks and brackets
 _MARKS = re.escape(MARKS)
-_SPACES = r"\t\v\f\r\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _ENDS = ".!?…。！？"
 # Characters to replace with a space: marks, except apostrophes within words and the brackets of a
 # reference ("so.[12] Then"); and other whitespace, at which sentencex panics ("A\u00a0.").
 _HIDDEN = re.compile(
-    rf"[{_MARKS}{_SPACES}](?:(?<!['’\[\]])|(?<=['’])(?:(?<!\w.)|(?!\w))"
+    rf"[{_MARKS}{OTHER_SPACES}](?:(?<!['’\[\]])|(?<=['’])(?:(?<!\w.)|(?!\w))"
     r"|(?<=\[)(?!\d+\])|(?<=\])(?<!\d\]))"
 )
 # Marks before a period count as a word: in '(1.2 m). Then' sentencex would otherwise see "m. Then".

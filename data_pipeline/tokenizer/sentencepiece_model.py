@@ -30,8 +30,8 @@ from bert_jax.data_pipeline.tokenizer.sentencepiece_proto import (
     SentencePieceModel,
     parse,
 )
+from bert_jax.data_pipeline.tokenizer.words import LAST_SPACES, SPACE, SPACES
 
-SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # stands for a space, at the start of words
 _ALIASES = (("[PAD]", "<pad>"), ("[UNK]", "<unk>"), ("[CLS]", "<s>"), ("[SEP]", "</s>"),
             ("[MASK]", "<mask>"))  # fmt: skip
 # The fraction of the text's characters that get a piece, as for ALBERT's vocabulary.
@@ -146,8 +146,8 @@ def _normalizers(model: SentencePieceModel) -> Iterator[normalizers.Normalizer]:
     if model.charsmap:
         yield normalizers.Precompiled(model.charsmap)
     if model.collapse_spaces:
-        yield normalizers.Replace(Regex(" {2,}"), " ")
-        yield normalizers.Replace(Regex(rf"[ {SPACE}]+\z"), "")
+        yield normalizers.Replace(Regex(SPACES), " ")
+        yield normalizers.Replace(Regex(LAST_SPACES), "")
         if not model.dummy_prefix:
             yield normalizers.Replace(Regex(rf"\A[ {SPACE}]+"), "")
     elif model.dummy_prefix:

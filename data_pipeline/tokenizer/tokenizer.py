@@ -8,8 +8,9 @@ import json
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import tokenizers
@@ -31,12 +32,25 @@ from bert_jax.data_pipeline.tokenizer.word_starts import (
     find_word_starts,
     is_byte_level,
 )
+from bert_jax.data_pipeline.tokenizer.words import Split, splits_of
 
-__all__ = ["SPECIAL_TOKENS", "Algorithm", "SpecialIds", "Tokenizer"]
+__all__ = ["SPECIAL_TOKENS", "Algorithm", "Encoded", "SpecialIds", "Tokenizer"]
 
 Algorithm = Literal["wordpiece", "unigram", "bpe"]
 _OTHER_FORMATS = "a vocab.txt or a SentencePiece .model"
 _FORMATS = f"a tokenizer.json, {_OTHER_FORMATS}"
+
+
+class Encoded(NamedTuple):
+    """The ids of texts, one after the other, uint32; and their number for each, int64 [texts]."""
+
+    ids: np.ndarray
+    lengths: np.ndarray
+
+    def by_text(self) -> list[np.ndarray]:
+        """Returns the ids of each text, uint32 [n]."""
+        pairs = zip(np.cumsum(self.lengths).tolist(), self.lengths.tolist(), strict=True)
+        return [self.ids[end - n : end] for end, n in pairs]
 
 
 class Tokenizer:
@@ -156,20 +170,29 @@ class Tokenizer:
         result.flags.writeable = False
         return result
 
-    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Returns the ids of each sentence, uint32 [n], without special tokens; may be empty.
+    @cached_property
+    def word_splits(self) -> tuple[Split, ...]:
+        """See `splits_of`."""
+        return splits_of(self._encoder)
+
+    def encode(self, texts: Sequence[str]) -> Encoded:
+        """Returns the ids of all sentences, without special tokens.
 
         Byte-level BPE: encoded with a space before it, as within a paragraph, so that its first
         piece begins a word.
         """
         if self._byte_level:
             texts = [f" {text}" for text in texts]
-        return self._ids(self._encoder, texts)
+        return self._encoded(self._encoder, texts)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Returns the ids of each sentence as in `encode`, uint32 [n]; may be empty."""
+        return self.encode(texts).by_text()
 
     def encode_with_special(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Returns the ids of each text, uint32 [n], as transformers: "[MASK]" and other special
         tokens in it are recognized, none is added."""
-        return self._ids(self._recognizing, texts)
+        return self._encoded(self._recognizing, texts).by_text()
 
     @cached_property
     def _recognizing(self) -> tokenizers.Tokenizer:
@@ -179,13 +202,13 @@ class Tokenizer:
         encoder.no_padding()
         return encoder
 
-    def _ids(self, encoder: tokenizers.Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
+    def _encoded(self, encoder: tokenizers.Tokenizer, texts: Sequence[str]) -> Encoded:
         with self._errors():
             encodings = encoder.encode_batch_fast(list(texts), add_special_tokens=False)
-        result = [np.array(encoding.ids, np.uint32) for encoding in encodings]
-        for ids in result:
-            ids[ids >= self.vocab_size] = self.special.unk
-        return result
+        lists = [encoding.ids for encoding in encodings]
+        ids = np.fromiter(chain.from_iterable(lists), np.uint32)
+        ids[ids >= self.vocab_size] = self.special.unk
+        return Encoded(ids, np.fromiter(map(len, lists), np.int64, len(lists)))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Returns the text of these ids, special tokens included."""

@@ -1,6 +1,10 @@
 """Every cleaning rule, on text it must change and on text it must not."""
 
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import KINDS
@@ -123,6 +127,17 @@ def test_given_sentences_keep_their_lines() -> None:
 
 def test_white_space_becomes_single_spaces() -> None:
     assert clean("a\u00a0 b\t c \n\n\n d")[0] == "a b c\nd"
+
+
+@given(st.text(" \n\t\v\f\x1c\x85\xa0\u2003\u2028\u3000a\u00e9_*-."))
+def test_lines_have_single_spaces_and_words(text: str) -> None:
+    without_words = re.compile(r"^(?=[^\n]*\S)(?:[^\w\n]|_)+$", re.MULTILINE)
+    shown = re.sub(r"[\v\f\x1c\x85\u2028]", " ", text)  # `control_character`
+    wanted, dropped = without_words.subn("", shown)
+    lines = [" ".join(line.split()) for line in wanted.split("\n")]
+    cleaned, counts = clean(text)
+    assert cleaned == "\n".join(line for line in lines if line)
+    assert counts["line_without_words"] == dropped
 
 
 def test_sentences_are_split_by_language() -> None:

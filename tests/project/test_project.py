@@ -23,7 +23,7 @@ ROOMS = (
     "data_pipeline/storage", "data_pipeline/random", "data_pipeline/tokenizer",
     "data_pipeline/store", "data_pipeline/text", "data_pipeline/sources", "data_pipeline/build",
     "data_pipeline/pairing", "data_pipeline/masking", "data_pipeline/plan", "data_pipeline",
-    "data_pipeline/analysis",
+    "data_pipeline/analysis", "data_pipeline/export",
     "launch/hardware", "launch", "launch/agent", "launch/backends",
     "bert_jax/config", "configs", "bert_jax/runtime", "bert_jax/parallel", "bert_jax/ops",
     "bert_jax/ops/attention", "bert_jax/model", "bert_jax/objectives", "bert_jax/metrics",

@@ -139,6 +139,27 @@ def take_step(
     return after
 
 
+def parse_examples(
+    files: Sequence[str], seq_length: int, predictions: int
+) -> dict[str, np.ndarray]:
+    """Reads TFRecord files with the features of google-research/bert's run_pretraining.py at
+    eedf571 (`input_fn_builder`)."""
+    import tensorflow as tf
+
+    spec = {
+        "input_ids": tf.io.FixedLenFeature([seq_length], tf.int64),
+        "input_mask": tf.io.FixedLenFeature([seq_length], tf.int64),
+        "segment_ids": tf.io.FixedLenFeature([seq_length], tf.int64),
+        "masked_lm_positions": tf.io.FixedLenFeature([predictions], tf.int64),
+        "masked_lm_ids": tf.io.FixedLenFeature([predictions], tf.int64),
+        "masked_lm_weights": tf.io.FixedLenFeature([predictions], tf.float32),
+        "next_sentence_labels": tf.io.FixedLenFeature([1], tf.int64),
+    }
+    records = tf.data.TFRecordDataset(files)
+    rows = [tf.io.parse_single_example(record, spec) for record in records]
+    return {name: np.stack([row[name].numpy() for row in rows]) for name in spec}
+
+
 def main(command: str, folder: Path) -> None:
     given = load(folder / "given")
     found = {}
@@ -147,6 +168,8 @@ def main(command: str, folder: Path) -> None:
         if command == "write":
             write(mine, **arguments)
             arrays = read(arguments["prefix"])
+        elif command == "examples":
+            arrays = parse_examples(**arguments)
         else:
             arrays = take_step(read(arguments["prefix"]), mine, arguments["recipe"])
         found |= {f"{i}:{name}": array for name, array in arrays.items()}

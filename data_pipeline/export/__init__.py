@@ -1,0 +1,1 @@
+"""Examples as files that other trainers read, one file a format."""

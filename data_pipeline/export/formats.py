@@ -1,0 +1,39 @@
+"""The formats of exported examples: a module each, imported when it is used."""
+
+import importlib
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from bert_jax.data_pipeline.assemble import Batch
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.pairing.modes import PAIRS
+
+# The extra of bert-jax that each needs.
+EXTRAS: Final = {"parquet": "arrow", "tfrecord": "tfds"}
+
+
+class Format(Protocol):
+    """A module of this package."""
+
+    SUFFIX: str
+    NEEDS_PAIRS: bool
+
+    def encode(self, batches: Iterable[Batch], pairing: str) -> bytes: ...
+
+
+def find_format(name: str, pairing: str) -> Format:
+    """Returns a format by its name; UserError if its libraries are not installed, or it cannot hold
+    the examples of this pairing."""
+    try:
+        found: Format = importlib.import_module(f"{__package__}.{name}")
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"--format={name} needs {error.name}, which is not installed; "
+            f"pip install 'bert-jax[{EXTRAS[name]}]'"
+        ) from None
+    if found.NEEDS_PAIRS and pairing not in PAIRS:
+        raise UserError(
+            f'--format={name} needs sentence pairs, but config.data.pairing="{pairing}" makes '
+            f"none; set it to {' or '.join(PAIRS)}, or choose --format=parquet"
+        )
+    return found
