@@ -108,6 +108,7 @@ setup(
         "bert_jax.data_pipeline.text",
         "bert_jax.data_pipeline.tokenizer",
         "bert_jax.distributed",
+        "bert_jax.finetune",
         "bert_jax.launch",
         "bert_jax.launch.agent",
         "bert_jax.launch.backends",
