@@ -193,12 +193,7 @@ class Tokenizer:
         with self._errors():
             encodings = self._encoder.encode_batch(list(texts), add_special_tokens=False)
         return [
-            (
-                np.array(encoding.ids, np.uint32),
-                np.array([_trimmed(text, *span) for span in encoding.offsets], np.int32).reshape(
-                    -1, 2
-                ),
-            )
+            (np.array(encoding.ids, np.uint32), piece_spans(text, encoding.offsets))
             for text, encoding in zip(texts, encodings, strict=True)
         ]
 
@@ -223,6 +218,17 @@ class Tokenizer:
         atomic.write_bytes(path, self.json)
 
 
+def piece_spans(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Returns where pieces stand in their text, int32 [n, 2], without the spaces before them, which
+    some tokenizers include."""
+    spans = list(offsets)
+    for i, (start, end) in enumerate(spans):
+        while start < end - 1 and text[start].isspace():
+            start += 1
+        spans[i] = start, end
+    return np.array(spans, np.int32).reshape(-1, 2)
+
+
 def _metaspace(spec: dict[str, Any] | None) -> str | None:
     """Returns the character that replaces spaces in a Metaspace pre-tokenizer, or None."""
     return next((s.get("replacement") for s in _steps(spec) if s.get("type") == "Metaspace"), None)
@@ -235,13 +241,6 @@ def _has_step(spec: dict[str, Any] | None, kind: str) -> bool:
 def _steps(spec: dict[str, Any] | None) -> list[dict[str, Any]]:
     """The parts of a pre-tokenizer."""
     return (spec or {}).get("pretokenizers", [spec or {}])
-
-
-def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
-    """Returns the ends of a piece without the spaces before it, which some tokenizers include."""
-    while start < end - 1 and text[start].isspace():
-        start += 1
-    return start, end
 
 
 def _starts_word(piece: str, space: str) -> bool:
