@@ -39,6 +39,11 @@ def _define_embed(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 def _run_embed(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "model", "input", "out")
+    from bert_jax.runtime import compile_cache, cpu
+
+    cpu.use_cpu_devices(None)  # the same bits on any number of cores, for a run that is resumed
+    compile_cache.use()
+    cpu.keep_memory()
     from bert_jax.api.embed import Settings, embed
     from bert_jax.runtime.console import console
 
