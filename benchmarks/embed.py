@@ -5,9 +5,10 @@
 
 Needs the [torch] extra and sentence-transformers. Both contenders load one exported folder (random
 weights, whose values do not change the time) and give the mean of the last layer's states of every
-text, in float32; each has a process of its own with two threads. They run alternately, and their
-vectors are compared. sentence-transformers runs as by default: batches of 32 texts, sorted by
-length and padded; tokenizing is in both times.
+text, in float32; each has a process of its own. They run alternately, and their vectors are
+compared. sentence-transformers runs as by default: batches of 32 texts, sorted by length and
+padded; tokenizing is in both times. On a machine that is busy with other work, threads that wait
+for one another take much longer: there, --threads=1 and the CPU seconds say more.
 """
 
 import argparse
@@ -15,14 +16,13 @@ import os
 import statistics
 import sys
 import tempfile
+import time
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import turns
 
-THREADS = 2
-ENVIRONMENT = {"OMP_NUM_THREADS": str(THREADS), "PJRT_NPROC": str(THREADS)}
 NAMES = ("bert_jax", "sentence_transformers")
 VOCABULARY = 8192
 LAYERS, WIDTH, HEADS = 6, 384, 12
@@ -34,21 +34,26 @@ def main() -> None:
     parser.add_argument("--input", type=Path, help="a text on every line (default: Python's help)")
     parser.add_argument("--texts", type=int, default=2000, help="the first texts of it")
     parser.add_argument("--rounds", type=int, default=7, help="timed rounds")
+    parser.add_argument("--threads", type=int, default=2, help="threads and cores of each")
     parser.add_argument("--contender", choices=NAMES, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.contender:
-        answer(options.contender, options.folder)
+        answer(options.contender, options.threads, options.folder)
         return
-    if options.texts < 1 or options.rounds < 1:
-        sys.exit("error: --texts and --rounds: at least 1 is needed")
+    for name in ("texts", "rounds", "threads"):
+        if getattr(options, name) < 1:
+            print(
+                f"error: --{name}={getattr(options, name)}: at least 1 is needed", file=sys.stderr
+            )
+            sys.exit(1)
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:THREADS])
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
     libraries = ", ".join(f"{x} {version(x)}" for x in ("jax", "torch", "sentence-transformers"))
     print(f"{turns.machine()}; {libraries}")
     with tempfile.TemporaryDirectory() as folder:
         prepare(texts_of(options.input)[: options.texts], Path(folder))
-        compare(options.rounds, Path(folder))
+        compare(options.rounds, options.threads, Path(folder))
 
 
 def texts_of(path: Path | None) -> list[str]:
@@ -87,12 +92,13 @@ def prepare(texts: list[str], folder: Path) -> None:
     middle, high = np.percentile(pieces, [50, 95])
     print(
         f"{len(texts):,} texts of {np.mean(pieces):.1f} tokens (median {middle:.0f}, 95th "
-        f"percentile {high:.0f}); {LAYERS} layers of {WIDTH}; {THREADS} threads"
+        f"percentile {high:.0f}); {LAYERS} layers of {WIDTH}"
     )
 
 
-def answer(contender: str, folder: Path) -> None:
-    """Runs a contender in its process: a request is answered after so many times all vectors."""
+def answer(contender: str, threads: int, folder: Path) -> None:
+    """Runs a contender in its process; a request for n answers the CPU seconds of n times all
+    vectors."""
     talk = turns.talk_apart()
     texts = (folder / "texts.txt").read_text(encoding="utf-8").split("\n")
     if contender == "bert_jax":
@@ -105,38 +111,42 @@ def answer(contender: str, folder: Path) -> None:
         import torch
         from sentence_transformers import SentenceTransformer
 
-        torch.set_num_threads(THREADS)
+        torch.set_num_threads(threads)
         encode = SentenceTransformer(str(folder / "model"), device="cpu").encode
 
-    def take(count: int) -> turns.Losses:
+    def take(count: int) -> list[float]:
+        start = time.process_time()
         for _ in range(count):
             vectors = encode(texts)
+        seconds = time.process_time() - start
         np.save(folder / f"{contender}.npy", vectors)
-        return []
+        return [seconds]
 
     turns.answer(talk, take)
 
 
-def compare(rounds: int, folder: Path) -> None:
-    own = [__file__, f"--folder={folder}"]
-    contenders = {n: turns.Contender([*own, f"--contender={n}"], ENVIRONMENT) for n in NAMES}
+def compare(rounds: int, threads: int, folder: Path) -> None:
+    """Prints the times of each contender and the ratios of the two."""
+    own = [__file__, f"--folder={folder}", f"--threads={threads}"]
+    environment = {"OMP_NUM_THREADS": str(threads), "PJRT_NPROC": str(threads)}
+    contenders = {n: turns.Contender([*own, f"--contender={n}"], environment) for n in NAMES}
     for contender in contenders.values():
         contender.steps(1)  # compiles, and fills caches
     ours, theirs = (np.load(folder / f"{name}.npy") for name in NAMES)
-    seconds: dict[str, list[float]] = {name: [] for name in NAMES}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in NAMES}
     for _ in range(rounds):
         for name, contender in contenders.items():
-            seconds[name].append(contender.steps(1)[0])
+            seconds, (cpu,) = contender.steps(1)
+            times[name].append((seconds, cpu))
     for contender in contenders.values():
         contender.close()
-    for name, values in seconds.items():
-        middle = statistics.median(values)
-        rate = f"{len(ours) / middle:,.0f} texts/s"
-        print(f"  {name:22} {middle:6.2f} s ({min(values):.2f} to {max(values):.2f}), {rate}")
-    ratios = [b / a for a, b in zip(*seconds.values(), strict=True)]
-    print(
-        f"  bert_jax is {statistics.median(ratios):.2f} times as fast (median of {rounds} rounds)"
-    )
+    print(f"{threads} threads; medians of {rounds} rounds; of the ratios in each round, too")
+    for name, values in times.items():
+        wall, cpu = (statistics.median(pair[i] for pair in values) for i in (0, 1))
+        print(f"  {name:22} {wall:6.2f} s, {cpu:6.2f} CPU s, {len(ours) / wall:,.0f} texts/s")
+    pairs = list(zip(*times.values(), strict=True))
+    wall, cpu = (statistics.median(b[i] / a[i] for a, b in pairs) for i in (0, 1))
+    print(f"  bert_jax is {wall:.2f} times as fast, and {cpu:.2f} times by CPU seconds")
     print(f"  largest difference of vectors {np.abs(ours - theirs).max():.1e}")
 
 

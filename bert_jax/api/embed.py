@@ -5,7 +5,6 @@ resumed run writes the same bytes. Finished blocks are files in `OUT.parts`; the
 """
 
 import json
-import logging
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -24,8 +23,8 @@ from bert_jax.data_pipeline.storage import atomic
 from bert_jax.data_pipeline.storage.digest import file_digest, sha256
 from bert_jax.data_pipeline.storage.remote import is_special, storage_errors
 from bert_jax.finetune.rows import numbered_lines, wrong_row
+from bert_jax.runtime.log import logger
 
-log = logging.getLogger(__name__)
 # Limits of a block: lines, and characters, which limit the memory for token vectors.
 _LINES: Final = 4096
 _CHARACTERS: Final = {True: 1 << 20, False: 1 << 17}  # one vector a line, or one a token
@@ -71,11 +70,12 @@ def embed(model: Path, lines: Path, out: Path, settings: Settings) -> str:
         StorageError: the disk is full.
     """
     _check_files(lines, out, settings)
+    form = FORMATS[out.suffix]
+    form.check()
     loaded = load(model)
     parse_layers(settings.layers, loaded.config.num_hidden_layers)
     parts = out.with_name(f"{out.name}.parts")
     _claim(parts, _identity(loaded, lines, settings))
-    form = FORMATS[out.suffix]
     cut = 0
     blocks = _blocks(_read(lines, spans=settings.spans), _CHARACTERS[settings.pooling != "none"])
     for number, block in enumerate(blocks):
@@ -88,7 +88,7 @@ def embed(model: Path, lines: Path, out: Path, settings: Settings) -> str:
             found = parts / f"{number:08}-{shorter}{out.suffix}"
             made = _vectors(loaded, lines, block, tokens, settings)
             atomic.write_bytes(found, form.to_bytes(made))
-            log.info("%s lines done", f"{block[-1].row:,}")
+            logger.info("%s lines done", f"{block[-1].row:,}")
         cut += int(found.stem.partition("-")[2])
     written = _join(parts, out, form.join)
     notes = f"; {count(cut, 'text')} cut to the model's longest row" if cut else ""
@@ -136,7 +136,7 @@ def _claim(parts: Path, identity: str) -> None:
     if before != now:
         changed = ", ".join(key for key in now if before.get(key) != now[key])
         raise UserError(f"{parts}: parts of another run ({changed} differ); delete it")
-    log.info("resuming from %s", parts)
+    logger.info("resuming from %s", parts)
 
 
 def _read(path: Path, *, spans: bool) -> Iterator[Line]:

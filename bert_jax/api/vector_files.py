@@ -28,10 +28,12 @@ class Format:
     """How blocks are written.
 
     Attributes:
+        check: raises UserError if a package is missing.
         to_bytes: returns a block as a file's bytes.
         join: joins the files of blocks to a new file; returns its size in words.
     """
 
+    check: Callable[[], object]
     to_bytes: Callable[[Any], bytes]
     join: Callable[[list[Path], Path], str]
 
@@ -98,6 +100,6 @@ def _pyarrow() -> tuple[Any, Any]:
 
 
 FORMATS: Final[dict[str, Format]] = {
-    ".npy": Format(_npy_bytes, _join_npy),
-    ".parquet": Format(_parquet_bytes, _join_parquet),
+    ".npy": Format(lambda: None, _npy_bytes, _join_npy),
+    ".parquet": Format(_pyarrow, _parquet_bytes, _join_parquet),
 }

@@ -1,6 +1,7 @@
 """`bert-jax embed`: vectors of lines and tokens, of any layers; resumed to the same bytes."""
 
 import dataclasses
+import sys
 from pathlib import Path
 
 import jax
@@ -14,7 +15,7 @@ from small import COMPUTE, model_config
 import bert_jax
 from bert_jax import cli
 from bert_jax.api import embed as embedding
-from bert_jax.api.embed import Settings, embed
+from bert_jax.api.embed import Line, Settings, embed
 from bert_jax.api.layers import parse_layers
 from bert_jax.api.model import Model
 from bert_jax.api.text_rows import text_rows
@@ -138,6 +139,22 @@ def test_poolings_are_those_of_the_token_states(model) -> None:
 
 
 # Files -------------------------------------------------------------------------------------------
+
+
+def test_a_block_is_read_when_the_one_before_it_is_done(small_blocks) -> None:
+    """So the memory does not depend on the number of lines."""
+    read = []
+
+    def lines():
+        for row in range(1, 10**9):
+            read.append(row)
+            yield Line(row, "x" * 10, None)
+
+    blocks = embedding._blocks(lines(), 10**6)
+    assert [len(next(blocks)) for _ in range(3)] == [16, 16, 16]
+    assert len(read) == 48
+    blocks = embedding._blocks(lines(), 25)  # characters
+    assert [line.row for line in next(blocks)] == [1, 2, 3]
 
 
 def test_vectors_are_those_of_encode_in_the_order_of_the_lines(
@@ -287,6 +304,13 @@ def test_what_cannot_be_embedded_is_one_line(model, folder, lines, tmp_path) -> 
     assert "no line to embed" in problem(Settings(), source=tmp_path / "empty.txt")
     (tmp_path / "b.npy").write_bytes(b"")
     assert "b.npy exists; delete it" in problem(Settings(), "b.npy")
+
+
+def test_a_parquet_file_needs_pyarrow(folder, lines, tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UserError, match=r"needs pyarrow, .* pip install 'bert-jax\[arrow\]'"):
+        embed(folder, lines, tmp_path / "a.parquet", Settings(pooling="none"))
+    assert not (tmp_path / "a.parquet.parts").exists()
 
 
 def test_parts_of_another_run_are_refused(model, folder, lines, tmp_path, monkeypatch) -> None:
