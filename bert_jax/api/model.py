@@ -1,19 +1,22 @@
 """Inference with a pretrained model: `bert_jax.load(path)` returns a `Model`.
 
-Dimensions: N texts, B batch, S sequence, H hidden, V vocabulary, P masks in a text.
+Dimensions: T texts, B rows, S positions in a row, N places for texts in a row, H hidden, D numbers
+of the joined layers (H of one, or of their mean), V vocabulary, P masks in a text.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, get_args
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
+from bert_jax.api import compiled
+from bert_jax.api.compiled import Pooling
+from bert_jax.api.layers import Join, Layers, parse_layers
+from bert_jax.api.text_rows import Rows, text_rows
 from bert_jax.config.schema import ComputeConfig, ModelConfig
 from bert_jax.convert import weights
 from bert_jax.convert.reader import read_folder
@@ -22,10 +25,6 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.pretraining_model import declare
 from bert_jax.objectives.registry import with_heads
-
-Pooling = Literal["mean", "cls", "pooled"]
-# Rows are padded to one of these lengths (or to the model's maximum), so few shapes are compiled.
-_LENGTHS = (16, 32, 64, 128, 256, 512)
 
 
 @dataclass(frozen=True)
@@ -37,12 +36,20 @@ class Fill:
     probability: float
 
 
-class _Rows(NamedTuple):
-    """A padded batch."""
+@dataclass(frozen=True)
+class Tokens:
+    """A text as the model reads it, cut to its longest row.
 
-    texts: np.ndarray  # indices
-    ids: np.ndarray  # [B, S]
-    real: np.ndarray  # attention mask [B, S]
+    Attributes:
+        ids: with [CLS] and [SEP].
+        spans: int32 [tokens - 2, 2], of the tokens between [CLS] and [SEP]: the first character in
+            the text, and the one after the last. None if they were not asked for.
+        cut: number of tokens that were cut off.
+    """
+
+    ids: list[int]
+    spans: np.ndarray | None
+    cut: int
 
 
 class Model:
@@ -54,6 +61,7 @@ class Model:
     Attributes:
         config: the architecture.
         tokenizer: the vocabulary and its special ids.
+        params: the weights, on the device.
     """
 
     def __init__(
@@ -61,12 +69,15 @@ class Model:
     ):
         """groups: the parts of `params`."""
         self.config, self.tokenizer, self._groups = config, tokenizer, groups
-        self._params = jax.device_put(params)
+        self.params = jax.device_put(params)
         heads, pooler = with_heads(groups), "pooler" in groups
         graph, _ = declare(config, ComputeConfig.plain(), heads, pooler=pooler)
-        self._hidden = jax.jit(partial(_hidden, graph))
-        self._vectors = jax.jit(partial(_vectors, graph), static_argnames="pooling")
-        fills = partial(_fills, graph, entries=tokenizer.vocab_size)
+        join = ("layers", "join")
+        self._states = jax.jit(partial(compiled.states, graph), static_argnames=join)
+        self._vectors = jax.jit(
+            partial(compiled.vectors, graph), static_argnames=(*join, "pooling")
+        )
+        fills = partial(compiled.fills, graph, entries=tokenizer.vocab_size)
         self._fills = jax.jit(fills, static_argnames="top_k")
 
     def __repr__(self) -> str:
@@ -78,41 +89,85 @@ class Model:
         )
 
     def encode(
-        self, texts: str | Sequence[str], *, pooling: Pooling = "mean", batch_size: int = 32
+        self,
+        texts: str | Sequence[str],
+        *,
+        pooling: Pooling = "mean",
+        layers: Layers = -1,
+        join: Join = "concat",
+        batch_size: int = 32,
     ) -> np.ndarray:
-        """Returns one vector per text, float32 [N, H]; a single text counts as a list of one.
+        """Returns one vector per text, float32 [T, D]; a single text counts as a list of one.
 
         Args:
-            pooling: "mean": the mean over all tokens, [CLS] and [SEP] included; "cls": the hidden
-                state of [CLS]; "pooled": the output of the tanh pooler on [CLS], trained by
-                a sentence-pair objective.
-            batch_size: texts per batch.
+            pooling: "mean": the mean over all tokens, [CLS] and [SEP] included; "max": the largest
+                of each number over them; "cls": the hidden state of [CLS]; "pooled": the output of
+                the tanh pooler on [CLS] of the last layer, trained by a sentence-pair objective.
+            layers: whose states are pooled: 0 is the embeddings, -1 the last layer, "-4:" the last
+                four, "0,6,12" three of them.
+            join: "concat": the layers one after the other; "mean": their mean.
+            batch_size: rows of 128 tokens per batch; texts share rows.
 
         Raises:
-            UserError: another pooling, or "pooled" if the folder has no pooler.
+            UserError: another pooling, no such layer, or "pooled" if the folder has no pooler.
         """
-        if pooling not in get_args(Pooling):
-            raise UserError(f"pooling={pooling!r}; choose one of {', '.join(get_args(Pooling))}")
+        _check_choice("pooling", pooling, Pooling)
+        chosen = self._layers(layers, join)
         if pooling == "pooled":
             self._need("pooler", "pooler", 'use pooling="mean" or "cls"')
-        listed = _listed(texts)
-        out = np.zeros((len(listed), self.config.hidden_size), np.float32)
-        for rows in self._batches(listed, batch_size):
-            vectors = self._vectors(self._params, rows.ids, rows.real, pooling=pooling)
-            out[rows.texts] = _finite(vectors)[: len(rows.texts)]
+            if chosen != (self.config.num_hidden_layers,):
+                raise UserError('pooling="pooled" is of the last layer; leave layers out')
+        tokens = self.tokens(texts)
+        width = self.config.hidden_size * (len(chosen) if join == "concat" else 1)
+        out = np.zeros((len(tokens), width), np.float32)
+        for rows in self._rows(tokens, batch_size):
+            vectors = self._vectors(self.params, rows, layers=chosen, join=join, pooling=pooling)
+            used = rows.texts >= 0
+            out[rows.texts[used]] = _finite(np.asarray(vectors)[used])
         return out
 
     def hidden_states(
-        self, texts: str | Sequence[str], *, batch_size: int = 32
+        self,
+        texts: str | Sequence[str],
+        *,
+        layers: Layers = -1,
+        join: Join = "concat",
+        batch_size: int = 32,
     ) -> list[np.ndarray]:
-        """Last hidden states of each text, float32 [tokens, H], with [CLS] and [SEP]."""
-        listed = _listed(texts)
-        out: list[np.ndarray] = [np.empty(0)] * len(listed)
-        for rows in self._batches(listed, batch_size):
-            hidden = _finite(self._hidden(self._params, rows.ids, rows.real))
-            for row, text in enumerate(rows.texts):
-                out[text] = hidden[row, : rows.real[row].sum()].copy()
+        """Hidden states of each text, float32 [tokens, D], with [CLS] and [SEP]; the arguments are
+        those of `encode`."""
+        chosen, tokens = self._layers(layers, join), self.tokens(texts)
+        out: list[np.ndarray] = [np.empty(0)] * len(tokens)
+        for rows in self._rows(tokens, batch_size):
+            states = np.asarray(self._states(self.params, rows, layers=chosen, join=join))
+            _finite(states[rows.examples > 0])
+            for row, place in np.argwhere(rows.texts >= 0):
+                text, start = rows.texts[row, place], rows.starts[row, place]
+                out[text] = states[row, start : start + len(tokens[text].ids)].copy()
         return out
+
+    def tokens(self, texts: str | Sequence[str], *, spans: bool = False) -> list[Tokens]:
+        """Returns the tokens of each text, whose states `hidden_states` gives.
+
+        Args:
+            spans: whether to find where each token stands in the text, which takes longer.
+        """
+        listed, special = _listed(texts), self.tokenizer.special
+        for text in listed:
+            _check_unicode(text)
+        room, encode = self.config.max_position_embeddings - 2, self.tokenizer.encode_with_special
+        if spans:
+            encoded = self.tokenizer.encode_spans(listed, with_special=True)
+        else:
+            encoded = [(ids, None) for ids in encode(listed)]
+        return [
+            Tokens(
+                [special.cls, *ids[:room].tolist(), special.sep],
+                None if inside is None else inside[:room],
+                max(0, len(ids) - room),
+            )
+            for ids, inside in encoded
+        ]
 
     def fill_mask(self, text: str, top_k: int = 5) -> list[list[Fill]]:
         """Returns the `top_k` most probable entries for each mask in the text, in order.
@@ -131,56 +186,40 @@ class Model:
         self._need(MASKED_LM.head, head, f"give a model that was saved with its {head}")
         if not 1 <= top_k <= self.tokenizer.vocab_size:
             raise UserError(f"top_k={top_k}; give 1 to {self.tokenizer.vocab_size}")
-        (tokens,) = self._tokens([text])
-        limit = self.config.max_position_embeddings
-        mask = self.tokenizer.token(self.tokenizer.special.mask)
-        masks = [i for i, token in enumerate(tokens) if token == self.tokenizer.special.mask]
+        (tokens,), special = self.tokens(text), self.tokenizer.special
+        mask = self.tokenizer.token(special.mask)
+        (ids,) = self.tokenizer.encode_with_special([text])
+        if special.mask in ids[len(tokens.ids) - 2 :]:
+            raise UserError(
+                f"{_short(text)!r} has {len(tokens.ids) + tokens.cut} tokens with a {mask} beyond "
+                f"the model's {len(tokens.ids)}; shorten it"
+            )
+        masks = [i for i, token in enumerate(tokens.ids) if token == special.mask]
         if not masks:
             raise UserError(f"no {mask} in {_short(text)!r}; put one in place of a word")
-        if len(tokens) > limit and masks[-1] >= limit - 1:
-            raise UserError(
-                f"{_short(text)!r} has {len(tokens)} tokens with a {mask} beyond the model's "
-                f"{limit}; shorten it"
-            )
-        (rows,) = self._batches([text], 1)
+        (rows,) = self._rows([tokens], 1)
         positions = np.zeros(_power_of_two(len(masks)), np.int32)
         positions[: len(masks)] = masks
-        ids, probabilities = self._fills(self._params, rows.ids, rows.real, positions, top_k=top_k)
+        entries, probabilities = self._fills(self.params, rows, positions, top_k=top_k)
         return [
             [Fill(self.tokenizer.token(i), float(p)) for i, p in zip(*pair, strict=True)]
-            for pair in zip(np.asarray(ids), _finite(probabilities), strict=True)
+            for pair in zip(np.asarray(entries), _finite(np.asarray(probabilities)), strict=True)
         ][: len(masks)]
 
     def _need(self, group: str, name: str, instead: str) -> None:
         if group not in self._groups:
             raise UserError(f"this model was saved without its {name}; {instead}")
 
-    def _tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text with [CLS] and [SEP], not truncated."""
-        special = self.tokenizer.special
-        for text in texts:
-            _check_unicode(text)
-        encoded = self.tokenizer.encode_with_special(texts)
-        return [[special.cls, *ids.tolist(), special.sep] for ids in encoded]
+    def _layers(self, layers: Layers, join: str) -> tuple[int, ...]:
+        """Returns the indices of the chosen states; UserError for none such, or another join."""
+        _check_choice("join", join, Join)
+        return parse_layers(layers, self.config.num_hidden_layers)
 
-    def _batches(self, texts: Sequence[str], batch_size: int) -> Iterator[_Rows]:
-        """Yields batches of texts sorted by length, to reduce padding."""
+    def _rows(self, tokens: Sequence[Tokens], batch_size: int) -> Iterator[Rows]:
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size}; give 1 or more")
-        limit, sep = self.config.max_position_embeddings, self.tokenizer.special.sep
-        tokens = [t if len(t) <= limit else [*t[: limit - 1], sep] for t in self._tokens(texts)]
-        order = np.argsort([len(t) for t in tokens], kind="stable")
-        for first in range(0, len(order), batch_size):
-            chosen = order[first : first + batch_size]
-            longest = len(tokens[chosen[-1]])
-            length = min(next((n for n in _LENGTHS if n >= longest), limit), limit)
-            shape = min(_power_of_two(len(chosen)), batch_size), length
-            ids = np.full(shape, self.tokenizer.special.pad, np.int32)
-            real = np.zeros(shape, np.int32)
-            for row, text in enumerate(chosen):
-                ids[row, : len(tokens[text])] = tokens[text]
-                real[row, : len(tokens[text])] = 1
-            yield _Rows(chosen, ids, real)
+        longest, pad = self.config.max_position_embeddings, self.tokenizer.special.pad
+        return text_rows([text.ids for text in tokens], longest, pad, batch_size)
 
 
 def load(path: Path | str) -> Model:
@@ -218,9 +257,13 @@ def _check_unicode(text: str) -> None:
         ) from None
 
 
-def _finite(computed: jax.Array) -> np.ndarray:
-    """The array on the host; raises UserError if not finite, as finite weights may overflow."""
-    values = np.asarray(computed)
+def _check_choice(name: str, value: str, choices: Any) -> None:
+    if value not in get_args(choices):
+        raise UserError(f"{name}={value!r}; choose one of {', '.join(get_args(choices))}")
+
+
+def _finite(values: np.ndarray) -> np.ndarray:
+    """Returns the values; raises UserError if not finite, as finite weights may overflow."""
     if not np.isfinite(values).all():
         raise UserError("the model outputs NaN or infinite values; export an earlier step")
     return values
@@ -232,48 +275,3 @@ def _power_of_two(n: int) -> int:
 
 def _short(text: str) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-# The compiled functions. "highest" because accelerators otherwise multiply float32 matrices in
-# lower precision, and the outputs are compared with other libraries'.
-
-
-@jax.default_matmul_precision("highest")
-def _hidden(graph: nnx.GraphDef, params: Any, ids_BxS: jax.Array, real_BxS: jax.Array) -> jax.Array:
-    model = nnx.merge(graph, params)
-    positions_BxS = jnp.broadcast_to(jnp.arange(ids_BxS.shape[1])[None], ids_BxS.shape)
-    return model.encoder(ids_BxS, jnp.zeros_like(ids_BxS), real_BxS, positions_BxS)
-
-
-@jax.default_matmul_precision("highest")
-def _vectors(
-    graph: nnx.GraphDef, params: Any, ids_BxS: jax.Array, real_BxS: jax.Array, *, pooling: Pooling
-) -> jax.Array:
-    x_BxSxH = _hidden(graph, params, ids_BxS, real_BxS)
-    if pooling == "cls":
-        return x_BxSxH[:, 0]
-    if pooling == "pooled":
-        first_Bx1 = jnp.zeros((len(ids_BxS), 1), jnp.int32)
-        return nnx.merge(graph, params).encoder.pooled(x_BxSxH, first_Bx1)[:, 0]
-    total_BxH = jnp.where(real_BxS[..., None] > 0, x_BxSxH, 0).sum(1)
-    return total_BxH / jnp.maximum(real_BxS.sum(1, keepdims=True), 1)
-
-
-@jax.default_matmul_precision("highest")
-def _fills(
-    graph: nnx.GraphDef,
-    params: Any,
-    ids_1xS: jax.Array,
-    real_1xS: jax.Array,
-    positions_P: jax.Array,
-    *,
-    entries: int,
-    top_k: int,
-) -> tuple[jax.Array, jax.Array]:
-    """Ids and probabilities [P, top_k] of the tokenizer's entries, in descending order."""
-    model = nnx.merge(graph, params)
-    x_1xPxH = _hidden(graph, params, ids_1xS, real_1xS)[:, positions_P]
-    head = getattr(model, MASKED_LM.head)
-    logits_PxV = head(x_1xPxH, model.encoder.embeddings.word[...])[0]
-    probabilities, ids = jax.lax.top_k(jax.nn.softmax(logits_PxV)[:, :entries], top_k)
-    return ids, probabilities

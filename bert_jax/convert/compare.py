@@ -23,7 +23,7 @@ from bert_jax.convert.weights import groups_in, title
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.masking.settings import SPAN_TARGETS
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.model.encoder import Encoder, Layer
+from bert_jax.model.encoder import Encoder
 from bert_jax.objectives.pretraining_model import PretrainingModel, declare
 from bert_jax.objectives.registry import OBJECTIVES, with_heads
 from bert_jax.parallel.global_batch import Batch
@@ -222,18 +222,13 @@ def _outputs(graph: nnx.GraphDef, params: Any, batch: Batch) -> OrderedDict[str,
     the pooler and a sentence-pair head [B, 1, …]."""
     model: PretrainingModel = nnx.merge(graph, params)
     encoder: Encoder = model.encoder
-    x_BxSxH, rotation = encoder.embed(
-        batch["input_ids"], batch["token_type_ids"], batch["position_ids"]
+    embeddings_BxSxH, *states = encoder.states(
+        batch["input_ids"], batch["token_type_ids"], batch["example_ids"], batch["position_ids"]
     )
-
-    def apply(x_BxSxH: jax.Array, layer: Layer) -> tuple[jax.Array, jax.Array]:
-        y_BxSxH = layer(x_BxSxH, batch["example_ids"], rotation, None)
-        return y_BxSxH, y_BxSxH
-
-    last_BxSxH, states_LxBxSxH = jax.lax.scan(apply, x_BxSxH, encoder.layers)
-    outputs = OrderedDict(embeddings=x_BxSxH)  # `jax.jit` would sort a dict
-    for layer in range(encoder.num_layers):
-        outputs[f"layer {layer + 1}"] = states_LxBxSxH[layer]
+    outputs = OrderedDict(embeddings=embeddings_BxSxH)  # `jax.jit` would sort a dict
+    for number, state_BxSxH in enumerate(states, start=1):
+        outputs[f"layer {number}"] = state_BxSxH
+    last_BxSxH = states[-1]
     if encoder.config.norm_position == "pre":
         outputs["final LayerNorm"] = last_BxSxH = encoder.norm(last_BxSxH)
 

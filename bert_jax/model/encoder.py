@@ -169,6 +169,27 @@ class Encoder(nnx.Module):
         x_BxSxH, _ = jax.lax.scan(body, x_BxSxH, (self.layers, layer_keys), unroll=unroll)
         return self.norm(x_BxSxH) if self.config.norm_position == "pre" else x_BxSxH
 
+    def states(
+        self,
+        ids_BxS: jax.Array,
+        types_BxS: jax.Array,
+        examples_BxS: jax.Array,
+        positions_BxS: jax.Array,
+    ) -> jax.Array:
+        """Returns the input of the first layer and the output of every layer, [L+1, B, S, H].
+
+        The arguments are those of a call in evaluation. A pre-LayerNorm encoder's final LayerNorm
+        is not applied.
+        """
+        x_BxSxH, rotation = self.embed(ids_BxS, types_BxS, positions_BxS)
+
+        def apply(x_BxSxH: jax.Array, layer: Layer) -> tuple[jax.Array, jax.Array]:
+            y_BxSxH = layer(x_BxSxH, examples_BxS, rotation, None)
+            return y_BxSxH, y_BxSxH
+
+        _, states_LxBxSxH = jax.lax.scan(apply, x_BxSxH, self.layers)
+        return jnp.concatenate([x_BxSxH[None], states_LxBxSxH])
+
     def embed(
         self,
         ids_BxS: jax.Array,

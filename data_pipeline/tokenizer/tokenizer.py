@@ -206,9 +206,32 @@ class Tokenizer:
         with self._errors():
             encodings = encoder.encode_batch_fast(list(texts), add_special_tokens=False)
         lists = [encoding.ids for encoding in encodings]
-        ids = np.fromiter(chain.from_iterable(lists), np.uint32)
-        ids[ids >= self.vocab_size] = self.special.unk
+        ids = self._known(chain.from_iterable(lists))
         return Encoded(ids, np.fromiter(map(len, lists), np.int64, len(lists)))
+
+    def encode_spans(
+        self, texts: Sequence[str], *, with_special: bool = False
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Returns the ids of each text, uint32 [n], and where each piece stands in the text, int32
+        [n, 2]: its first character and the one after its last, without the space before it.
+
+        The text is encoded as it is, with no space before it; no special token is added.
+
+        with_special: recognize special tokens in the text, as `encode_with_special`.
+        """
+        encoder = self._recognizing if with_special else self._encoder
+        with self._errors():
+            encodings = encoder.encode_batch(list(texts), add_special_tokens=False)
+        return [
+            (self._known(encoding.ids), piece_spans(text, encoding.offsets))
+            for text, encoding in zip(texts, encodings, strict=True)
+        ]
+
+    def _known(self, ids: Iterable[int]) -> np.ndarray:
+        """Returns ids, uint32, those of pieces without an entry replaced by that of [UNK]."""
+        result = np.fromiter(ids, np.uint32)
+        result[result >= self.vocab_size] = self.special.unk
+        return result
 
     def decode(self, ids: Sequence[int]) -> str:
         """Returns the text of these ids, special tokens included."""
@@ -229,3 +252,14 @@ class Tokenizer:
     def save(self, path: Path | str) -> None:
         """Writes `json` as a file; OSError if it cannot, and an existing file is unchanged."""
         atomic.write_bytes(path, self.json)
+
+
+def piece_spans(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Returns where pieces stand in their text, int32 [n, 2], without the spaces before them, which
+    some tokenizers include."""
+    spans = list(offsets)
+    for i, (start, end) in enumerate(spans):
+        while start < end - 1 and text[start].isspace():
+            start += 1
+        spans[i] = start, end
+    return np.array(spans, np.int32).reshape(-1, 2)

@@ -52,6 +52,7 @@ def run(
         ("train_gpu.py", ["--cases=huge"], "--cases=huge: 'huge' is none of base, large"),
         ("train_gpu.py", ["--steps=0"], "--steps=0: at least 1 is needed"),
         ("attention_gradient.py", ["--evaluations=0"], "--evaluations=0: at least 1 is needed"),
+        ("embed.py", ["--rounds=0"], "--rounds=0: at least 1 is needed"),
         ("input.py", ["--rounds=0"], "--rounds=0: at least 1 is needed"),
         ("input.py", ["--estimates=nowhere"], "--estimates=nowhere: No such file or directory"),
     ],

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import pyarrow.parquet
 import pytest
 import setuptools
 from absl import flags
@@ -132,7 +133,6 @@ TYPED = (
 )
 PACKAGES = {  # Python that imports them is saved, but not run without them
     "transformers": "the extra [torch], with which .ci/run runs this test",
-    "pyarrow": "tests/data_pipeline/test_text_in_other_forms.py runs it where it is installed",
     "datasets": "needs the network, installed or not",
 }
 PATHS = {"/data/": "./"}  # in every command and snippet: the folder holds wiki, books and text
@@ -383,6 +383,7 @@ def prepare(folder: Path, request: pytest.FixtureRequest) -> None:
         writer = csv.DictWriter(file, ["id", "title", "text"])
         writer.writeheader()
         writer.writerows(rows)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "rows.parquet")
 
 
 def row_of(command: str) -> Typed | None:

@@ -1,0 +1,82 @@
+"""What a `Model` compiles: the states of packed texts, vectors of texts, and predictions of masks.
+
+Sizes as in model.py. "highest" because accelerators otherwise multiply float32 matrices in lower
+precision, and the outputs are compared with other libraries'.
+"""
+
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from bert_jax.api.layers import Join
+from bert_jax.api.text_rows import Rows
+from bert_jax.model.encoder import Encoder
+from bert_jax.objectives.masked_lm import MASKED_LM
+
+Pooling = Literal["mean", "cls", "max", "pooled"]
+
+
+@jax.default_matmul_precision("highest")
+def states(
+    graph: nnx.GraphDef, params: Any, rows: Rows, *, layers: tuple[int, ...], join: Join
+) -> jax.Array:
+    """Returns the joined states of the chosen layers, [B, S, D]."""
+    encoder: Encoder = nnx.merge(graph, params).encoder
+    ids, examples, positions = map(jnp.asarray, (rows.ids, rows.examples, rows.positions))
+    inputs = (ids, jnp.zeros_like(ids), examples, positions)
+    if layers == (encoder.num_layers,):
+        return encoder(*inputs)
+    states_LxBxSxH = encoder.states(*inputs)
+    if encoder.config.norm_position == "pre":
+        states_LxBxSxH = states_LxBxSxH.at[-1].set(encoder.norm(states_LxBxSxH[-1]))
+    chosen = [states_LxBxSxH[layer] for layer in layers]
+    return jnp.concatenate(chosen, -1) if join == "concat" else jnp.mean(jnp.stack(chosen), 0)
+
+
+@jax.default_matmul_precision("highest")
+def vectors(
+    graph: nnx.GraphDef,
+    params: Any,
+    rows: Rows,
+    *,
+    layers: tuple[int, ...],
+    join: Join,
+    pooling: Pooling,
+) -> jax.Array:
+    """Returns the vector of the text in each place, [B, N, D]."""
+    x_BxSxD = states(graph, params, rows, layers=layers, join=join)
+    if pooling == "pooled":
+        return nnx.merge(graph, params).encoder.pooled(x_BxSxD, rows.starts)
+    if pooling == "cls":
+        return jnp.take_along_axis(x_BxSxD, rows.starts[..., None], axis=1)
+    places_N = 1 + jnp.arange(rows.starts.shape[1])
+    own_BxNxS = rows.examples[:, None, :] == places_N[None, :, None]
+    if pooling == "max":
+        return jnp.where(own_BxNxS[..., None], x_BxSxD[:, None], -jnp.inf).max(2)
+    sizes_BxN = jnp.maximum(own_BxNxS.sum(-1), 1)
+    # A product with the states of all places, in which those of other texts count zero times.
+    total_BxNxD = jnp.einsum("bns,bsd->bnd", own_BxNxS.astype(x_BxSxD.dtype), x_BxSxD)
+    return total_BxNxD / sizes_BxN[..., None]
+
+
+@jax.default_matmul_precision("highest")
+def fills(
+    graph: nnx.GraphDef,
+    params: Any,
+    rows: Rows,
+    positions_P: jax.Array,
+    *,
+    entries: int,
+    top_k: int,
+) -> tuple[jax.Array, jax.Array]:
+    """Ids and probabilities [P, top_k] of the tokenizer's entries, in descending order, of a batch
+    of one text."""
+    model = nnx.merge(graph, params)
+    last = (model.encoder.num_layers,)
+    x_1xPxH = states(graph, params, rows, layers=last, join="concat")[:, positions_P]
+    head = getattr(model, MASKED_LM.head)
+    logits_PxV = head(x_1xPxH, model.encoder.embeddings.word[...])[0]
+    probabilities, ids = jax.lax.top_k(jax.nn.softmax(logits_PxV)[:, :entries], top_k)
+    return ids, probabilities

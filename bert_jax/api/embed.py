@@ -1,0 +1,215 @@
+"""Vectors of the lines of a file, of any size: computed in blocks, which a killed process resumes.
+
+A block's vectors are a function of its lines alone, and blocks are cut by the input alone, so a
+resumed run writes the same bytes. Finished blocks are files in `OUT.parts`; the end joins them.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+import jax
+import numpy as np
+
+from bert_jax.api.compiled import Pooling
+from bert_jax.api.layers import Join, parse_layers
+from bert_jax.api.model import Model, Tokens, load
+from bert_jax.api.vector_files import FORMATS, TokenTable
+from bert_jax.data_pipeline.errors import UserError, count
+from bert_jax.data_pipeline.storage import atomic
+from bert_jax.data_pipeline.storage.digest import file_digest, sha256
+from bert_jax.data_pipeline.storage.remote import is_special, storage_errors
+from bert_jax.finetune.rows import numbered_lines, wrong_row
+from bert_jax.runtime.log import logger
+
+# Limits of a block: lines, and characters, which limit the memory for token vectors.
+_LINES: Final = 4096
+_CHARACTERS: Final = {True: 1 << 20, False: 1 << 17}  # one vector a line, or one a token
+_SETTINGS: Final = "settings.json"
+
+
+class Line(NamedTuple):
+    """A text and, with a column of spans, the characters whose vector is wanted."""
+
+    row: int
+    text: str
+    span: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is computed.
+
+    Attributes:
+        pooling: "none" is one vector a token.
+        spans: whether every line is `text<TAB>START:END`, and its vector is that of the tokens of
+            these characters.
+    """
+
+    layers: str = "-1"
+    join: Join = "concat"
+    pooling: Pooling | Literal["none"] = "mean"
+    spans: bool = False
+    batch_size: int = 32
+
+
+def embed(model: Path, lines: Path, out: Path, settings: Settings) -> str:
+    """Writes the vectors of a file's lines in their order; returns one line about them.
+
+    Args:
+        model: folder of an exported or imported model.
+        lines: a text on every line.
+        out: `.npy` for one vector a line, float32 [lines, D]; `.parquet` for token vectors.
+
+    Raises:
+        UserError: there is no such model or file, `out` exists or has another ending, a line is not
+            UTF-8 or its span holds no token, or `OUT.parts` is of other lines or settings.
+        StorageError: the disk is full.
+    """
+    _check_files(lines, out, settings)
+    form = FORMATS[out.suffix]
+    form.check()
+    loaded = load(model)
+    parse_layers(settings.layers, loaded.config.num_hidden_layers)
+    parts = out.with_name(f"{out.name}.parts")
+    _claim(parts, _identity(loaded, lines, settings))
+    cut = 0
+    blocks = _blocks(_read(lines, spans=settings.spans), _CHARACTERS[settings.pooling != "none"])
+    for number, block in enumerate(blocks):
+        # The name of a part has the number of its texts that were cut, for the total at the end.
+        found = next(parts.glob(f"{number:08}-*"), None)
+        if found is None:
+            wanted = settings.spans or settings.pooling == "none"
+            tokens = loaded.tokens([line.text for line in block], spans=wanted)
+            shorter = sum(text.cut > 0 for text in tokens)
+            found = parts / f"{number:08}-{shorter}{out.suffix}"
+            made = _vectors(loaded, lines, block, tokens, settings)
+            atomic.write_bytes(found, form.to_bytes(made))
+            logger.info("%s lines done", f"{block[-1].row:,}")
+        cut += int(found.stem.partition("-")[2])
+    written = _join(parts, out, form.join)
+    notes = f"; {count(cut, 'text')} cut to the model's longest row" if cut else ""
+    return f"{out}: {written}{notes}"
+
+
+def _check_files(lines: Path, out: Path, settings: Settings) -> None:
+    """Raises UserError for names of files that cannot be."""
+    wanted = ".parquet" if settings.pooling == "none" else ".npy"
+    if out.suffix != wanted:
+        kind = "token vectors" if wanted == ".parquet" else "one vector a line"
+        raise UserError(f"{out}: {kind} are written as {wanted}; give such a name")
+    if settings.spans and settings.pooling not in ("mean", "max"):
+        raise UserError(f"a column of spans needs pooling=mean or max, not {settings.pooling}")
+    if out.exists():
+        raise UserError(f"{out} exists; delete it, or give another name")
+    if is_special(lines):
+        raise UserError(f"{lines} is not a file, and could not be read again to resume")
+    if not out.parent.is_dir():
+        raise UserError(f"{out.parent}: no such folder; create it")
+
+
+def _identity(model: Model, lines: Path, settings: Settings) -> str:
+    """Returns what the parts depend on, as JSON."""
+    with storage_errors(lines):
+        digest = file_digest(lines)
+    leaves = jax.tree.leaves(model.params)
+    weights = sha256("".join(sha256(np.asarray(x).tobytes()) for x in leaves).encode())
+    tokenizer = model.tokenizer.digest
+    values = {"lines": digest, "weights": weights, "tokenizer": tokenizer, **asdict(settings)}
+    return json.dumps(values, indent=1)
+
+
+def _claim(parts: Path, identity: str) -> None:
+    """Makes the folder of parts; UserError if it has parts of something else."""
+    parts.mkdir(exist_ok=True)
+    settings = parts / _SETTINGS
+    others = [path for path in parts.iterdir() if path != settings]
+    if not others:
+        atomic.write_text(settings, identity)
+        return
+    now = json.loads(identity)
+    with storage_errors(settings, "cannot be read", f"; delete {parts}"):
+        before = json.loads(settings.read_text(encoding="utf-8"))
+    if before != now:
+        changed = ", ".join(key for key in now if before.get(key) != now[key])
+        raise UserError(f"{parts}: parts of another run ({changed} differ); delete it")
+    logger.info("resuming from %s", parts)
+
+
+def _read(path: Path, *, spans: bool) -> Iterator[Line]:
+    for row, line in numbered_lines(path):
+        text, span = line.rstrip("\r\n"), None
+        if spans:
+            text, tab, ends = text.rpartition("\t")
+            start, colon, end = ends.partition(":")
+            if not (tab and colon and start.isdecimal() and end.isdecimal()):
+                wrong_row(path, row, f"{ends[:60]!r} is not START:END after a tab, such as 4:9")
+            span = int(start), int(end)
+            if not span[0] < span[1] <= len(text):
+                wrong_row(path, row, f"{ends} is not in a text of {len(text)} characters")
+        yield Line(row, text, span)
+
+
+def _blocks(lines: Iterator[Line], characters: int) -> Iterator[list[Line]]:
+    """Yields the lines in blocks, each full at a number of lines or of characters."""
+    for first in lines:
+        block, size = [first], len(first.text)
+        while size < characters and len(block) < _LINES and (line := next(lines, None)):
+            block.append(line)
+            size += len(line.text)
+        yield block
+
+
+def _vectors(
+    model: Model, path: Path, block: list[Line], tokens: list[Tokens], settings: Settings
+) -> np.ndarray | TokenTable:
+    """Returns float32 [lines, D], or a table of tokens."""
+    chosen: dict[str, Any] = {
+        "layers": settings.layers, "join": settings.join, "batch_size": settings.batch_size
+    }  # fmt: skip
+    texts = [line.text for line in block]
+    if settings.pooling != "none" and not settings.spans:
+        return model.encode(texts, pooling=settings.pooling, **chosen)
+    states = model.hidden_states(texts, **chosen)
+    if settings.pooling == "none":
+        names = [[model.tokenizer.token(i) for i in text.ids] for text in tokens]
+        return TokenTable([line.row - 1 for line in block], texts, names, _spans(tokens), states)
+    reduce = np.mean if settings.pooling == "mean" else np.max
+    return np.stack(
+        [
+            reduce(x[_tokens_of(path, line, text)], axis=0)
+            for line, text, x in zip(block, tokens, states, strict=True)
+        ]
+    )
+
+
+def _spans(tokens: list[Tokens]) -> list[np.ndarray]:
+    return [text.spans for text in tokens if text.spans is not None]
+
+
+def _tokens_of(path: Path, line: Line, tokens: Tokens) -> np.ndarray:
+    """Returns the positions of a span's tokens; UserError if it has none in the model's row."""
+    assert line.span is not None
+    assert tokens.spans is not None
+    start, end = line.span
+    inside = np.flatnonzero((tokens.spans[:, 1] > start) & (tokens.spans[:, 0] < end))
+    if not len(inside):
+        far = " within the model's longest row" if tokens.cut else ""
+        wrong_row(path, line.row, f"no token is in {start}:{end}, {line.text[start:end]!r}{far}")
+    return inside + 1  # after [CLS]
+
+
+def _join(parts: Path, out: Path, join: Callable[[list[Path], Path], str]) -> str:
+    """Joins the parts to one file and deletes them; returns its size in words."""
+    files = sorted(parts.glob(f"*{out.suffix}"))
+    if not files:
+        shutil.rmtree(parts)
+        raise UserError(f"no line to embed; give a file with a text on every line, not {out}")
+    whole = parts / "joined"
+    written = join(files, whole)
+    atomic.publish(whole, out)
+    shutil.rmtree(parts)
+    return written

@@ -1,0 +1,61 @@
+"""`bert-jax embed`: vectors of texts, or of their tokens."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import flags
+
+from bert_jax.commands.command import Command, need
+
+
+def _define_embed(values: flags.FlagValues, words: Sequence[str]) -> None:
+    def text(name: str, default: str | None, about: str) -> None:
+        flags.DEFINE_string(name, default, about, flag_values=values)
+
+    text("model", None, "folder of an exported or imported model")
+    text("input", None, "file with a text on every line")
+    text("out", None, "file to write: .npy, or .parquet with --pooling=none")
+    text("layers", "-1", "layers to read: 0 (embeddings) to the last, such as -1, -4: or 0,6,12")
+    flags.DEFINE_enum(
+        "join", "concat", ["concat", "mean"], "how layers are joined", flag_values=values
+    )
+    flags.DEFINE_enum(
+        "pooling",
+        "mean",
+        ["mean", "cls", "max", "pooled", "none"],
+        "over the tokens of a line; none: one vector a token",
+        flag_values=values,
+    )
+    flags.DEFINE_bool(
+        "spans",
+        False,
+        "every line is TEXT<TAB>START:END; its vector is that of these characters",
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "batch_size", 32, "rows of 128 tokens per batch; texts share rows", 1, flag_values=values
+    )
+
+
+def _run_embed(values: flags.FlagValues, words: Sequence[str]) -> None:
+    need(values, "model", "input", "out")
+    from bert_jax.runtime import compile_cache, cpu
+
+    cpu.use_cpu_devices(None)  # the same bits on any number of cores, for a run that is resumed
+    compile_cache.use()
+    cpu.keep_memory()
+    from bert_jax.api.embed import Settings, embed
+    from bert_jax.runtime.console import console
+
+    settings = Settings(values.layers, values.join, values.pooling, values.spans, values.batch_size)
+    console.print(embed(Path(values.model), Path(values.input), Path(values.out), settings))
+
+
+COMMANDS = {
+    "embed": Command(
+        "write the vectors of texts or tokens",
+        "bert-jax embed --model=exported --input=lines.txt --out=vectors.npy",
+        _define_embed,
+        _run_embed,
+    ),
+}
