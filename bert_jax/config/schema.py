@@ -450,10 +450,9 @@ class Config:
         phases = tuple(dataclasses.replace(phase, steps=number) for phase, number in pairs)
         return dataclasses.replace(self, phases=phases)
 
-    def with_paths(self, store: str, init: str) -> "Config":
-        """Returns the configuration with the token store and the initial model in other folders."""
-        data = dataclasses.replace(self.data, store=store)
-        return dataclasses.replace(self, data=data, init=init)
+    def with_model(self, model: ModelConfig) -> "Config":
+        """Returns the configuration with another model."""
+        return dataclasses.replace(self, model=model)
 
     def with_only(self, phase: PhaseConfig) -> "Config":
         """Returns the configuration with one phase and without its wsd schedule, whose warmup and

@@ -190,7 +190,7 @@ def _start(
 
 def _finish(run: RunContext, writer: MetricWriter, phase: RunPhase) -> None:
     """Records the end of the run and prints where its time went."""
-    run.store.files.check()
+    run.data.check()
     seconds = run.job.clock.seconds()
     writer.event("finished", run.config.total_steps, phase.index, seconds=seconds)
     if not run.job.peers.is_first:

@@ -18,7 +18,7 @@ from bert_jax.model.neighbor_attention import neighbor_attention
 from bert_jax.objectives import total as objectives
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.pretraining_model import declare, init_params
-from bert_jax.objectives.registry import chosen
+from bert_jax.objectives.registry import learned_by
 from bert_jax.ops.attention import dispatch
 from bert_jax.ops.hashing import fold_key
 from bert_jax.parallel import global_batch, partition
@@ -80,7 +80,7 @@ def make_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunct
         UserError: a mesh axis does not divide a dimension that it shards, or the requested
             attention kernel does not support these devices or phases.
     """
-    learned = chosen(config.data, config.objectives)
+    learned = learned_by(config)
     compute = dispatch.resolve(config, mesh)
     graph, abstract_params = declare(config.model, compute, learned)
     axes, shapes = partition.param_axes(abstract_params), nnx.to_pure_dict(abstract_params)

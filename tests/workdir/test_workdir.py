@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from bert_jax.data_pipeline.storage import remote, retry
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import StorageError, UserError
 from bert_jax.runtime.versions import versions
-from bert_jax.training import claim, loop
+from bert_jax.training import claim, loop, store_data
 from bert_jax.training import setup as running
 from bert_jax.workdir import description as workdir
 from bert_jax.workdir.layout import Workdir
@@ -266,7 +265,7 @@ def test_what_is_wrong_is_said_before_anything_is_read(store, tmp_path, monkeypa
     description = workdir.describe(config, store, [40], mesh=mesh, device_kind="cpu")
     claim.update_config_json(run, description, resuming_at=None)
     monkeypatch.setattr(claim.catalog, "complete_steps", lambda path: [4])
-    monkeypatch.setattr(running, "open_store", pytest.fail)
+    monkeypatch.setattr(store_data, "open_store", pytest.fail)
     monkeypatch.setattr(running, "make_mesh", pytest.fail)
     with pytest.raises(UserError, match=r"- config\.seed: 0\n\+ config\.seed: 9$"):
         loop.pretrain(dataclasses.replace(config, seed=9), run.path)
@@ -362,9 +361,7 @@ def test_a_pipe_in_place_of_config_json_keeps_nobody_waiting(tmp_path):
 def test_the_tokenizer_is_kept_byte_for_byte(tmp_path):
     """A file with another system's line breaks would have another digest after conversion."""
     data = b'{"model": {},\r\n "version": "1.0"}\r\n'
-    (tmp_path / "tokenizer.json").write_bytes(data)
-    store = SimpleNamespace(tokenizer_path=tmp_path / "tokenizer.json")
-    workdir.copy_tokenizer(Workdir.open(tmp_path / "run"), store)
+    workdir.copy_tokenizer(Workdir.open(tmp_path / "run"), data)
     assert (tmp_path / "run" / "tokenizer.json").read_bytes() == data
 
 
