@@ -37,11 +37,19 @@ EXTRAS = {
         "torch>=2.10",
         "transformers>=4.57",  # loads what `convert export` writes
     ],
+    "finetune": [
+        "scikit-learn>=1.5",  # accuracy, F1, Matthews correlation; the bag-of-words baseline
+        "seqeval>=1.2.2",  # F1 of entities, as conlleval computes it
+    ],
+    "arrow": ["pyarrow>=18"],  # Parquet files of token vectors
     "gcs": ["gcsfs>=2026.9"],  # gs:// for etils.epath; TensorStore has its own client
     "wandb": ["wandb>=0.31"],  # pretrain --wandb; from 0.31 on, a wait for uploads has a limit
     "dev": [
         "pytest>=8,<9.2",  # test runner; from 9.2 on, pytest-xdist 3.8 ignores groups (its #1386)
         "pytest-xdist>=3.8",  # parallel tests; those that start processes run one at a time
+        "scikit-learn>=1.5",  # tests of metrics
+        "seqeval>=1.2.2",  # the same
+        "pyarrow>=18",  # tests of Parquet files
         "gcsfs>=2026.9",  # bucket tests against a local emulator
         "wandb>=0.31",  # tests of --wandb, offline
         "kubernetes-validate>=1.34",  # Kubernetes' schemas, for the manifests of `launch gke`
@@ -108,6 +116,7 @@ setup(
         "bert_jax.data_pipeline.text",
         "bert_jax.data_pipeline.tokenizer",
         "bert_jax.distributed",
+        "bert_jax.finetune",
         "bert_jax.launch",
         "bert_jax.launch.agent",
         "bert_jax.launch.backends",

@@ -1,0 +1,1 @@
+"""Fine-tuning on a task: its files, examples, metrics and predictions."""

@@ -1,0 +1,79 @@
+"""The labelled examples of a task, as its files hold them: text, before any tokenizer.
+
+Every reader of this folder returns `Examples`; what a file holds beside them is counted.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["classification", "regression", "tagging", "question_answering"]
+
+
+@dataclass(frozen=True)
+class Example:
+    """One or two texts with a label.
+
+    Attributes:
+        id: as predictions name it: the file's own index, or the row's number from 0.
+        texts: one or two.
+        label: the id of a class, a score, or None in a file without labels.
+        row: of the file, from 1.
+    """
+
+    id: str
+    texts: tuple[str, ...]
+    label: int | float | None
+    row: int
+
+
+@dataclass(frozen=True)
+class Words:
+    """A sentence in words, each with a tag.
+
+    Attributes:
+        labels: ids of tags, in IOB2 whatever the file has; None in a file without labels.
+        row: of its first word in the file, from 1.
+    """
+
+    id: str
+    words: tuple[str, ...]
+    labels: tuple[int, ...] | None
+    row: int
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question about a text.
+
+    Attributes:
+        answers: each with its first character in the context; empty without labels, or where there
+            is none.
+        impossible: whether the context has no answer.
+        row: number of the question in the file, from 1.
+    """
+
+    id: str
+    question: str
+    context: str
+    answers: tuple[tuple[str, int], ...]
+    impossible: bool
+    row: int
+
+
+@dataclass(frozen=True)
+class Examples:
+    """What a file holds.
+
+    Attributes:
+        labels: names in the order of their ids; the name of the score in a regression; empty for
+            questions.
+        examples: in the order of the file; all of the class that belongs to `kind`.
+        dropped: reason -> number of rows that are not among the examples.
+    """
+
+    path: str
+    kind: Kind
+    labels: tuple[str, ...]
+    examples: tuple[Example, ...] | tuple[Words, ...] | tuple[Question, ...]
+    dropped: Mapping[str, int]

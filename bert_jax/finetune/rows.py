@@ -1,0 +1,101 @@
+"""The rows of a text file, with their numbers; every error names the file and the row.
+
+Files of tasks are read more strictly than text for pretraining: a row that cannot be read is an
+error, because a label may belong to it.
+"""
+
+import csv
+from collections.abc import Iterator, Sequence
+from typing import NoReturn
+
+from etils import epath
+
+from bert_jax.data_pipeline.errors import UserError, nearest
+from bert_jax.data_pipeline.storage.remote import open_path, storage_errors
+
+Fields = list[str]
+_FIELD_CHARACTERS = 1 << 27  # of a quoted field; the csv module's own limit is 131,072
+
+
+def wrong_row(path: epath.PathLike, row: int, problem: str) -> NoReturn:
+    """Raises the UserError of a row."""
+    raise UserError(f"{path}: row {row:,}: {problem}")
+
+
+def numbered_lines(path: epath.PathLike) -> Iterator[tuple[int, str]]:
+    """Yields the number, from 1, and the text of each line, with its line end (LF or CR LF).
+
+    A byte-order mark at the start is skipped.
+
+    Raises:
+        UserError: the file cannot be read, or a line is not UTF-8 or has a NUL byte.
+    """
+    with storage_errors(path), open_path(path).open("rb") as stream:
+        for row, line in enumerate(stream, start=1):
+            try:
+                text = line.decode("utf-8-sig" if row == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                problem = f"not UTF-8 at byte {error.start + 1:,} (0x{line[error.start]:02x})"
+                wrong_row(path, row, f"{problem}; convert it: iconv -f LATIN1 -t UTF-8")
+            if "\0" in text:
+                wrong_row(path, row, "has a NUL byte; the file is damaged or is UTF-16")
+            yield row, text
+
+
+def delimited_rows(
+    path: epath.PathLike, delimiter: str, *, quoted: bool
+) -> Iterator[tuple[int, Fields]]:
+    """Yields the first line's number, from 1, and the fields of each row.
+
+    Args:
+        quoted: a field in double quotes may have delimiters and line ends, as in a CSV file; else
+            quotes are text, as in the files of GLUE.
+
+    Raises:
+        UserError: as `numbered_lines`, or a quote does not close or is followed by text.
+    """
+    if not quoted:
+        for row, line in numbered_lines(path):
+            yield row, line.rstrip("\r\n").split(delimiter)
+        return
+    csv.field_size_limit(_FIELD_CHARACTERS)
+    lines = (line for _, line in numbered_lines(path))
+    reader, row = csv.reader(lines, delimiter=delimiter, strict=True), 1
+    while True:
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            advice = "double a quote inside quotes, or read with quoting=none, quotes being text"
+            wrong_row(path, row, f"a stray quote ({error}); {advice}")
+        if fields is None:
+            return
+        yield row, fields or [""]
+        row = reader.line_num + 1
+
+
+def column_index(path: epath.PathLike, header: Sequence[str], name: str) -> int:
+    """Returns the index of a column; UserError if the header has none or several of this name."""
+    if header.count(name) > 1:
+        raise UserError(f"{path}: {header.count(name)} columns are named {name!r}; rename one")
+    if name not in header:
+        raise UserError(f"{path}: no column {name!r}{nearest(name, header)}")
+    return header.index(name)
+
+
+def check_width(path: epath.PathLike, row: int, fields: Fields, width: int) -> None:
+    """Raises UserError unless a row has `width` columns."""
+    if len(fields) != width:
+        few = "few" if len(fields) < width else "many"
+        wrong_row(path, row, f"too {few} columns: {len(fields)} instead of {width}")
+
+
+def score_of(path: epath.PathLike, row: int, text: str, low: float, high: float) -> float:
+    """Returns a number from `low` to `high`; UserError for anything else."""
+    try:
+        score = float(text)
+    except ValueError:
+        score = float("nan")
+    if not low <= score <= high or abs(score) == float("inf"):
+        limits = "" if high == float("inf") else f" from {low:g} to {high:g}"
+        wrong_row(path, row, f"score {text[:60]!r} is not a number{limits}")
+    return score

@@ -1,0 +1,196 @@
+"""Examples from any TSV, CSV or JSONL file whose columns the user names."""
+
+import itertools
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any, Literal
+
+from etils import epath
+
+from bert_jax.data_pipeline.errors import UserError, nearest
+from bert_jax.finetune.examples import Example, Examples
+from bert_jax.finetune.rows import (
+    Fields,
+    check_width,
+    column_index,
+    delimited_rows,
+    numbered_lines,
+    score_of,
+    wrong_row,
+)
+
+Format = Literal["tsv", "csv", "jsonl"]
+Quoting = Literal["standard", "none"]
+_DELIMITERS = {"tsv": "\t", "csv": ","}
+_QUOTING: dict[str, Quoting] = {"tsv": "none", "csv": "standard"}
+_BLANK = "blank row"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Names of columns (keys of JSONL); numbers from 1 in a file without a header.
+
+    Attributes:
+        label: of a class; None for regression and for files without labels.
+        score: of a number, for regression.
+        id: copied to predictions; None numbers the examples from 0.
+    """
+
+    text: str
+    pair: str | None = None
+    label: str | None = None
+    score: str | None = None
+    id: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises UserError if both a label and a score are named."""
+        if self.label is not None and self.score is not None:
+            raise UserError(f"columns {self.label!r} and {self.score!r}: name a label or a score")
+
+    @property
+    def named(self) -> list[str]:
+        """All columns that are read."""
+        names = (self.text, self.pair, self.label, self.score, self.id)
+        return [name for name in names if name is not None]
+
+
+def read(
+    path: epath.PathLike,
+    columns: Columns,
+    *,
+    labels: Sequence[str] | None = None,
+    form: Format | None = None,
+    quoting: Quoting | None = None,
+    header: bool = True,
+) -> Examples:
+    """Reads the examples of a file.
+
+    Args:
+        labels: names in the order of their ids; None takes those of the file, sorted: by number if
+            all are whole numbers.
+        form: None goes by the end of the file's name.
+        quoting: "standard" or "none" (quotes are text); None is "standard" for CSV, "none" for TSV.
+        header: whether the first row names the columns; always so in JSONL.
+
+    Raises:
+        UserError: the file cannot be read, has no such column, or has a row with too few or too
+            many columns, a label outside `labels`, a score that is no number, or a stray quote.
+    """
+    form = form or _form_of(path)
+    dropped: Counter[str] = Counter()
+    if form == "jsonl":
+        rows = _jsonl_rows(path, columns.named, dropped)
+    else:
+        quoted = (quoting or _QUOTING[form]) == "standard"
+        found = delimited_rows(path, _DELIMITERS[form], quoted=quoted)
+        rows = _table_rows(path, found, columns.named, dropped, header=header)
+    listed = list(rows)
+    names = () if columns.label is None else tuple(labels or _labels_of(path, columns, listed))
+    if columns.score is not None:
+        names = (columns.score,)
+    ids = {name: number for number, name in enumerate(names)}
+    examples = tuple(
+        _example(path, columns, ids, number, row, values)
+        for number, (row, values) in enumerate(listed)
+    )
+    kind: Literal["classification", "regression"]
+    kind = "classification" if columns.score is None else "regression"
+    return Examples(str(path), kind, names, examples, dict(dropped))
+
+
+def _form_of(path: epath.PathLike) -> Format:
+    suffix = PurePath(path).suffix.lower()
+    forms: dict[str, Format] = {
+        ".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"
+    }  # fmt: skip
+    if suffix not in forms:
+        raise UserError(f"{path}: no .tsv, .csv or .jsonl; name the format (tsv, csv or jsonl)")
+    return forms[suffix]
+
+
+def _table_rows(
+    path: epath.PathLike,
+    rows: Iterator[tuple[int, Fields]],
+    names: Sequence[str],
+    dropped: Counter[str],
+    *,
+    header: bool,
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yields the number of each row and the values of the named columns."""
+    start, first = next(rows, (0, None))
+    if first is None:
+        raise UserError(f"{path}: empty")
+    titles = first if header else [str(i) for i in range(1, len(first) + 1)]
+    indices = {name: column_index(path, titles, name) for name in names}
+    body = rows if header else itertools.chain([(start, first)], rows)
+    for row, fields in body:
+        if fields == [""] and len(titles) > 1:
+            dropped[_BLANK] += 1
+            continue
+        check_width(path, row, fields, len(titles))
+        yield row, {name: fields[i] for name, i in indices.items()}
+
+
+def _jsonl_rows(
+    path: epath.PathLike, names: Sequence[str], dropped: Counter[str]
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yields the number of each line and the values of the named keys, as text."""
+    for row, line in numbered_lines(path):
+        if not line.strip():
+            dropped[_BLANK] += 1
+            continue
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            wrong_row(path, row, f"not JSON ({' '.join(str(error).split())[:100]})")
+        if not isinstance(values, dict):
+            wrong_row(path, row, "not a JSON object, such as {…}")
+        for name in names:
+            if name not in values:
+                wrong_row(path, row, f"no key {name!r}{nearest(name, values)}")
+        yield row, {name: _text(path, row, name, values[name]) for name in names}
+
+
+def _text(path: epath.PathLike, row: int, name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return json.dumps(value)
+    wrong_row(path, row, f"{name!r} should be text or a number, not {json.dumps(value)[:60]}")
+
+
+def _labels_of(
+    path: epath.PathLike, columns: Columns, rows: Sequence[tuple[int, dict[str, str]]]
+) -> list[str]:
+    """Returns the labels that occur in a file, in the order of their ids."""
+    assert columns.label is not None
+    found = {values[columns.label] for _, values in rows}
+    if all(name.removeprefix("-").isdecimal() for name in found):
+        return sorted(found, key=lambda name: (int(name), name))
+    return sorted(found)
+
+
+def _example(
+    path: epath.PathLike,
+    columns: Columns,
+    ids: dict[str, int],
+    number: int,
+    row: int,
+    values: dict[str, str],
+) -> Example:
+    texts = tuple(values[name] for name in (columns.text, columns.pair) if name is not None)
+    target: int | float | None = None
+    if columns.label is not None:
+        name = values[columns.label]
+        if not name:
+            wrong_row(path, row, f"no label in column {columns.label!r}")
+        if name not in ids:
+            wrong_row(path, row, f"label {name[:60]!r} is not one of {', '.join(ids)[:200]}")
+        target = ids[name]
+    elif columns.score is not None:
+        target = score_of(path, row, values[columns.score], -math.inf, math.inf)
+    return Example(str(number) if columns.id is None else values[columns.id], texts, target, row)

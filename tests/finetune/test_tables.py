@@ -1,0 +1,218 @@
+"""Tables, CoNLL and SQuAD files of users: what is read, and what is wrong in them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.finetune import conll, squad, table
+from bert_jax.finetune.table import Columns
+
+
+def made(tmp_path: Path, name: str, text: str) -> Path:
+    (tmp_path / name).write_bytes(text.encode())
+    return tmp_path / name
+
+
+# Tables ------------------------------------------------------------------------------------------
+
+
+def test_columns_are_named_in_any_order(tmp_path: Path) -> None:
+    path = made(
+        tmp_path, "mail.csv", '\ufeffid,kind,body\n7,spam,"Buy, ""now""\nor never"\n8,ham,Hi\n'
+    )
+    examples = table.read(path, Columns("body", label="kind", id="id"))
+    assert (examples.kind, examples.labels) == ("classification", ("ham", "spam"))
+    assert [(e.id, e.texts, e.label, e.row) for e in examples.examples] == [
+        ("7", ('Buy, "now"\nor never',), 1, 2),
+        ("8", ("Hi",), 0, 4),
+    ]
+
+
+def test_quotes_of_a_tsv_are_text_unless_asked_for(tmp_path: Path) -> None:
+    path = made(tmp_path, "a.tsv", 'text\tscore\n"A 5" disk\t1.5\n')
+    (example,) = table.read(path, Columns("text", score="score")).examples
+    assert (example.texts, example.label) == (('"A 5" disk',), 1.5)
+    with pytest.raises(UserError, match=r"row 2: a stray quote .* quoting=none"):
+        table.read(path, Columns("text", score="score"), quoting="standard")
+    path = made(tmp_path, "b.csv", 'text\n"never closed\n')
+    with pytest.raises(UserError, match=r"b.csv: row 2: a stray quote"):
+        table.read(path, Columns("text"))
+
+
+def test_jsonl_has_keys_for_columns(tmp_path: Path) -> None:
+    lines = ['{"a": "One", "b": "two", "y": 10}', "", '{"b": "", "a": "x", "y": 9}']
+    path = made(tmp_path, "a.jsonl", "\n".join(lines))
+    examples = table.read(path, Columns("a", "b", label="y"))
+    assert examples.labels == ("9", "10")
+    assert [(e.texts, e.label) for e in examples.examples] == [(("One", "two"), 1), (("x", ""), 0)]
+    assert examples.dropped == {"blank row": 1}
+
+
+def test_a_file_without_a_header_has_numbered_columns(tmp_path: Path) -> None:
+    path = made(tmp_path, "a.tsv", "Good\t1\nBad\t0\n")
+    examples = table.read(path, Columns("1", label="2"), header=False)
+    assert [(e.texts, e.label) for e in examples.examples] == [(("Good",), 1), (("Bad",), 0)]
+    (first, second) = table.read(
+        made(tmp_path, "b.txt", "A\n\n"), Columns("1"), header=False
+    ).examples
+    assert (first.texts, second.texts, first.label) == (("A",), ("",), None)
+
+
+def test_labels_of_another_file_keep_their_ids(tmp_path: Path) -> None:
+    path = made(tmp_path, "a.tsv", "text\tlabel\nA\tham\n")
+    (example,) = table.read(path, Columns("text", label="label"), labels=["spam", "ham"]).examples
+    assert example.label == 1
+    with pytest.raises(UserError, match=r"a.tsv: row 2: label 'ham' is not one of spam, eggs$"):
+        table.read(path, Columns("text", label="label"), labels=["spam", "eggs"])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("a.tsv", "text\tlabel\nA\n", "row 2: too few columns: 1 instead of 2"),
+        ("a.tsv", "text\tlabel\nA\t1\t2\n", "row 2: too many columns: 3 instead of 2"),
+        ("a.tsv", "text\tlabel\nA\t\n", "row 2: no label in column 'label'"),
+        ("a.tsv", "text\tlabels\nA\t1\n", "no column 'label'; did you mean labels?"),
+        ("a.tsv", "text\tlabel\tlabel\n", "2 columns are named 'label'; rename one"),
+        ("a.tsv", "", "empty"),
+        ("a.jsonl", '{"text": "A", "label": "x"}\n{', "row 2: not JSON (Expecting property name"),
+        ("a.jsonl", "[1]", "row 1: not a JSON object, such as {…}"),
+        ("a.jsonl", '{"text": "A", "labels": 1}', "row 1: no key 'label'; did you mean labels?"),
+        ("a.jsonl", '{"text": null, "label": 1}', "row 1: 'text' should be text or a number, not"),
+        ("a.xml", "", "no .tsv, .csv or .jsonl; name the format (tsv, csv or jsonl)"),
+    ],
+)
+def test_a_bad_table_is_one_line(name: str, text: str, problem: str, tmp_path: Path) -> None:
+    path = made(tmp_path, name, text)
+    with pytest.raises(UserError) as error:
+        table.read(path, Columns("text", label="label"))
+    assert str(error.value).startswith(f"{path}: {problem}")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("score", ["", "x", "nan", "inf"])
+def test_a_score_is_a_number(score: str, tmp_path: Path) -> None:
+    path = made(tmp_path, "a.tsv", f"text\tscore\nA\t{score}\n")
+    with pytest.raises(UserError, match=f"row 2: score '{score}' is not a number$"):
+        table.read(path, Columns("text", score="score"))
+
+
+# CoNLL -------------------------------------------------------------------------------------------
+
+RELEASED = """-DOCSTART- -X- -X- O
+
+EU NNP B-NP I-ORG
+rejects VBZ B-VP O
+U.K. NNP B-NP I-LOC
+France NNP B-NP B-LOC
+Nice NNP I-NP I-LOC
+Bank NNP I-NP I-ORG
+
+Peter NNP B-NP I-PER
+"""
+
+
+def test_iob1_as_released_is_read_as_iob2(tmp_path: Path) -> None:
+    examples = conll.read(made(tmp_path, "train.txt", RELEASED))
+    assert examples.labels == ("O", "B-LOC", "I-LOC", "B-ORG", "I-ORG", "B-PER", "I-PER")
+    tags = [[examples.labels[i] for i in e.labels] for e in examples.examples]
+    assert tags == [["B-ORG", "O", "B-LOC", "B-LOC", "I-LOC", "B-ORG"], ["B-PER"]]
+    assert [(e.words[0], e.row) for e in examples.examples] == [("EU", 3), ("Peter", 10)]
+    assert examples.dropped == {"-DOCSTART- row": 1}
+
+
+def test_iob2_stays_as_it_is(tmp_path: Path) -> None:
+    text = "A\tB-X\nb\tI-X\nC\tB-X\nd\tO\n"
+    examples = conll.read(made(tmp_path, "a.txt", text), labels=["I-X", "O", "B-X"])
+    assert [e.labels for e in examples.examples] == [(2, 0, 2, 1)]
+
+
+def test_a_file_without_tags_has_words(tmp_path: Path) -> None:
+    examples = conll.read(made(tmp_path, "a.txt", "No\u00a0break\nB\n\nC"), labelled=False)
+    assert [(e.words, e.labels) for e in examples.examples] == [
+        (("No\u00a0break", "B"), None),
+        (("C",), None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("A B-X\nB\n", "row 2: 'B' has no tag; give a word and its tag"),
+        ("A NN B-X\nB O\n", "row 2: too few columns: 2 instead of 3"),
+        ("A S-X\n", "row 1: tag 'S-X' is not of IOB1 or IOB2: O, B-… or I-…"),
+        ("A B-X\nb I-Y\n", "row 2: tag 'B-Y' is not one of O, B-X, I-X"),
+        ("\n\n", "no sentence; give a word and its tag on every row"),
+    ],
+)
+def test_a_bad_conll_file_is_one_line(text: str, problem: str, tmp_path: Path) -> None:
+    path = made(tmp_path, "a.txt", text)
+    with pytest.raises(UserError) as error:
+        conll.read(path, labels=["O", "B-X", "I-X"])
+    assert str(error.value) == f"{path}: {problem}"
+
+
+# SQuAD -------------------------------------------------------------------------------------------
+
+
+def squad_file(tmp_path: Path, *questions: dict[str, Any]) -> Path:
+    qas = [{"id": f"q{i}", "question": "Who?", **one} for i, one in enumerate(questions)]
+    paragraph = {"context": "Ada met Bob.", "qas": qas}
+    root = {"version": "v2.0", "data": [{"title": "t", "paragraphs": [paragraph]}]}
+    return made(tmp_path, "train.json", json.dumps(root))
+
+
+def test_squad_1_and_2_are_read(tmp_path: Path) -> None:
+    answers = [{"text": "Bob", "answer_start": 8}, {"text": "Ada", "answer_start": 0}]
+    impossible = {"is_impossible": True, "answers": [], "plausible_answers": answers}
+    examples = squad.read(squad_file(tmp_path, {"answers": answers}, impossible))
+    first, second = examples.examples
+    assert (first.id, first.question, first.context, first.row) == ("q0", "Who?", "Ada met Bob.", 1)
+    assert (first.answers, first.impossible) == ((("Bob", 8), ("Ada", 0)), False)
+    assert (second.answers, second.impossible, second.row) == ((), True, 2)
+    (unlabelled,) = squad.read(squad_file(tmp_path, {})).examples
+    assert (unlabelled.answers, unlabelled.impossible) == ((), False)
+
+
+@pytest.mark.parametrize(
+    ("questions", "problem"),
+    [
+        (
+            [{"answers": [{"text": "Bob", "answer_start": 7}]}],
+            "question 1: answer 'Bob' is not at character 7 of its context, where ' Bo' is",
+        ),
+        (
+            [{"answers": [{"text": ".", "answer_start": -1}]}],
+            "question 1: answer '.' is not at character -1 of its context, where '' is",
+        ),
+        (
+            [{"answers": [{"text": "Bob", "answer_start": "8"}]}],
+            "question 1: answer_start='8' should be a whole number",
+        ),
+        (
+            [{"is_impossible": True}, {"answers": []}],
+            "question 2: has no answer; give one, or is_impossible: true",
+        ),
+        (
+            [{"is_impossible": True, "answers": [{"text": "Bob", "answer_start": 8}]}],
+            "question 1: is_impossible, but has answers",
+        ),
+        ([{}, {"id": "q0"}], "question 2: has the id 'q0' of question 1"),
+        ([{"question": "A\0"}], "question 1: question has a NUL byte; the file is damaged"),
+        ([{"id": 5}], "question 1: id=5 should be text"),
+    ],
+)
+def test_a_bad_question_is_named(questions: list[dict], problem: str, tmp_path: Path) -> None:
+    path = squad_file(tmp_path, *questions)
+    with pytest.raises(UserError) as error:
+        squad.read(path)
+    assert str(error.value) == f"{path}: {problem}"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"data": []}', '{"data": [{"paragraphs": {}}]}'])
+def test_what_is_no_squad_file_is_one_line(text: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"train.json: (not JSON|no questions|before the first)"):
+        squad.read(made(tmp_path, "train.json", text))
