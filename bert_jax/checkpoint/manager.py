@@ -139,7 +139,7 @@ class RunCheckpoints:
         copies = jax.tree.map(self._copy, items)
         self._steps.append(step)
         if self._writes:
-            saved = CheckpointInfo(step, evaluation["loss"] if evaluation else None)
+            saved = CheckpointInfo.of(step, evaluation)
             arguments = (saved, copies, with_digest({**meta, **about}))
             self._thread = threading.Thread(target=self._write, args=arguments, name="checkpoint")
             self._thread.start()
@@ -157,7 +157,7 @@ class RunCheckpoints:
         except Exception as error:  # whatever the storage raises
             logger.warning(f"step {step}: its evaluation cannot be stored ({one_line(error)})")
             return
-        self._saved[step] = CheckpointInfo(step, evaluation["loss"])
+        self._saved[step] = CheckpointInfo.of(step, evaluation)
 
     def restore_newest(
         self,

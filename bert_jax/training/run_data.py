@@ -6,7 +6,7 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import Protocol
+from typing import Literal, Protocol
 
 import jax
 import numpy as np
@@ -56,11 +56,13 @@ class PhaseData:
 
     Attributes:
         shape: the phase with the rows that its batches really have.
+        unit: what the batch size and the size of an epoch count.
     """
 
     shape: PhaseConfig
     train: TrainBatches
     held_out: HeldOutData
+    unit: Literal["rows", "examples"] = "rows"
 
 
 class RunData(description.Data, Protocol):

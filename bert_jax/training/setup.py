@@ -51,9 +51,12 @@ class RunPhase:
         epochs = config.steps * config.batch_size / rows
         fill_rate, bound = self.data.train.fill_rate()
         possible = f", at most {bound:.2%} possible" if config.examples_per_row > 1 else ""
+        unit, shape = self.data.unit, self.data.shape
+        inside = "" if unit == "rows" else f"{config.batch_size:,} {unit} in "
         return (
-            f"{config.steps:,} steps of {config.batch_size:,} rows of {config.row_tokens} tokens "
-            f"({fill_rate:.2%} real{possible}), {rows:,} rows per epoch, {epochs:.1f} epochs"
+            f"{config.steps:,} steps of {inside}{shape.batch_size:,} rows of {config.row_tokens} "
+            f"tokens ({fill_rate:.2%} real{possible}), {rows:,} {unit} per epoch, "
+            f"{epochs:.1f} epochs"
         )
 
 

@@ -172,13 +172,13 @@ class Tokenizer:
         result.flags.writeable = False
         return result
 
-    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+    def encode_batch(self, texts: Sequence[str], *, inside: bool = True) -> list[np.ndarray]:
         """Returns the ids of each sentence, uint32 [n], without special tokens; may be empty.
 
-        Byte-level BPE: encoded with a space before it, as within a paragraph, so that its first
-        piece begins a word.
+        inside: byte-level BPE is encoded with a space before it, as within a paragraph, so that its
+            first piece begins a word; otherwise as `AutoTokenizer` does.
         """
-        if self._byte_level:
+        if self._byte_level and inside:
             texts = [f" {text}" for text in texts]
         with self._errors():
             encodings = self._encoder.encode_batch_fast(list(texts), add_special_tokens=False)

@@ -30,7 +30,7 @@ MAY = """
     optimizer.learning_rate optimizer.warmup_steps optimizer.decay_power optimizer.schedule_over
     optimizer.schedule optimizer.decay_share optimizer.weight_decay_on
     optimizer.phase_moments optimizer.phase_count optimizer.b1 optimizer.b2 optimizer.eps
-    optimizer.weight_decay optimizer.clip_norm optimizer.max_nonfinite_steps
+    optimizer.weight_decay optimizer.clip_norm optimizer.max_nonfinite_steps optimizer.layer_decay
     optimizer.muon_scale optimizer.muon_momentum
     mesh.slice mesh.data mesh.fsdp mesh.tensor
     compute.dtype compute.unroll_layers compute.attention compute.remat compute.shard_optimizer
@@ -39,6 +39,7 @@ MAY = """
     evaluation.every_steps evaluation.batches evaluation.attention
     deadlines.start deadlines.compile deadlines.data deadlines.step deadlines.evaluate
     deadlines.save deadlines.restore deadlines.barrier deadlines.peer deadlines.grace
+    task.data task.held_out task.tokenizer task.epochs task.warmup_share task.evaluations task.keep
 """
 MAY_NOT = """
     seed objectives init_vocabulary init_positions init_optimizer
@@ -53,6 +54,7 @@ MAY_NOT = """
     data.short_seq_prob data.dupe_factor data.masking data.max_ngram data.span_success data.max_span
     data.mask_rate data.mask_share data.random_share data.random_tokens data.span_boundary
     optimizer.name optimizer.moment_dtype
+    task.name task.text task.pair task.label task.batches
 """
 MAY_IN_A_PHASE = ["steps", "micro_batches", "learning_rate", "warmup_steps"]
 MAY_NOT_IN_A_PHASE = [
