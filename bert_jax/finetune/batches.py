@@ -13,7 +13,7 @@ import numpy as np
 from bert_jax.config.schema import PhaseConfig
 from bert_jax.data_pipeline.assemble import Batch
 from bert_jax.finetune.encoding import Encoded
-from bert_jax.finetune.order import Order, epoch_order, pack_batches
+from bert_jax.finetune.order import Order, epoch_order, pack, spread
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,12 +115,17 @@ class ExampleBatches:
     def _planned(self, epoch: int) -> Layout:
         lengths, size = self._encoded.lengths, self._phase.batch_size
         order = epoch_order(lengths, size, self._how, self._seed, epoch)
-        rows = np.arange(len(order)) % size
         if self._phase.examples_per_row == 1:
-            return Layout(order, rows, min(size, len(order)), 1)
-        width, limit = self._phase.row_tokens, self._phase.examples_per_row
-        most = pack_batches(lengths[order], size, width, limit, rows)
-        return Layout(order, rows, *map(int, most))
+            return Layout(order, np.arange(len(order)) % size, min(size, len(order)), 1)
+        limits = self._phase.row_tokens, self._phase.examples_per_row
+        if self._how == "strata":
+            order = spread(order, lengths, size, *limits)
+        starts = range(0, len(order), size)
+        packed = [pack(lengths[order[start : start + size]], *limits) for start in starts]
+        most = max(int(np.bincount(rows).max()) for rows in packed)
+        return Layout(
+            order, np.concatenate(packed), max(int(rows.max()) for rows in packed) + 1, most
+        )
 
     def _empty(self, rows: int) -> Batch:
         def zeros(*shape: int, dtype: type = np.int32) -> np.ndarray:

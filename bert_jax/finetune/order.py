@@ -4,10 +4,11 @@
 is permuted, and batch b has element b of every stratum. So all batches have about the same lengths
 and fill the same number of rows. Where the number of examples is no multiple of the batch size,
 some strata, drawn in each epoch, have one example more: the last batch of the epoch is smaller.
-Every example occurs once in an epoch.
+Every example occurs once in an epoch. `spread` then exchanges an example of the few batches that
+would need a row more than the others.
 """
 
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from bert_jax.data_pipeline.random.counter_rng import ORDER, fold_key, permute, 
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
 Order = Literal["strata", "shuffle"]
+_USUAL: Final = 0.95  # share of the batches that need as many rows, or fewer
 
 
 def epoch_order(
@@ -47,30 +49,49 @@ def epoch_order(
 
 
 @compiled
-def pack_batches(lengths, batch_size, row_tokens, most_examples, rows):
-    """Packs each batch of examples into rows, best-fit decreasing.
+def pack(lengths, row_tokens, most_examples):
+    """Packs the examples of a batch into rows, best-fit decreasing; returns the row of each."""
+    count = len(lengths)
+    rows, room, inside = np.empty(count, np.int64), np.full(count, row_tokens), np.zeros(count)
+    opened = 0
+    for place in np.argsort(-lengths, kind="mergesort"):
+        best = -1
+        for row in range(opened):
+            fits = room[row] >= lengths[place] and inside[row] < most_examples
+            if fits and (best < 0 or room[row] < room[best]):
+                best = row
+        if best < 0:
+            best = opened
+            opened += 1
+        room[best] -= lengths[place]
+        inside[best] += 1
+        rows[place] = best
+    return rows
 
-    Writes the row of each example into `rows`, int64 like `lengths`, which are in the order of an
-    epoch. Returns the most rows of a batch, and the most examples of a row.
+
+def spread(
+    order: np.ndarray, lengths: np.ndarray, batch_size: int, row_tokens: int, most_examples: int
+) -> np.ndarray:
+    """Returns the order of an epoch in which no batch needs more rows than nearly all do.
+
+    The longest examples differ most, so that a few batches may need another row, which all batches
+    would then have. Such a batch exchanges its longest example with that of a batch with few
+    tokens.
     """
-    most_rows, most_in_row = 0, 0
-    for first in range(0, len(lengths), batch_size):
-        end = min(first + batch_size, len(lengths))
-        room = np.full(end - first, row_tokens, np.int64)
-        inside = np.zeros(end - first, np.int64)
-        opened = 0
-        for place in np.argsort(-lengths[first:end], kind="mergesort"):
-            length, best = lengths[first + place], -1
-            for row in range(opened):
-                fits = room[row] >= length and inside[row] < most_examples
-                if fits and (best < 0 or room[row] < room[best]):
-                    best = row
-            if best < 0:
-                best = opened
-                opened += 1
-            room[best] -= length
-            inside[best] += 1
-            rows[first + place] = best
-            most_in_row = max(most_in_row, inside[best])
-        most_rows = max(most_rows, opened)
-    return most_rows, most_in_row
+    order, full = order.copy(), len(order) // batch_size
+    batches = order[: full * batch_size].reshape(full, batch_size)
+
+    def rows_of(batch: np.ndarray) -> int:
+        return int(pack(lengths[batch], row_tokens, most_examples).max()) + 1
+
+    needed = np.array([rows_of(batch) for batch in batches])
+    usual = int(np.quantile(needed, _USUAL, method="higher")) if full else 0
+    light = iter(np.argsort(lengths[batches].sum(1), kind="stable").tolist())
+    for heavy in np.flatnonzero(needed > usual).tolist():
+        longest = int(lengths[batches[heavy]].argmax())
+        other = next(light)
+        pair = batches[[heavy, other]]
+        pair[:, longest] = pair[::-1, longest]
+        if max(map(rows_of, pair)) <= usual:
+            batches[[heavy, other]] = pair
+    return order
