@@ -184,6 +184,24 @@ class Tokenizer:
             encodings = self._encoder.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, np.uint32) for encoding in encodings]
 
+    def encode_spans(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Returns the ids of each text, uint32 [n], and where each piece stands in the text, int32
+        [n, 2]: its first character and the one after its last, without the space before it.
+
+        The text is encoded as it is, with no space before it and without special tokens.
+        """
+        with self._errors():
+            encodings = self._encoder.encode_batch(list(texts), add_special_tokens=False)
+        return [
+            (
+                np.array(encoding.ids, np.uint32),
+                np.array([_trimmed(text, *span) for span in encoding.offsets], np.int32).reshape(
+                    -1, 2
+                ),
+            )
+            for text, encoding in zip(texts, encodings, strict=True)
+        ]
+
     def decode(self, ids: Sequence[int]) -> str:
         """Returns the text of these ids, special tokens included."""
         with self._errors():
@@ -217,6 +235,13 @@ def _has_step(spec: dict[str, Any] | None, kind: str) -> bool:
 def _steps(spec: dict[str, Any] | None) -> list[dict[str, Any]]:
     """The parts of a pre-tokenizer."""
     return (spec or {}).get("pretokenizers", [spec or {}])
+
+
+def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
+    """Returns the ends of a piece without the spaces before it, which some tokenizers include."""
+    while start < end - 1 and text[start].isspace():
+        start += 1
+    return start, end
 
 
 def _starts_word(piece: str, space: str) -> bool:
