@@ -49,10 +49,7 @@ def dev_split(name: str) -> str:
 def read_table(
     task: TaskConfig, path: str, labels: tuple[str, ...] | None = None, *, labelled: bool = True
 ) -> Examples:
-    """Reads a file with the task's columns; a column `index` or `id` names the examples.
-
-    labelled: whether the column of the label is read, too.
-    """
+    """Reads a file with the task's columns; labelled: whether that of the label is read, too."""
     label = task.label if labelled else None
     is_score = task.name == "regression"
     columns = table.Columns(

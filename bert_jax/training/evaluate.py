@@ -161,6 +161,11 @@ def evaluate_run(
     steps, known = find_steps(workdir, which), known_run(workdir)
     metas = [read_own_meta(workdir, step, known) for step in steps]
     newest = metas[-1]
+    if task := newest["config"].get("task", {}).get("name"):
+        raise UserError(
+            f"{workdir}: fine-tuned for {task}; its results are in {workdir.path / 'results.json'},"
+            " and `bert-jax predict` writes its predictions"
+        )
     config = _asked(from_dict(newest["config"], Config), store, batches, pairing, masking)
     path = store or find_store(workdir, config.data.store, newest["data"])
     text = _open(path, newest["data"], given=store is not None)

@@ -17,6 +17,7 @@ from bert_jax.checkpoint.fingerprint import by_path, path_of
 from bert_jax.checkpoint.manager import find_steps
 from bert_jax.config.defaults import ARCHITECTURE
 from bert_jax.config.schema import Config, ModelConfig
+from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.convert import hub, weights
 from bert_jax.convert.google_bert import is_google_bert
 from bert_jax.convert.hf_config import ORIGIN
@@ -184,7 +185,19 @@ def _read(config: Config, data: RunData) -> InitialState:
             optimizer = optimizer_state.read(Path(path))
     vocabulary = _vocabulary(config, run, tokenizer, data)
     _check_architecture(config, model)
+    params = _without_other_labels(params, model, config.model)
     return dataclasses.replace(_fitted(params, optimizer, config, vocabulary), origin=origin)
+
+
+def _without_other_labels(
+    params: Mapping[str, Any], theirs: ModelConfig, ours: ModelConfig
+) -> Mapping[str, Any]:
+    """Returns the parameters without the head of a task that has other labels than the run's."""
+    if not isinstance(theirs, TaskModelConfig) or not isinstance(ours, TaskModelConfig):
+        return params
+    if theirs.head.labels == ours.head.labels:
+        return params
+    return {name: part for name, part in params.items() if name != theirs.head.name}
 
 
 def _fitted(

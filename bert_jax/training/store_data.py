@@ -90,7 +90,11 @@ class StoreData:
 
 
 def open_data(config: Config) -> StoreData:
-    """Opens the store of a run; raises UserError as `open_store`."""
+    """Opens the store of a run; raises UserError as `open_store`, or for the config of a task."""
+    if config.task.name:
+        raise UserError(
+            f"config.task.name={config.task.name!r}: `bert-jax finetune` trains a model for a task"
+        )
     store = open_store(config.data.store)
     exit_on_truncated_map(store.path, store.mapped, STORAGE)
     return StoreData(store)

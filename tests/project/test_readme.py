@@ -22,6 +22,7 @@ from typing import NamedTuple
 import pytest
 import setuptools
 from absl import flags
+from small_task import write_tasks
 
 from bert_jax import cli
 from bert_jax.config.files import load
@@ -110,6 +111,7 @@ TYPED = (
     ),
     Typed("bert-jax pretrain", f"{{}} {SMALLEST}", "a smaller model, fewer steps"),
     Typed("bert-jax launch local run", f"{{}} {SMALLEST}", "a smaller model, fewer steps"),
+    Typed("bert-jax finetune", f"{{}} {SMALLEST} --config.task.epochs=0.5", "the same"),
     Typed(
         "bert-jax launch slurm run --name",
         "",
@@ -377,6 +379,7 @@ def prepare(folder: Path, request: pytest.FixtureRequest) -> None:
     lines = [f"{' '.join(s.split())}\n" + "\n" * (i % 5 == 4) for i, s in enumerate(sentences)]
     (folder / "text/lines.txt").write_text("".join(lines))
     texts = [" ".join(sentence.split()) for sentence in sentences]
+    write_tasks(folder, texts)
     rows = [{"id": i, "title": "", "text": text} for i, text in enumerate(texts)]
     (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     with (folder / "rows.csv").open("w", encoding="utf-8", newline="") as file:
