@@ -9,7 +9,7 @@ comparable only between runs where that product is equal.
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
@@ -117,6 +117,15 @@ class HeldOut:
         return scalars | (neighbor_metrics(attention) if attention else {})
 
 
+def _check_pretrained(workdir: Workdir, description: Mapping[str, Any]) -> None:
+    """Raises UserError for a run that was trained for a task: it has no held-out text."""
+    if task := description["config"].get("task", {}).get("name"):
+        raise UserError(
+            f"{workdir}: fine-tuned for {task}; its results are in {workdir.path / 'results.json'},"
+            " and `bert-jax predict` writes its predictions"
+        )
+
+
 def evaluated(
     batches: Generator[tuple[int, Batch]],
     step: Callable[[Batch], Any],
@@ -161,11 +170,7 @@ def evaluate_run(
     steps, known = find_steps(workdir, which), known_run(workdir)
     metas = [read_own_meta(workdir, step, known) for step in steps]
     newest = metas[-1]
-    if task := newest["config"].get("task", {}).get("name"):
-        raise UserError(
-            f"{workdir}: fine-tuned for {task}; its results are in {workdir.path / 'results.json'},"
-            " and `bert-jax predict` writes its predictions"
-        )
+    _check_pretrained(workdir, newest)
     config = _asked(from_dict(newest["config"], Config), store, batches, pairing, masking)
     path = store or find_store(workdir, config.data.store, newest["data"])
     text = _open(path, newest["data"], given=store is not None)

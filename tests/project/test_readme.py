@@ -22,7 +22,7 @@ from typing import NamedTuple
 import pytest
 import setuptools
 from absl import flags
-from small_task import write_tasks
+from page_files import write_tasks, write_text
 
 from bert_jax import cli
 from bert_jax.config.files import load
@@ -111,7 +111,7 @@ TYPED = (
     ),
     Typed("bert-jax pretrain", f"{{}} {SMALLEST}", "a smaller model, fewer steps"),
     Typed("bert-jax launch local run", f"{{}} {SMALLEST}", "a smaller model, fewer steps"),
-    Typed("bert-jax finetune", f"{{}} {SMALLEST} --config.task.epochs=0.5", "the same"),
+    Typed("bert-jax finetune", f"{{}} {SMALLEST}", "a smaller model"),
     Typed(
         "bert-jax launch slurm run --name",
         "",
@@ -330,29 +330,6 @@ def test_the_program_prints_every_message_of_troubleshooting() -> None:
     for message in shown:
         parts = [part.strip(" :;,") for part in " ".join(message.split()).split("…")]
         assert any(all(part in text for part in parts) for text in printed), message
-
-
-def write_text(folder: Path) -> None:
-    """Python's help topics in the formats of WikiExtractor and of books, and a vocabulary."""
-    from pydoc_data.topics import topics
-
-    texts = [re.sub(r"[*`]+", "", text) for _, text in sorted(topics.items())]
-    for name in ("wiki", "books"):
-        (folder / name).mkdir()
-    for number, part in enumerate((texts[:40], texts[40:])):
-        articles = (
-            f'<doc id="{number}{i}" url="https://example.org/{i}" title="Title {i}">\nTitle {i}\n\n'
-            f"{' '.join(text.split())}\n</doc>\n"
-            for i, text in enumerate(part)
-        )
-        (folder / f"wiki/wiki_0{number}").write_text("".join(articles))
-        chapters = (f"## Chapter {i}\n\n{text}\n\n" for i, text in enumerate(part))
-        (folder / f"books/Book {number}.md").write_text("".join(chapters))
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    words = re.findall(r"[a-z]+", " ".join(texts).lower())
-    entries = list(dict.fromkeys([*special, *map(chr, range(33, 127)), *words]))
-    entries += [f"[unused{i}]" for i in range(30522 - len(entries))]
-    (folder / "vocab.txt").write_text("\n".join(entries) + "\n")
 
 
 def take_real_text(folder: Path, request: pytest.FixtureRequest) -> None:

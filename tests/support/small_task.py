@@ -59,16 +59,3 @@ def task_config(folder: Path, **changes: Any) -> Config:
             **{key.replace("__", "."): value for key, value in changes.items()},
         },
     )
-
-
-def write_tasks(folder: Path, sentences: list[str]) -> None:
-    """Writes the files of the pages about tasks."""
-    (folder / "SST-2").mkdir()
-    rows = [f"{text}\t{len(text) % 2}\n" for text in sentences]
-    for name, part in (("train", rows[:60]), ("dev", rows[60:80])):
-        (folder / f"SST-2/{name}.tsv").write_text(f"sentence\tlabel\n{''.join(part)}")
-    tests = (f"{i}\t{text}\n" for i, text in enumerate(sentences[80:]))
-    (folder / "SST-2/test.tsv").write_text(f"index\tsentence\n{''.join(tests)}")
-    (folder / "new.tsv").write_text("".join(f"{text}\n" for text in ("sentence", *sentences[:5])))
-    mail = (f"{text}\t{'spam' if len(text) % 2 else 'inbox'}\n" for text in sentences)
-    (folder / "mail.tsv").write_text(f"subject\tfolder\n{''.join(mail)}")
