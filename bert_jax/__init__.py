@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bert_jax.api.data import batches, build_store, inspect
-    from bert_jax.api.model import Fill, Model, load
+    from bert_jax.api.model import Fill, Model, Prediction, load
     from bert_jax.api.run import export, pretrain
     from bert_jax.config.schema import Config
     from bert_jax.data_pipeline.store.store import TokenStore, open_store
@@ -32,6 +32,7 @@ _MODULES = {
     "inspect": "api.data",
     "Fill": "api.model",
     "Model": "api.model",
+    "Prediction": "api.model",
     "load": "api.model",
     "export": "api.run",
     "pretrain": "api.run",
@@ -44,9 +45,9 @@ _MODULES = {
     "UserError": "errors",
 }
 __all__ = [
-    "Config", "Fill", "Model", "NumbersError", "StoppedError", "StorageError", "TokenStore",
-    "UserError", "__version__", "batches", "build_store", "config", "export", "inspect", "load",
-    "open_store", "pretrain",
+    "Config", "Fill", "Model", "NumbersError", "Prediction", "StoppedError", "StorageError",
+    "TokenStore", "UserError", "__version__", "batches", "build_store", "config", "export",
+    "inspect", "load", "open_store", "pretrain",
 ]  # fmt: skip
 
 # Imported now: when it is first imported, a subpackage binds its name here, and the name is that of

@@ -18,6 +18,7 @@ from bert_jax.commands import (
     embed,
     evaluate,
     fill,
+    finetune,
     launch,
     pretrain,
     status,
@@ -38,10 +39,11 @@ from bert_jax.runtime.log import NOTICE, configure_logging, logger
 from bert_jax.runtime.streams import TolerantStream, tolerant_streams
 
 # In the order of `bert-jax --help`.
+_MODULES = (
+    demo, data, pretrain, evaluate, status, convert, fill, finetune, embed, compile, launch,
+)  # fmt: skip
 COMMANDS: dict[str, Command] = {
-    name: command
-    for module in (demo, data, pretrain, evaluate, status, convert, fill, embed, compile, launch)
-    for name, command in module.COMMANDS.items()
+    name: command for module in _MODULES for name, command in module.COMMANDS.items()
 }
 COMMANDS["completion"] = completion.command(COMMANDS)
 

@@ -9,8 +9,8 @@ from bert_jax.data_pipeline.store.store import open_store
 from bert_jax.objectives.total import Corpus
 from bert_jax.parallel import global_batch
 from bert_jax.training.batches import empty_batch
-from bert_jax.training.setup import check_vocabulary
 from bert_jax.training.step import StepFunctions, make_step_functions
+from bert_jax.training.store_data import check_vocabulary
 
 _SOURCES = ("wiki", "books")  # stand-ins where the config names no store
 

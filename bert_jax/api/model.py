@@ -22,6 +22,7 @@ from bert_jax.convert import weights
 from bert_jax.convert.reader import read_folder
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.finetune.predictor import Predictor, probabilities
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.pretraining_model import declare
 from bert_jax.objectives.registry import with_heads
@@ -34,6 +35,15 @@ class Fill:
 
     token: str
     probability: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The class of a text with its probability, or its score; the other is None."""
+
+    label: str | None
+    probability: float | None
+    score: float | None = None
 
 
 @dataclass(frozen=True)
@@ -70,6 +80,7 @@ class Model:
         """groups: the parts of `params`."""
         self.config, self.tokenizer, self._groups = config, tokenizer, groups
         self.params = jax.device_put(params)
+        self._predictor: Predictor | None = None
         heads, pooler = with_heads(groups), "pooler" in groups
         graph, _ = declare(config, ComputeConfig.plain(), heads, pooler=pooler)
         join = ("layers", "join")
@@ -206,6 +217,25 @@ class Model:
             for pair in zip(np.asarray(entries), _finite(np.asarray(probabilities)), strict=True)
         ][: len(masks)]
 
+    def predict(
+        self, texts: str | Sequence[str | tuple[str, str]], *, batch_size: int = 32
+    ) -> list[Prediction]:
+        """Returns the class or the score of each text, or pair of texts, by a fine-tuned model.
+
+        Raises:
+            UserError: the model has no head that classifies texts.
+        """
+        listed = [texts] if isinstance(texts, str) else list(texts)
+        pairs = [(one,) if isinstance(one, str) else tuple(one) for one in listed]
+        if wrong := [one for one in pairs if len(one) > 2 or not one]:
+            raise UserError(f"{len(wrong[0])} texts in one example; give a text, or a pair of two")
+        for pair in pairs:
+            for text in _listed(pair):
+                _check_unicode(text)
+        if self._predictor is None:
+            self._predictor = Predictor(self.config, self.params, self.tokenizer)
+        return _predictions(self._predictor, pairs, batch_size)
+
     def _need(self, group: str, name: str, instead: str) -> None:
         if group not in self._groups:
             raise UserError(f"this model was saved without its {name}; {instead}")
@@ -238,6 +268,17 @@ def load(path: Path | str) -> Model:
     tensors, config, pad = folder.tensors, folder.config, folder.pad_token_id
     params = weights.from_transformers(tensors, config, pad)
     return Model(config, params, folder.tokenizer, frozenset(weights.groups_in(params)))
+
+
+def _predictions(
+    predictor: Predictor, pairs: Sequence[tuple[str, ...]], batch_size: int
+) -> list[Prediction]:
+    logits = predictor.logits(pairs, batch_size=batch_size)
+    if predictor.is_regression:
+        return [Prediction(None, None, float(score)) for (score,) in logits]
+    shares = probabilities(logits)
+    chosen = zip(logits.argmax(1).tolist(), shares.max(1).tolist(), strict=True)
+    return [Prediction(predictor.labels[label], share) for label, share in chosen]
 
 
 def _listed(texts: str | Sequence[str]) -> list[str]:

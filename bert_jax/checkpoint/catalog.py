@@ -49,10 +49,22 @@ ForeignReason = Callable[[dict[str, Any]], str]
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointInfo:
-    """A checkpoint: its step, and its held-out loss if it was evaluated."""
+    """A checkpoint: its step, and if it was evaluated its held-out loss and the error of a task."""
 
     step: int
     loss: float | None
+    error: float | None = None
+
+    @classmethod
+    def of(cls, step: int, evaluation: Mapping[str, float] | None) -> "CheckpointInfo":
+        """evaluation: held-out metrics, if it was evaluated."""
+        found = evaluation or {}
+        return cls(step, found.get("loss"), found.get("error"))
+
+    @property
+    def criterion(self) -> float | None:
+        """What the best checkpoint has the lowest value of."""
+        return self.loss if self.error is None else self.error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,21 +256,21 @@ def list_checkpoints(checkpoints: epath.Path) -> list[CheckpointInfo]:
     for step in all_steps(checkpoints):
         with suppress(DamagedError):
             evaluation = read_meta(checkpoints, step)["evaluation"]
-            saved.append(CheckpointInfo(step, evaluation["loss"] if evaluation else None))
+            saved.append(CheckpointInfo.of(step, evaluation))
     return saved
 
 
 def best_by_phase(saved: Iterable[CheckpointInfo], phase_ends: Sequence[int]) -> dict[int, int]:
-    """Returns phase -> step with the lowest held-out loss, the later one on a tie.
+    """Returns phase -> step with the lowest held-out loss or error, the later one on a tie.
 
     Losses of different phases are not compared: another sequence length is another task.
     """
     best: dict[int, tuple[float, int]] = {}
     for info in saved:
-        if info.loss is None or not math.isfinite(info.loss):
+        if info.criterion is None or not math.isfinite(info.criterion):
             continue
         phase = bisect.bisect_left(phase_ends, info.step)
-        rank = (info.loss, -info.step)
+        rank = (info.criterion, -info.step)
         best[phase] = min(best.get(phase, rank), rank)
     return {phase: -negative for phase, (_, negative) in best.items()}
 

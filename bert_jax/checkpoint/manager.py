@@ -38,12 +38,12 @@ from bert_jax.checkpoint.catalog import (
     with_digest,
 )
 from bert_jax.checkpoint.restore import Exchange, RecordEvent, Restorer, alone, parts
-from bert_jax.config.schema import CheckpointConfig, ComputeConfig, DataConfig, ModelConfig
-from bert_jax.config.serialization import from_dict
+from bert_jax.config.recorded import config_of
+from bert_jax.config.schema import CheckpointConfig, ComputeConfig
 from bert_jax.data_pipeline.storage.retry import RetryPolicy, retry
 from bert_jax.errors import StorageError, UserError
 from bert_jax.objectives.pretraining_model import init_params
-from bert_jax.objectives.registry import chosen
+from bert_jax.objectives.registry import learned_by
 from bert_jax.runtime.log import logger
 from bert_jax.workdir import description, identity
 from bert_jax.workdir.layout import Workdir
@@ -142,7 +142,7 @@ class RunCheckpoints:
         copies = jax.tree.map(self._copy, items)
         self._steps.append(step)
         if self._writes:
-            saved = CheckpointInfo(step, evaluation["loss"] if evaluation else None)
+            saved = CheckpointInfo.of(step, evaluation)
             arguments = (saved, copies, with_digest({**meta, **about}))
             self._thread = threading.Thread(target=self._write, args=arguments, name="checkpoint")
             self._thread.start()
@@ -160,7 +160,7 @@ class RunCheckpoints:
         except Exception as error:  # whatever the storage raises
             logger.warning(f"step {step}: its evaluation cannot be stored ({one_line(error)})")
             return
-        self._saved[step] = CheckpointInfo(step, evaluation["loss"])
+        self._saved[step] = CheckpointInfo.of(step, evaluation)
 
     def restore_newest(
         self,
@@ -362,7 +362,7 @@ def read_own_meta(workdir: Workdir, step: int, known: Mapping[str, Any] | None) 
 
 def read_params(workdir: Workdir, meta: Mapping[str, Any]) -> dict:
     """Reads the parameters of the step with this `meta` to one device; raises as `load_params`."""
-    params: dict = read_part(workdir, meta, "params", _params_of(meta["config"]))
+    params: dict = read_part(workdir, meta, "params", _params_of(meta))
     return params
 
 
@@ -397,11 +397,10 @@ def _naming_other_steps(workdir: Workdir, step: int) -> Iterator[None]:
         raise StorageError(f"{error}; {instead}") from error
 
 
-def _params_of(config: Mapping[str, Any]) -> Any:
+def _params_of(meta: Mapping[str, Any]) -> Any:
     """Returns the parameters of a run as ShapeDtypeStructs."""
-    model = from_dict(config["model"], ModelConfig, "config.model")
-    data = from_dict(config["data"], DataConfig, "config.data")
-    objectives = chosen(data, config.get("objectives", ""))
+    config = config_of(meta)
+    model, objectives = config.model, learned_by(config)
     return jax.eval_shape(
         lambda: init_params(model, ComputeConfig.plain(), objectives, jax.random.key(0))
     )

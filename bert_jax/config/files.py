@@ -20,8 +20,8 @@ from bert_jax.config.defaults import ARCHITECTURE
 from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.config.serialization import flatten, from_dict, plain, updated
 from bert_jax.config.shipped import allow_configs_import, shipped
-from bert_jax.config.store_vocabulary import store_vocab_size
 from bert_jax.config.unknown_keys import key_hint
+from bert_jax.config.vocabulary import vocab_size
 from bert_jax.errors import UserError, nearest
 
 # Returns the settings of the model that `config.init` names, None if it is not there.
@@ -88,8 +88,9 @@ def read_config(values: flags.FlagValues, model_of: ModelOf = _no_model) -> Conf
 def to_config(config: ConfigDict, model_of: ModelOf = _no_model) -> Config:
     """Returns what a config file returned as a frozen `Config`.
 
-    If it gives no vocabulary size, the size is that of the store. A setting of `ARCHITECTURE` that
-    it does not give is that of the model to start from, without one the default.
+    If it gives no vocabulary size, the size is that of the store; with a task, that of the model to
+    start from, or of the task's tokenizer. A setting of `ARCHITECTURE` that it does not give is
+    that of the model to start from, without one the default.
 
     Args:
         model_of: reads the settings of a model, given `config.init`.
@@ -107,15 +108,14 @@ def _config(
 
     previous: has them if there is neither a store nor a model; None for the defaults.
     """
-    flat, found = flatten(values), dict[str, Any]()
-    previous = previous or ModelConfig()
+    flat, previous = flatten(values), previous or ModelConfig()
     unset = [name for name in (_VOCABULARY, *ARCHITECTURE) if flat.get(f"model.{name}", 0) is None]
-    if _VOCABULARY in unset:
-        found[_VOCABULARY] = store_vocab_size(flat.get("data.store")) or previous.vocab_size
-    if architecture := [name for name in unset if name != _VOCABULARY]:
-        init = flat.get("init")
-        model = model_of(init) if init and isinstance(init, str) else None
-        found |= {name: getattr(model or previous, name) for name in architecture}
+    task, init = bool(flat.get("task.name")), flat.get("init")
+    follows = [name for name in unset if name != _VOCABULARY or task]
+    model = model_of(init) if follows and init and isinstance(init, str) else None
+    found = {name: getattr(model or previous, name) for name in follows}
+    if _VOCABULARY in unset and not (task and model):
+        found[_VOCABULARY] = vocab_size(flat) or previous.vocab_size
     if unset:
         values["model"] |= found
     config = from_dict(values, Config)

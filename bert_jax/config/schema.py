@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from bert_jax.config.serialization import from_dict, to_dict, updated
+from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.masking.settings import MaskingSettings
 from bert_jax.data_pipeline.pairing.modes import PAIRS
 from bert_jax.data_pipeline.plan.settings import PlanSettings
@@ -198,6 +199,7 @@ class OptimizerConfig:
     weight_decay: Amount = 0.01
     # all: biases and LayerNorm too (fairseq).
     weight_decay_on: Literal["weights", "all"] = "weights"
+    layer_decay: Share = 1.0  # rate of each layer relative to the one above it; 0: only the heads
     clip_norm: Amount = 1.0  # of all gradients together; 0 = none
     max_nonfinite_steps: Count = 10  # in a row, all skipped; then the run stops
 
@@ -301,6 +303,7 @@ class Config:
     log_every_steps: Count = 100
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
+    task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
     phases: tuple[PhaseConfig, ...] = (PhaseConfig(),)
     optimizer: OptimizerConfig = OptimizerConfig()
     mesh: MeshConfig = MeshConfig()
@@ -333,7 +336,7 @@ class Config:
             )
         if self.optimizer.schedule == "wsd":
             self._check_wsd()
-        if self.data.pairing in PAIRS and self.model.type_vocab_size < 2:
+        if not self.task.name and self.data.pairing in PAIRS and self.model.type_vocab_size < 2:
             raise UserError(
                 f'config.data.pairing="{self.data.pairing}" needs two token types; '
                 'set config.model.type_vocab_size=2, or config.data.pairing="full_sentences"'
@@ -450,10 +453,9 @@ class Config:
         phases = tuple(dataclasses.replace(phase, steps=number) for phase, number in pairs)
         return dataclasses.replace(self, phases=phases)
 
-    def with_paths(self, store: str, init: str) -> "Config":
-        """Returns the configuration with the token store and the initial model in other folders."""
-        data = dataclasses.replace(self.data, store=store)
-        return dataclasses.replace(self, data=data, init=init)
+    def with_model(self, model: ModelConfig) -> "Config":
+        """Returns the configuration with another model."""
+        return dataclasses.replace(self, model=model)
 
     def with_only(self, phase: PhaseConfig) -> "Config":
         """Returns the configuration with one phase and without its wsd schedule, whose warmup and

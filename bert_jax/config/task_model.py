@@ -44,3 +44,9 @@ class TaskModelConfig(ModelConfig):
     """The architecture of an encoder with the head of a task."""
 
     head: HeadConfig
+
+
+def with_head(model: ModelConfig, head: HeadConfig) -> TaskModelConfig:
+    """Returns the architecture of a model with the head of a task in place of any other."""
+    fields = {field.name: getattr(model, field.name) for field in dataclasses.fields(ModelConfig)}
+    return TaskModelConfig(**fields, head=head)

@@ -15,8 +15,8 @@ import numpy as np
 from etils import epath
 
 from bert_jax.checkpoint import manager as checkpoint
+from bert_jax.config.recorded import model_of
 from bert_jax.config.schema import ModelConfig
-from bert_jax.config.serialization import from_dict
 from bert_jax.convert import hub, weights
 from bert_jax.convert.google_bert import FILES, is_google_bert, read_google_bert
 from bert_jax.convert.reader import StoredModel, read_folder
@@ -84,7 +84,7 @@ def read_stored(folder: Path) -> StoredModel:
 def read_checkpoint(source: str, run: Workdir, step: int | None) -> ReadModel:
     """Reads a checkpoint, the newest without a step; UserError and StorageError as `read_model`."""
     params, meta = checkpoint.load_params(run, step)
-    config = from_dict(meta["config"]["model"], ModelConfig, "config.model")
+    config = model_of(meta)
     tokenizer = read_trained_tokenizer(run.tokenizer, meta["data"]["tokenizer"])
     arrays, origin = jax.tree.map(np.asarray, params), str(meta.get("init_origin", ""))
     return ReadModel(source, arrays, config, tokenizer, origin=origin)

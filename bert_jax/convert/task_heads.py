@@ -1,9 +1,9 @@
 """The heads of tasks in transformers' `config.json`: their labels, their loss and their dropout."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from bert_jax.config import task_model
 from bert_jax.config.schema import BelowOne, ModelConfig
 from bert_jax.config.task_model import HeadConfig, Labels, ProblemType, TaskModelConfig
 from bert_jax.convert.layouts.layout import CLASSIFIER, Layout
@@ -48,8 +48,7 @@ def with_head(
         dropout=_default_dropout(layout, name, model) if dropout is None else dropout,
         drops_input=is_classifier and layout.classifier_drops_input,
     )
-    fields = {field.name: getattr(model, field.name) for field in dataclasses.fields(ModelConfig)}
-    return TaskModelConfig(**fields, head=head)
+    return task_model.with_head(model, head)
 
 
 def task_of_class(layout: Layout, architectures: Any) -> str | None:

@@ -1,7 +1,7 @@
 """Floating-point operations of a training step."""
 
 from bert_jax.config.schema import Config, PhaseConfig
-from bert_jax.objectives.registry import chosen, find
+from bert_jax.objectives.registry import find, learned_by
 
 
 def step_flops(config: Config, phase: PhaseConfig) -> float:
@@ -14,6 +14,6 @@ def step_flops(config: Config, phase: PhaseConfig) -> float:
     H, I = model.hidden_size, model.intermediate_size  # noqa: E741
     tokens = phase.batch_size * phase.row_tokens
     layer = 2 * tokens * (4 * H * H + 2 * H * I) + 4 * tokens * phase.row_tokens * H
-    learned = find(chosen(config.data, config.objectives))
+    learned = find(learned_by(config))
     heads = sum(objective.flops(model, phase) for objective in learned)
     return 3.0 * (model.num_hidden_layers * layer + heads)

@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, TypeGuard
+from typing import Any, Final, Literal, TypeGuard
 
 from etils import epath
 
@@ -84,6 +84,18 @@ def is_finite(value: Any) -> TypeGuard[float]:
         return math.isfinite(value)
     except OverflowError:  # an int too large for a float
         return False
+
+
+TASK_METRIC: Final = "task/"  # prefix of the metrics of a task: "task/matthews"
+
+
+def task_metrics(scalars: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the metrics of a task by name; those that are not defined are NaN."""
+    return {
+        key.removeprefix(TASK_METRIC): value
+        for key, value in scalars.items()
+        if key.startswith(TASK_METRIC)
+    }
 
 
 def objectives_in(scalars: Mapping[str, Any]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable
 
-from bert_jax.config.schema import DataConfig, ModelConfig
+from bert_jax.config.schema import Config, DataConfig, ModelConfig
 from bert_jax.config.task_model import HeadConfig, TaskModelConfig
 from bert_jax.errors import UserError, nearest
 from bert_jax.objectives.masked_lm import MASKED_LM
@@ -58,6 +58,13 @@ def chosen(data: DataConfig, names: str = "") -> tuple[str, ...]:
                 "config.data.pairing or config.data.span_boundary, or remove the objective"
             )
     return tuple(objective.name for objective in learned)
+
+
+def learned_by(config: Config) -> tuple[str, ...]:
+    """Returns the names of a run's objectives: that of its task, or else as `chosen`."""
+    if isinstance(config.model, TaskModelConfig):
+        return (task_of(config.model.head),)
+    return chosen(config.data, config.objectives)
 
 
 def task_of(head: HeadConfig) -> str:

@@ -76,7 +76,7 @@ def check_before_start(workdir: Workdir, config: Config) -> None:
         UserError: as `check_free` and `mark_or_identify`, or config.data.store has no token store.
     """
     check_free(workdir)
-    if not config.data.store:
+    if not config.task.name and not config.data.store:
         raise UserError(
             "config.data.store is empty; pass --config.data.store=… with the folder of a token "
             "store (`bert-jax data build` makes one)"
@@ -88,9 +88,10 @@ def check_before_start(workdir: Workdir, config: Config) -> None:
     if step is None:
         return
     new = {"config": to_dict(config), "data": dict(old["data"])}
-    manifest = read_manifest(config.data.store)
-    new["data"]["tokenizer"] = manifest["tokenizer_digest"]
-    new["data"] |= {name: split_digest(name, manifest["files"]) for name in SPLITS}
+    if not config.task.name:  # the files of a task are read before
+        manifest = read_manifest(config.data.store)
+        new["data"]["tokenizer"] = manifest["tokenizer_digest"]
+        new["data"] |= {name: split_digest(name, manifest["files"]) for name in SPLITS}
     identity.check(workdir, old, new, step)
 
 

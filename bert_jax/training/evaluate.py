@@ -9,7 +9,7 @@ comparable only between runs where that product is equal.
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
@@ -35,6 +35,7 @@ from bert_jax.objectives import total as objectives
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.registry import chosen, find
 from bert_jax.parallel import global_batch
+from bert_jax.parallel.global_batch import Batch
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime.console import console, progress, table
 from bert_jax.training.batches import held_out_config, phase_batches
@@ -96,15 +97,35 @@ class HeldOut:
             return global_batch.global_batch(rows, program.rows, self._batch_size)
 
         prepared = prefetch(make, 0, self.num_batches, while_waiting=while_waiting)
-        with closing(prepared) as batches:
-            for _, batch in batches:
-                begin()
-                sums = step(params, batch)
-                totals.add(sums)
-                advance(float(sums["tokens"]["real"]))
+        for sums in evaluated(prepared, functools.partial(step, params), advance, begin):
+            totals.add(sums)
         attention = totals.sums.pop("attention", None)
         scalars = objectives.summarize(totals.sums, self._sources)
         return scalars | (neighbor_metrics(attention) if attention else {})
+
+
+def _check_pretrained(workdir: Workdir, description: Mapping[str, Any]) -> None:
+    """Raises UserError for a run that was trained for a task: it has no held-out text."""
+    if task := description["config"].get("task", {}).get("name"):
+        raise UserError(
+            f"{workdir}: fine-tuned for {task}; its results are in {workdir.path / 'results.json'},"
+            " and `bert-jax predict` writes its predictions"
+        )
+
+
+def evaluated(
+    batches: Generator[tuple[int, Batch]],
+    step: Callable[[Batch], Any],
+    advance: Callable[[float], None],
+    begin: Callable[[], None],
+) -> Iterator[Any]:
+    """Yields the sums of each batch; closes the batches. advance, begin: see `HeldOut.evaluate`."""
+    with closing(batches):
+        for _, batch in batches:
+            begin()
+            sums = step(batch)
+            yield sums
+            advance(float(sums["tokens"]["real"]))
 
 
 def evaluate_run(
@@ -136,6 +157,7 @@ def evaluate_run(
     steps, known = find_steps(workdir, which), known_run(workdir)
     metas = [read_own_meta(workdir, step, known) for step in steps]
     newest = metas[-1]
+    _check_pretrained(workdir, newest)
     config = _asked(from_dict(newest["config"], Config), store, batches, pairing, masking)
     path = store or find_store(workdir, config.data.store, newest["data"])
     text = _open(path, newest["data"], given=store is not None)

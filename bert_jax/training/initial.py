@@ -17,6 +17,7 @@ from bert_jax.checkpoint.fingerprint import by_path, path_of
 from bert_jax.checkpoint.manager import find_steps
 from bert_jax.config.defaults import ARCHITECTURE
 from bert_jax.config.schema import Config, ModelConfig
+from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.convert import hub, weights
 from bert_jax.convert.google_bert import is_google_bert
 from bert_jax.convert.hf_config import ORIGIN
@@ -24,14 +25,14 @@ from bert_jax.convert.reader import read_folder
 from bert_jax.convert.sources import read_checkpoint
 from bert_jax.data_pipeline.storage.digest import json_digest, sha256
 from bert_jax.data_pipeline.storage.remote import is_remote
-from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.objectives.pretraining_model import vocabulary_paths
-from bert_jax.objectives.registry import chosen
+from bert_jax.objectives.registry import learned_by
 from bert_jax.training import claim, optimizer_state
 from bert_jax.training.initial_vocabulary import VocabularyRows, extended, replaced
 from bert_jax.training.optimizer_state import OptimizerState
+from bert_jax.training.run_data import RunData
 from bert_jax.training.state_sharding import State
 from bert_jax.workdir.layout import Workdir, split_step
 
@@ -82,7 +83,7 @@ class InitialModel:
     read: Callable[[], InitialState]
 
 
-def find_initial(config: Config, workdir: Workdir, store: TokenStore) -> InitialModel | None:
+def find_initial(config: Config, workdir: Workdir, data: RunData) -> InitialModel | None:
     """Returns the model that `config.init` names, checked against the run; None if it names none.
 
     A run that resumes does not need it any more: if its config.json names the same one, what is
@@ -105,11 +106,11 @@ def find_initial(config: Config, workdir: Workdir, store: TokenStore) -> Initial
         )
     recorded, started = claim.recorded_run(workdir, config)
     if recorded and started and recorded["config"].get("init") == source:
-        data = recorded["data"]
-        digest, step = data.get("init", ""), data.get("init_step", 0)
+        known = recorded["data"]
+        digest, step = known.get("init", ""), known.get("init_step", 0)
         origin = recorded.get("init_origin", "")
-        return InitialModel(source, digest, step, origin, lambda: _read(config, store))
-    found = _read(config, store)
+        return InitialModel(source, digest, step, origin, lambda: _read(config, data))
+    found = _read(config, data)
     return InitialModel(source, found.digest, found.step, found.origin, lambda: found)
 
 
@@ -164,7 +165,7 @@ def start_from(state: State, model: InitialModel) -> tuple[State, list[str]]:
     return state, [line, *found.notes]
 
 
-def _read(config: Config, store: TokenStore) -> InitialState:
+def _read(config: Config, data: RunData) -> InitialState:
     """Reads the model that `config.init` names; errors as `find_initial`."""
     path, step = split_step(config.init)
     run, carry = Workdir.open(path), config.init_optimizer == "carry"
@@ -182,9 +183,21 @@ def _read(config: Config, store: TokenStore) -> InitialState:
         params = weights.from_transformers(stored.tensors, model, stored.pad_token_id)
         if carry:
             optimizer = optimizer_state.read(Path(path))
-    vocabulary = _vocabulary(config, run, tokenizer, store)
+    vocabulary = _vocabulary(config, run, tokenizer, data)
     _check_architecture(config, model)
+    params = _without_other_labels(params, model, config.model)
     return dataclasses.replace(_fitted(params, optimizer, config, vocabulary), origin=origin)
+
+
+def _without_other_labels(
+    params: Mapping[str, Any], theirs: ModelConfig, ours: ModelConfig
+) -> Mapping[str, Any]:
+    """Returns the parameters without the head of a task that has other labels than the run's."""
+    if not isinstance(theirs, TaskModelConfig) or not isinstance(ours, TaskModelConfig):
+        return params
+    if theirs.head.labels == ours.head.labels:
+        return params
+    return {name: part for name, part in params.items() if name != theirs.head.name}
 
 
 def _fitted(
@@ -197,7 +210,7 @@ def _fitted(
     positions, notes = config.model.max_position_embeddings, list[str]()
     with_vocabulary = set[tuple[str, ...]]()
     if vocabulary:
-        learned = chosen(config.data, config.objectives)
+        learned = learned_by(config)
         with_vocabulary = vocabulary_paths(config.model, learned)
         notes.append(str(vocabulary))
 
@@ -234,10 +247,10 @@ def _check_architecture(config: Config, theirs: ModelConfig) -> None:
 
 
 def _vocabulary(
-    config: Config, folder: Workdir, theirs: Tokenizer, store: TokenStore
+    config: Config, folder: Workdir, theirs: Tokenizer, data: RunData
 ) -> VocabularyRows | None:
-    """Returns the model's rows of the store's entries; None if both vocabularies are the same."""
-    ours = Tokenizer.load(store.tokenizer_path)
+    """Returns the model's rows of the data's entries; None if both vocabularies are the same."""
+    ours = data.tokenizer
     if config.init_vocabulary == "replace":
         return replaced(theirs, ours)
     if config.init_vocabulary == "extend":
@@ -249,7 +262,7 @@ def _vocabulary(
     if same_size and all(theirs.token(i) == ours.token(i) for i in range(ours.vocab_size)):
         return None
     raise UserError(
-        f"config.init={folder}: its vocabulary is not that of the store {store.path}; build the "
+        f"config.init={folder}: its vocabulary is not that of the store {data.path}; build the "
         f"store with --tokenizer={folder.tokenizer}, or set config.init_vocabulary to extend or "
         "replace"
     )

@@ -64,7 +64,7 @@ def restore_or_init(
     if job.peers.is_first:
         for change in claim.update_config_json(run.workdir, run.description, resuming_at=step):
             logger.info(change)
-        description.copy_tokenizer(run.workdir, run.store)
+        description.copy_tokenizer(run.workdir, run.data.tokenizer.json)
     if state is None or meta is None:
         return _new_state(run), False
     state = skip_nonfinite.reset_if_latched(state, run.config.optimizer.max_nonfinite_steps)

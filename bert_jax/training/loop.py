@@ -22,10 +22,11 @@ from bert_jax.metrics.writer import MetricWriter
 from bert_jax.runtime.console import elapsed
 from bert_jax.runtime.log import logger
 from bert_jax.runtime.versions import versions
-from bert_jax.training import lifecycle
+from bert_jax.training import lifecycle, store_data
 from bert_jax.training.phase_trainer import PhaseTrainer
 from bert_jax.training.profiling import Profiler, Steps
 from bert_jax.training.progress import RunDisplay
+from bert_jax.training.run_data import OpenData
 from bert_jax.training.setup import CompiledPhase, RunContext, RunPhase, compile_phase, prepare
 from bert_jax.training.state_sharding import State
 from bert_jax.training.time_budget import TimeBudget
@@ -33,10 +34,11 @@ from bert_jax.workdir import lock
 from bert_jax.workdir.layout import Workdir
 
 
-def pretrain(
+def train(
     config: Config,
     folder: epath.PathLike,
     *,
+    open_data: OpenData,
     job: Job | None = None,
     stop_after: int | None = None,
     strict_restore: bool = False,
@@ -49,6 +51,7 @@ def pretrain(
 
     Args:
         folder: the workdir; may be a bucket.
+        open_data: opens what the run is trained on.
         job: the job that this process belongs to; by default a job of this process alone.
         stop_after: save and stop at this step, as if preempted there.
         strict_restore: fail at a checkpoint that is damaged or of another run, instead of moving it
@@ -59,19 +62,19 @@ def pretrain(
         wandb: project of Weights & Biases that metrics are sent to.
 
     Raises:
-        UserError: the store, the configuration and the workdir are not compatible, or the time
+        UserError: the data, the configuration and the workdir are not compatible, or the time
             budget is too short, or wandb is not installed.
         StoppedError: the run was interrupted; everything is saved.
         NumbersError: too many losses or gradients in a row are not finite; everything is saved.
-        StorageError: a checkpoint cannot be written, no existing checkpoint is good, or the store
-            changed while it was in use.
+        StorageError: a checkpoint cannot be written, no existing checkpoint is good, or the data
+            changed while they were in use.
     """
     check_installed(wandb)
     with contextlib.ExitStack() as stack:
         job = job or stack.enter_context(in_process_job(config))
         workdir = Workdir.open(folder)
         budget = TimeBudget.read(config, workdir, job, time_budget)
-        run = prepare(budget.config, workdir, job)
+        run = prepare(budget.config, workdir, job, open_data)
         if job.peers.is_first:
             stack.enter_context(lock.lock(run.workdir.lock))
         run = budget.decide(run)
@@ -80,7 +83,7 @@ def pretrain(
         writer = stack.enter_context(closing(_metric_writer(run)))
         run, known = lifecycle.claim_workdir(run, writer, adopt)
         _start_wandb(wandb, run, writer)
-        checkpoints = _run_checkpoints(run, writer)
+        checkpoints = _checkpoints(run, writer)
         stack.enter_context(lifecycle.closing_checkpoints(checkpoints, job))
         stack.enter_context(jax.set_mesh(run.mesh))
         state, unevaluated = lifecycle.restore_or_init(
@@ -89,13 +92,16 @@ def pretrain(
         _train(run, state, unevaluated, checkpoints, writer, profile, stop_after)
 
 
+pretrain = functools.partial(train, open_data=store_data.open_data)  # on a token store
+
+
 def _metric_writer(run: RunContext) -> MetricWriter:
     workdir = run.workdir
     hparams = flatten(run.description["config"])
     return MetricWriter(workdir.metrics, workdir.tensorboard / workdir.name, hparams)
 
 
-def _run_checkpoints(run: RunContext, writer: MetricWriter) -> RunCheckpoints:
+def _checkpoints(run: RunContext, writer: MetricWriter) -> RunCheckpoints:
     return RunCheckpoints(
         run.workdir,
         run.config.checkpoint,
@@ -195,7 +201,7 @@ def _start(
 
 def _finish(run: RunContext, writer: MetricWriter, phase: RunPhase) -> None:
     """Records the end of the run and prints where its time went."""
-    run.store.files.check()
+    run.data.check()
     seconds = run.job.clock.seconds()
     writer.event("finished", run.config.total_steps, phase.index, seconds=seconds)
     if not run.job.peers.is_first:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from bert_jax.config.schema import OptimizerConfig
-from bert_jax.training import lamb, muon
+from bert_jax.training import lamb, layer_decay, muon
 from bert_jax.training.adam import Moments, keep_moments_in, scale_by_bert_adam
 
 
@@ -29,7 +29,8 @@ def weight_decay_mask(params: Any) -> Any:
 def make_optimizer(
     config: OptimizerConfig, axes: Any, storage: Any | None = None
 ) -> optax.GradientTransformationExtraArgs:
-    """Returns a chain of global-norm clipping, Adam or Muon, weight decay and LAMB's trust ratio.
+    """Returns a chain of global-norm clipping, Adam or Muon, weight decay, LAMB's trust ratio and
+    layer-wise rates.
 
     Its updates are not yet scaled by the learning rate. Weight decay is decoupled and scaled by the
     rate: weight_decay·p is added to Adam's update. `weight_decay_on="all"` decays biases and
@@ -65,6 +66,7 @@ def make_optimizer(
         scale,
         optax.add_decayed_weights(config.weight_decay, mask=on),
         lamb.scale_by_ratio(variant, axes, weight_decay_mask) if variant else optax.identity(),
+        *([layer_decay.scale_by_layer(config.layer_decay, axes)] * (config.layer_decay < 1)),
     )
     return optax.with_extra_args_support(chain)
 

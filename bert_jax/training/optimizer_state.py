@@ -17,14 +17,14 @@ from flax import nnx
 
 from bert_jax.checkpoint.fingerprint import by_path
 from bert_jax.checkpoint.manager import known_run, read_own_meta, read_part
+from bert_jax.config.recorded import config_of
 from bert_jax.config.schema import ComputeConfig, Config, OptimizerConfig
-from bert_jax.config.serialization import from_dict
 from bert_jax.convert import checksums
 from bert_jax.convert.files import Sums
 from bert_jax.data_pipeline.settings import shown_name
 from bert_jax.errors import UserError
 from bert_jax.objectives.pretraining_model import declare, vocabulary_paths
-from bert_jax.objectives.registry import chosen
+from bert_jax.objectives.registry import learned_by
 from bert_jax.parallel.partition import param_axes
 from bert_jax.training.adam import Moments
 from bert_jax.training.optimizer import make_optimizer
@@ -59,10 +59,10 @@ def of_checkpoint(run: Workdir, step: int, *, padding: bool) -> OptimizerState:
     padding: with the rows that the vocabulary has only for the hardware.
     """
     meta = read_own_meta(run, step, known_run(run))
-    config = from_dict(meta["config"], Config)
+    config = config_of(meta)
     leaves = _leaves(step, read_part(run, meta, "opt", _shapes(config)))
     if not padding:
-        paths = vocabulary_paths(config.model, chosen(config.data, config.objectives))
+        paths = vocabulary_paths(config.model, learned_by(config))
         ends, size = tuple(f"/{'/'.join(path)}" for path in paths), config.model.vocab_size
         leaves = {path: x[:size] if path.endswith(ends) else x for path, x in leaves.items()}
     return OptimizerState(config.optimizer.name, leaves)
@@ -162,7 +162,7 @@ def _check_run(state: OptimizerState, config: Config, where: str) -> None:
 
 def _shapes(config: Config) -> Any:
     """Returns the optimizer's state of a run as ShapeDtypeStructs."""
-    _, params = declare(config.model, ComputeConfig.plain(), chosen(config.data, config.objectives))
+    _, params = declare(config.model, ComputeConfig.plain(), learned_by(config))
     optimizer = make_optimizer(config.optimizer, param_axes(params))
     return jax.eval_shape(optimizer.init, nnx.to_pure_dict(params))
 

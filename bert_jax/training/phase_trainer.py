@@ -41,7 +41,7 @@ class PhaseTrainer:
     def __post_init__(self) -> None:
         job, self.config = self.run.job, self.run.config
         self.peers, self.clock, self.preemption = job.peers, job.clock, job.preemption
-        self.metrics = self.run.step_metrics(self.phase.config)
+        self.metrics = self.run.step_metrics(self.phase.data.shape)
         self.timer = stragglers.StepTimer(job.peers.hosts[job.peers.process_id])
 
     def start(self, state: State) -> State:
@@ -150,7 +150,7 @@ class PhaseTrainer:
 
     def _evaluate_held_out(self, state: State) -> dict[str, float]:
         with self.clock.activity("evaluate"):
-            evaluated = self.phase.held_out.evaluate(
+            evaluated = self.phase.data.held_out.evaluate(
                 self.run.program,
                 state["params"],
                 lambda tokens: self.clock.progress(),
@@ -158,7 +158,7 @@ class PhaseTrainer:
                 begin=self.preemption.begin,
                 while_waiting=self.preemption.check,
             )
-        self.run.store.files.check()
+        self.run.data.check()
         self.writer.write("eval", self.done, self.phase.index, evaluated)
         self.display.evaluation(self.done, evaluated)
         self.evaluated = evaluated
@@ -171,7 +171,7 @@ class PhaseTrainer:
         self._record_time()
 
     def _save_checkpoint(self, state: State) -> None:
-        self.run.store.files.check()  # never save a state trained on corrupted data
+        self.run.data.check()  # never save a state trained on corrupted data
         with self.clock.activity("save"):
             self.checkpoints.save(
                 state, self.run.description, phase=self.phase.index, evaluation=self.evaluated

@@ -7,7 +7,7 @@ import rich.progress
 import rich.text
 
 from bert_jax.metrics.neighbor_attention import by_layer
-from bert_jax.metrics.records import objectives_in
+from bert_jax.metrics.records import objectives_in, task_metrics
 from bert_jax.runtime.console import clock, console
 from bert_jax.runtime.log import logger
 
@@ -67,7 +67,7 @@ class RunDisplay:
 def held_out(scalars: Mapping[str, float]) -> str:
     """Formats losses and accuracies, each with its trivial baseline in parentheses."""
     parts = []
-    for name in objectives_in(scalars):
+    for name in [] if task_metrics(scalars) else objectives_in(scalars):
         names = ("loss", "accuracy", "baseline_loss", "baseline_accuracy")
         loss, right, trivial_loss, trivial = (scalars[f"{name}/{what}"] for what in names)
         source = scalars.get(f"{name}/source_accuracy")
@@ -76,6 +76,9 @@ def held_out(scalars: Mapping[str, float]) -> str:
             f"{name.upper()} loss {loss:.3f} ({word}{trivial_loss:.3f}), "
             f"accuracy {right:.1%} ({trivial:.1%}{alone})"
         )
+    if found := task_metrics(scalars):
+        shown = (f"{name} {value:.4f}" for name, value in found.items())
+        parts.append(", ".join([f"loss {scalars['loss']:.4f}", *shown]))
     attention = by_layer(scalars).values()
     if attention:
         shares = ", ".join(f"{share:.0%}" for share in attention)

@@ -45,16 +45,17 @@ def measure(run: RunContext, seconds: float) -> Measured:
     phase, job = run.phases[0], run.job
     with jax.set_mesh(run.mesh), job.clock.activity("start"):
         logger.info(f"compiling, to measure the speed of {_STEPS} steps")
-        rows = phase.train.batch(0, rows=[])
-        train, compile_train = _compiled(job, lambda: run.program.compile_train(rows, phase.config))
-        evaluate, compile_evaluate = _compiled(job, lambda: phase.held_out.compile(run.program))
+        program, data = run.program, phase.data
+        rows = data.train.batch(0, rows=[])
+        train, compile_train = _compiled(job, lambda: program.compile_train(rows, data.shape))
+        evaluate, compile_evaluate = _compiled(job, lambda: data.held_out.compile(program))
         job.peers.all_gather_text("compiled")  # as in `loop._start`
         state, step = _train(run, train, seconds)
         measured = Measured(_elapsed(job), compile_train, compile_evaluate, step)
         if job.peers.is_first and measured.elapsed > seconds:
             return measured
         began = _elapsed(job)
-        phase.held_out.evaluate(
+        phase.data.held_out.evaluate(
             run.program, state["params"], lambda tokens: job.clock.progress(), compiled=evaluate
         )
         evaluation = _elapsed(job) - began
@@ -68,7 +69,7 @@ def _train(run: RunContext, train: jax.stages.Compiled, seconds: float) -> tuple
     """Returns the state after the measured steps, and the seconds of a step as the run logs them.
     Process 0 stops when `seconds` are over."""
     phase, job = run.phases[0], run.job
-    state, metrics = run.program.init(), run.step_metrics(phase.config)
+    state, metrics = run.program.init(), run.step_metrics(phase.data.shape)
     with closing(prefetch(functools.partial(run.batch, phase), 0, _STEPS)) as batches:
         for step, batch in batches:
             state, numbers = train(state, batch)

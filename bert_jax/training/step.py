@@ -13,18 +13,20 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.config.schema import Config, OptimizerConfig, PhaseConfig
+from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.launch.hardware.accelerators import BY_DEVICE_KIND
 from bert_jax.model.neighbor_attention import neighbor_attention
 from bert_jax.objectives import total as objectives
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.pretraining_model import declare, init_params
-from bert_jax.objectives.registry import chosen
+from bert_jax.objectives.registry import learned_by
 from bert_jax.ops.attention import dispatch
 from bert_jax.ops.hashing import fold_key
 from bert_jax.parallel import global_batch, partition
 from bert_jax.parallel.global_batch import Batch
 from bert_jax.training import skip_nonfinite
 from bert_jax.training.gradients import GradientsFn, cast_matrices, make_gradients
+from bert_jax.training.layer_decay import freeze_encoder
 from bert_jax.training.optimizer import make_optimizer, reset_for_phase
 from bert_jax.training.schedule import make_schedule
 from bert_jax.training.state_sharding import State, param_specs, state_specs
@@ -80,7 +82,7 @@ def make_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunct
         UserError: a mesh axis does not divide a dimension that it shards, or the requested
             attention kernel does not support these devices or phases.
     """
-    learned = chosen(config.data, config.objectives)
+    learned = learned_by(config)
     compute = dispatch.resolve(config, mesh)
     graph, abstract_params = declare(config.model, compute, learned)
     axes, shapes = partition.param_axes(abstract_params), nnx.to_pure_dict(abstract_params)
@@ -99,6 +101,8 @@ def make_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunct
         }
 
     def loss_fn(params: Any, batch: Batch, key: jax.Array, counts: Any) -> tuple:
+        if config.optimizer.layer_decay == 0:
+            params = freeze_encoder(params)
         outputs = nnx.merge(graph, params)(batch, key)
         return objectives.all_sums(outputs, batch, corpus, counts)
 
@@ -141,7 +145,10 @@ def _make_eval_step(
         # Gather sharded parameters; otherwise the partitioner moves the rows of all devices.
         computed = jax.lax.with_sharding_constraint(cast_matrices(params, dtype), shardings)
         model = nnx.merge(graph, computed)
-        sums = objectives.all_sums(model(batch), batch, corpus)[1]
+        outputs = model(batch)
+        sums = objectives.all_sums(outputs, batch, corpus)[1]
+        if isinstance(config.model, TaskModelConfig):  # its metrics are no sums
+            sums["outputs"] = outputs
         if config.evaluation.attention:
             sums["attention"] = neighbor_attention(model.encoder, batch)
         return sums

@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from etils import epath
 
-from bert_jax.config.schema import Config
+from bert_jax.config.recorded import head_of, recorded
+from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.config.serialization import to_dict
 from bert_jax.data_pipeline.storage.digest import json_digest
 from bert_jax.data_pipeline.storage.remote import (
@@ -17,16 +18,36 @@ from bert_jax.data_pipeline.storage.remote import (
     storage_errors,
 )
 from bert_jax.data_pipeline.storage.retry import retry
-from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import StorageError, UserError
 from bert_jax.runtime.versions import versions
 from bert_jax.workdir.layout import Workdir
 
 
+class Split(Protocol):
+    """A part of the data of a run."""
+
+    @property
+    def digest(self) -> str: ...
+
+
+class Data(Protocol):
+    """The data of a run: a token store, or the files of a task."""
+
+    @property
+    def tokenizer_digest(self) -> str: ...
+
+    @property
+    def train(self) -> Split: ...
+
+    @property
+    def held_out(self) -> Split: ...
+
+
 def describe(
     config: Config,
-    store: TokenStore,
+    data: Data,
     rows_per_epoch: Sequence[int],
+    shapes: Sequence[PhaseConfig] | None = None,
     *,
     mesh: Mapping[str, int],
     device_kind: str,
@@ -38,6 +59,7 @@ def describe(
 
     Args:
         rows_per_epoch: rows per epoch of each phase.
+        shapes: the phases with the rows that their batches really have, if these are others.
         mesh: devices along each axis; the number of processes changes no result.
         device_kind: `jax.Device.device_kind` of the devices.
         init: digest of the model that the run starts from.
@@ -47,12 +69,13 @@ def describe(
     from bert_jax.metrics.flops import step_flops  # imports JAX, which `bert-jax status` need not
 
     return {
-        "config": to_dict(config),
+        "config": recorded(config),
         "data": {
-            "tokenizer": store.tokenizer_digest,
-            "train": store.train.digest,
-            "held_out": store.held_out.digest,
+            "tokenizer": data.tokenizer_digest,
+            "train": data.train.digest,
+            "held_out": data.held_out.digest,
             "rows_per_epoch": list(rows_per_epoch),
+            **head_of(config.model),
             **({"init": init} if init else {}),
             **({"init_step": init_step} if init_step else {}),
         },
@@ -60,7 +83,7 @@ def describe(
         **({"init_origin": init_origin} if init_origin else {}),
         "versions": versions(),
         "devices": {"kind": device_kind, "mesh": dict(mesh)},
-        "step_flops": [step_flops(config, phase) for phase in config.phases],
+        "step_flops": [step_flops(config, phase) for phase in shapes or config.phases],
     }
 
 
@@ -128,9 +151,9 @@ def check_name(workdir: str) -> None:
         raise UserError(f"--workdir={shown}: not valid UTF-8; give the folder another name")
 
 
-def copy_tokenizer(workdir: Workdir, store: TokenStore) -> None:
-    """Copies the store's tokenizer into the workdir, byte for byte."""
-    _write(workdir.tokenizer, store.tokenizer_path.read_bytes())
+def copy_tokenizer(workdir: Workdir, data: bytes) -> None:
+    """Writes the tokenizer.json of a run's data into the workdir, byte for byte."""
+    _write(workdir.tokenizer, data)
 
 
 def has_config_json(workdir: Workdir) -> bool:

@@ -42,7 +42,8 @@ def test_no_golden_outlives_its_config() -> None:
 @pytest.mark.parametrize("name", shipped())
 def test_a_shipped_config_says_how_to_run_it(name: str) -> None:
     text = shipped()[name].read_text(encoding="utf-8")
-    command = "bert-jax demo" if name == "demo" else f"bert-jax pretrain --config={name} "
+    commands = {"demo": "bert-jax demo", "glue": "bert-jax finetune --config=glue "}
+    command = commands.get(name, f"bert-jax pretrain --config={name} ")
     assert command in text.split('"""')[1]
 
 

@@ -26,6 +26,7 @@ from bert_jax.errors import DONE, FAILED, UserError
 from bert_jax.objectives.pretraining_model import declare
 from bert_jax.objectives.registry import OBJECTIVES, chosen
 from bert_jax.training.initial import find_initial
+from bert_jax.training.store_data import StoreData
 from bert_jax.workdir.layout import Workdir
 
 # The heads that end there: the class has the others.
@@ -101,7 +102,7 @@ def test_a_run_starts_from_them(tmp_path):
     model = dataclasses.replace(config.model, pad_vocab_to_multiple_of=1)
     params, tokenizer = random_params(model, learned), Tokenizer.load(store.tokenizer_path)
     export(params, model, tokenizer, tmp_path / "out", card=Card(objectives=learned))
-    initial = find_initial(config, Workdir.open(tmp_path / "run"), store)
+    initial = find_initial(config, Workdir.open(tmp_path / "run"), StoreData(store))
     found, expected = initial.read().leaves, by_path({"params": params})
     assert found.keys() == expected.keys()
     for name, array in expected.items():

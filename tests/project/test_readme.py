@@ -23,6 +23,7 @@ import pyarrow.parquet
 import pytest
 import setuptools
 from absl import flags
+from page_files import write_tasks, write_text
 
 from bert_jax import cli
 from bert_jax.config.files import load
@@ -111,6 +112,7 @@ TYPED = (
     ),
     Typed("bert-jax pretrain", f"{{}} {SMALLEST}", "a smaller model, fewer steps"),
     Typed("bert-jax launch local run", f"{{}} {SMALLEST}", "a smaller model, fewer steps"),
+    Typed("bert-jax finetune", f"{{}} {SMALLEST}", "a smaller model"),
     Typed(
         "bert-jax launch slurm run --name",
         "",
@@ -330,29 +332,6 @@ def test_the_program_prints_every_message_of_troubleshooting() -> None:
         assert any(all(part in text for part in parts) for text in printed), message
 
 
-def write_text(folder: Path) -> None:
-    """Python's help topics in the formats of WikiExtractor and of books, and a vocabulary."""
-    from pydoc_data.topics import topics
-
-    texts = [re.sub(r"[*`]+", "", text) for _, text in sorted(topics.items())]
-    for name in ("wiki", "books"):
-        (folder / name).mkdir()
-    for number, part in enumerate((texts[:40], texts[40:])):
-        articles = (
-            f'<doc id="{number}{i}" url="https://example.org/{i}" title="Title {i}">\nTitle {i}\n\n'
-            f"{' '.join(text.split())}\n</doc>\n"
-            for i, text in enumerate(part)
-        )
-        (folder / f"wiki/wiki_0{number}").write_text("".join(articles))
-        chapters = (f"## Chapter {i}\n\n{text}\n\n" for i, text in enumerate(part))
-        (folder / f"books/Book {number}.md").write_text("".join(chapters))
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    words = re.findall(r"[a-z]+", " ".join(texts).lower())
-    entries = list(dict.fromkeys([*special, *map(chr, range(33, 127)), *words]))
-    entries += [f"[unused{i}]" for i in range(30522 - len(entries))]
-    (folder / "vocab.txt").write_text("\n".join(entries) + "\n")
-
-
 def take_real_text(folder: Path, request: pytest.FixtureRequest) -> None:
     """A few WikiExtractor files and books, and the released vocabulary."""
     for name, fixture in (("wiki", "real_wiki_files"), ("books", "real_books")):
@@ -377,6 +356,7 @@ def prepare(folder: Path, request: pytest.FixtureRequest) -> None:
     lines = [f"{' '.join(s.split())}\n" + "\n" * (i % 5 == 4) for i, s in enumerate(sentences)]
     (folder / "text/lines.txt").write_text("".join(lines))
     texts = [" ".join(sentence.split()) for sentence in sentences]
+    write_tasks(folder, texts)
     rows = [{"id": i, "title": "", "text": text} for i, text in enumerate(texts)]
     (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     with (folder / "rows.csv").open("w", encoding="utf-8", newline="") as file:

@@ -29,13 +29,19 @@ LATER = {
     "optimizer.decay_share": 0.1,
     "optimizer.muon_scale": 10.0,
     "optimizer.muon_momentum": 0.95,
+    "optimizer.layer_decay": 1.0,
     "evaluation.attention": False,
+    "task": {
+        "name": "", "data": "", "held_out": "", "text": "text", "pair": "", "label": "label",
+        "tokenizer": "", "epochs": 3.0, "warmup_share": 0.1, "evaluations": 1, "batches": "strata",
+        "keep": "last",
+    },
     "objectives": "",
     "init": "",
     "init_vocabulary": "same",
     "init_positions": "same",
     "init_optimizer": "reset",
-}
+}  # fmt: skip
 
 
 def earlier(values: dict[str, Any]) -> dict[str, Any]:
@@ -57,8 +63,9 @@ def lowered(config: Config) -> str:
 
 def test_a_config_without_later_keys_lowers_to_the_same_program(tmp_path: Path) -> None:
     config = small_config(small_store(tmp_path / "store"))
-    plain = {k: v for k, v in LATER.items() if k != "model.positional_heads"}
-    plain |= {f"model.positional_heads.{k}": v for k, v in LATER["model.positional_heads"].items()}
+    groups = {k: v for k, v in LATER.items() if isinstance(v, dict)}
+    plain = {k: v for k, v in LATER.items() if k not in groups}
+    plain |= {f"{group}.{k}": v for group, values in groups.items() for k, v in values.items()}
     stated = from_dict(updated(to_dict(config), plain), Config)
     assert stated.model.norm_position == "post"
     assert lowered(from_dict(earlier(to_dict(config)), Config)) == lowered(stated)

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from bert_jax.data_pipeline.storage import remote, retry
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import StorageError, UserError
 from bert_jax.runtime.versions import versions
-from bert_jax.training import claim, loop
+from bert_jax.training import claim, loop, store_data
 from bert_jax.training import setup as running
 from bert_jax.workdir import description as workdir
 from bert_jax.workdir.layout import Workdir
@@ -31,7 +30,7 @@ MAY = """
     optimizer.learning_rate optimizer.warmup_steps optimizer.decay_power optimizer.schedule_over
     optimizer.schedule optimizer.decay_share optimizer.weight_decay_on
     optimizer.phase_moments optimizer.phase_count optimizer.b1 optimizer.b2 optimizer.eps
-    optimizer.weight_decay optimizer.clip_norm optimizer.max_nonfinite_steps
+    optimizer.weight_decay optimizer.clip_norm optimizer.max_nonfinite_steps optimizer.layer_decay
     optimizer.muon_scale optimizer.muon_momentum
     mesh.slice mesh.data mesh.fsdp mesh.tensor
     compute.dtype compute.unroll_layers compute.attention compute.remat compute.shard_optimizer
@@ -40,6 +39,7 @@ MAY = """
     evaluation.every_steps evaluation.batches evaluation.attention
     deadlines.start deadlines.compile deadlines.data deadlines.step deadlines.evaluate
     deadlines.save deadlines.restore deadlines.barrier deadlines.peer deadlines.grace
+    task.data task.held_out task.tokenizer task.epochs task.warmup_share task.evaluations task.keep
 """
 MAY_NOT = """
     seed objectives init_vocabulary init_positions init_optimizer
@@ -54,6 +54,7 @@ MAY_NOT = """
     data.short_seq_prob data.dupe_factor data.masking data.max_ngram data.span_success data.max_span
     data.mask_rate data.mask_share data.random_share data.random_tokens data.span_boundary
     optimizer.name optimizer.moment_dtype
+    task.name task.text task.pair task.label task.batches
 """
 MAY_IN_A_PHASE = ["steps", "micro_batches", "learning_rate", "warmup_steps"]
 MAY_NOT_IN_A_PHASE = [
@@ -266,7 +267,7 @@ def test_what_is_wrong_is_said_before_anything_is_read(store, tmp_path, monkeypa
     description = workdir.describe(config, store, [40], mesh=mesh, device_kind="cpu")
     claim.update_config_json(run, description, resuming_at=None)
     monkeypatch.setattr(claim.catalog, "complete_steps", lambda path: [4])
-    monkeypatch.setattr(running, "open_store", pytest.fail)
+    monkeypatch.setattr(store_data, "open_store", pytest.fail)
     monkeypatch.setattr(running, "make_mesh", pytest.fail)
     with pytest.raises(UserError, match=r"- config\.seed: 0\n\+ config\.seed: 9$"):
         loop.pretrain(dataclasses.replace(config, seed=9), run.path)
@@ -362,9 +363,7 @@ def test_a_pipe_in_place_of_config_json_keeps_nobody_waiting(tmp_path):
 def test_the_tokenizer_is_kept_byte_for_byte(tmp_path):
     """A file with another system's line breaks would have another digest after conversion."""
     data = b'{"model": {},\r\n "version": "1.0"}\r\n'
-    (tmp_path / "tokenizer.json").write_bytes(data)
-    store = SimpleNamespace(tokenizer_path=tmp_path / "tokenizer.json")
-    workdir.copy_tokenizer(Workdir.open(tmp_path / "run"), store)
+    workdir.copy_tokenizer(Workdir.open(tmp_path / "run"), data)
     assert (tmp_path / "run" / "tokenizer.json").read_bytes() == data
 
 

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bert_jax.config.schema import Config
-from bert_jax.config.serialization import flatten, from_dict
+from bert_jax.config.recorded import config_of
+from bert_jax.config.serialization import flatten
 from bert_jax.convert.publish.model_card import Card
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.store.manifest import read_manifest, split_digest
 from bert_jax.metrics import records
-from bert_jax.objectives.registry import chosen
+from bert_jax.objectives.registry import learned_by
 from bert_jax.reporting.run_facts import run_facts, trained_length
 from bert_jax.workdir.find_store import find_store
 from bert_jax.workdir.layout import Workdir
@@ -17,7 +17,7 @@ from bert_jax.workdir.layout import Workdir
 
 def read_card(run: Workdir, meta: Mapping[str, Any]) -> Card:
     """Returns the facts about a checkpoint; meta: as stored with it."""
-    config, step = from_dict(meta["config"], Config), meta["step"]
+    config, step = config_of(meta), meta["step"]
     settings = flatten(dict(meta["config"]))
     settings.pop("data.store")  # a path on the machine that trained
     sources, languages = _text(find_store(run, config.data.store, meta["data"]), meta["data"])
@@ -25,7 +25,7 @@ def read_card(run: Workdir, meta: Mapping[str, Any]) -> Card:
     return Card(
         step=step,
         length=trained_length(config, step),
-        objectives=chosen(config.data, config.objectives),
+        objectives=learned_by(config),
         training=run_facts(meta, step, records.records(run.metrics)),
         settings=settings,
         sources=sources,

@@ -14,8 +14,8 @@ from etils import epath
 
 from bert_jax.checkpoint import catalog
 from bert_jax.checkpoint import manager as checkpoint
+from bert_jax.config.recorded import model_of
 from bert_jax.config.schema import ModelConfig
-from bert_jax.config.serialization import from_dict
 from bert_jax.convert import checksums
 from bert_jax.convert import weights as names
 from bert_jax.convert.checksums import SUMS
@@ -188,7 +188,7 @@ def _export_step(
 ) -> None:
     _output_folder(out)  # fail before reading a large checkpoint
     params, meta = checkpoint.load_params(run, step)
-    model_config = from_dict(meta["config"]["model"], ModelConfig, "config.model")
+    model_config = model_of(meta)
     layout, card = find_layout(model_config), read_card(run, meta)
     _, others = names.groups_by_file(params, layout)
     if others:

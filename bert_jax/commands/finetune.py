@@ -1,0 +1,106 @@
+"""`bert-jax finetune` and `bert-jax predict`: a model for a task."""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import flags
+
+from bert_jax.commands.command import Command, define_cpu_devices, need
+from bert_jax.errors import UsageError
+
+
+def _define_finetune(values: flags.FlagValues, words: Sequence[str]) -> None:
+    from bert_jax.config.files import define_config
+
+    define_config(values, words, default="glue")
+    flags.DEFINE_string("workdir", None, "folder of the run", flag_values=values)
+    seeds = "number of runs, with seeds from config.seed on, each in a folder of --workdir"
+    flags.DEFINE_integer("seeds", 1, seeds, 1, flag_values=values)
+    define_cpu_devices(values)
+
+
+def _run_finetune(values: flags.FlagValues, words: Sequence[str]) -> None:
+    need(values, "workdir")
+    from bert_jax.config.files import read_config
+    from bert_jax.training.initial_architecture import find_architecture
+
+    folders = [values.workdir]
+    if values.seeds > 1:
+        folders = [os.path.join(values.workdir, f"seed-{i}") for i in range(values.seeds)]
+    config = read_config(values, functools.partial(find_architecture, workdir=folders[0]))
+    from bert_jax.distributed import cluster, job
+    from bert_jax.finetune.fine_tuning import finetune
+    from bert_jax.finetune.results import run_result, write_results
+    from bert_jax.runtime import compile_cache, cpu
+    from bert_jax.runtime.versions import versions
+    from bert_jax.workdir import description
+
+    topology = cluster.find_topology(timeout=config.deadlines.start)
+    if values.seeds > 1 and topology.num_processes > 1:
+        raise UsageError("--seeds runs in one process; start a job for each --config.seed")
+    cpu.use_cpu_devices(values.cpu_devices, processes=topology.num_processes)
+    if values.seeds == 1:
+        about = versions() | {"configuration": description.digest(config)}
+        with job.distributed_job(config, topology, about) as started:
+            data = finetune(config, values.workdir, job=started)
+            if started.peers.is_first:
+                runs = [run_result(config, values.workdir)]
+                write_results(values.workdir, config, data, runs)
+        return
+    compile_cache.use()
+    runs = []
+    for number, folder in enumerate(folders):
+        seeded = dataclasses.replace(config, seed=config.seed + number)
+        data = finetune(seeded, folder)
+        runs.append(run_result(seeded, folder))
+    write_results(values.workdir, config, data, runs)
+
+
+def _define_predict(values: flags.FlagValues, words: Sequence[str]) -> None:
+    model = "folder of a fine-tuned run (also WORKDIR@STEP), of several seeds, or of an export"
+    flags.DEFINE_string("model", None, model, flag_values=values)
+    source = "a .tsv, .csv or .jsonl file with the task's columns, or the folder of a GLUE task"
+    flags.DEFINE_string("input", None, source, flag_values=values)
+    flags.DEFINE_string("out", None, "table to write", flag_values=values)
+    split = "split in the folder of a GLUE task"
+    flags.DEFINE_string("split", "test", split, flag_values=values)
+    for name, what in (("text", "text"), ("pair", "second text")):
+        column = f"column of the {what} (default: the task's)"
+        flags.DEFINE_string(name, None, column, flag_values=values)
+
+
+def _run_predict(values: flags.FlagValues, words: Sequence[str]) -> None:
+    need(values, "model", "input", "out")
+    from bert_jax.finetune.predicting import predict
+    from bert_jax.runtime import compile_cache
+
+    compile_cache.use()
+    predict(
+        values.model,
+        values.input,
+        Path(values.out),
+        split=values.split,
+        text=values["text"].value,
+        pair=values.pair,
+    )
+
+
+COMMANDS = {
+    "finetune": Command(
+        "train a model for a task, such as one of GLUE",
+        "bert-jax finetune --config=glue --config.init=run --config.task.name=sst2 "
+        "--config.task.data=SST-2 --workdir=sst2 --seeds=5",
+        _define_finetune,
+        _run_finetune,
+        is_run=True,
+    ),
+    "predict": Command(
+        "write the predictions of a fine-tuned model for a file",
+        "bert-jax predict --model=sst2 --input=new.tsv --out=predictions.tsv",
+        _define_predict,
+        _run_predict,
+    ),
+}

@@ -1,0 +1,48 @@
+"""The configuration of a run in its description, in config.json and in every checkpoint.
+
+The head of a task depends on the labels in its files, so it is recorded with the data, not with
+what the user configured.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from bert_jax.config.schema import Config, ModelConfig
+from bert_jax.config.serialization import from_dict, to_dict
+from bert_jax.config.task_model import HeadConfig, TaskModelConfig, with_head
+
+HEAD: Final = "head"  # key in the model's configuration, and in a description's data
+
+
+def recorded(config: Config) -> dict[str, Any]:
+    """Returns a configuration as a description has it, without the head of a task."""
+    values = to_dict(config)
+    values["model"].pop(HEAD, None)
+    return values
+
+
+def config_of(description: Mapping[str, Any]) -> Config:
+    """Returns the configuration of a run; its model is a `TaskModelConfig` if it has a task's head.
+
+    description: of a run, or the metadata of a checkpoint.
+    """
+    config = from_dict(description["config"], Config)
+    return config.with_model(_with_head(config.model, description))
+
+
+def model_of(description: Mapping[str, Any]) -> ModelConfig:
+    """Returns the architecture of a run's model, as `config_of`."""
+    model = from_dict(description["config"]["model"], ModelConfig, "config.model")
+    return _with_head(model, description)
+
+
+def head_of(model: ModelConfig) -> dict[str, Any]:
+    """Returns the head of a task as a description's data has it; empty without one."""
+    return {HEAD: to_dict(model.head)} if isinstance(model, TaskModelConfig) else {}
+
+
+def _with_head(model: ModelConfig, description: Mapping[str, Any]) -> ModelConfig:
+    values = description.get("data", {}).get(HEAD)
+    if values is None:
+        return model
+    return with_head(model, from_dict(values, HeadConfig, f"data.{HEAD}"))

@@ -1,0 +1,36 @@
+"""The vocabulary size of a token store or a tokenizer, which a config takes unless it gives one."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def vocab_size(values: Mapping[str, Any]) -> int | None:
+    """Returns the size of the vocabulary that a configuration names; None if none is there, which a
+    run reports.
+
+    Args:
+        values: of the configuration, flattened.
+
+    Raises:
+        UserError: the store or the tokenizer is damaged.
+    """
+    if not values.get("task.name"):
+        return _of_store(values.get("data.store"))
+    tokenizer = values.get("task.tokenizer")
+    if not isinstance(tokenizer, str) or not Path(tokenizer).is_file():
+        return None
+    from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+
+    return Tokenizer.load(tokenizer).vocab_size
+
+
+def _of_store(store: object) -> int | None:
+    from bert_jax.data_pipeline.storage.remote import is_remote
+    from bert_jax.data_pipeline.store.manifest import MANIFEST, read_manifest
+
+    if not isinstance(store, str) or not store:
+        return None
+    if is_remote(store) or (Path(store) / MANIFEST).is_file():
+        return int(read_manifest(store)["vocab_size"])
+    return None

@@ -1,0 +1,39 @@
+"""Fine-tunes a model for a task, with the training loop of pretraining."""
+
+from etils import epath
+
+from bert_jax.config.schema import Config
+from bert_jax.distributed.job import Job
+from bert_jax.finetune.task_data import TaskData, open_task
+from bert_jax.training import loop
+from bert_jax.workdir.layout import Workdir
+
+
+def finetune(
+    config: Config,
+    folder: epath.PathLike,
+    *,
+    job: Job | None = None,
+    stop_after: int | None = None,
+) -> TaskData:
+    """Trains a model for `config.task`; resumes from the newest good checkpoint in the folder.
+
+    Args:
+        folder: the workdir; may be a bucket.
+        job: the job that this process belongs to; by default a job of this process alone.
+        stop_after: save and stop at this step, as if preempted there.
+
+    Returns:
+        The examples of the task.
+
+    Raises:
+        UserError: the task, the configuration and the workdir are not compatible.
+        StoppedError: the run was interrupted; everything is saved.
+        NumbersError: too many losses or gradients in a row are not finite; everything is saved.
+        StorageError: a checkpoint cannot be written, or no existing checkpoint is good.
+    """
+    data = open_task(config, Workdir.open(folder))
+    loop.train(
+        data.planned(config), folder, open_data=lambda _: data, job=job, stop_after=stop_after
+    )
+    return data

@@ -1,0 +1,97 @@
+"""The order of an epoch's examples, and the rows into which the examples of a batch are packed.
+
+`strata`: the examples, sorted by length, are cut into as many strata as a batch has examples, each
+is permuted, and batch b has element b of every stratum. So all batches have about the same lengths
+and fill the same number of rows. Where the number of examples is no multiple of the batch size,
+some strata, drawn in each epoch, have one example more: the last batch of the epoch is smaller.
+Every example occurs once in an epoch. `spread` then exchanges an example of the few batches that
+would need a row more than the others.
+"""
+
+from typing import Final, Literal
+
+import numpy as np
+
+from bert_jax.data_pipeline.random.counter_rng import ORDER, fold_key, permute, stream_key
+from bert_jax.data_pipeline.random.numba_jit import compiled
+
+Order = Literal["strata", "shuffle"]
+_USUAL: Final = 0.95  # share of the batches that need as many rows, or fewer
+
+
+def epoch_order(
+    lengths: np.ndarray, batch_size: int, how: Order, seed: int, epoch: int
+) -> np.ndarray:
+    """Returns all examples in the order of an epoch, int64 [E]; a batch is `batch_size` of them.
+
+    lengths: int [E], tokens of each.
+    """
+    count, key = len(lengths), stream_key(seed, 0, epoch, ORDER)
+    if how == "shuffle":
+        return permute(key, np.arange(count), count)
+    full, rest = divmod(count, batch_size)
+    sizes = np.full(batch_size, full)
+    sizes[permute(np.uint64(fold_key(key, batch_size)), np.arange(rest), batch_size)] += 1
+    ends = np.cumsum(sizes)
+    by_length = np.argsort(lengths, kind="stable")
+    order = np.empty(count, np.int64)
+    larger = 0
+    for stratum, (size, end) in enumerate(zip(sizes.tolist(), ends.tolist(), strict=True)):
+        if not size:
+            continue
+        own = permute(np.uint64(fold_key(key, stratum)), np.arange(size), size)
+        places = np.arange(size) * batch_size + stratum
+        if size > full:  # its last element is in the smaller batch
+            places[-1] = full * batch_size + larger
+            larger += 1
+        order[places] = by_length[end - size + own]
+    return order
+
+
+@compiled
+def pack(lengths, row_tokens, most_examples):
+    """Packs the examples of a batch into rows, best-fit decreasing; returns the row of each."""
+    count = len(lengths)
+    rows, room, inside = np.empty(count, np.int64), np.full(count, row_tokens), np.zeros(count)
+    opened = 0
+    for place in np.argsort(-lengths, kind="mergesort"):
+        best = -1
+        for row in range(opened):
+            fits = room[row] >= lengths[place] and inside[row] < most_examples
+            if fits and (best < 0 or room[row] < room[best]):
+                best = row
+        if best < 0:
+            best = opened
+            opened += 1
+        room[best] -= lengths[place]
+        inside[best] += 1
+        rows[place] = best
+    return rows
+
+
+def spread(
+    order: np.ndarray, lengths: np.ndarray, batch_size: int, row_tokens: int, most_examples: int
+) -> np.ndarray:
+    """Returns the order of an epoch in which no batch needs more rows than nearly all do.
+
+    The longest examples differ most, so that a few batches may need another row, which all batches
+    would then have. Such a batch exchanges its longest example with that of a batch with few
+    tokens.
+    """
+    order, full = order.copy(), len(order) // batch_size
+    batches = order[: full * batch_size].reshape(full, batch_size)
+
+    def rows_of(batch: np.ndarray) -> int:
+        return int(pack(lengths[batch], row_tokens, most_examples).max()) + 1
+
+    needed = np.array([rows_of(batch) for batch in batches])
+    usual = int(np.quantile(needed, _USUAL, method="higher")) if full else 0
+    light = iter(np.argsort(lengths[batches].sum(1), kind="stable").tolist())
+    for heavy in np.flatnonzero(needed > usual).tolist():
+        longest = int(lengths[batches[heavy]].argmax())
+        other = next(light)
+        pair = batches[[heavy, other]]
+        pair[:, longest] = pair[::-1, longest]
+        if max(map(rows_of, pair)) <= usual:
+            batches[[heavy, other]] = pair
+    return order

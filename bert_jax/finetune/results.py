@@ -1,0 +1,100 @@
+"""The results of fine-tuned runs on the held-out examples: each seed, median, range, baselines."""
+
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from etils import epath
+
+from bert_jax.checkpoint.manager import find_steps
+from bert_jax.config.schema import Config
+from bert_jax.data_pipeline.storage.remote import open_path, put, storage_errors
+from bert_jax.finetune import metrics
+from bert_jax.finetune.baselines import bag_of_words, majority
+from bert_jax.finetune.task_data import TaskData
+from bert_jax.finetune.task_files import metric_names, texts_of
+from bert_jax.metrics import records
+from bert_jax.runtime.console import console, table
+from bert_jax.workdir.layout import Workdir
+
+FILE: Final = "results.json"
+Measured = Mapping[str, float | None]
+
+
+def run_result(config: Config, folder: epath.PathLike) -> dict[str, Any]:
+    """Returns the step and the metrics of the checkpoint that a run keeps; a metric that is not
+    defined is None."""
+    run = Workdir.open(folder)
+    (step,) = find_steps(run, "best" if config.task.keep == "best" else None)
+    found = next(r for r in records.read(run.metrics, "eval") if r["step"] == step)
+    measured = records.task_metrics(found)
+    return {
+        "run": run.name,
+        "seed": config.seed,
+        "step": step,
+        **{name: None if math.isnan(value) else value for name, value in measured.items()},
+    }
+
+
+def baselines(data: TaskData, names: Sequence[str]) -> dict[str, Measured]:
+    """Returns the metrics of the majority answer and of a bag of words, by name."""
+    train, held_out = data.train, data.held_out
+    regression = train.examples.kind == "regression"
+    known, new = texts_of(train.examples), texts_of(held_out.examples)
+    constant = majority(train.labels, len(new), regression=regression)
+    words = bag_of_words(known, train.labels, new, regression=regression)
+    return {
+        "mean score" if regression else "majority": metrics.measure(
+            names, held_out.labels, constant
+        ),
+        "bag of words": metrics.measure(names, held_out.labels, words),
+    }
+
+
+def write_results(
+    folder: epath.PathLike, config: Config, data: TaskData, runs: Sequence[dict[str, Any]]
+) -> None:
+    """Prints the results of runs with their median and range, beside the baselines, and writes them
+    to `FILE` in the folder."""
+    names = metric_names(config.task, data.labels)
+    trivial = baselines(data, names)
+    values: dict[str, Any] = {
+        "task": config.task.name,
+        "metrics": list(names),
+        "examples": len(data.held_out.labels),
+        "runs": list(runs),
+        "median": {name: _median(runs, name) for name in names},
+        "range": {name: _range(runs, name) for name in names},
+        "baselines": {name: dict(measured) for name, measured in trivial.items()},
+    }
+    path = open_path(folder) / FILE
+    with storage_errors(path, "cannot be written"):
+        put(path, (json.dumps(values, indent=2) + "\n").encode())
+    rows = [[f"seed {run['seed']}", *(_shown(run[name]) for name in names)] for run in runs]
+    if len(runs) > 1:
+        rows.append(["median", *(_shown(values["median"][name]) for name in names)])
+        spans = (values["range"][name] for name in names)
+        rows.append(["range", *(" to ".join(map(_shown, span)) for span in spans)])
+    rows += [[what, *(_shown(found[n]) for n in names)] for what, found in trivial.items()]
+    console.print(f"{len(data.held_out.labels):,} held-out examples; in {path}", markup=False)
+    console.print(table([config.task.name, *names], rows), markup=False)
+
+
+def _defined(runs: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    return [run[name] for run in runs if run[name] is not None]
+
+
+def _median(runs: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    found = _defined(runs, name)
+    return statistics.median(found) if found else None
+
+
+def _range(runs: Sequence[Mapping[str, Any]], name: str) -> list[float | None]:
+    found = _defined(runs, name)
+    return [min(found), max(found)] if found else [None, None]
+
+
+def _shown(value: float | None) -> str:
+    return "not defined" if value is None else f"{value:.4f}"

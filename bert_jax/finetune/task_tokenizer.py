@@ -1,0 +1,42 @@
+"""The tokenizer of a task: that of the model to start from."""
+
+from pathlib import Path
+
+from bert_jax.config.schema import Config
+from bert_jax.convert import checksums
+from bert_jax.convert.sources import read_trained_tokenizer
+from bert_jax.convert.stored_tokenizer import read_tokenizer
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.training import claim
+from bert_jax.workdir.layout import Workdir, split_step
+
+
+def find_tokenizer(config: Config, workdir: Workdir) -> Tokenizer:
+    """Returns the tokenizer of the model that `config.init` names, or `config.task.tokenizer`.
+
+    A run that resumes has it in its workdir and needs the model no more.
+
+    Raises:
+        UserError: there is none, or it cannot be read.
+    """
+    recorded, started = claim.recorded_run(workdir, config)
+    if recorded and started and workdir.tokenizer.exists():
+        return read_trained_tokenizer(workdir.tokenizer, recorded["data"]["tokenizer"])
+    if not config.init:
+        if not config.task.tokenizer:
+            raise UserError(
+                "config.init is empty; name the model to fine-tune, or for random weights a "
+                "tokenizer: --config.task.tokenizer=…"
+            )
+        return Tokenizer.load(config.task.tokenizer)
+    path, _ = split_step(config.init)
+    folder = Path(path)
+    if not folder.is_dir():
+        raise UserError(
+            f"config.init={config.init}: no such folder; give that of a run, an import or an export"
+        )
+    run = Workdir.open(path)
+    if run.checkpoints.is_dir():
+        return Tokenizer.load(str(run.tokenizer))
+    return read_tokenizer(folder, checksums.read(folder))

@@ -1,0 +1,63 @@
+"""Layer-wise learning rates: the lower a layer, the lower its rate.
+
+As in ELECTRA (`_get_layer_lrs` in model/optimization.py of google-research/electra): with a decay d
+and L layers, layer l (from 0) has the rate times d^(L + 1 - l), the embeddings times d^(L + 2), and
+heads the rate itself. The pooler counts as a head, and a LayerNorm after the last layer has d.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+
+def scale_by_layer(decay: float, axes: Any) -> optax.GradientTransformation:
+    """Returns a transformation that multiplies each layer's update.
+
+    axes: a tree like the parameters', with a tuple of dimension names for each array.
+    """
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        del params
+        layers = _layers(updates, axes)
+
+        def scale(path: tuple, x: jax.Array, names: tuple[str, ...]) -> jax.Array:
+            if _is_head(path):
+                return x
+            if names[0] == "layers":
+                exponents = layers + 1 - jnp.arange(layers)
+                return x * (decay**exponents).reshape(-1, *[1] * (x.ndim - 1))
+            return x * decay ** (layers + 2 if _is_embedding(path) else 1)
+
+        return jax.tree_util.tree_map_with_path(scale, updates, axes), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+
+def freeze_encoder(params: Any) -> Any:
+    """Returns the parameters, all but the heads without gradients."""
+
+    def leaf(path: tuple, x: jax.Array) -> jax.Array:
+        return x if _is_head(path) else jax.lax.stop_gradient(x)
+
+    return jax.tree_util.tree_map_with_path(leaf, params)
+
+
+def _layers(tree: Any, axes: Any) -> int:
+    """Returns the number of layers, which the stacked arrays have as their first dimension."""
+    sizes = jax.tree.map(lambda x, names: len(x) if names[0] == "layers" else 0, tree, axes)
+    return max(jax.tree.leaves(sizes))
+
+
+def _names(path: tuple) -> list[str]:
+    return [str(key.key) for key in path]
+
+
+def _is_head(path: tuple) -> bool:
+    names = _names(path)
+    return names[0] != "encoder" or names[1] == "pooler"
+
+
+def _is_embedding(path: tuple) -> bool:
+    return _names(path)[1] == "embeddings"

@@ -1,0 +1,103 @@
+"""What a run is trained on: the training loop knows its data by these protocols alone.
+
+`store_data.StoreData` is a token store, for pretraining.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from os import PathLike
+from typing import Literal, Protocol
+
+import jax
+import numpy as np
+
+from bert_jax.config.schema import Config, PhaseConfig
+from bert_jax.data_pipeline.assemble import Batch
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.objectives.corpus import Corpus
+from bert_jax.training.step import StepFunctions
+from bert_jax.workdir import description
+
+
+class TrainBatches(Protocol):
+    """The batches of a phase, a pure function of the step; see `data_pipeline.batch.Batches`."""
+
+    rows_per_epoch: int  # in the unit of `PhaseConfig.batch_size`
+
+    def compile_ahead(self) -> None: ...
+
+    def fill_rate(self) -> tuple[float, float]: ...
+
+    def batch(self, step: int, rows: Sequence[int] | np.ndarray | None = None) -> Batch: ...
+
+
+class HeldOutData(Protocol):
+    """The held-out examples in the shapes of a phase; see `evaluate.HeldOut`."""
+
+    corpus: Corpus
+
+    def compile(self, program: StepFunctions) -> jax.stages.Compiled: ...
+
+    def evaluate(
+        self,
+        program: StepFunctions,
+        params: dict,
+        advance: Callable[[float], None] = ...,
+        *,
+        compiled: jax.stages.Compiled | None = None,
+        begin: Callable[[], None] = ...,
+        while_waiting: Callable[[], None] = ...,
+    ) -> dict[str, float]: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class PhaseData:
+    """The data of a phase.
+
+    Attributes:
+        shape: the phase with the rows that its batches really have.
+        unit: what the batch size and the size of an epoch count.
+    """
+
+    shape: PhaseConfig
+    train: TrainBatches
+    held_out: HeldOutData
+    unit: Literal["rows", "examples"] = "rows"
+
+
+class RunData(description.Data, Protocol):
+    """The data of a run, open; its text is their size, for the log.
+
+    Attributes:
+        path: as the configuration names it, for messages.
+        sources: names of the parts that metrics are reported for.
+        tokenizer: that made all ids.
+    """
+
+    @property
+    def path(self) -> PathLike[str] | str: ...
+
+    @property
+    def sources(self) -> tuple[str, ...]: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    def configured(self, config: Config) -> Config:
+        """Returns the configuration with what the data decide.
+
+        Raises:
+            UserError: the data do not fit the configuration.
+        """
+
+    def phase(self, config: Config, phase: PhaseConfig, mesh: jax.sharding.Mesh) -> PhaseData:
+        """Returns the data of a phase, planned."""
+
+    def warn(self, config: Config) -> None:
+        """Warns of data from which a run learns little."""
+
+    def check(self) -> None:
+        """Raises StorageError if the data changed since they were opened."""
+
+
+OpenData = Callable[[Config], RunData]

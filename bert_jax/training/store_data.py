@@ -1,0 +1,109 @@
+"""A token store as the data of a run."""
+
+import dataclasses
+import functools
+import os
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from bert_jax.config.schema import Config, PhaseConfig
+from bert_jax.data_pipeline.pairing.modes import PAIRS
+from bert_jax.data_pipeline.storage.remote import is_remote
+from bert_jax.data_pipeline.store.split import Split
+from bert_jax.data_pipeline.store.store import TokenStore, open_store
+from bert_jax.data_pipeline.store.watched_files import exit_on_truncated_map
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import STORAGE, UserError
+from bert_jax.parallel import global_batch
+from bert_jax.runtime.log import logger
+from bert_jax.training.batches import phase_batches
+from bert_jax.training.evaluate import HeldOut
+from bert_jax.training.run_data import PhaseData
+
+_MOST_SINGLE = 0.75  # share of documents of one sentence, above which a run with pairs warns
+
+
+@dataclasses.dataclass(frozen=True)
+class StoreData:
+    """See `run_data.RunData`."""
+
+    store: TokenStore
+
+    def __str__(self) -> str:
+        return f"{len(self.store.train.tokens):,} training tokens"
+
+    @property
+    def path(self) -> Path:
+        return self.store.path
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return self.store.sources
+
+    @functools.cached_property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer.load(self.store.tokenizer_path)
+
+    @property
+    def tokenizer_digest(self) -> str:
+        return self.store.tokenizer_digest
+
+    @property
+    def train(self) -> Split:
+        return self.store.train
+
+    @property
+    def held_out(self) -> Split:
+        return self.store.held_out
+
+    def configured(self, config: Config) -> Config:
+        """Returns the configuration with the store's path from any folder.
+
+        Raises:
+            UserError: the vocabulary sizes of the model and the store differ.
+        """
+        check_vocabulary(config, self.store)
+        path = config.data.store
+        path = path if is_remote(path) else os.path.abspath(path)
+        return dataclasses.replace(config, data=dataclasses.replace(config.data, store=path))
+
+    def phase(self, config: Config, phase: PhaseConfig, mesh: jax.sharding.Mesh) -> PhaseData:
+        global_batch.check_divides(mesh, phase.batch_size, phase.micro_batches)
+        train = phase_batches(config, self.store, self.store.train, phase)
+        return PhaseData(phase, train, HeldOut(config, phase, self.store))
+
+    def warn(self, config: Config) -> None:
+        """Warns if pairs teach nothing: a document of one sentence gets a random second one."""
+        if config.data.pairing not in PAIRS:
+            return
+        single = float(np.mean(self.store.train.document_lengths == 1))
+        if single > _MOST_SINGLE:
+            logger.warning(
+                f"{self.store.path}: {single:.0%} of the documents have one sentence, so almost "
+                "all second sentences are random; consider --config.data.pairing=single"
+            )
+
+    def check(self) -> None:
+        self.store.files.check()
+
+
+def open_data(config: Config) -> StoreData:
+    """Opens the store of a run; raises UserError as `open_store`, or for the config of a task."""
+    if config.task.name:
+        raise UserError(
+            f"config.task.name={config.task.name!r}: `bert-jax finetune` trains a model for a task"
+        )
+    store = open_store(config.data.store)
+    exit_on_truncated_map(store.path, store.mapped, STORAGE)
+    return StoreData(store)
+
+
+def check_vocabulary(config: Config, store: TokenStore) -> None:
+    """Raises UserError if the vocabulary sizes of the model and the store differ."""
+    if config.model.vocab_size != store.vocab_size:
+        raise UserError(
+            f"config.model.vocab_size={config.model.vocab_size}, but ids in {store.path} go up to "
+            f"{store.vocab_size - 1}; pass --config.model.vocab_size={store.vocab_size}"
+        )

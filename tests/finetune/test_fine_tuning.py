@@ -1,0 +1,303 @@
+"""Fine-tuning end to end: batches, losses, resuming, what a run writes, and its errors."""
+
+import dataclasses
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from runs import read_meta, read_records
+from small_task import DEV, TRAIN, task_config, write_task
+
+import bert_jax
+from bert_jax import cli
+from bert_jax.checkpoint import manager
+from bert_jax.config.schema import Config
+from bert_jax.errors import StoppedError, UserError
+from bert_jax.finetune.batches import ExampleBatches
+from bert_jax.finetune.fine_tuning import finetune
+from bert_jax.finetune.results import run_result, write_results
+from bert_jax.finetune.task_data import open_task
+from bert_jax.parallel import global_batch
+from bert_jax.parallel.mesh import MESH_AXES, make_mesh
+from bert_jax.training import step as steps
+from bert_jax.training.step import make_step_functions
+from bert_jax.workdir.layout import Workdir
+
+SGD = {"optimizer.eps": 1.0, "optimizer.weight_decay": 0.0, "optimizer.clip_norm": 0.0}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_task(tmp_path_factory.mktemp("task"))
+
+
+def batches_of(config: Config, parts: int = 1) -> tuple[Config, ExampleBatches]:
+    data = open_task(config, Workdir.open("/nowhere/run"))
+    config = data.configured(data.planned(config))
+    (phase,) = config.phases
+    return config, data._batches(data.train, config, phase, config.seed, phase.steps, parts)
+
+
+def test_every_example_is_in_one_batch_of_an_epoch(folder: Path) -> None:
+    config, batches = batches_of(task_config(folder))
+    assert batches.rows_per_epoch == TRAIN
+    for epoch in range(2):
+        seen: Counter[tuple[int, ...]] = Counter()
+        for index in range(batches.steps_per_epoch):
+            batch = batches.batch(epoch * batches.steps_per_epoch + index)
+            for row in range(batches.rows):
+                for slot in np.flatnonzero(batch["label_weights"][row]):
+                    own = batch["example_ids"][row] == slot + 1
+                    seen[(int(batch["labels"][row, slot]), *batch["input_ids"][row][own])] += 1
+        starts, labels = batches._encoded.starts, batches._labels.tolist()
+        examples = [part.tolist() for part in np.split(batches._encoded.ids, starts[1:-1])]
+        encoded = [(label, *ids) for label, ids in zip(labels, examples, strict=True)]
+        assert seen == Counter(encoded)
+    assert config.phases[0].steps == 3 * batches.steps_per_epoch == 30
+
+
+def test_a_batch_of_some_rows_is_a_part_of_the_whole(folder: Path) -> None:
+    _, batches = batches_of(task_config(folder))
+    whole, some = batches.batch(11), batches.batch(11, [2, 0])
+    for name, array in whole.items():
+        np.testing.assert_array_equal(some[name], array[[2, 0]], err_msg=name)
+
+
+def trained(config: Config, count: int, devices: int = 1) -> tuple[list[float], dict]:
+    """The losses of the first steps, and the parameters after them."""
+    sizes = [getattr(config.mesh, axis) for axis in MESH_AXES]
+    mesh = make_mesh(config.mesh, jax.devices()[: int(np.prod(sizes))])
+    config, batches = batches_of(config, devices * config.phases[0].micro_batches)
+    parts = config.phases[0].micro_batches
+    corpus = open_task(config, Workdir.open("/nowhere/run")).phase(config, config.phases[0], mesh)
+    losses = []
+    with jax.set_mesh(mesh):
+        program = make_step_functions(config, mesh, corpus.held_out.corpus)
+        state = program.init()
+        for index in range(count):
+            batch = global_batch.global_batch(
+                lambda rows, index=index: batches.batch(index, rows), program.rows, batches.rows
+            )
+            state, metrics = program.train(state, batch, micro_batches=parts)
+            losses.append(float(metrics["loss"]))
+    return losses, jax.tree.map(np.asarray, state["params"])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"phases[0]__examples_per_row": 1},
+        pytest.param({"phases[0]__row_length": 64}, marks=pytest.mark.slow),
+        {"mesh__data": 8},
+        pytest.param(
+            {"mesh__data": 2, "mesh__tensor": 2, "phases[0]__micro_batches": 2},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param({"phases[0]__micro_batches": 2}, marks=pytest.mark.slow),
+    ],
+    ids=["padded", "longer rows", "8 devices", "a mesh of both kinds", "accumulated"],
+)
+def test_the_form_of_a_batch_changes_no_loss_and_no_update(folder: Path, changes: dict) -> None:
+    """Three steps like SGD's: Adam with a large eps."""
+    sgd = {key.replace(".", "__"): value for key, value in SGD.items()}
+    losses, params = trained(task_config(folder, **sgd), 3)
+    others, after = trained(task_config(folder, **sgd, **changes), 3, changes.get("mesh__data", 1))
+    np.testing.assert_allclose(others, losses, rtol=1e-6)
+    assert losses[0] != losses[1]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(b, a, atol=1e-6), params, after)
+
+
+def test_a_run_that_was_stopped_resumes_to_the_same_bits(folder: Path, tmp_path: Path) -> None:
+    dropout = {"model__hidden_dropout_prob": 0.1, "task__epochs": 1.0}
+    config = task_config(folder, mesh__data=-1, checkpoint__every_steps=4, **dropout)
+    with pytest.raises(StoppedError):
+        finetune(config, tmp_path / "stopped", stop_after=5)
+    moved = tmp_path / "moved"
+    finetune(config.replace("task.data", str(write_task(moved))), tmp_path / "stopped")
+    finetune(config, tmp_path / "whole")
+    meta, other = (read_meta(tmp_path / name, 10) for name in ("stopped", "whole"))
+    assert meta["fingerprints"] == other["fingerprints"]
+    assert meta["evaluation"] == other["evaluation"]
+
+
+def test_other_examples_are_not_resumed(folder: Path, tmp_path: Path) -> None:
+    config = task_config(folder, mesh__data=-1, task__epochs=1.0)
+    with pytest.raises(StoppedError):
+        finetune(config, tmp_path / "run", stop_after=5)
+    other = write_task(tmp_path / "other", seed=1)
+    with pytest.raises(UserError, match=r"cannot resume with another data\.(train|tokenizer)"):
+        finetune(config.replace("task.data", str(other)), tmp_path / "run")
+
+
+def test_a_run_compiles_one_training_and_one_evaluation_step(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[str] = []
+    for name in ("compile_train", "compile_evaluate"):
+        real = getattr(steps.StepFunctions, name)
+
+        def noted(self: Any, *args: Any, real: Any = real, name: str = name) -> Any:
+            compiled.append(name)
+            return real(self, *args)
+
+        monkeypatch.setattr(steps.StepFunctions, name, noted)
+    config = task_config(folder, mesh__data=-1, task__epochs=1.0, task__evaluations=3)
+    finetune(config, tmp_path / "run")
+    assert compiled == ["compile_train", "compile_evaluate"]
+    evaluations = read_records(tmp_path / "run", "eval")
+    assert [record["step"] for record in evaluations] == [4, 8, 10]
+
+
+def test_what_a_run_learned_is_evaluated_predicted_and_exported(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = task_config(folder, mesh__data=-1, task__epochs=6.0, task__keep="best")
+    finetune(config, tmp_path / "run")
+    (best,) = manager.find_steps(Workdir.open(tmp_path / "run"), "best")
+    records = read_records(tmp_path / "run", "eval")
+    assert len(records) == 6
+    highest = max(record["task/accuracy"] for record in records)
+    (chosen,) = [record for record in records if record["step"] == best]
+    assert chosen["task/accuracy"] == highest == 1 - chosen["error"]
+    words = [f"--model={tmp_path / 'run'}", f"--input={folder}", "--split=dev"]
+    assert cli.main(["predict", *words, f"--out={tmp_path / 'predictions.tsv'}"]) == 0
+    header, *lines = (tmp_path / "predictions.tsv").read_text().splitlines()
+    dev = [line.split("\t") for line in (folder / "dev.tsv").read_text().splitlines()[1:]]
+    assert header == "index\tprediction"
+    assert len(lines) == DEV
+    right = sum(line == f"{row[0]}\t{row[3]}" for line, row in zip(lines, dev, strict=True))
+    assert right / DEV == pytest.approx(highest)
+    bert_jax.export(tmp_path / "run", tmp_path / "out", step=best)
+    values = json.loads((tmp_path / "out/config.json").read_text())
+    assert values["architectures"] == ["BertForSequenceClassification"]
+    assert values["id2label"] == {"0": "entailment", "1": "not_entailment"}
+    model = bert_jax.load(tmp_path / "out")
+    found = [p.label for p in model.predict([(row[1], row[2]) for row in dev])]
+    assert [line.split("\t")[1] for line in lines] == found
+    assert "held-out: loss" in capsys.readouterr().out
+
+
+def test_a_frozen_encoder_stays_as_it_is(folder: Path) -> None:
+    config = task_config(folder, optimizer__layer_decay=0.0)
+    _, before = trained(config, 0)
+    _, after = trained(config, 3)
+    pooler = before["encoder"].pop("pooler"), after["encoder"].pop("pooler")
+    jax.tree.map(np.testing.assert_array_equal, before["encoder"], after["encoder"])
+    for old, new in (pooler, (before["classifier"], after["classifier"])):
+        assert any(np.any(a != b) for a, b in zip(*map(jax.tree.leaves, (old, new)), strict=True))
+
+
+def test_a_lower_layer_has_a_lower_rate(folder: Path) -> None:
+    """The first update of Adam is the rate itself, up to its sign."""
+    config = task_config(folder, optimizer__layer_decay=0.5, optimizer__weight_decay=0.0)
+    config = dataclasses.replace(config, task=dataclasses.replace(config.task, warmup_share=0.0))
+    (_, before), (_, after) = trained(config, 0), trained(config, 1)
+    moved = jax.tree.map(lambda a, b: np.abs(b - a), before, after)
+    rate = moved["classifier"]["output"]["kernel"].max()
+    layers = next(
+        leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(moved["encoder"])
+        if leaf.ndim == 3 and "layers" in jax.tree_util.keystr(path)
+    )
+    np.testing.assert_allclose([layer.max() / rate for layer in layers], [0.125, 0.25], rtol=1e-2)
+    word = moved["encoder"]["embeddings"]["word"].max()
+    np.testing.assert_allclose(word / rate, 0.0625, rtol=1e-2)
+
+
+def test_a_model_of_another_task_gives_all_but_its_head(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Here of another kind of pair with three labels, exported; its tokenizer comes with it."""
+    first = task_config(folder, mesh__data=-1, task__epochs=0.1)
+    (tmp_path / "mnli").mkdir()
+    names = ("train", "dev_matched")
+    header = "index\tsentence1\tsentence2\tgold_label\n"
+    rows = [f"{i}\tdal bel\tdal\t{label}\n" for i, label in enumerate(("neutral", "entailment"))]
+    for name in names:
+        (tmp_path / f"mnli/{name}.tsv").write_text(header + "".join(rows))
+    mnli = first.replace({"task.name": "mnli", "task.data": str(tmp_path / "mnli")})
+    finetune(mnli, tmp_path / "first")
+    bert_jax.export(tmp_path / "first", tmp_path / "exported")
+    changes = {"init": str(tmp_path / "exported"), "task.tokenizer": ""}
+    finetune(first.replace(changes), tmp_path / "second")
+    assert "new, with random values: sequence-classification head\n" in capsys.readouterr().out
+    finetune(mnli.replace(changes), tmp_path / "third")
+    assert f"starts from {tmp_path / 'exported'}\n" in capsys.readouterr().out
+    words = ["evaluate", f"--workdir={tmp_path / 'third'}"]
+    assert cli.main(words) == 1
+    assert "fine-tuned for mnli; its results are in" in capsys.readouterr().err
+
+
+TABLE = "subject\tspam\nbuy now\tyes\nhello you\tno\n"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"task.name": ""}, "config.task.name is empty; name the task"),
+        ({"task.name": "rta"}, "config.task.name='rta'; did you mean rte?"),
+        ({"task.data": ""}, "config.task.data is empty"),
+        ({"task.data": "nowhere"}, "nowhere: no train split: train.tsv must be there"),
+        ({"task.tokenizer": ""}, "config.init is empty; name the model to fine-tune"),
+        ({"init": "nowhere"}, "config.init=nowhere: no such folder"),
+        ({"phases[0].seq_length": 4}, r"config.phases[0].seq_length=4; give 5 or more"),
+        ({"task.name": "classification"}, "no .tsv, .csv or .jsonl"),
+        ({"task.name": "classification", "task.data": "TABLE"}, "no column 'text'"),
+        (
+            {"task.name": "regression", "task.data": "TABLE", "task.text": "subject",
+             "task.label": "spam"},
+            "TABLE: row 2: score 'yes' is not a number",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_one_line(folder: Path, tmp_path: Path, changes, message: str) -> None:
+    table = tmp_path / "table.tsv"
+    table.write_text(TABLE)
+    changes = {key: str(table) if value == "TABLE" else value for key, value in changes.items()}
+    config = task_config(folder).replace(changes)
+    with pytest.raises(UserError, match=re.escape(message.replace("TABLE", str(table)))) as raised:
+        finetune(config, tmp_path / "run")
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_table_of_any_file_is_a_task(folder: Path, tmp_path: Path) -> None:
+    """Its labels are those in the file; a tenth of its rows is held out."""
+    lines = (folder / "train.tsv").read_text().splitlines()[1:]
+    rows = [line.split("\t") for line in lines]
+    table = tmp_path / "table.jsonl"
+    keys = ("body", "answer")
+    text = (json.dumps(dict(zip(keys, (row[1], row[3]), strict=True))) for row in rows)
+    table.write_text("\n".join(text) + "\n")
+    names = {"task__name": "classification", "task__text": "body", "task__label": "answer"}
+    config = task_config(folder, mesh__data=-1, task__epochs=1.0, **names)
+    config = config.replace("task.data", str(table))
+    data = finetune(config, tmp_path / "run/seed-0")
+    assert data.labels == ("entailment", "not_entailment")
+    assert (len(data.train.labels), len(data.held_out.labels)) == (TRAIN - 7, 7)
+    finetune(dataclasses.replace(config, seed=1), tmp_path / "run/seed-1")
+    runs = [
+        run_result(dataclasses.replace(config, seed=seed), tmp_path / f"run/seed-{seed}")
+        for seed in (0, 1)
+    ]
+    write_results(tmp_path / "run", config, data, runs)
+    found = json.loads((tmp_path / "run/results.json").read_text())
+    accuracies = [run["accuracy"] for run in found["runs"]]
+    assert found["median"]["accuracy"] == pytest.approx(sum(accuracies) / 2)
+    assert found["range"]["accuracy"] == [min(accuracies), max(accuracies)]
+    assert set(found["baselines"]) == {"majority", "bag of words"}
+    new = tmp_path / "new.csv"
+    new.write_text('body,other\n"dal, bel",x\n,y\n')
+    out = tmp_path / "out.tsv"
+    model = f"--model={tmp_path / 'run'}"  # of its seeds, the best
+    assert cli.main(["predict", model, f"--input={new}", f"--out={out}"]) == 0
+    header, *said = out.read_text().splitlines()
+    assert header == "index\tprediction"
+    assert [line.split("\t")[0] for line in said] == ["0", "1"]
+    assert {line.split("\t")[1] for line in said} <= set(data.labels)
