@@ -4,7 +4,7 @@ Dimensions: T texts, B rows, S positions in a row, N places for texts in a row, 
 of the joined layers (H of one, or of their mean), V vocabulary, P masks in a text.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -166,11 +166,12 @@ class Model:
         listed, special = _listed(texts), self.tokenizer.special
         for text in listed:
             _check_unicode(text)
-        room, encode = self.config.max_position_embeddings - 2, self.tokenizer.encode_with_special
+        room, tokenizer = self.config.max_position_embeddings - 2, self.tokenizer
+        encoded: Iterable[tuple[np.ndarray, np.ndarray | None]]
         if spans:
-            encoded = self.tokenizer.encode_spans(listed, with_special=True)
+            encoded = tokenizer.encode_spans(listed, with_special=True)
         else:
-            encoded = [(ids, None) for ids in encode(listed)]
+            encoded = ((ids, None) for ids in tokenizer.encode_with_special(listed))
         return [
             Tokens(
                 [special.cls, *ids[:room].tolist(), special.sep],

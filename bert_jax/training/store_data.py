@@ -9,6 +9,8 @@ import jax
 import numpy as np
 
 from bert_jax.config.schema import Config, PhaseConfig
+from bert_jax.config.serialization import to_dict
+from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.pairing.modes import PAIRS
 from bert_jax.data_pipeline.storage.remote import is_remote
 from bert_jax.data_pipeline.store.split import Split
@@ -91,9 +93,11 @@ class StoreData:
 
 def open_data(config: Config) -> StoreData:
     """Opens the store of a run; raises UserError as `open_store`, or for the config of a task."""
-    if config.task.name:
+    given = to_dict(config.task)
+    if changed := [key for key, value in to_dict(TaskConfig()).items() if given[key] != value]:
+        key = changed[0]
         raise UserError(
-            f"config.task.name={config.task.name!r}: `bert-jax finetune` trains a model for a task"
+            f"config.task.{key}={given[key]!r}: `bert-jax finetune` trains a model for a task"
         )
     store = open_store(config.data.store)
     exit_on_truncated_map(store.path, store.mapped, STORAGE)
