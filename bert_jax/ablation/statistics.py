@@ -179,10 +179,8 @@ def student_t(values: Sequence[float] | np.ndarray) -> Estimate:
         return Estimate(mean, Interval(-np.inf, np.inf), 1.0)
     error = float(np.std(values, ddof=1)) / count**0.5
     half = float(stats.t.ppf(1 - _ALPHA / 2, count - 1)) * error
-    if error:
-        p = 2 * float(stats.t.sf(abs(mean) / error, count - 1))
-    else:  # all values are equal
-        p = 0.0 if mean else 1.0
+    score = abs(mean) / error if error else np.inf if mean else 0.0
+    p = 2 * float(stats.t.sf(score, count - 1))
     return Estimate(mean, Interval(mean - half, mean + half), p)
 
 

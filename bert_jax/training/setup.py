@@ -31,7 +31,7 @@ from bert_jax.runtime import cpu
 from bert_jax.runtime.log import logger
 from bert_jax.training import claim
 from bert_jax.training.batches import phase_batches
-from bert_jax.training.evaluate import HeldOut
+from bert_jax.training.held_out import HeldOut
 from bert_jax.training.initial import InitialModel, find_initial
 from bert_jax.training.step import StepFunctions, make_step_functions
 from bert_jax.workdir.description import describe
