@@ -93,6 +93,7 @@ setup(
         "bert_jax.commands",
         "bert_jax.config",
         "bert_jax.configs",
+        "bert_jax.configs.ablations",
         "bert_jax.convert",
         "bert_jax.convert.layouts",
         "bert_jax.convert.publish",

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from absl import flags
 
 from bert_jax.commands import (
+    ablate,
     compile,
     completion,
     convert,
@@ -39,7 +40,7 @@ from bert_jax.runtime.streams import TolerantStream, tolerant_streams
 # In the order of `bert-jax --help`.
 COMMANDS: dict[str, Command] = {
     name: command
-    for module in (demo, data, pretrain, evaluate, status, convert, fill, compile, launch)
+    for module in (demo, data, pretrain, evaluate, status, convert, fill, compile, launch, ablate)
     for name, command in module.COMMANDS.items()
 }
 COMMANDS["completion"] = completion.command(COMMANDS)

@@ -7,7 +7,7 @@ examples divided by a count of predictions, so a comparison is a matrix of summe
 Two intervals of 95 %, because each is too narrow where the other is right:
 
     multi-bootstrap   resamples seeds and whole documents (Sellam et al. 2022, arXiv 2106.16163,
-                      section 3); with few seeds too narrow: of 5 seeds it covers 84 %
+                      section 3); with few seeds too narrow: of 5 seeds it covers 85 %
     Student's t       over the seeds' differences; too narrow where the held-out text is small,
                       because all seeds are measured on the same documents
 

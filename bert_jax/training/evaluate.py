@@ -5,6 +5,7 @@ See `held_out.py` for what is comparable, and `held_out_form.py` for the forms.
 
 import dataclasses
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -77,7 +78,9 @@ def evaluate_run(
     text = _open(path, newest["data"], given=store is not None)
     measures = {phase: [_Measure(each, text) for each in own] for phase, own in asked.items()}
     jobs = [(meta, measures[phase]) for meta, phase in zip(metas, phases, strict=True)]
+    begun = time.perf_counter()
     records, values = _evaluate(workdir, jobs, by_example=examples is not None)
+    seconds = time.perf_counter() - begun
     bigram = bigram_loss(text)
     for own in records.values():
         console.print(_table(own, text.sources), markup=False)
@@ -87,7 +90,7 @@ def evaluate_run(
     )
     if examples is not None:
         forms_of = {each.name: each.form for each in asked[phases[-1]]}
-        about = _about(newest, text, forms_of, records) | {"bigram_loss": bigram}
+        about = _about(newest, text, forms_of, records, bigram_loss=bigram, seconds=seconds)
         per_example.write(examples, values, about)
         console.print(f"wrote {examples}", markup=False)
     return [record for own in records.values() for record in own]
@@ -98,9 +101,11 @@ def _about(
     text: TokenStore,
     forms: Mapping[str, HeldOutForm],
     records: Mapping[str, Sequence[Mapping[str, Any]]],
+    **figures: float,
 ) -> dict[str, Any]:
-    """Returns what a file of examples records of the checkpoint with this `meta`."""
+    """Returns what a file of examples records of the checkpoint with this `meta`, and figures."""
     return {
+        **figures,
         "run_id": meta.get("run_id"),
         "step": meta["step"],
         "held_out": text.held_out.digest,

@@ -119,6 +119,17 @@ def test_how_many_standard_deviations_few_seeds_show():
         statistics.seeds_factor(2)
 
 
+def test_a_bootstrap_of_five_seeds_is_too_narrow_and_student_t_is_not():
+    rng = np.random.default_rng(1)
+    found = [
+        statistics.compare(rng.normal(size=(5, 1)), np.ones(1), resamples=500) for _ in range(1500)
+    ]
+    bootstrap = np.mean([not each.bootstrap.excludes_zero for each in found])
+    student = np.mean([not each.student.excludes_zero for each in found])
+    assert bootstrap == pytest.approx(0.85, abs=0.025)
+    assert student == pytest.approx(0.95, abs=0.015)
+
+
 def simulated(rng: np.random.Generator, effect: float) -> statistics.Difference:
     """A comparison of 5 seeds on 500 examples in 100 documents with a true difference."""
     per_seed = rng.normal(0, 0.01, (SEEDS, 1, 1))

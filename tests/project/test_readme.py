@@ -24,6 +24,7 @@ import setuptools
 from absl import flags
 
 from bert_jax import cli
+from bert_jax.config.ablation import AblationConfig
 from bert_jax.config.files import load
 from bert_jax.config.serialization import flatten, to_dict
 
@@ -109,6 +110,12 @@ TYPED = (
         "fewer steps",
     ),
     Typed("bert-jax pretrain", f"{{}} {SMALLEST}", "a smaller model, fewer steps"),
+    Typed(
+        "bert-jax ablate run --config=ablations/masking --config.store=store --workdir=A --at_once",
+        "",
+        "25 runs; tests/ablation/test_ablate.py makes small ones",
+    ),
+    Typed("bert-jax ablate report", "", "the same"),
     Typed("bert-jax launch local run", f"{{}} {SMALLEST}", "a smaller model, fewer steps"),
     Typed(
         "bert-jax launch slurm run --name",
@@ -284,7 +291,8 @@ def known_flags() -> set[str]:
         known |= set(values)
     for script in (ROOT / "benchmarks").glob("*.py"):
         known |= set(re.findall(r'add_argument\("--([\w-]+)"', script.read_text("utf-8")))
-    return known | {f"config.{key}" for key in flatten(to_dict(load("base")))}
+    keys = {*flatten(to_dict(load("base"))), *flatten(to_dict(AblationConfig()))}
+    return known | {f"config.{key}" for key in keys}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
