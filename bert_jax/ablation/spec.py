@@ -231,19 +231,14 @@ def _steps(equal: str, steps: int, theirs: Spent, ours: Spent) -> int:
 
 def _with_steps(config: Config, steps: Sequence[int]) -> Config:
     """Returns the configuration with other steps, and warmups of the same share of them."""
-    new = config.with_steps(steps)
-    factor = new.total_steps / config.total_steps
-    warmup = round(config.optimizer.warmup_steps * factor)
-    phases = tuple(
-        phase
-        if phase.warmup_steps is None
-        else dataclasses.replace(
-            phase, warmup_steps=round(phase.warmup_steps * phase.steps / old.steps)
-        )
-        for phase, old in zip(new.phases, config.phases, strict=True)
-    )
-    optimizer = dataclasses.replace(new.optimizer, warmup_steps=warmup)
-    return dataclasses.replace(new, optimizer=optimizer, phases=phases)
+    warmup = round(config.optimizer.warmup_steps * sum(steps) / config.total_steps)
+    phases = []
+    for phase, number in zip(config.phases, steps, strict=True):
+        own = phase.warmup_steps
+        scaled = None if own is None else round(own * number / phase.steps)
+        phases.append(dataclasses.replace(phase, steps=number, warmup_steps=scaled))
+    optimizer = dataclasses.replace(config.optimizer, warmup_steps=warmup)
+    return dataclasses.replace(config, optimizer=optimizer, phases=tuple(phases))
 
 
 def runs(ablation: Ablation) -> list[Run]:

@@ -64,6 +64,7 @@ def test_variants_spend_alike_and_warmups_are_shares_of_the_steps(equal, tmp_pat
         "rows of 4": {"phases[0].batch_size": 4},
         "packed": {"phases[0].examples_per_row": 4},
         "two layers": {"model.num_hidden_layers": 2},
+        "stable rate": {"optimizer.schedule": "wsd", "phases[0].batch_size": 32},
     }
     changes = {"phases[0]__steps": 120, "optimizer__warmup_steps": 30}
     ablation = made(tmp_path, store, variants=variants, equal=equal, **changes)
@@ -165,6 +166,13 @@ def test_other_bad_input_is_one_line(tmp_path, store, capsys):
         err = capsys.readouterr().err
         assert line in err, typed
         assert err.count("\n") == 1
+
+
+def test_a_report_before_the_first_run_has_ended_is_one_line(tmp_path, store, capsys):
+    state.claim(str(tmp_path / "A"), made(tmp_path, store))
+    assert cli.main(["ablate", "report", f"--workdir={tmp_path / 'A'}"]) == 1
+    assert "no run has ended and been measured yet" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "A").iterdir()] == ["ablation.json"]
 
 
 def test_a_variant_may_be_compared_with_itself_if_that_is_meant(tmp_path, store):

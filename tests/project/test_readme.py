@@ -93,11 +93,7 @@ TYPED = (
         "no run of TensorFlow is here; tests/training/test_google_optimizer.py continues one",
     ),
     Typed("bert-jax convert import --from=hf:", "", "needs the network; the same tests have a hub"),
-    Typed(
-        "bert-jax convert verify hf:",
-        "",
-        "the same; tests/convert/test_comparing_models.py has both",
-    ),
+    Typed("bert-jax convert verify hf:", "", "tests/convert/test_comparing_models.py has both"),
     Typed(
         "bert-jax pretrain --time_budget=20m",
         "bert-jax pretrain --config=demo --config.data.store=domain_store --workdir=domain_run "
@@ -110,18 +106,9 @@ TYPED = (
         "fewer steps",
     ),
     Typed("bert-jax pretrain", f"{{}} {SMALLEST}", "a smaller model, fewer steps"),
-    Typed(
-        "bert-jax ablate run --config=ablations/masking --config.store=store --workdir=A --at_once",
-        "",
-        "25 runs; tests/ablation/test_ablate.py makes small ones",
-    ),
-    Typed("bert-jax ablate report", "", "the same"),
+    Typed("bert-jax ablate", "", "25 runs; tests/ablation/test_ablate.py makes small ones"),
     Typed("bert-jax launch local run", f"{{}} {SMALLEST}", "a smaller model, fewer steps"),
-    Typed(
-        "bert-jax launch slurm run --name",
-        "",
-        "needs Slurm; tests/launch/test_slurm_cluster.py has one",
-    ),
+    Typed("bert-jax launch slurm run --name", "", "tests/launch/test_slurm_cluster.py has Slurm"),
     Typed("bert-jax launch slurm st", "", "the same"),
     Typed("bert-jax launch tpu", "", "needs a cloud; tests/launch/test_tpu_cloud.py has one"),
     Typed("bert-jax launch gke", "", "needs a cluster; tests/launch/test_gke.py has a server"),
