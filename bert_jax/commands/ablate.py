@@ -1,15 +1,11 @@
 """`bert-jax ablate run|report`: runs that differ in settings, and what their differences show."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from absl import flags
 
 from bert_jax.commands.command import Command, define_cpu_devices, need
 from bert_jax.errors import UsageError, UserError
-
-if TYPE_CHECKING:
-    pass
 
 
 def _define_run(values: flags.FlagValues, words: Sequence[str]) -> None:
