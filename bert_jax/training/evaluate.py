@@ -35,13 +35,20 @@ from bert_jax.workdir.find_store import find_store
 from bert_jax.workdir.layout import Workdir
 
 
-def _check_pretrained(workdir: Workdir, description: Mapping[str, Any]) -> None:
-    """Raises UserError for a run that was trained for a task: it has no held-out text."""
+def _pretrained(workdir: Workdir, description: Mapping[str, Any], batches: int) -> Config:
+    """Returns the configuration of a run, evaluated on at most this many batches.
+
+    Raises:
+        UserError: it was trained for a task, so it has no held-out text.
+    """
     if task := description["config"].get("task", {}).get("name"):
         raise UserError(
             f"{workdir}: fine-tuned for {task}; its results are in {workdir.path / 'results.json'},"
             " and `bert-jax predict` writes its predictions"
         )
+    config = from_dict(description["config"], Config)
+    limited = dataclasses.replace(config.evaluation, batches=batches)
+    return dataclasses.replace(config, evaluation=limited)
 
 
 def evaluate_run(
@@ -77,10 +84,7 @@ def evaluate_run(
     steps, known = find_steps(workdir, which), known_run(workdir)
     metas = [read_own_meta(workdir, step, known) for step in steps]
     newest = metas[-1]
-    _check_pretrained(workdir, newest)
-    config = from_dict(newest["config"], Config)
-    limited = dataclasses.replace(config.evaluation, batches=batches)
-    config = dataclasses.replace(config, evaluation=limited)
+    config = _pretrained(workdir, newest, batches)
     phases = [from_dict(meta["config"], Config).phases[meta["phase"]] for meta in metas]
     asked = {
         phase: [_asked(name, config, phase, pairing, masking) for name in dict.fromkeys(forms)]

@@ -1,6 +1,7 @@
 """The training and evaluation steps: one jitted pure function each."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -115,11 +116,7 @@ def make_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunct
     shardings = partition.on_mesh(mesh, state_specs(specs, abstract))
     rows, replicated = global_batch.batch_sharding(mesh), NamedSharding(mesh, P())
     gradients_of = make_gradients(loss_fn, rows, specs, compute.dtype)
-
-    def evaluation(*, by_row: bool) -> jax.stages.Wrapped:
-        step = _make_eval_step(config, graph, compute.dtype, computed, corpus, by_row)
-        return jax.jit(step, out_shardings=replicated)
-
+    evaluation = functools.partial(_make_eval_step, config, graph, compute.dtype, computed, corpus)
     # Without out_shardings XLA reshards some leaves, and the second step compiles again.
     return StepFunctions(
         init=jax.jit(init, out_shardings=shardings),
@@ -131,8 +128,8 @@ def make_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunct
             compiler_options=compiler_options(mesh, config.optimizer),
         ),
         start_phase=jax.jit(start_phase, donate_argnums=0, out_shardings=shardings),
-        evaluate=evaluation(by_row=False),
-        evaluate_rows=evaluation(by_row=True),
+        evaluate=jax.jit(evaluation(by_row=False), out_shardings=replicated),
+        evaluate_rows=jax.jit(evaluation(by_row=True), out_shardings=replicated),
         abstract=jax.tree.map(
             lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings
         ),
