@@ -15,6 +15,7 @@ CORE = [
     "PyYAML>=6.0",  # config files of values
     "absl-py>=2.1",  # command-line flags, used by ml_collections
     "numpy>=2.0",  # host arrays, the token store
+    "scipy>=1.14",  # distributions for the intervals of ablations; JAX brings it anyway
     "numba>=0.61",  # compiled loops for pairing, masking and batch assembly
     "tokenizers>=0.21",  # WordPiece, trained or from vocab.txt; writes the exported tokenizer.json
     "sentencepiece>=0.2",  # trains unigram and BPE vocabularies; tokenizers does all encoding
@@ -93,6 +94,7 @@ setup(
     python_requires=">=3.11,<3.14",
     packages=[
         "bert_jax",
+        "bert_jax.ablation",
         "bert_jax.aot",
         "bert_jax.aot.cost",
         "bert_jax.aot.hlo",
@@ -101,6 +103,7 @@ setup(
         "bert_jax.commands",
         "bert_jax.config",
         "bert_jax.configs",
+        "bert_jax.configs.ablations",
         "bert_jax.convert",
         "bert_jax.convert.layouts",
         "bert_jax.convert.publish",

@@ -135,7 +135,7 @@ class Contender:
         from bert_jax.ops.attention import xla
         from bert_jax.parallel.mesh import make_mesh
         from bert_jax.training.batches import phase_batches
-        from bert_jax.training.evaluate import HeldOut
+        from bert_jax.training.held_out import HeldOut
         from bert_jax.training.step import make_step_functions
 
         (phase,) = self.config.phases

@@ -192,7 +192,7 @@ class Ours:
         from bert_jax.parallel.mesh import make_mesh
         from bert_jax.runtime import cpu
         from bert_jax.training.batches import phase_batches
-        from bert_jax.training.evaluate import HeldOut
+        from bert_jax.training.held_out import HeldOut
         from bert_jax.training.step import make_step_functions
 
         cpu.use_cpu_devices(THREADS)
@@ -235,7 +235,7 @@ class Peer:
         from bert_jax.data_pipeline.batch import prefetch
         from bert_jax.data_pipeline.store.store import open_store
         from bert_jax.training.batches import held_out_config, phase_batches
-        from bert_jax.training.evaluate import HeldOut
+        from bert_jax.training.held_out import HeldOut
 
         torch.set_num_threads(THREADS)
         start = {"model": {"initializer": "published", "initializer_range": run.spread}}

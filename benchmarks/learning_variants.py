@@ -207,13 +207,11 @@ def print_table(
 
 def interval(values: Sequence[float]) -> str:
     """Returns the mean, and its 95 % interval of Student's t if there are several values."""
-    from scipy import stats
+    from bert_jax.ablation.statistics import student_t
 
-    mean, count = statistics.mean(values), len(values)
-    if count == 1:
-        return f"{mean:+.3f}"
-    half = stats.t.ppf(0.975, count - 1) * statistics.stdev(values) / count**0.5
-    return f"{mean:+.3f} ± {half:.3f}"
+    mean, interval, _ = student_t(values)
+    half = f" ± {interval.high - mean:.3f}" if len(values) > 1 else ""
+    return f"{mean:+.3f}{half}"
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from absl import flags
 
 from bert_jax.commands import (
+    ablate,
     compile,
     completion,
     convert,
@@ -41,6 +42,7 @@ from bert_jax.runtime.streams import TolerantStream, tolerant_streams
 # In the order of `bert-jax --help`.
 _MODULES = (
     demo, data, pretrain, evaluate, status, convert, fill, finetune, embed, compile, launch,
+    ablate,
 )  # fmt: skip
 COMMANDS: dict[str, Command] = {
     name: command for module in _MODULES for name, command in module.COMMANDS.items()

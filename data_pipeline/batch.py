@@ -5,7 +5,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _JOIN_TIMEOUT = 5.0  # seconds to wait for the thread when the iterator is closed
+
+
+class EvaluationExamples(NamedTuple):
+    """The examples of an evaluation, in its order: arrays [N]."""
+
+    number: np.ndarray  # int64, in the plan: in the order of the text
+    first_token: np.ndarray  # int64, its address in the split: of a pair, in the first segment
+    source: np.ndarray  # uint16, of that token
 
 
 class Batches:
@@ -154,6 +162,18 @@ class Batches:
         )
         self._assembler.pad(out, np.flatnonzero(~is_row))
         return out.by_name()
+
+    def evaluation_examples(self, rows: int) -> "EvaluationExamples":
+        """Returns what the first `rows` rows of the batches of `evaluation_batch` are made of; of
+        rows with one example each."""
+        plan = self._plans.epoch(0)
+        chosen = permute(self._order(0), np.arange(rows), self.rows_per_epoch)
+        examples = plan.row_example[plan.row_examples[chosen]]
+        return EvaluationExamples(
+            examples.astype(np.int64),
+            plan.piece_start[plan.example_pieces[examples]],
+            plan.example_source[examples],
+        )
 
     def _row_indices(self, step: int, rows: Sequence[int] | np.ndarray | None) -> np.ndarray:
         if step < 0:

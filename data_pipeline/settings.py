@@ -74,7 +74,7 @@ def checked(value: Any, hint: Any, where: str) -> Any:
         if value not in choices:
             raise UserError(f"{where}={shown(value)}{nearest(str(value)[:80], choices)}")
         return value
-    if origin is not None:
+    if origin is not None or hint is Any:
         return value
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value) if abs(value) < 2**1000 else wrong(value, "float", where)

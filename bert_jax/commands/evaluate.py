@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from bert_jax.commands.command import Command, define_cpu_devices, need
+from bert_jax.commands.command import Command, check_out, define_cpu_devices, need
 from bert_jax.errors import UsageError
 
 
@@ -28,6 +28,13 @@ def _define_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
     ):
         help_text = f"{what}: {', '.join(choices)} (default: the run's)"
         flags.DEFINE_enum(name, None, list(choices), help_text, flag_values=values)
+    form = (
+        "form of the held-out text: own (default), as the run was trained, PAIRING/MASKING, such "
+        "as single/span, or PAIRING/MASKING@RATE (may be repeated)"
+    )
+    flags.DEFINE_multi_string("form", [], form, flag_values=values)
+    examples = "FILE.npz for the loss and the hits of every held-out example"
+    flags.DEFINE_string("per_example", None, examples, flag_values=values)
     define_cpu_devices(values)
 
 
@@ -36,6 +43,14 @@ def _run_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
     which = [name for name in ("step", "all", "best") if values[name].value not in (None, False)]
     if len(which) > 1:
         raise UsageError(f"--{which[0]} and --{which[1]} together: give one of them")
+    if values.per_example and values.all:
+        raise UsageError("--per_example and --all together: give one checkpoint")
+    changed = [name for name in ("pairing", "masking") if values[name].value]
+    if values.form and changed:
+        raise UsageError(f"--form and --{changed[0]} together: a form has both; give one of them")
+    from bert_jax.training import per_example
+
+    check_out(values.per_example, per_example.is_file, "file of examples")
     from bert_jax.runtime import compile_cache
     from bert_jax.runtime.cpu import use_cpu_devices
     from bert_jax.training.evaluate import evaluate_run
@@ -50,6 +65,8 @@ def _run_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
         batches=values.batches,
         pairing=values.pairing,
         masking=values.masking,
+        forms=values.form or ("own",),
+        examples=values.per_example,
     )
 
 

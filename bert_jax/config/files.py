@@ -16,10 +16,11 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from bert_jax.config import values_file
+from bert_jax.config.ablation import check_not_ablation
 from bert_jax.config.defaults import ARCHITECTURE
 from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.config.serialization import flatten, from_dict, plain, updated
-from bert_jax.config.shipped import allow_configs_import, shipped
+from bert_jax.config.shipped import allow_configs_import, shipped, shipped_ablations
 from bert_jax.config.unknown_keys import key_hint
 from bert_jax.config.vocabulary import vocab_size
 from bert_jax.errors import UserError, nearest
@@ -108,6 +109,7 @@ def _config(
 
     previous: has them if there is neither a store nor a model; None for the defaults.
     """
+    check_not_ablation(values)
     flat, previous = flatten(values), previous or ModelConfig()
     unset = [name for name in (_VOCABULARY, *ARCHITECTURE) if flat.get(f"model.{name}", 0) is None]
     task, init = bool(flat.get("task.name")), flat.get("init")
@@ -176,9 +178,10 @@ def _is_values(path: Path) -> bool:
 
 def _find(name: str, where: str) -> Path:
     """Returns the path of a shipped config or of a file; UserError if neither exists."""
-    path = shipped().get(name) or Path(name)
+    named = shipped() | shipped_ablations()
+    path = named.get(name) or Path(name)
     if not path.is_file():
-        raise UserError(f"{where}: neither a file nor a shipped config{nearest(name, shipped())}")
+        raise UserError(f"{where}: neither a file nor a shipped config{nearest(name, named)}")
     return path
 
 

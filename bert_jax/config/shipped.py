@@ -17,6 +17,12 @@ def shipped() -> dict[str, Path]:
     return {f.stem: f for f in sorted(_FOLDER.glob("*.py")) if f.stem != "__init__"}
 
 
+def shipped_ablations() -> dict[str, Path]:
+    """Name -> file of every ablation in `configs/ablations/`: "ablations/nsp"."""
+    files = sorted((_FOLDER / "ablations").glob("*.py"))
+    return {f"ablations/{f.stem}": f for f in files if f.stem != "__init__"}
+
+
 class _ShippedAsConfigs(MetaPathFinder):
     """Finds `configs` in bert_jax if no other package of that name exists."""
 

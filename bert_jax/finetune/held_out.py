@@ -14,7 +14,7 @@ from bert_jax.metrics.step_metrics import SumAccumulator
 from bert_jax.objectives import total as objectives
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.parallel import global_batch
-from bert_jax.training.evaluate import evaluated
+from bert_jax.training.held_out import evaluated
 from bert_jax.training.step import StepFunctions
 
 
@@ -53,7 +53,7 @@ class HeldOutExamples:
         """Returns the loss, its baselines and the task's metrics, a metric that is not defined as
         NaN; and the task's `error`: 1 - its most important metric, 1 if that is not defined.
 
-        Arguments as of `evaluate.HeldOut.evaluate`.
+        Arguments as of `training.held_out.HeldOut.evaluate`.
         """
         totals, step = SumAccumulator(), functools.partial(compiled or program.evaluate, params)
         outputs = list[np.ndarray]()

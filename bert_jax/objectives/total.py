@@ -4,6 +4,7 @@ A loss is sum / count over the global batch, never a mean of means, so it does n
 rows are sharded. (The original normalizes per core and adds 1e-5 to the count.)
 """
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -51,6 +52,16 @@ def all_sums(
         "all": jnp.float32(batch["example_ids"].size),
     }
     return loss, sums
+
+
+def row_sums(outputs: Mapping[str, jax.Array], batch: Batch, corpus: Corpus) -> Sums:
+    """Returns the sums of `all_sums` for each row of a batch: their first dimension is B."""
+
+    def of_row(outputs: dict[str, jax.Array], batch: dict[str, jax.Array]) -> Sums:
+        one_row = functools.partial(jax.tree.map, lambda x: x[None])
+        return all_sums(one_row(outputs), one_row(batch), corpus)[1]
+
+    return jax.vmap(of_row)(dict(outputs), dict(batch))
 
 
 def summarize(sums: Mapping[str, Mapping[str, Any]], sources: tuple[str, ...]) -> dict[str, float]:

@@ -40,6 +40,41 @@ def curves(
     return _svg(axes)
 
 
+def bands(
+    lines: Mapping[str, tuple[Sequence[float], Sequence[Sequence[float]]]],
+    *,
+    xlabel: str,
+    ylabel: str,
+    baselines: Mapping[str, float] | None = None,
+) -> str:
+    """An SVG plot of the means of named (x, values of each run at x) lines, with a band from the
+    lowest to the highest run, and with baselines as dashed horizontal lines."""
+    axes = _axes(3.2)
+    for name, (x, runs) in _plain(lines).items():
+        means = [sum(values) / len(values) for values in runs]
+        (line,) = axes.plot(x, means, label=name, linewidth=1.5)
+        low, high = [*map(min, runs)], [*map(max, runs)]
+        axes.fill_between(x, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+    for i, (name, value) in enumerate(_plain(baselines or {}).items()):
+        axes.axhline(value, label=name, linestyle=("--", ":", "-.")[i % 3], color="#888")
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.legend(frameon=False)
+    return _svg(axes)
+
+
+def intervals(rows: Mapping[str, tuple[float, float, float]], *, xlabel: str) -> str:
+    """An SVG of named (value, low, high) bars around zero, from top to bottom."""
+    axes = _axes(0.9 + 0.36 * len(rows))
+    for number, (value, low, high) in enumerate(rows.values()):
+        axes.barh(number, value, height=0.55, color="C0", alpha=0.6)
+        axes.plot([low, high], [number, number], color="#1c2733", linewidth=1.5)
+    axes.axvline(0, color="#888", linewidth=1)
+    axes.set_yticks(range(len(rows)), list(_plain(rows)))
+    axes.invert_yaxis()
+    axes.set(xlabel=xlabel)
+    return _svg(axes)
+
+
 def _plain(named: Mapping[str, Any]) -> dict[str, Any]:
     """The mapping with names that matplotlib draws literally: escapes mathtext and a leading "_",
     and replaces control characters, which are not valid XML."""

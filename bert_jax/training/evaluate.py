@@ -1,131 +1,54 @@
-"""Held-out evaluation: one pass over the held-out rows with one fixed masking.
+"""`bert-jax evaluate`: the checkpoints of a run on held-out text, in one form or several.
 
-The examples and masks depend only on the store, the sequence length, the pairing and the masking:
-runs that differ in seed, batch size, packing, mixing or static masks are evaluated on the same
-ones. A limit (`config.evaluation.batches`) takes the first limit * batch_size rows, so results are
-comparable only between runs where that product is equal.
+See `held_out.py` for what is comparable, and `held_out_form.py` for the forms.
 """
 
 import dataclasses
-import functools
 import json
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 from etils import epath
 
 from bert_jax.checkpoint.manager import find_steps, known_run, read_own_meta, read_params
-from bert_jax.config.schema import Config, DataConfig, MeshConfig, PhaseConfig
-from bert_jax.config.serialization import from_dict, to_dict
+from bert_jax.config.schema import Config, MeshConfig, PhaseConfig
+from bert_jax.config.serialization import from_dict
 from bert_jax.data_pipeline.analysis.baselines import bigram_loss, unigram_loss
-from bert_jax.data_pipeline.batch import prefetch
-from bert_jax.data_pipeline.masking.mode import find_mode
-from bert_jax.data_pipeline.pairing.modes import PAIRS, SEPARATED
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.errors import UserError
 from bert_jax.metrics import records as metrics
 from bert_jax.metrics.jsonl import EventLog
-from bert_jax.metrics.neighbor_attention import neighbor_metrics
 from bert_jax.metrics.records import objectives_in
-from bert_jax.metrics.step_metrics import SumAccumulator
-from bert_jax.objectives import total as objectives
-from bert_jax.objectives.corpus import Corpus
-from bert_jax.objectives.registry import chosen, find
-from bert_jax.parallel import global_batch
-from bert_jax.parallel.global_batch import Batch
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime.console import console, progress, table
-from bert_jax.training.batches import held_out_config, phase_batches
-from bert_jax.training.step import StepFunctions, make_step_functions
+from bert_jax.training import per_example
+from bert_jax.training.batches import held_out_config
+from bert_jax.training.held_out import HeldOut
+from bert_jax.training.held_out_form import OWN, HeldOutForm
+from bert_jax.training.per_example import PerExample
+from bert_jax.training.step import make_step_functions
 from bert_jax.workdir.find_store import find_store
 from bert_jax.workdir.layout import Workdir
 
 
-class HeldOut:
-    """The held-out split in the shapes of a phase; `evaluate` may be called repeatedly.
+def _pretrained(workdir: Workdir, description: Mapping[str, Any], batches: int) -> Config:
+    """Returns the configuration of a run, evaluated on at most this many batches.
 
-    A pass visits the same rows and masks in one fixed random order, so that a prefix is an unbiased
-    sample. Rows past the end are empty and have zero weight.
+    Raises:
+        UserError: it was trained for a task, so it has no held-out text.
     """
-
-    def __init__(self, config: Config, phase: PhaseConfig, store: TokenStore):
-        """Uses at most `config.evaluation.batches` * `phase.batch_size` rows; 0 batches = all."""
-        eval_config = held_out_config(config, phase)
-        self._batch_size = eval_config.phases[0].batch_size
-        self._batches = phase_batches(eval_config, store, store.held_out, eval_config.phases[0])
-        # Only RoBERTa's masking predicts special tokens, which the token counts do not include.
-        predicted = find_mode(config.data.masking).masks_specials
-        specials = self._batches.specials_per_token() if predicted else (0.0, 0.0)
-        self.corpus = Corpus.of(store, specials)
-        self._sources = store.sources
-        total, limit = self._batches.rows_per_epoch, config.evaluation.batches * phase.batch_size
-        self.rows = min(total, limit or total)
-        self.num_batches = -(-self.rows // self._batch_size)
-
-    def compile(self, program: StepFunctions) -> jax.stages.Compiled:
-        """Compiles the evaluation step for batches of these rows."""
-        return program.compile_evaluate(
-            self._batches.evaluation_batch(0, rows=[]), self._batch_size
-        )
-
-    def evaluate(
-        self,
-        program: StepFunctions,
-        params: dict,
-        advance: Callable[[float], None] = lambda tokens: None,
-        *,
-        compiled: jax.stages.Compiled | None = None,
-        begin: Callable[[], None] = lambda: None,
-        while_waiting: Callable[[], None] = lambda: None,
-    ) -> dict[str, float]:
-        """Returns losses, accuracies and baselines of the held-out rows, and the attention on
-        neighbouring tokens if the config measures it.
-
-        Args:
-            advance: called with the number of real tokens of each batch.
-            compiled: the evaluation step, if it was compiled ahead of time.
-            begin: called before each batch; an exception from it ends the evaluation.
-            while_waiting: see `prefetch`.
-        """
-        totals, step = SumAccumulator(), compiled or program.evaluate
-
-        def make(index: int) -> dict[str, jax.Array]:
-            rows = functools.partial(self._batches.evaluation_batch, index)
-            return global_batch.global_batch(rows, program.rows, self._batch_size)
-
-        prepared = prefetch(make, 0, self.num_batches, while_waiting=while_waiting)
-        for sums in evaluated(prepared, functools.partial(step, params), advance, begin):
-            totals.add(sums)
-        attention = totals.sums.pop("attention", None)
-        scalars = objectives.summarize(totals.sums, self._sources)
-        return scalars | (neighbor_metrics(attention) if attention else {})
-
-
-def _check_pretrained(workdir: Workdir, description: Mapping[str, Any]) -> None:
-    """Raises UserError for a run that was trained for a task: it has no held-out text."""
     if task := description["config"].get("task", {}).get("name"):
         raise UserError(
             f"{workdir}: fine-tuned for {task}; its results are in {workdir.path / 'results.json'},"
             " and `bert-jax predict` writes its predictions"
         )
-
-
-def evaluated(
-    batches: Generator[tuple[int, Batch]],
-    step: Callable[[Batch], Any],
-    advance: Callable[[float], None],
-    begin: Callable[[], None],
-) -> Iterator[Any]:
-    """Yields the sums of each batch; closes the batches. advance, begin: see `HeldOut.evaluate`."""
-    with closing(batches):
-        for _, batch in batches:
-            begin()
-            sums = step(batch)
-            yield sums
-            advance(float(sums["tokens"]["real"]))
+    config = from_dict(description["config"], Config)
+    limited = dataclasses.replace(config.evaluation, batches=batches)
+    return dataclasses.replace(config, evaluation=limited)
 
 
 def evaluate_run(
@@ -134,90 +57,126 @@ def evaluate_run(
     *,
     store: str | None = None,
     batches: int = 0,
+    forms: Sequence[str] = (OWN,),
     pairing: str | None = None,
     masking: str | None = None,
+    examples: epath.PathLike | None = None,
 ) -> list[dict[str, Any]]:
-    """Evaluates checkpoints of a run, prints a table and appends to `Workdir.evaluations`.
+    """Evaluates checkpoints of a run, prints tables and appends to `Workdir.evaluations`.
 
     Args:
         folder: the workdir; may be a bucket.
         which: the step of the checkpoint to evaluate; the newest by default.
         store: a token store other than the run's, built with the same tokenizer.
         batches: maximum number of batches of the run's batch size, 0 = all held-out text.
-        pairing, masking: how examples and masks are made; the run's settings by default.
+        forms: in which the held-out text is asked, by name, see `held_out_form`.
+        pairing, masking: of the form `own`; the run's settings by default.
+        examples: file for the values of every example, see `per_example`; of one checkpoint.
 
     Returns:
-        The records as written, one for each checkpoint.
+        The records as written, one for each checkpoint and form.
 
     Raises:
         UserError: the checkpoint does not exist or belongs to another run, the store was built with
-            another tokenizer, or the model has no head for `pairing`.
+            another tokenizer, no such form, or the model has no head for its pairing.
     """
     workdir = Workdir.open(folder)
     steps, known = find_steps(workdir, which), known_run(workdir)
     metas = [read_own_meta(workdir, step, known) for step in steps]
     newest = metas[-1]
-    _check_pretrained(workdir, newest)
-    config = _asked(from_dict(newest["config"], Config), store, batches, pairing, masking)
+    config = _pretrained(workdir, newest, batches)
+    phases = [from_dict(meta["config"], Config).phases[meta["phase"]] for meta in metas]
+    asked = {
+        phase: [_asked(name, config, phase, pairing, masking) for name in dict.fromkeys(forms)]
+        for phase in dict.fromkeys(phases)
+    }
     path = store or find_store(workdir, config.data.store, newest["data"])
     text = _open(path, newest["data"], given=store is not None)
-    phases = [from_dict(meta["config"], Config).phases[meta["phase"]] for meta in metas]
-    measures = {phase: _Measure(config, phase, text) for phase in dict.fromkeys(phases)}
-    records = []
-    total = sum(measures[phase].held_out.num_batches for phase in phases)
-    log = EventLog(workdir.evaluations)
-    with progress("batches", total) as bar, closing(log):
-        for meta, phase in zip(metas, phases, strict=True):
-            scalars = measures[phase].evaluate(read_params(workdir, meta), bar)
-            about = {
-                "pairing": config.data.pairing,
-                "masking": config.data.masking,
-                "seq_length": phase.seq_length,
-                "rows": measures[phase].held_out.rows,
-                "held_out": text.held_out.digest,
-            }
-            line = metrics.line("evaluate", meta["step"], meta["phase"], {**about, **scalars})
-            log.append(line)
-            records.append(json.loads(line))
-    console.print(_table(records, text.sources), markup=False)
+    measures = {phase: [_Measure(each, text) for each in own] for phase, own in asked.items()}
+    jobs = [(meta, measures[phase]) for meta, phase in zip(metas, phases, strict=True)]
+    begun = time.perf_counter()
+    records, values = _evaluate(workdir, jobs, by_example=examples is not None)
+    seconds = time.perf_counter() - begun
+    bigram = bigram_loss(text)
+    for own in records.values():
+        console.print(_table(own, text.sources), markup=False)
     console.print(
         f"baselines over all held-out tokens: unigram {unigram_loss(text):.3f} nats, "
-        f"bigram {bigram_loss(text):.3f} nats"
+        f"bigram {bigram:.3f} nats"
     )
-    return records
+    if examples is not None:
+        forms_of = {each.name: each.form for each in asked[phases[-1]]}
+        about = _about(newest, text, forms_of, records, bigram_loss=bigram, seconds=seconds)
+        per_example.write(examples, values, about)
+        console.print(f"wrote {examples}", markup=False)
+    return [record for own in records.values() for record in own]
+
+
+def _about(
+    meta: Mapping[str, Any],
+    text: TokenStore,
+    forms: Mapping[str, HeldOutForm],
+    records: Mapping[str, Sequence[Mapping[str, Any]]],
+    **figures: float,
+) -> dict[str, Any]:
+    """Returns what a file of examples records of the checkpoint with this `meta`, and figures."""
+    return {
+        **figures,
+        "run_id": meta.get("run_id"),
+        "step": meta["step"],
+        "held_out": text.held_out.digest,
+        "sources": text.sources,
+        "forms": {
+            name: {"settings": form.settings(), "metrics": records[name][-1]}
+            for name, form in forms.items()
+        },
+    }
+
+
+class _Asked(NamedTuple):
+    """A form, and the configuration of the run with it in its only phase."""
+
+    name: str
+    form: HeldOutForm
+    config: Config
 
 
 def _asked(
-    config: Config, store: str | None, batches: int, pairing: str | None, masking: str | None
-) -> Config:
-    """Returns the run's configuration with the overrides of the evaluation.
+    name: str, config: Config, phase: PhaseConfig, pairing: str | None, masking: str | None
+) -> _Asked:
+    if name == OWN:
+        form = HeldOutForm.of(config, phase, pairing=pairing, masking=masking)
+    else:
+        form = HeldOutForm.parse(name, phase.seq_length)
+    return _Asked(name, form, form.apply(config, phase))
 
-    Its objectives are those of the run that the evaluated data has labels for.
 
-    Raises:
-        UserError: the model has no head for `pairing`, or the data has no labels for the model.
+def _evaluate(
+    workdir: Workdir,
+    jobs: "Sequence[tuple[Mapping[str, Any], Sequence[_Measure]]]",
+    *,
+    by_example: bool,
+) -> tuple[dict[str, list[dict[str, Any]]], dict[str, PerExample]]:
+    """Returns the records of each form as written, and if asked for the values of every example of
+    the last checkpoint.
+
+    jobs: the `meta` of each checkpoint with its measures.
     """
-    learned = chosen(config.data, config.objectives)
-    if pairing in PAIRS and pairing not in learned:
-        raise UserError(
-            f"--pairing={pairing}: the model has no head for it, as the run was trained with "
-            f"pairing={config.data.pairing}; full_sentences, doc_sentences and single measure "
-            "masked tokens only and work with any model"
-        )
-    overrides = {"store": store, "pairing": pairing, "masking": masking}
-    values = to_dict(config.data) | {name: value for name, value in overrides.items() if value}
-    if values["pairing"] not in SEPARATED:
-        values["separators"] = "documents"
-    values["span_boundary"] &= values["masking"] == "span"
-    data = from_dict(values, DataConfig, "config.data")
-    measured = ",".join(o.name for o in find(learned) if o.has_labels(data))
-    if not measured:
-        raise UserError(
-            f"--pairing={pairing}: makes no labels for {', '.join(learned)}, the objectives of the "
-            "run; leave it out"
-        )
-    evaluation = dataclasses.replace(config.evaluation, batches=batches)
-    return dataclasses.replace(config, data=data, evaluation=evaluation, objectives=measured)
+    records, values = dict[str, list[dict[str, Any]]](), dict[str, PerExample]()
+    total = sum(measure.held_out.num_batches for _, measures in jobs for measure in measures)
+    log = EventLog(workdir.evaluations)
+    with progress("batches", total) as bar, closing(log):
+        for meta, measures in jobs:
+            params = read_params(workdir, meta)
+            for measure in measures:
+                scalars, examples = measure.evaluate(params, bar, by_example=by_example)
+                if examples:
+                    values[measure.name] = examples
+                written = {**measure.about, **scalars}
+                line = metrics.line("evaluate", meta["step"], meta["phase"], written)
+                log.append(line)
+                records.setdefault(measure.name, []).append(json.loads(line))
+    return records, values
 
 
 def _open(path: str, trained_on: dict[str, Any], *, given: bool) -> TokenStore:
@@ -238,10 +197,20 @@ def _open(path: str, trained_on: dict[str, Any], *, given: bool) -> TokenStore:
 
 
 class _Measure:
-    """Evaluates parameters in the shapes of a phase, on as many devices as divide its batch."""
+    """Evaluates parameters in a form, on as many devices as divide its batch."""
 
-    def __init__(self, config: Config, phase: PhaseConfig, store: TokenStore):
-        self.held_out = HeldOut(config, phase, store)
+    def __init__(self, asked: _Asked, store: TokenStore):
+        config, (phase,) = asked.config, asked.config.phases
+        self.name, self.held_out = asked.name, HeldOut(config, phase, store)
+        self.about = {
+            "form": asked.name,
+            "pairing": config.data.pairing,
+            "masking": config.data.masking,
+            "mask_rate": config.data.mask_rate,
+            "seq_length": phase.seq_length,
+            "rows": self.held_out.rows,
+            "held_out": store.held_out.digest,
+        }
         eval_config = held_out_config(config, phase)
         rows, devices = eval_config.phases[0].batch_size, jax.devices()
         count = max(n for n in range(1, len(devices) + 1) if rows % n == 0)
@@ -253,8 +222,11 @@ class _Measure:
         self._mesh = make_mesh(mesh, devices[:count])
         self._program = make_step_functions(eval_config, self._mesh, self.held_out.corpus)
 
-    def evaluate(self, params: dict, bar: Any) -> dict[str, float]:
-        """Returns the metrics of the parameters; advances the progress bar once per batch."""
+    def evaluate(
+        self, params: dict, bar: Any, *, by_example: bool = False
+    ) -> tuple[dict[str, float], PerExample | None]:
+        """Returns the metrics of the parameters, and if asked for the values of every example;
+        advances the progress bar once per batch."""
         (task,) = bar.tasks
         tokens = 0.0
 
@@ -270,7 +242,9 @@ class _Measure:
                 lambda x, like: jax.device_put(x, like.sharding), _part(params, target), target
             )
             start = bar.get_time()
-            return self.held_out.evaluate(self._program, placed, advance)
+            if by_example:
+                return self.held_out.evaluate_examples(self._program, placed, advance)
+            return self.held_out.evaluate(self._program, placed, advance), None
 
 
 def _part(params: dict, target: dict) -> dict:
@@ -284,6 +258,7 @@ def _part(params: dict, target: dict) -> dict:
 def _table(records: Sequence[dict[str, Any]], sources: Sequence[str]) -> str:
     """Renders one line per record: the metrics of every objective next to its baselines."""
     columns: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
+        *([("form", lambda r: str(r["form"]))] if records[0]["form"] != OWN else []),
         ("step", lambda r: str(r["step"])),
         ("phase", lambda r: str(r["phase"] + 1)),
         ("length", lambda r: str(r["seq_length"])),

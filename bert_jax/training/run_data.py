@@ -32,7 +32,7 @@ class TrainBatches(Protocol):
 
 
 class HeldOutData(Protocol):
-    """The held-out examples in the shapes of a phase; see `evaluate.HeldOut`."""
+    """The held-out examples in the shapes of a phase; see `held_out.HeldOut`."""
 
     corpus: Corpus
 

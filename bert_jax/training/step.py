@@ -1,6 +1,7 @@
 """The training and evaluation steps: one jitted pure function each."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -42,6 +43,7 @@ class StepFunctions:
     train: jax.stages.Wrapped
     start_phase: jax.stages.Wrapped  # state -> state, at the start of a later phase; state donated
     evaluate: jax.stages.Wrapped  # (params, batch) -> sums
+    evaluate_rows: jax.stages.Wrapped  # (params, batch) -> sums of each row
     abstract: Any  # the state as ShapeDtypeStructs with shardings, for restoring into
     rows: NamedSharding  # how the rows of a batch are sharded over the mesh
 
@@ -114,6 +116,7 @@ def make_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunct
     shardings = partition.on_mesh(mesh, state_specs(specs, abstract))
     rows, replicated = global_batch.batch_sharding(mesh), NamedSharding(mesh, P())
     gradients_of = make_gradients(loss_fn, rows, specs, compute.dtype)
+    evaluation = functools.partial(_make_eval_step, config, graph, compute.dtype, computed, corpus)
     # Without out_shardings XLA reshards some leaves, and the second step compiles again.
     return StepFunctions(
         init=jax.jit(init, out_shardings=shardings),
@@ -125,10 +128,8 @@ def make_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunct
             compiler_options=compiler_options(mesh, config.optimizer),
         ),
         start_phase=jax.jit(start_phase, donate_argnums=0, out_shardings=shardings),
-        evaluate=jax.jit(
-            _make_eval_step(config, graph, compute.dtype, computed, corpus),
-            out_shardings=replicated,
-        ),
+        evaluate=jax.jit(evaluation(by_row=False), out_shardings=replicated),
+        evaluate_rows=jax.jit(evaluation(by_row=True), out_shardings=replicated),
         abstract=jax.tree.map(
             lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings
         ),
@@ -137,15 +138,22 @@ def make_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunct
 
 
 def _make_eval_step(
-    config: Config, graph: nnx.GraphDef, dtype: str, shardings: Any, corpus: Corpus
+    config: Config, graph: nnx.GraphDef, dtype: str, shardings: Any, corpus: Corpus, by_row: bool
 ) -> Callable[[Any, Batch], objectives.Sums]:
-    """Returns the function (params, batch) -> sums to be jitted; shardings: during a step."""
+    """Returns the function (params, batch) -> sums to be jitted.
+
+    Args:
+        shardings: of the parameters during a step.
+        by_row: the sums of each row, without attention on neighbours.
+    """
 
     def eval_step(params: Any, batch: Batch) -> objectives.Sums:
         # Gather sharded parameters; otherwise the partitioner moves the rows of all devices.
         computed = jax.lax.with_sharding_constraint(cast_matrices(params, dtype), shardings)
         model = nnx.merge(graph, computed)
         outputs = model(batch)
+        if by_row:
+            return objectives.row_sums(outputs, batch, corpus)
         sums = objectives.all_sums(outputs, batch, corpus)[1]
         if isinstance(config.model, TaskModelConfig):  # its metrics are no sums
             sums["outputs"] = outputs

@@ -26,6 +26,7 @@ from absl import flags
 from page_files import write_tasks, write_text
 
 from bert_jax import cli
+from bert_jax.config.ablation import AblationConfig
 from bert_jax.config.files import load
 from bert_jax.config.serialization import flatten, to_dict
 
@@ -94,11 +95,7 @@ TYPED = (
         "no run of TensorFlow is here; tests/training/test_google_optimizer.py continues one",
     ),
     Typed("bert-jax convert import --from=hf:", "", "needs the network; the same tests have a hub"),
-    Typed(
-        "bert-jax convert verify hf:",
-        "",
-        "the same; tests/convert/test_comparing_models.py has both",
-    ),
+    Typed("bert-jax convert verify hf:", "", "tests/convert/test_comparing_models.py has both"),
     Typed(
         "bert-jax pretrain --time_budget=20m",
         "bert-jax pretrain --config=demo --config.data.store=domain_store --workdir=domain_run "
@@ -111,13 +108,11 @@ TYPED = (
         "fewer steps",
     ),
     Typed("bert-jax pretrain", f"{{}} {SMALLEST}", "a smaller model, fewer steps"),
+    Typed("bert-jax ablate run", "{} --plan", "25 runs; tests/ablation/test_ablate.py has 6"),
+    Typed("bert-jax ablate report", "", "the same; no run has ended"),
     Typed("bert-jax launch local run", f"{{}} {SMALLEST}", "a smaller model, fewer steps"),
     Typed("bert-jax finetune", f"{{}} {SMALLEST}", "a smaller model"),
-    Typed(
-        "bert-jax launch slurm run --name",
-        "",
-        "needs Slurm; tests/launch/test_slurm_cluster.py has one",
-    ),
+    Typed("bert-jax launch slurm run --name", "", "tests/launch/test_slurm_cluster.py has Slurm"),
     Typed("bert-jax launch slurm st", "", "the same"),
     Typed("bert-jax launch tpu", "", "needs a cloud; tests/launch/test_tpu_cloud.py has one"),
     Typed("bert-jax launch gke", "", "needs a cluster; tests/launch/test_gke.py has a server"),
@@ -286,7 +281,8 @@ def known_flags() -> set[str]:
         known |= set(values)
     for script in (ROOT / "benchmarks").glob("*.py"):
         known |= set(re.findall(r'add_argument\("--([\w-]+)"', script.read_text("utf-8")))
-    return known | {f"config.{key}" for key in flatten(to_dict(load("base")))}
+    keys = {*flatten(to_dict(load("base"))), *flatten(to_dict(AblationConfig()))}
+    return known | {f"config.{key}" for key in keys}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

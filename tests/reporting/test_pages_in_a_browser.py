@@ -9,9 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ablated import made_results
 from compiled_reports import made
+from corpus import small_store
 from etils import epath
 
+from bert_jax.ablation import report, spec
 from bert_jax.aot import report_html
 from bert_jax.data_pipeline.analysis.inspect import Lengths, ShownExample, ShownToken
 from bert_jax.reporting import html, plots
@@ -48,11 +51,22 @@ def widest(path: Path) -> None:
     page.save(epath.Path(path))
 
 
+def ablation(folder: Path) -> None:
+    """The report of an ablation, with variants of long names."""
+    store = small_store(folder / "store")
+    names = {f"with a long name {number} {LONG[:40].replace('/', ' ')}": 0.1 for number in range(2)}
+    found = made_results(folder, store, names, seeds=3)
+    _, spent = spec.spend_alike(found.ablation, store)
+    report.page_of(found, spent, list(report.rows_of(found))).save(folder / "ablation.html")
+
+
 @pytest.mark.skipif(BROWSER is None, reason=f"no browser is installed ({', '.join(NAMES)})")
 def test_no_page_is_wider_than_its_window(tmp_path: Path) -> None:
+    """And none reports an error or asks another server for anything."""
     report_html.save(made(), str(tmp_path / "fits.html"), "--config=base")
     report_html.save(made(fits=False), str(tmp_path / "too_large.html"), f"--config={LONG}")
     widest(tmp_path / "widest.html")
+    ablation(tmp_path)
     pages = sorted(tmp_path.glob("*.html"))
     frames = "".join(
         f'<iframe width={width} height=20000 style="border: 0" '
@@ -66,6 +80,7 @@ def test_no_page_is_wider_than_its_window(tmp_path: Path) -> None:
         [
             str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu",
             f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=10000",
+            "--enable-logging=stderr", "--host-resolver-rules=MAP * ~NOTFOUND",
             "--dump-dom", collect.as_uri(),
         ],
         capture_output=True, text=True, timeout=300, check=True,
@@ -73,4 +88,6 @@ def test_no_page_is_wider_than_its_window(tmp_path: Path) -> None:
     found = re.search(r"widths (\[\[.*\]\])", done.stdout)
     assert found, done.stdout[-2000:] + done.stderr[-2000:]
     widths = json.loads(found[1])
+    assert "CONSOLE" not in done.stderr
+    assert not [path for path in pages if re.search(r'(src|href)="(?!#)', path.read_text())]
     assert widths == [[width, width] for _ in pages for width in WIDTHS]

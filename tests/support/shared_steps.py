@@ -78,5 +78,6 @@ def shared_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFun
 def _shared(config: Config, mesh: Mesh, sources: tuple[str, ...], unigram: bytes) -> StepFunctions:
     corpus = Corpus(sources, np.frombuffer(unigram, np.float32))
     program = make_step_functions(config, mesh, corpus)
-    jitted = {name: Once(getattr(program, name)) for name in ("train", "evaluate", "start_phase")}
+    names = ("train", "evaluate", "evaluate_rows", "start_phase")
+    jitted = {name: Once(getattr(program, name)) for name in names}
     return dataclasses.replace(program, **jitted)

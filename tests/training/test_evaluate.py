@@ -21,7 +21,9 @@ from bert_jax.metrics.step_metrics import SumAccumulator
 from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training import evaluate as evaluation
-from bert_jax.training.evaluate import HeldOut
+from bert_jax.training import per_example
+from bert_jax.training.held_out import HeldOut
+from bert_jax.training.held_out_form import HeldOutForm
 from bert_jax.training.loop import pretrain
 from bert_jax.workdir import description
 
@@ -92,9 +94,9 @@ def test_other_examples_are_made_without_separators_that_they_cannot_have(store)
     data = dataclasses.replace(config.data, pairing="full_sentences", separators="sentences")
     config = dataclasses.replace(config, data=data)
     for pairing in ("single", "doc_sentences", None):
-        asked = evaluation._asked(config, None, 0, pairing, None)
+        form = HeldOutForm.of(config, config.phases[0], pairing=pairing)
         wanted = "documents" if pairing == "single" else "sentences"
-        assert asked.data.separators == wanted
+        assert form.data.separators == wanted
 
 
 @pytest.mark.parametrize(
@@ -110,13 +112,15 @@ def test_a_model_is_measured_on_what_it_learned_and_the_data_has_labels_for(
     objectives, pairing, measured, store
 ):
     config = dataclasses.replace(small_config(store), objectives=objectives)
-    assert evaluation._asked(config, None, 0, pairing, None).objectives == measured
+    form = HeldOutForm.of(config, config.phases[0], pairing=pairing)
+    assert form.apply(config, config.phases[0]).objectives == measured
 
 
 def test_data_without_labels_for_a_model_is_one_line(store):
     config = dataclasses.replace(small_config(store), objectives="nsp")
-    with pytest.raises(UserError, match=r"^--pairing=single: makes no labels for nsp, .* leave it"):
-        evaluation._asked(config, None, 0, "single", None)
+    form = HeldOutForm.of(config, config.phases[0], pairing="single")
+    with pytest.raises(UserError, match=r"^pairing=single: makes no labels for nsp, .* choose"):
+        form.apply(config, config.phases[0])
 
 
 def alter(config: Config, **phase: object) -> Config:
@@ -286,6 +290,108 @@ def test_another_pairing_measures_masked_tokens_only(pairing, run, capsys):
     assert np.isfinite(record["mlm/loss"])
     assert not [name for name in record if name.startswith("nsp")]
     assert "NSP" not in out
+
+
+def test_the_values_of_every_example_add_up_to_the_evaluation(run, store, capsys, tmp_path):
+    """In every form; in the order of the text, each with the document of its first token."""
+    file, forms = tmp_path / "examples.npz", ("own", "single/span:16", "full_sentences/token@0.4")
+    words = [f"--form={form}" for form in forms]
+    code, plain, out, err = evaluate(run, capsys, *words)
+    assert code == 0, err
+    assert [record["form"] for record in plain] == list(forms)
+    code, found, *_ = evaluate(run, capsys, *words, f"--per_example={file}")
+    assert code == 0
+    by_form, about = per_example.read(file)
+    assert list(by_form) == list(forms)
+    assert (about["step"], about["sources"]) == (12, ["wiki", "books"])
+    for one, other in zip(plain, found, strict=True):
+        examples = by_form[one["form"]]
+        assert len(examples.document) == len(examples.source) == one["rows"]
+        assert (np.diff(examples.document) >= 0).all()
+        assert set(examples.document) <= set(range(8))
+        sources = store.held_out.document_source[examples.document]
+        np.testing.assert_array_equal(examples.source, sources)
+        assert list(examples.sums) == (["mlm", "nsp"] if one["form"] == "own" else ["mlm"])
+        for name, sums in examples.sums.items():
+            count = sums["count"].sum()
+            loss, accuracy = sums["loss"].sum() / count, sums["correct"].sum() / count
+            assert loss == pytest.approx(one[f"{name}/loss"], rel=1e-6)
+            assert accuracy == pytest.approx(one[f"{name}/accuracy"], rel=1e-6)
+        for name, value in one.items():
+            if isinstance(value, float) and not name.startswith(("attention/", "time")):
+                assert other[name] == pytest.approx(value, rel=1e-6, abs=1e-9), name
+    span = about["forms"]["single/span:16"]
+    assert span["settings"]["span_success"] == 0.2
+    assert span["metrics"]["mlm/baseline_loss"] == found[1]["mlm/baseline_loss"]
+    assert f"{about['bigram_loss']:.3f} nats" in out
+
+
+def test_an_example_is_of_the_document_that_it_begins_in(store):
+    """Against the pieces of `single`, whose examples never leave a document."""
+    config = small_config(store)
+    form = HeldOutForm.parse("single/token", 32).apply(config, config.phases[0])
+    held_out = HeldOut(form, form.phases[0], store)
+    examples = held_out._batches.evaluation_examples(held_out.rows)
+    documents = np.repeat(
+        np.repeat(np.arange(len(store.held_out.document_lengths)), store.held_out.document_lengths),
+        store.held_out.sentence_lengths,
+    )
+    seen = rows_seen(
+        dataclasses.replace(form, evaluation=dataclasses.replace(form.evaluation, batches=0)), store
+    )
+    for row, first in enumerate(examples.first_token[:20]):
+        ids = seen["input_ids"][row].copy()
+        used = seen["masked_weights"][row] > 0
+        ids[seen["masked_positions"][row][used]] = seen["masked_labels"][row][used]
+        assert ids[1] == store.held_out.tokens[first]
+        assert examples.source[row] == store.held_out.document_source[documents[first]]
+
+
+def test_a_form_is_the_same_whatever_a_run_was_trained_with(store):
+    config = small_config(store)
+    other = alter(config, batch_size=4, examples_per_row=4, max_predictions=2)
+    data = dataclasses.replace(config.data, masking="span", mask_rate=0.5, short_seq_prob=0.9)
+    other = dataclasses.replace(other, seed=3, data=data)
+    seen = []
+    for each in (config, other):
+        each = dataclasses.replace(each, evaluation=dataclasses.replace(each.evaluation, batches=0))
+        applied = HeldOutForm.parse("single/token", 32).apply(each, each.phases[0])
+        seen.append(rows_seen(applied, store))
+    assert set(seen[0]) == set(seen[1])
+    for name, array in seen[0].items():
+        np.testing.assert_array_equal(array, seen[1][name], err_msg=name)
+    assert seen[0]["masked_weights"].sum(1).max() == 5  # 15 % of 32
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("token", "give own or PAIRING/MASKING, such as single/token"),
+        ("singel/token", "'singel' does not exist; did you mean single?"),
+        ("single/spam", "'spam' does not exist; did you mean span?"),
+        ("single/span@15%", "such as single/token, single/span@0.4 or single/token:128"),
+        ("single/span@0", "0 is not a share of the tokens"),
+        ("single/span:64", "exceeds config.model.max_position_embeddings=32"),
+    ],
+)
+def test_a_form_that_does_not_exist_is_one_line(name, reason, run, capsys):
+    code, _, _, err = evaluate(run, capsys, f"--form={name}")
+    assert (code, err.count("\n")) == (1, 1)
+    assert reason in err
+
+
+def test_a_file_of_examples_replaces_only_another_one(run, capsys, tmp_path):
+    file = tmp_path / "notes.npz"
+    file.write_text("mine")
+    code, _, _, err = evaluate(run, capsys, f"--per_example={file}")
+    assert (code, "not a file of examples of bert-jax; choose another name" in err) == (1, True)
+    assert file.read_text() == "mine"
+    with pytest.raises(UserError, match="not a file of `bert-jax evaluate --per_example`"):
+        per_example.read(file)
+    code, _, _, err = evaluate(run, capsys, f"--per_example={tmp_path / 'a.npz'}", "--all")
+    assert (code, "--per_example and --all together" in err) == (2, True)
+    code, _, _, err = evaluate(run, capsys, "--form=single/span", "--masking=span")
+    assert (code, "--form and --masking together" in err) == (2, True)
 
 
 def test_what_cannot_be_evaluated_is_one_line(run, store, capsys, tmp_path):

@@ -20,8 +20,8 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.objectives import total as objectives
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training.batches import phase_batches
-from bert_jax.training.evaluate import HeldOut
 from bert_jax.training.examples import export_examples
+from bert_jax.training.held_out import HeldOut
 from bert_jax.training.step import make_step_functions
 
 pytestmark = [

@@ -1,0 +1,1 @@
+"""Ablations: runs that differ in settings, and what their differences show."""

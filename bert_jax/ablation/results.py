@@ -1,0 +1,197 @@
+"""The results of an ablation: the held-out values of its runs, and their differences.
+
+Runs that ended with 44, or are not better than the unigram on the primary measure, are in no mean.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax.ablation import state, statistics
+from bert_jax.ablation.spec import Ablation, Run, folder
+from bert_jax.ablation.state import RunState
+from bert_jax.ablation.statistics import Difference, Verdict
+from bert_jax.errors import UserError
+from bert_jax.metrics import goodput, records
+from bert_jax.objectives.masked_lm import MASKED_LM
+from bert_jax.training import per_example
+from bert_jax.training.held_out_form import OWN
+from bert_jax.training.per_example import PerExample
+from bert_jax.workdir.layout import Workdir
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """The held-out values of a run, by the full name of their form."""
+
+    run: Run
+    forms: Mapping[str, PerExample]
+    metrics: Mapping[str, Mapping[str, Any]]
+    bigram_loss: float
+    sources: Sequence[str]
+    held_out: str  # digest of the text
+    seconds: float  # that its evaluation took
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """The runs of an ablation that were measured, the states of all, and their differences."""
+
+    ablation: Ablation
+    workdir: str
+    runs: Sequence[Run]
+    states: Mapping[str, RunState]  # by the name of the run
+    measured: Mapping[str, Measured]  # the same
+
+    @functools.cached_property
+    def excluded(self) -> dict[str, str]:
+        """Run -> why it is in no mean."""
+        form = self.ablation.form(self.ablation.values.primary)
+        reasons = {
+            name: f"ended with 44: {found.reason}"
+            for name, found in self.states.items()
+            if found.state == "diverged"
+        }
+        for name, each in self.measured.items():
+            own = each.metrics[form]
+            loss, unigram = (own[f"{MASKED_LM.name}/{key}"] for key in ("loss", "baseline_loss"))
+            if not loss < unigram:
+                reasons[name] = f"loss {loss:.3f} is not below the unigram's {unigram:.3f}"
+        return reasons
+
+    def of(self, variant: str) -> dict[int, Measured]:
+        """Returns the runs of a variant that count, by seed."""
+        return {
+            each.run.seed: each
+            for name, each in self.measured.items()
+            if each.run.variant == variant and name not in self.excluded
+        }
+
+    def failed(self, variant: str) -> list[str]:
+        """Returns the runs of a variant that are in no mean."""
+        own = (run.name for run in self.runs if run.variant == variant)
+        return [name for name in own if name in self.excluded]
+
+    def mean(self, variant: str, form: str, key: str) -> float | None:
+        """Returns the mean of a metric over the seeds of a variant; None without a run."""
+        found = [each.metrics[form][key] for each in self.of(variant).values()]
+        return float(np.mean(found)) if found else None
+
+    def primary(self) -> dict[str, Difference]:
+        """Returns the difference of each variant in the primary measure, in nats."""
+        return dict(self._compared(self.ablation.values.primary, "loss"))
+
+    def verdicts(self) -> dict[str, Verdict]:
+        """Returns the verdict on each variant; none in favour of one with more failed runs than the
+        reference."""
+        differences = self.primary()
+        found = statistics.verdicts(differences)
+        allowed = len(self.failed(self.ablation.reference))
+        for name, verdict in found.items():
+            better = differences[name].mean < 0
+            if verdict.shown and better and len(self.failed(name)) > allowed:
+                found[name] = dataclasses.replace(verdict, shown=None)
+        return found
+
+    @functools.cached_property
+    def differences(self) -> list[tuple[str, str, str, str, Difference]]:
+        """Of each (measure, what, source, variant): loss in nats and accuracy, in all text ("") and
+        in each source."""
+        rows = []
+        for measure in self.ablation.measures:
+            for what in ("loss", "correct"):
+                for source in ("", *self._sources()):
+                    for variant, found in self._compared(measure, what, source):
+                        rows.append((measure, what, source, variant, found))
+        return rows
+
+    def _sources(self) -> Sequence[str]:
+        first = next(iter(self.measured.values()), None)
+        return first.sources if first and len(first.sources) > 1 else ()
+
+    def _compared(
+        self, measure: str, what: str, source: str = ""
+    ) -> Iterator[tuple[str, Difference]]:
+        form, reference = self.ablation.form(measure), self.of(self.ablation.reference)
+        for variant in self.ablation.variants[1:]:
+            own = self.of(variant.name)
+            seeds = [seed for seed in self.ablation.seeds if seed in own and seed in reference]
+            if seeds:
+                pairs = [(own[seed], reference[seed]) for seed in seeds]
+                found = _difference(pairs, form, what, source)
+                if found:
+                    yield variant.name, found
+
+    def hours(self, variant: str) -> float | None:
+        """Returns the mean hours of a trained run of a variant, None without one."""
+        names = [run for run in self.runs if run.variant == variant and run.name in self.measured]
+        if not names:
+            return None
+        seconds = []
+        for run in names:
+            path = Workdir.open(folder(self.workdir, run)).metrics
+            seconds.append(goodput.account(list(records.records(path))).wall)
+        return float(np.mean(seconds)) / 3600
+
+
+def _difference(
+    pairs: Sequence[tuple[Measured, Measured]], form: str, what: str, source: str
+) -> Difference | None:
+    """Returns the difference of a variant to the reference; None if the source has no examples.
+
+    pairs: the two runs of each seed.
+    """
+    first = pairs[0][1].forms[form]
+    taken = np.ones(len(first.document), bool)
+    if source:
+        taken = first.source == list(pairs[0][1].sources).index(source)
+    if not taken.any():
+        return None
+    kept, documents = np.unique(first.document[taken], return_inverse=True)
+    values = []
+    for own, theirs in pairs:
+        ours = _aligned(own, first, form)[what], _aligned(theirs, first, form)[what]
+        values.append(ours[0][taken].astype(np.float64) - ours[1][taken])
+    sums = statistics.by_document(np.stack(values), documents, len(kept))
+    count = first.sums[MASKED_LM.name]["count"][taken].astype(np.float64)
+    return statistics.compare(sums, statistics.by_document(count, documents, len(kept)))
+
+
+def _aligned(each: Measured, first: PerExample, form: str) -> Mapping[str, np.ndarray]:
+    """Returns the sums of a run's masked tokens; UserError if its examples are others."""
+    own, count = each.forms[form], first.sums[MASKED_LM.name]["count"]
+    sums = own.sums[MASKED_LM.name]
+    if not (np.array_equal(own.document, first.document) and np.array_equal(sums["count"], count)):
+        raise UserError(
+            f"{each.run.name}: measured on other examples in {form} than the first run; remove its "
+            ".npz file, and `bert-jax ablate run` measures it again"
+        )
+    return sums
+
+
+def read(ablation: Ablation, workdir: str, runs: Sequence[Run]) -> Results:
+    """Reads what the runs in a workdir have given so far."""
+    forms = {measure: ablation.form(measure) for measure in ablation.measures}
+    states = {run.name: state.state_of(workdir, run, forms) for run in runs}
+    measured = {}
+    for run in runs:
+        if states[run.name].state == "measured":
+            values, about = per_example.read(state.examples_of(workdir, run))
+            measured[run.name] = Measured(
+                run,
+                values,
+                {name: own["metrics"] for name, own in about["forms"].items()},
+                about["bigram_loss"],
+                about["sources"],
+                about["held_out"],
+                about["seconds"],
+            )
+    return Results(ablation, workdir, runs, states, measured)
+
+
+def own_objectives(each: Measured) -> list[str]:
+    """Returns the names of the objectives that a run was trained with."""
+    return list(each.forms[OWN].sums)

@@ -1,0 +1,191 @@
+"""Makes the runs of an ablation: each an ordinary `pretrain` through the launcher, then measured.
+
+Several runs train at once, each in a process with its share of the cores. The kernel kills them
+with this process, and the same command resumes them exactly. Other `ablate run` commands on the
+same workdir make other runs: each run is locked while it is made.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from bert_jax.ablation import spec, state
+from bert_jax.ablation.spec import Ablation, Run
+from bert_jax.data_pipeline.storage.locks import FileLock, LockedError
+from bert_jax.data_pipeline.storage.remote import is_remote
+from bert_jax.errors import DONE, NUMBERS, STOPPED, StoppedError
+from bert_jax.launch.exit_codes import describe
+from bert_jax.launch.process import Process
+from bert_jax.runtime.log import logger
+from bert_jax.training.held_out_form import OWN
+from bert_jax.workdir import lock
+from bert_jax.workdir.layout import Workdir
+
+_PAUSE = 1.0  # seconds until a run that another process makes is looked at again
+
+
+class Runner:
+    """Makes the runs that are not done yet, `at_once` at a time."""
+
+    def __init__(
+        self,
+        ablation: Ablation,
+        workdir: str,
+        runs: Sequence[Run],
+        *,
+        at_once: int = 1,
+        options: Sequence[str] = (),
+    ):
+        """options: further flags of every `pretrain` and `evaluate`, such as --cpu_devices=1."""
+        self._ablation, self._workdir, self._options = ablation, workdir, list(options)
+        self._forms = {measure: ablation.form(measure) for measure in ablation.measures}
+        self._at_once = at_once
+        self._left, self._guard = list(runs), threading.Lock()
+        self._processes: set[Process] = set()
+        self._codes: dict[str, int] = {}  # of runs that failed
+        self._is_stopping = False
+        self._errors: list[Exception] = []  # of the threads
+
+    def run(self) -> int:
+        """Makes all runs; returns 0, or the exit code of a run that failed. A run that ends with 44
+        is a result: the report names it.
+
+        Raises:
+            StoppedError: after a signal; all runs have saved.
+            UserError: a file of a run is damaged.
+        """
+        workers = [
+            threading.Thread(target=self._work, args=(cores,), name=f"run {number}")
+            for number, cores in enumerate(_shares(self._at_once))
+        ]
+        with self._stopped_by_signals():
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                while worker.is_alive():
+                    worker.join(0.2)
+        if self._errors:
+            raise self._errors[0]
+        if self._is_stopping:
+            raise StoppedError("all runs have saved; run the same command again to resume")
+        return next(iter(self._codes.values()), DONE)
+
+    @contextlib.contextmanager
+    def _stopped_by_signals(self) -> Iterator[None]:
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        old = {number: signal.signal(number, lambda *_: self._stop()) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in old.items():
+                signal.signal(number, handler)
+
+    def _stop(self) -> None:
+        """Asks all runs to save and end."""
+        self._is_stopping = True
+        for process in list(self._processes):
+            with contextlib.suppress(ProcessLookupError):
+                process.send(signal.SIGTERM)
+
+    def _work(self, cores: set[int]) -> None:
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, cores)  # of this thread, and of what it starts
+        try:
+            while not self._is_stopping and (run := self._next()):
+                if not self._make(run):  # another process makes it
+                    self._left.append(run)
+                    time.sleep(_PAUSE)
+        except Exception as error:  # raised by `run`, in its own thread
+            self._errors.append(error)
+            self._stop()
+
+    def _next(self) -> Run | None:
+        with self._guard:
+            return self._left.pop(0) if self._left else None
+
+    def _make(self, run: Run) -> bool:
+        """Trains and measures a run, unless it is done; False if another process makes it."""
+        try:
+            with _locked(self._workdir, run):
+                return self._make_locked(run)
+        except LockedError:
+            return False
+
+    def _make_locked(self, run: Run) -> bool:
+        found = state.state_of(self._workdir, run, self._forms)
+        if found.state == "waiting":
+            code = self._call(run, ["launch", "local", "run", "--processes=1", *self._train(run)])
+            if code == NUMBERS or (code and self._note(run, code)):
+                return True
+            found = state.state_of(self._workdir, run, self._forms)
+        if found.state == "trained" and not self._is_stopping:
+            self._note(run, self._call(run, self._evaluate(run)))
+        return True
+
+    def _train(self, run: Run) -> list[str]:
+        return [*spec.words(self._ablation, run, spec.folder(self._workdir, run)), *self._options]
+
+    def _evaluate(self, run: Run) -> list[str]:
+        forms = [f"--form={form}" for form in (OWN, *self._forms.values())]
+        return [
+            "evaluate",
+            f"--workdir={spec.folder(self._workdir, run)}",
+            f"--per_example={state.examples_of(self._workdir, run)}",
+            *forms,
+            *self._options,
+        ]
+
+    def _note(self, run: Run, code: int) -> bool:
+        """Remembers the exit code of a failed run; returns whether it failed."""
+        if code and not (self._is_stopping and code == STOPPED):
+            self._codes[run.name] = code
+            logger.error(f"{run.name}: {describe([(run.name, code)])}")
+        return code != 0
+
+    def _call(self, run: Run, words: Sequence[str]) -> int:
+        """Runs a command of bert-jax with its output behind the name of the run."""
+        logger.info(f"{run.name}: {words[0]}")
+        out, its_out = os.pipe()
+        command = [sys.executable, "-m", "bert_jax", *words]
+        try:
+            process = Process(command, os.environ, out=its_out, err=its_out)
+        finally:
+            os.close(its_out)
+        self._processes.add(process)
+        if self._is_stopping:  # since the command was prepared
+            self._stop()
+        with open(out, errors="replace") as lines:
+            for line in lines:
+                print(f"{run.name} | {line.rstrip()}", flush=True)
+        code = process.close()
+        self._processes.discard(process)
+        return code
+
+
+def _shares(at_once: int) -> list[set[int]]:
+    """Returns the cores of each of `at_once` processes; with fewer cores they share them."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
+    if at_once > len(cores):
+        return [set(cores)] * at_once
+    return [set(cores[number::at_once]) for number in range(at_once)]
+
+
+@contextlib.contextmanager
+def _locked(workdir: str, run: Run) -> Iterator[None]:
+    """Holds the lock of a run; buckets have none. Raises LockedError if another process has it."""
+    path = state.lock_of(workdir, run)
+    if is_remote(path):
+        yield
+        return
+    with FileLock(Path(path)) as file_lock:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        file_lock.acquire()
+        trainer = Workdir.open(spec.folder(workdir, run)).lock
+        if lock.is_locked(trainer):  # started by another launcher
+            raise LockedError(str(trainer))
+        yield

@@ -1,0 +1,277 @@
+"""An ablation: its variants, its seeds and what they are measured on, checked before anything runs.
+
+All variants spend alike, as `equal` says, in each phase: the reference decides how much, and the
+steps of the others follow, rounded. Warmups are scaled with the steps.
+"""
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from bert_jax.config.ablation import IS_ABLATION, AblationConfig
+from bert_jax.config.files import load
+from bert_jax.config.schema import Config, PhaseConfig
+from bert_jax.config.serialization import flatten, from_dict, to_dict
+from bert_jax.config.shipped import shipped
+from bert_jax.data_pipeline.storage.remote import is_remote
+from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.errors import UserError, nearest
+from bert_jax.metrics.flops import step_flops
+from bert_jax.training.batches import phase_batches
+from bert_jax.training.held_out_form import OWN, HeldOutForm
+
+_NAME: Final = re.compile(r"[^/\\\x00-\x1f]+")  # of a variant: also of a folder
+_DECIDED: Final = re.compile(r"seed|data\.store|phases\[\d+\]\.steps")
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """A variant of the base, with the seed of the first run."""
+
+    name: str
+    changes: Mapping[str, Any]  # key -> value, of this variant alone
+    config: Config
+
+
+@dataclasses.dataclass(frozen=True)
+class Spent:
+    """What a run of a variant spends."""
+
+    steps: int
+    real_tokens: float  # padding not counted
+    flops: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One run: a variant with a seed."""
+
+    variant: str
+    seed: int
+    config: Config
+    changes: Mapping[str, Any]  # of the base, by key
+
+    @property
+    def name(self) -> str:
+        return f"{self.variant}/{self.seed}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Ablation:
+    """A checked ablation; the first variant is the reference."""
+
+    values: AblationConfig
+    variants: tuple[Variant, ...]
+    seeds: tuple[int, ...]
+    measures: tuple[str, ...]  # as in the file
+    length: int  # of the held-out forms: that of the reference's last phase
+
+    @property
+    def reference(self) -> str:
+        return self.variants[0].name
+
+    def form(self, measure: str) -> str:
+        """Returns the full name of a measure's form, with its length."""
+        return measure if ":" in measure else f"{measure}:{self.length}"
+
+
+def read(values: Mapping[str, Any]) -> Ablation:
+    """Returns the ablation with the values of its file.
+
+    Raises:
+        UserError: no variants, a key or a measure that does not exist, a seed that is given twice,
+            two variants that are the same, or a measure that not all variants can have.
+    """
+    if IS_ABLATION not in values:
+        raise UserError(
+            "--config: a configuration of one run, not an ablation; give a file with variants "
+            "(docs/ablations.md shows one)"
+        )
+    given = _from_any_folder(from_dict(values, AblationConfig))
+    if len(given.variants) < 2:
+        raise UserError(
+            f"config.variants: {len(given.variants)} given; an ablation has a reference and at "
+            "least one variant to compare with it"
+        )
+    if not given.store:
+        raise UserError("config.store is empty; give --config.store=… with the folder of a store")
+    seeds = _seeds(given.seeds)
+    shared = {**dict(given.changes), "data.store": given.store, "seed": seeds[0]}
+    variants = [_variant(name, dict(own), given.base, shared) for name, own in given.variants]
+    _check_different(variants, null=given.null)
+    measures = tuple(filter(None, (part.strip() for part in given.measures.split(","))))
+    length = variants[0].config.phases[-1].seq_length
+    found = Ablation(given, tuple(variants), seeds, measures, length)
+    _check_measures(found)
+    return found
+
+
+def _from_any_folder(given: AblationConfig) -> AblationConfig:
+    """Returns the values with absolute paths, so that runs find them from any folder."""
+
+    def absolute(path: str) -> str:
+        return path if not path or is_remote(path) else os.path.abspath(path)
+
+    base = given.base if given.base in shipped() else absolute(given.base)
+    return dataclasses.replace(given, base=base, store=absolute(given.store))
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    try:
+        seeds = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UserError(f"config.seeds={text!r}: give whole numbers, such as 0,1,2,3,4") from None
+    twice = sorted({seed for seed in seeds if seeds.count(seed) > 1})
+    if twice:
+        raise UserError(f"config.seeds={text!r}: {twice[0]} is given twice; each seed is one run")
+    return tuple(seeds)
+
+
+def _variant(
+    name: str, changes: Mapping[str, Any], base: str, shared: Mapping[str, Any]
+) -> Variant:
+    where = f"config.variants, {name!r}"
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in (".", ".."):
+        raise UserError(f"{where}: must be the name of a folder")
+    if decided := next(filter(_DECIDED.fullmatch, changes), None):
+        raise UserError(
+            f"{where}: {decided} is the same for all variants; it follows from config.seeds, "
+            "config.store or config.equal"
+        )
+    try:
+        return Variant(name, changes, load(base, {**shared, **changes}))
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+
+
+def _check_different(variants: Sequence[Variant], *, null: bool) -> None:
+    seen: dict[str, str] = {}
+    for variant in variants:
+        text = repr(flatten(to_dict(variant.config)))
+        if text in seen and not null:
+            raise UserError(
+                f"config.variants: {seen[text]!r} and {variant.name!r} are the same configuration; "
+                "remove one, or set config.null=True to compare a variant with itself"
+            )
+        seen.setdefault(text, variant.name)
+    names = [variant.name for variant in variants]
+    if len(set(names)) < len(names):
+        raise UserError(f"config.variants: two have the same name among {', '.join(names)}")
+    shapes = {len(variant.config.phases) for variant in variants}
+    if len(shapes) > 1:
+        raise UserError("config.variants: all need the same number of phases; config.equal is each")
+
+
+def _check_measures(ablation: Ablation) -> None:
+    if ablation.values.primary not in ablation.measures:
+        near = nearest(ablation.values.primary, ablation.measures)
+        raise UserError(f"config.primary={ablation.values.primary!r} is not a measure{near}")
+    for measure in ablation.measures:
+        if measure == OWN:
+            raise UserError("config.measures: 'own' differs between variants; it is always shown")
+        form = HeldOutForm.parse(measure, ablation.length)
+        reasons: dict[str, UserError] = {}
+        for variant in ablation.variants:
+            try:
+                form.apply(variant.config, variant.config.phases[-1])
+            except UserError as error:
+                reasons[variant.name] = error
+        if reasons:
+            raise UserError(
+                f"config.measures: {measure} cannot be measured for {', '.join(reasons)} "
+                f"({next(iter(reasons.values()))}); a measure compares all variants"
+            )
+
+
+def spend_alike(ablation: Ablation, store: TokenStore) -> tuple[Ablation, dict[str, Spent]]:
+    """Returns the ablation with the steps of each variant, and what a run of each spends.
+
+    Raises:
+        UserError: a variant has too few steps.
+    """
+    reference = ablation.variants[0].config
+    per_step = {v.name: _per_step(v.config, store) for v in ablation.variants}
+    variants, spent = [], {}
+    for variant in ablation.variants:
+        steps = [
+            _steps(ablation.values.equal, phase.steps, theirs, ours)
+            for phase, theirs, ours in zip(
+                reference.phases, per_step[ablation.reference], per_step[variant.name], strict=True
+            )
+        ]
+        variants.append(dataclasses.replace(variant, config=_with_steps(variant.config, steps)))
+        parts = list(zip(steps, per_step[variant.name], strict=True))
+        spent[variant.name] = Spent(
+            sum(steps),
+            sum(number * each.real_tokens for number, each in parts),
+            sum(number * each.flops for number, each in parts),
+        )
+    return dataclasses.replace(ablation, variants=tuple(variants)), spent
+
+
+def _per_step(config: Config, store: TokenStore) -> list[Spent]:
+    """Returns what a step of each phase spends."""
+    return [
+        Spent(1, _real_tokens(config, phase, store), step_flops(config, phase))
+        for phase in config.phases
+    ]
+
+
+def _real_tokens(config: Config, phase: PhaseConfig, store: TokenStore) -> float:
+    fill_rate, _ = phase_batches(config, store, store.train, phase).fill_rate()
+    return phase.batch_size * phase.row_tokens * fill_rate
+
+
+def _steps(equal: str, steps: int, theirs: Spent, ours: Spent) -> int:
+    """Returns the steps with which a variant spends what the reference spends in `steps`."""
+    return max(1, round(steps * getattr(theirs, equal) / getattr(ours, equal)))
+
+
+def _with_steps(config: Config, steps: Sequence[int]) -> Config:
+    """Returns the configuration with other steps, and warmups of the same share of them."""
+    warmup = round(config.optimizer.warmup_steps * sum(steps) / config.total_steps)
+    phases = []
+    for phase, number in zip(config.phases, steps, strict=True):
+        own = phase.warmup_steps
+        scaled = None if own is None else round(own * number / phase.steps)
+        phases.append(dataclasses.replace(phase, steps=number, warmup_steps=scaled))
+    optimizer = dataclasses.replace(config.optimizer, warmup_steps=warmup)
+    return dataclasses.replace(config, optimizer=optimizer, phases=tuple(phases))
+
+
+def runs(ablation: Ablation) -> list[Run]:
+    """Returns all runs, seed by seed, so that an interrupted ablation has whole comparisons."""
+    values = ablation.values
+    base = flatten(to_dict(load(values.base, {"data.store": values.store})))
+    always = {"data.store": values.store}
+    made = []
+    for seed in ablation.seeds:
+        for variant in ablation.variants:
+            config = dataclasses.replace(variant.config, seed=seed)
+            settings = flatten(to_dict(config)).items()
+            changes = {key: value for key, value in settings if base[key] != value}
+            made.append(Run(variant.name, seed, config, always | changes | {"seed": seed}))
+    return made
+
+
+def words(ablation: Ablation, run: Run, workdir: str) -> list[str]:
+    """Returns the words of `bert-jax` that make a run: an ordinary `pretrain`."""
+    settings = [f"--config.{key}={value}" for key, value in run.changes.items()]
+    return ["pretrain", f"--config={ablation.values.base}", *settings, f"--workdir={workdir}"]
+
+
+def folder(workdir: str, run: Run) -> str:
+    """Returns the workdir of a run."""
+    return f"{workdir.rstrip('/')}/runs/{run.variant}/{run.seed}"
+
+
+def shard_of(items: Sequence[Run], text: str | None) -> list[Run]:
+    """Returns the part "3/16" of the runs; UserError if it is not of that form."""
+    if text is None:
+        return list(items)
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
+        raise UserError(f"--shard={text}: give the number of a part, from 1/N to N/N")
+    return list(items[int(match[1]) - 1 :: int(match[2])])

@@ -1,0 +1,139 @@
+"""The state of an ablation, which is that of its workdirs: which run is done, failed or measured.
+
+A/ablation.json              the values of its file, and the digests of its store
+A/runs/VARIANT/SEED/         an ordinary workdir of `bert-jax pretrain`
+A/runs/VARIANT/SEED.lock     locked by the `ablate run` that makes the run
+A/runs/VARIANT/SEED.npz      its held-out values, see `training/per_example.py`
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from etils import epath
+
+from bert_jax.ablation.spec import Ablation, Run, folder
+from bert_jax.checkpoint import catalog
+from bert_jax.config.ablation import AblationConfig
+from bert_jax.config.serialization import flatten, from_dict, to_dict
+from bert_jax.data_pipeline.storage.remote import open_path, put, storage_errors
+from bert_jax.data_pipeline.store.manifest import SPLITS, read_manifest, split_digest
+from bert_jax.errors import NUMBERS, UserError
+from bert_jax.metrics import records
+from bert_jax.training import per_example
+from bert_jax.training.held_out_form import OWN
+from bert_jax.workdir.layout import Workdir
+
+# May change later: seeds may be added.
+_SEEDS: Final = "config.seeds"
+State = Literal["waiting", "trained", "diverged", "measured"]
+
+
+@dataclasses.dataclass(frozen=True)
+class RunState:
+    """state: trained to its last step, ended with 44, or trained and measured."""
+
+    state: State
+    step: int  # of its newest checkpoint, 0 without one
+    reason: str = ""  # of a run that diverged
+
+
+def file_of(workdir: str) -> epath.Path:
+    return open_path(workdir) / "ablation.json"
+
+
+def examples_of(workdir: str, run: Run) -> epath.Path:
+    """Returns the file of a run's held-out values."""
+    path = open_path(folder(workdir, run))
+    return path.with_name(f"{path.name}.npz")
+
+
+def lock_of(workdir: str, run: Run) -> epath.Path:
+    """Returns the file that is locked while `ablate run` makes a run."""
+    path = open_path(folder(workdir, run))
+    return path.with_name(f"{path.name}.lock")
+
+
+def describe(ablation: Ablation) -> dict[str, Any]:
+    """Returns what identifies an ablation; UserError if its store cannot be read."""
+    manifest = read_manifest(ablation.values.store)
+    store = {name: split_digest(name, manifest["files"]) for name in SPLITS}
+    store["tokenizer"] = manifest["tokenizer_digest"]
+    return {"config": to_dict(ablation.values), "store": store}
+
+
+def claim(workdir: str, ablation: Ablation) -> None:
+    """Writes `ablation.json`, or checks that the folder is of this ablation; seeds may be added.
+
+    Raises:
+        UserError: the folder is of another ablation, or of this one with another value; names it.
+    """
+    new, path = describe(ablation), file_of(workdir)
+    if path.exists():
+        old = _read(path)
+        _check_same(workdir, old, new)
+        if old == new:
+            return
+    with storage_errors(path, "cannot be written"):
+        put(path, (json.dumps(new, indent=2) + "\n").encode())
+
+
+def _check_same(workdir: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    before, after = flatten(dict(old)), flatten(dict(new))
+    for key in {**before, **after}:
+        if key == _SEEDS:
+            removed = set(before[key].split(",")) - set(after[key].split(","))
+            if not removed:
+                continue
+        if before.get(key) == after.get(key):
+            continue
+        if key.startswith("store."):
+            raise UserError(
+                f"{new['config']['store']}: another store than that of the ablation in {workdir} "
+                f"({key.removeprefix('store.')} differs); put the old one back, or give another "
+                "--workdir"
+            )
+        if key != "config.store":  # a copy elsewhere is the same store
+            raise UserError(
+                f"{workdir}: the ablation there has {key}={before.get(key)!r}, not "
+                f"{after.get(key)!r}; give another --workdir, or the file as it was"
+            )
+
+
+def _read(path: epath.Path) -> dict[str, Any]:
+    try:
+        values: dict[str, Any] = json.loads(path.read_bytes())
+        if {"config", "store"} <= values.keys():
+            return values
+    except (ValueError, AttributeError):
+        pass
+    raise UserError(f"{path}: not written by `bert-jax ablate run`; give another --workdir")
+
+
+def recorded(workdir: str) -> AblationConfig:
+    """Returns the values of the ablation in a workdir; UserError if there is none."""
+    path = file_of(workdir)
+    if not path.exists():
+        raise UserError(
+            f"{workdir}: no ablation.json there; give the --workdir of `bert-jax ablate run`"
+        )
+    return from_dict(_read(path)["config"], AblationConfig)
+
+
+def state_of(workdir: str, run: Run, measures: Mapping[str, str]) -> RunState:
+    """Returns where a run stands. measures: name -> full name of the form of each measure."""
+    own = Workdir.open(folder(workdir, run))
+    steps = catalog.complete_steps(own.checkpoints)
+    step = max(steps, default=0)
+    if step < run.config.total_steps:
+        ended = [r for r in records.records(own.metrics) if r["kind"] in ("stopped", "start")]
+        if ended and ended[-1].get("code") == NUMBERS:
+            return RunState("diverged", step, str(ended[-1].get("reason", "")))
+        return RunState("waiting", step)
+    path = examples_of(workdir, run)
+    if path.exists():
+        _, about = per_example.read(path)
+        if about["step"] == step and {OWN, *measures.values()} <= set(about["forms"]):
+            return RunState("measured", step)
+    return RunState("trained", step)

@@ -1,0 +1,98 @@
+"""`bert-jax ablate run|report`: runs that differ in settings, and what their differences show."""
+
+from collections.abc import Sequence
+
+from absl import flags
+
+from bert_jax.commands.command import Command, define_cpu_devices, need
+from bert_jax.errors import UsageError, UserError
+
+
+def _define_run(values: flags.FlagValues, words: Sequence[str]) -> None:
+    from bert_jax.config.files import define_config
+
+    define_config(values, words)
+    flags.DEFINE_string("workdir", None, "folder of the ablation", flag_values=values)
+    at_once = "number of runs at once, each with its share of the cores"
+    flags.DEFINE_integer("at_once", 1, at_once, 1, flag_values=values)
+    shard = "part of the runs, such as 3/16, for one of 16 jobs"
+    flags.DEFINE_string("shard", None, shard, flag_values=values)
+    plan = "print the runs and what they spend; nothing runs"
+    flags.DEFINE_bool("plan", False, plan, flag_values=values)
+    commands = "with --plan: print the command of each run instead"
+    flags.DEFINE_bool("commands", False, commands, flag_values=values)
+    define_cpu_devices(values)
+
+
+def _run_run(values: flags.FlagValues, words: Sequence[str]) -> int:
+    need(values, "config", "workdir")
+    if values.commands and not values.plan:
+        raise UsageError("--commands goes with --plan; give both, or neither")
+    from bert_jax.ablation import plan, results, run, spec, state
+    from bert_jax.config.serialization import plain
+    from bert_jax.data_pipeline.store.store import open_store
+
+    ablation = spec.read(plain(values.config))
+    workdir = _absolute(values.workdir)
+    spec.shard_of([], values.shard)
+    if state.file_of(workdir).exists() or not values.plan:
+        state.claim(workdir, ablation)
+    ablation, spent = spec.spend_alike(ablation, open_store(ablation.values.store, verify=False))
+    runs = spec.shard_of(spec.runs(ablation), values.shard)
+    if values.plan and values.commands:
+        print(plan.commands(ablation, runs, workdir))
+        return 0
+    if values.plan:
+        print(plan.text(ablation, spent, runs, results.read(ablation, workdir, runs)))
+        return 0
+    options = [f"--cpu_devices={values.cpu_devices}"] if values.cpu_devices else []
+    runner = run.Runner(ablation, workdir, runs, at_once=values.at_once, options=options)
+    code = runner.run()
+    if not code:
+        print(f"{len(runs)} runs are done; show them: bert-jax ablate report --workdir={workdir}")
+    return code
+
+
+def _define_report(values: flags.FlagValues, words: Sequence[str]) -> None:
+    flags.DEFINE_string("workdir", None, "folder of the ablation", flag_values=values)
+
+
+def _run_report(values: flags.FlagValues, words: Sequence[str]) -> None:
+    need(values, "workdir")
+    from bert_jax.ablation import report, results, spec, state
+    from bert_jax.config.serialization import to_dict
+    from bert_jax.data_pipeline.store.store import open_store
+
+    workdir = _absolute(values.workdir)
+    ablation = spec.read(to_dict(state.recorded(workdir)))
+    store = open_store(ablation.values.store, verify=False)
+    ablation, spent = spec.spend_alike(ablation, store)
+    found = results.read(ablation, workdir, spec.runs(ablation))
+    if not found.measured:
+        raise UserError(
+            f"{workdir}: no run has ended and been measured yet; `bert-jax ablate run` makes them"
+        )
+    report.write(found, spent)
+
+
+def _absolute(workdir: str) -> str:
+    from bert_jax.data_pipeline.storage.remote import absolute
+
+    return str(absolute(workdir))
+
+
+COMMANDS = {
+    "ablate run": Command(
+        "train and measure the variants of an ablation, or resume",
+        "bert-jax ablate run --config=ablations/nsp --config.store=store --workdir=A --at_once=2",
+        _define_run,
+        _run_run,
+        is_run=True,
+    ),
+    "ablate report": Command(
+        "compare the variants of an ablation: page, tables, data",
+        "bert-jax ablate report --workdir=A",
+        _define_report,
+        _run_report,
+    ),
+}

@@ -1,0 +1,83 @@
+"""The values of an ablation file, `configs/ablations/*.py`: which runs differ in which settings.
+
+An ablation file returns `ablation(…)`, as a config file returns a `ConfigDict`.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+from ml_collections import ConfigDict
+
+from bert_jax.config.serialization import from_dict
+from bert_jax.errors import UserError
+
+Rows = tuple[tuple[str, ...], ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AblationConfig:
+    """Pairs and lists are tuples, because a `ConfigDict` sorts its keys and has none with dots.
+
+    Attributes:
+        base: a shipped config's name, or the path of one.
+        store: the token store of all runs.
+        changes: (key, value) that all runs change in `base`.
+        variants: (name, changes) of each; the first is the reference.
+        seeds: "0,1,2", of the runs of each variant.
+        equal: what the runs of all variants spend alike.
+        measures: forms of held-out text, "single/token,single/span", see
+            `bert_jax/training/held_out_form.py`.
+        primary: the measure on which the variants are judged.
+        null: variants may be the same, to see what no difference looks like.
+        published: (title, rows) of tables to show beside the results; the first row is the header.
+    """
+
+    base: str = "demo"
+    store: str = ""
+    changes: tuple[tuple[Any, ...], ...] = ()
+    variants: tuple[tuple[Any, ...], ...] = ()
+    seeds: str = "0,1,2,3,4"
+    equal: Literal["steps", "real_tokens", "flops"] = "real_tokens"
+    measures: str = "single/token,single/span"
+    primary: str = "single/token"
+    null: bool = False
+    published: tuple[tuple[Any, ...], ...] = ()
+
+
+def ablation(
+    *,
+    changes: Mapping[str, Any] | None = None,
+    variants: Mapping[str, Mapping[str, Any]],
+    seeds: Sequence[int] = range(5),
+    measures: Sequence[str] = ("single/token", "single/span"),
+    published: Mapping[str, Rows] | None = None,
+    **others: Any,
+) -> ConfigDict:
+    """Returns what an ablation file returns; names as in `AblationConfig`.
+
+    Raises:
+        UserError: an unknown name or a wrong value.
+    """
+    values = {
+        "changes": tuple((changes or {}).items()),
+        "variants": tuple((name, tuple(own.items())) for name, own in variants.items()),
+        "seeds": ",".join(map(str, seeds)),
+        "measures": ",".join(measures),
+        "published": tuple((published or {}).items()),
+        **others,
+    }
+    made = from_dict(values, AblationConfig, "ablation")
+    return ConfigDict({f.name: getattr(made, f.name) for f in dataclasses.fields(made)})
+
+
+IS_ABLATION: Final = "variants"  # a key that no other config has
+
+
+def check_not_ablation(values: Mapping[str, Any]) -> None:
+    """Raises UserError if the values of a config file are those of an ablation."""
+    if IS_ABLATION in values:
+        raise UserError(
+            "--config: an ablation, which has several configurations; give it to "
+            "`bert-jax ablate run`, or one of the shipped configs here"
+        )

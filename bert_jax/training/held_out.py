@@ -1,0 +1,129 @@
+"""The held-out rows of a phase, evaluated in one pass with one fixed masking.
+
+The examples and masks depend only on the store, the sequence length, the pairing and the masking:
+runs that differ in seed, batch size, packing, mixing or static masks are evaluated on the same
+ones. A limit (`config.evaluation.batches`) takes the first limit * batch_size rows, so results are
+comparable only between runs where that product is equal.
+"""
+
+import functools
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from typing import Any
+
+import jax
+import numpy as np
+
+from bert_jax.config.schema import Config, PhaseConfig
+from bert_jax.data_pipeline.analysis.baselines import tokens_per_document
+from bert_jax.data_pipeline.batch import prefetch
+from bert_jax.data_pipeline.masking.mode import find_mode
+from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.metrics.neighbor_attention import neighbor_metrics
+from bert_jax.metrics.step_metrics import SumAccumulator
+from bert_jax.objectives import total as objectives
+from bert_jax.objectives.corpus import Corpus
+from bert_jax.parallel import global_batch
+from bert_jax.parallel.global_batch import Batch
+from bert_jax.training.batches import held_out_config, phase_batches
+from bert_jax.training.per_example import PerExample
+from bert_jax.training.step import StepFunctions
+
+
+class HeldOut:
+    """The held-out split in the shapes of a phase; `evaluate` may be called repeatedly.
+
+    A pass visits the same rows and masks in one fixed random order, so that a prefix is an unbiased
+    sample. Rows past the end are empty and have zero weight.
+    """
+
+    def __init__(self, config: Config, phase: PhaseConfig, store: TokenStore):
+        """Uses at most `config.evaluation.batches` * `phase.batch_size` rows; 0 batches = all."""
+        eval_config = held_out_config(config, phase)
+        self._batch_size = eval_config.phases[0].batch_size
+        self._batches = phase_batches(eval_config, store, store.held_out, eval_config.phases[0])
+        # Only RoBERTa's masking predicts special tokens, which the token counts do not include.
+        predicted = find_mode(config.data.masking).masks_specials
+        specials = self._batches.specials_per_token() if predicted else (0.0, 0.0)
+        self.corpus = Corpus.of(store, specials)
+        self._sources, self._split = store.sources, store.held_out
+        total, limit = self._batches.rows_per_epoch, config.evaluation.batches * phase.batch_size
+        self.rows = min(total, limit or total)
+        self.num_batches = -(-self.rows // self._batch_size)
+
+    def compile(self, program: StepFunctions) -> jax.stages.Compiled:
+        """Compiles the evaluation step for batches of these rows."""
+        return program.compile_evaluate(
+            self._batches.evaluation_batch(0, rows=[]), self._batch_size
+        )
+
+    def evaluate(
+        self,
+        program: StepFunctions,
+        params: dict,
+        advance: Callable[[float], None] = lambda tokens: None,
+        *,
+        compiled: jax.stages.Compiled | None = None,
+        begin: Callable[[], None] = lambda: None,
+        while_waiting: Callable[[], None] = lambda: None,
+    ) -> dict[str, float]:
+        """Returns losses, accuracies and baselines of the held-out rows, and the attention on
+        neighbouring tokens if the config measures it.
+
+        Args:
+            advance: called with the number of real tokens of each batch.
+            compiled: the evaluation step, if it was compiled ahead of time.
+            begin: called before each batch; an exception from it ends the evaluation.
+            while_waiting: see `prefetch`.
+        """
+        totals, step = SumAccumulator(), compiled or program.evaluate
+        batches = self._prefetched(program, while_waiting)
+        for sums in evaluated(batches, functools.partial(step, params), advance, begin):
+            totals.add(sums)
+        attention = totals.sums.pop("attention", None)
+        scalars = objectives.summarize(totals.sums, self._sources)
+        return scalars | (neighbor_metrics(attention) if attention else {})
+
+    def evaluate_examples(
+        self,
+        program: StepFunctions,
+        params: dict,
+        advance: Callable[[float], None] = lambda tokens: None,
+    ) -> tuple[dict[str, float], PerExample]:
+        """Returns what `evaluate` returns, without attention, and the values of every example."""
+        step = functools.partial(program.evaluate_rows, params)
+        found = evaluated(self._prefetched(program), step, advance)
+        parts = [jax.tree.map(np.asarray, sums) for sums in found]
+        rows = jax.tree.map(lambda *batches: np.concatenate(batches)[: self.rows], *parts)
+        # Rows past the end have no weight, but they count as padding.
+        sums = jax.tree.map(lambda *batches: sum(x.sum(0, np.float64) for x in batches), *parts)
+        own = {name: of for name, of in rows.items() if name != "tokens"}
+        examples = self._batches.evaluation_examples(self.rows)
+        ends = np.cumsum(tokens_per_document(self._split))
+        documents = np.searchsorted(ends, examples.first_token, "right")
+        values = PerExample.of_rows(examples.number, documents, examples.source, own)
+        return objectives.summarize(sums, self._sources), values
+
+    def _prefetched(
+        self, program: StepFunctions, while_waiting: Callable[[], None] = lambda: None
+    ) -> Generator[tuple[int, Batch]]:
+        def make(index: int) -> dict[str, jax.Array]:
+            rows = functools.partial(self._batches.evaluation_batch, index)
+            return global_batch.global_batch(rows, program.rows, self._batch_size)
+
+        return prefetch(make, 0, self.num_batches, while_waiting=while_waiting)
+
+
+def evaluated(
+    batches: Generator[tuple[int, Batch]],
+    step: Callable[[Batch], Any],
+    advance: Callable[[float], None],
+    begin: Callable[[], None] = lambda: None,
+) -> Iterator[Any]:
+    """Yields the sums of each batch; closes the batches. advance, begin: see `HeldOut.evaluate`."""
+    with closing(batches):
+        for _, batch in batches:
+            begin()
+            sums = step(batch)
+            yield sums
+            advance(float(np.asarray(sums["tokens"]["real"]).sum()))  # of the batch, or of each row

@@ -1,0 +1,118 @@
+"""Values of every held-out example, and the file that holds them.
+
+    bert-jax evaluate --workdir=run --per_example=FILE.npz
+
+For each form F (`own` or `PAIRING/MASKING`) and each objective O, arrays over its N examples in the
+order of the text:
+
+    F/document    int64, index among the held-out documents; of a pair or a block, of its first one
+    F/source      uint16, index into `sources` of the JSON text in `about`
+    F/O/loss      float32, summed over the predictions of the example, in nats
+    F/O/count     float32, number of its predictions
+    F/O/correct   float32, how many of them are right; missing where nothing can be right
+"""
+
+import dataclasses
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from etils import epath
+
+from bert_jax.data_pipeline.storage.remote import open_path, write_named
+from bert_jax.errors import UserError
+
+ABOUT: Final = "about"
+_SUMS: Final = ("loss", "count", "correct")
+
+
+@dataclasses.dataclass(frozen=True)
+class PerExample:
+    """Sums over the predictions of each example, in the order of the text."""
+
+    document: np.ndarray  # int64 [N]
+    source: np.ndarray  # uint16 [N]
+    sums: Mapping[str, Mapping[str, np.ndarray]]  # objective -> loss, count, correct: float32 [N]
+
+    @classmethod
+    def of_rows(
+        cls,
+        number: np.ndarray,
+        document: np.ndarray,
+        source: np.ndarray,
+        rows: Mapping[str, Mapping[str, np.ndarray]],
+    ) -> "PerExample":
+        """Returns the values of rows in any order.
+
+        Args:
+            number: of the example of each row, in the order of the text.
+            rows: objective -> name -> sums of each row [N, …], of which these are taken.
+        """
+        order = np.argsort(number, kind="stable")
+        sums = {
+            objective: {name: own[name][order] for name in _SUMS if name in own}
+            for objective, own in rows.items()
+        }
+        return cls(document[order], source[order], sums)
+
+    def arrays(self, form: str) -> dict[str, np.ndarray]:
+        """Returns the arrays by their names in the file."""
+        named = {f"{form}/document": self.document, f"{form}/source": self.source}
+        for objective, own in self.sums.items():
+            named |= {f"{form}/{objective}/{name}": values for name, values in own.items()}
+        return named
+
+
+def write(
+    path: epath.PathLike, by_form: Mapping[str, PerExample], about: Mapping[str, Any]
+) -> None:
+    """Writes the file atomically; StorageError if it cannot be written.
+
+    about: JSON values that identify what was evaluated.
+    """
+    arrays = {ABOUT: np.array(json.dumps(about))}
+    for form, examples in by_form.items():
+        arrays |= examples.arrays(form)
+    out = io.BytesIO()
+    np.savez_compressed(out, **arrays)  # type: ignore[arg-type]  # its allow_pickle is no array
+    write_named(path, out.getvalue())
+
+
+def read(path: epath.PathLike) -> tuple[dict[str, PerExample], dict[str, Any]]:
+    """Returns the values of each form, and what was evaluated.
+
+    Raises:
+        UserError: not a file that `write` wrote.
+    """
+    try:
+        with np.load(io.BytesIO(open_path(path).read_bytes()), allow_pickle=False) as file:
+            about = json.loads(str(file[ABOUT]))
+            arrays = {name: file[name] for name in file.files}
+            return {form: _read_form(form, arrays) for form in about["forms"]}, about
+    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"{path}: not a file of `bert-jax evaluate --per_example` ({reason})"
+        ) from error
+
+
+def _read_form(form: str, arrays: Mapping[str, np.ndarray]) -> PerExample:
+    sums: dict[str, dict[str, np.ndarray]] = {}
+    for name, values in arrays.items():
+        rest = name.removeprefix(f"{form}/")
+        objective, slash, kind = rest.partition("/")
+        if name.startswith(f"{form}/") and slash and kind in _SUMS:
+            sums.setdefault(objective, {})[kind] = values
+    return PerExample(arrays[f"{form}/document"], arrays[f"{form}/source"], sums)
+
+
+def is_file(path: epath.Path) -> bool:
+    """Whether `write` wrote a file, which may be replaced."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            return f"{ABOUT}.npy" in file.namelist()
+    except zipfile.BadZipFile:
+        return False

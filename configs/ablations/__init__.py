@@ -1,0 +1,1 @@
+"""Ablations for `bert-jax ablate`: each file compares variants of one config."""

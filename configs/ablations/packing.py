@@ -1,0 +1,25 @@
+"""Rows of one example each against packed rows, at equal real tokens.
+
+    bert-jax ablate run --config=ablations/packing --config.store=STORE --workdir=A --at_once=2
+
+The demo's model with sentence pairs. A packed batch of as many rows has more real tokens, so it is
+trained for fewer steps. Not measured here.
+"""
+
+from ml_collections import ConfigDict
+
+from bert_jax.config.ablation import ablation
+
+
+def get_config() -> ConfigDict:
+    return ablation(
+        base="demo",
+        changes={"phases[0].steps": 1500, "data.short_seq_prob": 0.5},
+        variants={
+            "padded": {},
+            "packed": {"phases[0].examples_per_row": 8},
+        },
+        equal="real_tokens",
+        measures=("nsp/token", "single/token", "single/span"),
+        primary="nsp/token",
+    )

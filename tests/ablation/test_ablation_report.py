@@ -1,0 +1,138 @@
+"""The report of an ablation: its sentences, its files, and runs that are in no mean."""
+
+import csv
+import dataclasses
+import json
+import re
+
+import numpy as np
+import pytest
+from ablated import made_results
+from corpus import small_store
+
+from bert_jax.ablation import report, results, sentences, spec, statistics
+from bert_jax.ablation.state import RunState
+from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
+    return small_store(tmp_path_factory.mktemp("store"))
+
+
+def test_verdicts_are_sentences(tmp_path, store):
+    found = made_results(tmp_path, store, {"better": -0.1, "worse": 0.1, "same": 0.0})
+    better, worse, same = sentences.verdicts(found)
+    number = r"[−+]0\.\d{4}"
+    assert re.fullmatch(
+        rf"better: better than the reference by 0\.\d{{4}} nat, between {number} and {number} "
+        r"\(p = [\de.-]+ after Holm's correction, 5 seeds\)\.",
+        better,
+    )
+    assert worse.startswith("worse: worse than the reference by 0.")
+    assert re.fullmatch(
+        rf"same: not distinguishable at this budget: between {number} and {number} nat; a power of "
+        r"80 % would need a difference of: 5 seeds 0\.\d{4}, 10 seeds 0\.\d{4}, 20 seeds 0\.\d{4} "
+        r"nat\.",
+        same,
+    )
+    assert found.verdicts()["same"].shown is False
+
+
+def test_two_seeds_have_no_verdict(tmp_path, store):
+    found = made_results(tmp_path, store, {"better": -0.5}, seeds=2)
+    assert sentences.verdicts(found) == ["better: no verdict with 2 seeds; at least 3 are needed."]
+
+
+def test_a_run_that_failed_is_named_and_in_no_mean(tmp_path, store):
+    """And a variant with more of them than the reference gets no verdict in its favour."""
+    whole = made_results(tmp_path, store, {"a": -0.1, "b": 0.1})
+    found = made_results(tmp_path, store, {"a": -0.1, "b": 0.1}, failed={"a/1": 9.0, "b/2": 9.0})
+    assert list(found.excluded) == ["a/1", "b/2"]
+    assert sentences.excluded(found)[0].startswith("a/1 is in no mean: loss ")
+    assert sentences.excluded(found)[0].endswith(" is not below the unigram's 7.000.")
+    assert found.primary()["a"].seeds == 4
+    assert found.primary()["a"].mean == pytest.approx(whole.primary()["a"].mean, abs=0.005)
+    no, worse = sentences.verdicts(found)
+    assert no == "a: no verdict in its favour: 1 run of it failed, 0 of the reference."
+    assert worse.startswith("b: worse than the reference")
+    both = made_results(tmp_path, store, {"a": -0.1}, failed={"a/1": 9.0, "reference/1": 9.0})
+    assert sentences.verdicts(both)[0].startswith("a: better than the reference")
+    diverged = dataclasses.replace(
+        whole,
+        states=whole.states | {"a/0": RunState("diverged", 3, "steps 3 to 12")},
+        measured={name: each for name, each in whole.measured.items() if name != "a/0"},
+    )
+    assert sentences.excluded(diverged) == ["a/0 is in no mean: ended with 44: steps 3 to 12."]
+    assert "no verdict in its favour" in sentences.verdicts(diverged)[0]
+
+
+def test_runs_on_other_examples_are_not_compared(tmp_path, store):
+    found = made_results(tmp_path, store, {"a": -0.1})
+    own = found.measured["a/1"]
+    form = found.ablation.form("single/token")
+    cut = dataclasses.replace(own.forms[form], document=own.forms[form].document[::-1])
+    other = dataclasses.replace(own, forms={**own.forms, form: cut})
+    found = dataclasses.replace(found, measured={**found.measured, "a/1": other})
+    with pytest.raises(UserError, match="a/1: measured on other examples in single/token:32"):
+        found.primary()
+
+
+def test_a_difference_is_of_sums_over_whole_documents(tmp_path, store):
+    found = made_results(tmp_path, store, {"a": -0.1})
+    form, seeds = found.ablation.form("single/token"), range(5)
+    own, theirs = (
+        np.stack([found.of(name)[s].forms[form].sums["mlm"]["loss"] for s in seeds])
+        for name in ("a", "reference")
+    )
+    document = found.of("a")[0].forms[form].document
+    sums = statistics.by_document(own.astype(float) - theirs, document, 40)
+    expected = statistics.compare(sums, np.full(40, 20.0))
+    assert found.primary()["a"].mean == pytest.approx(expected.mean, rel=1e-12)
+    assert found.primary()["a"].interval == pytest.approx(expected.interval, rel=1e-9)
+
+
+def test_all_files_say_the_same(tmp_path, store, capsys):
+    found = made_results(tmp_path, store, {"a": -0.1, "b": 0.0})
+    (tmp_path / "A").mkdir()
+    _, spent = spec.spend_alike(found.ablation, store)
+    report.write(found, spent)
+    out = capsys.readouterr().out
+    root = tmp_path / "A"
+    before = (root / "differences.csv").read_bytes()
+    with (root / "differences.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    # Two measures, loss and accuracy, in all text and in two sources, of two variants.
+    assert len(rows) == 2 * 2 * 3 * 2
+    judged = [row for row in rows if row["verdict"] != "exploratory"]
+    assert [(row["variant"], row["verdict"]) for row in judged] == [
+        ("a", "shown"), ("b", "not distinguishable")
+    ]  # fmt: skip
+    assert {row["measure"] for row in judged} == {"single/token"}
+    page, text = (root / "report.html").read_text(), (root / "report.md").read_text()
+    data = json.loads((root / "report.json").read_text())
+    for line in sentences.verdicts(found):
+        assert line in out
+        assert line in text
+        assert line in data["verdicts"]
+    assert "not distinguishable at this budget" in page
+    assert page.count("<svg") == 2
+    for words in ("A paper, table 1", "90.1", "optimizer.eps", "exploratory", "by source".title()):
+        assert words.lower() in page.lower()
+    assert not re.findall(r'(?:src|href)="(?!#)', page), "the page is self-contained"
+    assert data["differences"][0]["difference"] == pytest.approx(float(rows[0]["difference"]))
+    report.write(found, spent)
+    assert (root / "differences.csv").read_bytes() == before
+
+
+def test_results_are_read_from_the_workdirs(tmp_path, store):
+    """Before the first run: all are waiting, and nothing is compared."""
+    ablation = made_results(tmp_path, store, {"a": 0.0}).ablation
+    found = results.read(ablation, str(tmp_path / "A"), spec.runs(ablation))
+    assert {each.state for each in found.states.values()} == {"waiting"}
+    assert found.primary() == {}
+    assert (
+        sentences.progress(found)
+        == "0 of 10 runs trained and measured; the others are missing here"
+    )

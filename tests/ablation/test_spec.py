@@ -1,0 +1,211 @@
+"""Ablation files: what is checked before anything runs, and what each run spends."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import ablated
+import pytest
+from corpus import small_store
+
+from bert_jax import cli
+from bert_jax.ablation import spec, state
+from bert_jax.commands import pretrain
+from bert_jax.commands.command import parse
+from bert_jax.config.files import _execute, load, read_config
+from bert_jax.config.serialization import plain, to_dict
+from bert_jax.config.shipped import shipped_ablations
+from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
+    return small_store(tmp_path_factory.mktemp("store"))
+
+
+def values_of(path: Path, store: TokenStore) -> dict[str, Any]:
+    values: dict[str, Any] = plain(_execute(path))
+    return values | {"store": str(store.path)}
+
+
+def made(folder: Path, store: TokenStore, **options: Any) -> spec.Ablation:
+    return spec.read(values_of(ablated.write(folder, **options), store))
+
+
+def test_runs_are_those_of_each_seed_with_the_commands_that_make_them(tmp_path, store):
+    ablation, _ = spec.spend_alike(made(tmp_path, store), store)
+    runs = spec.runs(ablation)
+    assert [run.name for run in runs] == ["token/0", "span/0", "token/1", "span/1", "token/2",
+                                          "span/2"]  # fmt: skip
+    assert spec.folder("A/", runs[1]) == "A/runs/span/0"
+    for run in runs:
+        name, *words = spec.words(ablation, run, "A/x")
+        flags, _ = parse(name, pretrain.COMMANDS[name], words)
+        assert to_dict(read_config(flags)) == to_dict(run.config), run.name
+        assert flags.workdir == "A/x"
+    shared = load("tiny", {**ablated.CHANGES, "data.store": str(store.path), "seed": 0})
+    assert to_dict(runs[0].config) == to_dict(shared)
+
+
+def test_every_run_is_in_one_shard(tmp_path, store):
+    runs = spec.runs(made(tmp_path, store))
+    parts = [spec.shard_of(runs, f"{part}/4") for part in (1, 2, 3, 4)]
+    assert sorted(run.name for part in parts for run in part) == sorted(run.name for run in runs)
+    for text in ("17/16", "0/4", "3", "a/b"):
+        with pytest.raises(UserError, match=f"--shard={text}: give the number of a part"):
+            spec.shard_of(runs, text)
+
+
+@pytest.mark.parametrize("equal", ["steps", "real_tokens", "flops"])
+def test_variants_spend_alike_and_warmups_are_shares_of_the_steps(equal, tmp_path, store):
+    variants = {
+        "rows of 8": {},
+        "rows of 4": {"phases[0].batch_size": 4},
+        "packed": {"phases[0].examples_per_row": 4},
+        "two layers": {"model.num_hidden_layers": 2},
+        "stable rate": {"optimizer.schedule": "wsd", "phases[0].batch_size": 32},
+    }
+    changes = {"phases[0]__steps": 120, "optimizer__warmup_steps": 30}
+    ablation = made(tmp_path, store, variants=variants, equal=equal, **changes)
+    ablation, spent = spec.spend_alike(ablation, store)
+    reference = spent["rows of 8"]
+    for variant in ablation.variants:
+        own, config = spent[variant.name], variant.config
+        unit = getattr(own, equal) / own.steps
+        assert abs(getattr(own, equal) - getattr(reference, equal)) <= unit / 2 + 1e-6
+        assert config.total_steps == own.steps
+        assert config.optimizer.warmup_steps == round(30 * own.steps / 120)
+    steps = {name: each.steps for name, each in spent.items()}
+    assert steps["rows of 8"] == 120
+    if equal == "steps":
+        assert set(steps.values()) == {120}
+    else:
+        assert steps["rows of 4"] == 240
+    if equal == "real_tokens":
+        assert steps["packed"] < 120
+        assert steps["two layers"] == 120
+    if equal == "flops":
+        assert steps["two layers"] < 120 == steps["packed"]
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"variants": {"one": {}}}, "config.variants: 1 given; an ablation has a reference and"),
+        ({"seeds": (0, 1, 0)}, "config.seeds='0,1,0': 0 is given twice"),
+        (
+            {"variants": {"a": {}, "b": {"data.maskin": "span"}}},
+            "config.variants, 'b': unknown key config.data.maskin; did you mean data.masking?",
+        ),
+        (
+            {"variants": {"a": {}, "b": {"data.masking": "spam"}}},
+            "config.variants, 'b': config.data.masking='spam'; did you mean span?",
+        ),
+        (
+            {"variants": {"a": {}, "b": {"data.masking": "token"}}},
+            "config.variants: 'a' and 'b' are the same configuration; remove one, or set "
+            "config.null=True",
+        ),
+        (
+            {"variants": {"a": {}, "b": {"seed": 7}}},
+            "config.variants, 'b': seed is the same for all variants",
+        ),
+        ({"variants": {"a/b": {}, "b": {}}}, "'a/b': must be the name of a folder"),
+        (
+            {"measures": ("single/spam", "single/token")},
+            "form 'single/spam': 'spam' does not exist; did you mean span?",
+        ),
+        (
+            {"measures": ("single/span",)},
+            "config.primary='single/token' is not a measure; did you mean single/span?",
+        ),
+        (
+            {"measures": ("single/token", "nsp/token")},
+            "config.measures: nsp/token cannot be measured for token, span (pairing=nsp: the model "
+            "has no head for it",
+        ),
+        (
+            {
+                "measures": ("single/token", "nsp/token"),
+                "variants": {"single": {}, "nsp": {"data.pairing": "nsp"}},
+            },
+            "config.measures: nsp/token cannot be measured for single (",
+        ),
+        (
+            {"measures": ("single/token", "single/span:64")},
+            "config.measures: single/span:64 cannot be measured for token, span (",
+        ),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line_before_anything_runs(
+    options, line, tmp_path, store, capsys
+):
+    file = ablated.write(tmp_path, **options)
+    assert cli.main(ablated.words(file, store, tmp_path / "A")) == 1
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert line in err
+    assert not (tmp_path / "A").exists()
+
+
+def test_other_bad_input_is_one_line(tmp_path, store, capsys):
+    file = ablated.write(tmp_path)
+    words = ablated.words(file, store, tmp_path / "A", "--plan")
+    cases = {
+        (*words, "--shard=17/16"): "--shard=17/16: give the number of a part, from 1/N to N/N",
+        (*words, "--config.store="): "config.store is empty",
+        (*words, "--config.equal=step"): "did you mean steps?",
+        ("ablate", "run", "--config=demo", "--workdir=A"): "a configuration of one run, not an",
+        ("ablate", "run", "--config=ablations/nps", "--workdir=A"): "did you mean ablations/nsp?",
+        ("pretrain", f"--config={file}", "--workdir=A"): "an ablation, which has several",
+        ("ablate", "report", f"--workdir={tmp_path}"): "no ablation.json there",
+    }
+    for typed, line in cases.items():
+        assert cli.main(list(typed)) == 1, typed
+        err = capsys.readouterr().err
+        assert line in err, typed
+        assert err.count("\n") == 1
+
+
+def test_a_report_before_the_first_run_has_ended_is_one_line(tmp_path, store, capsys):
+    state.claim(str(tmp_path / "A"), made(tmp_path, store))
+    assert cli.main(["ablate", "report", f"--workdir={tmp_path / 'A'}"]) == 1
+    assert "no run has ended and been measured yet" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "A").iterdir()] == ["ablation.json"]
+
+
+def test_a_variant_may_be_compared_with_itself_if_that_is_meant(tmp_path, store):
+    values = values_of(ablated.write(tmp_path, variants={"a": {}, "b": {}}), store)
+    assert [v.name for v in spec.read(values | {"null": True}).variants] == ["a", "b"]
+
+
+def test_a_workdir_is_of_one_ablation_to_which_seeds_may_be_added(tmp_path, store):
+    workdir = str(tmp_path / "A")
+    state.claim(workdir, made(tmp_path, store))
+    state.claim(workdir, made(tmp_path, store))
+    state.claim(workdir, made(tmp_path, store, seeds=(0, 1, 2, 3)))
+    assert state.recorded(workdir).seeds == "0,1,2,3"
+    with pytest.raises(UserError, match=r"has config\.seeds='0,1,2,3', not '0,1'"):
+        state.claim(workdir, made(tmp_path, store, seeds=(0, 1)))
+    other = {"token": {}, "span": {"data.masking": "ngram"}}
+    with pytest.raises(UserError, match=r"config\.variants\[1\]\[1\].*'span', not 'ngram'"):
+        state.claim(workdir, made(tmp_path, store, seeds=(0, 1, 2, 3), variants=other))
+    replaced = small_store(tmp_path / "other", documents=50)
+    with pytest.raises(UserError, match=r"another store than that of the ablation .*train differs"):
+        state.claim(workdir, made(tmp_path, replaced, seeds=(0, 1, 2, 3)))
+    (tmp_path / "A" / "ablation.json").write_text("{}")
+    with pytest.raises(UserError, match="not written by `bert-jax ablate run`"):
+        state.claim(workdir, made(tmp_path, store))
+
+
+@pytest.mark.parametrize("name", shipped_ablations())
+def test_a_shipped_ablation_is_one_and_says_how_to_run_it(name, store):
+    path = shipped_ablations()[name]
+    ablation = spec.read(values_of(path, store))
+    text = path.read_text(encoding="utf-8").split('"""')[1]
+    assert f"bert-jax ablate run --config={name} " in text
+    figures = {
+        cell for _, rows in ablation.values.published for row in rows[1:] for cell in row[1:]
+    }
+    assert figures <= set(re.findall(r"[\d./]+", text)), "the docstring and the page differ"
