@@ -1,10 +1,10 @@
-"""Builds a token store from raw text: units of files -> shards, in parallel -> one store.
+"""Builds a token store from raw text: ranges of files -> shards, in parallel -> one store.
 
-A unit is a run of a source's files, about 16 MB in total. Its shard is a pure function of the
-files' bytes, the source's settings and the tokenizer, and is stored under the hash of these in a
-folder next to the store (`.NAME.building`), so an interrupted build resumes where it stopped, and a
-build with other settings shares nothing with it. Existing shards are verified before they are
-reused. The folder is removed when the store is complete.
+A unit is one range of a source's file or a run of small ones, about 16 MB in total. Its shard is a
+pure function of the files' bytes, the source's settings and the tokenizer, and is stored under the
+hash of these in a folder next to the store (`.NAME.building`), so an interrupted build resumes
+where it stopped, and a build with other settings shares nothing with it. Existing shards are
+verified before they are reused. The folder is removed when the store is complete.
 """
 
 import functools
@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,7 +34,9 @@ from bert_jax.data_pipeline.build.report import (
 from bert_jax.data_pipeline.build.shard import PART, Unit, build_shard, cleaned, damage, raw_hash
 from bert_jax.data_pipeline.build.workers import run
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.sources import Found, SourceSpec, check, find, read
+from bert_jax.data_pipeline.sources import Found, SourceSpec, check, find, ranges, read
+from bert_jax.data_pipeline.sources.cutting import RANGE_BYTES
+from bert_jax.data_pipeline.sources.document import Range
 from bert_jax.data_pipeline.storage import atomic
 from bert_jax.data_pipeline.storage.digest import file_digest, json_digest
 from bert_jax.data_pipeline.storage.progress import byte_bar, terminal
@@ -47,7 +49,7 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Algorithm, Tokenizer
 _log = logging.getLogger(__name__)
 
 BUILD_VERSION = 2  # incremented when the same text and settings give another store
-_UNIT_BYTES = 16 << 20
+_UNIT_BYTES = RANGE_BYTES
 
 
 def build_store(
@@ -204,25 +206,33 @@ def _plan(
     jobs = []
     for spec, result in zip(sources, found, strict=True):
         with ThreadPoolExecutor() as pool:  # hashing releases the GIL
-            hashes = pool.map(functools.partial(_check_and_hash, spec), result.files)
-            hashed = dict(zip(result.files, hashes, strict=True))
+            examined = pool.map(functools.partial(_examine, spec), result.files)
+            of_file = dict(zip(result.files, examined, strict=True))
         base = spec.path if spec.path.is_dir() else spec.path.parent
         settings = [spec.kind, spec.name, spec.language, spec.document_lines]
-        for group in _groups({path: size for path, (_, size) in hashed.items()}):
-            contents = [[os.path.relpath(p, base), hashed[p][0]] for p in group]
-            parts = [BUILD_VERSION, versions, tokenizer.digest, settings, contents]
-            key = json_digest(parts, sort_keys=False)
-            size = sum(hashed[p][1] for p in group)
+        for group in _groups(part for _, parts in of_file.values() for part in parts):
+            contents = [
+                [os.path.relpath(part.path, base), of_file[part.path][0], *_position(part)]
+                for part in group
+            ]
+            inputs = [BUILD_VERSION, versions, tokenizer.digest, settings, contents]
+            key = json_digest(inputs, sort_keys=False)
+            size = sum(part.bytes for part in group)
             jobs.append(Unit(spec, tuple(group), size, work / "shards" / key, work / TOKENIZER))
     return jobs
 
 
-def _groups(sizes: Mapping[Path, int]) -> Iterator[list[Path]]:
-    group: list[Path] = []
+def _position(part: Range) -> list[int]:
+    """Returns where a range is in its file; nothing for a whole file."""
+    return [] if part.stop is None else [part.start, part.stop]
+
+
+def _groups(parts: Iterable[Range]) -> Iterator[list[Range]]:
+    group: list[Range] = []
     size = 0
-    for path, count in sizes.items():
-        group.append(path)
-        size += count
+    for part in parts:
+        group.append(part)
+        size += part.bytes
         if size >= _UNIT_BYTES:
             yield group
             group, size = [], 0
@@ -230,11 +240,11 @@ def _groups(sizes: Mapping[Path, int]) -> Iterator[list[Path]]:
         yield group
 
 
-def _check_and_hash(spec: SourceSpec, path: Path) -> tuple[str, int]:
-    """Checks that a file has its source's kind; returns its sha256 and size in bytes."""
+def _examine(spec: SourceSpec, path: Path) -> tuple[str, list[Range]]:
+    """Checks that a file has its source's kind; returns its sha256 and its ranges."""
     check(spec, path)
     with storage_errors(path, remedy="; copy it again"):
-        return file_digest(path), path.stat().st_size
+        return file_digest(path), ranges(spec, path)
 
 
 def check_out(out: Path) -> None:

@@ -1,4 +1,4 @@
-"""Builds a shard from a unit of files: cleaned, split and tokenized text in files of raw arrays.
+"""Builds a shard from ranges of files: cleaned, split and tokenized text in files of raw arrays.
 
 Shard files, little-endian: `hashes` [documents] uint64, first eight bytes of the sha256 of the raw
 text; `documents` [documents] uint32, sentences per document, 0 if no text remained; `sentences`
@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 
 from bert_jax.data_pipeline.build.workers import Report
-from bert_jax.data_pipeline.sources import Document, SourceSpec, kind_of, read
+from bert_jax.data_pipeline.sources import Document, SourceSpec, kind_of, read_range
+from bert_jax.data_pipeline.sources.document import Range
 from bert_jax.data_pipeline.storage import atomic
 from bert_jax.data_pipeline.storage.digest import file_digest
 from bert_jax.data_pipeline.store.digests import FileDigest
@@ -40,10 +41,10 @@ _COUNTS = ("documents", "characters", "dropped_documents", "dropped_sentences", 
 
 @dataclass(frozen=True)
 class Unit:
-    """The files of one shard."""
+    """The ranges of one shard, consecutive in the order of their source."""
 
     source: SourceSpec
-    files: tuple[Path, ...]
+    ranges: tuple[Range, ...]
     bytes: int
     shard: Path  # its folder; the name is the hash of all inputs
     tokenizer: Path
@@ -114,7 +115,7 @@ def _write(unit: Unit, part: Path, report: Report) -> dict[str, Any]:
     reported = 0
     with ExitStack() as opened:  # closes all of them, even if closing one fails
         outputs = {name: opened.enter_context(_Array(part / name)) for name in _ARRAYS}
-        documents = ((d, f.name) for f in unit.files for d in read(unit.source, f))
+        documents = ((d, r.path.name) for r in unit.ranges for d in read_range(unit.source, r))
         for batch in _batches(documents):
             for document, file in batch:
                 counts["cut_documents"] += document.cut

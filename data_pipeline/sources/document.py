@@ -17,6 +17,21 @@ class SourceSpec:
 
 
 @dataclass(frozen=True)
+class Range:
+    """A part of a file that is read independently of the rest.
+
+    The ranges of a file are in order and together the whole file: every document begins in exactly
+    one of them. Positions are the kind's own: bytes where text is cut at line ends, row groups of
+    Parquet, numbers of records.
+    """
+
+    path: Path
+    start: int = 0
+    stop: int | None = None  # the position after the last; None: the end of the file
+    bytes: int = 0  # of the file, for the progress bar and the size of shards
+
+
+@dataclass(frozen=True)
 class Document:
     """One raw document, neither cleaned nor split into sentences."""
 

@@ -6,6 +6,7 @@ import itertools
 import lzma
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 from typing import cast
@@ -20,34 +21,62 @@ _OPENERS: dict[str, Callable[..., object]] = dict(
 _TEXT = "running text in UTF-8"
 
 
-def lines(path: Path, *, markup: bool = False) -> Iterator[str]:
-    """Yields the lines of a UTF-8 file without line ends (LF, CR LF or CR); decompresses .bz2, .gz
-    and .xz. Raises UserError for an unreadable file, a damaged archive, another format (with
-    `markup` also markup and JSON), or bytes that are not UTF-8 (with their offset in the
-    decompressed text)."""
+@contextmanager
+def opened(path: Path) -> Iterator[BufferedReader]:
+    """Opens a file for reading bytes, decompressed."""
     opener = cast("Callable[[Path, str], BufferedReader]", _OPENERS.get(path.suffix.lower(), open))
-    offset = 0
+    with opener(path, "rb") as stream:
+        yield stream
+
+
+def lines(
+    path: Path, start: int = 0, stop: int | None = None, *, markup: bool = False
+) -> Iterator[str]:
+    """Yields the lines of a UTF-8 file without line ends (LF, CR LF or CR); decompresses .bz2, .gz
+    and .xz.
+
+    Args:
+        start: the byte where a line begins; 0 for a compressed file.
+        stop: the byte after the last line; None: the end of the file.
+        markup: also reject markup and JSON.
+
+    Raises:
+        UserError: an unreadable file, a damaged archive, another format, or bytes that are not
+            UTF-8 (with their offset in the decompressed text).
+    """
+    offset = start
     try:
-        with opener(path, "rb") as stream:
-            head = stream.peek(HEAD)[:HEAD]
-            refuse(path, format_of_start(head, markup=markup), _TEXT)
+        with opened(path) as stream:
+            if start:
+                stream.seek(start)
+            else:
+                head = stream.peek(HEAD)[:HEAD]
+                refuse(path, format_of_start(head, markup=markup), _TEXT)
             for line in stream:
+                if stop is not None and offset >= stop:
+                    return
                 try:
-                    text = line.decode("utf-8")
+                    yield from decoded(line, offset)
                 except UnicodeDecodeError as error:
                     raise UserError(
                         f"{path}: not UTF-8 at byte {offset + error.start:,} "
                         f"(0x{line[error.start]:02x}); convert it, for example with "
                         "iconv -f LATIN1 -t UTF-8 OLD.txt > NEW.txt, or leave it out"
                     ) from None
-                text = (text if offset else text.removeprefix("\ufeff")).rstrip("\r\n")
-                if "\r" in text:
-                    yield from text.split("\r")
-                else:
-                    yield text
                 offset += len(line)
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise UserError(f"{path}: cannot be read ({error}); copy it again") from None
+
+
+def decoded(line: bytes, offset: int, errors: str = "strict") -> list[str]:
+    """Returns the lines in what ends with LF: more than one if CR alone separates them.
+
+    Args:
+        offset: of the first byte in the file, whose start may be a byte order mark.
+        errors: what becomes of bytes that are not UTF-8, as in `bytes.decode`.
+    """
+    text = line.decode("utf-8", errors)
+    return (text if offset else text.removeprefix("\ufeff")).rstrip("\r\n").split("\r")
 
 
 def check(path: Path, *, markup: bool) -> None:

@@ -197,7 +197,7 @@ def test_finished_shards_are_kept_and_those_of_another_tokenizer_are_not(
     shard = build.build_shard
 
     def counted(unit: build.Unit, report: object) -> None:
-        built.append(unit.files[0].name)
+        built.append(unit.ranges[0].path.name)
         if len(built) == 3:
             raise KeyboardInterrupt
         shard(unit, report)  # type: ignore[arg-type]

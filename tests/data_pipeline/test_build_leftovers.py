@@ -150,7 +150,7 @@ def test_sound_shards_are_used_whatever_the_clock_says(
     shard = build.build_shard
 
     def counted(unit: build.Unit, report: Callable[[int], None]) -> None:
-        built.append(unit.files[0].name)
+        built.append(unit.ranges[0].path.name)
         shard(unit, report)
 
     monkeypatch.setattr(build, "build_shard", counted)
