@@ -38,11 +38,13 @@ EXTRAS = {
         "transformers>=4.57",  # loads what `convert export` writes
     ],
     "gcs": ["gcsfs>=2026.9"],  # gs:// for etils.epath; TensorStore has its own client
+    "dedup": ["rensa>=0.5"],  # MinHash signatures in Rust, for `data build --dedup=near`
     "wandb": ["wandb>=0.31"],  # pretrain --wandb; from 0.31 on, a wait for uploads has a limit
     "dev": [
         "pytest>=8,<9.2",  # test runner; from 9.2 on, pytest-xdist 3.8 ignores groups (its #1386)
         "pytest-xdist>=3.8",  # parallel tests; those that start processes run one at a time
         "gcsfs>=2026.9",  # bucket tests against a local emulator
+        "rensa>=0.5",  # tests of --dedup=near
         "wandb>=0.31",  # tests of --wandb, offline
         "kubernetes-validate>=1.34",  # Kubernetes' schemas, for the manifests of `launch gke`
         "kubeflow-trainer-api>=2.3",  # JobSet's schema, for the same

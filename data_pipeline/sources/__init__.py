@@ -22,6 +22,7 @@ from bert_jax.data_pipeline.sources import (
 from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.formats import format_of_name, remedy_of_kind
+from bert_jax.data_pipeline.storage.files import path_of
 from bert_jax.data_pipeline.text.clean import Rule
 from bert_jax.data_pipeline.text.sentences import check_language
 
@@ -96,7 +97,7 @@ def parse_source(text: str) -> SourceSpec:
     if packages and kind != "python":
         raise UserError(f"--source={text}: only python has packages; leave out packages=")
     spec = SourceSpec(
-        kind, Path(path), values["name"], values["lang"], int(values["lines"]), packages
+        kind, path_of(path), values["name"], values["lang"], int(values["lines"]), packages
     )
     kind_of(spec)
     check_language(spec.language)

@@ -7,6 +7,7 @@ from typing import BinaryIO, Final
 from bert_jax.data_pipeline.sources.document import Range, SourceSpec
 from bert_jax.data_pipeline.sources.formats import COMPRESSED
 from bert_jax.data_pipeline.sources.reading import opened
+from bert_jax.data_pipeline.storage.files import size_of
 
 RANGE_BYTES: Final = 16 << 20  # of a file; a build joins smaller ranges into one shard
 
@@ -16,16 +17,16 @@ End = Callable[[BinaryIO, int, int], int]
 
 def whole_file(spec: SourceSpec, path: Path) -> Iterator[Range]:
     """Yields one range: for kinds whose documents need the whole file."""
-    yield Range(path, bytes=path.stat().st_size)
+    yield Range(path, bytes=size_of(path))
 
 
 def cut_file(path: Path, end: End) -> Iterator[Range]:
     """Yields the ranges of a file, cut where `end` says; a compressed file is one range."""
-    size = path.stat().st_size
+    size = size_of(path)
     if path.suffix.lower() in COMPRESSED or size <= RANGE_BYTES:
         yield Range(path, bytes=size)
         return
-    with opened(path) as stream:
+    with opened(path, ahead=False) as stream:
         start = 0
         while start < size:
             target = start + RANGE_BYTES

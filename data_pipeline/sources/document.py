@@ -9,7 +9,7 @@ class SourceSpec:
     """One source of text, as given on the command line."""
 
     kind: str  # a key of bert_jax.data_pipeline.sources.KINDS
-    path: Path  # file or folder
+    path: Path  # file or folder, local or in a bucket
     name: str  # used in the manifest and in metric names
     language: str = "en"  # ISO 639 code, for the sentence splitter
     document_lines: int = 200  # document length where the text has no boundaries

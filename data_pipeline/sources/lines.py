@@ -8,7 +8,7 @@ with BERT"). A file without a blank line would be one huge document: it is cut i
 import functools
 import re
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,7 +26,8 @@ CUT_BECAUSE = "no blank lines between documents"
 CUT_REMEDY = "put a blank line between documents"
 _ENDLESS = 100  # times document_lines
 _BLANK = re.compile(rb"\n[ \t]{0,80}\r?\n")
-_NEAR = 1 << 20  # bytes that are searched for a blank line
+_NEAR = 1 << 20  # bytes that are searched for a blank line, in pieces
+_PIECE = 1 << 16
 _TAIL = 4096  # bytes that tell whether the line before a range is blank
 
 
@@ -43,8 +44,11 @@ def ranges(spec: SourceSpec, path: Path) -> Iterator[Range]:
 
 def _end(size: int, stream: BinaryIO, start: int, target: int) -> int:
     stream.seek(target)
-    if blank := _BLANK.search(stream.read(_NEAR)):
-        return target + blank.end()
+    text = b""
+    while len(text) < _NEAR and (piece := stream.read(_PIECE)):
+        text += piece
+        if blank := _BLANK.search(text):
+            return target + blank.end()
     return _end_in_run(size, stream, start, target)
 
 
@@ -81,24 +85,36 @@ def _is_in_run(stream: BinaryIO, start: int) -> bool:
 def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
     """Yields the documents that begin in one range, already split into sentences."""
     size = spec.document_lines
-    limit = size * _ENDLESS if _has_boundary(part.path, size * _ENDLESS) else size
-    if part.start:
-        with opened(part.path) as stream:
-            first_limit = 0 if _is_in_run(stream, part.start) else limit
-    else:
-        first_limit = limit
-    text = lines(part.path, part.start, part.stop)
+    usual = 0  # the limit of this file, which is seldom needed
+    text = lines(part.path, part.start, part.stop, markup=MARKUP)
     for number, (filled, run) in enumerate(groupby(text, lambda line: bool(line.strip()))):
-        if filled:
-            for document, was_cut in cut(run, limit if number else first_limit, size):
-                yield Document("\n".join(document), sentences_given=True, cut=was_cut)
+        if not filled:
+            continue
+        first = list(islice(run, size + 1))
+        inside = number == 0 and part.start > 0 and _continues(part)
+        if len(first) > size and not inside:
+            usual = usual or _limit(part.path, size)
+        limit = 0 if inside else max(usual, size)
+        for document, was_cut in cut(chain(first, run), limit, size):
+            yield Document("\n".join(document), sentences_given=True, cut=was_cut)
+
+
+def _continues(part: Range) -> bool:
+    """Returns whether a range begins within a run of lines that is cut."""
+    with opened(part.path, ahead=False) as stream:
+        return _is_in_run(stream, part.start)
+
+
+def _limit(path: Path, size: int) -> int:
+    """Returns how many lines of a file make one document without being cut."""
+    return size * _ENDLESS if _has_boundary(path, size * _ENDLESS) else size
 
 
 def _has_boundary(path: Path, most: int) -> bool:
     """Returns whether a blank line separates two non-blank lines. True, too, if more than `most`
     lines come first: these are cut in either case, and the file need not be read to its end."""
     count, ended = 0, False
-    for line in lines(path, markup=MARKUP):
+    for line in lines(path):
         filled = bool(line.strip())
         if filled and ended:
             return True

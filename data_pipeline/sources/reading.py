@@ -5,28 +5,38 @@ import gzip
 import itertools
 import lzma
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources.formats import COMPRESSED, HEAD, format_of_start, refuse
-from bert_jax.data_pipeline.storage.remote import storage_errors
+from bert_jax.data_pipeline.storage.files import open_bytes
+from bert_jax.data_pipeline.storage.remote import is_remote, storage_errors
 
-_OPENERS: dict[str, Callable[..., object]] = dict(
+_OPENERS: Mapping[str, Callable[..., Any]] = dict(
     zip(COMPRESSED, (bz2.open, gzip.open, lzma.open), strict=True)
 )
+_LONGEST = 1 << 27  # bytes of a line, which is in memory as a whole
 _TEXT = "running text in UTF-8"
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BufferedReader]:
-    """Opens a file for reading bytes, decompressed."""
-    opener = cast("Callable[[Path, str], BufferedReader]", _OPENERS.get(path.suffix.lower(), open))
-    with opener(path, "rb") as stream:
-        yield stream
+def opened(path: Path, *, ahead: bool = True) -> Iterator[BufferedReader]:
+    """Opens a file, local or in a bucket, for reading bytes; decompresses it.
+
+    Args:
+        ahead: as in `open_bytes`.
+    """
+    opener = _OPENERS.get(path.suffix.lower())
+    with open_bytes(path, ahead=ahead) as stream:
+        if opener is None:
+            yield stream
+        else:
+            with opener(stream, "rb") as decompressed:
+                yield decompressed
 
 
 def lines(
@@ -41,20 +51,25 @@ def lines(
         markup: also reject markup and JSON.
 
     Raises:
-        UserError: an unreadable file, a damaged archive, another format, or bytes that are not
-            UTF-8 (with their offset in the decompressed text).
+        UserError: an unreadable file, a damaged archive, another format, a line of more than 128
+            MiB, or bytes that are not UTF-8 (with their offset in the decompressed text).
     """
     offset = start
     try:
-        with opened(path) as stream:
+        with storage_errors(path, remedy=_remedy(path)), opened(path) as stream:
             if start:
                 stream.seek(start)
             else:
                 head = stream.peek(HEAD)[:HEAD]
                 refuse(path, format_of_start(head, markup=markup), _TEXT)
-            for line in stream:
+            for line in iter(lambda: stream.readline(_LONGEST + 1), b""):
                 if stop is not None and offset >= stop:
                     return
+                if len(line) > _LONGEST:
+                    raise UserError(
+                        f"{path}: a line of more than {_LONGEST:,} bytes from byte {offset:,} on; "
+                        "divide it, or leave the file out"
+                    )
                 try:
                     yield from decoded(line, offset)
                 except UnicodeDecodeError as error:
@@ -64,7 +79,7 @@ def lines(
                         "iconv -f LATIN1 -t UTF-8 OLD.txt > NEW.txt, or leave it out"
                     ) from None
                 offset += len(line)
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+    except (EOFError, zlib.error, lzma.LZMAError) as error:
         raise UserError(f"{path}: cannot be read ({error}); copy it again") from None
 
 
@@ -84,9 +99,13 @@ def check(path: Path, *, markup: bool) -> None:
     decompressing is slow."""
     if path.suffix.lower() in COMPRESSED:
         return
-    with storage_errors(path, remedy="; copy it again"), path.open("rb") as stream:
+    with storage_errors(path, remedy=_remedy(path)), opened(path, ahead=False) as stream:
         head = stream.read(HEAD)
     refuse(path, format_of_start(head, markup=markup), _TEXT)
+
+
+def _remedy(path: Path) -> str:
+    return "" if is_remote(path) else "; copy it again"
 
 
 def cut(run: Iterable[str], limit: int, size: int) -> Iterator[tuple[list[str], bool]]:

@@ -24,6 +24,8 @@ PIECES = (
     "\n\u00a0\n",
     "\ufeff",
     "a\n",
+    "a\n" * 7,
+    "b" + " " * 9 + "\n",
     "b c",
     "é" * 9,
     " " * 9,
@@ -45,6 +47,7 @@ def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits so small that a text of some lines has every case."""
     monkeypatch.setattr(lines_kind, "_ENDLESS", 3)
     monkeypatch.setattr(lines_kind, "_NEAR", 6)
+    monkeypatch.setattr(lines_kind, "_PIECE", 2)
     monkeypatch.setattr(lines_kind, "_TAIL", 8)
 
 
@@ -92,6 +95,7 @@ def test_one_huge_text_without_blank_lines_is_many_ranges(
     file.write_text("".join(f"Sentence {n}.\n" for n in range(10_000)))
     monkeypatch.setattr(cutting, "RANGE_BYTES", 20_000)
     monkeypatch.setattr(lines_kind, "_NEAR", 1000)
+    monkeypatch.setattr(lines_kind, "_PIECE", 1000)
     spec = parse_source(f"lines:{file},lines=10")
     parts = ranges(spec, file)
     assert len(parts) == 8
