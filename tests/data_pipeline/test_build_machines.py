@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from gcs_emulator import Emulator
 
 from bert_jax import cli
-from bert_jax.data_pipeline.build import units
+from bert_jax.data_pipeline.build import digests, units
 from bert_jax.data_pipeline.build.shard_files import SUMMARY
 from bert_jax.data_pipeline.sources import cutting
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
@@ -126,6 +127,29 @@ def test_shard_numbers(
     assert build(corpus, tmp_path / "store", *flag.split()) == 2
     assert message in capsys.readouterr().err.splitlines()[0]
     assert not (tmp_path / ".store.building").exists()
+
+
+def test_files_that_did_not_change_are_not_digested_again(
+    corpus: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hour_ago = time.time() - 3600
+    for path in (tmp_path / "text").iterdir():
+        os.utime(path, (hour_ago, hour_ago))
+    read: list[str] = []
+
+    def digest(path: Path) -> str:
+        read.append(path.name)
+        return original(path)
+
+    original = digests.file_digest
+    monkeypatch.setattr(digests, "file_digest", digest)
+    assert build(corpus, tmp_path / "store", "--shard=1/2") == 0
+    assert sorted(read) == ["a.txt", "b.txt"]
+    assert build(corpus, tmp_path / "store", "--shard=2/2") == 0
+    assert len(read) == 2
+    os.utime(tmp_path / "text/b.txt", (hour_ago, hour_ago + 1))
+    assert build(corpus, tmp_path / "store", "--merge") == 0
+    assert read[2:] == ["b.txt"]
 
 
 def other_tokenizer(tmp_path: Path, corpus: list[str]) -> list[str]:
@@ -251,7 +275,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Emulator:
 COMMAND = """
 import sys
 from bert_jax import cli
-from bert_jax.data_pipeline.build import units
+from bert_jax.data_pipeline.build import digests, units
 from bert_jax.data_pipeline.sources import cutting
 
 if __name__ == "__main__":

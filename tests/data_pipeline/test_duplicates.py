@@ -94,6 +94,7 @@ def test_exact_duplicates_are_those_with_the_same_raw_text(text: Path, tmp_path:
         {"a": 0, "b": 0},
         {"a": 11, "b": 0},
     ]
+    assert len(documents(store)) == 200 + 40 + 40 + 8
     held_out, train = ({*documents_of(split)} for split in (store.held_out, store.train))
     assert not held_out & train
 

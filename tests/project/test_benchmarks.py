@@ -326,3 +326,11 @@ def test_one_layer_is_compiled_for_a_slice() -> None:
     assert program["collective_cycles"] > 0
     assert program["temporaries"] > 2**25
     assert program["cpu_seconds"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_made_up_shards_are_merged_without_their_copies() -> None:
+    done = run("merge.py", "--dedup=near", "--tokens=4e6", "--documents=1000")
+    assert done.returncode == 0, done.stderr
+    assert "1,000 documents in 1 shards; kept: {'train': 891, 'held_out': 9}" in done.stdout
