@@ -44,6 +44,7 @@ EXTRAS = {
     "gcs": ["gcsfs>=2026.9"],  # gs:// for etils.epath; TensorStore has its own client
     "arrow": ["pyarrow>=21"],  # Parquet files of examples and of token vectors
     "tfds": ["tensorflow-datasets>=4.9.8"],  # tf.train.Example without TensorFlow
+    "dedup": ["rensa>=0.5"],  # MinHash signatures in Rust, for `data build --dedup=near`
     "wandb": ["wandb>=0.31"],  # pretrain --wandb; from 0.31 on, a wait for uploads has a limit
     "dev": [
         "pytest>=8,<9.2",  # test runner; from 9.2 on, pytest-xdist 3.8 ignores groups (its #1386)
@@ -51,6 +52,7 @@ EXTRAS = {
         "scikit-learn>=1.5",  # tests of metrics
         "seqeval>=1.2.2",  # the same
         "gcsfs>=2026.9",  # bucket tests against a local emulator
+        "rensa>=0.5",  # tests of --dedup=near
         "wandb>=0.31",  # tests of --wandb, offline
         "pyarrow>=21",  # tests of Parquet files
         "tensorflow-datasets>=4.9.8",  # tests of TFRecord files

@@ -177,7 +177,7 @@ def build_once(specs: list[SourceSpec], tokenizer: Tokenizer, out: Path) -> dict
             (shard, "cleaned", timed("cleaning", shard.cleaned)),
             (shard.sentences, "split", timed("sentences", shard.sentences.split)),
             (shard, "raw_hash", timed("hashing", shard.raw_hash)),
-            (shard._Array, "append", timed("writing", shard._Array.append)),
+            (shard.ArrayFile, "append", timed("writing", shard.ArrayFile.append)),
         ):
             patched.enter_context(mock.patch.object(owner, name, changed))
         one_worker = functools.partial(build.build_store, workers=1, progress=False)

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
@@ -46,13 +47,17 @@ def check_dropped(entries: Sequence[Mapping[str, Any]]) -> None:
             )
 
 
-def print_tables(entries: Sequence[dict[str, Any]]) -> None:
-    """Prints the counts per source, and the number of times each cleaning rule fired."""
+def print_tables(entries: Sequence[dict[str, Any]], out: Path, built: int, seconds: float) -> None:
+    """Prints the counts per source, how often each cleaning rule fired, and the bytes of text that
+    were read in this time."""
     counts = Table("", *(entry["name"] for entry in entries), title="Token store")
     counts.add_row("files", *(f"{entry['files']:,}" for entry in entries))
     counts.add_row("MB", *(f"{entry['bytes'] / 1e6:.1f}" for entry in entries))
     counts.add_row("documents found", *(f"{entry['documents']:,}" for entry in entries))
     counts.add_row("… without text", *(f"{entry['dropped']['documents']:,}" for entry in entries))
+    if any("duplicates" in entry for entry in entries):
+        repeated = (f"{sum(entry['duplicates'].values()):,}" for entry in entries)
+        counts.add_row("… duplicates", *repeated)
     dropped = (f"{entry['dropped']['sentences']:,}" for entry in entries)
     counts.add_row("sentences without tokens", *dropped)
     for split in SPLITS:
@@ -65,6 +70,7 @@ def print_tables(entries: Sequence[dict[str, Any]]) -> None:
         rules.add_row(rule, *(f"{entry['rules'].get(rule, 0):,}" for entry in entries))
     if rules.row_count:
         terminal.print(rules)
+    terminal.print(f"{escape(str(out))}: {built / 1e6:.1f} MB of text in {seconds:.1f} s")
 
 
 def print_warnings(entries: Sequence[dict[str, Any]]) -> None:

@@ -19,9 +19,10 @@ from bert_jax.data_pipeline.sources import (
     reading,
     wikiextractor,
 )
-from bert_jax.data_pipeline.sources.document import Document, SourceSpec
+from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.formats import format_of_name, remedy_of_kind
+from bert_jax.data_pipeline.storage.files import path_of
 from bert_jax.data_pipeline.text.clean import Rule
 from bert_jax.data_pipeline.text.sentences import check_language
 
@@ -37,7 +38,8 @@ class Kind(Protocol):
     CUT_REMEDY: str  # how to avoid it
 
     def find(self, spec: SourceSpec) -> Found: ...
-    def read(self, spec: SourceSpec, path: Path) -> Iterator[Document]: ...
+    def ranges(self, spec: SourceSpec, path: Path) -> Iterator[Range]: ...
+    def read(self, spec: SourceSpec, part: Range) -> Iterator[Document]: ...
 
 
 KINDS: dict[str, Kind] = {
@@ -95,7 +97,7 @@ def parse_source(text: str) -> SourceSpec:
     if packages and kind != "python":
         raise UserError(f"--source={text}: only python has packages; leave out packages=")
     spec = SourceSpec(
-        kind, Path(path), values["name"], values["lang"], int(values["lines"]), packages
+        kind, path_of(path), values["name"], values["lang"], int(values["lines"]), packages
     )
     kind_of(spec)
     check_language(spec.language)
@@ -114,13 +116,23 @@ def check(spec: SourceSpec, path: Path) -> None:
     reading.check(path, markup=kind_of(spec).MARKUP)
 
 
+def ranges(spec: SourceSpec, path: Path) -> list[Range]:
+    """Returns the ranges of one file, in order; they depend on its content and `spec` alone."""
+    return list(kind_of(spec).ranges(spec, path))
+
+
 def read(spec: SourceSpec, path: Path) -> Iterator[Document]:
-    """Yields the raw documents of one file, in order.
+    """Yields the raw documents of one file, in order, as `read_range` does."""
+    return read_range(spec, Range(path))
+
+
+def read_range(spec: SourceSpec, part: Range) -> Iterator[Document]:
+    """Yields the raw documents of one range of a file, in order.
 
     JSON and Python can contain lone surrogates, which are not characters and cannot be encoded:
     they become U+FFFD, which cleaning removes and counts.
     """
-    for document in kind_of(spec).read(spec, path):
+    for document in kind_of(spec).read(spec, part):
         if _SURROGATE.search(document.text) or _SURROGATE.search(document.title):
             text, title = (_SURROGATE.sub("\ufffd", s) for s in (document.text, document.title))
             document = dataclasses.replace(document, text=text, title=title)

@@ -143,7 +143,7 @@ PATHS = {"/data/": "./"}  # in every command and snippet: the folder holds wiki,
 FOREIGN_FLAGS = {
     "json", "no", "target", "version", "logdir", "location", "workload", "cluster", "node",
     "machine", "tpu", "enable", "num", "max", "server", "filename", "tag", "qos", "member", "role",
-    "recursive", "scopes", "command", "worker", "unit", "service",
+    "recursive", "scopes", "command", "worker", "unit", "service", "flagfile", "array",
 }  # fmt: skip
 
 
