@@ -37,6 +37,7 @@ EXTRAS = {
         "torch>=2.10",
         "transformers>=4.57",  # loads what `convert export` writes
     ],
+    "dump": ["mwparserfromhell>=0.7"],  # parses the wikitext of Wikipedia dumps, in C
     "gcs": ["gcsfs>=2026.9"],  # gs:// for etils.epath; TensorStore has its own client
     "wandb": ["wandb>=0.31"],  # pretrain --wandb; from 0.31 on, a wait for uploads has a limit
     "dev": [
@@ -46,6 +47,7 @@ EXTRAS = {
         "wandb>=0.31",  # tests of --wandb, offline
         "kubernetes-validate>=1.34",  # Kubernetes' schemas, for the manifests of `launch gke`
         "kubeflow-trainer-api>=2.3",  # JobSet's schema, for the same
+        "mwparserfromhell>=0.7",  # tests of Wikipedia dumps
         "hypothesis>=6.100",  # property tests over document and sentence lengths
         "ruff>=0.8",  # lint and format
         "mypy>=1.13",  # types

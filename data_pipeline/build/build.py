@@ -34,7 +34,7 @@ from bert_jax.data_pipeline.build.report import (
 from bert_jax.data_pipeline.build.shard import PART, Unit, build_shard, cleaned, damage, raw_hash
 from bert_jax.data_pipeline.build.workers import run
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.sources import Found, SourceSpec, check, find, ranges, read
+from bert_jax.data_pipeline.sources import Found, SourceSpec, check, find, kind_of, ranges, read
 from bert_jax.data_pipeline.sources.cutting import RANGE_BYTES
 from bert_jax.data_pipeline.sources.document import Range
 from bert_jax.data_pipeline.storage import atomic
@@ -210,6 +210,7 @@ def _plan(
             of_file = dict(zip(result.files, examined, strict=True))
         base = spec.path if spec.path.is_dir() else spec.path.parent
         settings = [spec.kind, spec.name, spec.language, spec.document_lines]
+        settings += map(importlib.metadata.version, kind_of(spec).LIBRARIES)
         for group in _groups(part for _, parts in of_file.values() for part in parts):
             contents = [
                 [os.path.relpath(part.path, base), of_file[part.path][0], *_position(part)]

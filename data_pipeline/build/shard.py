@@ -106,16 +106,21 @@ def build_shard(unit: Unit, report: Report) -> None:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _write(unit: Unit, part: Path, report: Report) -> dict[str, Any]:
+def _write(unit: Unit, folder: Path, report: Report) -> dict[str, Any]:
     """Writes the arrays of a unit; returns its summary."""
     tokenizer = _tokenizer(unit.tokenizer)
     counts: Counter[str] = Counter()
     rules: Counter[str] = Counter()
     cut_files: Counter[str] = Counter()
+    skipped: Counter[str] = Counter()
     reported = 0
     with ExitStack() as opened:  # closes all of them, even if closing one fails
-        outputs = {name: opened.enter_context(_Array(part / name)) for name in _ARRAYS}
-        documents = ((d, r.path.name) for r in unit.ranges for d in read_range(unit.source, r))
+        outputs = {name: opened.enter_context(_Array(folder / name)) for name in _ARRAYS}
+        documents = (
+            (document, part.path.name)
+            for part in unit.ranges
+            for document in read_range(unit.source, part, skipped)
+        )
         for batch in _batches(documents):
             for document, file in batch:
                 counts["cut_documents"] += document.cut
@@ -130,6 +135,7 @@ def _write(unit: Unit, part: Path, report: Report) -> dict[str, Any]:
     return {
         **{name: counts[name] for name in _COUNTS},
         "rules": dict(sorted(rules.items())),
+        "skipped": dict(sorted(skipped.items())),
         "cut_files": [file for file in sorted(cut_files) if cut_files[file]],
         "unit": unit.shard.name,
         "files": {name: output.entry() for name, output in outputs.items()},
@@ -217,14 +223,19 @@ def _write_batch(
 
 
 def cleaned(document: Document, spec: SourceSpec) -> tuple[str, Counter[str]]:
-    """Returns `clean` of a document with the rules of its source kind."""
-    return clean(
-        document.text,
+    """Returns `clean` of a document with the rules of its source kind; its counts include those of
+    extracting the text."""
+    text, counts = document.text, Counter[str]()
+    if document.extract:
+        text, counts = document.extract(text)
+    text, fired = clean(
+        text,
         kind_of(spec).RULES,
         title=document.title,
         line_paragraphs=document.line_paragraphs,
         sentences_given=document.sentences_given,
     )
+    return text, counts + fired
 
 
 def _batches(

@@ -6,7 +6,6 @@ from typing import BinaryIO, Final
 
 from bert_jax.data_pipeline.sources.document import Range, SourceSpec
 from bert_jax.data_pipeline.sources.formats import COMPRESSED
-from bert_jax.data_pipeline.sources.reading import opened
 
 RANGE_BYTES: Final = 16 << 20  # of a file; a build joins smaller ranges into one shard
 
@@ -19,13 +18,14 @@ def whole_file(spec: SourceSpec, path: Path) -> Iterator[Range]:
     yield Range(path, bytes=path.stat().st_size)
 
 
-def cut_file(path: Path, end: End) -> Iterator[Range]:
-    """Yields the ranges of a file, cut where `end` says; a compressed file is one range."""
+def cut_file(path: Path, end: End, *, is_compressed: bool = False) -> Iterator[Range]:
+    """Yields the ranges of a file, cut where `end` says; a compressed file is one range, unless
+    `is_compressed`: `end` knows where compressed bytes may be cut."""
     size = path.stat().st_size
-    if path.suffix.lower() in COMPRESSED or size <= RANGE_BYTES:
+    if size <= RANGE_BYTES or (path.suffix.lower() in COMPRESSED and not is_compressed):
         yield Range(path, bytes=size)
         return
-    with opened(path) as stream:
+    with path.open("rb") as stream:
         start = 0
         while start < size:
             target = start + RANGE_BYTES
