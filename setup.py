@@ -44,6 +44,7 @@ EXTRAS = {
     "gcs": ["gcsfs>=2026.9"],  # gs:// for etils.epath; TensorStore has its own client
     "arrow": ["pyarrow>=21"],  # Parquet files of examples and of token vectors
     "tfds": ["tensorflow-datasets>=4.9.8"],  # tf.train.Example without TensorFlow
+    "dump": ["mwparserfromhell>=0.7"],  # parses the wikitext of Wikipedia dumps, in C
     "dedup": ["rensa>=0.5"],  # MinHash signatures in Rust, for `data build --dedup=near`
     "wandb": ["wandb>=0.31"],  # pretrain --wandb; from 0.31 on, a wait for uploads has a limit
     "dev": [
@@ -58,6 +59,7 @@ EXTRAS = {
         "tensorflow-datasets>=4.9.8",  # tests of TFRecord files
         "kubernetes-validate>=1.34",  # Kubernetes' schemas, for the manifests of `launch gke`
         "kubeflow-trainer-api>=2.3",  # JobSet's schema, for the same
+        "mwparserfromhell>=0.7",  # tests of Wikipedia dumps
         "hypothesis>=6.100",  # property tests over document and sentence lengths
         "ruff>=0.8",  # lint and format
         "mypy>=1.13",  # types

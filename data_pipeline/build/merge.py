@@ -23,10 +23,12 @@ from bert_jax.data_pipeline.sources.finding import printable
 from bert_jax.data_pipeline.store.manifest import SPLITS
 from bert_jax.data_pipeline.store.writer import write_manifest
 from bert_jax.data_pipeline.text.sentences import splitter
+from bert_jax.data_pipeline.text.wikitext import UNKNOWN
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
 FEW_DOCUMENTS = 4  # a source with fewer documents gets a warning
 _MUCH = 0.25  # share of the tokens held out beyond the share asked for, above which a build warns
+_SHOWN_TEMPLATES = 10
 _SMALLEST_HELD_OUT = 2  # NSP takes its random second sentence from another document
 _COUNTED = ("documents", "sentences", "tokens")
 _TRAIN, _HELD_OUT = (SPLITS.index(split) for split in ("train", "held_out"))
@@ -157,9 +159,11 @@ def _entry(spec: SourceSpec, units: Sequence[Unit], repeated: int) -> dict[str, 
     summaries = [read_summary(unit) for unit in units]
     total: Counter[str] = Counter()
     rules: Counter[str] = Counter()
+    skipped: Counter[str] = Counter()
     for summary in summaries:
         total.update({k: v for k, v in summary.items() if isinstance(v, int)})
         rules.update(summary["rules"])
+        skipped.update(summary.get("skipped", {}))  # of an earlier version: none
     cut_files = {file: None for summary in summaries for file in summary["cut_files"]}
     return {
         "name": spec.name,
@@ -170,13 +174,28 @@ def _entry(spec: SourceSpec, units: Sequence[Unit], repeated: int) -> dict[str, 
         "bytes": sum(unit.bytes for unit in units),
         "documents": total["documents"],
         "characters": total["characters"],
-        "rules": dict(rules),
+        **_rule_counts(rules),
+        **({"skipped": dict(sorted(skipped.items()))} if skipped else {}),
         "dropped": {
             "documents": total["dropped_documents"],
             "sentences": total["dropped_sentences"],
         },
         "warnings": _warnings(spec, total, list(cut_files), repeated),
         "splits": {},
+    }
+
+
+def _rule_counts(rules: Counter[str]) -> dict[str, dict[str, int]]:
+    """Returns the counts of the rules, and of the unknown templates that are most frequent."""
+    unknown = [(rule, times) for rule, times in rules.items() if rule.startswith(UNKNOWN)]
+    if not unknown:
+        return {"rules": dict(rules)}
+    known = {rule: times for rule, times in rules.items() if not rule.startswith(UNKNOWN)}
+    known["unknown_template"] = sum(times for _, times in unknown)
+    frequent = sorted(unknown, key=lambda item: (-item[1], item[0]))[:_SHOWN_TEMPLATES]
+    return {
+        "rules": known,
+        "unknown_templates": {rule.removeprefix(UNKNOWN): times for rule, times in frequent},
     }
 
 

@@ -24,6 +24,8 @@ def print_found(sources: Sequence[SourceSpec], found: Sequence[Found], progress:
             terminal.print(escape(f"{spec.name}: {files} read as {spec.kind}"), soft_wrap=True)
         for line in result.describe():
             _log.warning(f"{spec.name}: left out: {line}")
+        for warning in result.warnings:
+            _log.warning(f"{spec.name}: {warning}")
 
 
 def check_found(sources: Sequence[SourceSpec], found: Sequence[Found]) -> None:
@@ -70,7 +72,16 @@ def print_tables(entries: Sequence[dict[str, Any]], out: Path, built: int, secon
         rules.add_row(rule, *(f"{entry['rules'].get(rule, 0):,}" for entry in entries))
     if rules.row_count:
         terminal.print(rules)
+    for entry in entries:
+        _print_counts(entry, "not articles", "skipped")
+        _print_counts(entry, "left out as unknown templates, most often", "unknown_templates")
     terminal.print(f"{escape(str(out))}: {built / 1e6:.1f} MB of text in {seconds:.1f} s")
+
+
+def _print_counts(entry: Mapping[str, Any], what: str, key: str) -> None:
+    if counts := entry.get(key):
+        shown = ", ".join(f"{times:,} {name}" for name, times in counts.items())
+        terminal.print(escape(f"{entry['name']}: {what}: {shown}"), soft_wrap=True)
 
 
 def print_warnings(entries: Sequence[dict[str, Any]]) -> None:

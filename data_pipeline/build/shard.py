@@ -89,10 +89,15 @@ def _write(unit: Unit, part: Path, report: Report) -> dict[str, Any]:
     counts: Counter[str] = Counter()
     rules: Counter[str] = Counter()
     cut_files: Counter[str] = Counter()
+    skipped: Counter[str] = Counter()
     reported = 0
     with ExitStack() as opened:  # closes all of them, even if closing one fails
         outputs = {name: opened.enter_context(ArrayFile(part / name)) for name in unit.arrays()}
-        documents = ((d, _name(unit, r)) for r in unit.ranges for d in read_range(unit.source, r))
+        documents = (
+            (document, _name(unit, section))
+            for section in unit.ranges
+            for document in read_range(unit.source, section, skipped)
+        )
         for batch in _batches(documents, lambda item: len(item[0].text)):
             for document, file in batch:
                 counts["cut_documents"] += document.cut
@@ -107,6 +112,7 @@ def _write(unit: Unit, part: Path, report: Report) -> dict[str, Any]:
     return {
         **{name: counts[name] for name in _COUNTS},
         "rules": dict(sorted(rules.items())),
+        "skipped": dict(sorted(skipped.items())),
         "cut_files": [file for file in sorted(cut_files) if cut_files[file]],
         "unit": unit.shard.name,
         "files": {name: output.entry() for name, output in outputs.items()},
@@ -172,14 +178,19 @@ def _write_tokens(
 
 
 def cleaned(document: Document, spec: SourceSpec) -> tuple[str, Counter[str]]:
-    """Returns `clean` of a document with the rules of its source kind."""
-    return clean(
-        document.text,
+    """Returns `clean` of a document with the rules of its source kind; its counts include those of
+    extracting the text."""
+    text, counts = document.text, Counter[str]()
+    if document.extract:
+        text, counts = document.extract(text)
+    text, fired = clean(
+        text,
         kind_of(spec).RULES,
         title=document.title,
         line_paragraphs=document.line_paragraphs,
         sentences_given=document.sentences_given,
     )
+    return text, counts + fired
 
 
 def _batches(texts: Iterable[T], length: Callable[[T], int]) -> Iterator[list[T]]:

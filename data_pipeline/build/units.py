@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from bert_jax.data_pipeline.build.digests import FileDigests
 from bert_jax.data_pipeline.build.shard_files import Unit
 from bert_jax.data_pipeline.build.signatures import version
-from bert_jax.data_pipeline.sources import Found, SourceSpec, check, ranges
+from bert_jax.data_pipeline.sources import Found, SourceSpec, check, kind_of, ranges
 from bert_jax.data_pipeline.sources.cutting import RANGE_BYTES
 from bert_jax.data_pipeline.sources.document import Range
 from bert_jax.data_pipeline.storage.digest import json_digest
@@ -76,8 +76,9 @@ def plan_units(
             of_file = dict(zip(result.files, examined, strict=True))
         base = spec.path.parent if result.files == [spec.path] else spec.path
         names = {path: os.path.relpath(path, base) for path in of_file}
-        options = _options(spec)
+        options, libraries = _options(spec), _libraries(spec)
         key = [*(getattr(spec, name) for name in _IN_KEY), *([options] if options else [])]
+        key += libraries.values()
         for group in _groups(part for _, parts in of_file.values() for part in parts):
             contents = [
                 [names[part.path], of_file[part.path][0], *_position(part)] for part in group
@@ -88,7 +89,8 @@ def plan_units(
             units.append(Unit(spec, tuple(group), size, shard, copy, signatures=signatures))
         text = json_digest([[names[path], digest] for path, (digest, _) in of_file.items()])
         settings = {name: getattr(spec, name) for name in _IN_KEY}
-        of_sources.append({**settings, **options, "files": len(of_file), "text": text})
+        settings |= {**options, **libraries, "files": len(of_file), "text": text}
+        of_sources.append(settings)
     settings = {"version": BUILD_VERSION, **versions, "tokenizer": tokenizer.digest}
     return Plan(units, {**settings, "sources": of_sources})
 
@@ -100,6 +102,11 @@ def _options(spec: SourceSpec) -> dict[str, Any]:
         for field in dataclasses.fields(spec)
         if field.name not in (*_IN_KEY, *_NOT_IN_KEY) and getattr(spec, field.name) != field.default
     }
+
+
+def _libraries(spec: SourceSpec) -> dict[str, str]:
+    """Returns the versions of the packages that decide what a source's kind reads."""
+    return {name: importlib.metadata.version(name) for name in kind_of(spec).LIBRARIES}
 
 
 def _position(part: Range) -> list[int]:

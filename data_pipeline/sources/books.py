@@ -23,6 +23,7 @@ from bert_jax.data_pipeline.sources.reading import cut, lines
 from bert_jax.data_pipeline.text.clean import Rule, replace, unwrap
 
 MARKUP = True
+LIBRARIES: tuple[str, ...] = ()
 CUT_BECAUSE = "no chapter headings, or a chapter of enormous length"
 CUT_REMEDY = "write '# ' before each chapter's title"
 _ENORMOUS = 10  # times document_lines, for a chapter

@@ -6,8 +6,7 @@ from typing import BinaryIO, Final
 
 from bert_jax.data_pipeline.sources.document import Range, SourceSpec
 from bert_jax.data_pipeline.sources.formats import COMPRESSED
-from bert_jax.data_pipeline.sources.reading import opened
-from bert_jax.data_pipeline.storage.files import size_of
+from bert_jax.data_pipeline.storage.files import open_bytes, size_of
 
 RANGE_BYTES: Final = 16 << 20  # of a file; a build joins smaller ranges into one shard
 
@@ -20,13 +19,14 @@ def whole_file(spec: SourceSpec, path: Path) -> Iterator[Range]:
     yield Range(path, bytes=size_of(path))
 
 
-def cut_file(path: Path, end: End) -> Iterator[Range]:
-    """Yields the ranges of a file, cut where `end` says; a compressed file is one range."""
+def cut_file(path: Path, end: End, *, is_compressed: bool = False) -> Iterator[Range]:
+    """Yields the ranges of a file, cut where `end` says; a compressed file is one range, unless
+    `is_compressed`: `end` knows where compressed bytes may be cut."""
     size = size_of(path)
-    if path.suffix.lower() in COMPRESSED or size <= RANGE_BYTES:
+    if size <= RANGE_BYTES or (path.suffix.lower() in COMPRESSED and not is_compressed):
         yield Range(path, bytes=size)
         return
-    with opened(path, ahead=False) as stream:
+    with open_bytes(path, ahead=False) as stream:
         start = 0
         while start < size:
             target = start + RANGE_BYTES

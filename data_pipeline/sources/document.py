@@ -1,5 +1,7 @@
 """The input and output types of every kind of source."""
 
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,3 +42,6 @@ class Document:
     line_paragraphs: bool = False  # every line is a paragraph, with no blank lines between
     sentences_given: bool = False  # the text already has one sentence per line
     cut: bool = False  # cut at a line count, not at a boundary in the text
+    # Makes the text to be cleaned from `text`, which is raw; also counts, for the report.
+    extract: Callable[[str], tuple[str, Counter[str]]] | None = None
+    skipped: str = ""  # why it is not part of the corpus: it is only counted

@@ -19,6 +19,7 @@ from bert_jax.data_pipeline.text.clean import Rule
 
 RULES: tuple[Rule, ...] = ()
 MARKUP = False
+LIBRARIES: tuple[str, ...] = ()
 CUT_BECAUSE = CUT_REMEDY = ""  # its documents are never cut
 _FILE_BYTES: Final = 16 << 20  # of text, after which the next file starts
 

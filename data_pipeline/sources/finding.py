@@ -25,6 +25,7 @@ class Found:
 
     files: list[Path]  # to be read, sorted
     left_out: Mapping[str, Sequence[str]]  # reason -> sorted paths relative to the source's folder
+    warnings: Sequence[str] = ()
 
     def entry(self) -> dict[str, dict[str, object]]:
         """Returns `left_out` as stored in the manifest: counts and the first names."""

@@ -22,6 +22,7 @@ from bert_jax.data_pipeline.text.clean import Rule
 
 RULES: tuple[Rule, ...] = ()
 MARKUP = True
+LIBRARIES: tuple[str, ...] = ()
 CUT_BECAUSE = "no blank lines between documents"
 CUT_REMEDY = "put a blank line between documents"
 _ENDLESS = 100  # times document_lines

@@ -24,6 +24,7 @@ from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.text.clean import Rule, replace, unwrap
 
 MARKUP = False
+LIBRARIES: tuple[str, ...] = ()
 CUT_BECAUSE = CUT_REMEDY = ""
 TOPICS = "pydoc_data/topics.py"
 _LEFT_OUT = ("test", "tests", "idle_test", "site-packages", "dist-packages", "_bundled")

@@ -28,6 +28,7 @@ from bert_jax.data_pipeline.sources.reading import lines
 from bert_jax.data_pipeline.text.clean import Rule, drop_lines, replace
 
 MARKUP = False
+LIBRARIES: tuple[str, ...] = ()
 CUT_BECAUSE = CUT_REMEDY = ""
 _OPEN = re.compile(r'<doc id="[^"]*".*? title="(?P<title>.*)">$')
 _NAME = re.compile(r"wiki_\d+(\.bz2|\.gz|\.xz)?")
