@@ -167,6 +167,7 @@ class Model:
         for text in listed:
             _check_unicode(text)
         room, encode = self.config.max_position_embeddings - 2, self.tokenizer.encode_with_special
+        encoded: Sequence[tuple[np.ndarray, np.ndarray | None]]
         if spans:
             encoded = self.tokenizer.encode_spans(listed, with_special=True)
         else:
