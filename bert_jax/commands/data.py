@@ -35,7 +35,7 @@ def _define_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
 def _run_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "source", "out")
     check_out(values.out, _is_tokenizer, "tokenizer.json")
-    from bert_jax.data_pipeline.build.build import train_tokenizer
+    from bert_jax.data_pipeline.build.vocabulary import train_tokenizer
     from bert_jax.data_pipeline.sources import parse_source
     from bert_jax.data_pipeline.storage.remote import storage_errors
 

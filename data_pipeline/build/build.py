@@ -7,9 +7,7 @@ default working folder is removed when the store is complete.
 """
 
 import shutil
-import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,30 +19,26 @@ from rich.markup import escape
 from bert_jax.data_pipeline.build import working_folder
 from bert_jax.data_pipeline.build.digests import FileDigests
 from bert_jax.data_pipeline.build.duplicates import Dedup
+from bert_jax.data_pipeline.build.found_sources import check_sources, find_all
 from bert_jax.data_pipeline.build.merge import merge
 from bert_jax.data_pipeline.build.report import (
     check_dropped,
-    check_found,
-    print_found,
     print_tables,
     print_warnings,
 )
-from bert_jax.data_pipeline.build.shard import build_shard, cleaned, forget_words, raw_hash
+from bert_jax.data_pipeline.build.shard import build_shard, forget_words
 from bert_jax.data_pipeline.build.shard_files import Unit
 from bert_jax.data_pipeline.build.shards import ShardFolders
 from bert_jax.data_pipeline.build.units import Plan, difference, plan_units
 from bert_jax.data_pipeline.build.workers import run
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.sources import Found, SourceSpec, find, read
+from bert_jax.data_pipeline.sources import Found, SourceSpec
 from bert_jax.data_pipeline.storage import atomic
 from bert_jax.data_pipeline.storage.digest import json_digest
-from bert_jax.data_pipeline.storage.files import size_of
-from bert_jax.data_pipeline.storage.progress import byte_bar, terminal
-from bert_jax.data_pipeline.storage.remote import storage_errors
+from bert_jax.data_pipeline.storage.progress import terminal
 from bert_jax.data_pipeline.store.manifest import MANIFEST, TOKENIZER, read_manifest
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
-from bert_jax.data_pipeline.text.sentences import check_language
-from bert_jax.data_pipeline.tokenizer.tokenizer import Algorithm, Tokenizer
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
 _SHOWN = 5  # numbers of shards in a message
 
@@ -83,7 +77,7 @@ def build_store(
             shards of other settings, or a full disk (finished shards are kept).
     """
     out, started = Path(out), time.monotonic()
-    _check(sources, held_out_share)
+    check_sources(sources, held_out_share)
     inputs = _inputs(sources, tokenizer, out, work, held_out_share, dedup, progress, strict)
     folders = inputs.folders
     with _writing(out):
@@ -137,7 +131,7 @@ def build_shards(
         UserError: as in `build_store`.
     """
     out = Path(out)
-    _check(sources, 0.0)
+    check_sources(sources)
     inputs = _inputs(sources, tokenizer, out, work, 0.0, dedup, progress, strict)
     folders, plan = inputs.folders, inputs.plan
     check_out(out)
@@ -180,7 +174,7 @@ def _inputs(
     progress: bool,
     strict: bool,
 ) -> _Inputs:
-    found = _find(sources, progress, strict)
+    found = find_all(sources, progress, strict)
     folders = ShardFolders(out, work)
     digests = FileDigests(folders.main)
     plan = plan_units(sources, found, tokenizer, folders.main, digests, signatures=dedup == "near")
@@ -247,72 +241,6 @@ def _missing(missing: Sequence[Unit], units: Sequence[Unit], count: int) -> User
         f"{len(missing):,} of {len(units):,} shards are missing{of}; the first is of {first.path} "
         f"from {first.start:,} on; build them, or leave out --merge to build them here"
     )
-
-
-def train_tokenizer(
-    sources: Sequence[SourceSpec],
-    vocab_size: int,
-    *,
-    model: Algorithm = "wordpiece",
-    lowercase: bool = True,
-    most_bytes: int | None = None,
-    progress: bool = True,
-) -> Tokenizer:
-    """Trains a vocabulary on the cleaned text of these sources (see `Tokenizer.train`).
-
-    Args:
-        most_bytes: if there is more raw text than this, documents are subsampled by hash. None is
-            1 GiB for WordPiece and 256 MiB for the others, because SentencePiece keeps many copies
-            of its text in memory.
-        progress: show a bar while reading the text, and print a line when training starts.
-
-    Raises:
-        UserError: as `build_store` and `Tokenizer.train`.
-    """
-    _check(sources, 0.0)
-    found = _find(sources, progress)
-    files = [(s, path) for s, result in zip(sources, found, strict=True) for path in result.files]
-    sizes = {path: size_of(path) for _, path in files}
-    size = sum(sizes.values())
-    if most_bytes is None:
-        most_bytes = 1 << (30 if model == "wordpiece" else 28)
-    highest = int(min(1.0, most_bytes / max(size, 1)) * (1 << 64))
-
-    def texts() -> Iterator[str]:
-        done = 0
-        with byte_bar("read", size, 0, progress) as update:
-            for spec, path in files:
-                for document in read(spec, path):
-                    if raw_hash(document.text) < highest:
-                        yield cleaned(document, spec)[0]
-                done += sizes[path]
-                update(done)
-        if progress:  # the trainers do not report progress
-            terminal.print(f"training {vocab_size:,} entries", highlight=False)
-
-    remedy = "; free some space, or set TMPDIR to another folder"
-    with storage_errors(tempfile.gettempdir(), "cannot write a temporary file", remedy):
-        return Tokenizer.train(texts(), vocab_size, model=model, lowercase=lowercase)
-
-
-def _check(sources: Sequence[SourceSpec], held_out_share: float) -> None:
-    if not sources:
-        raise UserError("no source of text; pass --source=KIND:PATH")
-    if not 0.0 <= held_out_share <= 0.5:
-        raise UserError(f"held-out share {held_out_share} must be between 0 and 0.5")
-    for name, count in Counter(spec.name for spec in sources).items():
-        if count > 1:
-            raise UserError(f"{count} sources are named {name!r}; add ,name=… to --source")
-    for spec in sources:
-        check_language(spec.language)
-
-
-def _find(sources: Sequence[SourceSpec], progress: bool, strict: bool = False) -> list[Found]:
-    found = [find(spec) for spec in sources]
-    print_found(sources, found, progress)
-    if strict:
-        check_found(sources, found)
-    return found
 
 
 def check_out(out: Path) -> None:

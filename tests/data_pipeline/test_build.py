@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from bert_jax.data_pipeline.build import build, units, working_folder
-from bert_jax.data_pipeline.build.build import build_store, train_tokenizer
+from bert_jax.data_pipeline.build.build import build_store
 from bert_jax.data_pipeline.build.digests import FileDigests
 from bert_jax.data_pipeline.build.merge import held_out_count
 from bert_jax.data_pipeline.build.shard import raw_hash
 from bert_jax.data_pipeline.build.shard_files import Unit, damage
+from bert_jax.data_pipeline.build.vocabulary import train_tokenizer
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import SourceSpec, find, parse_source, read
 from bert_jax.data_pipeline.store.store import TokenStore

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax import demo
-from bert_jax.data_pipeline.build.build import train_tokenizer
+from bert_jax.data_pipeline.build.vocabulary import train_tokenizer
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import check, find, guess_kind, parse_source, read
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_jax.data_pipeline.build.build import build_store, train_tokenizer
+from bert_jax.data_pipeline.build.build import build_store
+from bert_jax.data_pipeline.build.vocabulary import train_tokenizer
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.plan import mixing
 from bert_jax.data_pipeline.plan.settings import PlanSettings
