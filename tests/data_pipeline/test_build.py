@@ -244,7 +244,7 @@ KILL = """
 import os, signal, sys, threading, time
 from multiprocessing import active_children
 from pathlib import Path
-from bert_jax.data_pipeline.build import build
+from bert_jax.data_pipeline.build import build, units
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
