@@ -45,6 +45,8 @@ EXTRAS = {
     "gcs": ["gcsfs>=2026.9"],  # gs:// for etils.epath; TensorStore has its own client
     "arrow": ["pyarrow>=21"],  # Parquet files of examples and of token vectors
     "tfds": ["tensorflow-datasets>=4.9.8"],  # tf.train.Example without TensorFlow
+    "dump": ["mwparserfromhell>=0.7"],  # parses the wikitext of Wikipedia dumps, in C
+    "dedup": ["rensa>=0.5"],  # MinHash signatures in Rust, for `data build --dedup=near`
     "wandb": ["wandb>=0.31"],  # pretrain --wandb; from 0.31 on, a wait for uploads has a limit
     "dev": [
         "pytest>=8,<9.2",  # test runner; from 9.2 on, pytest-xdist 3.8 ignores groups (its #1386)
@@ -52,11 +54,13 @@ EXTRAS = {
         "scikit-learn>=1.5",  # tests of metrics
         "seqeval>=1.2.2",  # the same
         "gcsfs>=2026.9",  # bucket tests against a local emulator
+        "rensa>=0.5",  # tests of --dedup=near
         "wandb>=0.31",  # tests of --wandb, offline
         "pyarrow>=21",  # tests of Parquet files
         "tensorflow-datasets>=4.9.8",  # tests of TFRecord files
         "kubernetes-validate>=1.34",  # Kubernetes' schemas, for the manifests of `launch gke`
         "kubeflow-trainer-api>=2.3",  # JobSet's schema, for the same
+        "mwparserfromhell>=0.7",  # tests of Wikipedia dumps
         "hypothesis>=6.100",  # property tests over document and sentence lengths
         "ruff>=0.8",  # lint and format
         "mypy>=1.13",  # types

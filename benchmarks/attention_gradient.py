@@ -77,7 +77,8 @@ def run(options: argparse.Namespace, folder: Path) -> None:
 
 
 def build(path: Path) -> Path:
-    from bert_jax.data_pipeline.build.build import build_store, train_tokenizer
+    from bert_jax.data_pipeline.build.build import build_store
+    from bert_jax.data_pipeline.build.vocabulary import train_tokenizer
     from bert_jax.data_pipeline.sources import parse_source
 
     source = parse_source("python")

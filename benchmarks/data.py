@@ -30,7 +30,7 @@ import plan
 import tokenizers
 
 from bert_jax.data_pipeline.batch import Batches
-from bert_jax.data_pipeline.build import build, shard
+from bert_jax.data_pipeline.build import build, shard, vocabulary
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.masking.settings import MODES
 from bert_jax.data_pipeline.masking.spec import MaskingSpec
@@ -129,7 +129,7 @@ def line(name: str, value: str, note: str = "") -> None:
 
 def report_build(specs: list[SourceSpec], vocab: Path | None, out: Path, count: int) -> None:
     """Times a build with one worker and, in turns with it, `tokenizers` on the same sentences."""
-    tokenizer = Tokenizer.load(vocab) if vocab else build.train_tokenizer(specs, VOCABULARY)
+    tokenizer = Tokenizer.load(vocab) if vocab else vocabulary.train_tokenizer(specs, VOCABULARY)
     rounds = [build_once(specs, tokenizer, out) for _ in range(count)]
     taken = {name: statistics.median(times[name] for times in rounds) for name in rounds[0]}
     megabytes = sum(entry["bytes"] for entry in open_store(out).manifest["sources"]) / 1e6
@@ -177,7 +177,7 @@ def build_once(specs: list[SourceSpec], tokenizer: Tokenizer, out: Path) -> dict
             (shard, "cleaned", timed("cleaning", shard.cleaned)),
             (shard.sentences, "split", timed("sentences", shard.sentences.split)),
             (shard, "raw_hash", timed("hashing", shard.raw_hash)),
-            (shard._Array, "append", timed("writing", shard._Array.append)),
+            (shard.ArrayFile, "append", timed("writing", shard.ArrayFile.append)),
         ):
             patched.enter_context(mock.patch.object(owner, name, changed))
         one_worker = functools.partial(build.build_store, workers=1, progress=False)

@@ -8,7 +8,8 @@ DOCUMENTS = 500
 
 def generate_store(folder: Path, documents: int = DOCUMENTS) -> Path:
     """Builds the store in the folder from random words, with realistic sentence lengths."""
-    from bert_jax.data_pipeline.build.build import build_store, train_tokenizer
+    from bert_jax.data_pipeline.build.build import build_store
+    from bert_jax.data_pipeline.build.vocabulary import train_tokenizer
     from bert_jax.data_pipeline.sources import parse_source
 
     draw = random.Random(0)

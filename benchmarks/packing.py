@@ -37,7 +37,8 @@ def main() -> None:
 
 
 def run(options: argparse.Namespace, folder: Path) -> None:
-    from bert_jax.data_pipeline.build.build import build_store, train_tokenizer
+    from bert_jax.data_pipeline.build.build import build_store
+    from bert_jax.data_pipeline.build.vocabulary import train_tokenizer
     from bert_jax.data_pipeline.sources import parse_source
     from bert_jax.data_pipeline.store.store import open_store
     from bert_jax.runtime.cpu import use_cpu_devices

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_jax.data_pipeline.build import build
+from bert_jax.data_pipeline.build import build, vocabulary
 from bert_jax.data_pipeline.masking.spec import MaskingSpec
 from bert_jax.data_pipeline.pairing.modes import MODES, PAIRS, Pairing
 from bert_jax.data_pipeline.plan.cache import Plans
@@ -74,7 +74,7 @@ def draw_split(store: Path | None, tokens: int, folder: Path) -> tuple[int, int]
     if store is None:
         store = folder / "store"
         specs = [parse_source("python")]
-        tokenizer = build.train_tokenizer(specs, 8192)
+        tokenizer = vocabulary.train_tokenizer(specs, 8192)
         build.build_store(specs, tokenizer, store, workers=1, progress=False)
     split = open_store(store, verify=False).train
     ends = np.cumsum(split.document_lengths, dtype=np.int64)

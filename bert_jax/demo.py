@@ -13,7 +13,8 @@ from bert_jax.config.files import load
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict
 from bert_jax.convert.publish.export import run_export
-from bert_jax.data_pipeline.build.build import build_store, train_tokenizer
+from bert_jax.data_pipeline.build.build import build_store
+from bert_jax.data_pipeline.build.vocabulary import train_tokenizer
 from bert_jax.data_pipeline.sources import KINDS, SourceSpec, find, guess_kind, parse_source
 from bert_jax.data_pipeline.storage.digest import json_digest
 from bert_jax.data_pipeline.storage.remote import write_named

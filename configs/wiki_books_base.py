@@ -1,7 +1,7 @@
 r"""BERT-base on Wikipedia and books, the paper's run: length 128, then 512.
 
     bert-jax data build --source=wikiextractor:WIKI --source=books:BOOKS \
-        --tokenizer=vocab.txt --out=STORE
+        --tokenizer=vocab.txt --dedup=exact --out=STORE
     bert-jax pretrain --config=wiki_books_base --config.data.store=STORE --workdir=RUN
 
 Batch 256, 900,000 steps at length 128 and 100,000 at 512, one schedule over all of them: learning

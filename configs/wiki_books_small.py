@@ -1,7 +1,7 @@
 r"""A BERT with 4 layers and width 256 on Wikipedia and books: under two hours on two CPU cores.
 
     bert-jax data build --source=wikiextractor:WIKI --source=books:BOOKS \
-        --tokenizer=vocab.txt --out=STORE
+        --tokenizer=vocab.txt --dedup=exact --out=STORE
     bert-jax pretrain --config=wiki_books_small --config.data.store=STORE \
         --workdir=RUN --cpu_devices=2
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.assemble import Batch
-from bert_jax.data_pipeline.build import build
+from bert_jax.data_pipeline.build import build, vocabulary
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import SourceSpec
 from bert_jax.data_pipeline.sources.documents import Content, write
@@ -67,7 +67,7 @@ def build_store(
         write(documents, Path(folder), field)
         source = SourceSpec("documents", Path(folder), name, language)
         if tokenizer is None:
-            tokenizer = build.train_tokenizer(
+            tokenizer = vocabulary.train_tokenizer(
                 [source], vocab_size, model=algorithm, lowercase=lowercase, progress=progress
             )
         return build.build_store(

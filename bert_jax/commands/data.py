@@ -10,6 +10,7 @@ from bert_jax.commands.command import Command, check_out, check_page, need
 from bert_jax.errors import UsageError
 
 ALGORITHMS = ("wordpiece", "unigram", "bpe")
+DEDUP = ("none", "exact", "near")
 KINDS = "a tokenizer.json, a vocab.txt or a SentencePiece .model"
 
 
@@ -34,7 +35,7 @@ def _define_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
 def _run_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "source", "out")
     check_out(values.out, _is_tokenizer, "tokenizer.json")
-    from bert_jax.data_pipeline.build.build import train_tokenizer
+    from bert_jax.data_pipeline.build.vocabulary import train_tokenizer
     from bert_jax.data_pipeline.sources import parse_source
     from bert_jax.data_pipeline.storage.remote import storage_errors
 
@@ -61,26 +62,57 @@ def _define_build(values: flags.FlagValues, words: Sequence[str]) -> None:
     flags.DEFINE_string("out", None, "folder of the new token store", flag_values=values)
     share = "share of each source's documents held out for evaluation"
     flags.DEFINE_float("held_out_share", 0.01, share, 0, 0.5, flag_values=values)
+    dedup = "leave out documents whose text an earlier one has: exactly, or nearly (MinHash)"
+    flags.DEFINE_enum("dedup", "none", DEDUP, dedup, flag_values=values)
     strict = "fail instead of skipping files, documents or sentences"
     flags.DEFINE_bool("strict", False, strict, flag_values=values)
     workers = "number of worker processes (default: all cores)"
     flags.DEFINE_integer("workers", None, workers, 1, flag_values=values)
+    shard = "I/N: build one of N parts on this machine, from 1; --merge makes the store of them"
+    flags.DEFINE_string("shard", None, shard, flag_values=values)
+    text = "make the store of the parts that --shard built; fail if one is missing"
+    flags.DEFINE_bool("merge", False, text, flag_values=values)
+    work = "folder of unfinished parts, local or gs:// (default: next to --out); may be repeated"
+    flags.DEFINE_multi_string("work", [], work, flag_values=values)
 
 
 def _run_build(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "source", "tokenizer", "out")
-    from bert_jax.data_pipeline.build.build import build_store
+    shard = _parse_shard(values.shard)
+    if shard and values.merge:
+        raise UsageError("--shard and --merge exclude each other: merge when all shards are built")
+    from bert_jax.data_pipeline.build.build import build_shards, build_store
     from bert_jax.data_pipeline.sources import parse_source
     from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
-    build_store(
-        [parse_source(text) for text in values.source],
-        Tokenizer.load(Path(values.tokenizer), lowercase=not values.cased),
-        Path(values.out),
-        held_out_share=values.held_out_share,
-        workers=values.workers,
-        strict=values.strict,
-    )
+    sources = [parse_source(text) for text in values.source]
+    tokenizer = Tokenizer.load(Path(values.tokenizer), lowercase=not values.cased)
+    common = {
+        "dedup": values.dedup,
+        "work": values.work,
+        "workers": values.workers,
+        "strict": values.strict,
+    }
+    if shard:
+        number, count = shard
+        build_shards(sources, tokenizer, values.out, number=number, count=count, **common)
+    else:
+        share, merge = values.held_out_share, values.merge
+        build_store(
+            sources, tokenizer, values.out, held_out_share=share, merge_only=merge, **common
+        )
+
+
+def _parse_shard(text: str | None) -> tuple[int, int] | None:
+    """Parses I/N, None if it is not given."""
+    if text is None:
+        return None
+    number, slash, count = text.partition("/")
+    if not (slash and number.isdecimal() and count.isdecimal()):
+        raise UsageError(f"--shard={text}: must be I/N, such as 17/96")
+    if not 1 <= int(number) <= int(count):
+        raise UsageError(f"--shard={text}: the first number must be between 1 and {int(count)}")
+    return int(number), int(count)
 
 
 def _define_store(values: flags.FlagValues, text: str = "folder of a token store") -> None:

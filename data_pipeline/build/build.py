@@ -1,61 +1,46 @@
-"""Builds a token store from raw text: units of files -> shards, in parallel -> one store.
+"""Builds a token store from raw text: ranges of files -> shards, in parallel -> one store.
 
-A unit is a run of a source's files, about 16 MB in total. Its shard is a pure function of the
-files' bytes, the source's settings and the tokenizer, and is stored under the hash of these in a
-folder next to the store (`.NAME.building`), so an interrupted build resumes where it stopped, and a
-build with other settings shares nothing with it. Existing shards are verified before they are
-reused. The folder is removed when the store is complete.
+Shards are kept in a working folder, by default next to the store (`.NAME.building`), so an
+interrupted build resumes where it stopped. Existing shards are verified before they are reused.
+Several machines may build shards at the same time (`build_shards`); one then merges them. The
+default working folder is removed when the store is complete.
 """
 
-import functools
-import importlib.metadata
-import logging
-import os
 import shutil
-import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.markup import escape
 
 from bert_jax.data_pipeline.build import working_folder
+from bert_jax.data_pipeline.build.digests import FileDigests
+from bert_jax.data_pipeline.build.duplicates import Dedup
+from bert_jax.data_pipeline.build.found_sources import check_sources, find_all
 from bert_jax.data_pipeline.build.merge import merge
 from bert_jax.data_pipeline.build.report import (
     check_dropped,
-    check_found,
-    print_found,
     print_tables,
     print_warnings,
 )
-from bert_jax.data_pipeline.build.shard import (
-    PART,
-    Unit,
-    build_shard,
-    cleaned,
-    damage,
-    forget_words,
-    raw_hash,
-)
+from bert_jax.data_pipeline.build.shard import build_shard, forget_words
+from bert_jax.data_pipeline.build.shard_files import Unit
+from bert_jax.data_pipeline.build.shards import ShardFolders
+from bert_jax.data_pipeline.build.units import Plan, difference, plan_units
 from bert_jax.data_pipeline.build.workers import run
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.sources import Found, SourceSpec, check, find, read
+from bert_jax.data_pipeline.sources import Found, SourceSpec
 from bert_jax.data_pipeline.storage import atomic
-from bert_jax.data_pipeline.storage.digest import file_digest, json_digest
-from bert_jax.data_pipeline.storage.progress import byte_bar, terminal
-from bert_jax.data_pipeline.storage.remote import storage_errors
+from bert_jax.data_pipeline.storage.digest import json_digest
+from bert_jax.data_pipeline.storage.progress import terminal
 from bert_jax.data_pipeline.store.manifest import MANIFEST, TOKENIZER, read_manifest
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
-from bert_jax.data_pipeline.text.sentences import check_language, splitter
-from bert_jax.data_pipeline.tokenizer.tokenizer import Algorithm, Tokenizer
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
-_log = logging.getLogger(__name__)
-
-BUILD_VERSION = 2  # incremented when the same text and settings give another store
-_UNIT_BYTES = 16 << 20
+_SHOWN = 5  # numbers of shards in a message
 
 
 def build_store(
@@ -64,73 +49,175 @@ def build_store(
     out: Path | str,
     *,
     held_out_share: float = 0.01,
+    dedup: Dedup = "none",
     workers: int | None = None,
+    work: Sequence[str] = (),
+    merge_only: bool = False,
     progress: bool = True,
     strict: bool = False,
 ) -> TokenStore:
     """Builds the store at `out`, or opens it if it was built from the same inputs.
 
-    The bytes do not depend on `workers`. The held-out split has, per source, the documents whose
-    raw text has the smallest sha256: the given share, at least two, at most half (none of a single
-    one). Duplicate texts count once and stay in one split.
+    The bytes do not depend on `workers`, nor on the machines that built the shards. The held-out
+    split has, per source, the documents whose raw text has the smallest sha256: the given share, at
+    least two, at most half (none of a single one). Equal texts count once and stay in one split.
 
     Args:
         sources: with distinct names.
         held_out_share: of each source's documents, 0 to 0.5.
+        dedup: leave out documents that repeat an earlier one (see `find_duplicates`).
         workers: processes; None uses every core, 1 stays in this process.
-        progress: show the bar and the tables (standard error). Warnings and skipped files are
-            always shown.
+        work: working folders with shards, local or in buckets, which stay.
+        merge_only: fail if a shard is missing, rather than build it.
+        progress: show the bar and the tables on standard error, where warnings always go.
         strict: fail rather than skip anything: a file of another kind, a document without text, …
 
     Raises:
-        UserError: sources with the same name, no files, bad input (see the source kinds), a source
-            that yields no text, another store, a running build or anything else at `out`, or a full
-            disk (finished shards are kept).
+        UserError: bad sources or files, another store or a running build at `out`, missing shards,
+            shards of other settings, or a full disk (finished shards are kept).
     """
     out, started = Path(out), time.monotonic()
-    _check(sources, held_out_share)
-    work = out.parent / f".{out.name}.building"
-    found = _find(sources, progress, strict)
-    jobs = _plan(sources, found, tokenizer, work)
-    digest = json_digest([tokenizer.digest, held_out_share, *(job.shard.name for job in jobs)])
+    check_sources(sources, held_out_share)
+    inputs = _inputs(sources, tokenizer, out, work, held_out_share, dedup, progress, strict)
+    folders = inputs.folders
     with _writing(out):
         if not working_folder.is_free(out):
-            return _reuse(out, digest, work, progress, strict)
-        working_folder.claim(work)
-        with working_folder.locked(work):
+            return _reuse(out, inputs, progress, strict)
+        folders.claim()
+        working_folder.claim(folders.home)
+        with working_folder.locked(folders.home):
             if not working_folder.is_free(out):  # another build has just finished it
-                return _reuse(out, digest, work, progress, strict)
-            tokenizer.save(work / TOKENIZER)
-            built = _build_shards(jobs, work, workers, progress)
-            left_out = [result.entry() for result in found]
-            made = work / "store"
+                return _reuse(out, inputs, progress, strict)
+            built, units = _ready(inputs, workers, progress, merge_only, bool(work))
+            made = folders.home / "store"
             entries = merge(
-                jobs, sources, tokenizer, made,
-                left_out=left_out, held_out_share=held_out_share, build_digest=digest,
+                units, sources, tokenizer, made,
+                left_out=[result.entry() for result in inputs.found],
+                settings=inputs.settings, build_digest=inputs.digest,
             )  # fmt: skip
             if strict:
                 check_dropped(entries)
             atomic.publish(made, out)
-            shutil.rmtree(work, ignore_errors=True)
-    seconds = time.monotonic() - started
+            shutil.rmtree(folders.home, ignore_errors=True)
     if progress:
-        print_tables(entries)
-        terminal.print(f"{escape(str(out))}: {built / 1e6:.1f} MB of text in {seconds:.1f} s")
+        print_tables(entries, out, built, time.monotonic() - started)
     print_warnings(entries)
     return open_store(out, verify=False)
 
 
-def _build_shards(jobs: Sequence[Unit], work: Path, workers: int | None, progress: bool) -> int:
-    """Builds the shards that an earlier build did not finish; returns the bytes of text read."""
-    unfinished = _unfinished_jobs(jobs, work)
-    total, left = sum(job.bytes for job in jobs), sum(job.bytes for job in unfinished)
-    if progress and len(unfinished) < len(jobs):
-        finished = f"{len(jobs) - len(unfinished)} of {len(jobs)} shards"
+def build_shards(
+    sources: Sequence[SourceSpec],
+    tokenizer: Tokenizer,
+    out: Path | str,
+    *,
+    number: int,
+    count: int,
+    dedup: Dedup = "none",
+    workers: int | None = None,
+    work: Sequence[str] = (),
+    progress: bool = True,
+    strict: bool = False,
+) -> None:
+    """Builds one of `count` equal parts of a store's shards, for `build_store` to merge.
+
+    Any number of machines may do this at the same time, also for the same part.
+
+    Args:
+        number: 1 to `count`.
+        dedup: as in `build_store`; shards differ only for `near`.
+        work: as in `build_store`; shards go to the first local one, else to the first bucket.
+
+    Raises:
+        UserError: as in `build_store`.
+    """
+    out = Path(out)
+    check_sources(sources)
+    inputs = _inputs(sources, tokenizer, out, work, 0.0, dedup, progress, strict)
+    folders, plan = inputs.folders, inputs.plan
+    check_out(out)
+    with _writing(out):
+        folders.claim()
+        folders.check(plan.settings)
+        folders.record(plan.settings, count)
+        inputs.digests.save()
+        tokenizer.save(folders.main / TOKENIZER)
+        mine = plan.units[number - 1 :: count]
+        found = folders.find(mine, fetch_them=False)
+        missing = [folders.sent(unit) for unit in mine if unit not in found]
+        _build_shards(missing, mine, workers, progress)
+    if progress:
+        where = escape(folders.bucket or str(folders.main))
+        ranges = f"{len(mine)} of {len(plan.units)} ranges"
+        terminal.print(f"shard {number}/{count}: {ranges} are in {where}", soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """What a store is built from."""
+
+    tokenizer: Tokenizer
+    found: list[Found]
+    digests: FileDigests
+    folders: ShardFolders
+    plan: Plan
+    settings: dict[str, Any]  # that determine the store
+    digest: str  # of everything that does
+
+
+def _inputs(
+    sources: Sequence[SourceSpec],
+    tokenizer: Tokenizer,
+    out: Path,
+    work: Sequence[str],
+    held_out_share: float,
+    dedup: Dedup,
+    progress: bool,
+    strict: bool,
+) -> _Inputs:
+    found = find_all(sources, progress, strict)
+    folders = ShardFolders(out, work)
+    digests = FileDigests(folders.main)
+    plan = plan_units(sources, found, tokenizer, folders.main, digests, signatures=dedup == "near")
+    settings = {**plan.settings, "held_out_share": held_out_share, "dedup": dedup}
+    names = [unit.shard.name for unit in plan.units]
+    inputs = [tokenizer.digest, held_out_share, *names, *([dedup] if dedup != "none" else [])]
+    digest = json_digest(inputs)
+    return _Inputs(tokenizer, found, digests, folders, plan, settings, digest)
+
+
+def _ready(
+    inputs: _Inputs, workers: int | None, progress: bool, merge_only: bool, shared: bool
+) -> tuple[int, list[Unit]]:
+    """Builds the shards that are missing; returns the bytes of text read, and all units, each with
+    the place of its shard.
+
+    Args:
+        shared: other machines may have filled the folders, so their settings are checked.
+    """
+    folders, plan = inputs.folders, inputs.plan
+    count = folders.check(plan.settings) if shared or merge_only else 0
+    inputs.digests.save()
+    inputs.tokenizer.save(folders.main / TOKENIZER)
+    found = folders.find(plan.units, fetch_them=True)
+    missing = [unit for unit in plan.units if unit not in found]
+    if merge_only and missing:
+        raise _missing(missing, plan.units, count)
+    built = _build_shards(missing, plan.units, workers, progress)
+    return built, [found.get(unit, unit) for unit in plan.units]
+
+
+def _build_shards(
+    missing: Sequence[Unit], units: Sequence[Unit], workers: int | None, progress: bool
+) -> int:
+    """Builds the shards that no earlier build finished; returns the bytes of text read."""
+    total, left = sum(unit.bytes for unit in units), sum(unit.bytes for unit in missing)
+    if progress and len(missing) < len(units):
+        finished = f"{len(units) - len(missing)} of {len(units)} shards"
         terminal.print(f"resuming: {finished} are already built")
     try:
         run(
             build_shard,
-            unfinished,
+            missing,
             total_bytes=total,
             done_bytes=total - left,
             workers=workers,
@@ -142,110 +229,18 @@ def _build_shards(jobs: Sequence[Unit], work: Path, workers: int | None, progres
     return left
 
 
-def train_tokenizer(
-    sources: Sequence[SourceSpec],
-    vocab_size: int,
-    *,
-    model: Algorithm = "wordpiece",
-    lowercase: bool = True,
-    most_bytes: int | None = None,
-    progress: bool = True,
-) -> Tokenizer:
-    """Trains a vocabulary on the cleaned text of these sources (see `Tokenizer.train`).
-
-    Args:
-        most_bytes: if there is more raw text than this, documents are subsampled by hash. None is
-            1 GiB for WordPiece and 256 MiB for the others, because SentencePiece keeps many copies
-            of its text in memory.
-        progress: show a bar while reading the text, and print a line when training starts.
-
-    Raises:
-        UserError: as `build_store` and `Tokenizer.train`.
-    """
-    _check(sources, 0.0)
-    found = _find(sources, progress)
-    files = [(s, path) for s, result in zip(sources, found, strict=True) for path in result.files]
-    size = sum(path.stat().st_size for _, path in files)
-    if most_bytes is None:
-        most_bytes = 1 << (30 if model == "wordpiece" else 28)
-    highest = int(min(1.0, most_bytes / max(size, 1)) * (1 << 64))
-
-    def texts() -> Iterator[str]:
-        done = 0
-        with byte_bar("read", size, 0, progress) as update:
-            for spec, path in files:
-                for document in read(spec, path):
-                    if raw_hash(document.text) < highest:
-                        yield cleaned(document, spec)[0]
-                done += path.stat().st_size
-                update(done)
-        if progress:  # the trainers do not report progress
-            terminal.print(f"training {vocab_size:,} entries", highlight=False)
-
-    remedy = "; free some space, or set TMPDIR to another folder"
-    with storage_errors(tempfile.gettempdir(), "cannot write a temporary file", remedy):
-        return Tokenizer.train(texts(), vocab_size, model=model, lowercase=lowercase)
-
-
-def _check(sources: Sequence[SourceSpec], held_out_share: float) -> None:
-    if not sources:
-        raise UserError("no source of text; pass --source=KIND:PATH")
-    if not 0.0 <= held_out_share <= 0.5:
-        raise UserError(f"held-out share {held_out_share} must be between 0 and 0.5")
-    for name, count in Counter(spec.name for spec in sources).items():
-        if count > 1:
-            raise UserError(f"{count} sources are named {name!r}; add ,name=… to --source")
-    for spec in sources:
-        check_language(spec.language)
-
-
-def _find(sources: Sequence[SourceSpec], progress: bool, strict: bool = False) -> list[Found]:
-    found = [find(spec) for spec in sources]
-    print_found(sources, found, progress)
-    if strict:
-        check_found(sources, found)
-    return found
-
-
-def _plan(
-    sources: Sequence[SourceSpec], found: Sequence[Found], tokenizer: Tokenizer, work: Path
-) -> list[Unit]:
-    """Returns the units of all sources, in order; each shard is named by the hash of its inputs."""
-    versions = [splitter(), importlib.metadata.version("tokenizers")]
-    jobs = []
-    for spec, result in zip(sources, found, strict=True):
-        with ThreadPoolExecutor() as pool:  # hashing releases the GIL
-            hashes = pool.map(functools.partial(_check_and_hash, spec), result.files)
-            hashed = dict(zip(result.files, hashes, strict=True))
-        base = spec.path if spec.path.is_dir() else spec.path.parent
-        settings = [spec.kind, spec.name, spec.language, spec.document_lines]
-        for group in _groups({path: size for path, (_, size) in hashed.items()}):
-            contents = [[os.path.relpath(p, base), hashed[p][0]] for p in group]
-            parts = [BUILD_VERSION, versions, tokenizer.digest, settings, contents]
-            key = json_digest(parts, sort_keys=False)
-            size = sum(hashed[p][1] for p in group)
-            jobs.append(Unit(spec, tuple(group), size, work / "shards" / key, work / TOKENIZER))
-    return jobs
-
-
-def _groups(sizes: Mapping[Path, int]) -> Iterator[list[Path]]:
-    group: list[Path] = []
-    size = 0
-    for path, count in sizes.items():
-        group.append(path)
-        size += count
-        if size >= _UNIT_BYTES:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
-
-
-def _check_and_hash(spec: SourceSpec, path: Path) -> tuple[str, int]:
-    """Checks that a file has its source's kind; returns its sha256 and size in bytes."""
-    check(spec, path)
-    with storage_errors(path, remedy="; copy it again"):
-        return file_digest(path), path.stat().st_size
+def _missing(missing: Sequence[Unit], units: Sequence[Unit], count: int) -> UserError:
+    """Returns the error that names missing shards; `count`: of machines, 0 if unknown."""
+    first = missing[0].ranges[0]
+    gone = set(missing)
+    numbers = {n % count + 1 for n, unit in enumerate(units) if unit in gone} if count else set()
+    shown = [f"{number}/{count}" for number in sorted(numbers)[:_SHOWN]]
+    more = ", …" if len(numbers) > _SHOWN else ""
+    of = f", of --shard={', '.join(shown)}{more}" if shown else ""
+    return UserError(
+        f"{len(missing):,} of {len(units):,} shards are missing{of}; the first is of {first.path} "
+        f"from {first.start:,} on; build them, or leave out --merge to build them here"
+    )
 
 
 def check_out(out: Path) -> None:
@@ -254,38 +249,26 @@ def check_out(out: Path) -> None:
         raise UserError(f"{out}: exists and is not a token store; choose another --out")
 
 
-def _reuse(out: Path, digest: str, work: Path, progress: bool, strict: bool) -> TokenStore:
+def _reuse(out: Path, inputs: _Inputs, progress: bool, strict: bool) -> TokenStore:
     check_out(out)
     manifest = read_manifest(out)
-    if manifest["build_digest"] != digest:
+    if manifest["build_digest"] != inputs.digest:
+        recorded = manifest.get("build")
+        which = recorded and difference(recorded, inputs.settings)
         raise UserError(
-            f"{out}: already has a token store built from other text, tokenizer or settings, or by "
-            "another version; remove it or choose another --out"
+            f"{out}: already has a token store built from other text, tokenizer or settings: "
+            f"{which or 'it does not say which'}; remove it or choose another --out"
         )
     if strict:
         check_dropped(manifest["sources"])
-    if working_folder.is_ours(work):  # the build was interrupted between its last two steps
-        with working_folder.locked(work):
-            shutil.rmtree(work, ignore_errors=True)
+    home = inputs.folders.home
+    if working_folder.is_ours(home):  # the build was interrupted between its last two steps
+        with working_folder.locked(home):
+            shutil.rmtree(home, ignore_errors=True)
     if progress:
         message = f"{escape(str(out))}: already built from the same text and settings; reusing it"
         terminal.print(message, soft_wrap=True)
     return open_store(out)
-
-
-def _unfinished_jobs(jobs: Sequence[Unit], work: Path) -> list[Unit]:
-    """Returns the units without a valid shard; removes invalid shards, with a message each."""
-    (work / "shards").mkdir(exist_ok=True)
-    for part in (work / "shards").glob(f"*{PART}"):
-        shutil.rmtree(part, ignore_errors=True)
-    existing = [job for job in jobs if os.path.lexists(job.shard)]
-    with ThreadPoolExecutor() as pool:  # hashing releases the GIL
-        damages = dict(zip(existing, pool.map(damage, existing), strict=True))
-    for job, problem in damages.items():
-        if problem:
-            _log.warning(f"{job.shard}: left by an earlier build, but {problem}; it is built again")
-            working_folder.remove(job.shard)
-    return [job for job in jobs if damages.get(job, "absent")]
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
@@ -23,6 +24,8 @@ def print_found(sources: Sequence[SourceSpec], found: Sequence[Found], progress:
             terminal.print(escape(f"{spec.name}: {files} read as {spec.kind}"), soft_wrap=True)
         for line in result.describe():
             _log.warning(f"{spec.name}: left out: {line}")
+        for warning in result.warnings:
+            _log.warning(f"{spec.name}: {warning}")
 
 
 def check_found(sources: Sequence[SourceSpec], found: Sequence[Found]) -> None:
@@ -46,13 +49,17 @@ def check_dropped(entries: Sequence[Mapping[str, Any]]) -> None:
             )
 
 
-def print_tables(entries: Sequence[dict[str, Any]]) -> None:
-    """Prints the counts per source, and the number of times each cleaning rule fired."""
+def print_tables(entries: Sequence[dict[str, Any]], out: Path, built: int, seconds: float) -> None:
+    """Prints the counts per source, how often each cleaning rule fired, and the bytes of text that
+    were read in this time."""
     counts = Table("", *(entry["name"] for entry in entries), title="Token store")
     counts.add_row("files", *(f"{entry['files']:,}" for entry in entries))
     counts.add_row("MB", *(f"{entry['bytes'] / 1e6:.1f}" for entry in entries))
     counts.add_row("documents found", *(f"{entry['documents']:,}" for entry in entries))
     counts.add_row("… without text", *(f"{entry['dropped']['documents']:,}" for entry in entries))
+    if any("duplicates" in entry for entry in entries):
+        repeated = (f"{sum(entry['duplicates'].values()):,}" for entry in entries)
+        counts.add_row("… duplicates", *repeated)
     dropped = (f"{entry['dropped']['sentences']:,}" for entry in entries)
     counts.add_row("sentences without tokens", *dropped)
     for split in SPLITS:
@@ -65,6 +72,16 @@ def print_tables(entries: Sequence[dict[str, Any]]) -> None:
         rules.add_row(rule, *(f"{entry['rules'].get(rule, 0):,}" for entry in entries))
     if rules.row_count:
         terminal.print(rules)
+    for entry in entries:
+        _print_counts(entry, "not articles", "skipped")
+        _print_counts(entry, "left out as unknown templates, most often", "unknown_templates")
+    terminal.print(f"{escape(str(out))}: {built / 1e6:.1f} MB of text in {seconds:.1f} s")
+
+
+def _print_counts(entry: Mapping[str, Any], what: str, key: str) -> None:
+    if counts := entry.get(key):
+        shown = ", ".join(f"{times:,} {name}" for name, times in counts.items())
+        terminal.print(escape(f"{entry['name']}: {what}: {shown}"), soft_wrap=True)
 
 
 def print_warnings(entries: Sequence[dict[str, Any]]) -> None:

@@ -48,10 +48,10 @@ def claim(folder: Path) -> None:
     """
     if is_ours(folder):
         return
-    if not is_free(folder):
+    if not is_free(folder) and not is_ours(folder):  # another process may have just claimed it
         raise UserError(
             f"{folder}: exists, but was not created by bert-jax (no {MARK} in it); "
-            "move it away, or choose another --out"
+            "move it away, or choose another --out or --work"
         )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MARK).write_text("This folder may be removed while no bert-jax command runs.\n")

@@ -6,6 +6,7 @@ To add a kind, write a module with the names of `Kind` and register it in `KINDS
 import dataclasses
 import re
 import sysconfig
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
@@ -14,14 +15,16 @@ from bert_jax.data_pipeline.errors import UserError, nearest
 from bert_jax.data_pipeline.sources import (
     books,
     documents,
+    dump,
     lines,
     python_docs,
     reading,
     wikiextractor,
 )
-from bert_jax.data_pipeline.sources.document import Document, SourceSpec
+from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.formats import format_of_name, remedy_of_kind
+from bert_jax.data_pipeline.storage.files import path_of
 from bert_jax.data_pipeline.text.clean import Rule
 from bert_jax.data_pipeline.text.sentences import check_language
 
@@ -33,17 +36,21 @@ class Kind(Protocol):
 
     RULES: tuple[Rule, ...]  # for cleaning
     MARKUP: bool  # whether markup and JSON files are rejected
+    # Packages whose version decides what is read. A kind with any reads no files of plain text.
+    LIBRARIES: tuple[str, ...]
     CUT_BECAUSE: str  # why its documents may be cut at a line count
     CUT_REMEDY: str  # how to avoid it
 
     def find(self, spec: SourceSpec) -> Found: ...
-    def read(self, spec: SourceSpec, path: Path) -> Iterator[Document]: ...
+    def ranges(self, spec: SourceSpec, path: Path) -> Iterator[Range]: ...
+    def read(self, spec: SourceSpec, part: Range) -> Iterator[Document]: ...
 
 
 KINDS: dict[str, Kind] = {
     "wikiextractor": wikiextractor,
     "books": books,
     "lines": lines,
+    "dump": dump,
     "python": python_docs,
 }
 # Kinds whose files bert-jax writes: not for the command line.
@@ -95,7 +102,7 @@ def parse_source(text: str) -> SourceSpec:
     if packages and kind != "python":
         raise UserError(f"--source={text}: only python has packages; leave out packages=")
     spec = SourceSpec(
-        kind, Path(path), values["name"], values["lang"], int(values["lines"]), packages
+        kind, path_of(path), values["name"], values["lang"], int(values["lines"]), packages
     )
     kind_of(spec)
     check_language(spec.language)
@@ -111,16 +118,37 @@ def find(spec: SourceSpec) -> Found:
 
 def check(spec: SourceSpec, path: Path) -> None:
     """Raises UserError, with the remedy, if the file starts like one of another format."""
-    reading.check(path, markup=kind_of(spec).MARKUP)
+    kind = kind_of(spec)
+    if not kind.LIBRARIES:
+        reading.check(path, markup=kind.MARKUP)
+
+
+def ranges(spec: SourceSpec, path: Path) -> list[Range]:
+    """Returns the ranges of one file, in order; they depend on its content and `spec` alone."""
+    return list(kind_of(spec).ranges(spec, path))
 
 
 def read(spec: SourceSpec, path: Path) -> Iterator[Document]:
-    """Yields the raw documents of one file, in order.
+    """Yields the raw documents of one file, in order, as `read_range` does."""
+    return read_range(spec, Range(path))
+
+
+def read_range(
+    spec: SourceSpec, part: Range, skipped: Counter[str] | None = None
+) -> Iterator[Document]:
+    """Yields the raw documents of one range of a file, in order.
 
     JSON and Python can contain lone surrogates, which are not characters and cannot be encoded:
     they become U+FFFD, which cleaning removes and counts.
+
+    Args:
+        skipped: counts documents that do not belong to the corpus, by reason; they are not yielded.
     """
-    for document in kind_of(spec).read(spec, path):
+    for document in kind_of(spec).read(spec, part):
+        if document.skipped:
+            if skipped is not None:
+                skipped[document.skipped] += 1
+            continue
         if _SURROGATE.search(document.text) or _SURROGATE.search(document.title):
             text, title = (_SURROGATE.sub("\ufffd", s) for s in (document.text, document.title))
             document = dataclasses.replace(document, text=text, title=title)

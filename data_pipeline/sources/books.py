@@ -14,7 +14,8 @@ from itertools import islice
 from pathlib import Path
 
 from bert_jax.data_pipeline.sources import finding
-from bert_jax.data_pipeline.sources.document import Document, SourceSpec
+from bert_jax.data_pipeline.sources.cutting import whole_file
+from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.formats import extension
 from bert_jax.data_pipeline.sources.headings import Headings, Layout, Survey
@@ -22,6 +23,7 @@ from bert_jax.data_pipeline.sources.reading import cut, lines
 from bert_jax.data_pipeline.text.clean import Rule, replace, unwrap
 
 MARKUP = True
+LIBRARIES: tuple[str, ...] = ()
 CUT_BECAUSE = "no chapter headings, or a chapter of enormous length"
 CUT_REMEDY = "write '# ' before each chapter's title"
 _ENORMOUS = 10  # times document_lines, for a chapter
@@ -58,12 +60,15 @@ def _is_book(path: Path) -> bool:
     return extension(path) in (".txt", ".md") and named not in _ABOUT_THE_BOOKS
 
 
-def read(spec: SourceSpec, path: Path) -> Iterator[Document]:
+ranges = whole_file  # chapters are found by the outline of their book
+
+
+def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
     """Yields the chapters of one book. Reads the file twice: for its outline, then for its text."""
-    start, stop, layout = _outline(path)
+    start, stop, layout = _outline(part.path)
     size = spec.document_lines
     limit = size * (_ENORMOUS if layout.headings else _WHOLE)
-    for chapter in _chapters(islice(lines(path), start, stop), layout):
+    for chapter in _chapters(islice(lines(part.path), start, stop), layout):
         for text, was_cut in cut(chapter, limit, size):
             paragraphs = layout.line_paragraphs
             yield Document("\n".join(text), line_paragraphs=paragraphs, cut=was_cut)

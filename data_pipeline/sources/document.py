@@ -1,5 +1,7 @@
 """The input and output types of every kind of source."""
 
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,11 +11,26 @@ class SourceSpec:
     """One source of text, as given on the command line."""
 
     kind: str  # a key of bert_jax.data_pipeline.sources.KINDS
-    path: Path  # file or folder
+    path: Path  # file or folder, local or in a bucket
     name: str  # used in the manifest and in metric names
     language: str = "en"  # ISO 639 code, for the sentence splitter
     document_lines: int = 200  # document length where the text has no boundaries
     packages: tuple[str, ...] = ()  # Python packages to read besides `path`, for the kind `python`
+
+
+@dataclass(frozen=True)
+class Range:
+    """A part of a file that is read independently of the rest.
+
+    The ranges of a file are in order and together the whole file: every document begins in exactly
+    one of them. Positions are the kind's own: bytes where text is cut at line ends, row groups of
+    Parquet, numbers of records.
+    """
+
+    path: Path
+    start: int = 0
+    stop: int | None = None  # the position after the last; None: the end of the file
+    bytes: int = 0  # of the file, for the progress bar and the size of shards
 
 
 @dataclass(frozen=True)
@@ -25,3 +42,6 @@ class Document:
     line_paragraphs: bool = False  # every line is a paragraph, with no blank lines between
     sentences_given: bool = False  # the text already has one sentence per line
     cut: bool = False  # cut at a line count, not at a boundary in the text
+    # Makes the text to be cleaned from `text`, which is raw; also counts, for the report.
+    extract: Callable[[str], tuple[str, Counter[str]]] | None = None
+    skipped: str = ""  # why it is not part of the corpus: it is only counted

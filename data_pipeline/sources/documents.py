@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.sources.document import Document, SourceSpec
+from bert_jax.data_pipeline.sources.cutting import whole_file
+from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.reading import lines
 from bert_jax.data_pipeline.text.clean import Rule
 
 RULES: tuple[Rule, ...] = ()
 MARKUP = False
+LIBRARIES: tuple[str, ...] = ()
 CUT_BECAUSE = CUT_REMEDY = ""  # its documents are never cut
 _FILE_BYTES: Final = 16 << 20  # of text, after which the next file starts
 
@@ -30,9 +32,12 @@ def find(spec: SourceSpec) -> Found:
     return Found(sorted(spec.path.glob("*.jsonl")), {})
 
 
-def read(spec: SourceSpec, path: Path) -> Iterator[Document]:
+ranges = whole_file  # `write` makes files of this size
+
+
+def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
     """Yields the documents of one file."""
-    for line in lines(path):
+    for line in lines(part.path):
         text = json.loads(line)
         if isinstance(text, str):
             yield Document(text)

@@ -11,6 +11,8 @@ from typing import Final
 from bert_jax.data_pipeline.errors import UserError, count
 from bert_jax.data_pipeline.sources.document import SourceSpec
 from bert_jax.data_pipeline.sources.formats import extension, format_of_name, refuse
+from bert_jax.data_pipeline.storage.files import objects
+from bert_jax.data_pipeline.storage.remote import is_remote, storage_errors
 
 _DANGLING: Final = "leading nowhere (link)"
 _OTHER_KIND: Final = "of another kind"
@@ -23,6 +25,7 @@ class Found:
 
     files: list[Path]  # to be read, sorted
     left_out: Mapping[str, Sequence[str]]  # reason -> sorted paths relative to the source's folder
+    warnings: Sequence[str] = ()
 
     def entry(self) -> dict[str, dict[str, object]]:
         """Returns `left_out` as stored in the manifest: counts and the first names."""
@@ -63,15 +66,14 @@ def find(
         ignored: files and folders that do not belong to such a source; they are not counted.
         text: check the extension of a file given directly: any, except one of another format.
     """
-    if spec.path.is_file():
+    there = _objects(spec.path) if is_remote(spec.path) else _local(spec.path, ignored)
+    if there is None:
         if text:
             refuse(spec.path, format_of_name(spec.path), described)
         return Found([spec.path], {})
-    if not spec.path.is_dir():
-        raise UserError(f"{spec.path}: no such file or folder; check the path")
     files: list[Path] = []
     left_out: dict[str, list[str]] = {}
-    for path, reason in _walk(spec.path, ignored):
+    for path, reason in there:
         if reason or not wanted(path):
             reason = reason or f"{_OTHER_KIND} ({extension(path) or 'no extension'})"
             left_out.setdefault(reason, []).append(path.relative_to(spec.path).as_posix())
@@ -84,6 +86,30 @@ def find(
     if not files:
         raise UserError(_nothing(spec, result, described, text))
     return result
+
+
+def _objects(root: Path) -> list[tuple[Path, str]] | None:
+    """Returns what `_walk` yields, for a folder of a bucket; None if the path is an object."""
+    with storage_errors(root):
+        sizes = objects(root)
+    if not sizes:
+        raise UserError(f"{root}: no such object or folder; check the path")
+    if list(sizes) == [""]:
+        return None
+    hidden = {name for name in sizes if any(part.startswith(".") for part in name.split("/"))}
+    return [
+        (root / name, "hidden" if name in hidden else "" if size else "empty")
+        for name, size in sizes.items()
+    ]
+
+
+def _local(root: Path, ignored: Callable[[Path], bool]) -> Iterator[tuple[Path, str]] | None:
+    """Returns what `_walk` yields; None if the path is a file."""
+    if root.is_file():
+        return None
+    if not root.is_dir():
+        raise UserError(f"{root}: no such file or folder; check the path")
+    return _walk(root, ignored)
 
 
 def _walk(root: Path, ignored: Callable[[Path], bool]) -> Iterator[tuple[Path, str]]:

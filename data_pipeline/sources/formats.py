@@ -25,10 +25,7 @@ _AS_TEXT = (
     "write its texts to .txt files, one text per file for --source=books or one sentence per line "
     "for --source=lines (docs/data.md, Text in other forms)"
 )
-_DUMP = Format(
-    "a Wikipedia dump",
-    "run WikiExtractor on it and pass --source=wikiextractor:ITS_OUTPUT (docs/data.md)",
-)
+_DUMP = Format("a Wikipedia dump", "pass --source=dump:PATH")
 _UNPACK = "unpack it and pass the folder"
 _PANDOC = "convert it to text, for example with pandoc -t plain"
 _JSON = Format("JSON", _AS_TEXT)
@@ -89,7 +86,7 @@ _BY_MARKUP: Final[tuple[tuple[bytes, Format], ...]] = (
 _BY_KIND: Final[dict[str, str]] = {
     **dict.fromkeys(("json", "jsonl", "csv", "tsv", "parquet", "arrow", "sqlite"), _AS_TEXT),
     **dict.fromkeys(("huggingface", "hf", "hub", "dataset", "datasets", "tfds"), _AS_TEXT),
-    **dict.fromkeys(("wiki", "wikipedia", "dump", "xml"), _DUMP.remedy),
+    **dict.fromkeys(("wiki", "wikipedia", "xml", "mediawiki"), _DUMP.remedy),
     **dict.fromkeys(("html", "epub", "docx"), _PANDOC),
     "pdf": _PDF.remedy,
     **dict.fromkeys(("zip", "tar"), _UNPACK),

@@ -18,11 +18,13 @@ from pathlib import Path
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import finding
-from bert_jax.data_pipeline.sources.document import Document, SourceSpec
+from bert_jax.data_pipeline.sources.cutting import whole_file
+from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.text.clean import Rule, replace, unwrap
 
 MARKUP = False
+LIBRARIES: tuple[str, ...] = ()
 CUT_BECAUSE = CUT_REMEDY = ""
 TOPICS = "pydoc_data/topics.py"
 _LEFT_OUT = ("test", "tests", "idle_test", "site-packages", "dist-packages", "_bundled")
@@ -63,10 +65,13 @@ def _find(spec: SourceSpec, root: Path) -> Found:
     return finding.find(spec, lambda path: True, wanted, ignored=ignored, text=False)
 
 
-def read(spec: SourceSpec, path: Path) -> Iterator[Document]:
+ranges = whole_file  # a module is parsed as a whole
+
+
+def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
     """Yields the topics, or a module's docstrings as one document if it has any."""
-    tree = _parse(path)
-    if path.as_posix().endswith(TOPICS):
+    tree = _parse(part.path)
+    if part.path.as_posix().endswith(TOPICS):
         texts = [*_topics(tree).values()]
     else:
         texts = ["\n\n".join(_docstrings(tree))]

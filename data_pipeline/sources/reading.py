@@ -5,49 +5,93 @@ import gzip
 import itertools
 import lzma
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources.formats import COMPRESSED, HEAD, format_of_start, refuse
-from bert_jax.data_pipeline.storage.remote import storage_errors
+from bert_jax.data_pipeline.storage.files import open_bytes
+from bert_jax.data_pipeline.storage.remote import is_remote, storage_errors
 
-_OPENERS: dict[str, Callable[..., object]] = dict(
+_OPENERS: Mapping[str, Callable[..., Any]] = dict(
     zip(COMPRESSED, (bz2.open, gzip.open, lzma.open), strict=True)
 )
+_LONGEST = 1 << 27  # bytes of a line, which is in memory as a whole
 _TEXT = "running text in UTF-8"
 
 
-def lines(path: Path, *, markup: bool = False) -> Iterator[str]:
+@contextmanager
+def opened(path: Path, *, ahead: bool = True) -> Iterator[BufferedReader]:
+    """Opens a file, local or in a bucket, for reading bytes; decompresses it.
+
+    Args:
+        ahead: as in `open_bytes`.
+    """
+    opener = _OPENERS.get(path.suffix.lower())
+    with open_bytes(path, ahead=ahead) as stream:
+        if opener is None:
+            yield stream
+        else:
+            with opener(stream, "rb") as decompressed:
+                yield decompressed
+
+
+def lines(
+    path: Path, start: int = 0, stop: int | None = None, *, markup: bool = False
+) -> Iterator[str]:
     """Yields the lines of a UTF-8 file without line ends (LF, CR LF or CR); decompresses .bz2, .gz
-    and .xz. Raises UserError for an unreadable file, a damaged archive, another format (with
-    `markup` also markup and JSON), or bytes that are not UTF-8 (with their offset in the
-    decompressed text)."""
-    opener = cast("Callable[[Path, str], BufferedReader]", _OPENERS.get(path.suffix.lower(), open))
-    offset = 0
+    and .xz.
+
+    Args:
+        start: the byte where a line begins; 0 for a compressed file.
+        stop: the byte after the last line; None: the end of the file.
+        markup: also reject markup and JSON.
+
+    Raises:
+        UserError: an unreadable file, a damaged archive, another format, a line of more than 128
+            MiB, or bytes that are not UTF-8 (with their offset in the decompressed text).
+    """
+    offset = start
     try:
-        with opener(path, "rb") as stream:
-            head = stream.peek(HEAD)[:HEAD]
-            refuse(path, format_of_start(head, markup=markup), _TEXT)
-            for line in stream:
+        with storage_errors(path, remedy=_remedy(path)), opened(path) as stream:
+            if start:
+                stream.seek(start)
+            else:
+                head = stream.peek(HEAD)[:HEAD]
+                refuse(path, format_of_start(head, markup=markup), _TEXT)
+            for line in iter(lambda: stream.readline(_LONGEST + 1), b""):
+                if stop is not None and offset >= stop:
+                    return
+                if len(line) > _LONGEST:
+                    raise UserError(
+                        f"{path}: a line of more than {_LONGEST:,} bytes from byte {offset:,} on; "
+                        "divide it, or leave the file out"
+                    )
                 try:
-                    text = line.decode("utf-8")
+                    yield from decoded(line, offset)
                 except UnicodeDecodeError as error:
                     raise UserError(
                         f"{path}: not UTF-8 at byte {offset + error.start:,} "
                         f"(0x{line[error.start]:02x}); convert it, for example with "
                         "iconv -f LATIN1 -t UTF-8 OLD.txt > NEW.txt, or leave it out"
                     ) from None
-                text = (text if offset else text.removeprefix("\ufeff")).rstrip("\r\n")
-                if "\r" in text:
-                    yield from text.split("\r")
-                else:
-                    yield text
                 offset += len(line)
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+    except (EOFError, zlib.error, lzma.LZMAError) as error:
         raise UserError(f"{path}: cannot be read ({error}); copy it again") from None
+
+
+def decoded(line: bytes, offset: int, errors: str = "strict") -> list[str]:
+    """Returns the lines in what ends with LF: more than one if CR alone separates them.
+
+    Args:
+        offset: of the first byte in the file, whose start may be a byte order mark.
+        errors: what becomes of bytes that are not UTF-8, as in `bytes.decode`.
+    """
+    text = line.decode("utf-8", errors)
+    return (text if offset else text.removeprefix("\ufeff")).rstrip("\r\n").split("\r")
 
 
 def check(path: Path, *, markup: bool) -> None:
@@ -55,9 +99,13 @@ def check(path: Path, *, markup: bool) -> None:
     decompressing is slow."""
     if path.suffix.lower() in COMPRESSED:
         return
-    with storage_errors(path, remedy="; copy it again"), path.open("rb") as stream:
+    with storage_errors(path, remedy=_remedy(path)), opened(path, ahead=False) as stream:
         head = stream.read(HEAD)
     refuse(path, format_of_start(head, markup=markup), _TEXT)
+
+
+def _remedy(path: Path) -> str:
+    return "" if is_remote(path) else "; copy it again"
 
 
 def cut(run: Iterable[str], limit: int, size: int) -> Iterator[tuple[list[str], bool]]:

@@ -21,12 +21,14 @@ from typing import Any
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import finding
-from bert_jax.data_pipeline.sources.document import Document, SourceSpec
+from bert_jax.data_pipeline.sources.cutting import whole_file
+from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.reading import lines
 from bert_jax.data_pipeline.text.clean import Rule, drop_lines, replace
 
 MARKUP = False
+LIBRARIES: tuple[str, ...] = ()
 CUT_BECAUSE = CUT_REMEDY = ""
 _OPEN = re.compile(r'<doc id="[^"]*".*? title="(?P<title>.*)">$')
 _NAME = re.compile(r"wiki_\d+(\.bz2|\.gz|\.xz)?")
@@ -105,9 +107,13 @@ def _first_line(path: Path) -> str:
     return next((line for line in lines(path) if line.strip()), "")
 
 
-def read(spec: SourceSpec, path: Path) -> Iterator[Document]:
+ranges = whole_file  # its files are small
+
+
+def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
     """Yields the articles of one file, in either format; UserError for text outside `<doc>` blocks,
     an unclosed block or invalid JSON."""
+    path = part.path
     is_json = _first_line(path).lstrip().startswith("{")
     yield from _json_articles(path) if is_json else _plain_articles(path)
 

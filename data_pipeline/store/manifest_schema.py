@@ -66,6 +66,8 @@ def check_fields(file: Path | str, manifest: Mapping[str, Any], names: Collectio
         require(
             valid, f"sources[{number}].left_out", left_out, '"count" and "first" for each reason'
         )
+    build = manifest.get("build", {})
+    require(isinstance(build, dict), "build", build, "an object")
     files = get("files")
     require(isinstance(files, dict), "files", files, "an object")
     missing = sorted(set(names) - set(files))

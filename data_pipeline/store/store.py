@@ -28,9 +28,13 @@ that equal inputs give equal bytes):
                       "rules" {cleaning rule: times fired}, "dropped" {reason: count}, "warnings"
                       [text], "splits" {split: {"documents", "sentences", "tokens"}} and, in
                       newer stores, "left_out" {reason files were not read: {"count": int,
-                      "first": [path]}}
+                      "first": [path]}}; with --dedup also "duplicates" {name of the source of
+                      the documents that are kept: documents left out}
     languages         list of language codes
     held_out_share    requested fraction of each source's documents to hold out
+    build             settings of the build, so that another one can say what has changed: versions,
+                      the tokenizer's digest, those of the sources with a digest of their text
+                      (absent from stores made otherwise, or before it was recorded)
     build_digest      sha256 over the build's configuration and inputs ("" if created otherwise)
     files             {relative path: {"bytes": int, "sha256": hex, "blocks": [hex]}} for every
                       other file; "blocks" locate damage, see `digests`

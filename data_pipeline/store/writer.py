@@ -126,6 +126,7 @@ def write_manifest(
     held_out_share: float,
     build_digest: str,
     files: Mapping[str, Mapping[str, Any]],
+    build: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes tokenizer.json and, last, manifest.json to a store folder."""
     tokenizer.save(folder / TOKENIZER)
@@ -138,6 +139,7 @@ def write_manifest(
         "languages": list(languages),
         "held_out_share": held_out_share,
         "build_digest": build_digest,
+        **({"build": build} if build else {}),
         "files": {**files, TOKENIZER: entry_of(tokenizer.json)},
     }
     manifest["digest"] = manifest_digest(manifest)

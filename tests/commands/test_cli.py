@@ -152,7 +152,7 @@ def test_an_empty_folder(say, tmp_path):
 
 @pytest.mark.parametrize("out", ["", "nowhere/tokenizer.json"])
 def test_a_tokenizer_that_cannot_be_written_is_not_trained(out, say, tmp_path, monkeypatch):
-    monkeypatch.setattr("bert_jax.data_pipeline.build.build.train_tokenizer", None)
+    monkeypatch.setattr("bert_jax.data_pipeline.build.vocabulary.train_tokenizer", None)
     folder = text_folder(tmp_path / "text", PROSE)
     code, _, err = say("data", "tokenizer", f"--source=books:{folder}", f"--out={tmp_path / out}")
     assert code == errors.FAILED

@@ -1,5 +1,6 @@
 """The build: bytes independent of workers, resuming, the held-out split, counts, warnings."""
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -11,10 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_jax.data_pipeline.build import build, working_folder
-from bert_jax.data_pipeline.build.build import build_store, train_tokenizer
+from bert_jax.data_pipeline.build import build, units, working_folder
+from bert_jax.data_pipeline.build.build import build_store
+from bert_jax.data_pipeline.build.digests import FileDigests
 from bert_jax.data_pipeline.build.merge import held_out_count
 from bert_jax.data_pipeline.build.shard import raw_hash
+from bert_jax.data_pipeline.build.shard_files import Unit, damage
+from bert_jax.data_pipeline.build.vocabulary import train_tokenizer
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import SourceSpec, find, parse_source, read
 from bert_jax.data_pipeline.store.store import TokenStore
@@ -43,7 +47,7 @@ def text(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """One shard per file."""
-    monkeypatch.setattr(build, "_UNIT_BYTES", 1)
+    monkeypatch.setattr(units, "_UNIT_BYTES", 1)
 
 
 def made(
@@ -51,6 +55,11 @@ def made(
 ) -> TokenStore:
     specs = [parse_source(source)] if isinstance(source, str) else source
     return build_store(specs, TOKENIZER, out, workers=workers, progress=False, **options)
+
+
+def planned(spec: SourceSpec, tokenizer: Tokenizer = TOKENIZER) -> list[Unit]:
+    work = Path("work")
+    return units.plan_units([spec], [find(spec)], tokenizer, work, FileDigests(work)).units
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -175,14 +184,12 @@ def test_a_shard_is_named_by_its_inputs_as_ever(
 ) -> None:
     """Else no store or interrupted build of an earlier version would be known again."""
     splitter = {"name": "sentencex", "version": "1.0", "rules": 2}
-    monkeypatch.setattr(build, "splitter", lambda: splitter)
+    monkeypatch.setattr(units, "splitter", lambda: splitter)
     monkeypatch.setattr("importlib.metadata.version", lambda name: "0.22")
     (tmp_path / "a.txt").write_text("One.\n")
-    (unit,) = build._plan(
-        [spec := parse_source(f"lines:{tmp_path}")], [find(spec)], TOKENIZER, tmp_path
-    )
+    (unit,) = planned(spec := parse_source(f"lines:{tmp_path}"))
     inputs = [
-        [build.BUILD_VERSION, [splitter, "0.22"], TOKENIZER.digest],
+        [units.BUILD_VERSION, [splitter, "0.22"], TOKENIZER.digest],
         [["lines", spec.name, spec.language, spec.document_lines]],
         [[["a.txt", hashlib.sha256(b"One.\n").hexdigest()]]],
     ]
@@ -196,8 +203,8 @@ def test_finished_shards_are_kept_and_those_of_another_tokenizer_are_not(
     built: list[str] = []
     shard = build.build_shard
 
-    def counted(unit: build.Unit, report: object) -> None:
-        built.append(unit.files[0].name)
+    def counted(unit: Unit, report: object) -> None:
+        built.append(unit.ranges[0].path.name)
         if len(built) == 3:
             raise KeyboardInterrupt
         shard(unit, report)  # type: ignore[arg-type]
@@ -206,8 +213,13 @@ def test_finished_shards_are_kept_and_those_of_another_tokenizer_are_not(
     with pytest.raises(KeyboardInterrupt):
         made(f"lines:{text}", tmp_path / "store")
     spec, other = parse_source(f"lines:{text}"), Tokenizer.from_vocab([*SPECIAL_TOKENS, "a"])
-    jobs = build._plan([spec], [find(spec)], other, tmp_path / ".store.building")
-    assert all(map(build.damage, jobs))
+    jobs = [
+        dataclasses.replace(
+            unit, shard=tmp_path / ".store.building" / unit.shard.relative_to("work")
+        )
+        for unit in planned(spec, other)
+    ]
+    assert all(map(damage, jobs))
     made(f"lines:{text}", tmp_path / "store")
     assert built == ["0.txt", "1.txt", "2.txt", *(f"{i}.txt" for i in range(2, 6))]
 
@@ -215,14 +227,14 @@ def test_finished_shards_are_kept_and_those_of_another_tokenizer_are_not(
 def test_another_splitter_is_another_store(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, work = f"lines:{text}", tmp_path / ".store.building"
+    source = f"lines:{text}"
     spec = parse_source(source)
-    unchanged = build._plan([spec], [find(spec)], TOKENIZER, work)
+    unchanged = planned(spec)
     store = made(source, tmp_path / "store")
     assert store.manifest["sources"][0]["splitter"] == sentences.splitter()
     monkeypatch.setattr(sentences, "_RULES", "another")
     assert sentences.splitter()["rules"] == "another"
-    shards = {job.shard for job in build._plan([spec], [find(spec)], TOKENIZER, work)}
+    shards = {job.shard for job in planned(spec)}
     assert not shards & {job.shard for job in unchanged}
     with pytest.raises(UserError, match="other text, tokenizer or settings"):
         made(source, tmp_path / "store")
@@ -232,7 +244,7 @@ KILL = """
 import os, signal, sys, threading, time
 from multiprocessing import active_children
 from pathlib import Path
-from bert_jax.data_pipeline.build import build
+from bert_jax.data_pipeline.build import build, units
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
@@ -244,7 +256,7 @@ def kill(work):
 
 if __name__ == "__main__":
     text, tokenizer, out = map(Path, sys.argv[1:])
-    build._UNIT_BYTES = 1
+    units._UNIT_BYTES = 1
     threading.Thread(target=kill, args=(out.parent / f".{out.name}.building",), daemon=True).start()
     try:
         source = parse_source(f"lines:{text}")

@@ -16,8 +16,9 @@ import pytest
 from full_disk import fill_disk
 
 from bert_jax import cli
-from bert_jax.data_pipeline.build import build, working_folder
+from bert_jax.data_pipeline.build import build, units, working_folder
 from bert_jax.data_pipeline.build.build import build_store
+from bert_jax.data_pipeline.build.shard_files import Unit
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import parse_source
 from bert_jax.data_pipeline.store.store import TokenStore
@@ -31,7 +32,7 @@ FILES = 3
 @pytest.fixture
 def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Files of six documents; one shard per file."""
-    monkeypatch.setattr(build, "_UNIT_BYTES", 1)
+    monkeypatch.setattr(units, "_UNIT_BYTES", 1)
     folder = tmp_path / "text"
     folder.mkdir()
     for file in range(FILES):
@@ -54,7 +55,7 @@ def interrupted(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """The working folder of a build that was stopped before its last shard."""
     shard, calls = build.build_shard, []
 
-    def stopped(unit: build.Unit, report: Callable[[int], None]) -> None:
+    def stopped(unit: Unit, report: Callable[[int], None]) -> None:
         calls.append(unit)
         if len(calls) == FILES:
             raise KeyboardInterrupt
@@ -149,8 +150,8 @@ def test_sound_shards_are_used_whatever_the_clock_says(
     built: list[str] = []
     shard = build.build_shard
 
-    def counted(unit: build.Unit, report: Callable[[int], None]) -> None:
-        built.append(unit.files[0].name)
+    def counted(unit: Unit, report: Callable[[int], None]) -> None:
+        built.append(unit.ranges[0].path.name)
         shard(unit, report)
 
     monkeypatch.setattr(build, "build_shard", counted)

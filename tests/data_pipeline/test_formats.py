@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax import demo
-from bert_jax.data_pipeline.build.build import train_tokenizer
+from bert_jax.data_pipeline.build.vocabulary import train_tokenizer
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import check, find, guess_kind, parse_source, read
 
@@ -39,8 +39,8 @@ def reading(kind: str, path: Path) -> None:
         ("data.parquet", OTHER),
         ("data.arrow", OTHER),
         ("data.sqlite", OTHER),
-        ("dump.xml", "run WikiExtractor"),
-        ("enwiki-latest-pages-articles.xml.bz2", "run WikiExtractor"),
+        ("dump.xml", "pass --source=dump:PATH"),
+        ("enwiki-latest-pages-articles.xml.bz2", "pass --source=dump:PATH"),
         ("page.html", "pandoc"),
         ("book.epub", "pandoc"),
         ("book.docx", "pandoc"),
@@ -105,8 +105,11 @@ CONTENTS = {
     "JSON with a mark": (lambda: b"\xef\xbb\xbf\n" + ROWS, OTHER),
     "JSON list": (lambda: b'[\n  {"text": "Night."}]', OTHER),
     "TSV": (lambda: b"1\t-0.5\tA dull film.\n2\t1.5\tA feast for eyes.\n" * 3, OTHER),
-    "dump": (lambda: b'<mediawiki xmlns="http://x">\n<page>', "run WikiExtractor"),
-    "dump with a prolog": (lambda: b'<?xml version="1.0"?>\n<mediawiki>', "run WikiExtractor"),
+    "dump": (lambda: b'<mediawiki xmlns="http://x">\n<page>', "pass --source=dump:PATH"),
+    "dump with a prolog": (
+        lambda: b'<?xml version="1.0"?>\n<mediawiki>',
+        "pass --source=dump:PATH",
+    ),
     "XML": (lambda: b'<?xml version="1.0"?>\n<TEI>', "pandoc"),
     "HTML": (lambda: b"\n<!DOCTYPE html>\n<html><p>Night.", "pandoc"),
     "extracted": (lambda: b'<doc id="1" url="" title="T">\nT\n</doc>\n', "--source=wikiextractor"),
@@ -215,14 +218,14 @@ def test_a_vocabulary_is_not_trained_on_another_format_either(tmp_path: Path) ->
         ("Parquet", OTHER),
         ("huggingface", OTHER),
         ("hf", OTHER),
-        ("wikipedia", "run WikiExtractor"),
+        ("wikipedia", "pass --source=dump:PATH"),
         ("epub", "pandoc"),
         ("zip", ZIP),
         ("txt", "--source=books"),
         ("book", "did you mean books"),
         ("wikiextracter", "did you mean wikiextractor"),
         ("Python", "did you mean python"),
-        ("s3", "valid: books, lines, python, wikiextractor"),
+        ("s3", "valid: books, dump, lines, python, wikiextractor"),
     ],
 )
 def test_kinds_that_do_not_exist(kind: str, what: str) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_jax.data_pipeline.build.build import build_store, train_tokenizer
+from bert_jax.data_pipeline.build.build import build_store
+from bert_jax.data_pipeline.build.vocabulary import train_tokenizer
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.plan import mixing
 from bert_jax.data_pipeline.plan.settings import PlanSettings
@@ -155,7 +156,7 @@ def test_a_regular_expression_that_never_ends_is_one_line(
         (tmp_path / f"{name}.txt").write_text(f"{'a' * 40}b {name}.\n\nOne.\n\nTwo.\n")
     tokenizer = Tokenizer.load(tmp_path / "tokenizer.json")
     source = parse_source(f"lines:{tmp_path}")
-    monkeypatch.setattr("bert_jax.data_pipeline.build.build._UNIT_BYTES", 1)
+    monkeypatch.setattr("bert_jax.data_pipeline.build.units._UNIT_BYTES", 1)
     with pytest.raises(UserError, match=r"tokenizer\.json: the tokenizers library failed"):
         build_store([source], tokenizer, tmp_path / "store", workers=workers, progress=False)
 

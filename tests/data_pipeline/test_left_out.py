@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax import cli
-from bert_jax.data_pipeline.build import build
+from bert_jax.data_pipeline.build import units
 from bert_jax.data_pipeline.build.build import build_store
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import Found, find, parse_source, read
@@ -284,7 +284,7 @@ def test_what_is_left_out_does_not_make_another_store(folder: Path, tmp_path: Pa
 def test_workers_make_the_same_bytes(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "_UNIT_BYTES", 1)
+    monkeypatch.setattr(units, "_UNIT_BYTES", 1)
     put_other_kinds(folder)
     (folder / "b.txt").write_text(TEXT.upper())
     made(folder, tmp_path / "one")

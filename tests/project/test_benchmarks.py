@@ -343,3 +343,11 @@ def test_a_base_is_imported_and_exported_in_a_gibibyte_and_a_half(tmp_path: Path
     for words in convert.COMMANDS[:2]:
         _, peak = convert.measure(["convert", *words], tmp_path)
         assert 440 < peak < 1536, words
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_made_up_shards_are_merged_without_their_copies() -> None:
+    done = run("merge.py", "--dedup=near", "--tokens=4e6", "--documents=1000")
+    assert done.returncode == 0, done.stderr
+    assert "1,000 documents in 1 shards; kept: {'train': 891, 'held_out': 9}" in done.stdout

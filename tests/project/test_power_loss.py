@@ -12,7 +12,7 @@ from etils import epath
 from power_loss import NAMES, Names, watched
 
 from bert_jax.checkpoint import orbax_io
-from bert_jax.data_pipeline.build import build
+from bert_jax.data_pipeline.build import units
 from bert_jax.data_pipeline.build.build import build_store
 from bert_jax.data_pipeline.plan import files as plan_files
 from bert_jax.data_pipeline.sources import parse_source
@@ -217,7 +217,7 @@ def test_a_staged_copy_is_complete_or_copied_again(
 @pytest.fixture
 def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two files, a shard each."""
-    monkeypatch.setattr(build, "_UNIT_BYTES", 1)
+    monkeypatch.setattr(units, "_UNIT_BYTES", 1)
     (tmp_path / "text").mkdir()
     for name in "ab":
         documents = (f"doc {c}.\nmore {name}." for c in LETTERS[:6])

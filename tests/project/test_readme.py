@@ -22,6 +22,7 @@ from typing import NamedTuple
 import pyarrow.parquet
 import pytest
 import setuptools
+import small_dump
 from absl import flags
 from page_files import write_tasks, write_text
 
@@ -83,7 +84,6 @@ TYPED = (
     Typed("pip", "", "needs a package index; `make` in .ci/run installs"),
     Typed("export BERT_JAX_LIBTPU=", "", "names what pip would have installed"),
     Typed("wget", "", "needs the network"),
-    Typed("wikiextractor", "", "a program of somebody else, which pip would have installed"),
     Typed(
         "bert-jax convert import --from=uncased",
         "bert-jax convert import --from=exported --out=model",
@@ -138,7 +138,7 @@ PATHS = {"/data/": "./"}  # in every command and snippet: the folder holds wiki,
 FOREIGN_FLAGS = {
     "json", "no", "target", "version", "logdir", "location", "workload", "cluster", "node",
     "machine", "tpu", "enable", "num", "max", "server", "filename", "tag", "qos", "member", "role",
-    "recursive", "scopes", "command", "worker", "unit", "service",
+    "recursive", "scopes", "command", "worker", "unit", "service", "flagfile", "array",
 }  # fmt: skip
 
 
@@ -347,6 +347,7 @@ def prepare(folder: Path, request: pytest.FixtureRequest) -> None:
     shutil.copytree(ROOT / "benchmarks", folder / "benchmarks")
     (folder / ".venv").symlink_to(sys.prefix)
     (folder / "text").mkdir()
+    small_dump.write(folder / "enwiki-latest-pages-articles-multistream.xml.bz2")
     book = next((folder / "books").rglob("*.md")).read_text("utf-8")
     sentences = re.findall(r"[A-Z][^.!?#]{30,200}[.!?]", book)[:100]
     lines = [f"{' '.join(s.split())}\n" + "\n" * (i % 5 == 4) for i, s in enumerate(sentences)]

@@ -1,0 +1,147 @@
+"""Finds and keeps shards in working folders, local or in buckets, that several machines may share.
+
+A working folder has `shards/`, a folder per shard, and settings.json: what determines the shards,
+so that every machine works from the same text and settings. A shard of a bucket counts when its
+summary is there, which is written last.
+"""
+
+import dataclasses
+import json
+import logging
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+from bert_jax.data_pipeline.build import working_folder
+from bert_jax.data_pipeline.build.shard_files import PART, SUMMARY, Unit, damage, fetch, is_left
+from bert_jax.data_pipeline.build.units import SHARDS, difference
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.storage.files import objects
+from bert_jax.data_pipeline.storage.remote import is_remote, open_path, put, storage_errors
+
+_log = logging.getLogger(__name__)
+
+_SETTINGS: Final = "settings.json"
+
+
+class ShardFolders:
+    """The working folders of a build.
+
+    Attributes:
+        home: next to the store, where it is merged.
+        main: the local one where this machine builds.
+        bucket: the one of a bucket where this machine's shards go instead, "" if there is none.
+    """
+
+    def __init__(self, out: Path, work: Sequence[str]) -> None:
+        """
+        Args:
+            out: the store.
+            work: further working folders; the first replaces `home` for new shards.
+        """
+        self.home = out.parent / f".{out.name}.building"
+        self._local = [Path(folder) for folder in work if not is_remote(folder)]
+        self._remote = [folder.rstrip("/") for folder in work if is_remote(folder)]
+        self.main = self._local[0] if self._local else self.home
+        self.bucket = self._remote[0] if self._remote and not self._local else ""
+
+    def claim(self) -> None:
+        """Creates the folder where this machine builds; UserError if it is not ours."""
+        working_folder.claim(self.main)
+        (self.main / SHARDS).mkdir(exist_ok=True)
+        _remove_left_parts(self.main / SHARDS)
+
+    def sent(self, unit: Unit) -> Unit:
+        """Returns a unit whose shard goes to the bucket, if there is one."""
+        url = f"{self.bucket}/{SHARDS}/{unit.shard.name}" if self.bucket else ""
+        return dataclasses.replace(unit, bucket=url)
+
+    def check(self, settings: Mapping[str, Any]) -> int:
+        """Raises UserError, saying which, if a folder was filled with other settings; returns the
+        number of machines that its shards were divided among, 0 if unknown."""
+        count = 0
+        for folder in self._all():
+            kept = _read(f"{folder}/{_SETTINGS}")
+            if kept and (which := difference(kept["settings"], settings)):
+                raise UserError(
+                    f"{folder}: its shards were built from other text or settings: {which}; build "
+                    "with the same, or choose another --work"
+                )
+            count = max(count, kept.get("shards", 0))
+        return count
+
+    def record(self, settings: Mapping[str, Any], count: int) -> None:
+        """Records the settings, and the number of machines, where this machine's shards go."""
+        folder = self.bucket or os.fspath(self.main)
+        if _read(f"{folder}/{_SETTINGS}") != {"settings": settings, "shards": count}:
+            text = json.dumps({"settings": settings, "shards": count}, indent=1)
+            with storage_errors(folder, "cannot be written"):
+                put(f"{folder}/{_SETTINGS}", text.encode())
+
+    def find(self, units: Sequence[Unit], *, fetch_them: bool) -> dict[Unit, Unit]:
+        """Returns the units with an intact shard, each with the place of that shard. Removes
+        damaged ones from the local folder where this machine builds, with a message each.
+
+        Args:
+            fetch_them: copy shards from buckets, which is needed to merge them.
+        """
+        places = [(folder, self._names(folder)) for folder in self._all()]
+        with ThreadPoolExecutor() as pool:  # hashing releases the GIL
+            found = pool.map(lambda unit: self._find(unit, places, fetch_them), units)
+            return {unit: at for unit, at in zip(units, found, strict=True) if at is not None}
+
+    def _all(self) -> list[str]:
+        return [os.fspath(folder) for folder in self._local or [self.home]] + self._remote
+
+    def _names(self, folder: str) -> set[str]:
+        """Returns the names of the shards in a folder."""
+        if not is_remote(folder):
+            path = Path(folder) / SHARDS
+            return set(os.listdir(path)) if path.is_dir() else set()
+        with storage_errors(folder):
+            names = objects(f"{folder}/{SHARDS}")
+        return {os.path.dirname(name) for name in names if os.path.basename(name) == SUMMARY}
+
+    def _find(
+        self, unit: Unit, places: Sequence[tuple[str, set[str]]], fetch_them: bool
+    ) -> Unit | None:
+        for folder, names in places:
+            if unit.shard.name not in names:
+                continue
+            at = dataclasses.replace(unit, shard=Path(folder) / SHARDS / unit.shard.name)
+            if is_remote(folder):
+                if not fetch_them:
+                    return unit
+                at = dataclasses.replace(unit, shard=self.home / SHARDS / unit.shard.name)
+                fetch(at, f"{folder}/{SHARDS}/{unit.shard.name}")
+            if not (problem := damage(at)):
+                return at
+            _log.warning(f"{at.shard}: left by an earlier build, but {problem}; it is built again")
+            if at.shard.parent.parent in (self.main, self.home):
+                working_folder.remove(at.shard)
+        return None
+
+
+def _read(file: str) -> dict[str, Any]:
+    """Returns the settings of a working folder, an empty mapping if there are none to read."""
+    try:
+        with storage_errors(file):
+            kept = json.loads(open_path(file).read_bytes())
+    except UserError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return {}
+        raise
+    except ValueError:  # damaged: the shards' names say what they are made of
+        return {}
+    valid = isinstance(kept, dict) and isinstance(kept.get("settings"), dict)
+    return kept if valid and isinstance(kept.get("shards"), int) else {}
+
+
+def _remove_left_parts(shards: Path) -> None:
+    """Removes what killed processes of this machine have left."""
+    for part in shards.glob(f"*{PART}"):
+        if is_left(part):
+            shutil.rmtree(part, ignore_errors=True)

@@ -1,0 +1,58 @@
+"""Trains a vocabulary on the text that a store is built from."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+
+from bert_jax.data_pipeline.build.found_sources import check_sources, find_all
+from bert_jax.data_pipeline.build.shard import cleaned, raw_hash
+from bert_jax.data_pipeline.sources import SourceSpec, read
+from bert_jax.data_pipeline.storage.files import size_of
+from bert_jax.data_pipeline.storage.progress import byte_bar, terminal
+from bert_jax.data_pipeline.storage.remote import storage_errors
+from bert_jax.data_pipeline.tokenizer.tokenizer import Algorithm, Tokenizer
+
+
+def train_tokenizer(
+    sources: Sequence[SourceSpec],
+    vocab_size: int,
+    *,
+    model: Algorithm = "wordpiece",
+    lowercase: bool = True,
+    most_bytes: int | None = None,
+    progress: bool = True,
+) -> Tokenizer:
+    """Trains a vocabulary on the cleaned text of these sources (see `Tokenizer.train`).
+
+    Args:
+        most_bytes: if there is more raw text than this, documents are subsampled by hash. None is
+            1 GiB for WordPiece and 256 MiB for the others, because SentencePiece keeps many copies
+            of its text in memory.
+        progress: show a bar while reading the text, and print a line when training starts.
+
+    Raises:
+        UserError: as `build.build_store` and `Tokenizer.train`.
+    """
+    check_sources(sources)
+    found = find_all(sources, progress)
+    files = [(s, path) for s, result in zip(sources, found, strict=True) for path in result.files]
+    sizes = {path: size_of(path) for _, path in files}
+    size = sum(sizes.values())
+    if most_bytes is None:
+        most_bytes = 1 << (30 if model == "wordpiece" else 28)
+    highest = int(min(1.0, most_bytes / max(size, 1)) * (1 << 64))
+
+    def texts() -> Iterator[str]:
+        done = 0
+        with byte_bar("read", size, 0, progress) as update:
+            for spec, path in files:
+                for document in read(spec, path):
+                    if raw_hash(document.text) < highest:
+                        yield cleaned(document, spec)[0]
+                done += sizes[path]
+                update(done)
+        if progress:  # the trainers do not report progress
+            terminal.print(f"training {vocab_size:,} entries", highlight=False)
+
+    remedy = "; free some space, or set TMPDIR to another folder"
+    with storage_errors(tempfile.gettempdir(), "cannot write a temporary file", remedy):
+        return Tokenizer.train(texts(), vocab_size, model=model, lowercase=lowercase)

@@ -1,0 +1,118 @@
+"""Reads the pages of a MediaWiki XML dump as a stream; memory does not depend on its size.
+
+The format: mediawiki.org/wiki/Help:Export. Of each page only some fields are kept, and of these no
+more than an article may have.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+from xml.etree.ElementTree import ParseError, XMLParser
+
+from bert_jax.data_pipeline.errors import UserError
+
+# $wgMaxArticleSize of Wikipedia, in bytes of UTF-8: longer pages cannot be saved there.
+MOST_BYTES: Final = 2 << 20
+_FIELDS: Final = ("title", "ns", "text", "namespace")
+_FILES: Final = ("-2", "6", "14")  # keys of the namespaces Media, File and Category
+
+
+@dataclass
+class Page:
+    """A page of a dump, with its latest revision."""
+
+    title: str = ""
+    namespace: str = "0"
+    text: str = ""
+    redirects: bool = False
+    too_long: bool = False  # its text is above MOST_BYTES, and "" here
+
+
+@dataclass
+class Pages:
+    """A target of `XMLParser`, which calls its methods; `take` returns the finished pages."""
+
+    files: set[str] = field(default_factory=set)  # names of the namespaces of files and categories
+    _page: Page = field(default_factory=Page)
+    _finished: list[Page] = field(default_factory=list)
+    _pieces: list[str] | None = None  # of the field that is being read
+    _length: int = 0
+    _names_files: bool = False
+
+    def take(self) -> list[Page]:
+        finished, self._finished = self._finished, []
+        return finished
+
+    @property
+    def title(self) -> str:
+        """The title of the page that is being read, or of the last one."""
+        return self._page.title
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        name = _local(tag)
+        if name == "page":
+            self._page = Page()
+        elif name == "redirect":
+            self._page.redirects = True
+        elif name in _FIELDS:
+            self._pieces, self._length = [], 0
+            self._names_files = attributes.get("key") in _FILES
+
+    def data(self, text: str) -> None:
+        if self._pieces is None:
+            return
+        self._length += len(text)
+        if self._length <= MOST_BYTES:  # no fewer bytes than characters
+            self._pieces.append(text)
+
+    def end(self, tag: str) -> None:
+        name = _local(tag)
+        if name == "page":
+            self._finished.append(self._page)
+        elif name in _FIELDS and self._pieces is not None:
+            self._set(name, "".join(self._pieces))
+            self._pieces = None
+
+    def _set(self, name: str, value: str) -> None:
+        if name == "title":
+            self._page.title = value
+        elif name == "ns":
+            self._page.namespace = value.strip()
+        elif name == "text":
+            too_long = self._length > MOST_BYTES or len(value.encode()) > MOST_BYTES
+            self._page.text, self._page.too_long = "" if too_long else value, too_long
+        elif self._names_files and value:
+            self.files.add(value)
+
+    def doctype(self, name: str, public: str | None, system: str | None) -> None:
+        raise ParseError("it has a DOCTYPE, which no dump has")
+
+    def close(self) -> None:
+        pass
+
+
+def _local(tag: str) -> str:
+    return tag.rpartition("}")[2]
+
+
+def read_pages(where: object, chunks: Iterable[bytes], pages: Pages) -> Iterator[Page]:
+    """Yields the pages of XML that comes in chunks.
+
+    Args:
+        where: the file, for messages.
+        pages: collects what is outside the pages.
+
+    Raises:
+        UserError: the XML is damaged, or ends early.
+    """
+    parser = XMLParser(target=pages)
+    try:
+        for chunk in chunks:
+            parser.feed(chunk)
+            yield from pages.take()
+        parser.close()
+    except ParseError as error:
+        at = f" at or after the page {pages.title!r}" if pages.title else ""
+        raise UserError(
+            f"{where}: not the XML of a complete dump{at} ({error}); download it again"
+        ) from None

@@ -1,0 +1,73 @@
+"""Files to read, local or in a bucket: size, bytes, checksum, the files of a folder."""
+
+import io
+import os
+from pathlib import Path
+from typing import Any, Final, cast
+
+from etils import epath
+
+from bert_jax.data_pipeline.storage.remote import STORAGE_RETRIES, is_remote, open_path
+from bert_jax.data_pipeline.storage.retry import retry
+
+_BUFFER: Final = 1 << 16  # bytes of a request to a bucket that reads a few places of a file
+_CHECKSUMS: Final = ("md5Hash", "crc32c")  # composed objects have no MD5
+
+
+def path_of(text: str) -> Path:
+    """Returns a local path, or one in a bucket, which has the same methods except `stat`."""
+    return cast("Path", open_path(text)) if is_remote(text) else Path(text)
+
+
+def size_of(path: epath.PathLike) -> int:
+    """Returns the bytes of a file."""
+    return int(_info(path)["size"]) if is_remote(path) else os.stat(path).st_size
+
+
+def checksum(path: epath.PathLike) -> str:
+    """Returns the checksum that a bucket keeps of an object, with its name; "" if it keeps none."""
+    if not is_remote(path):
+        return ""
+    info = _info(path)
+    kept = [f"{name}:{info[name]}:{info['size']}" for name in _CHECKSUMS if info.get(name)]
+    return kept[0] if kept else ""
+
+
+def open_bytes(path: epath.PathLike, *, ahead: bool = True) -> io.BufferedReader:
+    """Opens a file for reading, from any position on.
+
+    Args:
+        ahead: read an object of a bucket in large blocks, for reading much of it.
+    """
+    if not is_remote(path):
+        return open(path, "rb")
+    system, url = _system(path)
+    cache = "readahead" if ahead else "none"
+    stream = retry(lambda: system.open(url, "rb", cache_type=cache), STORAGE_RETRIES)
+    return io.BufferedReader(stream, _BUFFER)
+
+
+def objects(folder: epath.PathLike) -> dict[str, int]:
+    """Returns the bytes of every object below a folder of a bucket, by its name from there on; of
+    an object itself under the name ""."""
+    system, url = _system(folder)
+    top = url.partition("://")[2].rstrip("/")
+    found = retry(lambda: system.find(url, detail=True), STORAGE_RETRIES)
+    return {
+        name.removeprefix(top).removeprefix("/"): int(info["size"])
+        for name, info in sorted(found.items())
+        if not name.endswith("/")  # what consoles write for an empty folder
+    }
+
+
+def _info(path: epath.PathLike) -> dict[str, Any]:
+    system, url = _system(path)
+    info: dict[str, Any] = retry(lambda: system.info(url), STORAGE_RETRIES)
+    return info
+
+
+def _system(path: epath.PathLike) -> tuple[Any, str]:
+    import fsspec
+
+    url = os.fspath(open_path(path))
+    return fsspec.filesystem(url.partition("://")[0]), url

@@ -1,0 +1,87 @@
+"""Memory of a build: huge documents and lines, and stores of many documents."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_jax import cli
+from bert_jax.data_pipeline.sources import reading
+from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+TOKENIZER = Tokenizer.from_vocab([*SPECIAL_TOKENS, ".", *LETTERS, *(f"##{c}" for c in LETTERS)])
+MOST = 1.5 * 2**30  # bytes
+COMMAND = """
+import resource, sys
+from bert_jax import cli
+code = cli.main(sys.argv[1:])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+sys.exit(code)
+"""
+
+
+def build(tmp_path: Path, *flags: str) -> tuple[int, int, str]:
+    """Returns the exit code, the most bytes of memory and the errors of a build in a process."""
+    TOKENIZER.save(tmp_path / "tokenizer.json")
+    words = [f"--tokenizer={tmp_path}/tokenizer.json", f"--out={tmp_path}/store", "--workers=1"]
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, "data", "build", *flags, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    return done.returncode, int(done.stdout.splitlines()[-1]), done.stderr
+
+
+def sentence(number: int) -> str:
+    draw = np.random.default_rng(number)
+    words = ["".join(draw.choice(list(LETTERS), 5)) for _ in range(15)]
+    return " ".join(words).capitalize() + ".\n"
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_a_document_of_100_mb(tmp_path: Path) -> None:
+    block = "".join(map(sentence, range(1000)))
+    (tmp_path / "a.txt").write_text(block * (100_000_000 // len(block) + 1) + "\n" + block[:900])
+    near = "--dedup=near"
+    code, memory, said = build(tmp_path, f"--source=lines:{tmp_path}/a.txt,lines=1000000", near)
+    assert code == 0, said
+    manifest = json.loads((tmp_path / "store/manifest.json").read_text())
+    assert manifest["sources"][0]["documents"] == 2
+    print(f"{memory / 2**20:.0f} MiB")
+    assert memory < MOST
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_a_line_of_200_mb_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\n\n" + "word " * 40_000_000 + "\n")
+    code, memory, said = build(tmp_path, f"--source=lines:{tmp_path}/a.txt")
+    assert code == 1
+    (line,) = [line for line in said.splitlines() if "error:" in line]
+    assert "a.txt: a line of more than 134,217,728 bytes from byte 5 on; divide it" in line
+    assert memory < MOST
+
+
+def test_a_sentence_of_5_million_characters_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.txt").write_text("one\n\n" + "word " * 1_000_000 + "\n")
+    TOKENIZER.save(tmp_path / "tokenizer.json")
+    words = [f"--tokenizer={tmp_path}/tokenizer.json", f"--out={tmp_path}/store", "--workers=1"]
+    assert cli.main(["data", "build", f"--source=lines:{tmp_path}/a.txt", *words]) == 1
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "error:" in line]
+    assert "source 'lines': a sentence of 4,999,999 characters, at most 4,194,304 ('word" in line
+
+
+def test_the_longest_line_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_LONGEST", 6)
+    (tmp_path / "a.txt").write_bytes(b"12345\n12345")
+    assert list(reading.lines(tmp_path / "a.txt")) == ["12345", "12345"]
