@@ -63,8 +63,8 @@ def measure(spec: SourceSpec) -> None:
 
     def walk() -> None:
         for article in articles:
-            assert article.extract
-            article.extract(article.text)
+            assert article.plain_text
+            article.plain_text(article.text)
 
     def everything() -> None:
         for article in read(spec, path):

@@ -44,7 +44,7 @@ def encode(
     """
     special = tokenizer.special
     between = [special.sep] * (1 + (tokenizer.token(special.sep) == _DOUBLED))
-    flat = tokenizer.encode_with_special([text for pair in texts for text in pair])
+    flat = tokenizer.encode_batch([text for pair in texts for text in pair], inside=False)
     parts, second = iter(flat), int(model.type_vocab_size > 1 and len(between) == 1)
     ids: list[np.ndarray] = []
     types: list[np.ndarray] = []

@@ -181,8 +181,8 @@ def cleaned(document: Document, spec: SourceSpec) -> tuple[str, Counter[str]]:
     """Returns `clean` of a document with the rules of its source kind; its counts include those of
     extracting the text."""
     text, counts = document.text, Counter[str]()
-    if document.extract:
-        text, counts = document.extract(text)
+    if document.plain_text:
+        text, counts = document.plain_text(text)
     text, fired = clean(
         text,
         kind_of(spec).RULES,

@@ -43,5 +43,5 @@ class Document:
     sentences_given: bool = False  # the text already has one sentence per line
     cut: bool = False  # cut at a line count, not at a boundary in the text
     # Makes the text to be cleaned from `text`, which is raw; also counts, for the report.
-    extract: Callable[[str], tuple[str, Counter[str]]] | None = None
+    plain_text: Callable[[str], tuple[str, Counter[str]]] | None = None
     skipped: str = ""  # why it is not part of the corpus: it is only counted

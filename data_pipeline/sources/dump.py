@@ -148,8 +148,8 @@ def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
         if reason:
             yield Document("", page.title, skipped=reason)
         else:
-            extract = functools.partial(words, files=frozenset(pages.files))
-            yield Document(page.text, page.title, extract=extract)
+            as_words = functools.partial(words, files=frozenset(pages.files))
+            yield Document(page.text, page.title, plain_text=as_words)
 
 
 def _why_skipped(page: Page, language: str) -> str:

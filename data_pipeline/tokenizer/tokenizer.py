@@ -185,9 +185,13 @@ class Tokenizer:
             texts = [f" {text}" for text in texts]
         return self._encoded(self._encoder, texts)
 
-    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Returns the ids of each sentence as in `encode`, uint32 [n]; may be empty."""
-        return self.encode(texts).by_text()
+    def encode_batch(self, texts: Sequence[str], *, inside: bool = True) -> list[np.ndarray]:
+        """Returns the ids of each sentence as in `encode`, uint32 [n]; may be empty.
+
+        inside: False for the texts of a task, which byte-level BPE encodes with no space before.
+        """
+        encoded = self.encode(texts) if inside else self._encoded(self._encoder, texts)
+        return encoded.by_text()
 
     def encode_with_special(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Returns the ids of each text, uint32 [n], as transformers: "[MASK]" and other special

@@ -26,6 +26,7 @@ from bert_jax.errors import StorageError, UserError
 from bert_jax.metrics import attempts
 from bert_jax.training import lifecycle
 from bert_jax.training.setup import RunContext
+from bert_jax.training.store_data import StoreData
 from bert_jax.workdir import description as workdir
 from bert_jax.workdir import identity
 from bert_jax.workdir.layout import Workdir
@@ -91,7 +92,7 @@ class Starter:
         """legacy: write no run ids, as earlier versions did."""
         mesh = {"slice": 1, "data": 1, "fsdp": 1, "tensor": 1}
         described = workdir.describe(
-            self.config, self.store, [40, 20], mesh=mesh, device_kind="cpu"
+            self.config, StoreData(self.store), [40, 20], mesh=mesh, device_kind="cpu"
         )
         path = Workdir.open(folder)
         with (
@@ -101,8 +102,8 @@ class Starter:
         ):
             program = SimpleNamespace(abstract=ABSTRACT, init=lambda: state(0))
             run = RunContext(
-                config=self.config, workdir=path, store=self.store, program=program, mesh=None,
-                phases=(), description=described, job=job, initial=None,
+                config=self.config, workdir=path, data=StoreData(self.store), program=program,
+                mesh=None, phases=(), description=described, job=job, initial=None,
             )  # fmt: skip
             run, known = lifecycle.claim_workdir(run, writer, adopt)
             if legacy:

@@ -109,7 +109,9 @@ def test_prose_is_left_alone(kind: str, text: str) -> None:
 
 def test_every_rule_of_every_kind_has_a_case() -> None:
     covered = {(kind, rule) for kind, rule, _, _ in CASES}
-    rules = {(kind, rule.name) for kind, module in KINDS.items() for rule in module.RULES}
+    own = {kind: module.RULES for kind, module in KINDS.items() if kind != "dump"}
+    assert KINDS["dump"].RULES is own["wikiextractor"]
+    rules = {(kind, rule.name) for kind, some in own.items() for rule in some}
     assert rules <= covered
 
 

@@ -35,8 +35,8 @@ def test_articles_alone_are_read_and_the_rest_is_counted(tmp_path: Path) -> None
     skipped: Counter[str] = Counter()
     found = [*read_range(parse_source(f"dump:{file},lang=de"), Range(file), skipped)]
     assert [document.title for document in found] == ["Katze", "Leer"]
-    assert found[0].extract is not None
-    assert found[0].extract(found[0].text)[0] == "Eine Katze. &amp;   so."
+    assert found[0].plain_text is not None
+    assert found[0].plain_text(found[0].text)[0] == "Eine Katze. &amp;   so."
     assert skipped == {
         "redirects": 2,
         "pages of other namespaces": 1,
