@@ -7,8 +7,10 @@ from collections.abc import Callable
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.launch.bucket import Bucket
 from bert_jax.launch.exit_codes import STOPPED
+from bert_jax.launch.history import End
 from bert_jax.launch.output import say
-from bert_jax.launch.records import End, Records, runs
+from bert_jax.launch.records import Records
+from bert_jax.launch.submit import runs
 from bert_jax.launch.watch import Api, Watcher
 
 _PATIENCE = 120.0  # seconds for hosts to see a request to stop, besides the time to save
@@ -37,11 +39,15 @@ def stop(
         return
     limits = submission.limits
     patience = limits.grace + limits.margin + _PATIENCE
-    if not watcher.settle(patience):
-        say(f"{name}: its hosts do not answer; deleting their machines")
-        records.set_end(End(STOPPED, "stopped without an answer of its hosts"))
-        if not watcher.settle(_GOING):
-            raise UserError(f"--name={name}: its machines still exist; run the same command again")
+    try:
+        if not watcher.settle(patience):
+            say(f"{name}: its hosts do not answer; deleting their machines")
+            records.set_end(End(STOPPED, "stopped without an answer of its hosts"))
+            if not watcher.settle(_GOING):
+                line = f"--name={name}: its machines still exist; run the same command again"
+                raise UserError(line)
+    finally:
+        watcher.release()
     records.mark("reported")  # `run` submits it again
 
 

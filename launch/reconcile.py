@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from bert_jax.launch.exit_codes import LOST, STOPPED
-from bert_jax.launch.records import End, History, Retired, used
+from bert_jax.launch.history import End, History, Retired, used
 from bert_jax.launch.restarts import Limits
 
 FAILED = 1  # exit code of a job that the API refuses

@@ -18,160 +18,12 @@ No state is anywhere else, so a host or a launcher that is killed resumes from h
 """
 
 import dataclasses
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.launch.bucket import Bucket, Entry
-from bert_jax.launch.exit_codes import LOST, STOPPED
-from bert_jax.launch.restarts import Limits, Restarts
-
-# Of a host: it installs, waits for the next attempt, works at one, or has written its last line.
-INSTALLING, READY, RUNNING, GONE = "installing", "ready", "running", "gone"
-
-
-@dataclasses.dataclass(frozen=True)
-class End:
-    """How something ended: exit code, and the line that explains it."""
-
-    code: int
-    why: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Attempt:
-    """One start of the job's processes on all hosts.
-
-    boots: the agent of each host at the start; a host with another one has lost its process.
-    code: the job's exit code, None while it runs.
-    """
-
-    boots: tuple[str, ...] = ()
-    code: int | None = None
-    why: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """What host 0 of a queued resource tells the other hosts.
-
-    final: set when no attempt follows. kill: the attempt whose remaining processes are killed.
-    """
-
-    attempts: tuple[Attempt, ...] = ()
-    final: End | None = None
-    kill: int = 0
-
-    @property
-    def is_running(self) -> bool:
-        return bool(self.attempts) and self.attempts[-1].code is None
-
-    def end_attempt(self, code: int, why: str) -> "Plan":
-        """Returns the plan after the running attempt."""
-        last = dataclasses.replace(self.attempts[-1], code=code, why=why)
-        return dataclasses.replace(self, attempts=(*self.attempts[:-1], last))
-
-
-@dataclasses.dataclass(frozen=True)
-class HostState:
-    """Where a host is.
-
-    boot: its agent, another one after each restart of the agent. attempt: its newest, from 1.
-    code: how its process ended in that attempt. line: what it last reported of its progress.
-    leaving: the machine is about to be preempted or maintained, as known without a process.
-    """
-
-    boot: str
-    stage: str
-    attempt: int = 0
-    code: int | None = None
-    line: str = ""
-    leaving: bool = False
-
-
-# By index: each host that has reported, and how many seconds ago.
-Hosts = Mapping[int, tuple[HostState, float]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Retired:
-    """Why a queued resource was given up.
-
-    code: what that costs, STOPPED a preemption, LOST a failure, None nothing.
-    refused: there was no capacity for it.
-    """
-
-    code: int | None
-    why: str
-    refused: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class History:
-    """A queued resource of the job, existing or not. reported: it has had machines."""
-
-    number: int
-    plan: Plan = Plan()
-    retired: Retired | None = None
-    reported: bool = False
-
-    def codes(self) -> list[int]:
-        """Returns what happened on it, each event once: exit codes of attempts and of its end.
-
-        A preemption that was announced, or a host that the others lost, ends an attempt and then
-        the queued resource: one event with one code.
-        """
-        codes = [attempt.code for attempt in self.plan.attempts if attempt.code is not None]
-        code = self.retired.code if self.retired else None
-        return codes if code is None or code in self.last_code() else [*codes, code]
-
-    def last_code(self) -> list[int]:
-        """Returns the exit code of the last attempt, if there was one and it has ended."""
-        return [attempt.code for attempt in self.plan.attempts[-1:] if attempt.code is not None]
-
-
-def used(histories: Iterable[History]) -> Restarts:
-    """Returns the preemptions and failures so far."""
-    codes = [code for history in histories for code in history.codes()]
-    return Restarts(preemptions=codes.count(STOPPED), failures=codes.count(LOST))
-
-
-@dataclasses.dataclass(frozen=True)
-class Submission:
-    """job.json: what the hosts need of a job, and what identifies it.
-
-    digest: of the command line (`Job.digest`). topology: name of the slices. first: number of its
-    first queued resource. words: the command; ROOT stands for the folder of the unpacked bundle.
-    python_path: as PYTHONPATH, likewise. version: the release to install without code in the
-    bundle. env_from: (variable, secret of Secret Manager).
-    """
-
-    digest: str
-    topology: str
-    hosts: int
-    first: int
-    bundle: str
-    version: str
-    words: tuple[str, ...]
-    python_path: tuple[str, ...]
-    env: tuple[tuple[str, str], ...]
-    env_from: tuple[tuple[str, str], ...]
-    limits: Limits
-
-    @classmethod
-    def from_json(cls, value: Any) -> "Submission":
-        pairs = {key: tuple(map(tuple, value[key])) for key in ("env", "env_from")}
-        texts = {key: tuple(value[key]) for key in ("words", "python_path")}
-        return cls(**{**value, **pairs, **texts, "limits": Limits(**value["limits"])})
-
-
-ROOT = "@BUNDLE@"
-RESOURCE = "bert-jax-resource"  # metadata attribute of a host: where its records are
-
-
-def at_root(word: str, root: str) -> str:
-    """Returns a word of a submission on a host that has unpacked the bundle in `root`."""
-    return re.sub(rf"^(--config=)?{ROOT}", lambda match: f"{match[1] or ''}{root}", word)
+from bert_jax.launch.history import End, History, Hosts, HostState, Plan, Retired
+from bert_jax.launch.submission import Submission
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,7 +61,8 @@ class Records:
         numbers = sorted({int(name.split("/")[0]) for name in values if name[0].isdigit()})
         retired = [age for name, (_, age) in values.items() if name.endswith("/retired.json")]
         job, end = values.get("job.json"), values.get("end.json")
-        following = self.bucket.read_json(f"{self.run + 1:04d}/job.json")
+        # Only a job that has ended is submitted again.
+        following = self.bucket.read_json(f"{self.run + 1:04d}/job.json") if end else None
         return Look(
             submission=Submission.from_json(job[0]) if job else None,
             stopping="stop.json" in values,
@@ -257,9 +110,14 @@ class Records:
         """Records which launcher watches."""
         self.bucket.write_json(f"{self.folder}/launcher.json", about)
 
+    def release(self, about: Mapping[str, Any]) -> None:
+        """Records that this launcher no longer watches."""
+        if self.bucket.read_json(f"{self.folder}/launcher.json") == about:
+            self.bucket.delete(f"{self.folder}/launcher.json")
+
     def plan(self, number: int) -> Plan:
         value = self.bucket.read_json(f"{self.folder}/{number}/plan.json")
-        return Plan() if value is None else _plan(value)
+        return Plan() if value is None else Plan.from_json(value)
 
     def set_plan(self, number: int, plan: Plan) -> None:
         self.bucket.write_json(f"{self.folder}/{number}/plan.json", dataclasses.asdict(plan))
@@ -297,7 +155,7 @@ def _history(number: int, values: Mapping[str, tuple[Any, float]]) -> History:
     plan, retired = values.get(f"{number}/plan.json"), values.get(f"{number}/retired.json")
     return History(
         number,
-        _plan(plan[0]) if plan else Plan(),
+        Plan.from_json(plan[0]) if plan else Plan(),
         Retired(**retired[0]) if retired else None,
         reported=any(
             name.startswith((f"{number}/plan", f"{number}/hosts/", f"{number}/active"))
@@ -312,18 +170,3 @@ def _hosts(folder: str, values: Mapping[str, tuple[Any, float]]) -> Hosts:
         for name, (value, age) in values.items()
         if name.startswith(folder)
     }
-
-
-def _plan(value: Any) -> Plan:
-    attempts = tuple(
-        Attempt(tuple(attempt["boots"]), attempt["code"], attempt["why"])
-        for attempt in value["attempts"]
-    )
-    final = value["final"]
-    return Plan(attempts, End(**final) if final else None, value["kill"])
-
-
-def runs(bucket: Bucket) -> list[int]:
-    """Returns the numbers of the submissions of a job, oldest first."""
-    names = (entry.name for entry in bucket.list("0"))
-    return sorted({int(name[:4]) for name in names if name.endswith("/job.json")})

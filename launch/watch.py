@@ -1,5 +1,6 @@
 """Watches a job on queued resources: looks, does what `reconcile` says, shows where the job is."""
 
+import contextlib
 import math
 import os
 import socket
@@ -12,9 +13,10 @@ from bert_jax.data_pipeline.errors import UserError
 from bert_jax.launch import reconcile
 from bert_jax.launch.bucket import BucketError
 from bert_jax.launch.exit_codes import STOPPED
+from bert_jax.launch.history import GONE, RUNNING, End, Retired, used
 from bert_jax.launch.queued_resources import ApiError, resource_name
 from bert_jax.launch.reconcile import Resource, Seen, is_transient
-from bert_jax.launch.records import GONE, RUNNING, End, Look, Records, Retired, used
+from bert_jax.launch.records import Look, Records
 
 # Seconds without a report after which a host's machines are given up; repairing one takes minutes.
 SILENT = 900.0
@@ -83,6 +85,11 @@ class Watcher:
                 raise OtherLauncherError(line)
         self._records.watch(self._me)
 
+    def release(self) -> None:
+        """Makes room for another launcher at once."""
+        with contextlib.suppress(BucketError):  # which then waits until this one is taken for gone
+            self._records.release(self._me)
+
     def tick(self) -> End | None:
         """Looks once and does at most one thing; returns how the job ended once it has, and
         nothing of it exists.
@@ -111,14 +118,16 @@ class Watcher:
         if look.next_first:  # the job was submitted again; those are for its launcher
             resources = [one for one in resources if one.number < look.next_first]
         self._records.watch(self._me)
-        newest = resources[-1] if resources else None
-        if newest and newest.state == "ACTIVE" and newest.number not in look.active:
-            self._records.note_active(newest.number)
+        first = look.submission.first
+        # Those of an earlier submission are deleted first, and are not part of this history.
+        mine = [resource for resource in resources if resource.number >= first]
+        if mine and mine[-1].state == "ACTIVE" and mine[-1].number not in look.active:
+            self._records.note_active(mine[-1].number)
         self._show_attempts(look)
         seen = Seen(
             resources=resources,
             histories=look.histories,
-            first=look.submission.first,
+            first=first,
             end=look.end,
             stopping=look.stopping,
             silent=_silent(resources, look),

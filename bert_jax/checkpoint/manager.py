@@ -63,6 +63,7 @@ class RunCheckpoints:
         *,
         exchange: Exchange = alone,
         record_event: RecordEvent = lambda kind, step, details: None,
+        flush_records: Callable[[], object] = lambda: None,
     ):
         """Removes partial checkpoints of an earlier process.
 
@@ -70,13 +71,15 @@ class RunCheckpoints:
             phase_ends: the last step of each phase; these checkpoints are kept.
             exchange: all-gathers text between the processes of the run.
             record_event: records "quarantined" and "save_failed"; may be called by another thread.
+            flush_records: called by a thread before a checkpoint is written. A run that resumes
+                from it does not repeat its steps, so their records must be as safe.
 
         Raises:
             StorageError: the folder cannot be read, or is a file.
         """
         self._workdir, self._config, self._phase_ends = workdir, config, phase_ends
         self._folder, self._exchange = workdir.checkpoints, exchange
-        self._record_event = record_event
+        self._record_event, self._flush_records = record_event, flush_records
         self._writes = jax.process_index() == 0
         self._steps, self._quarantined = restore.find(workdir, exchange)
         # Complete checkpoints; only process 0 needs them.
@@ -240,6 +243,7 @@ class RunCheckpoints:
         def warn(error: Exception, when: str) -> None:
             logger.warning(f"{folder}: cannot be written ({one_line(error)}); {when}")
 
+        self._flush_records()
         try:
             retry(write, RetryPolicy(self._config.write_attempts, 1.0), warn)
         except Exception as error:

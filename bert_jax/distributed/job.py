@@ -13,6 +13,7 @@ from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.storage.host_name import host_name
 from bert_jax.distributed.cluster import ProcessTopology
 from bert_jax.distributed.device_check import check_devices
+from bert_jax.distributed.disk_check import check_disk
 from bert_jax.distributed.heartbeat import Heartbeat
 from bert_jax.distributed.peers import ProcessGroup, connect, single_process_group
 from bert_jax.distributed.preemption import PreemptionHandler
@@ -89,6 +90,7 @@ def distributed_job(
         preemption.watch_machine()
         if peers.num_processes == 1:
             if expected is not None:
+                check_disk(peers)
                 check_devices(peers, expected)
             yield Job(peers, clock, preemption, process_exit.before)
             return
@@ -99,6 +101,7 @@ def distributed_job(
         try:
             try:
                 with clock.activity("start"):
+                    check_disk(peers)
                     check_devices(peers, expected)
                 yield Job(peers, clock, preemption, process_exit.before)
             except StoppedError as stopped:

@@ -30,6 +30,7 @@ _MAX_PENDING: Final = 10_000  # records buffered while writes fail; then the old
 _MIN_DELAY: Final = 1.0  # seconds between writes of one object: a bucket refuses more
 _MAX_DELAY: Final = 60.0  # seconds between retries
 _CLOSE_TIMEOUT: Final = 15.0  # seconds to wait at the end of a run for its last records
+_FLUSH_TIMEOUT: Final = 5.0  # seconds to wait for them at other times
 
 
 class Appender:
@@ -54,6 +55,10 @@ class Appender:
                 self.pending.popleft()
                 self._lost += 1
         self._sink.write()
+
+    def flush(self) -> None:
+        """Waits until the records so far are written, for at most `_FLUSH_TIMEOUT` seconds."""
+        self._sink.flush()
 
     def close(self) -> None:
         """Retries pending records once; in a bucket for at most `_CLOSE_TIMEOUT` seconds."""
@@ -125,6 +130,9 @@ class _File:
             os.close(self._descriptor)
         self._descriptor = -1
 
+    def flush(self) -> None:
+        """Nothing waits: `write` returns after the system call."""
+
     def close(self) -> int:
         """Records that are still not written."""
         if self._owner.pending:
@@ -141,6 +149,8 @@ class _Parts:
         self._part: list[bytes] = []  # records of this part; the last `_unsent` are not uploaded
         self._bytes = self._unsent = 0
         self._number = 0  # of the part; 0 until the existing parts were listed
+        self._uploaded = 0  # records, since the start
+        self._progress = threading.Condition(owner.lock)  # notified of `_uploaded`
         self._wake, self._closing = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -149,6 +159,11 @@ class _Parts:
             self._thread = threading.Thread(target=self._work, name="event-log", daemon=True)
             self._thread.start()
         self._wake.set()
+
+    def flush(self) -> None:
+        with self._progress:
+            records = self._uploaded + self._unwritten()
+            self._progress.wait_for(lambda: self._uploaded >= records, _FLUSH_TIMEOUT)
 
     def close(self) -> int:
         """Records that are still not written."""
@@ -195,7 +210,9 @@ class _Parts:
                 self._unsent += 1
         path = owner.path.with_name(f"{owner.path.stem}-{self._number:05d}{owner.path.suffix}")
         path.write_bytes(owner.header + b"".join(self._part))
-        self._unsent = 0
+        with self._progress:
+            self._uploaded, self._unsent = self._uploaded + self._unsent, 0
+            self._progress.notify_all()
         if self._bytes >= _PART_BYTES:
             self._number, self._part, self._bytes = self._number + 1, [], 0
 
@@ -209,6 +226,10 @@ class EventLog:
     def append(self, line: str) -> None:
         """Writes a line, with or without its newline, or buffers it until it can be written."""
         self._appender.append(line.rstrip("\n").encode() + b"\n")
+
+    def flush(self) -> None:
+        """Waits until the lines so far are written, or that takes too long."""
+        self._appender.flush()
 
     def close(self) -> None:
         """Retries pending lines once."""

@@ -67,6 +67,10 @@ class MetricWriter:
         self._last = kind
         self._record(kind, step, phase, values)
 
+    def flush(self) -> None:
+        """Waits until the records so far are written, or that takes too long."""
+        self._lines.flush()
+
     def close(self) -> None:
         self._lines.close()
         if self._curves is not None:

@@ -80,13 +80,7 @@ def pretrain(
         writer = stack.enter_context(closing(_metric_writer(run)))
         run, known = lifecycle.claim_workdir(run, writer, adopt)
         _start_wandb(wandb, run, writer)
-        checkpoints = RunCheckpoints(
-            run.workdir,
-            run.config.checkpoint,
-            run.config.phase_ends,
-            exchange=job.peers.all_gather_text,
-            record_event=functools.partial(lifecycle.record_checkpoint, writer, run),
-        )
+        checkpoints = _run_checkpoints(run, writer)
         stack.enter_context(lifecycle.closing_checkpoints(checkpoints, job))
         stack.enter_context(jax.set_mesh(run.mesh))
         state, unevaluated = lifecycle.restore_or_init(
@@ -99,6 +93,17 @@ def _metric_writer(run: RunContext) -> MetricWriter:
     workdir = run.workdir
     hparams = flatten(run.description["config"])
     return MetricWriter(workdir.metrics, workdir.tensorboard / workdir.name, hparams)
+
+
+def _run_checkpoints(run: RunContext, writer: MetricWriter) -> RunCheckpoints:
+    return RunCheckpoints(
+        run.workdir,
+        run.config.checkpoint,
+        run.config.phase_ends,
+        exchange=run.job.peers.all_gather_text,
+        record_event=functools.partial(lifecycle.record_checkpoint, writer, run),
+        flush_records=writer.flush,
+    )
 
 
 def _start_wandb(project: str | None, run: RunContext, writer: MetricWriter) -> None:

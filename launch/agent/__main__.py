@@ -9,7 +9,8 @@ from pathlib import Path
 from bert_jax.launch.agent.host import Host
 from bert_jax.launch.agent.machine import Machine, MachineError
 from bert_jax.launch.bucket import Bucket, BucketError
-from bert_jax.launch.records import RESOURCE, Records
+from bert_jax.launch.records import Records
+from bert_jax.launch.submission import RESOURCE
 
 _RETRY = 10.0  # seconds between two looks at metadata that is not complete yet
 

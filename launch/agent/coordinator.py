@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from bert_jax.launch.exit_codes import LOST, STOPPED, describe, verdict
-from bert_jax.launch.records import INSTALLING, READY, RUNNING, Attempt, End, Hosts, Plan
+from bert_jax.launch.history import INSTALLING, READY, RUNNING, Attempt, End, Hosts, Plan
 from bert_jax.launch.restarts import Limits, Restarts
 
 ARRIVAL = 1800.0  # seconds for all hosts to boot and install

@@ -21,24 +21,15 @@ from bert_jax.launch.agent.install import Installer, InstallError, unpack_bundle
 from bert_jax.launch.agent.logs import LogFile
 from bert_jax.launch.agent.machine import Machine, MachineError, Place
 from bert_jax.launch.bucket import BucketError
+from bert_jax.launch.history import GONE, INSTALLING, READY, RUNNING, HostState, Plan, used
 from bert_jax.launch.process import Process
-from bert_jax.launch.records import (
-    GONE,
-    INSTALLING,
-    READY,
-    RUNNING,
-    HostState,
-    Plan,
-    Records,
-    Submission,
-    at_root,
-    used,
-)
+from bert_jax.launch.records import Records
+from bert_jax.launch.submission import Submission, at_root
 
 _TICK = 2.0  # seconds between two looks
 _REPORT = 15.0  # seconds between two reports of the same
 _INSTALLS = 3  # attempts to install
-_LAST_LINES = 60.0  # seconds that host 0 waits for the others' output, at the end
+_LAST_LINES = 30.0  # seconds that host 0 waits for the others' output, at the end
 _DELETES = 5  # attempts of host 0 to delete the queued resource
 _FAILED = 1  # exit code of a job that cannot be installed or started
 # Of an earlier slice these make libtpu wait for hosts that are gone; it finds its own.
@@ -142,7 +133,9 @@ class Host:
                 time.monotonic(),
             )
         before = self._coordinator.plan
-        self._was_asked = self._was_asked or self._records.is_marked("stop")
+        # A launcher that gives a job up records its end, and may die before it deletes machines.
+        marks = map(self._records.is_marked, ("stop", "end"))
+        self._was_asked = self._was_asked or any(marks)
         events = Events(stopping=self._was_asked, leaving=self._is_leaving)
         hosts = self._records.hosts(self._number)
         self._coordinator.advance(hosts, events, time.monotonic())

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bert_jax.launch.bucket import Bucket
@@ -115,11 +115,18 @@ class Installer:
         """Returns a Python that uv has fetched."""
         self._say(f"this machine has Python {sys.version.split()[0]}; uv brings {_PYTHON}")
         uv = self.uv()
-        self._run([uv, "python", "install", _PYTHON])
-        found = subprocess.run(
-            [uv, "python", "find", _PYTHON], stdout=subprocess.PIPE, stderr=self._log, check=False
-        )
-        return found.stdout.decode().strip()
+        # Not in the home folder, which a service may not have.
+        env = {**os.environ, "UV_PYTHON_INSTALL_DIR": str(self._home / "uv-python")}
+        self._run([uv, "python", "install", _PYTHON], env)
+        words = [uv, "python", "find", "--managed-python", _PYTHON]
+        done = subprocess.run(
+            words, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._log,
+            check=False,
+        )  # fmt: skip
+        found = done.stdout.decode().strip()
+        if done.returncode != 0 or not found:
+            raise InstallError(f"{' '.join(words)} ended with {done.returncode}")
+        return found
 
     def uv(self) -> str:
         """Returns uv, installed with its hash."""
@@ -129,10 +136,12 @@ class Installer:
         self._run([*pip, "--require-hashes", f"--target={folder}", "-r", str(wanted)])
         return str(folder / "bin" / "uv")
 
-    def _run(self, words: Sequence[str]) -> None:
+    def _run(self, words: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        """env: all variables of the program, if not those of this process."""
         done = subprocess.run(
-            words, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, check=False
-        )
+            words, env=env, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
+            check=False,
+        )  # fmt: skip
         if done.returncode != 0:
             raise InstallError(f"{' '.join(words[:5])} … ended with {done.returncode}")
 

@@ -7,8 +7,6 @@ without pods. `run` submits and watches.
 import dataclasses
 import json
 import re
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -135,9 +133,7 @@ class Gke:
                 if (line := self._progress(found, pods)) != shown:
                     say(f"{job.name}: {line}")
                     shown = line
-                phases = [pod["status"]["phase"] for pod in pods]
-                # All at once: kubectl follows the pods that there are when it starts.
-                if "Running" in phases and "Pending" not in phases and len(pods) >= _hosts(found):
+                if _are_there(found, pods):
                     logs.follow(_restarts(found))
                 most = job.limits.max_preemptions
                 if most != UNLIMITED and _preemptions(found) > most:
@@ -183,12 +179,16 @@ class Gke:
         return f"{job.name}: {what or self._progress(found, self._pods(job))}"
 
     def logs(self, job: JobId, *, follow: bool) -> None:
-        self._found(job)
-        sys.stdout.flush()
-        more = ("--follow",) if follow else ()
-        done = subprocess.run([*self._log_words(job), *more], check=False)
-        if done.returncode != 0:  # kubectl has said why
-            raise UserError(f"{job.name}: kubectl logs ended with {done.returncode}")
+        found: dict[str, Any] | None = self._found(job)
+        with PodLogs(self._log_words(job), is_new=True) as logs:
+            while follow and found and not _ended(found):
+                if _are_there(found, answer(lambda: self._pods(job), _POLL)):
+                    logs.follow(_restarts(found))
+                time.sleep(_POLL)
+                found = answer(lambda: self._find(job), _POLL)
+            code = logs.finish(_restarts(found)) if found else 0
+        if code != 0:  # kubectl has said why
+            raise UserError(f"{job.name}: kubectl logs ended with {code}")
 
     def stop(self, job: JobId) -> None:
         if self._find(job) is None:
@@ -246,6 +246,12 @@ def _ended(found: dict[str, Any]) -> dict[str, Any] | None:
 def _hosts(found: dict[str, Any]) -> int:
     group = found["spec"]["replicatedJobs"][0]
     return int(group["replicas"] * group["template"]["spec"]["parallelism"])
+
+
+def _are_there(found: dict[str, Any], pods: list[dict[str, Any]]) -> bool:
+    """Whether all pods have started: kubectl follows those that there are when it starts."""
+    phases = [pod["status"]["phase"] for pod in pods]
+    return "Running" in phases and "Pending" not in phases and len(pods) >= _hosts(found)
 
 
 def _restarts(found: dict[str, Any]) -> int:

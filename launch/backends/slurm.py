@@ -2,8 +2,8 @@
 
 Slurm chooses the nodes, and requeues a job that it preempts or whose node fails. The script
 requeues it after the exit codes of a preemption or a failure (`slurm_requeue`). In WORKDIR/launch/
-NAME, on the disk that the nodes share: the code, `log`, `state.json` and `stop`, which marks a job
-that was asked to stop.
+NAME, on the disk that the nodes share: the code, `log`, `state.json`, `codes` (`slurm_task`) and
+`stop`, which marks a job that was asked to stop.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from typing import ClassVar
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage.remote import is_remote
 from bert_jax.launch.backends.slurm_queue import WAITING, comment, exit_code, find
-from bert_jax.launch.backends.slurm_requeue import State
+from bert_jax.launch.backends.slurm_requeue import State, codes_folder
 from bert_jax.launch.job import Job, JobId, Rendering, option
 from bert_jax.launch.log_file import LogFile
 from bert_jax.launch.output import say
@@ -44,6 +44,7 @@ command=({command})
 # A signal is for the processes that srun started. This shell outlives it to read their exit code.
 trap : TERM
 code=42
+rm -rf {codes} && mkdir {codes}
 if [ ! -e {stop} ]; then
   srun --kill-on-bad-exit=0 --label "${{command[@]}}" &
   step=$!
@@ -137,7 +138,9 @@ class Slurm:
         python = (sys.executable, "-P", "-m")  # -P: the code in the current folder is not meant
         limits = (str(job.limits.max_preemptions), str(job.limits.max_failures))
         requeue = (*python, "bert_jax.launch.backends.slurm_requeue", job.folder, *limits)
-        command = (*python, "bert_jax", *job.words(code))
+        codes = codes_folder(job.folder)
+        task = (*python, "bert_jax.launch.backends.slurm_task", str(codes))
+        command = (*task, *python, "bert_jax", *job.words(code))
         paths = ":".join(job.bundle.python_path(code))
         path = [f"export PYTHONPATH={shlex.quote(paths)}${{PYTHONPATH:+:$PYTHONPATH}}"]
         return _SCRIPT.format(
@@ -145,6 +148,7 @@ class Slurm:
             environment="\n".join([*(path if paths else ()), *_environment(job)]),
             command="\n  ".join(["", *map(shlex.quote, command)]) + "\n",
             stop=shlex.quote(f"{job.folder}/stop"),
+            codes=shlex.quote(str(codes)),
             requeue=shlex.join(requeue),
         )
 
@@ -206,14 +210,13 @@ class Slurm:
         signaled, until = "", time.monotonic() + int(found.about["grace"]) + _PATIENCE
         while found:
             if found.state in WAITING:
-                change(["scancel", found.number])
+                _cancel(found.number)
             elif found.state == "RUNNING" and signaled != found.number:
                 signaled = found.number
-                with contextlib.suppress(ProgramError):  # it has just ended
-                    change(["scancel", "--signal=TERM", signaled])  # the processes, not the shell
+                _cancel("--signal=TERM", signaled)  # the processes, not the shell
             elif time.monotonic() > until:
                 say(f"Slurm job {found.number}: still running at its deadline, cancelled")
-                change(["scancel", found.number])
+                _cancel(found.number)
                 until = math.inf
             time.sleep(_POLL)
             found = find(job)
@@ -225,6 +228,11 @@ class Slurm:
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(folder)
         say(f"{folder}: removed; Slurm has no job {job.name}")
+
+
+def _cancel(*words: str) -> None:
+    with contextlib.suppress(ProgramError):  # it has just ended: the next look shows whether
+        change(["scancel", *words])
 
 
 def _environment(job: Job) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """Ends a Slurm job, or requeues it after a preemption or a failure. The batch script runs it last.
 
-FOLDER MAX_PREEMPTIONS MAX_FAILURES CODE: the job's folder, its budgets, and srun's exit code, the
-largest of all processes. `state.json` counts the restarts, as Slurm's own count has all in one.
+FOLDER MAX_PREEMPTIONS MAX_FAILURES CODE: the job's folder, its budgets, and srun's exit code, which
+counts if a task has noted none. `state.json` counts the restarts, as Slurm's own count has all in
+one.
 """
 
 import dataclasses
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bert_jax.data_pipeline.storage.atomic import write_text
+from bert_jax.launch.backends.slurm_task import read_codes
 from bert_jax.launch.exit_codes import LOST, STOPPED, describe, signal_of, verdict
 from bert_jax.launch.output import say
 from bert_jax.launch.restarts import NOT_AGAIN, Limits, Restarts
@@ -50,9 +52,8 @@ def main(words: Sequence[str]) -> int:
     state = State.read(folder)
     if state is None or state.job != number:
         state = State(number)
-    restarts, code = Restarts(state.preemptions, state.failures), verdict([status])
-    if signal_of(status) == signal.SIGTERM:
-        code = STOPPED  # before it could handle Slurm's request: there was nothing to save
+    restarts, ends = Restarts(state.preemptions, state.failures), _ends(folder, number, status)
+    code = verdict(map(_asked, (code for _, code in ends)))
     # Slurm itself pauses before the next attempt.
     limits = Limits(max_preemptions=preemptions, max_failures=failures, between=0.0)
     is_stopping = (folder / "stop").exists() or _slurm_state(number) in _ENDING
@@ -61,7 +62,7 @@ def main(words: Sequence[str]) -> int:
     is_final = code == 0 or is_stopping
     decision = NOT_AGAIN if is_final else restarts.after(code, limits)
     if code != 0:
-        say(f"{describe([(f'job {number}', status)])}; {decision.reason}")
+        say(f"{describe(ends)}; {decision.reason}")
     ended = State(number, restarts.preemptions, restarts.failures, end=code)
     if decision.again:
         dataclasses.replace(ended, end=None).write(folder)  # before Slurm ends this process
@@ -71,6 +72,26 @@ def main(words: Sequence[str]) -> int:
         say(f"not requeued: {refused}")
     ended.write(folder)
     return code
+
+
+def codes_folder(folder: str) -> Path:
+    """Returns the folder in which the tasks of an attempt note their exit codes."""
+    return Path(folder, "codes")
+
+
+def _ends(folder: Path, number: str, status: int) -> list[tuple[str, int]]:
+    """Returns name and exit code of each task that has noted one, and of srun if one has not."""
+    codes = read_codes(codes_folder(str(folder)))
+    ends = [(f"task {task}", code) for task, code in codes.items()]
+    if len(codes) < int(os.environ.get("SLURM_NTASKS", 1)):
+        ends.append((f"job {number}", status))
+    return ends
+
+
+def _asked(code: int) -> int:
+    """Returns STOPPED for a process that Slurm asked to stop before it could handle that: there was
+    nothing to save."""
+    return STOPPED if signal_of(code) == signal.SIGTERM else code
 
 
 def _requeue(number: str) -> str:

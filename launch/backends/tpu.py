@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.launch import ending, log_pieces
+from bert_jax.launch import ending, log_pieces, submit
 from bert_jax.launch.agent.archive import agent_archive
 from bert_jax.launch.backends.tpu_checks import tpu_checks
 from bert_jax.launch.bucket import Bucket
@@ -27,7 +27,8 @@ from bert_jax.launch.job import Job, JobId, Rendering, option
 from bert_jax.launch.output import say
 from bert_jax.launch.preflight import Check
 from bert_jax.launch.queued_resources import COMMAND, OWNER, QueuedResources, resource_name
-from bert_jax.launch.records import RESOURCE, ROOT, Look, Records, Submission, runs
+from bert_jax.launch.records import Look, Records
+from bert_jax.launch.submission import RESOURCE, ROOT, Submission
 from bert_jax.launch.watch import Watcher, report
 
 _ALIVE = (
@@ -157,62 +158,41 @@ class Tpu:
         return QueuedResources(job.name, job.folder, self._place(), request)
 
     def is_running(self, job: Job) -> bool:
-        newest = _newest(job)
-        return newest is not None and self._is_same(job, newest[1])
+        newest = submit.newest(_bucket(job))
+        return newest is not None and self._is_current(job, newest[1])
 
-    def _is_same(self, job: Job, look: Look) -> bool:
-        """Whether a submission is this job, and running or not to be submitted again; UserError if
-        another job is running."""
-        submission = look.submission
-        if submission is None:
-            return False
-        same = submission.digest == job.digest(self)
-        if look.end is None and not same:
+    def _is_current(self, job: Job, look: Look) -> bool:
+        try:
+            return submit.is_current(look, self._submission(job, first=1))
+        except submit.OtherCommandError as error:
             raise UserError(
                 f"--name={job.name}: runs another command, or on other machines "
-                f"({submission.topology}); end it first: {self._line(job, 'stop')}"
-            )
-        if look.end and look.end.code == 0:
-            return same and submission.bundle == job.bundle.digest
-        return same and not look.reported
+                f"({error.topology}); end it first: {self._line(job, 'stop')}"
+            ) from None
 
     def run(self, job: Job) -> int:
-        newest = _newest(job)
-        if newest and self._is_same(job, newest[1]):
+        bucket = _bucket(job)
+        newest = submit.newest(bucket)
+        if newest and self._is_current(job, newest[1]):
             records = newest[0]
             say(f"{job.name}: exists; watching it")
         else:
-            records = self._submit(job, newest)
+            wanted, archive = self._submission(job, first=1), job.bundle.archive
+            records = submit.submit(job.name, bucket, self._api(job), newest, wanted, archive)
         say(_ALIVE)
         say(f"`{self._line(job, 'stop')}` saves and ends it")
         watcher = Watcher(job.name, records, self._api(job, records.run), say, poll=self.poll)
         watcher.claim()
-        end = watcher.run()
+        try:
+            end = watcher.run()
+        finally:
+            watcher.release()
         if end.code not in (0, STOPPED):
             log_pieces.print_last(records)
         say(f"{job.name}: ended with {end.code} ({end.why}); no machine exists")
         if records.submission():
             records.mark("reported")
         return end.code
-
-    def _submit(self, job: Job, newest: tuple[Records, Look] | None) -> Records:
-        """Writes what the hosts run; the machines are requested by the watcher."""
-        bucket, run = _bucket(job), 1
-        numbers = [resource.number for resource in self._api(job).list()]
-        if newest:
-            records, look = newest
-            run = records.run + 1
-            numbers += [history.number for history in look.histories]
-            numbers += [look.submission.first] if look.submission else []
-        first = max(numbers, default=0) + 1  # no name is used twice
-        name = f"{job.bundle.name}.tar"
-        if not any(entry.size == len(job.bundle.archive) for entry in bucket.list(name)):
-            say(f"{job.folder}/{name}: {len(job.bundle.archive) / 1e6:.1f} MB of code")
-            bucket.write(name, job.bundle.archive)
-        submission = dataclasses.asdict(self._submission(job, first))
-        if not bucket.write_json(f"{run:04d}/job.json", submission, new=True):
-            raise UserError(f"--name={job.name}: was just started by another launcher; run again")
-        return Records(bucket, run)
 
     def status(self, job: JobId) -> str:
         resources = self._api(job).list()
@@ -221,11 +201,12 @@ class Tpu:
     def logs(self, job: JobId, *, follow: bool) -> None:
         records, look = _existing(job)
         printer = log_pieces.Printer(records)
+        printer.print_written()
         while follow and look.end is None and look.submission:
-            printer.print_new()
             time.sleep(self.poll)
             look = records.look()
-        printer.print_new(last=True)
+            printer.print_new(look)
+        printer.print_rest()
 
     def stop(self, job: JobId) -> None:
         ending.stop(job.name, _existing(job)[0], self._api(job), poll=self.poll)
@@ -262,17 +243,8 @@ def _bucket(job: JobId) -> Bucket:
     return Bucket(job.folder, _login().token)
 
 
-def _newest(job: JobId) -> tuple[Records, Look] | None:
-    """Returns the newest submission of a job, None if there is none."""
-    bucket = _bucket(job)
-    for run in reversed(runs(bucket)):
-        records = Records(bucket, run)
-        return records, records.look()
-    return None
-
-
 def _existing(job: JobId) -> tuple[Records, Look]:
-    newest = _newest(job)
+    newest = submit.newest(_bucket(job))
     if newest is None:
         raise UserError(f"--name={job.name}: no such job in {job.workdir}; check both")
     return newest

@@ -86,7 +86,7 @@ def _region(workdir: str, zone: str) -> str:
 
 
 def _give_back(project: Sequence[str], account: str) -> str:
-    """Says whether the machines may delete themselves at the end."""
+    """Says whether the machines may delete themselves at the end, as far as the project tells."""
     needed = "needs roles/tpu.admin, or this command must run at the end of the job"
     name = project[0].partition("=")[2] if project else _value("config", "get-value", "project")
     try:
@@ -96,9 +96,13 @@ def _give_back(project: Sequence[str], account: str) -> str:
         roles = _value(*words, member, "--format=value(bindings.role)").split()
     except ProgramError as error:
         return f"not known ({api_error(error)}); the account of the machines {needed}"
-    if not set(roles) & set(_DELETERS):
-        return f"WARNING: {email} may not delete queued resources; it {needed}"
-    return f"{email} may delete queued resources"
+    if set(roles) & set(_DELETERS):
+        return f"{email} may delete queued resources"
+    # Custom roles have names like projects/P/roles/R. No role here: a folder or the organization
+    # may grant one, which the policy of the project does not show.
+    if custom := [role for role in roles if not role.startswith("roles/")]:
+        return f"not known ({email} has {', '.join(custom)}); it {needed}"
+    return f"WARNING: {email} has no role in {name} to delete queued resources; it {needed}"
 
 
 def _compute_account(project: str) -> str:

@@ -85,6 +85,19 @@ def test_a_checkpoint_that_another_process_cannot_read_is_not_used(tmp_path):
     ]
 
 
+def test_the_records_of_a_step_are_written_before_its_checkpoint(tmp_path):
+    """A run that resumes from it does not repeat the step."""
+    complete: list[list[int]] = []
+    checkpoints = RunCheckpoints(
+        Workdir.open(tmp_path), keeping(2),
+        flush_records=lambda: complete.append(complete_steps(tmp_path)),
+    )  # fmt: skip
+    for step in (3, 7):
+        save(checkpoints, step)
+    checkpoints.close()
+    assert complete == [[], [3]]
+
+
 # --- killed ---------------------------------------------------------------------------------------
 
 

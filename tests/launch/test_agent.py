@@ -20,10 +20,10 @@ import pytest
 from memory_bucket import MemoryBucket
 from signals import with_signals
 
-from bert_jax.launch.agent import install, logs, machine
+from bert_jax.launch.agent import logs, machine
 from bert_jax.launch.agent.archive import agent_archive
 from bert_jax.launch.agent.devices import free_devices
-from bert_jax.launch.agent.install import Installer, InstallError, find_python, unpack_bundle
+from bert_jax.launch.agent.install import InstallError, unpack_bundle
 from bert_jax.launch.agent.logs import LogFile
 from bert_jax.launch.agent.machine import Machine, MachineError, Place
 from bert_jax.launch.bucket import Bucket, BucketError
@@ -240,59 +240,6 @@ def test_the_links_of_a_bundle_stay_links(tmp_path):
     folder = unpack_bundle(bucket, digest, tmp_path)
     assert (folder / "link").readlink() == Path("a/file")
     assert (folder / "link").read_text() == "x"
-
-
-@pytest.mark.slow
-@pytest.mark.processes
-def test_an_environment_is_installed_once(tmp_path, monkeypatch):
-    wheel, requirements = tmp_path / "hosted-1.0-py3-none-any.whl", tmp_path / "tpu.txt"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("hosted.py", "x = 7\n")
-        archive.writestr("hosted-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: hosted\n"
-                         "Version: 1.0\n")  # fmt: skip
-        archive.writestr("hosted-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: test\n"
-                         "Root-Is-Purelib: true\nTag: py3-none-any\n")  # fmt: skip
-        archive.writestr("hosted-1.0.dist-info/RECORD", "")
-    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    home, said = tmp_path / "home", []
-    home.mkdir()
-    with (tmp_path / "log").open("w") as log:
-        installer = Installer(home, log.fileno(), said.append)
-        requirements.write_text(f"hosted==1.0 --hash=sha256:{'0' * 64}\n")
-        with pytest.raises(InstallError, match="ended with 1"):
-            installer.environment(requirements, "1.0")
-        requirements.write_text(f"hosted==1.0 --hash=sha256:{digest}\n")
-        python = installer.environment(requirements, "1.0")
-        assert installer.environment(requirements, "1.0") == python
-    assert "DO NOT MATCH THE HASHES" in (tmp_path / "log").read_text()
-    assert len(said) == 2
-    done = subprocess.run([python, "-c", "import hosted; print(hosted.x)"], capture_output=True)
-    assert done.stdout == b"7\n"
-
-
-@pytest.mark.slow
-@pytest.mark.processes
-def test_uv_is_installed_with_its_hash(tmp_path):
-    """From the package index, as on a host whose Python is too old."""
-    with (tmp_path / "log").open("w") as log:
-        uv = Installer(tmp_path, log.fileno(), print).uv()
-    done = subprocess.run([uv, "--version"], capture_output=True, text=True)
-    assert done.stdout.split()[:2] == ["uv", install.UV.split()[0].removeprefix("uv==")]
-
-
-@pytest.mark.processes
-def test_the_python_that_is_found_can_run_the_packages():
-    done = subprocess.run([find_python(), "--version"], capture_output=True, text=True)
-    assert done.stdout.startswith(("Python 3.11", "Python 3.12", "Python 3.13"))
-
-
-def test_a_full_disk_is_said_before_anything_is_installed(tmp_path, monkeypatch):
-    usage = shutil._ntuple_diskusage(10**12, 10**12 - 10**9, 10**9)
-    monkeypatch.setattr(install.shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(InstallError, match=r"1\.0 GB free, 6\.4 needed"):
-        Installer(tmp_path, 1, print).environment(tmp_path / "tpu.txt", "1.0")
 
 
 # Output

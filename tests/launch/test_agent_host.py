@@ -23,8 +23,11 @@ from bert_jax.launch.agent.machine import Machine, MachineError, Place
 from bert_jax.launch.backends.tpu import Tpu
 from bert_jax.launch.bucket import BucketError
 from bert_jax.launch.bundle import make
-from bert_jax.launch.records import End, Records, Submission
+from bert_jax.launch.history import READY as IS_READY
+from bert_jax.launch.history import RUNNING, End, HostState, Plan
+from bert_jax.launch.records import Records
 from bert_jax.launch.restarts import Limits
+from bert_jax.launch.submission import Submission
 
 pytestmark = pytest.mark.processes
 
@@ -175,6 +178,57 @@ def test_a_request_to_stop_is_obeyed(at):
     at.host().run()
     assert at.records.look().end == End(42, "host-0 ended with 42")
     assert at.machine.deleted == ["b1-1"]
+
+
+def test_an_end_that_a_launcher_recorded_is_obeyed_by_a_host_at_work(at):
+    """That launcher may have died before it could delete the machines."""
+    at.trainer(f"signal.signal(signal.SIGTERM, saves)\n{READY}\ntime.sleep(600)")
+    given_up = End(43, "host-1: no report for 15 minutes")
+    at.later(lambda: at.records.set_end(given_up), lambda: "ready" in at.output())
+    at.host().run()
+    assert at.records.plan(1).attempts[0].code == 42, "it saved"
+    assert at.records.look().end == given_up
+    assert at.machine.deleted == ["b1-1"]
+
+
+class Clock:
+    """The module `time` of an agent, a hundred times as fast."""
+
+    strftime = staticmethod(time.strftime)
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds / 100)
+        self.now += seconds
+
+
+def test_no_machine_is_left_a_minute_after_the_end(at, monkeypatch):
+    """Also if another host does not report its end: its last lines are waited for, not longer."""
+    clock = Clock()
+    monkeypatch.setattr(agent, "_TICK", 2.0)
+    monkeypatch.setattr(agent, "time", clock)
+    at.place = Place(0, 2, "127.0.0.1:8476")
+    at.trainer("sys.exit(0)")
+    ended: list[float] = []
+    at.records.set_host(1, 1, HostState("boot", IS_READY))
+    planned = at.records.set_plan
+
+    def set_plan(number: int, plan: Plan) -> None:
+        planned(number, plan)
+        if plan.is_running:  # the other process ends, and its host is gone
+            at.records.set_host(1, 1, HostState("boot", RUNNING, 1, 0))
+            ended.append(clock.now)
+
+    monkeypatch.setattr(at.records, "set_plan", set_plan)
+    at.host().run()
+    assert at.records.look().end == End(0, "host-1, host-0 ended with 0")
+    assert at.machine.deleted == ["b1-1"]
+    assert 30.0 < clock.now - ended[0] < 60.0
 
 
 def test_a_process_that_does_not_stop_is_killed(at, monkeypatch):

@@ -31,6 +31,7 @@ from bert_jax.launch.restarts import Limits
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.processes,
+    pytest.mark.xdist_group("engines"),  # beside tests with deadlines, as those with Slurm
     pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed"),
 ]
 LIMIT = 60  # seconds for whatever is waited for
@@ -309,23 +310,31 @@ def test_status_of_each_state(cluster):
 
 
 def test_logs_has_each_line_of_every_pod_once(cluster, capfd):
-    """Of more pods than kubectl follows by default, while they write."""
+    """Of more pods than kubectl follows by default, while they write and connections are lost."""
     submitted(cluster)
-    count, lines = 12, 200
-    Controllers(cluster, pods("Running", count)).done()
+    slices, count, lines = Controllers(cluster, pods("Running", 12)), 12, 200
+    slices.done()
 
-    def write() -> None:
+    def connections() -> int:
+        return sum(path.endswith("/log") for _, path in cluster.requests)
+
+    def write(self: Controllers) -> None:
         for n in range(lines):
-            for index in range(count):
-                cluster.logs[f"b1-slice-0-{index}"].text += f"{n}\n"
+            for log in cluster.logs.values():
+                log.text += f"{n}\n"
+            if n in (50, 101, 150):  # the second amid two lines of one time
+                before = connections()
+                for log in cluster.logs.values():
+                    log.cuts += 1
+                self.until(lambda: connections() >= before + count)  # noqa: B023
             time.sleep(0.005)
-        for index in range(count):
-            cluster.logs[f"b1-slice-0-{index}"].has_ended = True
+        for log in cluster.logs.values():
+            log.has_ended = True
+        self.condition("Completed")
 
-    writing = threading.Thread(target=write)
-    writing.start()
+    writing = Controllers(cluster, write)
     BACKEND.logs(B1, follow=True)
-    writing.join()
+    writing.done()
     expected = sorted(
         f"[pod/b1-slice-0-{index}/train] {n}" for index in range(count) for n in range(lines)
     )

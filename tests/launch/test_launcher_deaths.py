@@ -1,6 +1,5 @@
 """Queued resources of a job, whatever happens: events in any order, API faults, dead launchers."""
 
-import dataclasses
 import functools
 
 from hypothesis import settings
@@ -8,26 +7,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from memory_bucket import MemoryBucket
 
-from bert_jax.launch import ending
+from bert_jax.launch import ending, submit
 from bert_jax.launch.agent.coordinator import Coordinator, Events
 from bert_jax.launch.bucket import BucketError
 from bert_jax.launch.exit_codes import LOST, STOPPED
+from bert_jax.launch.history import INSTALLING, READY, RUNNING, HostState, used
 from bert_jax.launch.queued_resources import ApiError
 from bert_jax.launch.reconcile import (
     Resource,
     transient_code,
 )
-from bert_jax.launch.records import (
-    INSTALLING,
-    READY,
-    RUNNING,
-    End,
-    HostState,
-    Records,
-    Submission,
-    used,
-)
+from bert_jax.launch.records import Records
 from bert_jax.launch.restarts import Limits
+from bert_jax.launch.submission import Submission
 from bert_jax.launch.watch import ABSENT, SILENT, Watcher
 
 NO_CAPACITY = 'There is no more capacity in the zone "us-west4-a"; try another [EID: 0x1]'
@@ -81,27 +73,51 @@ class Cloud:
         self.resources[number] = Resource(number, state, code, error)
 
 
+def submission_of(topology: str) -> Submission:
+    """What the user asks for; another topology is another job."""
+    return Submission(
+        digest=topology, topology=topology, hosts=1, first=1, bundle="", version="", words=(),
+        python_path=(), env=(), env_from=(), limits=LIMITS,
+    )  # fmt: skip
+
+
 class Machines(RuleBasedStateMachine):
-    """A job of one host, the cloud it runs in, launchers that die, and what is expected of them."""
+    """A job of one host, the cloud it runs in, launchers that die, and what is expected of them.
+
+    The user stops it, deletes it and runs it again, also on other slices.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.bucket, self.cloud = MemoryBucket(), Cloud(self)
-        self.records = Records(self.bucket, 1)
-        submission = Submission(
-            digest="", topology="v4-8", hosts=1, first=1, bundle="", version="", words=(),
-            python_path=(), env=(), env_from=(), limits=LIMITS,
-        )  # fmt: skip
-        self.bucket.write_json("0001/job.json", dataclasses.asdict(submission))
         self.said: list[str] = []
         self.watcher: Watcher | None = None
+        self.late: list[Watcher] = []  # launchers of earlier submissions that are still alive
         self.coordinator: Coordinator | None = None  # the agent of the resource that works
+        self.host_records: Records  # of its submission
         self.boot = ""
+        self.submissions: list[Records] = []
+        self.deleted = True  # nothing of the job exists
+        self.submit("v4-8")
+
+    def submit(self, topology: str) -> None:
+        """As `run` does; nothing is expected of earlier submissions any more."""
+        if self.watcher:
+            self.late.append(self.watcher)
+        before, wanted = submit.newest(self.bucket), submission_of(topology)
+        records = submit.submit("job", self.bucket, self.cloud, before, wanted, b"")
+        if self.deleted:
+            self.submissions.clear()
+        self.submissions.append(records)
+        self.records, self.watcher, self.deleted = records, None, False
+        self.first = records.submission().first
         self.happened = {STOPPED: 0, LOST: 0}  # preemptions and failures
         self.given_up: dict[int, int | None] = {}  # what that costs, by resource
-        self.stopping = self.deleted = False
-        self.end: End | None = None
         self.has_left = False
+
+    def owner(self, number: int) -> Records:
+        """The submission that a resource was requested for."""
+        return [r for r in self.submissions if r.submission().first <= number][-1]
 
     # What must hold.
 
@@ -115,9 +131,10 @@ class Machines(RuleBasedStateMachine):
 
     def check_delete(self, resource: Resource) -> None:
         """A resource that works or is being made is deleted only after the job's end."""
-        if resource.state in STARTING and not self.records.look().end:
+        look = self.owner(resource.number).look()
+        if resource.state in STARTING and not look.end:
             assert resource.state == "ACTIVE"
-            assert resource.number in self.given_up
+            assert [h.number for h in look.histories if h.retired][-1:] == [resource.number]
 
     @invariant()
     def at_most_one_resource_exists(self) -> None:
@@ -144,6 +161,15 @@ class Machines(RuleBasedStateMachine):
 
     # What launchers do.
 
+    @precondition(lambda self: self.late)
+    @rule()
+    def a_late_launcher_looks(self) -> None:
+        """It sees the end of its own submission, and leaves what followed alone."""
+        before = dict(self.cloud.resources)
+        self.late = [watcher for watcher in self.late if watcher.tick() is None]
+        mine = {n: r for n, r in before.items() if n >= self.first}
+        assert {n: r for n, r in self.cloud.resources.items() if n >= self.first} == mine
+
     @precondition(lambda self: not self.deleted and not self.has_left)
     @rule(fault=st.sampled_from(FAULTS), of_bucket=st.sampled_from(FAULTS))
     def launcher_looks(self, fault: str, of_bucket: str) -> None:
@@ -164,14 +190,17 @@ class Machines(RuleBasedStateMachine):
                 self.watcher.claim()
             self.bucket.before = functools.partial(fail, "before")
             self.bucket.after = functools.partial(fail, "after")
-            self.end = self.watcher.tick()
-            self.has_left = self.end is not None
+            self.has_left = self.watcher.tick() is not None
         except KilledError:
             self.watcher = None
         finally:
             self.cloud.fault = ""
             self.bucket.before = self.bucket.after = lambda what: None
             self.note_given_up()
+        if self.has_left:
+            self.watcher.release()
+            self.records.mark("reported")
+            self.watcher = None
 
     def note_given_up(self) -> None:
         """Counts the machines that a launcher has given up because their host is silent."""
@@ -230,7 +259,9 @@ class Machines(RuleBasedStateMachine):
     @precondition(lambda self: self.is_in("ACTIVE"))
     @rule()
     def the_cloud_preempts_it(self) -> None:
-        announced = self.coordinator and self.last_code() == STOPPED
+        announced = self.newest.number < self.first or (
+            self.coordinator and self.last_code() == STOPPED
+        )
         ended = self.coordinator and self.coordinator.plan.final
         if not announced and not ended and self.newest.number not in self.given_up:
             self.happened[STOPPED] += 1
@@ -255,21 +286,25 @@ class Machines(RuleBasedStateMachine):
         return attempts[-1].code if attempts else None
 
     def host_reports(self, stage: str, code: int | None = None) -> None:
-        number = self.newest.number
+        number, records = self.newest.number, self.host_records
         attempt = len(self.coordinator.plan.attempts)
-        self.records.set_host(number, 0, HostState(self.boot, stage, attempt, code))
-        events = Events(stopping=self.stopping)
-        before = self.coordinator.plan
-        self.coordinator.advance(self.records.hosts(number), events, self.bucket.now + 100.0)
+        records.set_host(number, 0, HostState(self.boot, stage, attempt, code))
+        look, before = records.look(), self.coordinator.plan
+        events = Events(stopping=look.stopping or look.end is not None)
+        self.coordinator.advance(look.hosts[number], events, self.bucket.now + 100.0)
         if self.coordinator.plan != before:
-            self.records.set_plan(number, self.coordinator.plan)
+            records.set_plan(number, self.coordinator.plan)
 
     @precondition(lambda self: self.is_in("ACTIVE") and self.coordinator is None)
     @rule()
     def the_host_boots(self) -> None:
         number = self.newest.number
-        plan = self.records.plan(number)
-        restarts = used(self.records.look().histories)
+        records = self.host_records = self.owner(number)
+        look, plan = records.look(), records.plan(number)
+        if look.end:  # it gives the machines back
+            self.cloud.move(number, "DELETING")
+            return
+        restarts = used(look.histories)
         self.coordinator = Coordinator(1, plan, restarts, LIMITS, self.bucket.now)
         self.boot = f"boot {self.bucket.now} {len(plan.attempts)}"
         self.host_reports(INSTALLING)
@@ -287,16 +322,17 @@ class Machines(RuleBasedStateMachine):
     )
     @rule(code=st.sampled_from([0, 1, 42, 42, 43, 43, 44]))
     def the_attempt_ends(self, code: int) -> None:
+        look, number = self.host_records.look(), self.newest.number
         self.host_reports(RUNNING, code)
-        counted = self.given_up.get(self.newest.number) == code
-        if code in self.happened and not self.stopping and not counted:
+        over = look.stopping or look.end or number < self.first
+        if code in self.happened and not over and self.given_up.get(number) != code:
             self.happened[code] += 1
 
     @precondition(lambda self: self.coordinator and self.coordinator.plan.final)
     @rule(deletes=st.booleans())
     def the_host_leaves(self, deletes: bool) -> None:
         """It may lack the permission to delete the machines."""
-        self.records.set_end(self.coordinator.plan.final)
+        self.host_records.set_end(self.coordinator.plan.final)
         if deletes and self.is_in("ACTIVE"):
             self.cloud.move(self.newest.number, "DELETING")
 
@@ -304,20 +340,42 @@ class Machines(RuleBasedStateMachine):
 
     @precondition(lambda self: not self.deleted)
     @rule(really=RARELY)
-    def the_user_stops_the_job(self, really: bool) -> None:
+    def the_user_asks_the_job_to_stop(self, really: bool) -> None:
         if really:
-            self.stopping = True
             self.records.mark("stop")
 
     @precondition(lambda self: not self.deleted and self.watcher is None)
     @rule(really=RARELY)
+    def the_user_stops_the_job(self, really: bool) -> None:
+        """Also without an answer of the host."""
+        if really:
+            ending.stop("job", self.records, self.cloud, poll=10.0, sleep=self.while_waiting)
+            self.has_left = True
+            assert not self.cloud.resources
+
+    @precondition(lambda self: not self.deleted and self.watcher is None)
+    @rule(really=RARELY)
     def the_user_deletes_the_job(self, really: bool) -> None:
-        if not really:
+        if really:
+            ending.remove("job", self.bucket, self.cloud, poll=10.0, sleep=self.while_waiting)
+            self.deleted, self.late = True, []
+            assert self.bucket.list() == []
+
+    @rule(topology=st.sampled_from(["v4-8", "v4-16"]))
+    def the_user_runs_it(self, topology: str) -> None:
+        """The same command or one for other slices, whatever has become of the job."""
+        newest, wanted = submit.newest(self.bucket), submission_of(topology)
+        try:
+            is_current = newest is not None and submit.is_current(newest[1], wanted)
+        except submit.OtherCommandError:
+            assert newest[1].end is None
             return
-        self.stopping = True
-        ending.remove("job", self.bucket, self.cloud, poll=10.0, sleep=self.while_waiting)
-        self.deleted = True
-        assert self.bucket.list() == []
+        end = newest[1].end if newest else None
+        if is_current:  # one that has ended with an error is run once more when that is known
+            assert not end or end.code == 0 or not newest[1].reported
+        else:
+            assert newest is None or end
+            self.submit(topology)
 
     def while_waiting(self, seconds: float) -> None:
         self.passes(seconds)
@@ -327,7 +385,7 @@ class Machines(RuleBasedStateMachine):
             self.the_cloud_has_preempted_it()
 
     def teardown(self) -> None:
-        """However it went, `stop` ends it, also without an answer of the host."""
+        """However it went, `stop` ends it."""
         if not self.deleted:
             ending.stop("job", self.records, self.cloud, poll=10.0, sleep=self.while_waiting)
         assert not self.cloud.resources

@@ -3,8 +3,11 @@
 import pytest
 from memory_bucket import MemoryBucket
 
+from bert_jax.launch.history import Attempt, History, Plan
 from bert_jax.launch.log_pieces import Printer, print_last
-from bert_jax.launch.records import Records
+from bert_jax.launch.records import Look, Records
+from bert_jax.launch.restarts import Limits
+from bert_jax.launch.submission import Submission
 
 
 class Logs:
@@ -14,13 +17,26 @@ class Logs:
         self.bucket, self.reads = MemoryBucket(), 0
         self.records = Records(self.bucket, 1)
         self.bucket.before = self.count
+        self.operations: list[str] = []
         self._sizes: dict[str, int] = {}
 
     def count(self, what: str) -> None:
         self.reads += what == "read"
 
-    def append(self, host: int, text: str, attempt: int = 1) -> None:
-        log = f"{self.records.log_folder(1, host)}/{attempt:04d}"
+    def look(self, attempts: int, resources: int = 1) -> Look:
+        """At a job of two hosts whose queued resources had so many attempts."""
+        plan = Plan((Attempt(),) * attempts)
+        submission = Submission(
+            digest="", topology="v4-16", hosts=2, first=1, bundle="", version="", words=(),
+            python_path=(), env=(), env_from=(), limits=Limits(),
+        )  # fmt: skip
+        return Look(
+            submission=submission, stopping=False, end=None, reported=False, hosts={}, idle=0.0,
+            histories=tuple(History(1 + index, plan) for index in range(resources)), watching=None,
+        )  # fmt: skip
+
+    def append(self, host: int, text: str, attempt: int = 1, number: int = 1) -> None:
+        log = f"{self.records.log_folder(number, host)}/{attempt:04d}"
         position = self._sizes.get(log, 0)
         self._sizes[log] = position + len(text)
         self.bucket.write(f"{log}-{position:012d}", text.encode())
@@ -36,16 +52,42 @@ def test_each_line_is_printed_once_when_it_is_complete(logs, capsys):
     printer = Printer(logs.records)
     logs.append(0, "a\nb")
     logs.append(1, "x\n")
-    printer.print_new()
+    printer.print_written()
     assert capsys.readouterr().out == "host-0 | a\nhost-1 | x\n"
-    printer.print_new()
+    look = logs.look(attempts=2)
+    printer.print_new(look)
     assert capsys.readouterr().out == ""
     logs.append(0, "b\nc")
+    logs.append(0, "agent\n", attempt=0)
     logs.append(1, "y\n", attempt=2)
-    printer.print_new()
-    assert capsys.readouterr().out == "host-0 | bb\nhost-1 | y\n"
-    printer.print_new(last=True)
+    logs.append(1, "z\n", attempt=2)
+    printer.print_new(look)
+    assert capsys.readouterr().out == "host-0 | agent\nhost-0 | bb\nhost-1 | y\nhost-1 | z\n"
+    printer.print_rest()
     assert capsys.readouterr().out == "host-0 | c\n"
+
+
+def test_what_grows_is_followed_without_a_look_at_what_is_printed(logs, capsys):
+    """Over attempts and queued resources; a request for each log that may have grown."""
+    for index in range(100):
+        logs.append(index % 2, f"{index}\n")
+    printer = Printer(logs.records)
+    printer.print_written()
+    assert len(capsys.readouterr().out.splitlines()) == 100
+    logs.bucket.before = logs.operations.append
+    for attempt in range(1, 30):
+        logs.append(0, f"attempt {attempt}\n", attempt=attempt)
+        logs.operations.clear()
+        printer.print_new(logs.look(attempts=attempt))
+        assert capsys.readouterr().out == f"host-0 | attempt {attempt}\n"
+        assert "list" not in logs.operations
+    logs.append(1, "last of 1\n", attempt=29)
+    logs.append(0, "first of 2\n", number=2)
+    printer.print_new(logs.look(attempts=29, resources=2))
+    assert capsys.readouterr().out == "host-1 | last of 1\nhost-0 | first of 2\n"
+    logs.operations.clear()
+    printer.print_new(logs.look(attempts=1, resources=2))
+    assert logs.operations == ["read"] * 4, "of two hosts, each its agent's log and the attempt's"
 
 
 def test_the_last_lines_are_those_of_the_newest_pieces(logs, capsys):

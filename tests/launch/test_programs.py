@@ -1,13 +1,19 @@
-"""Questions to clusters that do not answer for a while."""
+"""Programs that are too old, and clusters that do not answer or whose job has just ended."""
+
+import json
 
 import pytest
 from launch_jobs import job
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.launch import programs
-from bert_jax.launch.backends import slurm
+from bert_jax.launch.backends import gke_checks, slurm
 from bert_jax.launch.backends.gke import Gke
+from bert_jax.launch.backends.slurm import Slurm
+from bert_jax.launch.backends.slurm_queue import QueuedJob
+from bert_jax.launch.kubectl import Kubectl
 from bert_jax.launch.log_file import LogFile
+from bert_jax.launch.preflight import CheckFailedError
 from bert_jax.launch.programs import ProgramError
 
 AWAY = ProgramError(["squeue"], 1, "slurm_load_jobs error: Unable to contact slurm controller\n")
@@ -53,3 +59,29 @@ def test_a_launcher_outlives_a_cluster_that_does_not_answer(monkeypatch):
     find = in_turn(AWAY, None)
     monkeypatch.setattr(Gke, "_find", lambda self, job: find())
     assert Gke(image="")._watch(job("v6e-16"), is_new=True) == 42
+
+
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETING"])
+def test_a_slurm_job_that_ends_while_it_is_stopped_has_ended(monkeypatch, tmp_path, capsys, state):
+    """scancel then fails: there is no such job."""
+    found = QueuedJob("7", state, "", {"grace": "-100"})
+    monkeypatch.setattr(slurm, "find", in_turn(found, None))
+    gone = ProgramError(["scancel"], 1, "scancel: error: Kill job error on job id 7: Invalid job\n")
+    monkeypatch.setattr(slurm, "change", in_turn(gone))
+    of = job(workdir=str(tmp_path))
+    (tmp_path / "launch/b1").mkdir(parents=True)
+    Slurm().stop(of)
+    assert capsys.readouterr().out.splitlines()[-1] == ("launch | b1: has ended; no node is in use")
+
+
+def test_a_slurm_that_is_too_old_is_one_line(monkeypatch):
+    monkeypatch.setattr(slurm, "call", lambda words: "slurm 19.05.8\n")
+    with pytest.raises(CheckFailedError, match=r"^slurm 19\.05\.8 is too old; ask for 20\.11 or"):
+        slurm._check_version()
+
+
+def test_a_kubectl_that_is_too_old_is_one_line(monkeypatch):
+    version = {"clientVersion": {"gitVersion": "v1.20.2"}, "serverVersion": {"gitVersion": "v1.34"}}
+    monkeypatch.setattr(Kubectl, "read", lambda self, *words: json.dumps(version))
+    with pytest.raises(CheckFailedError, match=r"^kubectl v1\.20\.2 is too old; install 1\.27 or"):
+        gke_checks._version(Kubectl())

@@ -3,6 +3,7 @@
 import pytest
 
 from bert_jax.launch.exit_codes import LOST, STOPPED
+from bert_jax.launch.history import Attempt, End, History, Plan, Retired, used
 from bert_jax.launch.reconcile import (
     Create,
     Delete,
@@ -14,7 +15,6 @@ from bert_jax.launch.reconcile import (
     Wait,
     reconcile,
 )
-from bert_jax.launch.records import Attempt, End, History, Plan, Retired, used
 from bert_jax.launch.restarts import Limits
 
 LIMITS = Limits(max_preemptions=2, max_failures=1)

@@ -124,7 +124,8 @@ def test_slurm_hands_words_and_variables_to_the_trainer_as_they_are(
         check=True,
     ).stdout.splitlines()  # the second is of the program that requeues
     words, env, secret, proxy = json.loads(first)
-    assert words == ["-P", "-m", "bert_jax", *of.command]
+    task = ["-P", "-m", "bert_jax.launch.backends.slurm_task", f"{of.folder}/codes"]
+    assert words == [*task, str(trainer), "-P", "-m", "bert_jax", *of.command]
     assert env == list(AWKWARD)
     assert (secret, proxy) == ("hunter2 '$x", None)
 

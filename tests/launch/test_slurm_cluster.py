@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from processes import assert_same_bits, config_file, newest_step
+from runs import read_records
 from slurm_cluster import missing, slurm
 
 from bert_jax.config.schema import Config
@@ -20,7 +21,7 @@ from bert_jax.launch.backends.slurm_requeue import State
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.processes,
-    pytest.mark.xdist_group("slurm"),  # it mostly waits, so other tests with processes need not
+    pytest.mark.xdist_group("engines"),  # these mostly wait, so other tests with processes need not
     pytest.mark.skipif(bool(missing()), reason=missing()),
 ]
 LIMIT = 600  # seconds for whatever is waited for, on a busy machine
@@ -110,10 +111,10 @@ class Launch:
     def until_said(self, text: str) -> None:
         self.until(lambda: text in self.said())
 
-    def until_attempt_ends(self) -> None:
-        """Waits until an attempt was requeued; the next is not slow."""
-        self.until(lambda: State.read(self.workdir / "launch/b1"))
-        self.slow.unlink()
+    def has_used(self, preemptions: int = 0, failures: int = 0) -> bool:
+        """Whether the job has been restarted so often."""
+        state = State.read(self.workdir / "launch/b1")
+        return state is not None and (state.preemptions, state.failures) == (preemptions, failures)
 
     def state(self) -> State:
         state = State.read(self.workdir / "launch/b1")
@@ -155,49 +156,44 @@ def test_stopped_and_run_again_it_ends_with_the_same_bits(launch, undisturbed):
     assert newest_step(launch.workdir) == 16, "the run itself stays"
 
 
-def test_a_killed_task_costs_a_failure_and_no_bit(launch, undisturbed):
-    process = launch.start("--max_failures=1")
+def test_preempted_and_with_a_task_killed_it_comes_back_with_the_same_bits(launch, undisturbed):
+    process = launch.start("--partition=low", "--max_failures=1")
     launch.until_step(4)
+    high = ["sbatch", "--partition=high", "--ntasks=2", "--output=/dev/null", "--wrap=sleep 2"]
+    subprocess.run(high, env=launch.env, check=True, capture_output=True)
+    launch.until(lambda: launch.has_used(preemptions=1))
+    (stopped,) = read_records(launch.workdir, "stopped")
+    assert (stopped["code"], stopped["step"]) == (42, newest_step(launch.workdir)), "it saved"
+    launch.until_step(stopped["step"] + 1)
     (pid, _) = trainers(launch.workdir)
     os.kill(pid, signal.SIGKILL)
     launch.slow.unlink()
     assert process.wait(LIMIT) == 0, launch.said()
-    assert (launch.state().preemptions, launch.state().failures) == (0, 1)
+    assert launch.has_used(preemptions=1, failures=1)
     assert "(0 of 1 failures left)" in launch.said()
+    assert "was killed by SIGKILL" in launch.said()
     assert_same_bits(undisturbed, launch.workdir)
 
 
-def test_a_launcher_that_is_killed_finds_its_job_again(launch, undisturbed):
-    launch.start().send_signal(signal.SIGKILL)  # before, while or after it submits
-    first = launch.start()
-    launch.until_step(3)
+def test_before_its_time_limit_it_saves_and_comes_back_though_its_launcher_is_killed(
+    launch, undisturbed
+):
+    limits = ("--time=1", "--grace=5")  # minutes, and seconds
+    launch.start(*limits).send_signal(signal.SIGKILL)  # before, while or after it submits
+    first = launch.start(*limits)
+    launch.until_step(2)
     first.kill()
-    second = launch.start()
+    second = launch.start(*limits)
     launch.until_said("is this one")
+    launch.until(lambda: State.read(launch.workdir / "launch/b1"))
     launch.slow.unlink()
+    (number,) = set(re.findall(r"Slurm job (\d+)", launch.said()))
+    longer = ["scontrol", "update", f"JobId={number}", "TimeLimit=20"]
+    subprocess.run(longer, env=launch.env, check=True, capture_output=True)
     assert second.wait(LIMIT) == 0, launch.said()
-    numbers = set(re.findall(r"Slurm job (\d+)", launch.said()))
-    assert len(numbers) == 1
-    assert_same_bits(undisturbed, launch.workdir)
-
-
-def test_preempted_by_another_partition_it_saves_and_comes_back(launch, undisturbed):
-    process = launch.start("--partition=low")
-    launch.until_step(4)
-    high = ["sbatch", "--partition=high", "--ntasks=2", "--output=/dev/null", "--wrap=sleep 2"]
-    subprocess.run(high, env=launch.env, check=True, capture_output=True)
-    launch.until_attempt_ends()
-    assert process.wait(LIMIT) == 0, launch.said()
-    assert (launch.state().preemptions, launch.state().failures) == (1, 0)
-    assert_same_bits(undisturbed, launch.workdir)
-
-
-def test_before_its_time_limit_it_saves_and_comes_back(launch, undisturbed):
-    process = launch.start("--time=2", "--grace=20")  # minutes
-    launch.until_attempt_ends()
-    assert process.wait(LIMIT) == 0, launch.said()
     assert launch.state().preemptions >= 1, launch.said()
     assert launch.state().failures == 0
+    assert len(set(re.findall(r"Slurm job (\d+)", launch.said()))) == 1
     assert_same_bits(undisturbed, launch.workdir)
 
 

@@ -4,6 +4,9 @@ Slurm's programs are small scripts here; tests/launch/test_slurm_cluster.py has 
 """
 
 import json
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -28,8 +31,14 @@ def attempt(tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     requeued = tmp_path / "requeued"
 
-    def end(code: int, *, preemptions: int = 2, failures: int = 1) -> tuple[int, bool]:
+    def end(
+        code: int, *, noted: Sequence[int] = (), preemptions: int = 2, failures: int = 1
+    ) -> tuple[int, bool]:
+        """noted: the codes of the tasks that have noted one, in the order in which they ended."""
         requeued.unlink(missing_ok=True)
+        (tmp_path / "codes").mkdir(exist_ok=True)
+        for task, its in enumerate(noted):
+            (tmp_path / f"codes/{task}").write_text(str(its))
         ended = slurm_requeue.main([str(tmp_path), str(preemptions), str(failures), str(code)])
         if requeued.exists():
             assert requeued.read_text() == "requeue 7\n"
@@ -79,6 +88,67 @@ def test_a_job_that_was_asked_to_stop_is_not_requeued(attempt, tmp_path, code, e
 def test_a_job_that_slurm_ends_is_not_requeued(attempt, tmp_path, state):
     (tmp_path / "state").write_text(f"{state}\n")
     assert attempt(42) == (42, False)
+
+
+@pytest.mark.parametrize(
+    ("code", "noted", "ended"),
+    [
+        (43, [1, 43], (1, False)),  # an error that would occur again, and who noticed the end
+        (43, [43, 1], (1, False)),
+        (43, [42, 43], (42, True)),
+        (44, [1, 44], (1, False)),
+        (143, [-15, 43], (42, True)),
+        (137, [-9, 43], (43, True)),
+        (0, [0, 0], (0, False)),
+        (137, [0], (43, True)),  # the node of the other task is gone
+        (1, [43], (1, False)),
+    ],
+)
+def test_the_codes_of_all_tasks_decide(attempt, monkeypatch, code, noted, ended):
+    monkeypatch.setenv("SLURM_NTASKS", "2")
+    assert attempt(code, noted=noted) == ended
+
+
+def test_the_line_about_an_end_names_the_tasks(attempt, monkeypatch, capsys):
+    monkeypatch.setenv("SLURM_NTASKS", "2")
+    attempt(43, noted=[43, 1])
+    assert capsys.readouterr().out == (
+        "launch | task 0 ended with 43; task 1 ended with 1; not started again\n"
+    )
+
+
+TASK = (sys.executable, "-P", "-m", "bert_jax.launch.backends.slurm_task")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("program", "noted", "code"),
+    [
+        ("raise SystemExit(44)", "44", 44),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "-9", 137),
+    ],
+)
+def test_a_task_notes_how_its_process_ended(tmp_path, monkeypatch, program, noted, code):
+    monkeypatch.setenv("SLURM_PROCID", "3")
+    done = subprocess.run([*TASK, tmp_path, sys.executable, "-c", program])
+    assert done.returncode == code
+    assert (tmp_path / "3").read_text() == noted
+
+
+@pytest.mark.processes
+def test_a_task_passes_the_request_to_stop_on(tmp_path, monkeypatch):
+    """Slurm sends it to the first process of a task only, where it tracks processes by cgroups."""
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    program = (
+        "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(42)); "
+        "print('ready', flush=True); time.sleep(60)"
+    )
+    words = [*TASK, tmp_path, sys.executable, "-c", program]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as task:
+        assert task.stdout.readline() == "ready\n"
+        task.terminate()
+        assert task.wait(30) == 42
+    assert (tmp_path / "0").read_text() == "42"
 
 
 def test_another_job_has_budgets_of_its_own(attempt, tmp_path):

@@ -130,7 +130,13 @@ def test_a_zone_without_the_type_names_those_that_have_it(gcloud):
         (
             "gcloud projects get-iam-policy",
             "roles/storage.objectAdmin\n",
-            f"give back: WARNING: {EMAIL} may not delete queued resources; it needs "
+            f"give back: WARNING: {EMAIL} has no role in p to delete queued resources; it needs "
+            "roles/tpu.admin, or this command must run at the end of the job",
+        ),
+        (
+            "gcloud projects get-iam-policy",
+            "roles/storage.objectAdmin\nprojects/p/roles/trainer\n",
+            f"give back: not known ({EMAIL} has projects/p/roles/trainer); it needs "
             "roles/tpu.admin, or this command must run at the end of the job",
         ),
         (

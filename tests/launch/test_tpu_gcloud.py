@@ -9,6 +9,7 @@ from pathlib import Path
 
 import gcloud_transcripts
 import pytest
+from gcs_emulator import Emulator
 from launch_jobs import job
 from test_rendering import CASES
 from tpu_cloud import TpuCloud
@@ -21,6 +22,7 @@ from bert_jax.launch.reconcile import Resource, is_transient
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.processes,
+    pytest.mark.xdist_group("engines"),  # beside tests with deadlines, as those with Slurm
     pytest.mark.skipif(not shutil.which("gcloud"), reason="gcloud is not installed"),
 ]
 TPU_CASES = {name: case for name, case in CASES.items() if isinstance(case[0], Tpu)}
@@ -35,16 +37,32 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TpuCloud]
         yield made
 
 
+@pytest.fixture
+def bucket(cloud: TpuCloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
+    with Emulator("bucket") as server:
+        name = "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE"
+        monkeypatch.setenv(name, f"{server.url}/storage/v1/")
+        yield server
+
+
 @pytest.mark.parametrize("name", TPU_CASES)
-def test_gcloud_takes_every_rendered_line(name: str, cloud: TpuCloud, tmp_path: Path) -> None:
+def test_gcloud_takes_every_rendered_line(
+    name: str, cloud: TpuCloud, bucket: Emulator, tmp_path: Path
+) -> None:
+    """As the script of `--dry_run` has them: the uploads, too."""
     backend, of = TPU_CASES[name]
     rendering = backend.render(of)
     rendering.write(tmp_path / "files")
-    words = [
-        word.replace("--project=p", "--project=the-project") for word in rendering.commands[-1]
-    ]
-    done = subprocess.run(words, cwd=tmp_path / "files", capture_output=True, text=True)
+    script = tmp_path / "files" / "run.sh"
+    script.write_text(script.read_text().replace("--project=p ", "--project=the-project "))
+    done = subprocess.run([script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    job_file, archive = rendering.files["job.json"], rendering.files[f"{of.bundle.name}.tar"]
+    assert bucket.names("bucket") == [
+        "b1/launch/b1/0001/job.json", f"b1/launch/b1/{of.bundle.name}.tar",
+    ]  # fmt: skip
+    assert bucket.read("bucket", "b1/launch/b1/0001/job.json").decode() == job_file
+    assert bucket.read("bucket", f"b1/launch/b1/{of.bundle.name}.tar") == archive
     ((_, path, body),) = (one for one in cloud.requests if one[0] == "POST")
     assert path.startswith(f"/v2/projects/the-project/locations/{backend.zone}/queuedResources?")
     assert "queuedResourceId=b1-1" in path

@@ -2,13 +2,16 @@
 
 import dataclasses
 
+import pytest
 from memory_bucket import MemoryBucket
 
 from bert_jax.launch.exit_codes import LOST
+from bert_jax.launch.history import READY, End, HostState
 from bert_jax.launch.reconcile import Resource
-from bert_jax.launch.records import READY, End, HostState, Records, Submission
+from bert_jax.launch.records import Records
 from bert_jax.launch.restarts import Limits
-from bert_jax.launch.watch import ABSENT, Watcher
+from bert_jax.launch.submission import Submission
+from bert_jax.launch.watch import ABSENT, OtherLauncherError, Watcher
 
 
 class Cloud:
@@ -80,3 +83,26 @@ def test_machines_of_which_a_host_never_reports_are_given_up():
     assert records.look().end.code == LOST
     launcher.tick()
     assert cloud.deleted == [1, 2]
+
+
+def test_a_launcher_that_ends_makes_room_for_another_at_once():
+    """One that is killed is waited for until it is taken for gone."""
+    bucket = MemoryBucket()
+    records, waited = records_of(bucket, 1, 1), []
+
+    def launcher() -> Watcher:
+        made = Watcher("b1", records, Cloud(), [].append, poll=10.0, sleep=waited.append)
+        made._me["host"] = f"laptop {id(made)}"  # neither sees the other's process
+        return made
+
+    first, second = launcher(), launcher()
+    first.claim()
+    with pytest.raises(OtherLauncherError, match="another launcher"):
+        second.claim()
+    assert len(waited) == 1
+    first.release()
+    second.claim()
+    assert len(waited) == 1
+    first.release()  # not the claim of the other
+    with pytest.raises(OtherLauncherError):
+        first.claim()

@@ -114,6 +114,28 @@ def test_a_write_that_fails_while_the_log_is_closed_is_tried_once_more(monkeypat
     assert "could not be written" not in capsys.readouterr().err
 
 
+def test_flushed_records_are_in_the_bucket(tmp_path, monkeypatch, capsys):
+    """A machine that is lost a moment later takes no record along."""
+    monkeypatch.setattr(jsonl, "is_remote", lambda path: True)  # in parts, though on a disk
+    monkeypatch.setattr(jsonl, "_MIN_DELAY", 0.01)
+    path, written = tmp_path / "metrics.jsonl", []
+    log = EventLog(path)
+    log.flush()
+    for number in map(str, range(4)):
+        log.append(number)
+        log.flush()
+        written.append(number)
+        assert [line for line in read_lines(path) if line] == written
+    monkeypatch.setattr(jsonl, "_FLUSH_TIMEOUT", 0.1)
+    (tmp_path / "metrics-00001.jsonl").unlink()
+    (tmp_path / "metrics-00001.jsonl").mkdir()  # so no write succeeds
+    log.append("4")
+    log.flush()
+    (tmp_path / "metrics-00001.jsonl").rmdir()
+    log.close()
+    assert list(read_lines(path))[:-1] == [*written, "4"]
+
+
 def test_parts_are_read_after_the_file(tmp_path):
     for name in ("metrics-00010.jsonl", "metrics-00002.jsonl", "metrics.jsonl", "metrics-2.jsonl"):
         (tmp_path / name).write_text(f"{name}\n")

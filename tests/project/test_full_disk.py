@@ -13,6 +13,7 @@ from pathlib import Path
 import jax
 import pytest
 from corpus import small_store
+from processes import Job, deep_config
 
 from bert_jax.cli import main
 from bert_jax.errors import DONE, FAILED, STORAGE
@@ -132,3 +133,14 @@ def test_a_full_disk_is_one_line_and_the_same_command_works_when_there_is_room(
             assert fails(0), name
             assert content(out) == made, name
     disk.empty()
+
+
+@pytest.mark.processes
+def test_a_job_with_a_host_whose_disk_is_full_ends_before_its_first_step(disk, tmp_path):
+    """On any backend: each process looks, and the line names the host."""
+    disk.empty()
+    config = deep_config(small_store(tmp_path / "store"))
+    env_of = {1: {"BERT_JAX_CACHE": str(disk.folder)}}
+    with Job(config, tmp_path / "run", tmp_path, processes=2, env_of=env_of) as job:
+        assert job.codes() == [FAILED, FAILED]
+        assert f"host-1 (process 1): {disk.folder}: 0.0 GB free, 1.1 needed" in job.said()

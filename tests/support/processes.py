@@ -219,12 +219,10 @@ def read_state(workdir: Path, step: int) -> dict[str, np.ndarray]:
     return leaves
 
 
-def assert_same_bits(one: Path, other: Path, *, all_records: bool = True) -> None:
+def assert_same_bits(one: Path, other: Path) -> None:
     """Parameters, optimizer state and held-out figures of the checkpoints, and the records.
 
     Checkpoints of steps that only one of them has are not compared; the last must be the same.
-
-    all_records: False if `one` may lack some: those of the last second of a machine that was lost.
     """
     steps = complete_steps(one), complete_steps(other)
     assert steps[0][-1] == steps[1][-1]
@@ -235,8 +233,7 @@ def assert_same_bits(one: Path, other: Path, *, all_records: bool = True) -> Non
         assert not differ, f"step {step}: {len(differ)} of {len(first)} arrays differ: {differ[:3]}"
         figures = [read_meta(folder, step)["evaluation"] for folder in (one, other)]
         assert figures[0] == figures[1], f"step {step}"
-    found, expected = records(one), records(other)
-    assert found == (expected if all_records else [r for r in expected if r in found])
+    assert records(one) == records(other)
 
 
 def records(workdir: Path) -> list[dict[str, Any]]:

@@ -15,7 +15,8 @@ LIMIT = 60  # seconds for a daemon or the node to be there
 CPUS = 2
 # Two partitions of the same node: a job in `high` preempts one in `low`, which is requeued.
 # cred_expire: a requeued job waits until its credential has expired, by default 120 s.
-# config_overrides: the node may have fewer cores than it says.
+# config_overrides: the node may have fewer cores than it says. sched_interval: seconds between two
+# looks for jobs that may start, by default 60.
 CONFIG = """\
 ClusterName=one
 SlurmctldHost={host}(127.0.0.1)
@@ -35,6 +36,7 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
+SchedulerParameters=sched_interval=1,bf_interval=1
 MpiDefault=none
 ReturnToService=2
 JobRequeue=1

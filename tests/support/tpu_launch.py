@@ -100,13 +100,19 @@ class Launcher:
         self.process.wait()
 
 
-def until(condition: Callable[[], Any], what: str, alive: Launcher | None = None) -> None:
-    """Waits for a condition; fails when the launcher `alive` ends before."""
-    end = time.monotonic() + LIMIT
+def until(
+    condition: Callable[[], Any],
+    what: str,
+    alive: Launcher | None = None,
+    *,
+    seconds: float = LIMIT,
+) -> None:
+    """Waits for a condition; fails when the launcher `alive` ends before, or after `seconds`."""
+    end = time.monotonic() + seconds
     while not condition():
         said = f"\n{alive.said()}" if alive else ""
         if time.monotonic() > end:
-            pytest.fail(f"no {what} within {LIMIT:.0f} s{said}")
+            pytest.fail(f"no {what} within {seconds:.0f} s{said}")
         if alive and alive.process.poll() is not None and not condition():
             pytest.fail(f"ended with {alive.process.returncode} before {what}{said}")
         time.sleep(0.05)

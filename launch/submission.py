@@ -1,0 +1,44 @@
+"""What the hosts of a job get: the submission, and the attribute of a machine that leads to it."""
+
+import dataclasses
+import re
+from typing import Any
+
+from bert_jax.launch.restarts import Limits
+
+ROOT = "@BUNDLE@"
+RESOURCE = "bert-jax-resource"  # metadata attribute of a host: where its records are
+
+
+@dataclasses.dataclass(frozen=True)
+class Submission:
+    """job.json: what the hosts need of a job, and what identifies it.
+
+    digest: of the command line (`Job.digest`). topology: name of the slices. first: number of its
+    first queued resource. words: the command; ROOT stands for the folder of the unpacked bundle.
+    python_path: as PYTHONPATH, likewise. version: the release to install without code in the
+    bundle. env_from: (variable, secret of Secret Manager).
+    """
+
+    digest: str
+    topology: str
+    hosts: int
+    first: int
+    bundle: str
+    version: str
+    words: tuple[str, ...]
+    python_path: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+    env_from: tuple[tuple[str, str], ...]
+    limits: Limits
+
+    @classmethod
+    def from_json(cls, value: Any) -> "Submission":
+        pairs = {key: tuple(map(tuple, value[key])) for key in ("env", "env_from")}
+        texts = {key: tuple(value[key]) for key in ("words", "python_path")}
+        return cls(**{**value, **pairs, **texts, "limits": Limits(**value["limits"])})
+
+
+def at_root(word: str, root: str) -> str:
+    """Returns a word of a submission on a host that has unpacked the bundle in `root`."""
+    return re.sub(rf"^(--config=)?{ROOT}", lambda match: f"{match[1] or ''}{root}", word)

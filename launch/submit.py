@@ -1,0 +1,84 @@
+"""Submits a job on queued resources, or finds its submission that runs.
+
+A submission is a folder of records, numbered from 1; the newest is the job.
+"""
+
+import dataclasses
+
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.launch.bucket import Bucket
+from bert_jax.launch.output import say
+from bert_jax.launch.records import Look, Records
+from bert_jax.launch.submission import Submission
+from bert_jax.launch.watch import Api
+
+
+class OtherCommandError(Exception):
+    """The job runs another command, or on other machines: `topology`."""
+
+    def __init__(self, topology: str):
+        super().__init__(topology)
+        self.topology = topology
+
+
+def runs(bucket: Bucket) -> list[int]:
+    """Returns the numbers of the submissions of a job, oldest first."""
+    names = (entry.name for entry in bucket.list("0"))
+    return sorted({int(name[:4]) for name in names if name.endswith("/job.json")})
+
+
+def newest(bucket: Bucket) -> tuple[Records, Look] | None:
+    """Returns the newest submission of a job, None if there is none."""
+    for run in reversed(runs(bucket)):
+        records = Records(bucket, run)
+        return records, records.look()
+    return None
+
+
+def is_current(look: Look, wanted: Submission) -> bool:
+    """Whether a submission is what is wanted, and running or not to be submitted again.
+
+    Raises:
+        OtherCommandError: another one is running.
+    """
+    found = look.submission
+    if found is None:
+        return False
+    same = found.digest == wanted.digest
+    if look.end is None and not same:
+        raise OtherCommandError(found.topology)
+    if look.end and look.end.code == 0:
+        return same and found.bundle == wanted.bundle
+    return same and not look.reported
+
+
+def submit(
+    name: str,
+    bucket: Bucket,
+    api: Api,
+    before: tuple[Records, Look] | None,
+    wanted: Submission,
+    archive: bytes,
+) -> Records:
+    """Writes what the hosts run; the machines are requested by a watcher.
+
+    name: of the job. before: its newest submission. archive: the bundle of the one that is wanted.
+
+    Raises:
+        UserError: another launcher has just submitted it.
+    """
+    run, numbers = 1, [resource.number for resource in api.list()]
+    if before:
+        records, look = before
+        run = records.run + 1
+        numbers += [history.number for history in look.histories]
+        numbers += [look.submission.first] if look.submission else []
+    first = max(numbers, default=0) + 1  # no name is used twice
+    bundle = f"bundle-{wanted.bundle[:16]}.tar"
+    if not any(entry.size == len(archive) for entry in bucket.list(bundle)):
+        say(f"{bucket.url}/{bundle}: {len(archive) / 1e6:.1f} MB of code")
+        bucket.write(bundle, archive)
+    about = dataclasses.asdict(dataclasses.replace(wanted, first=first))
+    if not bucket.write_json(f"{run:04d}/job.json", about, new=True):
+        raise UserError(f"--name={name}: was just started by another launcher; run again")
+    return Records(bucket, run)
