@@ -40,11 +40,12 @@ class RefusedError(Exception):
 @dataclasses.dataclass
 class Log:
     """Output of a pod; `text` grows by whole lines until the pod `has_ended`. Two lines each have
-    the same time. cuts: how often its connections were lost."""
+    the same time. cuts: how often its connections were lost. followed: how often it was."""
 
     text: str = ""
     has_ended: bool = False
     cuts: int = 0
+    followed: int = 0
 
 
 class Cluster:
@@ -246,6 +247,7 @@ class Cluster:
         http.close_connection = True
         log, sent = self.logs.setdefault(pod, Log()), 0
         timed, cuts = query.get("timestamps") == "true", log.cuts
+        log.followed += query.get("follow") == "true"  # from now on, a cut ends this connection
         while True:
             has_ended, lines = log.has_ended, log.text.splitlines(keepends=True)
             for index in range(sent, len(lines)):
