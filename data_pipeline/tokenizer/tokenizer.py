@@ -183,8 +183,9 @@ class Tokenizer:
         with self._errors():
             encodings = encoder.encode_batch_fast(list(texts), add_special_tokens=False)
         result = [np.array(encoding.ids, np.uint32) for encoding in encodings]
-        for ids in result:
-            ids[ids >= self.vocab_size] = self.special.unk
+        if self.has_unknown_pieces:
+            for ids in result:
+                ids[ids >= self.vocab_size] = self.special.unk
         return result
 
     def decode(self, ids: Sequence[int]) -> str:
