@@ -17,6 +17,7 @@ from pathlib import Path
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage.digest import sha256
+from bert_jax.launch.submission import bundle_name
 
 _CODE, _CONFIG, _RECORD, _DIFF = "code", "config", "bundle.json", "uncommitted.diff"
 # What a run depends on; changes elsewhere in a checkout (docs, tests) are no reason to refuse it.
@@ -40,7 +41,7 @@ class Bundle:
 
     @property
     def name(self) -> str:
-        return f"bundle-{self.digest[:16]}"
+        return bundle_name(self.digest)
 
     def python_path(self, root: str) -> tuple[str, ...]:
         """Returns the folders to import from, where `root` has the unpacked tar."""

@@ -9,7 +9,7 @@ from bert_jax.data_pipeline.errors import UserError
 from bert_jax.launch.bucket import Bucket
 from bert_jax.launch.output import say
 from bert_jax.launch.records import Look, Records
-from bert_jax.launch.submission import Submission
+from bert_jax.launch.submission import Submission, bundle_name
 from bert_jax.launch.watch import Api
 
 
@@ -74,7 +74,7 @@ def submit(
         numbers += [history.number for history in look.histories]
         numbers += [look.submission.first] if look.submission else []
     first = max(numbers, default=0) + 1  # no name is used twice
-    bundle = f"bundle-{wanted.bundle[:16]}.tar"
+    bundle = f"{bundle_name(wanted.bundle)}.tar"
     if not any(entry.size == len(archive) for entry in bucket.list(bundle)):
         say(f"{bucket.url}/{bundle}: {len(archive) / 1e6:.1f} MB of code")
         bucket.write(bundle, archive)

@@ -234,7 +234,8 @@ class Tokenizer:
     def _known(self, ids: Iterable[int]) -> np.ndarray:
         """Returns ids, uint32, those of pieces without an entry replaced by that of [UNK]."""
         result = np.fromiter(ids, np.uint32)
-        result[result >= self.vocab_size] = self.special.unk
+        if self.has_unknown_pieces:
+            result[result >= self.vocab_size] = self.special.unk
         return result
 
     def decode(self, ids: Sequence[int]) -> str:

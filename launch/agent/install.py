@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bert_jax.launch.bucket import Bucket
+from bert_jax.launch.submission import bundle_name
 
 # uv, which brings a Python where the image's is too old; for hosts of TPU v2 to v6e, all x86-64.
 UV = """\
@@ -35,7 +36,7 @@ def unpack_bundle(bucket: Bucket, digest: str, home: Path) -> Path:
     Raises:
         InstallError: it is not in the bucket, or is another.
     """
-    name = f"bundle-{digest[:16]}"
+    name = bundle_name(digest)
     folder = home / name
     if folder.is_dir():
         return folder

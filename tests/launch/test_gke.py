@@ -320,22 +320,19 @@ def test_logs_has_each_line_of_every_pod_once(cluster, capfd):
 
     def write(self: Controllers) -> None:
         try:
-            write_and_cut(self)
+            for n in range(lines):
+                for log in cluster.logs.values():
+                    log.text += f"{n}\n"
+                if n in (50, 101, 150):  # the second amid two lines of one time
+                    self.until(are_followed)
+                    for log in cluster.logs.values():
+                        log.cuts += 1
+                    self.until(are_followed)
+                time.sleep(0.005)
         finally:  # or logs would wait for more
             for log in cluster.logs.values():
                 log.has_ended = True
             self.condition("Completed")
-
-    def write_and_cut(self: Controllers) -> None:
-        for n in range(lines):
-            for log in cluster.logs.values():
-                log.text += f"{n}\n"
-            if n in (50, 101, 150):  # the second amid two lines of one time
-                self.until(are_followed)
-                for log in cluster.logs.values():
-                    log.cuts += 1
-                self.until(are_followed)
-            time.sleep(0.005)
 
     writing = Controllers(cluster, write)
     BACKEND.logs(B1, follow=True)

@@ -24,7 +24,7 @@ class Logs:
         self.reads += what == "read"
 
     def look(self, attempts: int, resources: int = 1) -> Look:
-        """At a job of two hosts whose queued resources had so many attempts."""
+        """At a job of two hosts; attempts: their number on each queued resource."""
         plan = Plan((Attempt(),) * attempts)
         submission = Submission(
             digest="", topology="v4-16", hosts=2, first=1, bundle="", version="", words=(),
