@@ -1,9 +1,13 @@
-"""Other initial values for `learning_variants.py --table=starts`, as models for `config.init`.
+"""Other initial values for `learning_variants.py`, as models for `config.init`.
 
-Each changes published initial values: "sinusoids" gives the position table sines and cosines;
-"mimetic" (Trockman and Kolter 2023, arXiv 2305.09828, section 4) also brings the product of query
-and key near the identity; "symmetric" (Saponati et al. 2025, arXiv 2502.10927) starts with equal
-queries and keys.
+--table=starts: each changes published initial values. "sinusoids" gives the position table sines
+and cosines; "mimetic" (Trockman and Kolter 2023, arXiv 2305.09828, section 4) also brings the
+product of query and key near the identity; "symmetric" (Saponati et al. 2025, arXiv 2502.10927)
+starts with equal queries and keys.
+
+--table=special: each changes those with positional heads. "no_segments" starts with a segment table
+of zeros, "no_special" with zeros in the rows of [CLS], [SEP] and [MASK], "large_special" with a
+segment table and rows of [CLS] and [SEP] three times as large.
 """
 
 from pathlib import Path
@@ -27,8 +31,9 @@ def write(start: str, config: Any, store: Any, folder: Path) -> None:
     objectives = chosen(config.data)
     params = init_params(config.model, config.compute, objectives, jax.random.key(config.seed))
     params = jax.tree.map(np.array, params)
-    change(start, params["encoder"], config.model, np.random.default_rng(config.seed))
     tokenizer = Tokenizer.load(store.tokenizer_path)
+    change(start, params["encoder"], config.model, np.random.default_rng(config.seed))
+    change_special(start, params["encoder"]["embeddings"], tokenizer.special)
     export(params, config.model, tokenizer, folder, card=Card(objectives=objectives))
 
 
@@ -46,6 +51,17 @@ def change(start: str, encoder: Any, model: Any, rng: np.random.Generator) -> No
         for layer in kernel:
             for head in range(model.num_attention_heads):
                 layer[:, 0, head], layer[:, 1, head] = mimetic(rng, model)
+
+
+def change_special(start: str, embeddings: Any, special: Any) -> None:
+    ends = [special.cls, special.sep]
+    if start == "no_segments":
+        embeddings["type"][:] = 0
+    if start == "no_special":
+        embeddings["word"][[*ends, special.mask]] = 0
+    if start == "large_special":
+        embeddings["word"][ends] *= 3
+        embeddings["type"][:] *= 3
 
 
 def mimetic(rng: np.random.Generator, model: Any) -> tuple[np.ndarray, np.ndarray]:

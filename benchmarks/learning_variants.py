@@ -94,6 +94,12 @@ TABLES: dict[str, Variants] = {
         "mimetic queries and keys": (f"{RATE}2e-3", f"{INIT}mimetic"),
         "positional heads": (HEADS, f"{RATE}2e-3"),
     },
+    "special": {  # from models of learning_starts.py
+        "default": BEST,
+        "segments start at zero": (*BEST, f"{INIT}no_segments"),
+        "special tokens start at zero": (*BEST, f"{INIT}no_special"),
+        "segments and special tokens three times as large": (*BEST, f"{INIT}large_special"),
+    },
     "size": {  # 4 layers of width 256
         "published, rate 5e-4": (*LARGER, f"{RATE}5e-4"),
         "published, rate 2e-4": (*LARGER, f"{RATE}2e-4"),
