@@ -90,7 +90,7 @@ def our_steps(
     """The training step of a run with these objectives; returns the losses and the parameters."""
     mesh, losses = make_mesh(config.mesh, jax.devices()[:1]), []
     corpus = Corpus(("text",), np.zeros(config.model.vocab_size, np.float32))
-    with mock.patch.object(step, "chosen", return_value=tasks):
+    with mock.patch.object(step, "learned_by", return_value=tasks):
         run = step.make_step_functions(config, mesh, corpus)
     _, abstract = declare(config.model, config.compute, tasks)
     optimizer = make_optimizer(config.optimizer, partition.param_axes(abstract))
