@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from bert_jax.config.schema import Config
     from bert_jax.data_pipeline.store.store import TokenStore, open_store
     from bert_jax.errors import NumbersError, StoppedError, StorageError, UserError
+    from bert_jax.finetune.qa import Answer, Answers
 
 _MODULES = {
     "batches": "api.data",
@@ -36,6 +37,8 @@ _MODULES = {
     "load": "api.model",
     "export": "api.run",
     "pretrain": "api.run",
+    "Answer": "finetune.qa",
+    "Answers": "finetune.qa",
     "Config": "config.schema",
     "TokenStore": "data_pipeline.store.store",
     "open_store": "data_pipeline.store.store",
@@ -45,9 +48,9 @@ _MODULES = {
     "UserError": "errors",
 }
 __all__ = [
-    "Config", "Fill", "Model", "NumbersError", "Prediction", "StoppedError", "StorageError",
-    "TokenStore", "UserError", "__version__", "batches", "build_store", "config", "export",
-    "inspect", "load", "open_store", "pretrain",
+    "Answer", "Answers", "Config", "Fill", "Model", "NumbersError", "Prediction", "StoppedError",
+    "StorageError", "TokenStore", "UserError", "__version__", "batches", "build_store", "config",
+    "export", "inspect", "load", "open_store", "pretrain",
 ]  # fmt: skip
 
 # Imported now: when it is first imported, a subpackage binds its name here, and the name is that of

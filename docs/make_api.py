@@ -26,7 +26,7 @@ _SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     "Runs": ("config", "Config", "Config.replace", "pretrain", "export"),
     "Models": (
         *("load", "Model", "Model.encode", "Model.hidden_states", "Model.fill_mask", "Fill"),
-        *("Model.predict", "Prediction"),
+        *("Model.predict", "Prediction", "Model.tag", "Model.answer", "Answers", "Answer"),
     ),
     "Errors": ("UserError", "StoppedError", "NumbersError", "StorageError"),
 }

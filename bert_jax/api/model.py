@@ -22,7 +22,10 @@ from bert_jax.convert import weights
 from bert_jax.convert.reader import read_folder
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.finetune.encoding import encode
+from bert_jax.finetune.examples import Kind, Question, Words
 from bert_jax.finetune.predictor import Predictor, probabilities
+from bert_jax.finetune.qa import Answers
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.pretraining_model import declare
 from bert_jax.objectives.registry import with_heads
@@ -164,8 +167,6 @@ class Model:
             spans: whether to find where each token stands in the text, which takes longer.
         """
         listed, special = _listed(texts), self.tokenizer.special
-        for text in listed:
-            _check_unicode(text)
         room, tokenizer = self.config.max_position_embeddings - 2, self.tokenizer
         encoded: Iterable[tuple[np.ndarray, np.ndarray | None]]
         if spans:
@@ -224,18 +225,62 @@ class Model:
         """Returns the class or the score of each text, or pair of texts, by a fine-tuned model.
 
         Raises:
-            UserError: the model has no head that classifies texts.
+            UserError: the model has no head that classifies or scores texts.
         """
         listed = [texts] if isinstance(texts, str) else list(texts)
         pairs = [(one,) if isinstance(one, str) else tuple(one) for one in listed]
         if wrong := [one for one in pairs if len(one) > 2 or not one]:
             raise UserError(f"{len(wrong[0])} texts in one example; give a text, or a pair of two")
         for pair in pairs:
-            for text in _listed(pair):
-                _check_unicode(text)
+            _listed(pair)
+        predictor = self._predictor_of("classification", "regression")
+        longest = self.config.max_position_embeddings
+        encoded = encode(self.tokenizer, self.config, pairs, longest)
+        logits = predictor.logits(encoded, batch_size=batch_size)
+        return [_prediction(predictor, values) for values in logits]
+
+    def tag(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
+        """Returns the tag of each word of each sentence, by a model fine-tuned for tagging.
+
+        Raises:
+            UserError: the model has no head for it, or a sentence is text instead of words.
+        """
+        if text := next((one for one in sentences if isinstance(one, str)), None):
+            raise UserError(f"{_short(text)!r}: give the words of a sentence as a list")
+        words = [tuple(_listed(sentence)) for sentence in sentences]
+        predictor = self._predictor_of("tagging")
+        listed = tuple(Words(str(i), one, None, i + 1) for i, one in enumerate(words))
+        return list(predictor.guesses_of(listed)) if any(words) else [[] for _ in words]
+
+    def answer(
+        self, questions: Sequence[tuple[str, str]], *, null_threshold: float | None = None
+    ) -> list[Answers]:
+        """Returns the answers to questions, each with its text, by a model fine-tuned for them.
+
+        Args:
+            null_threshold: see `config.task.null_threshold`; None: every question has an answer.
+
+        Raises:
+            UserError: the model has no head for it, or a question is too long for it.
+        """
+        predictor = self._predictor_of("question_answering")
+        pairs = [_listed(pair) for pair in questions]
+        if wrong := [one for one in pairs if len(one) != 2]:
+            raise UserError(f"{len(wrong[0])} texts; give a question and the text with its answer")
+        listed = tuple(
+            Question(str(i), asked, text, (), False, i + 1) for i, (asked, text) in enumerate(pairs)
+        )
+        return list(predictor.guesses_of(listed, null_threshold=null_threshold)) if listed else []
+
+    def _predictor_of(self, *kinds: Kind) -> Predictor:
+        """Returns the predictor; UserError if the model has no head of one of these kinds."""
         if self._predictor is None:
             self._predictor = Predictor(self.config, self.params, self.tokenizer)
-        return _predictions(self._predictor, pairs, batch_size)
+        if self._predictor.kind.name not in kinds:
+            raise UserError(
+                f"the model's head is of {self._predictor.kind.name}, not of {' or '.join(kinds)}"
+            )
+        return self._predictor
 
     def _need(self, group: str, name: str, instead: str) -> None:
         if group not in self._groups:
@@ -271,15 +316,13 @@ def load(path: Path | str) -> Model:
     return Model(config, params, folder.tokenizer, frozenset(weights.groups_in(params)))
 
 
-def _predictions(
-    predictor: Predictor, pairs: Sequence[tuple[str, ...]], batch_size: int
-) -> list[Prediction]:
-    logits = predictor.logits(pairs, batch_size=batch_size)
-    if predictor.is_regression:
-        return [Prediction(None, None, float(score)) for (score,) in logits]
-    shares = probabilities(logits)
-    chosen = zip(logits.argmax(1).tolist(), shares.max(1).tolist(), strict=True)
-    return [Prediction(predictor.labels[label], share) for label, share in chosen]
+def _prediction(predictor: Predictor, logits: np.ndarray) -> Prediction:
+    """logits: of one text, [C]."""
+    if predictor.kind.name == "regression":
+        return Prediction(None, None, float(logits[0]))
+    (shares,) = probabilities(logits[None])
+    label = int(logits.argmax())
+    return Prediction(predictor.labels[label], float(shares[label]))
 
 
 def _listed(texts: str | Sequence[str]) -> list[str]:
@@ -287,6 +330,8 @@ def _listed(texts: str | Sequence[str]) -> list[str]:
     wrong = [type(text).__name__ for text in listed if not isinstance(text, str)]
     if wrong:
         raise UserError(f"texts must be strings, not {wrong[0]}")
+    for text in listed:
+        _check_unicode(text)
     return listed
 
 

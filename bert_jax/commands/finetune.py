@@ -5,6 +5,7 @@ import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -62,14 +63,20 @@ def _run_finetune(values: flags.FlagValues, words: Sequence[str]) -> None:
 def _define_predict(values: flags.FlagValues, words: Sequence[str]) -> None:
     model = "folder of a fine-tuned run (also WORKDIR@STEP), of several seeds, or of an export"
     flags.DEFINE_string("model", None, model, flag_values=values)
-    source = "a .tsv, .csv or .jsonl file with the task's columns, or the folder of a GLUE task"
+    source = "a file as the task's: .tsv, .csv, .jsonl, CoNLL's or SQuAD's, or the folder of a task"
     flags.DEFINE_string("input", None, source, flag_values=values)
-    flags.DEFINE_string("out", None, "table to write", flag_values=values)
-    split = "split in the folder of a GLUE task"
-    flags.DEFINE_string("split", "test", split, flag_values=values)
+    out = "file of the predictions: a table, CoNLL's form, or SQuAD's predictions.json"
+    flags.DEFINE_string("out", None, out, flag_values=values)
+    flags.DEFINE_string("split", "test", "split in the folder of a task", flag_values=values)
     for name, what in (("text", "text"), ("pair", "second text")):
         column = f"column of the {what} (default: the task's)"
         flags.DEFINE_string(name, None, column, flag_values=values)
+    threshold = "of questions, in place of config.task.null_threshold"
+    flags.DEFINE_float("null_threshold", None, threshold, flag_values=values)
+    nbest = "file of the best answers to each question, SQuAD's nbest_predictions.json"
+    flags.DEFINE_string("nbest", None, nbest, flag_values=values)
+    odds = "file of the scores of no answer, SQuAD's null_odds.json"
+    flags.DEFINE_string("null_odds", None, odds, flag_values=values)
 
 
 def _run_predict(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -77,14 +84,18 @@ def _run_predict(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.finetune.predicting import predict
     from bert_jax.runtime import compile_cache
 
+    def given(*names: str) -> dict[str, Any]:
+        found = {name: values[name].value for name in names}
+        return {name: value for name, value in found.items() if value is not None}
+
     compile_cache.use()
     predict(
         values.model,
         values.input,
         Path(values.out),
         split=values.split,
-        text=values["text"].value,
-        pair=values.pair,
+        settings=given("text", "pair", "null_threshold"),
+        more=given("nbest", "null_odds"),
     )
 
 

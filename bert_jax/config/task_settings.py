@@ -14,12 +14,23 @@ class TaskConfig:
     `epochs`; with `examples_per_row` above 1, whole examples are packed into rows.
     """
 
-    name: str = ""  # a task of GLUE, such as "sst2", or "classification" or "regression"
-    data: str = ""  # of GLUE: the folder of its files; else a .tsv, .csv or .jsonl file
-    held_out: str = ""  # such a file for evaluation; "" = GLUE's dev, or a tenth of the rows
+    # A task of GLUE, such as "sst2", or "classification", "regression", "tagging" or
+    # "question_answering".
+    name: str = ""
+    data: str = ""  # the folder of its files, or a file: a table, CoNLL's or SQuAD's
+    held_out: str = ""  # such a file for evaluation; "" = dev in the folder, or a tenth of the file
     text: str = "text"  # columns of such a file
     pair: str = ""  # of the second text, if there is one
     label: str = "label"  # of the class, or of the score
+    # Of questions, in tokens: from the start of a window in a long text to that of the next; and
+    # the longest question, whose rest is cut off, and answer.
+    stride: Annotated[int, Within(1, 2**17)] = 128
+    max_question: Annotated[int, Within(1, 2**17)] = 64
+    max_answer: Annotated[int, Within(1, 2**17)] = 30
+    n_best: Annotated[int, Within(1, 2**17)] = 20  # answers that are kept, and their ends
+    # The answer is "" where that scores higher than the best one by more than this, as in SQuAD
+    # 2.0; None: every question has an answer, as in 1.1.
+    null_threshold: Annotated[float, Within(-1e9, 1e9)] | None = None
     tokenizer: str = ""  # a tokenizer.json or vocab.txt, for random weights (no config.init)
     epochs: Annotated[float, Within(0, 10_000, without=(0,))] = 3.0
     warmup_share: Share = 0.1  # of the steps

@@ -6,13 +6,13 @@ program trains and one evaluates. Sizes: B rows, S positions, N examples in a ro
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from bert_jax.config.schema import PhaseConfig
 from bert_jax.data_pipeline.assemble import Batch
-from bert_jax.finetune.encoding import Encoded
+from bert_jax.finetune.encoding import Encoded, Targets
 from bert_jax.finetune.order import Order, epoch_order, pack, spread
 
 
@@ -37,7 +37,7 @@ class ExampleBatches:
     """The batches of a split; see `run_data.TrainBatches`. Thread-safe.
 
     Args:
-        labels: of each example: int [E] classes, or float32 [E, 1] scores.
+        targets: of the same examples.
         phase: `batch_size` examples are packed into rows of `row_tokens`, at most
             `examples_per_row` in each; one in each row if that is 1.
         steps: of the run; the rows of a batch are enough for all of them.
@@ -47,7 +47,7 @@ class ExampleBatches:
     def __init__(
         self,
         encoded: Encoded,
-        labels: np.ndarray,
+        targets: Targets,
         phase: PhaseConfig,
         how: Order,
         seed: int,
@@ -56,9 +56,14 @@ class ExampleBatches:
         steps: int,
         parts: int,
     ) -> None:
-        self._encoded, self._labels, self._phase = encoded, labels, phase
+        self._encoded, self._phase = encoded, phase
         self._how, self._seed, self._pad = how, seed, pad
         self.rows_per_epoch = len(encoded.lengths)
+        tokens = {"input_ids": encoded.ids, "token_type_ids": encoded.types}
+        first = {"cls_positions": np.zeros(self.rows_per_epoch, np.int32)}
+        self._arrays = Targets(
+            {**tokens, **targets.of_tokens}, targets.of_examples, {**first, **targets.positions}
+        )
         self.steps_per_epoch = -(-self.rows_per_epoch // phase.batch_size)
         self._layout = functools.lru_cache(maxsize=3)(self._planned)
         epochs = range(max(1, -(-steps // self.steps_per_epoch)))
@@ -73,6 +78,11 @@ class ExampleBatches:
         return dataclasses.replace(
             self._phase, batch_size=self.rows, examples_per_row=self._examples
         )
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each example."""
+        return self._encoded.lengths
 
     def compile_ahead(self) -> None:
         """Nothing is compiled."""
@@ -89,8 +99,7 @@ class ExampleBatches:
         """Returns rows `rows` (default: all) of the batch of a step.
 
         input_ids, token_type_ids, example_ids (from 1, 0 = padding), position_ids: int32 [B, S];
-        cls_positions: int32 [B, N]; labels: int32 [B, N], or float32 [B, N, 1] scores;
-        label_weights: float32 [B, N], 0 in empty slots.
+        cls_positions: int32 [B, N]; and those of the targets, 0 at padding and in empty slots.
         """
         epoch, index = divmod(step, self.steps_per_epoch)
         wanted = np.arange(self.rows) if rows is None else np.asarray(rows, np.int64).reshape(-1)
@@ -113,7 +122,7 @@ class ExampleBatches:
         return rows
 
     def _planned(self, epoch: int) -> Layout:
-        lengths, size = self._encoded.lengths, self._phase.batch_size
+        lengths, size = self.lengths, self._phase.batch_size
         order = epoch_order(lengths, size, self._how, self._seed, epoch)
         if self._phase.examples_per_row == 1:
             return Layout(order, np.arange(len(order)) % size, min(size, len(order)), 1)
@@ -128,29 +137,30 @@ class ExampleBatches:
         )
 
     def _empty(self, rows: int) -> Batch:
-        def zeros(*shape: int, dtype: type = np.int32) -> np.ndarray:
-            return np.zeros((rows, *shape), dtype)
+        def zeros(width: int, values: Mapping[str, np.ndarray]) -> Batch:
+            return {
+                name: np.zeros((rows, width, *array.shape[1:]), array.dtype)
+                for name, array in values.items()
+            }
 
-        tokens, slots = self._phase.row_tokens, self._examples
-        return {
-            "input_ids": np.full((rows, tokens), self._pad, np.int32),
-            "token_type_ids": zeros(tokens),
-            "example_ids": zeros(tokens),
-            "position_ids": zeros(tokens),
-            "cls_positions": zeros(slots),
-            "labels": zeros(slots, *self._labels.shape[1:], dtype=self._labels.dtype.type),
-            "label_weights": zeros(slots, dtype=np.float32),
-        }
+        tokens, slots, arrays = self._phase.row_tokens, self._examples, self._arrays
+        out = zeros(tokens, arrays.of_tokens) | zeros(slots, arrays.of_examples)
+        out |= zeros(slots, arrays.positions)
+        out["input_ids"][:] = self._pad
+        for name in ("example_ids", "position_ids"):
+            out[name] = np.zeros((rows, tokens), np.int32)
+        return out
 
     def _write(self, out: Batch, line: int, slot: int, at: int, example: int) -> int:
         """Writes an example into a row from position `at`; returns the position after it."""
         first, end = self._encoded.starts[example : example + 2].tolist()
         here = np.s_[line, at : at + end - first]
-        out["input_ids"][here] = self._encoded.ids[first:end]
-        out["token_type_ids"][here] = self._encoded.types[first:end]
+        for name, values in self._arrays.of_tokens.items():
+            out[name][here] = values[first:end]
+        for name, values in self._arrays.of_examples.items():
+            out[name][line, slot] = values[example]
+        for name, values in self._arrays.positions.items():
+            out[name][line, slot] = at + values[example]
         out["example_ids"][here] = slot + 1
         out["position_ids"][here] = np.arange(end - first)
-        out["cls_positions"][line, slot] = at
-        out["labels"][line, slot] = self._labels[example]
-        out["label_weights"][line, slot] = 1
         return at + end - first

@@ -3,8 +3,8 @@
 Where the tokenizer's separator is RoBERTa's, `</s>`, two of them are between the texts of a pair.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -34,6 +34,42 @@ class Encoded:
         return np.diff(self.starts)
 
 
+@dataclass(frozen=True)
+class Targets:
+    """What a model learns to predict, by the names of the arrays of a batch.
+
+    Attributes:
+        of_tokens: a value for each token of all examples after one another; in a batch [B, S].
+        of_examples: a value for each example; in a batch [B, N, …].
+        positions: of a token, counted from the first one of its example; in a batch [B, N], counted
+            from the first one of its row.
+    """
+
+    of_tokens: Mapping[str, np.ndarray] = field(default_factory=dict)
+    of_examples: Mapping[str, np.ndarray] = field(default_factory=dict)
+    positions: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+def separators(tokenizer: Tokenizer) -> int:
+    """Returns how many separators are between the texts of a pair."""
+    return 1 + (tokenizer.token(tokenizer.special.sep) == _DOUBLED)
+
+
+def second_type(tokenizer: Tokenizer, model: ModelConfig) -> int:
+    """Returns the token type of the second text of a pair."""
+    return int(model.type_vocab_size > 1 and separators(tokenizer) == 1)
+
+
+def joined(
+    ids: Sequence[np.ndarray], types: Sequence[np.ndarray] | None = None, *, cut: int = 0
+) -> Encoded:
+    """Returns examples after one another; types: of each, by default 0."""
+    starts = np.concatenate([[0], np.cumsum([len(one) for one in ids], dtype=np.int64)])
+    flat = np.concatenate([np.empty(0, np.int32), *ids])
+    kinds = np.zeros(len(flat), np.int32) if types is None else np.concatenate([flat[:0], *types])
+    return Encoded(flat, kinds, starts.astype(np.int64), cut)
+
+
 def encode(
     tokenizer: Tokenizer, model: ModelConfig, texts: Sequence[tuple[str, ...]], limit: int
 ) -> Encoded:
@@ -43,9 +79,9 @@ def encode(
     `_truncate_seq_pair` of run_classifier.py.
     """
     special = tokenizer.special
-    between = [special.sep] * (1 + (tokenizer.token(special.sep) == _DOUBLED))
+    between = [special.sep] * separators(tokenizer)
     flat = tokenizer.encode_batch([text for pair in texts for text in pair], inside=False)
-    parts, second = iter(flat), int(model.type_vocab_size > 1 and len(between) == 1)
+    parts, second = iter(flat), second_type(tokenizer, model)
     ids: list[np.ndarray] = []
     types: list[np.ndarray] = []
     cut = 0
@@ -60,10 +96,7 @@ def encode(
         head += between if other else [special.sep]
         ids.append(np.array(head + tail, np.int32))
         types.append(np.repeat(np.array([0, second], np.int32), [len(head), len(tail)]))
-    lengths = [len(one) for one in ids]
-    starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
-    none = [np.empty(0, np.int32)]
-    return Encoded(np.concatenate(ids or none), np.concatenate(types or none), starts, cut)
+    return joined(ids, types, cut=cut)
 
 
 def cut_longer(first: int, second: int, room: int) -> tuple[int, int]:

@@ -61,13 +61,16 @@ class Question:
     row: int
 
 
+Listed = tuple[Example, ...] | tuple[Words, ...] | tuple[Question, ...]
+
+
 @dataclass(frozen=True)
 class Examples:
     """What a file holds.
 
     Attributes:
-        labels: names in the order of their ids; the name of the score in a regression; empty for
-            questions.
+        labels: names of a model's outputs: the classes or tags in the order of their ids, the score
+            in a regression, start and end of an answer.
         examples: in the order of the file; all of the class that belongs to `kind`.
         dropped: reason -> number of rows that are not among the examples.
     """
@@ -75,5 +78,5 @@ class Examples:
     path: str
     kind: Kind
     labels: tuple[str, ...]
-    examples: tuple[Example, ...] | tuple[Words, ...] | tuple[Question, ...]
+    examples: Listed
     dropped: Mapping[str, int]

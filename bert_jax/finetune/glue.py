@@ -24,9 +24,9 @@ from bert_jax.finetune.rows import (
     score_of,
     wrong_row,
 )
+from bert_jax.finetune.splits import Files, find_split
 
-_Files = tuple[tuple[str, ...], ...]
-_TRAIN_DEV_TEST: Final[Mapping[str, _Files]] = {
+_TRAIN_DEV_TEST: Final[Files] = {
     "train": (("train.tsv",),),
     "dev": (("dev.tsv",),),
     "test": (("test.tsv",),),
@@ -50,7 +50,7 @@ class Task:
         texts: columns of the text and of the second text.
         label: column of the label or score; a file without it has no labels.
         metrics: names in `metrics.py`, the most important first.
-        files: split -> alternatives, each one file or several that follow one another.
+        files: of each split, see `splits.Files`.
         columns: file -> its columns, where it has no header.
         uneven: files without a header whose rows may have further columns.
         drops: values of the label whose rows are left out -> the reason.
@@ -63,9 +63,7 @@ class Task:
     values: tuple[str, ...] = ()
     label: str = "label"
     kind: Kind = "classification"
-    files: Mapping[str, tuple[tuple[str, ...], ...]] = field(
-        default_factory=lambda: _TRAIN_DEV_TEST
-    )
+    files: Files = field(default_factory=lambda: _TRAIN_DEV_TEST)
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     uneven: frozenset[str] = frozenset()
     drops: Mapping[str, str] = field(default_factory=dict)
@@ -173,25 +171,13 @@ def read(name: str, folder: epath.PathLike, split: str) -> Examples:
             that is not of the task; the file is not UTF-8 or has a NUL byte.
     """
     task = task_of(name)
-    if split not in task.files:
-        raise UserError(f"{name} has no split {split!r}{nearest(split, task.files)}")
-    paths = _find(task, open_path(folder), split)
+    paths = find_split(name, open_path(folder), task.files, split)
     dropped: Counter[str] = Counter()
     examples: list[Example] = []
     for path in paths:
         examples.extend(_read_file(task, path, split, len(examples), dropped))
     where = " + ".join(map(str, paths))
     return Examples(where, task.kind, task.labels, tuple(examples), dict(dropped))
-
-
-def _find(task: Task, folder: epath.Path, split: str) -> list[epath.Path]:
-    """Returns the first alternative of which all files exist."""
-    for names in task.files[split]:
-        paths = [folder / name for name in names]
-        if all(path.exists() for path in paths):
-            return paths
-    wanted = ", or ".join(" and ".join(names) for names in task.files[split])
-    raise UserError(f"{folder}: no {split} split: {wanted} must be there")
 
 
 def _read_file(

@@ -1,14 +1,14 @@
 """Evaluation on the labelled examples of a task: its loss and its metrics."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
 
 from bert_jax.data_pipeline.batch import prefetch
-from bert_jax.finetune import metrics
 from bert_jax.finetune.batches import ExampleBatches
+from bert_jax.finetune.kind import Measured
 from bert_jax.metrics.records import TASK_METRIC
 from bert_jax.metrics.step_metrics import SumAccumulator
 from bert_jax.objectives import total as objectives
@@ -22,19 +22,23 @@ class HeldOutExamples:
     """See `run_data.HeldOutData`.
 
     Args:
-        labels: of each example, as the metrics read them.
-        names: of the task's metrics, the most important first.
+        measure: returns the task's metrics from the logits of each example.
+        first: the most important metric.
+        per_token: whether there are logits of each token, or of each example.
     """
 
     def __init__(
         self,
         batches: ExampleBatches,
-        labels: Sequence[int] | Sequence[float],
-        names: Sequence[str],
+        measure: Callable[[Sequence[np.ndarray]], Measured],
+        first: str,
         corpus: Corpus,
+        *,
+        per_token: bool,
     ) -> None:
         self.corpus = corpus
-        self._batches, self._labels, self._names = batches, labels, names
+        self._batches, self._measure, self._first = batches, measure, first
+        self._per_token = per_token
 
     def compile(self, program: StepFunctions) -> jax.stages.Compiled:
         """Compiles the evaluation step for batches of these rows."""
@@ -65,9 +69,8 @@ class HeldOutExamples:
             outputs.append(np.asarray(logits))
             totals.add(sums)
         scalars = objectives.summarize(totals.sums, ())
-        logits = in_order(self._batches, outputs)
-        measured = metrics.measure(self._names, self._labels, predictions(logits))
-        first = measured[self._names[0]]
+        measured = self._measure(in_order(self._batches, outputs, per_token=self._per_token))
+        first = measured[self._first]
         found = {f"{TASK_METRIC}{name}": _or_nan(value) for name, value in measured.items()}
         return {**scalars, **found, "error": 1.0 - (first or 0.0)}
 
@@ -80,24 +83,19 @@ def batch_on_devices(
     return global_batch.global_batch(rows, program.rows, batches.rows)
 
 
-def in_order(batches: ExampleBatches, outputs: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns the logits [E, C] of all examples from those of the batches of epoch 0, [B, N, C]."""
-    found = np.zeros((batches.rows_per_epoch, outputs[0].shape[-1]), np.float32)
+def in_order(
+    batches: ExampleBatches, outputs: Sequence[np.ndarray], *, per_token: bool = False
+) -> list[np.ndarray]:
+    """Returns the logits of each example, [C], from those of the batches of epoch 0, [B, N, C]; or
+    those of its tokens, [n, C], from [B, S, C]."""
+    found: dict[int, np.ndarray] = {}
     for index, logits in enumerate(outputs):
-        for row, slot, example in _slots(batches.places(0, index)):
-            found[example] = logits[row, slot]
-    return found
-
-
-def _slots(places: list[list[int]]) -> Iterator[tuple[int, int, int]]:
-    for row, examples in enumerate(places):
-        for slot, example in enumerate(examples):
-            yield row, slot, example
-
-
-def predictions(logits: np.ndarray) -> np.ndarray:
-    """Returns the class of each example, or its score where there is one output; [E]."""
-    return logits[:, 0] if logits.shape[1] == 1 else logits.argmax(1)
+        for row, examples in enumerate(batches.places(0, index)):
+            ends = np.cumsum([0, *batches.lengths[examples]])
+            for slot, example in enumerate(examples):
+                own = slice(ends[slot], ends[slot + 1]) if per_token else slot
+                found[example] = logits[row, own]
+    return [found[example] for example in range(batches.rows_per_epoch)]
 
 
 def _or_nan(value: float | None) -> float:

@@ -1,4 +1,5 @@
-"""Logits of a fine-tuned model for new texts. Sizes: B texts, S positions, E texts in all."""
+"""Logits of a fine-tuned model for new texts. Sizes: B texts, S positions, n
+tokens of a text, C outputs."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -10,10 +11,12 @@ from flax import nnx
 
 from bert_jax.config.schema import ComputeConfig, ModelConfig
 from bert_jax.config.task_model import TaskModelConfig
-from bert_jax.convert.layouts.layout import CLASSIFIER
+from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.finetune.encoding import Encoded, encode
+from bert_jax.finetune.encoding import Encoded
+from bert_jax.finetune.examples import Examples, Listed
+from bert_jax.finetune.registry import kind_of_model
 from bert_jax.objectives.pretraining_model import declare
 from bert_jax.objectives.registry import task_of
 
@@ -21,45 +24,60 @@ _SHORTEST = 16  # tokens of a row; longer ones have a power of two, so few shape
 
 
 class Predictor:
-    """Classifies or scores texts as their model was trained to; computes in float32.
+    """Computes what a model predicts for texts, in float32.
 
     Attributes:
+        kind: of the task that the model was trained for.
         labels: names of the outputs.
-        is_regression: whether there is one output, a score.
     """
 
     def __init__(self, config: ModelConfig, params: Mapping[str, Any], tokenizer: Tokenizer):
-        """Raises UserError if the model has no head that classifies texts."""
-        if not isinstance(config, TaskModelConfig) or config.head.name != CLASSIFIER:
-            raise UserError(
-                "the model has no head that classifies texts; fine-tune it first: "
-                "bert-jax finetune --config=glue --config.init=… --config.task.name=…"
-            )
-        self.labels, objective = config.head.labels, task_of(config.head)
-        self.is_regression = objective == "regression"
+        """Raises UserError if the model has no head of a task."""
+        self.kind = kind_of_model(config)
+        assert isinstance(config, TaskModelConfig)
+        self.labels = config.head.labels
         self._config, self._tokenizer = config, tokenizer
-        graph, abstract = declare(config, ComputeConfig.plain(), (objective,))
+        graph, abstract = declare(config, ComputeConfig.plain(), (task_of(config.head),))
         self._params = jax.device_put(_part(params, nnx.to_pure_dict(abstract)))
         self._logits = jax.jit(partial(_logits, graph))
 
-    def logits(
-        self, texts: Sequence[tuple[str, ...]], *, length: int | None = None, batch_size: int = 32
-    ) -> np.ndarray:
-        """Returns float32 [E, C]; length: most tokens of a text or pair, by default all positions
-        of the model.
+    def guesses(
+        self, task: TaskConfig, examples: Examples, *, length: int | None = None
+    ) -> Sequence[Any]:
+        """Returns a guess for each example, see `kind.TaskKind`.
+
+        Args:
+            length: most tokens of an example or of a window, by default all positions of the model.
+
+        Raises:
+            UserError: the model outputs values that are not finite, or its rows are too short.
+        """
+        limit = min(length or self._positions, self._positions)
+        prepared = self.kind.prepare(self._tokenizer, self._config, task, examples, limit)
+        return self.kind.guesses(task, examples, prepared, self.logits(prepared.encoded))
+
+    def guesses_of(self, examples: Listed, **settings: Any) -> Sequence[Any]:
+        """Returns a guess for each of some examples without labels; settings: of `config.task`."""
+        task = self.kind.with_settings(TaskConfig(name=self.kind.name), settings)
+        return self.guesses(task, Examples("", self.kind.name, self.labels, examples, {}))
+
+    def logits(self, encoded: Encoded, *, batch_size: int = 32) -> list[np.ndarray]:
+        """Returns the logits of each example, [C], or of its tokens, [n, C].
 
         Raises:
             UserError: the model outputs values that are not finite.
         """
-        limit = min(length or self._config.max_position_embeddings, self._positions)
-        encoded = encode(self._tokenizer, self._config, texts, limit)
-        order = np.argsort(encoded.lengths, kind="stable")
-        found = np.zeros((len(order), len(self.labels)), np.float32)
+        lengths = encoded.lengths
+        order = np.argsort(lengths, kind="stable")
+        found = [np.empty(0, np.float32)] * len(order)
         for first in range(0, len(order), batch_size):
-            chosen = order[first : first + batch_size]
-            batch = self._batch(encoded, chosen, batch_size, limit)
-            found[chosen] = np.asarray(self._logits(self._params, batch))[: len(chosen)]
-        if not np.isfinite(found).all():
+            chosen = order[first : first + batch_size].tolist()
+            batch = self._batch(encoded, chosen, batch_size)
+            logits = np.asarray(self._logits(self._params, batch))
+            for line, example in enumerate(chosen):
+                own = slice(int(lengths[example])) if self.kind.per_token else 0
+                found[example] = logits[line, own]
+        if not all(np.isfinite(one).all() for one in found):
             raise UserError("the model outputs NaN or infinite values; give an earlier step")
         return found
 
@@ -67,15 +85,13 @@ class Predictor:
     def _positions(self) -> int:
         return self._config.max_position_embeddings
 
-    def _batch(
-        self, encoded: Encoded, chosen: np.ndarray, rows: int, limit: int
-    ) -> dict[str, np.ndarray]:
+    def _batch(self, encoded: Encoded, chosen: list[int], rows: int) -> dict[str, np.ndarray]:
         """Returns a batch of one text in each row, the rest of the rows empty."""
         longest = int(encoded.lengths[chosen].max())
-        width = min(max(_SHORTEST, 1 << (longest - 1).bit_length()), limit)
+        width = min(max(_SHORTEST, 1 << (longest - 1).bit_length()), self._positions)
         ids = np.full((rows, width), self._tokenizer.special.pad, np.int32)
         types, examples = np.zeros((2, rows, width), np.int32)
-        for line, example in enumerate(chosen.tolist()):
+        for line, example in enumerate(chosen):
             first, end = encoded.starts[example : example + 2].tolist()
             ids[line, : end - first] = encoded.ids[first:end]
             types[line, : end - first] = encoded.types[first:end]
@@ -91,9 +107,9 @@ class Predictor:
 
 @jax.default_matmul_precision("highest")
 def _logits(graph: nnx.GraphDef, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
-    """Returns [B, C]."""
-    (logits_Bx1xC,) = nnx.merge(graph, params)(batch).values()
-    return logits_Bx1xC[:, 0]
+    """Returns [B, 1, C], or of each token [B, S, C]."""
+    (logits,) = nnx.merge(graph, params)(batch).values()
+    return logits
 
 
 def _part(params: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:

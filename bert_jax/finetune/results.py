@@ -11,16 +11,12 @@ from etils import epath
 from bert_jax.checkpoint.manager import find_steps
 from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.storage.remote import open_path, put, storage_errors
-from bert_jax.finetune import metrics
-from bert_jax.finetune.baselines import bag_of_words, majority
 from bert_jax.finetune.task_data import TaskData
-from bert_jax.finetune.task_files import metric_names, texts_of
 from bert_jax.metrics import records
 from bert_jax.runtime.console import console, table
 from bert_jax.workdir.layout import Workdir
 
 FILE: Final = "results.json"
-Measured = Mapping[str, float | None]
 
 
 def run_result(config: Config, folder: epath.PathLike) -> dict[str, Any]:
@@ -38,32 +34,19 @@ def run_result(config: Config, folder: epath.PathLike) -> dict[str, Any]:
     }
 
 
-def baselines(data: TaskData, names: Sequence[str]) -> dict[str, Measured]:
-    """Returns the metrics of the majority answer and of a bag of words, by name."""
-    train, held_out = data.train, data.held_out
-    regression = train.examples.kind == "regression"
-    known, new = texts_of(train.examples), texts_of(held_out.examples)
-    constant = majority(train.labels, len(new), regression=regression)
-    words = bag_of_words(known, train.labels, new, regression=regression)
-    return {
-        "mean score" if regression else "majority": metrics.measure(
-            names, held_out.labels, constant
-        ),
-        "bag of words": metrics.measure(names, held_out.labels, words),
-    }
-
-
 def write_results(
     folder: epath.PathLike, config: Config, data: TaskData, runs: Sequence[dict[str, Any]]
 ) -> None:
     """Prints the results of runs with their median and range, beside the baselines, and writes them
     to `FILE` in the folder."""
-    names = metric_names(config.task, data.labels)
-    trivial = baselines(data, names)
+    kind, task, held_out = data.kind, config.task, data.held_out.examples
+    names = kind.metrics(task, data.labels)
+    guesses = kind.baselines(task, data.train.examples, held_out)
+    trivial = {what: kind.measure(task, held_out, guess) for what, guess in guesses.items()}
     values: dict[str, Any] = {
-        "task": config.task.name,
+        "task": task.name,
         "metrics": list(names),
-        "examples": len(data.held_out.labels),
+        "examples": len(held_out.examples),
         "runs": list(runs),
         "median": {name: _median(runs, name) for name in names},
         "range": {name: _range(runs, name) for name in names},
@@ -78,8 +61,8 @@ def write_results(
         spans = (values["range"][name] for name in names)
         rows.append(["range", *(" to ".join(map(_shown, span)) for span in spans)])
     rows += [[what, *(_shown(found[n]) for n in names)] for what, found in trivial.items()]
-    console.print(f"{len(data.held_out.labels):,} held-out examples; in {path}", markup=False)
-    console.print(table([config.task.name, *names], rows), markup=False)
+    console.print(f"{len(held_out.examples):,} held-out examples; in {path}", markup=False)
+    console.print(table([task.name, *names], rows), markup=False)
 
 
 def _defined(runs: Sequence[Mapping[str, Any]], name: str) -> list[float]:

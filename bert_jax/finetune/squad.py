@@ -11,6 +11,7 @@ from bert_jax.data_pipeline.settings import shown
 from bert_jax.data_pipeline.storage.remote import open_path, storage_errors
 from bert_jax.finetune.examples import Examples, Question
 
+OUTPUTS = ("start", "end")  # of a model: the answer's first and last token
 _FORM = "data[].paragraphs[].{context, qas[].{id, question, answers[].{text, answer_start}}}"
 
 
@@ -32,7 +33,7 @@ def read(path: epath.PathLike) -> Examples:
     if not questions:
         raise UserError(f"{path}: no questions; it should have {_FORM}")
     _check(path, questions)
-    return Examples(str(path), "question_answering", (), questions, {})
+    return Examples(str(path), "question_answering", OUTPUTS, questions, {})
 
 
 def _questions(path: epath.PathLike, root: Any) -> Iterator[Question]:
@@ -94,6 +95,10 @@ def _string(path: epath.PathLike, row: int, value: Any, key: str) -> str:
         _wrong(path, row, f"{key}={shown(found)} should be text")
     if "\0" in found:
         _wrong(path, row, f"{key} has a NUL byte; the file is damaged")
+    try:
+        found.encode()
+    except UnicodeEncodeError:
+        _wrong(path, row, f"{key} has half of a surrogate pair; the file is damaged")
     return found
 
 

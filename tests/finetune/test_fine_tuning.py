@@ -1,6 +1,7 @@
 """Fine-tuning end to end: batches, losses, resuming, what a run writes, and its errors."""
 
 import dataclasses
+import itertools
 import json
 import re
 from collections import Counter
@@ -11,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 from runs import read_meta, read_records
-from small_task import DEV, TRAIN, task_config, write_task
+from small_task import DEV, TASKS, TRAIN, task_config, write_task
 
 import bert_jax
 from bert_jax import cli
@@ -19,6 +20,7 @@ from bert_jax.checkpoint import manager
 from bert_jax.config.schema import Config
 from bert_jax.errors import StoppedError, UserError
 from bert_jax.finetune.batches import ExampleBatches
+from bert_jax.finetune.encoding import Targets
 from bert_jax.finetune.fine_tuning import finetune
 from bert_jax.finetune.results import run_result, write_results
 from bert_jax.finetune.task_data import open_task
@@ -43,26 +45,56 @@ def batches_of(config: Config, parts: int = 1) -> tuple[Config, ExampleBatches]:
     return config, data._batches(data.train, config, phase, config.seed, phase.steps, parts)
 
 
-def test_every_example_is_in_one_batch_of_an_epoch(folder: Path) -> None:
-    config, batches = batches_of(task_config(folder))
-    assert batches.rows_per_epoch == TRAIN
+def example_of(arrays: Targets, own: dict[str, object]) -> tuple:
+    """What a batch has of one example, in a form that can be counted.
+
+    own: of each group of arrays, the index of the example.
+    """
+    return tuple(
+        (name, np.asarray(array[own[group]]).tobytes())
+        for group in ("of_tokens", "of_examples", "positions")
+        for name, array in sorted(getattr(arrays, group).items())
+    )
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_example_is_in_one_batch_of_an_epoch(folder: Path, task: str) -> None:
+    """A long sentence or text is several windows, each of them whole."""
+    config, batches = batches_of(task_config(folder, task__name=task))
+    arrays, starts = batches._arrays, batches._encoded.starts
+    whole = Counter(
+        example_of(arrays, {"of_tokens": slice(first, end), "of_examples": i, "positions": i})
+        for i, (first, end) in enumerate(itertools.pairwise(starts))
+    )
+    assert batches.rows_per_epoch == whole.total() >= TRAIN
+    assert (batches.rows_per_epoch > TRAIN) == (task != "rte")
     for epoch in range(2):
-        seen: Counter[tuple[int, ...]] = Counter()
+        seen: Counter[tuple] = Counter()
         for index in range(batches.steps_per_epoch):
             batch = batches.batch(epoch * batches.steps_per_epoch + index)
-            for row in range(batches.rows):
-                for slot in np.flatnonzero(batch["label_weights"][row]):
-                    own = batch["example_ids"][row] == slot + 1
-                    seen[(int(batch["labels"][row, slot]), *batch["input_ids"][row][own])] += 1
-        starts, labels = batches._encoded.starts, batches._labels.tolist()
-        examples = [part.tolist() for part in np.split(batches._encoded.ids, starts[1:-1])]
-        encoded = [(label, *ids) for label, ids in zip(labels, examples, strict=True)]
-        assert seen == Counter(encoded)
-    assert config.phases[0].steps == 3 * batches.steps_per_epoch == 30
+            for row, slot in zip(*np.nonzero(_used(batch)), strict=True):
+                own = np.flatnonzero(batch["example_ids"][row] == slot + 1)
+                found = {
+                    group: {name: batch[name][row] for name in getattr(arrays, group)}
+                    for group in ("of_tokens", "of_examples", "positions")
+                }
+                for name, values in found["positions"].items():
+                    found["positions"][name] = (values - own[0]).astype(values.dtype)
+                places = {"of_tokens": own, "of_examples": slot, "positions": slot}
+                seen[example_of(Targets(**found), places)] += 1
+        assert seen == whole
+    assert config.phases[0].steps == 3 * batches.steps_per_epoch
 
 
-def test_a_batch_of_some_rows_is_a_part_of_the_whole(folder: Path) -> None:
-    _, batches = batches_of(task_config(folder))
+def _used(batch: dict[str, np.ndarray]) -> np.ndarray:
+    """Whether a slot has an example, bool [B, N]."""
+    slots = np.arange(1, batch["cls_positions"].shape[1] + 1)
+    return (batch["example_ids"][:, None] == slots[:, None]).any(-1)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_batch_of_some_rows_is_a_part_of_the_whole(folder: Path, task: str) -> None:
+    _, batches = batches_of(task_config(folder, task__name=task))
     whole, some = batches.batch(11), batches.batch(11, [2, 0])
     for name, array in whole.items():
         np.testing.assert_array_equal(some[name], array[[2, 0]], err_msg=name)
@@ -88,23 +120,36 @@ def trained(config: Config, count: int, devices: int = 1) -> tuple[list[float], 
     return losses, jax.tree.map(np.asarray, state["params"])
 
 
+PADDED = {"phases[0]__examples_per_row": 1}
+DEVICES = {"mesh__data": 8}
+FORMS = {
+    "padded": PADDED,
+    "longer rows": {"phases[0]__row_length": 64},
+    "8 devices": DEVICES,
+    "a mesh of both kinds": {"mesh__data": 2, "mesh__tensor": 2, "phases[0]__micro_batches": 2},
+    "accumulated": {"phases[0]__micro_batches": 2},
+    "padded on 8 devices": PADDED | DEVICES,
+}
+USUAL = [
+    ("rte", "padded"), ("rte", "8 devices"),
+    ("tagging", "padded on 8 devices"), ("question_answering", "padded on 8 devices"),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "changes",
+    ("task", "form"),
     [
-        {"phases[0]__examples_per_row": 1},
-        pytest.param({"phases[0]__row_length": 64}, marks=pytest.mark.slow),
-        {"mesh__data": 8},
-        pytest.param(
-            {"mesh__data": 2, "mesh__tensor": 2, "phases[0]__micro_batches": 2},
-            marks=pytest.mark.slow,
-        ),
-        pytest.param({"phases[0]__micro_batches": 2}, marks=pytest.mark.slow),
+        pytest.param(task, form, marks=[] if (task, form) in USUAL else pytest.mark.slow)
+        for task in TASKS
+        for form in FORMS
     ],
-    ids=["padded", "longer rows", "8 devices", "a mesh of both kinds", "accumulated"],
 )
-def test_the_form_of_a_batch_changes_no_loss_and_no_update(folder: Path, changes: dict) -> None:
+def test_the_form_of_a_batch_changes_no_loss_and_no_update(
+    folder: Path, task: str, form: str
+) -> None:
     """Three steps like SGD's: Adam with a large eps."""
     sgd = {key.replace(".", "__"): value for key, value in SGD.items()}
+    sgd, changes = sgd | {"task__name": task}, FORMS[form]
     losses, params = trained(task_config(folder, **sgd), 3)
     others, after = trained(task_config(folder, **sgd, **changes), 3, changes.get("mesh__data", 1))
     np.testing.assert_allclose(others, losses, rtol=1e-6)
@@ -112,15 +157,24 @@ def test_the_form_of_a_batch_changes_no_loss_and_no_update(folder: Path, changes
     jax.tree.map(lambda a, b: np.testing.assert_allclose(b, a, atol=1e-6), params, after)
 
 
-def test_a_run_that_was_stopped_resumes_to_the_same_bits(folder: Path, tmp_path: Path) -> None:
-    dropout = {"model__hidden_dropout_prob": 0.1, "task__epochs": 1.0}
+EVERY_TASK = pytest.mark.parametrize(
+    "task", ["rte", *(pytest.param(task, marks=pytest.mark.slow) for task in TASKS[1:])]
+)
+
+
+@EVERY_TASK
+def test_a_run_that_was_stopped_resumes_to_the_same_bits(
+    folder: Path, tmp_path: Path, task: str
+) -> None:
+    dropout = {"model__hidden_dropout_prob": 0.1, "task__epochs": 1.0, "task__name": task}
     config = task_config(folder, mesh__data=-1, checkpoint__every_steps=4, **dropout)
     with pytest.raises(StoppedError):
         finetune(config, tmp_path / "stopped", stop_after=5)
     moved = tmp_path / "moved"
     finetune(config.replace("task.data", str(write_task(moved))), tmp_path / "stopped")
     finetune(config, tmp_path / "whole")
-    meta, other = (read_meta(tmp_path / name, 10) for name in ("stopped", "whole"))
+    last = max(manager.find_steps(Workdir.open(tmp_path / "whole"), None))
+    meta, other = (read_meta(tmp_path / name, last) for name in ("stopped", "whole"))
     assert meta["fingerprints"] == other["fingerprints"]
     assert meta["evaluation"] == other["evaluation"]
 
@@ -134,8 +188,9 @@ def test_other_examples_are_not_resumed(folder: Path, tmp_path: Path) -> None:
         finetune(config.replace("task.data", str(other)), tmp_path / "run")
 
 
+@EVERY_TASK
 def test_a_run_compiles_one_training_and_one_evaluation_step(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
 ) -> None:
     compiled: list[str] = []
     for name in ("compile_train", "compile_evaluate"):
@@ -146,11 +201,12 @@ def test_a_run_compiles_one_training_and_one_evaluation_step(
             return real(self, *args)
 
         monkeypatch.setattr(steps.StepFunctions, name, noted)
-    config = task_config(folder, mesh__data=-1, task__epochs=1.0, task__evaluations=3)
+    changes = {"task__name": task, "task__epochs": 1.0, "task__evaluations": 3}
+    config = task_config(folder, mesh__data=-1, **changes)
     finetune(config, tmp_path / "run")
     assert compiled == ["compile_train", "compile_evaluate"]
     evaluations = read_records(tmp_path / "run", "eval")
-    assert [record["step"] for record in evaluations] == [4, 8, 10]
+    assert len(evaluations) == 3
 
 
 def test_what_a_run_learned_is_evaluated_predicted_and_exported(

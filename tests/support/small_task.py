@@ -1,5 +1,7 @@
-"""A task small enough for a test: pairs of sentences of made-up words, and a tiny model for it."""
+"""Tasks small enough for a test, one of each kind, of made-up words, and a tiny model for them."""
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +15,76 @@ WORDS = [f"{a}{b}{c}" for a in "bdfg" for b in "aeiou" for c in "lmnr"]
 TRAIN, DEV = 77, 21  # no multiples of the batch size
 
 
+TASKS = ("rte", "tagging", "question_answering")
+
+
 def write_task(folder: Path, *, seed: int = 0) -> Path:
-    """Writes RTE's files and a tokenizer.json; a pair entails if its first words are the same."""
-    rng = np.random.default_rng(seed)
+    """Writes the files of all `TASKS` and a tokenizer.json.
+
+    A pair entails if its first words are the same. Words with b begin a person and those with d
+    after them are in it; every ninth sentence is longer than a row. The answer to a question is the
+    word with g, if the text has one; every ninth text is longer than a row.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    drawn, other = np.random.default_rng(seed), np.random.default_rng([seed, 1])
     for name, count in (("train", TRAIN), ("dev", DEV)):
-        lines = ["index\tsentence1\tsentence2\tlabel"]
-        for i in range(count):
-            first, second = (list(rng.choice(WORDS, rng.integers(1, 9))) for _ in range(2))
-            same = rng.random() < 0.5
-            second[0] = first[0] if same else second[0]
-            label = "entailment" if first[0] == second[0] else "not_entailment"
-            lines.append(f"{i}\t{' '.join(first)}\t{' '.join(second)}\t{label}")
-        (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n")
-    entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+        (folder / f"{name}.tsv").write_text("\n".join(_pairs(drawn, count)) + "\n")
+        (folder / f"{name}.txt").write_text("\n".join(_sentences(other, count)))
+        for version, share in (("1.1", 0.0), ("2.0", 0.3)):
+            asked = [{"context": c, "qas": [q]} for c, q in _questions(other, count, share)]
+            text = json.dumps({"data": [{"paragraphs": asked}]})
+            (folder / f"{name}-v{version}.json").write_text(text)
+    entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS]
+    entries += [f"##{word}" for word in WORDS]
     Tokenizer.from_vocab(entries, lowercase=True).save(folder / "tokenizer.json")
     return folder
+
+
+def _pairs(drawn: np.random.Generator, count: int) -> Iterator[str]:
+    """Yields the rows of RTE."""
+    yield "index\tsentence1\tsentence2\tlabel"
+    for i in range(count):
+        first, second = (list(drawn.choice(WORDS, drawn.integers(1, 9))) for _ in range(2))
+        same = drawn.random() < 0.5
+        second[0] = first[0] if same else second[0]
+        label = "entailment" if first[0] == second[0] else "not_entailment"
+        yield f"{i}\t{' '.join(first)}\t{' '.join(second)}\t{label}"
+
+
+def _sentences(drawn: np.random.Generator, count: int) -> Iterator[str]:
+    """Yields the sentences of a CoNLL file in IOB1; some words have two pieces."""
+    for i in range(count):
+        lines, before = ["-DOCSTART- -X- O\n\n"] if i == 0 else [], False
+        for word in drawn.choice(WORDS, 50 if i % 9 == 8 else drawn.integers(1, 9)):
+            inside = word[0] == "b" or (word[0] == "d" and before)
+            begins = "B" if word[0] == "b" and before else "I"
+            tail = drawn.choice(WORDS) if drawn.random() < 0.2 else ""
+            lines.append(f"{word}{tail} -X- {f'{begins}-PER' if inside else 'O'}\n")
+            before = inside
+        yield "".join(lines)
+
+
+def _questions(
+    drawn: np.random.Generator, count: int, impossible: float
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields contexts, each with a question of SQuAD."""
+    others = [word for word in WORDS if word[0] != "g"]
+    answers = [word for word in WORDS if word[0] == "g"]
+    for i in range(count):
+        words = list(drawn.choice(others, 60 if i % 9 == 8 else drawn.integers(4, 16)))
+        none, at = drawn.random() < impossible, drawn.integers(len(words))
+        answer = drawn.choice(answers)
+        words[at] = words[at] if none else answer
+        start = len(" ".join(["", *words[:at]]))
+        found = [] if none else [{"text": str(answer), "answer_start": start}]
+        asked = {"id": f"q{i}", "question": str(drawn.choice(others)), "answers": found}
+        yield " ".join(words) + ".", asked | ({"is_impossible": none} if impossible else {})
 
 
 def task_config(folder: Path, **changes: Any) -> Config:
     """The config `glue` with a model of two layers, without dropout, in float32 on one device.
 
-    changes: by key, with "__" for a dot.
+    changes: by key, with "__" for a dot; its task is RTE, or `task__name`.
     """
     return load(
         "glue",

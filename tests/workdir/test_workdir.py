@@ -40,6 +40,7 @@ MAY = """
     deadlines.start deadlines.compile deadlines.data deadlines.step deadlines.evaluate
     deadlines.save deadlines.restore deadlines.barrier deadlines.peer deadlines.grace
     task.data task.held_out task.tokenizer task.epochs task.warmup_share task.evaluations task.keep
+    task.max_answer task.n_best task.null_threshold
 """
 MAY_NOT = """
     seed objectives init_vocabulary init_positions init_optimizer
@@ -54,7 +55,7 @@ MAY_NOT = """
     data.short_seq_prob data.dupe_factor data.masking data.max_ngram data.span_success data.max_span
     data.mask_rate data.mask_share data.random_share data.random_tokens data.span_boundary
     optimizer.name optimizer.moment_dtype
-    task.name task.text task.pair task.label task.batches
+    task.name task.text task.pair task.label task.batches task.stride task.max_question
 """
 MAY_IN_A_PHASE = ["steps", "micro_batches", "learning_rate", "warmup_steps"]
 MAY_NOT_IN_A_PHASE = [

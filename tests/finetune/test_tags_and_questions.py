@@ -1,0 +1,204 @@
+"""Tags and questions end to end: what a run learned, what it predicts, and errors."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import read_records
+from small_task import DEV, task_config, write_task
+
+import bert_jax
+from bert_jax import cli
+from bert_jax.errors import UserError
+from bert_jax.finetune import conll, metrics, squad, squad_metrics
+from bert_jax.finetune.fine_tuning import finetune
+from bert_jax.finetune.results import run_result, write_results
+from bert_jax.finetune.task_data import open_task
+from bert_jax.workdir.layout import Workdir
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_task(tmp_path_factory.mktemp("task"))
+
+
+def run_task(folder: Path, workdir: Path, **changes: Any) -> dict[str, Any]:
+    """Fine-tunes; returns what results.json says."""
+    config = task_config(folder, mesh__data=-1, optimizer__learning_rate=5e-3, **changes)
+    data = finetune(config, workdir)
+    write_results(workdir, config, data, [run_result(config, workdir)])
+    return json.loads((workdir / "results.json").read_text())
+
+
+def predict(*words: str) -> int:
+    return cli.main(["predict", *words])
+
+
+def test_tags_are_learned_predicted_and_exported(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = run_task(folder, tmp_path / "run", task__name="tagging", task__epochs=3.0)
+    (run,), trivial = results["runs"], results["baselines"]
+    assert results["metrics"] == ["f1", "precision", "recall", "accuracy"]
+    assert results["examples"] == DEV
+    assert trivial["majority"]["precision"] is None  # no entity is predicted
+    assert run["f1"] > 0.6 > trivial["majority"]["f1"] == 0
+    assert 0 < trivial["tag of the word"]["f1"] < 1
+    out = tmp_path / "tags.txt"
+    words = [f"--model={tmp_path / 'run'}", f"--input={folder}", "--split=dev"]
+    assert predict(*words, f"--out={out}", "--nbest=nbest.json") == 1
+    assert "--nbest: not for a model of tagging; leave it out\n" in capsys.readouterr().err
+    assert predict(*words, f"--out={out}") == 0
+    truth = conll.read(folder / "dev.txt")
+    found = [
+        [line.split(" ") for line in part.splitlines()]
+        for part in out.read_text().removesuffix("\n\n").split("\n\n")
+    ]
+    assert [[word for word, _ in part] for part in found] == [list(e.words) for e in truth.examples]
+    labels = [[truth.labels[i] for i in e.labels] for e in truth.examples]
+    tags = [[tag for _, tag in part] for part in found]
+    assert metrics.entities(labels, tags)["f1"] == pytest.approx(run["f1"])
+    bert_jax.export(tmp_path / "run", tmp_path / "exported")
+    values = json.loads((tmp_path / "exported/config.json").read_text())
+    assert values["architectures"] == ["BertForTokenClassification"]
+    assert values["id2label"] == {"0": "O", "1": "B-PER", "2": "I-PER"}
+    model = bert_jax.load(tmp_path / "exported")
+    short = [part for part in found if len(part) < 10]  # an export has longer windows
+    assert len(short) < DEV
+    assert model.tag([[word for word, _ in part] for part in short]) == [
+        [tag for _, tag in part] for part in short
+    ]
+    with pytest.raises(UserError, match="head is of tagging, not of classification or regression"):
+        model.predict("bal")
+
+
+def test_answers_are_learned_predicted_and_exported(folder: Path, tmp_path: Path) -> None:
+    """Of SQuAD 2.0; the predictions have the scores of the evaluation in training."""
+    changes = {"task__name": "question_answering", "task__null_threshold": 0.0}
+    results = run_task(folder, tmp_path / "run", task__epochs=8.0, task__stride=16, **changes)
+    (run,), trivial = results["runs"], results["baselines"]
+    assert results["metrics"] == ["f1", "exact", "best_f1", "best_threshold"]
+    assert run["best_f1"] >= run["f1"] >= run["exact"]
+    assert run["f1"] > trivial["no answer"]["f1"] > 0
+    assert run["f1"] > trivial["nearest sentence"]["f1"]
+    source = folder / "dev-v2.0.json"
+    files = {name: tmp_path / f"{name}.json" for name in ("out", "nbest", "null_odds")}
+    words = [f"--{name}={file}" for name, file in files.items()]
+    assert predict(f"--model={tmp_path / 'run'}", f"--input={source}", *words) == 0
+    answers, best, odds = (json.loads(file.read_text()) for file in files.values())
+    questions = squad.read(source).examples
+    assert list(answers) == list(best) == list(odds) == [one.id for one in questions]
+    scores = squad_metrics.scores(questions, answers)
+    assert scores["f1"] / 100 == pytest.approx(run["f1"])
+    assert scores["exact"] / 100 == pytest.approx(run["exact"])
+    for name, text in answers.items():
+        spoken = next(one["text"] for one in best[name] if one["text"])
+        assert text == ("" if odds[name] > 0 else spoken)
+        assert sum(one["probability"] for one in best[name]) == pytest.approx(1)
+    words = [f"--model={tmp_path / 'run'}", f"--input={source}", f"--out={files['out']}"]
+    assert predict(*words, "--null_threshold=1e9") == 0
+    assert all(json.loads(files["out"].read_text()).values())
+    bert_jax.export(tmp_path / "run", tmp_path / "exported")
+    values = json.loads((tmp_path / "exported/config.json").read_text())
+    assert values["architectures"] == ["BertForQuestionAnswering"]
+    model = bert_jax.load(tmp_path / "exported")
+    short = [one for one in questions if len(one.context) < 80]
+    found = model.answer([(one.question, one.context) for one in short], null_threshold=0.0)
+    assert [one.text for one in found] == [answers[one.id] for one in short]
+
+
+@pytest.mark.slow
+def test_questions_that_all_have_an_answer_are_answered(folder: Path, tmp_path: Path) -> None:
+    """SQuAD 1.1 in one file, of which a tenth of the texts is held out."""
+    source = str(folder / "train-v1.1.json")
+    changes = {"task__name": "question_answering", "task__data": source, "task__keep": "best"}
+    results = run_task(folder, tmp_path / "run", task__epochs=4.0, **changes)
+    assert results["metrics"] == ["f1", "exact"]
+    assert set(results["baselines"]) == {"nearest sentence"}
+    assert (
+        max(r["task/f1"] for r in read_records(tmp_path / "run", "eval"))
+        == (results["runs"][0]["f1"])
+    )
+    out = tmp_path / "answers.json"
+    words = [f"--model={tmp_path / 'run'}", f"--input={folder}", "--split=dev", f"--out={out}"]
+    assert predict(*words) == 0
+    assert all(json.loads(out.read_text()).values())
+
+
+def test_what_was_counted_is_said(folder: Path) -> None:
+    config = task_config(folder, task__name="question_answering", task__max_question=1)
+    text = (folder / "train-v1.1.json").read_text()
+    assert "windows" in str(open_task(config, Workdir.open("/nowhere/run")))
+    asked = folder / "long.json"
+    asked.write_text(re.sub(r'"question": "(\w+)"', r'"question": "\1 bal"', text, count=3))
+    data = open_task(config.replace("task.data", str(asked)), Workdir.open("/nowhere/run"))
+    counted = re.findall(r"(\d) questions? cut to 1 tokens", str(data))
+    assert sum(map(int, counted)) == 3
+
+
+def test_a_file_is_divided_by_its_texts(folder: Path) -> None:
+    """All questions about a text are learned, or all are held out."""
+    entry = json.loads((folder / "train-v1.1.json").read_text())
+    for part in entry["data"][0]["paragraphs"]:
+        (first,) = part["qas"]
+        part["qas"] = [first, first | {"id": first["id"] + "b"}]
+    path = folder / "two.json"
+    path.write_text(json.dumps(entry))
+    config = task_config(folder, task__name="question_answering", task__data=str(path))
+    data = open_task(config, Workdir.open("/nowhere/run"))
+    train, held_out = (
+        {q.context for q in s.examples.examples} for s in (data.train, data.held_out)
+    )
+    assert train.isdisjoint(held_out)
+    assert len(data.held_out.examples.examples) == 2 * len(held_out) > 0
+
+
+TAGS = "bal O\ndal I-PER\n\nfal O\n"
+SQUAD = {"context": "bal dal", "qas": [{"id": "q", "question": "fal", "answers": []}]}
+ANSWER = [{"text": "dal", "answer_start": 4}]
+
+
+@pytest.mark.parametrize(
+    ("task", "train", "held_out", "message"),
+    [
+        ("tagging", "", TAGS, "train: no sentence; give a word and its tag on every row"),
+        ("tagging", "bal\n", TAGS, "train: row 1: 'bal' has no tag; give a word and its tag"),
+        ("tagging", "bal X\n", TAGS, "train: row 1: tag 'X' is not of IOB1 or IOB2"),
+        ("tagging", TAGS, "\ufeffbal O\ndal I-LOC\n", "held: row 2: tag 'B-LOC' is not one of"),
+        ("tagging", TAGS, "bal O\nd\0l O\n", "held: row 2: has a NUL byte"),
+        ("question_answering", "", SQUAD, "train: not JSON"),
+        ("question_answering", SQUAD, SQUAD, "train: question 1 has no answer; give a labelled"),
+        (
+            "question_answering", ANSWER, [{"text": "dal", "answer_start": 3}],
+            "held: question 1: answer 'dal' is not at character 3 of its context, where ' da' is",
+        ),
+        (
+            "question_answering", ANSWER, None,
+            "held: question 1 is impossible, as in SQuAD 2.0; give --config.task.null_threshold=0",
+        ),
+        (
+            "question_answering", ANSWER, [{"text": "d\0l", "answer_start": 4}],
+            "held: question 1: text has a NUL byte; the file is",
+        ),
+        (
+            "question_answering", ANSWER, [{"text": "\ud800", "answer_start": 4}],
+            "held: question 1: text has half of a surrogate pair; the file is damaged",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_a_file_is_one_line(
+    folder: Path, tmp_path: Path, task: str, train: Any, held_out: Any, message: str
+) -> None:
+    for name, given in (("train", train), ("held", held_out)):
+        if not isinstance(given, str):
+            own: dict[str, Any] = {"answers": given} if given else {"is_impossible": True}
+            paragraph = given if given is SQUAD else SQUAD | {"qas": [SQUAD["qas"][0] | own]}
+            given = json.dumps({"data": [{"paragraphs": [paragraph]}]})
+        (tmp_path / name).write_text(given)
+    files = {"task__data": str(tmp_path / "train"), "task__held_out": str(tmp_path / "held")}
+    with pytest.raises(UserError, match=re.escape(message)) as raised:
+        finetune(task_config(folder, task__name=task, **files), tmp_path / "run")
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "run").exists()
