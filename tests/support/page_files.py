@@ -1,5 +1,6 @@
 """What the README and docs/ name: text, a vocabulary, the files of tasks."""
 
+import json
 import re
 from pathlib import Path
 
@@ -38,3 +39,34 @@ def write_tasks(folder: Path, sentences: list[str]) -> None:
     (folder / "new.tsv").write_text("".join(f"{text}\n" for text in ("sentence", *sentences[:5])))
     mail = (f"{text}\t{'spam' if len(text) % 2 else 'inbox'}\n" for text in sentences)
     (folder / "mail.tsv").write_text(f"subject\tfolder\n{''.join(mail)}")
+    _write_tags(folder / "CoNLL", sentences)
+    _write_questions(folder / "SQuAD", sentences)
+
+
+def _write_tags(folder: Path, sentences: list[str]) -> None:
+    """Tags the words that begin with a capital letter."""
+    folder.mkdir()
+    parts = {"train": sentences[:60], "dev": sentences[60:80], "test": sentences[80:]}
+    for name, part in parts.items():
+        tagged = (
+            "".join(f"{word} {'I-NAME' if word[0].isupper() else 'O'}\n" for word in text.split())
+            for text in part
+        )
+        (folder / f"{name}.txt").write_text("\n".join(tagged))
+
+
+def _write_questions(folder: Path, sentences: list[str]) -> None:
+    """Asks for the last word of each sentence; in SQuAD 2.0, every third has no answer."""
+    folder.mkdir()
+    for version in ("v1.1", "v2.0"):
+        for name, part in (("train", sentences[:60]), ("dev", sentences[60:80])):
+            paragraphs = []
+            for i, text in enumerate(part):
+                start = text.rindex(" ") + 1
+                answers = [{"text": text[start:], "answer_start": start}]
+                none = version == "v2.0" and i % 3 == 0
+                own = {"answers": [], "is_impossible": True} if none else {"answers": answers}
+                asked = {"id": f"{name}{i}", "question": "What is the last word?", **own}
+                paragraphs.append({"context": text, "qas": [asked]})
+            data = {"version": version, "data": [{"title": "", "paragraphs": paragraphs}]}
+            (folder / f"{name}-{version}.json").write_text(json.dumps(data))
