@@ -56,10 +56,13 @@ def cuts_of(data: bytes) -> list[int]:
     return [*starts, *random.Random(0).sample(range(1, len(data)), CUTS)]
 
 
-NAMES = ["table-markup", pytest.param("pages-articles-fragment", marks=pytest.mark.slow)]
+def names(mark: pytest.MarkDecorator) -> pytest.MarkDecorator:
+    """Both dumps; the larger one is not for every run of the tests."""
+    large = pytest.param("pages-articles-fragment", marks=mark)
+    return pytest.mark.parametrize("name", ["table-markup", large])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@names(pytest.mark.nightly)
 def test_a_real_dump_cut_anywhere_is_one_line(name: str, real_data: Path, tmp_path: Path) -> None:
     data = (real_data / f"wikipedia/enwiki-{name}.xml.bz2").read_bytes()
     check_cuts(data, tmp_path / "a.xml.bz2", cuts_of(data))
@@ -67,7 +70,7 @@ def test_a_real_dump_cut_anywhere_is_one_line(name: str, real_data: Path, tmp_pa
     check_cuts(text, tmp_path / "a.xml", random.Random(1).sample(range(1, len(text)), CUTS))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@names(pytest.mark.slow)
 def test_real_pages_in_streams_cut_at_every_stream(
     name: str, real_data: Path, tmp_path: Path
 ) -> None:
@@ -171,7 +174,7 @@ sys.exit(code)
 @pytest.mark.processes
 def test_a_dump_of_such_pages_takes_little_memory(tmp_path: Path) -> None:
     nested = {mark: mark * 1000 + "x" + close * 1000 for mark, close in NESTED.items()}
-    made = [page(name, escape(text)) for name, text in (pages(LONGEST) | nested).items()]
+    made = [page(escape(name), escape(text)) for name, text in (pages(LONGEST) | nested).items()]
     file = tmp_path / "a.xml"
     file.write_text(HEAD + "".join([*made, *articles(60)]) + END)
     Tokenizer.from_vocab([*SPECIAL_TOKENS, "a"]).save(tmp_path / "tokenizer.json")
