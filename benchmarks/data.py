@@ -2,6 +2,7 @@
 
     python benchmarks/data.py                                   # the documentation of this Python
     python benchmarks/data.py --source=wikiextractor:/path --source=books:/path --vocab=vocab.txt
+    python benchmarks/data.py --build_only --dedup=near         # with signatures of the documents
     python benchmarks/data.py --store=/path/to/store            # an existing store, nothing built
 
 Measurements are interleaved over several rounds; the table reports medians.
@@ -31,6 +32,7 @@ import tokenizers
 
 from bert_jax.data_pipeline.batch import Batches
 from bert_jax.data_pipeline.build import build, shard, vocabulary
+from bert_jax.data_pipeline.build.duplicates import Dedup
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.masking.settings import MODES
 from bert_jax.data_pipeline.masking.spec import MaskingSpec
@@ -59,6 +61,7 @@ def main() -> None:
     parser.add_argument("--store", type=Path, help="an existing store")
     parser.add_argument("--source", action="append", help="kind:path, as for `bert-jax data build`")
     parser.add_argument("--vocab", type=Path, help="vocab.txt or tokenizer.json; default: trained")
+    parser.add_argument("--dedup", choices=("none", "near"), default="none", help="of the build")
     parser.add_argument("--build_rounds", type=int, default=BUILD_ROUNDS, help="of the build")
     parser.add_argument("--build_only", action="store_true", help="measure nothing but the build")
     options = parser.parse_args()
@@ -76,7 +79,7 @@ def run(options: argparse.Namespace, folder: Path) -> None:
     if path is None:
         specs = [parse_source(text) for text in options.source or ["python"]]
         path = folder / "store"
-        report_build(specs, options.vocab, path, options.build_rounds)
+        report_build(specs, options, path)
     if options.build_only:
         return
 
@@ -127,10 +130,11 @@ def line(name: str, value: str, note: str = "") -> None:
     print(f"{name:<44}{value:>22}   {note}".rstrip())
 
 
-def report_build(specs: list[SourceSpec], vocab: Path | None, out: Path, count: int) -> None:
+def report_build(specs: list[SourceSpec], options: argparse.Namespace, out: Path) -> None:
     """Times a build with one worker and, in turns with it, `tokenizers` on the same sentences."""
+    vocab, count = options.vocab, options.build_rounds
     tokenizer = Tokenizer.load(vocab) if vocab else vocabulary.train_tokenizer(specs, VOCABULARY)
-    rounds = [build_once(specs, tokenizer, out) for _ in range(count)]
+    rounds = [build_once(specs, tokenizer, out, options.dedup) for _ in range(count)]
     taken = {name: statistics.median(times[name] for times in rounds) for name in rounds[0]}
     megabytes = sum(entry["bytes"] for entry in open_store(out).manifest["sources"]) / 1e6
     print(f"{megabytes:.1f} MB of raw text, medians of {count} rounds")
@@ -138,13 +142,17 @@ def report_build(specs: list[SourceSpec], vocab: Path | None, out: Path, count: 
     line("text to shard", f"{megabytes / shard:.2f} MB/s", f"{alone / shard:.2f} times the next")
     line("encode_batch_fast alone", f"{megabytes / alone:.2f} MB/s", "the same sentences")
     line("store build, checksums and merge included", f"{megabytes / taken.pop('build'):.2f} MB/s")
+    if signatures := taken.pop("signatures", None):
+        line("signatures", f"{megabytes / signatures:.2f} MB/s", f"{signatures / shard:.1%} more")
     taken["reading, the rest"] = shard - sum(taken.values())
     for name, seconds in taken.items():
         line(f"  {name}", f"{seconds / shard:.1%}", "of text to shard")
     print()
 
 
-def build_once(specs: list[SourceSpec], tokenizer: Tokenizer, out: Path) -> dict[str, float]:
+def build_once(
+    specs: list[SourceSpec], tokenizer: Tokenizer, out: Path, dedup: Dedup
+) -> dict[str, float]:
     """Returns the CPU seconds of a build with one worker, of its stages, and of the library."""
     taken: Counter[str] = Counter()
 
@@ -176,14 +184,15 @@ def build_once(specs: list[SourceSpec], tokenizer: Tokenizer, out: Path) -> dict
             (shard, "encode_words_once", encode_words_once),
             (shard, "cleaned", timed("cleaning", shard.cleaned)),
             (shard.sentences, "split", timed("sentences", shard.sentences.split)),
+            (shard, "signature", timed("signatures", shard.signature)),
             (shard, "raw_hash", timed("hashing", shard.raw_hash)),
             (shard.ArrayFile, "append", timed("writing", shard.ArrayFile.append)),
         ):
             patched.enter_context(mock.patch.object(owner, name, changed))
-        one_worker = functools.partial(build.build_store, workers=1, progress=False)
+        one_worker = functools.partial(build.build_store, dedup=dedup, workers=1, progress=False)
         timed("build", one_worker)(specs, tokenizer, out)
     for name in ("text to shard", "build"):
-        taken[name] -= taken["encode_batch_fast alone"]
+        taken[name] -= taken["encode_batch_fast alone"] + taken["signatures"]
     return taken
 
 

@@ -14,7 +14,9 @@ from bert_jax.data_pipeline.errors import UserError
 PLACES: Final = 128  # of a signature
 _SEED: Final = 42
 _WORDS: Final = 5  # of a shingle
-_CHUNK: Final = 1 << 20  # characters whose shingles are in memory at the same time
+# Characters whose shingles are in memory at the same time. Few, so that these small strings come
+# from the same blocks again: a worker's memory is in pieces once its table of words has grown.
+_CHUNK: Final = 1 << 13
 _SPACE: Final = re.compile(r"\s")
 
 

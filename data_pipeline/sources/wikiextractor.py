@@ -51,6 +51,7 @@ def _is_heading(line: str) -> bool:
     return bool(bare) and bare[-1].isalnum()
 
 
+# Each takes linear time: a run of characters is tried where it begins, not again at each of them.
 RULES: tuple[Rule, ...] = (
     # Elements whose content is not text. A reference may end in "</>" after extraction.
     replace(
@@ -70,7 +71,7 @@ RULES: tuple[Rule, ...] = (
     ),
     replace(
         "image_options",
-        r"(?:\[\[)?(?:(?:File|Image):[^|\]\n]+\|)?"
+        r"(?:\[\[)?(?:(?:File|Image):[^|\]\n]{1,255}\|)?"  # MediaWiki's longest title
         r"(?:\b(?:thumb(?:nail)?|frame(?:less)?|left|right|center|upright(?:=[\d.]+)?|\d+px)\|)+",
         "",
         needles=("|",),
@@ -80,12 +81,17 @@ RULES: tuple[Rule, ...] = (
     replace("stray_markup", r"\[\[|\]\]|\{\{|\}\}", "", needles=("[[", "]]", "{{", "}}")),
     # Left by dropped templates and IPA transcriptions: "Archimedes (; ; ) was".
     replace("empty_parentheses", r'\([\s;,:"/\u2013]*\)', "", needles=("(",)),
-    replace("parenthesis_start", r"\((?:\s*[;,:])+\s*", "(", needles=("(",)),
-    replace("parenthesis_end", r"(?:\s*[;,])+\s*\)", ")", needles=(",)", ";)", ", )", "; )")),
+    replace("parenthesis_start", r"\(\s*[;,:][\s;,:]*", "(", needles=("(",)),
+    replace(
+        "parenthesis_end",
+        r"(?<![\s;,])\s*[;,][\s;,]*\)",
+        ")",
+        needles=(",)", ";)", ", )", "; )"),
+    ),
     replace("empty_quotes", r'""(?<=\s"")(?=[\s.,;:)])', "", needles=('""',)),
     replace("doubled_quotes", r'""', '"', needles=('""',)),
     replace("repeated_commas", r",(?:\s*,)+", ",", needles=(", ,", ",,")),
-    replace("space_before_mark", r" +([.,;])(?=\s|$)", r"\1", within=r" [.,;](?=\s|$)"),
+    replace("space_before_mark", r" (?<!  ) *([.,;])(?=\s|$)", r"\1", within=r" [.,;](?=\s|$)"),
     replace("list_marker", r"^[*#:;•·]+\s+(?=\S)", "", needles=("*", "#", ":", ";", "•", "·")),
     drop_lines("heading", _is_heading),
 )

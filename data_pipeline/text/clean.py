@@ -80,6 +80,7 @@ def unwrap() -> Rule:
 
 _BLANK_LINES = re.compile(r"\n\n+")
 _ENTITY = re.compile(r"&(?:[A-Za-z]\w{1,31}|#\d{1,7}|#[xX][0-9A-Fa-f]{1,6});")
+_MOST_ESCAPES = 100  # of one entity; a text may be nothing but "&amp;amp;amp;…"
 # All invisible characters except whitespace and the joiners U+200C and U+200D, which Persian and
 # Indic spelling requires.
 _INVISIBLE = "\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffd"
@@ -91,7 +92,9 @@ _OTHER_SPACE = re.compile(f"[{OTHER_SPACES}]")
 
 def _entities(text: str) -> tuple[str, int]:
     count = 0
-    while "&" in text:  # WikiExtractor escapes existing entities: &amp;nbsp;
+    for _ in range(_MOST_ESCAPES):  # WikiExtractor escapes existing entities: &amp;nbsp;
+        if "&" not in text:
+            break
         text, replaced = _ENTITY.subn(lambda match: html.unescape(match[0]), text)
         count += replaced
         if not replaced or not any(html.unescape(e) != e for e in _ENTITY.findall(text)):

@@ -45,7 +45,8 @@ _HIDDEN = re.compile(
     r"|(?<=\[)(?!\d+\])|(?<=\])(?<!\d\]))"
 )
 # Marks before a period count as a word: in '(1.2 m). Then' sentencex would otherwise see "m. Then".
-_BEFORE_END = re.compile(rf"[{_MARKS}]+(?=[{_ENDS}])(?<!\d\])")
+# Tried from their first on: each of a million would take a million steps.
+_BEFORE_END = re.compile(rf"[{_MARKS}](?<![{_MARKS}].)[{_MARKS}]*+(?=[{_ENDS}])(?<!\d\])")
 # A title or a note between marks, short and without an end of its own, is not split:
 # "Help! I Need Somebody", (vol. II).
 _TITLE = re.compile(r"""["“(](?!\s)[^"“”()\n]{1,58}\w["”)](?!\w)""")

@@ -262,6 +262,26 @@ def test_text_in_a_bucket_gives_the_same_arrays(
     }
 
 
+def test_buckets_without_permission(
+    corpus: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = ["--source=lines:gs://secret/text", *corpus[1:]]
+    with bucket(monkeypatch) as server:
+        server.faults.denied = frozenset({"secret"})
+        for flags in (
+            [*text, f"--out={tmp_path}/a"],
+            [*corpus, f"--out={tmp_path}/b", "--work=gs://secret/work", "--shard=1/2"],
+            [*corpus, f"--out={tmp_path}/c", "--work=gs://secret/work", "--merge"],
+        ):
+            assert cli.main(["data", "build", *flags]) == 1
+            said = error(capsys)
+            assert "gs://secret/" in said
+            assert "(no permission); give this machine's account access" in said
+
+
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Emulator:
     import fsspec.config
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from bert_jax import cli
 from bert_jax.data_pipeline.sources import reading
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 
+ROOT = Path(__file__).resolve().parents[2]
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 TOKENIZER = Tokenizer.from_vocab([*SPECIAL_TOKENS, ".", *LETTERS, *(f"##{c}" for c in LETTERS)])
 MOST = 1.5 * 2**30  # bytes
@@ -34,7 +36,7 @@ def build(tmp_path: Path, *flags: str) -> tuple[int, int, str]:
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     return done.returncode, int(done.stdout.splitlines()[-1]), done.stderr
 
@@ -68,6 +70,25 @@ def test_a_line_of_200_mb_is_refused(tmp_path: Path) -> None:
     (line,) = [line for line in said.splitlines() if "error:" in line]
     assert "a.txt: a line of more than 134,217,728 bytes from byte 5 on; divide it" in line
     assert memory < MOST
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize("dedup", ["exact", "near"])
+def test_a_merge_of_two_million_documents(dedup: str) -> None:
+    """With a tenth of the tokens of such documents, which a merge reads shard by shard."""
+    words = [f"--dedup={dedup}", "--tokens=1e8", "--documents=2e6"]
+    done = subprocess.run(
+        [sys.executable, ROOT / "benchmarks/merge.py", *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert "2,000,000 documents" in done.stdout
+    memory = re.search(r"at most ([\d,]+) MiB", done.stdout)
+    assert memory
+    assert int(memory[1].replace(",", "")) * 2**20 < MOST
 
 
 def test_a_sentence_of_5_million_characters_is_refused(

@@ -120,6 +120,14 @@ def test_what_is_no_dump_is_one_line(tmp_path: Path, text: str, message: str) ->
         documents(tmp_path / "a.xml")
 
 
+@pytest.mark.parametrize("suffix", ["bz2", "gz", "xz"])
+def test_an_archive_that_is_none_is_one_line(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"a.xml.{suffix}"
+    file.write_text(HEAD + page("A", "b") + END)
+    with pytest.raises(UserError, match=rf"a\.xml\.{suffix}: cannot be read .*; download it again"):
+        documents(file)
+
+
 def test_a_folder_of_dumps(tmp_path: Path) -> None:
     names = ["x-pages-articles1.xml-p1p9.bz2", "x-pages-articles.xml", "x-index.txt.bz2", "md5.txt"]
     for name in names:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,10 @@ from bert_jax.data_pipeline.sources import cutting, parse_source
 from bert_jax.data_pipeline.store.split import Split
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+import duplicates
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 TOKENIZER = Tokenizer.from_vocab([*SPECIAL_TOKENS, ".", *LETTERS, *(f"##{c}" for c in LETTERS)])
@@ -86,6 +91,18 @@ def test_near_duplicates_are_found_and_others_are_kept(text: Path, tmp_path: Pat
     kept = [*ORIGINALS, *FAR, *(words(50, -n) for n in range(1, 9))]
     assert documents(store) == sorted(map(ids, kept))
     assert b["splits"]["held_out"]["documents"] == 5  # a tenth of the 48 that are kept
+
+
+def test_what_is_left_out_can_be_listed(text: Path) -> None:
+    sources = [parse_source(f"lines:{text}/{name}.txt,name={name}") for name in "ab"]
+    found = list(duplicates.left_out(sources, "near"))
+    originals = [*ORIGINALS[:40], *ORIGINALS[190:], ORIGINALS[190]]
+    assert [one.kept_name for one in found] == [" ".join(t)[:60].strip() for t in originals]
+    assert {(one.source, one.kept_source) for one in found} == {("b", "a")}
+    assert [one.words for one in found] == [len(t) for t in (*NEAR, *originals[40:])]
+    copies, same = found[:40], found[40:]
+    assert all(0.85 < one.similarity < 0.99 for one in copies)
+    assert all(one.similarity == 1 for one in same)
 
 
 def test_exact_duplicates_are_those_with_the_same_raw_text(text: Path, tmp_path: Path) -> None:

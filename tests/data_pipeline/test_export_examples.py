@@ -119,6 +119,20 @@ def test_tfrecord_rows_are_those_of_the_trainer(store: TokenStore, tmp_path: Pat
         np.testing.assert_array_equal(found[name], values, err_msg=name)
 
 
+@pytest.mark.filterwarnings("default")  # datasets' own deprecations are not ours
+def test_datasets_reads_the_parquet_as_it_is(store: TokenStore, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    files = export(store, small_config(store), tmp_path / "out")
+    read = datasets.load_dataset(
+        "parquet", data_files=f"{tmp_path}/out/*.parquet", split="train",
+        cache_dir=str(tmp_path / "cache"),
+    )  # fmt: skip
+    ours = read_parquet(files)
+    assert read.column_names == list(ours)
+    for name, values in ours.items():
+        np.testing.assert_array_equal(np.array(read[name]), values, err_msg=name)
+
+
 @pytest.mark.slow
 @pytest.mark.processes
 @needs_tensorflow
