@@ -11,7 +11,9 @@ from small_task import task_config, write_task
 
 from bert_jax.config.schema import Config
 from bert_jax.convert import weights
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.finetune.batches import ExampleBatches
+from bert_jax.finetune.held_out import predictions
 from bert_jax.finetune.task_data import open_task
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training.step import make_step_functions
@@ -20,7 +22,7 @@ from bert_jax.workdir.layout import Workdir
 torch = pytest.importorskip("torch")
 parity = pytest.importorskip("torch_parity", reason="needs transformers, too")
 
-pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("default")]
+pytestmark = pytest.mark.filterwarnings("default")
 
 
 @pytest.fixture(autouse=True)
@@ -103,6 +105,7 @@ class Sides:
         return np.concatenate(ours), np.concatenate(theirs)
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_packed_rows_compute_what_transformers_computes_on_padded_ones(
     tmp_path: Path, kind: str
@@ -130,3 +133,63 @@ def test_packed_rows_compute_what_transformers_computes_on_padded_ones(
     found = {name: parity.difference(own, reference[name]) for name, own in after.items()}
     assert not {name: difference for name, difference in found.items() if difference > 1e-5}
     assert len(found) == len(list(sides.model.parameters()))
+
+
+def real_sides(real_data: Path, folder: Path, task: str) -> Sides:
+    """An epoch of the first 10,000 examples of SST-2, or of as many acceptable as unacceptable ones
+    of CoLA: of all, a small model learns that most are acceptable, and answers nothing else."""
+    source, train = {
+        "cola": (real_data / "glue/CoLA", "in_domain_train.tsv"),
+        "sst2": (real_data / "glue/SST-2", "train.tsv"),
+    }[task]
+    lines = (source / train).read_text("utf-8").splitlines(keepends=True)[:10_001]
+    if task == "cola":
+        by_label = [[x for x in lines if x.split("\t")[1] == label] for label in "01"]
+        lines = [line for pair in zip(*by_label, strict=False) for line in pair]
+    Tokenizer.train(lines, 4096).save(folder / "tokenizer.json")
+    for file in source.iterdir():
+        text = "".join(lines) if file.name == train else file.read_text("utf-8")
+        (folder / file.name).write_text(text, "utf-8")
+    sizes = {"hidden_size": 128, "intermediate_size": 512, "max_position_embeddings": 128}
+    phase = {"batch_size": 32, "examples_per_row": 32, "seq_length": 128}
+    return Sides(
+        task_config(
+            folder,
+            task__name=task,
+            task__epochs=1.0,
+            **{f"model__{key}": value for key, value in sizes.items()},
+            **{f"phases[0]__{key}": value for key, value in phase.items()},
+        )
+    )
+
+
+def dev_logits(sides: Sides) -> tuple[np.ndarray, np.ndarray]:
+    """Both sides' logits for the held-out examples; asserts that each gives both answers."""
+    ours, theirs = sides.logits(sides.held_out, sides.held_out.steps_per_epoch)
+    for logits in (ours, theirs):
+        assert len(np.unique(predictions(logits))) == 2
+    return ours, theirs
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("task", ["cola", "sst2"])
+def test_100_steps_of_real_examples_give_the_logits_of_pytorch(
+    real_data: Path, tmp_path: Path, task: str
+) -> None:
+    sides = real_sides(real_data, tmp_path, task)
+    for number in range(100):
+        sides.step(number)
+    ours, theirs = dev_logits(sides)
+    assert np.abs(ours - theirs).max() <= 1e-3
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("task", ["cola", "sst2"])
+def test_an_epoch_of_real_examples_gives_the_answers_of_pytorch(
+    real_data: Path, tmp_path: Path, task: str
+) -> None:
+    sides = real_sides(real_data, tmp_path, task)
+    for number in range(sides.config.phases[0].steps):
+        sides.step(number)
+    for our_class, their_class in zip(*(logits.T for logits in dev_logits(sides)), strict=True):
+        assert np.corrcoef(our_class, their_class)[0, 1] > 0.999
