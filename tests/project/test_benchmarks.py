@@ -21,6 +21,8 @@ import input as feed  # noqa: E402
 import kernel_times  # noqa: E402
 import turns  # noqa: E402
 
+LEARNED = ["--pretrained=nowhere", "--out=nowhere"]
+
 
 def run(
     script: str, *options: str, timeout: float = 900, **environment: str
@@ -53,6 +55,12 @@ def run(
         ("train_gpu.py", ["--steps=0"], "--steps=0: at least 1 is needed"),
         ("attention_gradient.py", ["--evaluations=0"], "--evaluations=0: at least 1 is needed"),
         ("embed.py", ["--rounds=0"], "--rounds=0: at least 1 is needed"),
+        ("finetune_learning.py", [*LEARNED, "--tasks=sst"], "--tasks=sst: give some of sst2,cola"),
+        ("finetune_learning.py", [*LEARNED, "--data=nowhere"], "--data=nowhere: no folder glue/S"),
+        ("finetune_learning.py", [*LEARNED, "--tasks=sentences"], "no *_GroundTruth.txt; unpack"),
+        ("finetune_speed.py", ["--steps=0"], "--steps=0: at least 1 is needed"),
+        ("finetune_speed.py", ["--tasks=mrpc"], "--tasks=mrpc: give some of cola,rte"),
+        ("finetune_speed.py", ["--data=nowhere"], "--data=nowhere: glue/CoLA is not there"),
         ("input.py", ["--rounds=0"], "--rounds=0: at least 1 is needed"),
         ("input.py", ["--estimates=nowhere"], "--estimates=nowhere: No such file or directory"),
     ],

@@ -1,0 +1,287 @@
+"""Speed of fine-tuning on a CPU, compared with transformers' PyTorch with dynamic padding.
+
+    python benchmarks/finetune_speed.py --data=REAL_DATA          # CoLA and RTE
+    python benchmarks/finetune_speed.py --tasks=cola --rounds=3
+
+Needs the [torch] extra. `--data` (default: $BERT_JAX_REAL_DATA) has glue/CoLA, glue/RTE and
+vocab/bert-base-uncased-vocab.txt. Both sides train an encoder of 6 layers of width 384 and its
+classifier from the same weights in float32, with dropout, AdamW and batches of 32 examples cut at
+128 tokens, which are tokenized before. bert_jax packs them into the rows of its config `glue`;
+transformers' BertForSequenceClassification has them in any order, each batch padded to its longest
+example, as DataCollatorWithPadding does. Each side is a process of its own and they run
+alternately. Positions count padding. On a machine that is busy with other work, threads that wait
+for one another take much longer: there, --threads=1 and the CPU seconds say more.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import peer_torch
+import turns
+
+NAMES = ("bert_jax", "transformers")
+FOLDERS = {"cola": "CoLA", "rte": "RTE"}
+VOCABULARY = "vocab/bert-base-uncased-vocab.txt"
+LAYERS, WIDTH, HEADS = 6, 384, 12
+LONGEST, BATCH_SIZE = 128, 32
+MANY = 1000  # steps for which batches can be prepared
+COUNTS = "counts"  # the request for examples, positions and tokens of the steps so far
+
+Step = Callable[[], float]  # trains on the next batch, returns its loss
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", default=os.environ.get("BERT_JAX_REAL_DATA"), help="the folder")
+    parser.add_argument("--tasks", default=",".join(FOLDERS))
+    parser.add_argument("--rounds", type=int, default=9, help="timed rounds")
+    parser.add_argument("--steps", type=int, default=8, help="training steps per round")
+    parser.add_argument("--threads", type=int, default=2, help="threads and cores of each")
+    parser.add_argument("--devices", type=int, default=1, help="CPU devices of bert_jax")
+    parser.add_argument("--contender", choices=NAMES, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.contender:
+        answer(options)
+        return
+    for name in ("rounds", "steps", "threads", "devices"):
+        if getattr(options, name) < 1:
+            fail(f"--{name}={getattr(options, name)}: at least 1 is needed")
+    tasks = options.tasks.split(",")
+    for task in tasks:
+        if task not in FOLDERS:
+            fail(f"--tasks={task}: give some of {','.join(FOLDERS)}")
+        for name in (f"glue/{FOLDERS[task]}", VOCABULARY):
+            if not (Path(options.data or "") / name).exists():
+                fail(f"--data={options.data or ''}: {name} is not there")
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
+    libraries = ", ".join(f"{x} {version(x)}" for x in ("jax", "torch", "transformers"))
+    print(f"{turns.machine()}; {libraries}; {options.threads} threads", flush=True)
+    for task in tasks:
+        with tempfile.TemporaryDirectory() as folder:
+            prepare(options, task, Path(folder))
+            compare(options, task, Path(folder))
+
+
+def fail(problem: str) -> None:
+    print(f"error: {problem}", file=sys.stderr)
+    sys.exit(1)
+
+
+def config_of(data: str, task: str) -> Any:
+    from bert_jax.config.files import load
+
+    changes = {
+        "task.name": task,
+        "task.data": str(Path(data).resolve() / "glue" / FOLDERS[task]),
+        "task.tokenizer": str(Path(data).resolve() / VOCABULARY),
+        "model.hidden_size": WIDTH,
+        "model.num_hidden_layers": LAYERS,
+        "model.num_attention_heads": HEADS,
+        "model.intermediate_size": 4 * WIDTH,
+        "model.max_position_embeddings": LONGEST,
+        "phases[0].batch_size": BATCH_SIZE,
+        "phases[0].seq_length": LONGEST,
+        "optimizer.learning_rate": peer_torch.LEARNING_RATE,
+        "compute.dtype": "float32",
+    }
+    return load("glue", changes)
+
+
+def open_data(config: Any) -> tuple[Any, Any]:
+    """Returns the configuration with the head and the steps of the task, and its examples."""
+    from bert_jax.finetune.task_data import open_task
+    from bert_jax.workdir.layout import Workdir
+
+    data = open_task(config, Workdir.open("/nowhere"))
+    return data.configured(data.planned(config)), data
+
+
+def prepare(options: argparse.Namespace, task: str, folder: Path) -> None:
+    """Writes the configuration, and for transformers the tokens and the initial weights."""
+    import jax
+
+    from bert_jax.convert.hf_config import to_config_json
+    from bert_jax.convert.weights import to_transformers
+    from bert_jax.objectives.pretraining_model import init_params
+    from bert_jax.objectives.registry import learned_by
+
+    config, data = open_data(config_of(options.data, task))
+    encoded, labels = data.train.encoded, np.array(data.train.labels)
+    np.savez(
+        folder / "examples.npz",
+        ids=encoded.ids,
+        types=encoded.types,
+        starts=encoded.starts,
+        labels=labels,
+    )
+    key = jax.random.key(config.seed)
+    params = init_params(config.model, config.compute, learned_by(config), key)
+    np.savez(folder / "parameters.npz", **to_transformers(params, config.model))
+    pad = data.tokenizer.special.pad
+    description = to_config_json(config.model, pad_token_id=pad, heads=params)
+    (folder / "config.json").write_text(json.dumps(description))
+    (folder / "task.json").write_text(json.dumps({"data": options.data, "task": task}))
+    lengths = encoded.lengths
+    print(
+        f"\n{task}, {len(lengths):,} examples of {lengths.mean():.1f} tokens (95th percentile "
+        f"{np.percentile(lengths, 95):.0f}); {LAYERS} layers of {WIDTH}",
+        flush=True,
+    )
+
+
+def answer(options: argparse.Namespace) -> None:
+    """Runs a contender in its process; n steps are answered with their CPU seconds and mean loss,
+    `COUNTS` with examples, positions and tokens so far."""
+    talk = turns.talk_apart()
+    counts = np.zeros(3, np.int64)
+    if options.contender == "bert_jax":
+        step = our_step(options.folder, options.devices, counts)
+    else:
+        step = torch_step(options.folder, options.threads, counts)
+
+    def take(number: int) -> list[float]:
+        start = time.process_time()
+        losses = [step() for _ in range(number)]
+        return [time.process_time() - start, statistics.mean(losses)]
+
+    turns.answer(talk, take, {COUNTS: counts.tolist})
+
+
+def our_step(folder: Path, devices: int, counts: np.ndarray) -> Step:
+    """Returns the step of `bert-jax finetune`, compiled once for all batches."""
+    import jax
+
+    from bert_jax.data_pipeline.batch import prefetch
+    from bert_jax.finetune.held_out import batch_on_devices
+    from bert_jax.parallel.mesh import make_mesh
+    from bert_jax.runtime import cpu
+    from bert_jax.training.step import make_step_functions
+
+    cpu.use_cpu_devices(devices)
+    cpu.keep_memory()
+    config, data = open_data(config_of(**json.loads((folder / "task.json").read_text())))
+    mesh = make_mesh(config.mesh)
+    jax.set_mesh(mesh)
+    found = data.phase(config, config.phases[0], mesh)
+    program = make_step_functions(config, mesh, found.held_out.corpus)
+    train, state = program.compile_train(found.train.batch(0, rows=[]), found.shape), program.init()
+    made = prefetch(lambda step: batch_on_devices(found.train, program, step), 0, MANY)
+
+    def step() -> float:
+        nonlocal state
+        _, batch = next(made)
+        examples = np.asarray(batch["example_ids"])
+        counts[:] += int(batch["label_weights"].sum()), examples.size, (examples > 0).sum()
+        state, metrics = train(state, batch)
+        return float(jax.block_until_ready((state, metrics))[1]["loss"])
+
+    return step
+
+
+def torch_step(folder: Path, threads: int, counts: np.ndarray) -> Step:
+    import torch
+    import transformers
+
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    settings = transformers.BertConfig(**json.loads((folder / "config.json").read_text()))
+    model = transformers.BertForSequenceClassification(settings)
+    with np.load(folder / "parameters.npz") as arrays:
+        model.load_state_dict({name: torch.from_numpy(values) for name, values in arrays.items()})
+    model.train()
+    optimizer, batches = peer_torch.make_optimizer(model), padded_batches(folder, settings)
+
+    def step() -> float:
+        batch = next(batches)
+        mask = batch["attention_mask"]
+        counts[:] += len(mask), mask.numel(), int(mask.sum())
+        optimizer.zero_grad()
+        loss = model(**batch).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), peer_torch.CLIP_NORM)
+        optimizer.step()
+        return loss.item()
+
+    return step
+
+
+def padded_batches(folder: Path, settings: Any) -> Iterator[dict[str, Any]]:
+    """Yields batches of examples in any order, each padded to its longest."""
+    import torch
+
+    with np.load(folder / "examples.npz") as arrays:
+        ids, types, starts, labels = (arrays[n] for n in ("ids", "types", "starts", "labels"))
+    rng, pad = np.random.default_rng(0), settings.pad_token_id
+    while True:
+        order = rng.permutation(len(labels))
+        for first in range(0, len(order) - BATCH_SIZE + 1, BATCH_SIZE):
+            chosen = order[first : first + BATCH_SIZE]
+            spans = [slice(*starts[example : example + 2]) for example in chosen]
+            width = max(span.stop - span.start for span in spans)
+            shape = len(spans), width
+            rows = {"input_ids": np.full(shape, pad, np.int64)}
+            for name in ("token_type_ids", "attention_mask"):
+                rows[name] = np.zeros(shape, np.int64)
+            for line, span in enumerate(spans):
+                here = np.s_[line, : span.stop - span.start]
+                rows["input_ids"][here] = ids[span]
+                rows["token_type_ids"][here] = types[span]
+                rows["attention_mask"][here] = 1
+            yield {k: torch.from_numpy(v) for k, v in (rows | {"labels": labels[chosen]}).items()}
+
+
+def compare(options: argparse.Namespace, task: str, folder: Path) -> None:
+    """Prints the speed of each side and the ratios of the two."""
+    own = [__file__, f"--folder={folder}", f"--threads={options.threads}"]
+    own.append(f"--devices={options.devices}")
+    threads = str(options.threads)
+    environment = {"OMP_NUM_THREADS": threads, "PJRT_NPROC": threads}
+    sides = {name: turns.Contender([*own, f"--contender={name}"], environment) for name in NAMES}
+    for side in sides.values():
+        side.steps(2)  # compiles, and fills caches
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in NAMES}
+    losses: dict[str, list[float]] = {name: [] for name in NAMES}
+    for _ in range(options.rounds):
+        for name, side in sides.items():
+            seconds, (cpu, loss) = side.steps(options.steps)
+            times[name].append((seconds, cpu))
+            losses[name].append(loss)
+    counts = {name: side.ask(COUNTS) for name, side in sides.items()}
+    for side in sides.values():
+        side.close()
+    print(
+        f"medians of {options.rounds} rounds of {options.steps} steps; of the ratios in each "
+        f"round, too; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+    )
+    for name, values in times.items():
+        wall, cpu = (statistics.median(pair[i] for pair in values) / options.steps for i in (0, 1))
+        examples, positions, tokens = counts[name]
+        print(
+            f"  {name:14} {BATCH_SIZE / wall:6.1f} examples/s, {cpu / BATCH_SIZE:.4f} CPU s an "
+            f"example, {positions / examples:.1f} positions an example, {tokens / positions:.1%} "
+            f"of them real; loss {statistics.mean(losses[name]):.3f}"
+        )
+    pairs = list(zip(*times.values(), strict=True))
+    wall, cpu = (statistics.median(b[i] / a[i] for a, b in pairs) for i in (0, 1))
+    of_positions = np.divide(*(counts[name][1] / counts[name][0] for name in NAMES))
+    print(
+        f"  bert_jax is {wall:.2f} times as fast in examples/s, and {cpu:.2f} times by CPU "
+        f"seconds; per position {wall * of_positions:.2f} and {cpu * of_positions:.2f} times",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()
