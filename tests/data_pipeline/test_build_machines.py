@@ -61,7 +61,12 @@ WRITERS: dict[str, Callable[[Path, list[str]], None]] = {
     "arrow": write_rows(write_arrow, "arrow"),
     "tfds": write_prepared,
 }
-every_kind = pytest.mark.parametrize("corpus", WRITERS, indirect=True)
+QUICK = ("lines", "parquet", "tfds")
+every_kind = pytest.mark.parametrize(
+    "corpus",
+    [pytest.param(kind, marks=() if kind in QUICK else pytest.mark.slow) for kind in WRITERS],
+    indirect=True,
+)
 
 
 @pytest.fixture
