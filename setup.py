@@ -43,8 +43,8 @@ EXTRAS = {
         "seqeval>=1.2.2",  # F1 of entities, as conlleval computes it
     ],
     "gcs": ["gcsfs>=2026.9"],  # gs:// for etils.epath; TensorStore has its own client
-    "arrow": ["pyarrow>=21"],  # Parquet files of examples and of token vectors
-    "tfds": ["tensorflow-datasets>=4.9.8"],  # tf.train.Example without TensorFlow
+    "arrow": ["pyarrow>=21"],  # Parquet and Arrow, read and written; text compressed with zstd
+    "tfds": ["tensorflow-datasets>=4.9.8"],  # prepared datasets and TFRecords, without TensorFlow
     "dump": ["mwparserfromhell>=0.7"],  # parses the wikitext of Wikipedia dumps, in C
     "dedup": ["rensa>=0.5"],  # MinHash signatures in Rust, for `data build --dedup=near`
     "wandb": ["wandb>=0.31"],  # pretrain --wandb; from 0.31 on, a wait for uploads has a limit
@@ -56,8 +56,8 @@ EXTRAS = {
         "gcsfs>=2026.9",  # bucket tests against a local emulator
         "rensa>=0.5",  # tests of --dedup=near
         "wandb>=0.31",  # tests of --wandb, offline
-        "pyarrow>=21",  # tests of Parquet files
-        "tensorflow-datasets>=4.9.8",  # tests of TFRecord files
+        "pyarrow>=21",  # tests of Parquet, Arrow and zstd
+        "tensorflow-datasets>=4.9.8",  # tests of prepared datasets and TFRecord files
         "kubernetes-validate>=1.34",  # Kubernetes' schemas, for the manifests of `launch gke`
         "kubeflow-trainer-api>=2.3",  # JobSet's schema, for the same
         "mwparserfromhell>=0.7",  # tests of Wikipedia dumps

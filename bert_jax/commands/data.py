@@ -16,10 +16,13 @@ KINDS = "a tokenizer.json, a vocab.txt or a SentencePiece .model"
 
 def _define_source(values: flags.FlagValues) -> None:
     text = (
-        "KIND:PATH[,name=NAME][,lang=CODE][,lines=N], kinds wikiextractor, books, lines, python "
-        "(no path; packages=NAME+NAME for installed packages); may be repeated"
+        "KIND:PATH[,name=NAME][,lang=CODE], kinds wikiextractor, books, lines (both with lines=N), "
+        "dump, jsonl, csv, parquet, arrow, tfds (text=COLUMN, title=COLUMN), python (no path; "
+        "packages=NAME+NAME for installed packages); may be repeated; docs/data.md has all options"
     )
     flags.DEFINE_multi_string("source", [], text, flag_values=values)
+    folder = "where the prepared datasets are, for --source=tfds:NAME (default: as in tfds.load)"
+    flags.DEFINE_string("data_dir", "", folder, flag_values=values)
 
 
 def _define_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -39,7 +42,8 @@ def _run_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.data_pipeline.sources import parse_source
     from bert_jax.data_pipeline.storage.remote import storage_errors
 
-    sources, lowercase = [parse_source(text) for text in values.source], not values.cased
+    sources = [parse_source(text, values.data_dir) for text in values.source]
+    lowercase = not values.cased
     tokenizer = train_tokenizer(sources, values.vocab_size, model=values.model, lowercase=lowercase)
     remedy = "; an existing file is unchanged: free disk space or choose another --out"
     with storage_errors(values.out, "cannot be written", remedy):
@@ -85,7 +89,7 @@ def _run_build(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.data_pipeline.sources import parse_source
     from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
-    sources = [parse_source(text) for text in values.source]
+    sources = [parse_source(text, values.data_dir) for text in values.source]
     tokenizer = Tokenizer.load(Path(values.tokenizer), lowercase=not values.cased)
     common = {
         "dedup": values.dedup,

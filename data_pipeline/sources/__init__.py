@@ -9,21 +9,26 @@ import sysconfig
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Final, Protocol
 
 from bert_jax.data_pipeline.errors import UserError, nearest
 from bert_jax.data_pipeline.sources import (
+    arrow,
     books,
+    csv_file,
     documents,
     dump,
+    jsonl,
     lines,
+    parquet,
     python_docs,
     reading,
+    tfds,
     wikiextractor,
 )
 from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
-from bert_jax.data_pipeline.sources.formats import format_of_name, remedy_of_kind
+from bert_jax.data_pipeline.sources.formats import extension, format_of_name, remedy_of_kind
 from bert_jax.data_pipeline.storage.files import path_of
 from bert_jax.data_pipeline.text.clean import Rule
 from bert_jax.data_pipeline.text.sentences import check_language
@@ -35,9 +40,10 @@ class Kind(Protocol):
     """The interface of a source module."""
 
     RULES: tuple[Rule, ...]  # for cleaning
-    MARKUP: bool  # whether markup and JSON files are rejected
-    # Packages whose version decides what is read. A kind with any reads no files of plain text.
-    LIBRARIES: tuple[str, ...]
+    PLAIN_TEXT: bool  # whether its files are; if so, those of other formats are rejected
+    MARKUP: bool  # whether these include markup and JSON
+    OPTIONS: tuple[str, ...]  # on the command line, besides name and lang
+    LIBRARIES: tuple[str, ...]  # packages whose version decides what is read
     CUT_BECAUSE: str  # why its documents may be cut at a line count
     CUT_REMEDY: str  # how to avoid it
 
@@ -51,29 +57,55 @@ KINDS: dict[str, Kind] = {
     "books": books,
     "lines": lines,
     "dump": dump,
+    "jsonl": jsonl,
+    "csv": csv_file,
+    "parquet": parquet,
+    "arrow": arrow,
+    "tfds": tfds,
     "python": python_docs,
 }
 # Kinds whose files bert-jax writes: not for the command line.
 _WRITTEN: dict[str, Kind] = {"documents": documents}
 
 
+# The option of a source on the command line -> the field of SourceSpec.
+_OPTIONS: Final = {
+    "name": "name",
+    "lang": "language",
+    "lines": "document_lines",
+    "packages": "packages",
+    "text": "text",
+    "title": "title",
+    "columns": "columns",
+    "split": "split",
+}
+# Kinds that are known by the extensions of their files, the surest first.
+_ROWS: Final = {"parquet": parquet, "arrow": arrow, "csv": csv_file, "jsonl": jsonl}
+_LISTS: Final = ("packages", "columns")  # A+B
+
+
 def kind_of(spec: SourceSpec) -> Kind:
     """Returns the module that reads this source; UserError, with the remedy, if there is none."""
-    if spec.kind in _WRITTEN:
-        return _WRITTEN[spec.kind]
-    if spec.kind not in KINDS:
-        remedy = remedy_of_kind(spec.kind)
-        hint = f"; {remedy}" if remedy else nearest(spec.kind, KINDS)
-        raise UserError(f"source kind {spec.kind!r} is unknown{hint}")
-    return KINDS[spec.kind]
+    return _WRITTEN[spec.kind] if spec.kind in _WRITTEN else _module(spec.kind)
 
 
-def parse_source(text: str) -> SourceSpec:
-    """Parses a source from the command line: `kind:path[,name=…][,lang=…][,lines=…][,packages=…]`.
+def _module(kind: str) -> Kind:
+    if kind not in KINDS:
+        remedy = remedy_of_kind(kind)
+        hint = f"; {remedy}" if remedy else nearest(kind, KINDS)
+        raise UserError(f"source kind {kind!r} is unknown{hint}")
+    return KINDS[kind]
+
+
+def parse_source(text: str, data_dir: str = "") -> SourceSpec:
+    """Parses a source from the command line: `kind:path[,name=…][,lang=…]` and the options of the
+    kind, of which SourceSpec has the defaults. The name defaults to the kind.
 
     `python` needs no path: it reads the standard library of the running Python, with
-    `packages=numpy+scipy` installed packages, too. The name defaults to the kind, the language to
-    en, lines (see SourceSpec.document_lines) to 200.
+    `packages=numpy+scipy` installed packages, too.
+
+    Args:
+        data_dir: where the datasets of TensorFlow Datasets are (see `tfds.dataset_path`).
 
     Raises:
         UserError: an unknown kind, option or language, or a missing path.
@@ -84,31 +116,38 @@ def parse_source(text: str) -> SourceSpec:
         form = format_of_name(Path(head))
         example = form.remedy if form else f"write KIND:PATH, for example books:{head}"
         raise UserError(f"--source={text}: missing kind; {example} (kinds: {', '.join(KINDS)})")
-    values = {"name": kind, "lang": "en", "lines": str(SourceSpec.document_lines), "packages": ""}
-    for option in options:
-        key, _, value = option.partition("=")
-        if key not in values:
-            raise UserError(f"--source={text}: unknown option {key!r}{nearest(key, values)}")
-        values[key] = value
-    if kind == "python" and not path:
-        path = sysconfig.get_path("stdlib")
-    if not values["lines"].isdigit() or int(values["lines"]) < 1:
-        raise UserError(f"--source={text}: lines={values['lines']} must be a positive integer")
-    if not re.fullmatch(r"[\w.-]+", values["name"]):
-        raise UserError(f"--source={text}: a name may have only letters, digits, '_', '-' and '.'")
     if kind in _WRITTEN:
         raise UserError(f"--source={text}: written by bert_jax.build_store; use it from Python")
-    packages = tuple(name for name in values["packages"].split("+") if name)
-    if packages and kind != "python":
-        raise UserError(f"--source={text}: only python has packages; leave out packages=")
-    spec = SourceSpec(
-        kind, path_of(path), values["name"], values["lang"], int(values["lines"]), packages
-    )
-    kind_of(spec)
+    valid = ("name", "lang", *_module(kind).OPTIONS)
+    values = {"name": kind} | dict(option.split("=", 1) for option in options)
+    for key in values:
+        if key not in valid:
+            raise UserError(f"--source={text}: unknown option {key!r}{nearest(key, valid)}")
+    if kind == "python" and not path:
+        path = sysconfig.get_path("stdlib")
+    if kind == "tfds":
+        path = tfds.dataset_path(path, data_dir)
+    fields = {_OPTIONS[key]: _value(text, key, value) for key, value in values.items()}
+    spec = SourceSpec(kind, path_of(path), **fields)
     check_language(spec.language)
     if not path:
         raise UserError(f"--source={text}: missing path; write {kind}:/path/to/text")
     return spec
+
+
+def _value(text: str, key: str, value: str) -> Any:
+    """Returns the value of an option of the source `text`; UserError if it cannot have this one."""
+    if key in _LISTS:
+        return tuple(part for part in value.split("+") if part)
+    if key == "lines":
+        if not value.isdigit() or int(value) < 1:
+            raise UserError(f"--source={text}: lines={value} must be a positive integer")
+        return int(value)
+    if key == "name" and not re.fullmatch(r"[\w.-]+", value):
+        raise UserError(f"--source={text}: a name may have only letters, digits, '_', '-' and '.'")
+    if key == "text" and not value:
+        raise UserError(f"--source={text}: text= needs the name of a column")
+    return value
 
 
 def find(spec: SourceSpec) -> Found:
@@ -119,7 +158,7 @@ def find(spec: SourceSpec) -> Found:
 def check(spec: SourceSpec, path: Path) -> None:
     """Raises UserError, with the remedy, if the file starts like one of another format."""
     kind = kind_of(spec)
-    if not kind.LIBRARIES:
+    if kind.PLAIN_TEXT:
         reading.check(path, markup=kind.MARKUP)
 
 
@@ -156,11 +195,24 @@ def read_range(
 
 
 def guess_kind(path: Path) -> str:
-    """Guesses the kind of a user's file or folder of text: wikiextractor or books."""
+    """Guesses the kind of a user's file or folder of text; books if no other one fits."""
     if path.is_file():
-        return "wikiextractor" if wikiextractor.is_extracted(path) else "books"
+        kind = next((kind for kind, module in _ROWS.items() if _has_extension(path, module)), "")
+        is_text = kind in ("", "jsonl")
+        return "wikiextractor" if is_text and wikiextractor.is_extracted(path) else kind or "books"
+    if (path / arrow.STATE).exists() or (path / arrow.SPLITS).exists():
+        return "arrow"
+    return next((kind for kind in ("wikiextractor", "books", *_ROWS) if _fits(kind, path)), "books")
+
+
+def _has_extension(path: Path, module: Any) -> bool:
+    return extension(path) in module.EXTENSIONS
+
+
+def _fits(kind: str, path: Path) -> bool:
+    """Returns whether a folder has files of this kind."""
     try:
-        wikiextractor.find(SourceSpec("wikiextractor", path, ""))
+        find(SourceSpec(kind, path, ""))
     except UserError:
-        return "books"
-    return "wikiextractor"
+        return False
+    return True

@@ -22,7 +22,9 @@ from bert_jax.data_pipeline.sources.headings import Headings, Layout, Survey
 from bert_jax.data_pipeline.sources.reading import cut, lines
 from bert_jax.data_pipeline.text.clean import Rule, replace, unwrap
 
+PLAIN_TEXT = True
 MARKUP = True
+OPTIONS: tuple[str, ...] = ("lines",)
 LIBRARIES: tuple[str, ...] = ()
 CUT_BECAUSE = "no chapter headings, or a chapter of enormous length"
 CUT_REMEDY = "write '# ' before each chapter's title"

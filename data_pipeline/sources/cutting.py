@@ -1,6 +1,6 @@
 """Cuts files into ranges of about 16 MB, the unit of work of a build."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -33,6 +33,22 @@ def cut_file(path: Path, end: End, *, is_compressed: bool = False) -> Iterator[R
             stop = end(stream, start, target) if target < size else size
             yield Range(path, start, stop, stop - start)
             start = stop
+
+
+def cut_positions(path: Path, sizes: Iterable[int]) -> Iterator[Range]:
+    """Yields the ranges of a file of positions, such as records; at least one, which may be empty.
+
+    Args:
+        sizes: bytes at each position.
+    """
+    start = stop = size = 0
+    for length in sizes:
+        stop, size = stop + 1, size + length
+        if size >= RANGE_BYTES:
+            yield Range(path, start, stop, size)
+            start, size = stop, 0
+    if start < stop or not stop:
+        yield Range(path, start, stop, size)
 
 
 def line_end(stream: BinaryIO, start: int, target: int) -> int:

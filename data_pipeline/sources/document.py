@@ -16,6 +16,10 @@ class SourceSpec:
     language: str = "en"  # ISO 639 code, for the sentence splitter
     document_lines: int = 200  # document length where the text has no boundaries
     packages: tuple[str, ...] = ()  # Python packages to read besides `path`, for the kind `python`
+    text: str = "text"  # the column of the text, where a document is a row
+    title: str = ""  # the column of its title; "": it has none
+    columns: tuple[str, ...] = ()  # names of the columns of a file without a header
+    split: str = "train"  # of a dataset
 
 
 @dataclass(frozen=True)

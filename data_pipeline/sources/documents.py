@@ -18,7 +18,9 @@ from bert_jax.data_pipeline.sources.reading import lines
 from bert_jax.data_pipeline.text.clean import Rule
 
 RULES: tuple[Rule, ...] = ()
+PLAIN_TEXT = True
 MARKUP = False
+OPTIONS: tuple[str, ...] = ()
 LIBRARIES: tuple[str, ...] = ()
 CUT_BECAUSE = CUT_REMEDY = ""  # its documents are never cut
 _FILE_BYTES: Final = 16 << 20  # of text, after which the next file starts

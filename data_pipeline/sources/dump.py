@@ -33,7 +33,9 @@ from bert_jax.data_pipeline.storage.remote import is_remote, storage_errors
 from bert_jax.data_pipeline.text.wikitext import check_parser, is_disambiguation, plain_text
 
 RULES = wikiextractor.RULES
+PLAIN_TEXT = False
 MARKUP = False
+OPTIONS: tuple[str, ...] = ()
 LIBRARIES: tuple[str, ...] = ("mwparserfromhell",)
 CUT_BECAUSE = CUT_REMEDY = ""
 BYTES_PER_SECOND: Final = 0.76e6  # of .bz2 on one core, tokenizing included (benchmarks/dump.py)
@@ -42,7 +44,7 @@ _NEAR: Final = 1 << 20  # bytes searched at a time, more than a block of bzip2
 _CHANCES: Final = 100  # streams that do not begin with a page before the search ends
 _STREAM: Final = re.compile(rb"BZh[1-9]1AY&SY")
 _PAGE: Final = b"<page>"
-_NAME: Final = re.compile(r".*\.xml(-p\d+p\d+)?(\.bz2|\.gz|\.xz)?", re.IGNORECASE)
+_NAME: Final = re.compile(r".*\.xml(-p\d+p\d+)?(\.bz2|\.gz|\.xz|\.zst)?", re.IGNORECASE)
 _CLOSING: Final = b"</mediawiki>"
 _REDIRECT: Final = re.compile(r"\s*#redirect\b", re.IGNORECASE)
 

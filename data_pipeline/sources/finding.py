@@ -3,20 +3,22 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
 from bert_jax.data_pipeline.errors import UserError, count
 from bert_jax.data_pipeline.sources.document import SourceSpec
 from bert_jax.data_pipeline.sources.formats import extension, format_of_name, refuse
-from bert_jax.data_pipeline.storage.files import objects
+from bert_jax.data_pipeline.storage.files import objects, path_of
 from bert_jax.data_pipeline.storage.remote import is_remote, storage_errors
 
 _DANGLING: Final = "leading nowhere (link)"
 _OTHER_KIND: Final = "of another kind"
 _SHOWN: Final = 3  # names listed per reason
+_WILDCARDS: Final = re.compile(r"((?:[^*?\[]*/)?)([^/]*[*?\[].*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -58,34 +60,57 @@ def find(
     text: bool = True,
 ) -> Found:
     """Returns the file itself, or the `wanted` files below a folder; follows links, and visits each
-    folder once. Raises UserError if the path does not exist, the folder has no wanted file, or a
-    file given directly has another format.
+    folder once. In a path with wildcards (*, ?, []), those that it matches, and those below folders
+    that it matches. Raises UserError if the path does not exist, the folder has no wanted file, or
+    a file given directly has another format.
 
     Args:
         described: the wanted files in words, for messages.
         ignored: files and folders that do not belong to such a source; they are not counted.
         text: check the extension of a file given directly: any, except one of another format.
     """
-    there = _objects(spec.path) if is_remote(spec.path) else _local(spec.path, ignored)
+    root, pattern = _split(spec.path)
+    there = _objects(root) if is_remote(root) else _local(root, ignored)
     if there is None:
         if text:
-            refuse(spec.path, format_of_name(spec.path), described)
-        return Found([spec.path], {})
+            refuse(root, format_of_name(root), described)
+        return Found([root], {})
+    if pattern:
+        there = _matching(there, root, pattern)
     files: list[Path] = []
     left_out: dict[str, list[str]] = {}
     for path, reason in there:
         if reason or not wanted(path):
             reason = reason or f"{_OTHER_KIND} ({extension(path) or 'no extension'})"
-            left_out.setdefault(reason, []).append(path.relative_to(spec.path).as_posix())
+            left_out.setdefault(reason, []).append(path.relative_to(root).as_posix())
         else:
             files.append(path)
     for names in left_out.values():
         names.sort()
-    files.sort(key=lambda p: p.relative_to(spec.path).as_posix())
+    files.sort(key=lambda p: p.relative_to(root).as_posix())
     result = Found(files, left_out)
+    if not files and pattern and not left_out:
+        raise UserError(f"{spec.path}: matches no file; check the path")
     if not files:
         raise UserError(_nothing(spec, result, described, text))
     return result
+
+
+def _split(path: Path) -> tuple[Path, list[str]]:
+    """Splits a path at its first wildcard: returns the folder above, and the rest in parts."""
+    match = _WILDCARDS.fullmatch(os.fspath(path))
+    if not match or (not is_remote(path) and path.exists()):
+        return path, []
+    return path_of(match[1] or "."), match[2].split("/")
+
+
+def _matching(
+    there: Iterable[tuple[Path, str]], root: Path, pattern: Sequence[str]
+) -> Iterator[tuple[Path, str]]:
+    for path, reason in there:
+        parts = path.relative_to(root).as_posix().split("/")
+        if len(parts) >= len(pattern) and all(map(fnmatchcase, parts, pattern)):
+            yield path, reason
 
 
 def _objects(root: Path) -> list[tuple[Path, str]] | None:

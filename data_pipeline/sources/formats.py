@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from bert_jax.data_pipeline.errors import UserError
 
 HEAD: Final = 4096  # bytes that are inspected
-COMPRESSED: Final = (".bz2", ".gz", ".xz")  # decompressed on the fly
+COMPRESSED: Final = (".bz2", ".gz", ".xz", ".zst")  # decompressed on the fly
 _FEWEST_ROWS: Final = 3  # lines with equally many tabs that make a table
 _MOST_ZEROS: Final = 0.25  # share of zero bytes in text; UTF-16 has half
 
@@ -21,24 +21,24 @@ class Format(NamedTuple):
     remedy: str
 
 
-_AS_TEXT = (
-    "write its texts to .txt files, one text per file for --source=books or one sentence per line "
-    "for --source=lines (docs/data.md, Text in other forms)"
-)
+_AS_ROWS = "write its rows to a .jsonl file and pass --source=jsonl:PATH"
 _DUMP = Format("a Wikipedia dump", "pass --source=dump:PATH")
 _UNPACK = "unpack it and pass the folder"
 _PANDOC = "convert it to text, for example with pandoc -t plain"
-_JSON = Format("JSON", _AS_TEXT)
-_TABLE = Format("a table", _AS_TEXT)
-_COLUMNS = Format("a columnar file (Parquet, Arrow)", _AS_TEXT)
-_DATABASE = Format("a database", _AS_TEXT)
+_JSON = Format("JSON", "pass --source=jsonl:PATH if it has an object per line")
+_TABLE = Format("a table", "pass --source=csv:PATH")
+_SPREADSHEET = Format("a spreadsheet", "save it as CSV and pass --source=csv:PATH")
+_PARQUET = Format("Parquet", "pass --source=parquet:PATH")
+_ARROW = Format("Arrow", "pass --source=arrow:PATH")
+_COLUMNS = Format("a columnar file", _AS_ROWS)
+_DATABASE = Format("a database", _AS_ROWS)
+_TFDS = "pass --source=tfds:NAME or the dataset's folder"
 _XML = Format("XML", f"if it is a Wikipedia dump, {_DUMP.remedy}; else {_PANDOC}")
 _HTML = Format("HTML", _PANDOC)
 _EPUB = Format("an epub book", _PANDOC)
 _OFFICE = Format("a word processor document", _PANDOC)
 _PDF = Format("a PDF", "convert it to text, for example with pdftotext")
 _ARCHIVE = Format("an archive", _UNPACK)
-_ZSTD = Format("compressed with zstd", "unpack it with unzstd")
 _UTF16 = Format(
     "UTF-16 text", "convert it, for example with iconv -f UTF-16 -t UTF-8 OLD.txt > NEW.txt"
 )
@@ -47,8 +47,11 @@ _EXTRACTED = Format("WikiExtractor output", "pass --source=wikiextractor:PATH")
 
 _BY_EXTENSION: Final[dict[str, Format]] = {
     **dict.fromkeys((".json", ".jsonl", ".ndjson"), _JSON),
-    **dict.fromkeys((".csv", ".tsv", ".xls", ".xlsx", ".ods"), _TABLE),
-    **dict.fromkeys((".parquet", ".arrow", ".feather", ".orc", ".avro"), _COLUMNS),
+    **dict.fromkeys((".csv", ".tsv"), _TABLE),
+    **dict.fromkeys((".xls", ".xlsx", ".ods"), _SPREADSHEET),
+    ".parquet": _PARQUET,
+    **dict.fromkeys((".arrow", ".feather"), _ARROW),
+    **dict.fromkeys((".orc", ".avro"), _COLUMNS),
     **dict.fromkeys((".sqlite", ".sqlite3", ".db", ".duckdb"), _DATABASE),
     ".xml": _XML,
     **dict.fromkeys((".html", ".htm", ".xhtml"), _HTML),
@@ -56,24 +59,28 @@ _BY_EXTENSION: Final[dict[str, Format]] = {
     **dict.fromkeys((".doc", ".docx", ".odt", ".rtf"), _OFFICE),
     ".pdf": _PDF,
     **dict.fromkeys((".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar"), _ARCHIVE),
-    ".zst": _ZSTD,
 }
 _BY_MAGIC: Final[tuple[tuple[bytes, Format], ...]] = (
     (b"PK\x03\x04", _ARCHIVE),
     (b"PK\x05\x06", _ARCHIVE),
     (b"7z\xbc\xaf\x27\x1c", _ARCHIVE),
     (b"Rar!\x1a\x07", _ARCHIVE),
-    (b"PAR1", _COLUMNS),
-    (b"ARROW1\0", _COLUMNS),
+    (b"PAR1", _PARQUET),
+    (b"ARROW1\0", _ARROW),
+    (b"\xff\xff\xff\xff", _ARROW),  # a stream
     (b"SQLite format 3\0", _DATABASE),
     (b"%PDF-", _PDF),
     (b"{\\rtf", _OFFICE),
-    (b"\x28\xb5\x2f\xfd", _ZSTD),
     (b"\xff\xfe", _UTF16),
     (b"\xfe\xff", _UTF16),
     *(
         (magic, Format(f"compressed, but not named {end}", f"rename it to NAME{end}"))
-        for magic, end in ((b"\x1f\x8b", ".gz"), (b"BZh", ".bz2"), (b"\xfd7zXZ\0", ".xz"))
+        for magic, end in (
+            (b"\x1f\x8b", ".gz"),
+            (b"BZh", ".bz2"),
+            (b"\xfd7zXZ\0", ".xz"),
+            (b"\x28\xb5\x2f\xfd", ".zst"),
+        )
     ),
 )
 _BY_MARKUP: Final[tuple[tuple[bytes, Format], ...]] = (
@@ -84,8 +91,16 @@ _BY_MARKUP: Final[tuple[tuple[bytes, Format], ...]] = (
 )
 # Remedies for source kinds that users may try.
 _BY_KIND: Final[dict[str, str]] = {
-    **dict.fromkeys(("json", "jsonl", "csv", "tsv", "parquet", "arrow", "sqlite"), _AS_TEXT),
-    **dict.fromkeys(("huggingface", "hf", "hub", "dataset", "datasets", "tfds"), _AS_TEXT),
+    **dict.fromkeys(("json", "ndjson"), "pass --source=jsonl:PATH"),
+    "tsv": _TABLE.remedy,
+    **dict.fromkeys(("xls", "xlsx"), _SPREADSHEET.remedy),
+    **dict.fromkeys(("orc", "avro", "sqlite"), _AS_ROWS),
+    **dict.fromkeys(
+        ("huggingface", "hf", "hub", "dataset", "datasets"),
+        "download the dataset and pass --source=parquet:FOLDER, or save it with save_to_disk and "
+        "pass --source=arrow:FOLDER (docs/data.md, Rows and datasets)",
+    ),
+    **dict.fromkeys(("tensorflow_datasets", "array_record"), _TFDS),
     **dict.fromkeys(("wiki", "wikipedia", "xml", "mediawiki"), _DUMP.remedy),
     **dict.fromkeys(("html", "epub", "docx"), _PANDOC),
     "pdf": _PDF.remedy,

@@ -21,7 +21,9 @@ from bert_jax.data_pipeline.sources.reading import cut, decoded, lines, opened
 from bert_jax.data_pipeline.text.clean import Rule
 
 RULES: tuple[Rule, ...] = ()
+PLAIN_TEXT = True
 MARKUP = True
+OPTIONS: tuple[str, ...] = ("lines",)
 LIBRARIES: tuple[str, ...] = ()
 CUT_BECAUSE = "no blank lines between documents"
 CUT_REMEDY = "put a blank line between documents"

@@ -23,7 +23,9 @@ from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.text.clean import Rule, replace, unwrap
 
+PLAIN_TEXT = True
 MARKUP = False
+OPTIONS: tuple[str, ...] = ("packages",)
 LIBRARIES: tuple[str, ...] = ()
 CUT_BECAUSE = CUT_REMEDY = ""
 TOPICS = "pydoc_data/topics.py"

@@ -7,17 +7,24 @@ import lzma
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from io import BufferedReader
+from io import BufferedReader, IOBase
 from pathlib import Path
 from typing import Any
 
 from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.sources.extras import import_extra
 from bert_jax.data_pipeline.sources.formats import COMPRESSED, HEAD, format_of_start, refuse
 from bert_jax.data_pipeline.storage.files import open_bytes
 from bert_jax.data_pipeline.storage.remote import is_remote, storage_errors
 
+
+def _open_zstd(stream: IOBase, mode: str) -> BufferedReader:
+    pyarrow = import_extra("pyarrow", "arrow", "files compressed with zstd")
+    return BufferedReader(pyarrow.CompressedInputStream(stream, "zstd"))
+
+
 _OPENERS: Mapping[str, Callable[..., Any]] = dict(
-    zip(COMPRESSED, (bz2.open, gzip.open, lzma.open), strict=True)
+    zip(COMPRESSED, (bz2.open, gzip.open, lzma.open, _open_zstd), strict=True)
 )
 _LONGEST = 1 << 27  # bytes of a line, which is in memory as a whole
 _TEXT = "running text in UTF-8"
@@ -42,8 +49,8 @@ def opened(path: Path, *, ahead: bool = True) -> Iterator[BufferedReader]:
 def lines(
     path: Path, start: int = 0, stop: int | None = None, *, markup: bool = False
 ) -> Iterator[str]:
-    """Yields the lines of a UTF-8 file without line ends (LF, CR LF or CR); decompresses .bz2, .gz
-    and .xz.
+    """Yields the lines of a UTF-8 file without line ends (LF, CR LF or CR); decompresses .bz2, .gz,
+    .xz and .zst.
 
     Args:
         start: the byte where a line begins; 0 for a compressed file.

@@ -27,11 +27,13 @@ from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.reading import lines
 from bert_jax.data_pipeline.text.clean import Rule, drop_lines, replace
 
+PLAIN_TEXT = True
 MARKUP = False
+OPTIONS: tuple[str, ...] = ()
 LIBRARIES: tuple[str, ...] = ()
 CUT_BECAUSE = CUT_REMEDY = ""
 _OPEN = re.compile(r'<doc id="[^"]*".*? title="(?P<title>.*)">$')
-_NAME = re.compile(r"wiki_\d+(\.bz2|\.gz|\.xz)?")
+_NAME = re.compile(r"wiki_\d+(\.bz2|\.gz|\.xz|\.zst)?")
 
 _KNOWN_TAGS = (
     "b|big|blockquote|center|cite|code|del|div|em|font|gallery|h[1-6]|i|includeonly|ins|kbd|"
@@ -156,7 +158,7 @@ def _json_articles(path: Path) -> Iterator[Document]:
         if not (isinstance(title, str) and isinstance(text, str)):
             raise UserError(
                 f'{path}: line {number} is not a JSON object with strings "title" and "text"; '
-                "extract or copy it again; for other JSON see docs/data.md, Text in other forms"
+                "extract or copy it again; for other JSON pass --source=jsonl:PATH"
             )
         yield Document(text, title)
 

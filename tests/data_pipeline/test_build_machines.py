@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import prepared_dataset
 import pytest
 from gcs_emulator import Emulator
+from row_files import Rows, write_arrow, write_csv, write_jsonl, write_parquet
 
 from bert_jax import cli
 from bert_jax.data_pipeline.build import digests, units
@@ -31,16 +33,50 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, SHARD_BYTES)
 
 
-@pytest.fixture
-def corpus(tmp_path: Path) -> list[str]:
-    """The flags of a corpus: one file of some ten shards and one of a single shard."""
-    folder = tmp_path / "text"
+def write_lines(folder: Path, texts: list[str]) -> None:
     folder.mkdir()
-    texts = [f"doc {LETTERS[n % 26]}{LETTERS[n // 26]}.\nmore {n}." for n in range(DOCUMENTS)]
     (folder / "a.txt").write_text("\n\n".join(texts))
     (folder / "b.txt").write_text("\n\n".join(f"b {c}." for c in LETTERS))
+
+
+def write_rows(write: Callable[[Path, Rows], None], name: str) -> Callable[[Path, list[str]], None]:
+    def write_both(folder: Path, texts: list[str]) -> None:
+        folder.mkdir()
+        write(folder / f"a.{name}", [{"text": text} for text in texts])
+        write(folder / f"b.{name}", [{"text": f"b {c}."} for c in LETTERS])
+
+    return write_both
+
+
+def write_prepared(folder: Path, texts: list[str]) -> None:
+    rows = [{"text": text} for text in texts]
+    prepared_dataset.write(folder / "1.0.0", {"train": [rows[:7], rows[7:]]})
+
+
+WRITERS: dict[str, Callable[[Path, list[str]], None]] = {
+    "lines": write_lines,
+    "jsonl": write_rows(write_jsonl, "jsonl"),
+    "csv": write_rows(write_csv, "csv"),
+    "parquet": write_rows(write_parquet, "parquet"),
+    "arrow": write_rows(write_arrow, "arrow"),
+    "tfds": write_prepared,
+}
+QUICK = ("lines", "parquet", "tfds")
+every_kind = pytest.mark.parametrize(
+    "corpus",
+    [pytest.param(kind, marks=() if kind in QUICK else pytest.mark.slow) for kind in WRITERS],
+    indirect=True,
+)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, request: pytest.FixtureRequest) -> list[str]:
+    """The flags of a corpus: one file of some ten shards and one of a single shard."""
+    kind, folder = getattr(request, "param", "lines"), tmp_path / "text"
+    texts = [f"doc {LETTERS[n % 26]}{LETTERS[n // 26]}.\nmore {n}." for n in range(DOCUMENTS)]
+    WRITERS[kind](folder, texts)
     TOKENIZER.save(tmp_path / "tokenizer.json")
-    return [f"--source=lines:{folder}", f"--tokenizer={tmp_path}/tokenizer.json", "--workers=1"]
+    return [f"--source={kind}:{folder}", f"--tokenizer={tmp_path}/tokenizer.json", "--workers=1"]
 
 
 def build(corpus: list[str], out: Path, *flags: str) -> int:
@@ -67,6 +103,7 @@ def error(capsys: pytest.CaptureFixture[str]) -> str:
     return line
 
 
+@every_kind
 def test_seven_shards_in_two_folders_merge_to_the_same_bytes(
     corpus: list[str], clean: dict[str, str], tmp_path: Path
 ) -> None:
@@ -74,11 +111,22 @@ def test_seven_shards_in_two_folders_merge_to_the_same_bytes(
     for number in (5, 1, 7, 3, 3, 2, 6, 4):  # in any order, one of them twice
         work = one if number < 4 else two
         assert build(corpus, tmp_path / "store", f"--shard={number}/7", f"--work={work}") == 0
-    assert len(list(one.glob("shards/*"))) + len(list(two.glob("shards/*"))) > 10
+    if not corpus[0].startswith("--source=csv"):  # which is one range a file
+        assert len(list(one.glob("shards/*"))) + len(list(two.glob("shards/*"))) > 10
     assert build(corpus, tmp_path / "store", "--merge", f"--work={one}", f"--work={two}") == 0
     assert contents(tmp_path / "store") == clean
     assert {path.name for path in tmp_path.iterdir()} >= {"one", "two"}
     assert not (tmp_path / ".store.building").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@every_kind
+def test_four_workers_give_the_same_bytes(
+    corpus: list[str], clean: dict[str, str], tmp_path: Path
+) -> None:
+    assert build([*corpus[:2], "--workers=4"], tmp_path / "store") == 0
+    assert contents(tmp_path / "store") == clean
 
 
 def test_shards_are_kept_next_to_the_store_by_default(
@@ -239,21 +287,33 @@ def test_shards_in_a_bucket(
         assert contents(tmp_path / "store") == clean
 
 
+@every_kind
+def test_rows_in_a_bucket_give_the_same_arrays(
+    corpus: list[str], clean: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
+    with bucket(monkeypatch) as server:
+        upload(server, tmp_path / "text")
+        source = corpus[0].replace(str(tmp_path), "gs://bucket")
+        assert build([source, *corpus[1:]], tmp_path / "store") == 0
+        assert arrays(contents(tmp_path / "store")) == arrays(clean)
+        before = server.count("GET", "download")
+        assert build([source, *corpus[1:]], tmp_path / "store") == 0  # it is there already
+        is_copied = any(f"--source={kind}:" in source for kind in ("arrow", "tfds"))
+        assert not is_copied or server.count("GET", "download") == before
+
+
 def test_text_in_a_bucket_gives_the_same_arrays(
     corpus: list[str], clean: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with bucket(monkeypatch) as server:
-        for path in (tmp_path / "text").iterdir():
-            server.write("bucket", f"text/{path.name}", path.read_bytes())
+        upload(server, tmp_path / "text")
         server.write("bucket", "text/.hidden", b"x")
         server.write("bucket", "text/a.csv", b"x")
         server.write("bucket", "text/empty.txt", b"")
         flags = ["--source=lines:gs://bucket/text", *corpus[1:]]
         assert build(flags, tmp_path / "store") == 0
-    made = contents(tmp_path / "store")
-    assert {name: made[name] for name in made if name.endswith(".npy")} == {
-        name: clean[name] for name in clean if name.endswith(".npy")
-    }
+    assert arrays(contents(tmp_path / "store")) == arrays(clean)
     left_out = json.loads((tmp_path / "store/manifest.json").read_text())["sources"][0]["left_out"]
     assert {reason: entry["first"] for reason, entry in left_out.items()} == {
         "hidden": [".hidden"],
@@ -280,6 +340,17 @@ def test_buckets_without_permission(
             said = error(capsys)
             assert "gs://secret/" in said
             assert "(no permission); give this machine's account access" in said
+
+
+def upload(server: Emulator, folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            name = f"{folder.name}/{path.relative_to(folder).as_posix()}"
+            server.write("bucket", name, path.read_bytes())
+
+
+def arrays(store: dict[str, str]) -> dict[str, str]:
+    return {name: digest for name, digest in store.items() if name.endswith(".npy")}
 
 
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Emulator:

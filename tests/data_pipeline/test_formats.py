@@ -17,7 +17,9 @@ from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import check, find, guess_kind, parse_source, read
 
 TEXT = b"It was a dark night. Nothing moved.\n"
-ZIP, OTHER = "unpack it", "docs/data.md, Text in other forms"
+ZIP, OTHER = "unpack it", "write its rows to a .jsonl file"
+JSONL, CSV = "pass --source=jsonl:PATH", "pass --source=csv:PATH"
+PARQUET, ARROW = "pass --source=parquet:PATH", "pass --source=arrow:PATH"
 
 
 def reading(kind: str, path: Path) -> None:
@@ -32,12 +34,14 @@ def reading(kind: str, path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("data.csv", OTHER),
-        ("data.tsv", OTHER),
-        ("data.jsonl", OTHER),
-        ("data.json.gz", OTHER),
-        ("data.parquet", OTHER),
-        ("data.arrow", OTHER),
+        ("data.csv", CSV),
+        ("data.tsv", CSV),
+        ("data.jsonl", JSONL),
+        ("data.json.gz", JSONL),
+        ("data.xlsx", "save it as CSV"),
+        ("data.parquet", PARQUET),
+        ("data.arrow", ARROW),
+        ("data.orc", OTHER),
         ("data.sqlite", OTHER),
         ("dump.xml", "pass --source=dump:PATH"),
         ("enwiki-latest-pages-articles.xml.bz2", "pass --source=dump:PATH"),
@@ -48,7 +52,6 @@ def reading(kind: str, path: Path) -> None:
         ("books.zip", ZIP),
         ("books.tar.gz", ZIP),
         ("books.tgz", ZIP),
-        ("book.txt.zst", "unzstd"),
     ],
 )
 def test_a_named_file_of_another_format_is_refused_by_its_name(
@@ -89,22 +92,23 @@ CONTENTS = {
     "epub": (lambda: zipped("epub"), "pandoc"),
     "tar": (tarred, ZIP),
     "sqlite": (database, OTHER),
-    "parquet": (lambda: b"PAR1\x15\x04" + bytes(100) + b"PAR1", OTHER),
-    "arrow": (lambda: b"ARROW1\0\0" + bytes(100), OTHER),
+    "parquet": (lambda: b"PAR1\x15\x04" + bytes(100) + b"PAR1", PARQUET),
+    "arrow": (lambda: b"ARROW1\0\0" + bytes(100), ARROW),
+    "stream of arrow": (lambda: b"\xff\xff\xff\xff" + bytes(100), ARROW),
     "pdf": (lambda: b"%PDF-1.7\n%\xe2\xe3\n", "pdftotext"),
     "rtf": (lambda: b"{\\rtf1\\ansi " + TEXT, "pandoc"),
     "7z": (lambda: b"7z\xbc\xaf\x27\x1c" + bytes(30), ZIP),
-    "zstd": (lambda: b"\x28\xb5\x2f\xfd" + TEXT, "unzstd"),
+    "zstd": (lambda: b"\x28\xb5\x2f\xfd" + TEXT, "rename it to NAME.zst"),
     "gzip": (lambda: gzip.compress(TEXT), "rename it to NAME.gz"),
     "bzip2": (lambda: bz2.compress(TEXT), "rename it to NAME.bz2"),
     "xz": (lambda: lzma.compress(TEXT), "rename it to NAME.xz"),
     "UTF-16": (lambda: TEXT.decode().encode("utf-16"), "iconv -f UTF-16"),
     "UTF-16 without a mark": (lambda: TEXT.decode().encode("utf-16-be"), "iconv -f UTF-16"),
     "zeros": (lambda: bytes(1000), "leave it out"),
-    "JSON lines": (lambda: ROWS * 3, OTHER),
-    "JSON with a mark": (lambda: b"\xef\xbb\xbf\n" + ROWS, OTHER),
-    "JSON list": (lambda: b'[\n  {"text": "Night."}]', OTHER),
-    "TSV": (lambda: b"1\t-0.5\tA dull film.\n2\t1.5\tA feast for eyes.\n" * 3, OTHER),
+    "JSON lines": (lambda: ROWS * 3, JSONL),
+    "JSON with a mark": (lambda: b"\xef\xbb\xbf\n" + ROWS, JSONL),
+    "JSON list": (lambda: b'[\n  {"text": "Night."}]', JSONL),
+    "TSV": (lambda: b"1\t-0.5\tA dull film.\n2\t1.5\tA feast for eyes.\n" * 3, CSV),
     "dump": (lambda: b'<mediawiki xmlns="http://x">\n<page>', "pass --source=dump:PATH"),
     "dump with a prolog": (
         lambda: b'<?xml version="1.0"?>\n<mediawiki>',
@@ -191,7 +195,7 @@ def test_a_folder_without_text_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"4 files, but no \.txt or \.md books") as caught:
         reading("books", tmp_path)
     assert "2 of another kind (.jsonl): a.jsonl, b.jsonl" in str(caught.value)
-    assert OTHER in str(caught.value)
+    assert JSONL in str(caught.value)
 
 
 def test_text_without_an_extension_is_renamed(tmp_path: Path) -> None:
@@ -206,18 +210,19 @@ def test_text_without_an_extension_is_renamed(tmp_path: Path) -> None:
 
 def test_a_vocabulary_is_not_trained_on_another_format_either(tmp_path: Path) -> None:
     (tmp_path / "book.txt").write_bytes(ROWS * 100)
-    with pytest.raises(UserError, match=OTHER):
+    with pytest.raises(UserError, match=JSONL):
         train_tokenizer([parse_source(f"lines:{tmp_path}")], 100, progress=False)
 
 
 @pytest.mark.parametrize(
     ("kind", "what"),
     [
-        ("jsonl", OTHER),
-        ("csv", OTHER),
-        ("Parquet", OTHER),
-        ("huggingface", OTHER),
-        ("hf", OTHER),
+        ("json", JSONL),
+        ("tsv", CSV),
+        ("sqlite", OTHER),
+        ("Parquet", "did you mean parquet"),
+        ("huggingface", "pass --source=arrow:FOLDER"),
+        ("hf", "pass --source=parquet:FOLDER"),
         ("wikipedia", "pass --source=dump:PATH"),
         ("epub", "pandoc"),
         ("zip", ZIP),
@@ -225,7 +230,7 @@ def test_a_vocabulary_is_not_trained_on_another_format_either(tmp_path: Path) ->
         ("book", "did you mean books"),
         ("wikiextracter", "did you mean wikiextractor"),
         ("Python", "did you mean python"),
-        ("s3", "valid: books, dump, lines, python, wikiextractor"),
+        ("s3", "valid: arrow, books, csv, dump, jsonl, lines, parquet, python, tfds, "),
     ],
 )
 def test_kinds_that_do_not_exist(kind: str, what: str) -> None:
@@ -249,7 +254,10 @@ ARTICLE = json.dumps({"id": "1", "title": "T", "text": "T\n\nText."}).encode()
     [
         ("wiki_00", b'<doc id="1" url="" title="T">\nT\n</doc>\n', "wikiextractor"),
         ("articles.json", ARTICLE, "wikiextractor"),
-        ("data.jsonl", ROWS, "books"),
+        ("data.jsonl", ROWS, "jsonl"),
+        ("data.csv", TEXT, "csv"),
+        ("data.parquet", b"PAR1", "parquet"),
+        ("data.arrow", b"ARROW1", "arrow"),
         ("novel.txt", TEXT, "books"),
     ],
 )
@@ -268,6 +276,14 @@ def test_the_demo_looks_at_the_whole_folder(tmp_path: Path) -> None:
     (tmp_path / "0.jsonl").write_bytes(ROWS)
     assert guess_kind(tmp_path) == "wikiextractor"
     (tmp_path / "AA/wiki_00").rename(tmp_path / "AA/rows.jsonl")
+    assert guess_kind(tmp_path) == "jsonl"
+    (tmp_path / "state.json").write_bytes(b"{}")
+    assert guess_kind(tmp_path) == "arrow"
+    (tmp_path / "state.json").unlink()
+    (tmp_path / "novel.txt").write_bytes(TEXT)
+    assert guess_kind(tmp_path) == "books"
+    for file in ("AA/rows.jsonl", "0.jsonl", "novel.txt"):
+        (tmp_path / file).rename(tmp_path / "data.sqlite")
     assert guess_kind(tmp_path) == "books"
     with pytest.raises(UserError, match=OTHER):
         find(demo._source(str(tmp_path)))

@@ -45,6 +45,26 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "text"
 
 
+def test_wildcards_choose_files_and_folders(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("b.txt", "more/a.txt", "more/deep/c.txt", "most/d.txt", "x.csv", "[a].txt"):
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
+        (folder / name).write_text(TEXT)
+    for pattern, chosen in (
+        ("?.txt", ["a.txt", "b.txt"]),
+        ("[!a].txt", ["b.txt"]),
+        ("mo*", ["more/a.txt", "more/deep/c.txt", "most/d.txt"]),
+        ("*/a.txt", ["more/a.txt"]),
+        ("[a].txt", ["[a].txt"]),  # it exists
+    ):
+        assert names(found(folder / pattern), folder) == chosen
+    monkeypatch.chdir(folder)
+    assert [path.name for path in found(Path("b.*")).files] == ["b.txt"]
+    with pytest.raises(UserError, match=r"none-\*: matches no file; check the path"):
+        found(folder / "none-*")
+    with pytest.raises(UserError, match=r"1 file, but no \.txt files .* \(1 of another kind"):
+        found(folder / "*.csv")
+
+
 def put_other_kinds(folder: Path) -> None:
     for name in ("data.csv", "more/data.csv", "x.jsonl.gz", "README"):
         (folder / name).parent.mkdir(exist_ok=True)

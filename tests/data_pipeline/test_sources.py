@@ -55,7 +55,11 @@ def test_a_source_is_parsed_with_its_options() -> None:
         ("books:/x,lines=0", "positive integer"),
         ("books:/x,name=a b", "a name may have only"),
         ("books:/x,lang=klingon", "language 'klingon' is unknown"),
-        ("books:/x,packages=numpy", "only python has packages"),
+        ("books:/x,packages=numpy", "unknown option 'packages'; valid: lang, lines, name"),
+        ("jsonl:/x,txt=a", "did you mean text"),
+        ("jsonl:/x,text=", "text= needs the name of a column"),
+        ("csv:/x,column=a+b", "did you mean columns"),
+        ("tfds:", "missing path"),
     ],
 )
 def test_a_misspelt_source_is_explained(text: str, message: str) -> None:

@@ -19,12 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import pyarrow.parquet
+import prepared_dataset
 import pytest
 import setuptools
 import small_dump
 from absl import flags
 from page_files import write_tasks, write_text
+from row_files import write_parquet, write_saved
 
 from bert_jax import cli
 from bert_jax.config.ablation import AblationConfig
@@ -84,6 +85,8 @@ TYPED = (
     Typed("pip", "", "needs a package index; `make` in .ci/run installs"),
     Typed("export BERT_JAX_LIBTPU=", "", "names what pip would have installed"),
     Typed("wget", "", "needs the network"),
+    Typed("hf download", "", "the same; the folder has what it would write"),
+    Typed("tfds build", "", "needs TensorFlow and the network"),
     Typed(
         "bert-jax convert import --from=uncased",
         "bert-jax convert import --from=exported --out=model",
@@ -130,15 +133,15 @@ TYPED = (
 )
 PACKAGES = {  # Python that imports them is saved, but not run without them
     "transformers": "the extra [torch], with which .ci/run runs this test",
-    "datasets": "needs the network, installed or not",
 }
 PATHS = {"/data/": "./"}  # in every command and snippet: the folder holds wiki, books and text
-# Of wikiextractor; of pip, --no-deps and --target; of bert-jax without a command; of tensorboard;
-# the first words of those of gcloud, kubectl, docker and sbatch.
+# Of wikiextractor, hf and tfds; of pip, --no-deps and --target; of bert-jax without a command; of
+# tensorboard; the first words of those of gcloud, kubectl, docker and sbatch.
 FOREIGN_FLAGS = {
     "json", "no", "target", "version", "logdir", "location", "workload", "cluster", "node",
     "machine", "tpu", "enable", "num", "max", "server", "filename", "tag", "qos", "member", "role",
-    "recursive", "scopes", "command", "worker", "unit", "service", "flagfile", "array",
+    "recursive", "scopes", "command", "worker", "unit", "service", "flagfile", "array", "repo",
+    "include", "local", "file_format",
 }  # fmt: skip
 
 
@@ -360,7 +363,12 @@ def prepare(folder: Path, request: pytest.FixtureRequest) -> None:
         writer = csv.DictWriter(file, ["id", "title", "text"])
         writer.writeheader()
         writer.writerows(rows)
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "rows.parquet")
+    (folder / "hub/data").mkdir(parents=True)
+    for path in ("part-0.parquet", "hub/data/train-00000-of-00001.parquet"):
+        write_parquet(folder / path, rows)
+    write_saved(folder / "saved", rows)
+    version = folder / "tfds/wikipedia/20230601.en/1.0.0"
+    prepared_dataset.write(version, {"train": [rows]}, numbers=("id",))
 
 
 def row_of(command: str) -> Typed | None:
@@ -382,7 +390,7 @@ def typed(command: str) -> str:
 def needs_more(program: str) -> bool:
     """Whether a program imports a package of `PACKAGES` that it cannot use here."""
     imported = set(re.findall(r"^(?:from|import) (\w+)", program, re.MULTILINE)) & PACKAGES.keys()
-    return any(name == "datasets" or not importlib.util.find_spec(name) for name in imported)
+    return any(not importlib.util.find_spec(name) for name in imported)
 
 
 def has_libtpu() -> bool:

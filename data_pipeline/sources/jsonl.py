@@ -1,0 +1,75 @@
+"""Source kind `jsonl`: a JSON object per line, which is a document; also compressed.
+
+The text is the value of the key `text`, or of another one with `text=`.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.sources import finding
+from bert_jax.data_pipeline.sources.cutting import cut_file, line_end
+from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
+from bert_jax.data_pipeline.sources.finding import Found
+from bert_jax.data_pipeline.sources.formats import extension
+from bert_jax.data_pipeline.sources.reading import lines
+from bert_jax.data_pipeline.sources.rows import check_columns, column_names, row_document
+from bert_jax.data_pipeline.storage.files import open_bytes
+from bert_jax.data_pipeline.text.clean import Rule
+
+RULES: tuple[Rule, ...] = ()
+PLAIN_TEXT = True
+MARKUP = False
+OPTIONS: tuple[str, ...] = ("text", "title")
+LIBRARIES: tuple[str, ...] = ()
+CUT_BECAUSE = CUT_REMEDY = ""
+EXTENSIONS = (".jsonl", ".ndjson", ".json")
+_PIECE = 1 << 20
+
+
+def find(spec: SourceSpec) -> Found:
+    """Returns the files of JSON lines of the source."""
+    described = "files of JSON lines (.jsonl)"
+    return finding.find(spec, lambda path: extension(path) in EXTENSIONS, described, text=False)
+
+
+def ranges(spec: SourceSpec, path: Path) -> Iterator[Range]:
+    """Yields ranges that begin with a line."""
+    return cut_file(path, line_end)
+
+
+def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
+    """Yields the document of each line; UserError, with the line, for one that is not a JSON object
+    with this text."""
+    names = set(column_names(spec))
+    for number, line in enumerate(lines(part.path, part.start, part.stop)):
+        if not line.strip():
+            continue
+        where = _Place(part, number)
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{where}: invalid JSON ({error}); correct the line") from None
+        if not isinstance(row, dict):
+            raise UserError(f"{where}: not a JSON object; write one per line (jq -c '.[]')")
+        if not names <= row.keys():
+            check_columns(where, spec, row)
+        yield row_document(where, spec, row)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a line is; its number in the file is determined for messages alone."""
+
+    part: Range
+    number: int  # in the range, from 0
+
+    def __str__(self) -> str:
+        left, before = self.part.start, 0
+        if left:
+            with open_bytes(self.part.path) as stream:
+                while left and (piece := stream.read(min(left, _PIECE))):
+                    left, before = left - len(piece), before + piece.count(b"\n")
+        return f"{self.part.path}:{before + self.number + 1}"
