@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import ablated
+import numpy as np
 import pytest
 from corpus import small_store
+from full_disk import fill_disk
 
 from bert_jax import cli
 from bert_jax.ablation import spec, state
+from bert_jax.checkpoint import catalog
 from bert_jax.commands import pretrain
 from bert_jax.commands.command import parse
 from bert_jax.config.files import _execute, load, read_config
@@ -17,6 +20,8 @@ from bert_jax.config.serialization import plain, to_dict
 from bert_jax.config.shipped import shipped_ablations
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import UserError
+from bert_jax.training import per_example
+from bert_jax.training.per_example import PerExample
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +116,11 @@ def test_variants_spend_alike_and_warmups_are_shares_of_the_steps(equal, tmp_pat
             {"variants": {"a": {}, "b": {"seed": 7}}},
             "config.variants, 'b': seed is the same for all variants",
         ),
+        (
+            {"variants": {"a": {}, "b": {"data.store": "other"}}},
+            "config.variants, 'b': data.store is the same for all variants, config.store; losses "
+            "of masked tokens are not comparable between vocabularies or texts",
+        ),
         ({"variants": {"a/b": {}, "b": {}}}, "'a/b': must be the name of a folder"),
         (
             {"measures": ("single/spam", "single/token")},
@@ -197,6 +207,36 @@ def test_a_workdir_is_of_one_ablation_to_which_seeds_may_be_added(tmp_path, stor
     (tmp_path / "A" / "ablation.json").write_text("{}")
     with pytest.raises(UserError, match="not written by `bert-jax ablate run`"):
         state.claim(workdir, made(tmp_path, store))
+
+
+@pytest.mark.parametrize("place", ["write", "rename"])
+def test_a_full_disk_is_one_line(place, tmp_path, store, capsys, monkeypatch):
+    file = ablated.write(tmp_path)
+    with monkeypatch.context() as patched:
+        failures = fill_disk(patched, tmp_path / "A", place)
+        assert cli.main(ablated.words(file, store, tmp_path / "A")) == 1
+    assert failures
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "ablation.json: cannot be written (No space left on device)" in err
+
+
+def test_values_of_a_run_that_was_deleted_are_not_those_of_the_next(tmp_path, store, monkeypatch):
+    """A run in a folder that was deleted has another id; it is measured again."""
+    ablation = made(tmp_path, store)
+    run, forms = spec.runs(ablation)[0], {name: ablation.form(name) for name in ablation.measures}
+    some = PerExample(np.zeros(1, int), np.zeros(1, np.uint16), {"mlm": {"loss": np.ones(1)}})
+    values = dict.fromkeys(("own", *forms.values()), some)
+    about = {"run_id": "first", "step": 60, "forms": {name: {} for name in values}}
+    path = state.examples_of(str(tmp_path), run)
+    path.parent.mkdir(parents=True)
+    per_example.write(path, values, about)
+    monkeypatch.setattr(catalog, "complete_steps", lambda _: [40, 60])
+    for run_id, found in {"first": "measured", "second": "trained"}.items():
+        monkeypatch.setattr(catalog, "read_meta", lambda *_, run_id=run_id: {"run_id": run_id})
+        assert state.state_of(str(tmp_path), run, forms).state == found
+    monkeypatch.setattr(catalog, "complete_steps", lambda _: [])
+    assert state.state_of(str(tmp_path), run, forms).state == "waiting"
 
 
 @pytest.mark.parametrize("name", shipped_ablations())
