@@ -18,7 +18,6 @@ from pathlib import Path
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage.digest import sha256
 from bert_jax.launch.submission import bundle_name
-from bert_jax.runtime.versions import is_checkout
 
 _CODE, _CONFIG, _RECORD, _DIFF = "code", "config", "bundle.json", "uncommitted.diff"
 # What a run depends on; changes elsewhere in a checkout (docs, tests) are no reason to refuse it.
@@ -84,7 +83,14 @@ def make(version: str, config: Path | None, *, checkout: Path | None) -> Bundle:
 def checkout_of(module: str) -> Path | None:
     """Returns the git checkout that a file of this package is in; None if it is installed."""
     root = Path(module).resolve().parents[1]
-    return root if is_checkout(root) else None
+    return root if (root / ".git").exists() and (root / "setup.py").is_file() else None
+
+
+def commit_of(checkout: Path) -> str:
+    """Returns the commit, with "-dirty" behind it if tracked files were changed; UserError if git
+    cannot read it."""
+    words = ("--always", "--dirty", "--abbrev=40", "--exclude=*")  # no tags
+    return _git(checkout, "describe", *words).strip()
 
 
 def uncommitted(checkout: Path) -> list[str]:

@@ -1,11 +1,12 @@
 """Package versions of a run: part of its description; a change never prevents resuming."""
 
+import contextlib
 import functools
 import importlib.metadata
 import platform
-import subprocess
-from pathlib import Path
 from typing import Final
+
+from bert_jax.errors import UserError
 
 # Packages that can change results.
 _PACKAGES: Final = ("bert-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
@@ -24,23 +25,13 @@ def software() -> dict[str, str]:
 
 @functools.cache
 def _commit() -> str:
-    """Returns the commit of the checkout that this file is in, with "-dirty" behind it if tracked
-    files were changed; "" if it is in none, or git cannot read it."""
-    root = Path(__file__).resolve().parents[2]
-    if not is_checkout(root):
-        return ""
-    words = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"]
-    try:
-        command = [*words, "--exclude=*"]  # no tags
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    except (OSError, ValueError, subprocess.CalledProcessError):
-        return ""
-    return done.stdout.strip()
+    """Returns the commit of the code, "" if it is installed or git cannot read it."""
+    from bert_jax.launch import bundle  # here: the terminal's commands need it only for runs
 
-
-def is_checkout(root: Path) -> bool:
-    """Whether a folder is a git checkout of this project, not of one that installed it."""
-    return (root / ".git").exists() and (root / "setup.py").is_file()
+    checkout = bundle.checkout_of(bundle.__file__)
+    with contextlib.suppress(UserError):
+        return bundle.commit_of(checkout) if checkout else ""
+    return ""
 
 
 def version(package: str) -> str:
