@@ -103,7 +103,7 @@ def _commands(workdir: str) -> epath.Path:
 
 
 def _check_same(workdir: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    before, after = flatten(dict(old)), flatten(dict(new))
+    before, after = _by_key(old), _by_key(new)
     for key in {**before, **after}:
         if key == _SEEDS:
             removed = set(before[key].split(",")) - set(after[key].split(","))
@@ -122,6 +122,14 @@ def _check_same(workdir: str, old: Mapping[str, Any], new: Mapping[str, Any]) ->
                 f"{workdir}: the ablation there has {key}={before.get(key)!r}, not "
                 f"{after.get(key)!r}; give another --workdir, or the file as it was"
             )
+
+
+def _by_key(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns all values by their keys, those of a variant by its name, and the order of all."""
+    config = about["config"]
+    variants = {name: dict(own) for name, own in config["variants"]}
+    named = {**config, "variants": variants, "changes": dict(config["changes"])}
+    return {"config.variants": ", ".join(variants)} | flatten({**about, "config": named})
 
 
 def _read(path: epath.Path) -> dict[str, Any]:

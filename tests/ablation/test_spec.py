@@ -199,8 +199,13 @@ def test_a_workdir_is_of_one_ablation_to_which_seeds_may_be_added(tmp_path, stor
     with pytest.raises(UserError, match=r"has config\.seeds='0,1,2,3', not '0,1'"):
         state.claim(workdir, made(tmp_path, store, seeds=(0, 1)))
     other = {"token": {}, "span": {"data.masking": "ngram"}}
-    with pytest.raises(UserError, match=r"config\.variants\[1\]\[1\].*'span', not 'ngram'"):
+    with pytest.raises(UserError, match=r"config\.variants\.span\.data\.masking='span', not 'ngr"):
         state.claim(workdir, made(tmp_path, store, seeds=(0, 1, 2, 3), variants=other))
+    turned = dict(reversed(ablated.VARIANTS.items()))
+    with pytest.raises(UserError, match=r"config\.variants='token, span', not 'span, token'"):
+        state.claim(workdir, made(tmp_path, store, seeds=(0, 1, 2, 3), variants=turned))
+    with pytest.raises(UserError, match=r"config\.changes\.log_every_steps=10, not 20"):
+        state.claim(workdir, made(tmp_path, store, seeds=(0, 1, 2, 3), log_every_steps=20))
     replaced = small_store(tmp_path / "other", documents=50)
     with pytest.raises(UserError, match=r"another store than that of the ablation .*train differs"):
         state.claim(workdir, made(tmp_path, replaced, seeds=(0, 1, 2, 3)))
