@@ -32,7 +32,6 @@ def _run_run(values: flags.FlagValues, words: Sequence[str]) -> int:
     from bert_jax.ablation import plan, results, run, spec, state
     from bert_jax.config.serialization import plain
     from bert_jax.data_pipeline.store.store import open_store
-    from bert_jax.runtime.program import program
 
     ablation = spec.read(plain(values.config))
     workdir = _absolute(values.workdir)
@@ -47,7 +46,7 @@ def _run_run(values: flags.FlagValues, words: Sequence[str]) -> int:
     if values.plan:
         print(plan.text(ablation, spent, runs, results.read(ablation, workdir, runs)))
         return 0
-    state.note_command(workdir, shlex.join([program(), "ablate", "run", *words]))
+    state.note_command(workdir, typed(values))
     options = [f"--cpu_devices={values.cpu_devices}"] if values.cpu_devices else []
     runner = run.Runner(ablation, workdir, runs, at_once=values.at_once, options=options)
     code = runner.run()
@@ -55,6 +54,14 @@ def _run_run(values: flags.FlagValues, words: Sequence[str]) -> int:
     if not code:
         print(f"{count(len(runs), 'run')} done; next: bert-jax ablate report --workdir={workdir}")
     return code
+
+
+def typed(values: flags.FlagValues) -> str:
+    """Returns the line of `ablate run` with the flags that were given."""
+    from bert_jax.runtime.program import program
+
+    given = [values[name].serialize() for name in values if values[name].present]
+    return f"{program()} {shlex.join(['ablate', 'run', *given])}"
 
 
 def _define_report(values: flags.FlagValues, words: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """Ablation files: what is checked before anything runs, and what each run spends."""
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from full_disk import fill_disk
 from bert_jax import cli
 from bert_jax.ablation import spec, state
 from bert_jax.checkpoint import catalog
-from bert_jax.commands import pretrain
+from bert_jax.commands import ablate, pretrain
 from bert_jax.commands.command import parse
 from bert_jax.config.files import _execute, load, read_config
 from bert_jax.config.serialization import plain, to_dict
@@ -176,6 +177,14 @@ def test_other_bad_input_is_one_line(tmp_path, store, capsys):
         err = capsys.readouterr().err
         assert line in err, typed
         assert err.count("\n") == 1
+
+
+def test_the_line_of_a_command_has_the_flags_that_were_given(tmp_path, store):
+    words = ablated.words(ablated.write(tmp_path), store, tmp_path / "A B", "--config.seeds=0,1")
+    values, _ = parse("ablate run", ablate.COMMANDS["ablate run"], words[2:])
+    name, *line = shlex.split(ablate.typed(values))[-len(words) :]
+    assert name == "ablate"
+    assert sorted(line) == sorted(words[1:])
 
 
 def test_a_report_before_the_first_run_has_ended_is_one_line(tmp_path, store, capsys):
