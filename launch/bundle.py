@@ -86,6 +86,13 @@ def checkout_of(module: str) -> Path | None:
     return root if (root / ".git").exists() and (root / "setup.py").is_file() else None
 
 
+def commit_of(checkout: Path) -> str:
+    """Returns the commit, with "-dirty" behind it if tracked files were changed; UserError if git
+    cannot read it."""
+    words = ("--always", "--dirty", "--abbrev=40", "--exclude=*")  # no tags
+    return _git(checkout, "describe", *words).strip()
+
+
 def uncommitted(checkout: Path) -> list[str]:
     """Returns the files of the product that differ from the last commit, as git prints them."""
     return _git(checkout, "status", "--porcelain", "--", *_PRODUCT).splitlines()

@@ -17,10 +17,11 @@ from pathlib import Path
 from bert_jax.ablation import spec, state
 from bert_jax.ablation.spec import Ablation, Run
 from bert_jax.data_pipeline.storage.locks import FileLock, LockedError
-from bert_jax.data_pipeline.storage.remote import is_remote
-from bert_jax.errors import DONE, NUMBERS, STOPPED, StoppedError
+from bert_jax.data_pipeline.storage.remote import is_remote, storage_errors
+from bert_jax.errors import DONE, NUMBERS, STOPPED, StoppedError, count
 from bert_jax.launch.exit_codes import describe
 from bert_jax.launch.process import Process
+from bert_jax.runtime.console import clock
 from bert_jax.runtime.log import logger
 from bert_jax.training.held_out_form import OWN
 from bert_jax.workdir import lock
@@ -50,6 +51,13 @@ class Runner:
         self._codes: dict[str, int] = {}  # of runs that failed
         self._is_stopping = False
         self._errors: list[Exception] = []  # of the threads
+        self._seconds = {"pretrain": 0.0, "evaluate": 0.0, "scheduling": 0.0}  # of all workers
+
+    def shares(self) -> str:
+        """Returns in what share of the workers' time they trained, measured, and did neither."""
+        total = sum(self._seconds.values())
+        parts = (f"{name} {spent / total:.1%}" for name, spent in self._seconds.items() if total)
+        return f"{clock(total)} of {count(self._at_once, 'worker')}: {', '.join(parts)}"
 
     def run(self) -> int:
         """Makes all runs; returns 0, or the exit code of a run that failed. A run that ends with 44
@@ -95,14 +103,30 @@ class Runner:
     def _work(self, cores: set[int]) -> None:
         if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, cores)  # of this thread, and of what it starts
+        with self._spending("scheduling"):
+            try:
+                while not self._is_stopping and (run := self._next()):
+                    if not self._make(run):  # another process makes it
+                        self._left.append(run)
+                        with self._spending(None):
+                            time.sleep(_PAUSE)
+            except Exception as error:  # raised by `run`, in its own thread
+                self._errors.append(error)
+                self._stop()
+
+    @contextlib.contextmanager
+    def _spending(self, what: str | None) -> Iterator[None]:
+        """Counts the time within it as `what`, of the time within "scheduling" that contains it."""
+        begun = time.monotonic()
         try:
-            while not self._is_stopping and (run := self._next()):
-                if not self._make(run):  # another process makes it
-                    self._left.append(run)
-                    time.sleep(_PAUSE)
-        except Exception as error:  # raised by `run`, in its own thread
-            self._errors.append(error)
-            self._stop()
+            yield
+        finally:
+            seconds = time.monotonic() - begun
+            with self._guard:
+                if what:
+                    self._seconds[what] += seconds
+                if what != "scheduling":
+                    self._seconds["scheduling"] -= seconds
 
     def _next(self) -> Run | None:
         with self._guard:
@@ -159,10 +183,13 @@ class Runner:
         self._processes.add(process)
         if self._is_stopping:  # since the command was prepared
             self._stop()
-        with open(out, errors="replace") as lines:
+        with (
+            self._spending("evaluate" if words[0] == "evaluate" else "pretrain"),
+            open(out, errors="replace") as lines,
+        ):
             for line in lines:
                 print(f"{run.name} | {line.rstrip()}", flush=True)
-        code = process.close()
+            code = process.close()
         self._processes.discard(process)
         return code
 
@@ -183,8 +210,9 @@ def _locked(workdir: str, run: Run) -> Iterator[None]:
         yield
         return
     with FileLock(Path(path)) as file_lock:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        file_lock.acquire()
+        with storage_errors(path, "cannot be written"):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            file_lock.acquire()
         trainer = Workdir.open(spec.folder(workdir, run)).lock
         if lock.is_locked(trainer):  # started by another launcher
             raise LockedError(str(trainer))

@@ -70,6 +70,11 @@ def excluded(results: Results) -> list[str]:
     return [f"{name} is in no mean: {why}." for name, why in results.excluded.items()]
 
 
+def told(results: Results) -> list[str]:
+    """Returns the verdicts, and which runs are in no mean."""
+    return [*verdicts(results), *excluded(results)]
+
+
 def progress(results: Results) -> str:
     """Returns how many runs have ended."""
     done, total = len(results.measured), len(results.runs)

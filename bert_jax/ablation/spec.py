@@ -15,15 +15,17 @@ from bert_jax.config.files import load
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.config.serialization import flatten, from_dict, to_dict
 from bert_jax.config.shipped import shipped
+from bert_jax.data_pipeline.plan.cache import plan_digest
+from bert_jax.data_pipeline.storage.digest import json_digest
 from bert_jax.data_pipeline.storage.remote import is_remote
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import UserError, nearest
 from bert_jax.metrics.flops import step_flops
-from bert_jax.training.batches import phase_batches
+from bert_jax.training.batches import phase_batches, plan_spec
 from bert_jax.training.held_out_form import OWN, HeldOutForm
 
 _NAME: Final = re.compile(r"[^/\\\x00-\x1f]+")  # of a variant: also of a folder
-_DECIDED: Final = re.compile(r"seed|data\.store|phases\[\d+\]\.steps")
+_DECIDED: Final = re.compile(r"seed|phases\[\d+\]\.steps")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,10 +137,15 @@ def _variant(
     where = f"config.variants, {name!r}"
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name in (".", ".."):
         raise UserError(f"{where}: must be the name of a folder")
+    if "data.store" in changes:
+        raise UserError(
+            f"{where}: data.store is the same for all variants, config.store; losses of masked "
+            "tokens are not comparable between vocabularies or texts"
+        )
     if decided := next(filter(_DECIDED.fullmatch, changes), None):
         raise UserError(
-            f"{where}: {decided} is the same for all variants; it follows from config.seeds, "
-            "config.store or config.equal"
+            f"{where}: {decided} is the same for all variants; it follows from config.seeds or "
+            "config.equal"
         )
     try:
         return Variant(name, changes, load(base, {**shared, **changes}))
@@ -254,6 +261,17 @@ def runs(ablation: Ablation) -> list[Run]:
             changes = {key: value for key, value in settings if base[key] != value}
             made.append(Run(variant.name, seed, config, always | changes | {"seed": seed}))
     return made
+
+
+def plan_digests(ablation: Ablation, store: TokenStore) -> dict[str, str]:
+    """Returns for each run, by its name, a digest of its training examples: of the plans of all
+    phases. Runs that differ in other settings alone see the same ones."""
+    found = {}
+    for run in runs(ablation):
+        specs = [plan_spec(run.config, store.train, phase) for phase in run.config.phases]
+        plans = [plan_digest(store.train, each, store.sources) for each in specs]
+        found[run.name] = json_digest(plans)[:12]
+    return found
 
 
 def words(ablation: Ablation, run: Run, workdir: str) -> list[str]:

@@ -1,6 +1,7 @@
 """The state of an ablation, which is that of its workdirs: which run is done, failed or measured.
 
 A/ablation.json              the values of its file, and the digests of its store
+A/commands/DIGEST            the line of each `ablate run` that was typed
 A/runs/VARIANT/SEED/         an ordinary workdir of `bert-jax pretrain`
 A/runs/VARIANT/SEED.lock     locked by the `ablate run` that makes the run
 A/runs/VARIANT/SEED.npz      its held-out values, see `training/per_example.py`
@@ -17,6 +18,7 @@ from bert_jax.ablation.spec import Ablation, Run, folder
 from bert_jax.checkpoint import catalog
 from bert_jax.config.ablation import AblationConfig
 from bert_jax.config.serialization import flatten, from_dict, to_dict
+from bert_jax.data_pipeline.storage.digest import sha256
 from bert_jax.data_pipeline.storage.remote import open_path, put, storage_errors
 from bert_jax.data_pipeline.store.manifest import SPLITS, read_manifest, split_digest
 from bert_jax.errors import NUMBERS, UserError
@@ -79,8 +81,29 @@ def claim(workdir: str, ablation: Ablation) -> None:
         put(path, (json.dumps(new, indent=2) + "\n").encode())
 
 
+def note_command(workdir: str, line: str) -> None:
+    """Keeps the line of a command that makes runs; each has its own file, as several may start at
+    once."""
+    path = _commands(workdir) / sha256(line.encode())[:12]
+    with storage_errors(path, "cannot be written"):
+        if not path.exists():
+            put(path, f"{line}\n".encode())
+
+
+def commands(workdir: str) -> list[str]:
+    """Returns the lines of the commands that made runs."""
+    folder_ = _commands(workdir)
+    with storage_errors(folder_):
+        files = sorted(folder_.iterdir()) if folder_.exists() else []
+        return sorted(path.read_text().rstrip() for path in files)
+
+
+def _commands(workdir: str) -> epath.Path:
+    return open_path(workdir) / "commands"
+
+
 def _check_same(workdir: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    before, after = flatten(dict(old)), flatten(dict(new))
+    before, after = _by_key(old), _by_key(new)
     for key in {**before, **after}:
         if key == _SEEDS:
             removed = set(before[key].split(",")) - set(after[key].split(","))
@@ -99,6 +122,14 @@ def _check_same(workdir: str, old: Mapping[str, Any], new: Mapping[str, Any]) ->
                 f"{workdir}: the ablation there has {key}={before.get(key)!r}, not "
                 f"{after.get(key)!r}; give another --workdir, or the file as it was"
             )
+
+
+def _by_key(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns all values by their keys, those of a variant by its name, and the order of all."""
+    config = about["config"]
+    variants = {name: dict(own) for name, own in config["variants"]}
+    named = {**config, "variants": variants, "changes": dict(config["changes"])}
+    return {"config.variants": ", ".join(variants)} | flatten({**about, "config": named})
 
 
 def _read(path: epath.Path) -> dict[str, Any]:
@@ -134,6 +165,17 @@ def state_of(workdir: str, run: Run, measures: Mapping[str, str]) -> RunState:
     path = examples_of(workdir, run)
     if path.exists():
         _, about = per_example.read(path)
-        if about["step"] == step and {OWN, *measures.values()} <= set(about["forms"]):
+        is_of_it = about["step"] == step and about["run_id"] == _run_id(own, step)
+        if is_of_it and {OWN, *measures.values()} <= set(about["forms"]):
             return RunState("measured", step)
     return RunState("trained", step)
+
+
+def _run_id(workdir: Workdir, step: int) -> str | None:
+    """Returns the id of the run that made a checkpoint, which is another one after the folder was
+    deleted; None if the checkpoint is damaged."""
+    try:
+        found: str | None = catalog.read_meta(workdir.checkpoints, step).get("run_id")
+    except catalog.DamagedError:
+        return None
+    return found

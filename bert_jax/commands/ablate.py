@@ -1,11 +1,12 @@
 """`bert-jax ablate run|report`: runs that differ in settings, and what their differences show."""
 
+import shlex
 from collections.abc import Sequence
 
 from absl import flags
 
 from bert_jax.commands.command import Command, define_cpu_devices, need
-from bert_jax.errors import UsageError, UserError
+from bert_jax.errors import UsageError, UserError, count
 
 
 def _define_run(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -45,12 +46,22 @@ def _run_run(values: flags.FlagValues, words: Sequence[str]) -> int:
     if values.plan:
         print(plan.text(ablation, spent, runs, results.read(ablation, workdir, runs)))
         return 0
+    state.note_command(workdir, typed(values))
     options = [f"--cpu_devices={values.cpu_devices}"] if values.cpu_devices else []
     runner = run.Runner(ablation, workdir, runs, at_once=values.at_once, options=options)
     code = runner.run()
+    print(runner.shares())
     if not code:
-        print(f"{len(runs)} runs are done; show them: bert-jax ablate report --workdir={workdir}")
+        print(f"{count(len(runs), 'run')} done; next: bert-jax ablate report --workdir={workdir}")
     return code
+
+
+def typed(values: flags.FlagValues) -> str:
+    """Returns the line of `ablate run` with the flags that were given."""
+    from bert_jax.runtime.program import program
+
+    given = [values[name].serialize() for name in values if values[name].present]
+    return f"{program()} {shlex.join(['ablate', 'run', *given])}"
 
 
 def _define_report(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -72,7 +83,7 @@ def _run_report(values: flags.FlagValues, words: Sequence[str]) -> None:
         raise UserError(
             f"{workdir}: no run has ended and been measured yet; `bert-jax ablate run` makes them"
         )
-    report.write(found, spent)
+    report.write(found, spent, store)
 
 
 def _absolute(workdir: str) -> str:

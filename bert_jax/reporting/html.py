@@ -94,7 +94,11 @@ class Page:
         self.heading("What to do next")
         for purpose, command in steps:
             self.text(purpose)
-            self._parts.append(f"<pre><code>{html.escape(command)}</code></pre>")
+            self.code(command)
+
+    def code(self, text: str) -> None:
+        """Adds lines to be typed."""
+        self._parts.append(f"<pre><code>{html.escape(text)}</code></pre>")
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         """Right-aligns columns of numbers and percentages; floats have four significant digits."""

@@ -1,8 +1,12 @@
 """Package versions of a run: part of its description; a change never prevents resuming."""
 
+import contextlib
+import functools
 import importlib.metadata
 import platform
 from typing import Final
+
+from bert_jax.errors import UserError
 
 # Packages that can change results.
 _PACKAGES: Final = ("bert-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
@@ -11,6 +15,23 @@ _PACKAGES: Final = ("bert-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpo
 def versions() -> dict[str, str]:
     """Returns package -> installed version, including Python's."""
     return {**{name: version(name) for name in _PACKAGES}, "python": platform.python_version()}
+
+
+def software() -> dict[str, str]:
+    """Returns the versions and, if the code is a git checkout, its commit."""
+    found = _commit()
+    return versions() | ({"commit": found} if found else {})
+
+
+@functools.cache
+def _commit() -> str:
+    """Returns the commit of the code, "" if it is installed or git cannot read it."""
+    from bert_jax.launch import bundle  # here: the terminal's commands need it only for runs
+
+    checkout = bundle.checkout_of(bundle.__file__)
+    with contextlib.suppress(UserError):
+        return bundle.commit_of(checkout) if checkout else ""
+    return ""
 
 
 def version(package: str) -> str:

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from bert_jax.config.schema import Config, PhaseConfig
+from bert_jax.config.schema import Config, DataConfig, PhaseConfig
 from bert_jax.data_pipeline.assemble import Batch, BatchArrays
 from bert_jax.data_pipeline.batch import Batches
 from bert_jax.data_pipeline.masking.settings import MaskingSettings
@@ -22,19 +22,9 @@ def phase_batches(config: Config, store: TokenStore, split: Split, phase: PhaseC
     Source weights and language smoothing apply to training text only. Held-out text is read
     unmixed, every document once, so that held-out losses of different mixtures are comparable.
     """
-    data = config.data if split.name == "train" else dataclasses.replace(config.data, **UNMIXED)
+    data = _data(config, split)
     masking = MaskingSpec(phase.max_predictions, **data.values(MaskingSettings))
-    packed = phase.examples_per_row > 1
-    plan = PlanSpec(
-        phase.seq_length,
-        **data.values(PlanSettings),
-        seed=config.seed,
-        phase=_number(config, phase),
-        row_tokens=phase.row_tokens,
-        row_predictions=phase.row_predictions,
-        examples_per_row=phase.examples_per_row,
-        predictions=tuple(masking.predictions(phase.seq_length).tolist()) if packed else (),
-    )
+    plan = plan_spec(config, split, phase)
     needs_words = masking.mode.needs_words
     return Batches(
         split,
@@ -49,6 +39,27 @@ def phase_batches(config: Config, store: TokenStore, split: Split, phase: PhaseC
         sources=store.sources,
         languages=store.languages,
     )
+
+
+def plan_spec(config: Config, split: Split, phase: PhaseConfig) -> PlanSpec:
+    """Returns what decides the rows of a phase over a split."""
+    data = _data(config, split)
+    masking = MaskingSpec(phase.max_predictions, **data.values(MaskingSettings))
+    packed = phase.examples_per_row > 1
+    return PlanSpec(
+        phase.seq_length,
+        **data.values(PlanSettings),
+        seed=config.seed,
+        phase=_number(config, phase),
+        row_tokens=phase.row_tokens,
+        row_predictions=phase.row_predictions,
+        examples_per_row=phase.examples_per_row,
+        predictions=tuple(masking.predictions(phase.seq_length).tolist()) if packed else (),
+    )
+
+
+def _data(config: Config, split: Split) -> DataConfig:
+    return config.data if split.name == "train" else dataclasses.replace(config.data, **UNMIXED)
 
 
 def held_out_config(config: Config, phase: PhaseConfig) -> Config:

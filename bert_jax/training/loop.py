@@ -21,7 +21,8 @@ from bert_jax.metrics.wandb_run import WandbRun, check_installed
 from bert_jax.metrics.writer import MetricWriter
 from bert_jax.runtime.console import elapsed
 from bert_jax.runtime.log import logger
-from bert_jax.runtime.versions import versions
+from bert_jax.runtime.memory import peak_bytes
+from bert_jax.runtime.versions import software
 from bert_jax.training import lifecycle, store_data
 from bert_jax.training.phase_trainer import PhaseTrainer
 from bert_jax.training.profiling import Profiler, Steps
@@ -189,7 +190,7 @@ def _start(
             processes=job.peers.num_processes,
             hosts=list(job.peers.hosts),
             devices=run.mesh.size,
-            versions=versions(),
+            versions=software(),
             seconds=job.clock.seconds(),
         )
     with elapsed("compiling"):
@@ -203,7 +204,8 @@ def _finish(run: RunContext, writer: MetricWriter, phase: RunPhase) -> None:
     """Records the end of the run and prints where its time went."""
     run.data.check()
     seconds = run.job.clock.seconds()
-    writer.event("finished", run.config.total_steps, phase.index, seconds=seconds)
+    step, peak = run.config.total_steps, peak_bytes()
+    writer.event("finished", step, phase.index, seconds=seconds, peak_bytes=peak)
     if not run.job.peers.is_first:
         return
     try:

@@ -19,7 +19,7 @@ from bert_jax.data_pipeline.storage.remote import (
 )
 from bert_jax.data_pipeline.storage.retry import retry
 from bert_jax.errors import StorageError, UserError
-from bert_jax.runtime.versions import versions
+from bert_jax.runtime.versions import software
 from bert_jax.workdir.layout import Workdir
 
 
@@ -81,7 +81,7 @@ def describe(
         },
         # Not in "data", which must not change: a copy of the same arrays may not say it.
         **({"init_origin": init_origin} if init_origin else {}),
-        "versions": versions(),
+        "versions": software(),
         "devices": {"kind": device_kind, "mesh": dict(mesh)},
         "step_flops": [step_flops(config, phase) for phase in shapes or config.phases],
     }

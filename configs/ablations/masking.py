@@ -40,7 +40,7 @@ OBJECTIVES = (
 def get_config() -> ConfigDict:
     return ablation(
         base="demo",
-        changes={"phases[0].steps": 1500, "data.pairing": "single"},
+        changes={"phases[0].steps": 1600, "checkpoint.every_steps": 250, "data.pairing": "single"},
         variants={
             "token": {},
             "whole_word": {"data.masking": "whole_word"},

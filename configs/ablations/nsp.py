@@ -40,7 +40,7 @@ ROBERTA = (
 def get_config() -> ConfigDict:
     return ablation(
         base="demo",
-        changes={"phases[0].steps": 1500},
+        changes={"phases[0].steps": 1450, "checkpoint.every_steps": 250},
         variants={
             "nsp": {},
             "full_sentences": {"data.pairing": "full_sentences"},

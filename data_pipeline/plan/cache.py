@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 KEPT: Final = 8  # cached epochs, in memory (mapped) and as files; each takes 0.4 bytes per token
 
 
+def plan_digest(split: "Split", spec: PlanSpec, sources: Sequence[str]) -> str:
+    """Returns the digest of everything that the plans of a phase depend on."""
+    weighed = tuple(sources) if spec.source_weights else ()  # the split has only indices
+    return json_digest((VERSION, LAYOUT, split.digest, dataclasses.asdict(spec), weighed))
+
+
 class Plans:
     """The plans of all epochs of one phase, cached in `cache_dir`.
 
@@ -45,10 +51,7 @@ class Plans:
         self._split, self._spec = split, spec
         self._names = {"sources": sources, "languages": languages}
         self._cache_dir = Path(cache_dir)
-        weighed = tuple(sources) if spec.source_weights else ()  # the split has only indices
-        depends_on = (VERSION, LAYOUT, split.digest, dataclasses.asdict(spec), weighed)
-        digest = json_digest(depends_on)
-        self._name = f"plan-{digest[:32]}"
+        self._name = f"plan-{plan_digest(split, spec, sources)[:32]}"
         self._lock = threading.Lock()
         self._plans: dict[int, Future[Plan]] = {}  # least recently used first
         self._planner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="plan")

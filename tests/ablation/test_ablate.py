@@ -1,7 +1,9 @@
 """`bert-jax ablate` with real runs: shared by processes, killed, resumed, and compared."""
 
+import itertools
 import json
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -20,6 +22,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow]
 LIMIT = 900  # seconds
 RUNS = [f"{variant}/{seed}" for variant in ("token", "span") for seed in (0, 1, 2)]
 KILLS = 10
+STAGES = (": launch", "| compiling", "| step ", ": evaluate")
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +58,7 @@ def test_the_files_of_the_report_are_complete(whole):
     assert sorted(data["runs"]) == sorted(RUNS)
     for each in data["runs"].values():
         assert each["measured"]["tokens_per_second"] > 0
+        assert each["measured"]["peak_bytes"]["process"] > 100 << 20
         assert set(each["metrics"]) == {"own", "single/token:32", "single/span:32"}
     page = (workdir / "report.html").read_text()
     assert "While training" in page
@@ -86,20 +90,42 @@ def test_the_same_configuration_gives_the_same_bits_and_no_difference(store, tmp
 
 
 def test_an_ablation_killed_ten_times_ends_with_the_same_differences(whole, store, tmp_path):
+    """Each time at a random moment of a random stage of a run: it starts, compiles, trains, is
+    measured. Two seeds of it; those of the whole one are copied."""
     workdir, _ = whole
-    words = ablated.words(workdir.parent / "ablation.py", store, tmp_path / "A")
-    moments = random.Random(17)
-    for _ in range(KILLS):
+    for seed, name in itertools.product((0, 1), ("token", "span")):
+        run = Path("runs") / name / str(seed)
+        shutil.copytree(workdir / run, tmp_path / "B" / run)
+        shutil.copy(f"{workdir / run}.npz", f"{tmp_path / 'B' / run}.npz")
+    first, second = (
+        ablated.words(workdir.parent / "ablation.py", store, tmp_path / each, "--config.seeds=0,1")
+        for each in "AB"
+    )
+    moments = random.Random(20)  # whose stages finish at most three of the four runs
+    kills = [
+        killed(ablated.start(first), after=moments.choice(STAGES), seconds=moments.uniform(0, 2))
+        for _ in range(KILLS)
+    ]
+    assert all(kills), "it ended before it was killed"
+    for words in (first, second):
         process = ablated.start(words)
-        time.sleep(moments.uniform(2, 15))
-        process.kill()
-        process.communicate()
-    process = ablated.start(words)
-    output, _ = process.communicate(timeout=LIMIT)
-    assert process.returncode == 0, output
-    assert cli.main(["ablate", "report", f"--workdir={tmp_path / 'A'}"]) == 0
-    differences = [folder / "differences.csv" for folder in (workdir, tmp_path / "A")]
+        output, _ = process.communicate(timeout=LIMIT)
+        assert process.returncode == 0, output
+        assert cli.main(["ablate", "report", words[4]]) == 0
+    assert ": launch" not in output, "the copies count as runs"
+    differences = [tmp_path / each / "differences.csv" for each in "AB"]
     assert differences[0].read_bytes() == differences[1].read_bytes()
+
+
+def killed(process: subprocess.Popen, *, after: str, seconds: float) -> bool:
+    """Kills a process some time after it has printed a text; False if it ended without it."""
+    for line in process.stdout:
+        if after in line:
+            time.sleep(seconds)
+            process.kill()
+            process.communicate()
+            return True
+    return False
 
 
 def test_a_run_whose_numbers_go_wrong_is_a_result(store, tmp_path, capsys):

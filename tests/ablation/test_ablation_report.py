@@ -5,15 +5,19 @@ import dataclasses
 import json
 import re
 
+import ablated
 import numpy as np
 import pytest
 from ablated import made_results
 from corpus import small_store
 
-from bert_jax.ablation import report, results, sentences, spec, statistics
+from bert_jax.ablation import report, results, sentences, spec, state, statistics
 from bert_jax.ablation.state import RunState
+from bert_jax.config.files import _execute
+from bert_jax.config.serialization import plain
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import UserError
+from bert_jax.metrics import records
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +101,7 @@ def test_all_files_say_the_same(tmp_path, store, capsys):
     found = made_results(tmp_path, store, {"a": -0.1, "b": 0.0})
     (tmp_path / "A").mkdir()
     _, spent = spec.spend_alike(found.ablation, store)
-    report.write(found, spent)
+    report.write(found, spent, store)
     out = capsys.readouterr().out
     root = tmp_path / "A"
     before = (root / "differences.csv").read_bytes()
@@ -122,8 +126,57 @@ def test_all_files_say_the_same(tmp_path, store, capsys):
         assert words.lower() in page.lower()
     assert not re.findall(r'(?:src|href)="(?!#)', page), "the page is self-contained"
     assert data["differences"][0]["difference"] == pytest.approx(float(rows[0]["difference"]))
-    report.write(found, spent)
+    report.write(found, spent, store)
     assert (root / "differences.csv").read_bytes() == before
+
+
+def test_the_page_says_what_the_runs_spent_and_what_made_them(tmp_path, store, capsys):
+    """Commit, versions, digests of the store and the plans, commands, memory, tokens/s, time."""
+    found = made_results(tmp_path, store, {"a": -0.1}, seeds=3)
+    for number, run in enumerate(found.runs):
+        folder = tmp_path / "A/runs" / run.name
+        folder.mkdir(parents=True)
+        seconds, peak = {"step": 20.0, "evaluate": 1.0}, {"process": 3 << 20}
+        written = [
+            ("start", 0, {"time": 100.0, "versions": {"jax": "0.9", "commit": "0123abc"}}),
+            ("train", 30, {"time": 120.0, "tokens_per_second": 2000.0 + number}),
+            ("eval", 30, {"time": 121.0, "mlm/loss": 6.0 + number}),
+            ("eval", 60, {"time": 140.0, "mlm/loss": 5.0 + number}),
+            ("finished", 60, {"time": 149.0, "seconds": seconds, "peak_bytes": peak}),
+        ]
+        lines = (records.line(kind, step, 0, values) for kind, step, values in written)
+        (folder / "metrics.jsonl").write_text("".join(lines))
+    state.note_command(str(tmp_path / "A"), "bert-jax ablate run --config=mine.py --at_once=2")
+    state.note_command(str(tmp_path / "A"), "bert-jax ablate run --config=mine.py --at_once=2")
+    _, spent = spec.spend_alike(found.ablation, store)
+    report.write(found, spent, store)
+    page = (tmp_path / "A/report.html").read_text()
+    said = re.sub(r"<[^>]+>", " ", page)
+    digests = {store.train.digest, store.held_out.digest, store.tokenizer_digest}
+    plans = spec.plan_digests(found.ablation, store)
+    for words in ("jax 0.9, commit 0123abc", *digests, *plans.values(), "While training"):
+        assert words in said
+    assert page.count("<svg") == 3, "the curves with the band of the seeds"
+    assert said.count("bert-jax ablate run --config=mine.py --at_once=2") == 1
+    for run in found.runs:
+        assert f"--workdir={tmp_path}/A/runs/{run.name}" in said
+    # 49 seconds of training and one of evaluation in each run.
+    assert re.search(r"reference +60 +[\d,]+ +[\d.e+]+ +2,002 +3 +2\.0%", said), said
+    line = r"evaluation: 2\.0% of the 0:05:00 of the runs; statistics and page: [\d.]+ s, [\d.]+%"
+    assert re.search(line, capsys.readouterr().out)
+    data = json.loads((tmp_path / "A/report.json").read_text())
+    assert data["runs"]["a/1"]["measured"]["peak_bytes"] == {"process": 3 << 20}
+    assert data["runs"]["a/1"]["plan"] == plans["a/1"]
+    assert data["software"]["commit"] == "0123abc"
+
+
+def test_runs_on_the_same_examples_have_the_same_plan_digest(tmp_path, store):
+    variants = {"token": {}, "span": {"data.masking": "span"}, "pairs": {"data.pairing": "nsp"}}
+    file = ablated.write(tmp_path, variants=variants, seeds=(0, 1))
+    values = plain(_execute(file)) | {"store": str(store.path)}
+    plans = spec.plan_digests(spec.read(values), store)
+    assert plans["token/0"] == plans["span/0"]
+    assert len({plans[name] for name in ("token/0", "token/1", "pairs/0", "pairs/1")}) == 4
 
 
 def test_results_are_read_from_the_workdirs(tmp_path, store):

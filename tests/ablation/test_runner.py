@@ -14,6 +14,7 @@ from bert_jax.ablation.state import RunState
 from bert_jax.config.files import _execute
 from bert_jax.config.serialization import plain
 from bert_jax.data_pipeline.storage.locks import FileLock
+from bert_jax.errors import UserError
 
 
 class Recorded(runner.Runner):
@@ -92,6 +93,30 @@ def test_a_run_that_another_process_makes_is_made_when_that_one_has_ended(made, 
         assert waiting.run() == 0
     assert pauses
     assert not [name for name, _ in waiting.commands if name == "token/0"]
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(made, tmp_path):
+    """Here a file is in the way; a full disk gives the same error."""
+    (tmp_path / "A").mkdir()
+    (tmp_path / "A/runs").write_text("")
+    with pytest.raises(UserError, match=r"runs/token/0\.lock: cannot be written \("):
+        made().run()
+
+
+def test_the_shares_of_the_time_add_up(made, monkeypatch):
+    """Waiting for a run of another process is none of it."""
+    now = iter(range(10_000))
+    monkeypatch.setattr(runner.time, "monotonic", lambda: next(now))
+    some = made()
+    with some._spending("scheduling"):  # 7 ticks in all
+        with some._spending("pretrain"):
+            pass
+        with some._spending("evaluate"):
+            pass
+        with some._spending(None):
+            pass
+    assert some.shares() == "0:00:06 of 1 worker: pretrain 16.7%, evaluate 16.7%, scheduling 66.7%"
+    assert made().shares().startswith("0:00:00 of 1 worker")
 
 
 def test_each_process_has_its_share_of_the_cores(monkeypatch):

@@ -1,22 +1,28 @@
 """Ablation files: what is checked before anything runs, and what each run spends."""
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import ablated
+import numpy as np
 import pytest
 from corpus import small_store
+from full_disk import fill_disk
 
 from bert_jax import cli
 from bert_jax.ablation import spec, state
-from bert_jax.commands import pretrain
+from bert_jax.checkpoint import catalog
+from bert_jax.commands import ablate, pretrain
 from bert_jax.commands.command import parse
 from bert_jax.config.files import _execute, load, read_config
 from bert_jax.config.serialization import plain, to_dict
 from bert_jax.config.shipped import shipped_ablations
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import UserError
+from bert_jax.training import per_example
+from bert_jax.training.per_example import PerExample
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +117,11 @@ def test_variants_spend_alike_and_warmups_are_shares_of_the_steps(equal, tmp_pat
             {"variants": {"a": {}, "b": {"seed": 7}}},
             "config.variants, 'b': seed is the same for all variants",
         ),
+        (
+            {"variants": {"a": {}, "b": {"data.store": "other"}}},
+            "config.variants, 'b': data.store is the same for all variants, config.store; losses "
+            "of masked tokens are not comparable between vocabularies or texts",
+        ),
         ({"variants": {"a/b": {}, "b": {}}}, "'a/b': must be the name of a folder"),
         (
             {"measures": ("single/spam", "single/token")},
@@ -168,6 +179,14 @@ def test_other_bad_input_is_one_line(tmp_path, store, capsys):
         assert err.count("\n") == 1
 
 
+def test_the_line_of_a_command_has_the_flags_that_were_given(tmp_path, store):
+    words = ablated.words(ablated.write(tmp_path), store, tmp_path / "A B", "--config.seeds=0,1")
+    values, _ = parse("ablate run", ablate.COMMANDS["ablate run"], words[2:])
+    name, *line = shlex.split(ablate.typed(values))[-len(words) :]
+    assert name == "ablate"
+    assert sorted(line) == sorted(words[1:])
+
+
 def test_a_report_before_the_first_run_has_ended_is_one_line(tmp_path, store, capsys):
     state.claim(str(tmp_path / "A"), made(tmp_path, store))
     assert cli.main(["ablate", "report", f"--workdir={tmp_path / 'A'}"]) == 1
@@ -189,14 +208,49 @@ def test_a_workdir_is_of_one_ablation_to_which_seeds_may_be_added(tmp_path, stor
     with pytest.raises(UserError, match=r"has config\.seeds='0,1,2,3', not '0,1'"):
         state.claim(workdir, made(tmp_path, store, seeds=(0, 1)))
     other = {"token": {}, "span": {"data.masking": "ngram"}}
-    with pytest.raises(UserError, match=r"config\.variants\[1\]\[1\].*'span', not 'ngram'"):
+    with pytest.raises(UserError, match=r"config\.variants\.span\.data\.masking='span', not 'ngr"):
         state.claim(workdir, made(tmp_path, store, seeds=(0, 1, 2, 3), variants=other))
+    turned = dict(reversed(ablated.VARIANTS.items()))
+    with pytest.raises(UserError, match=r"config\.variants='token, span', not 'span, token'"):
+        state.claim(workdir, made(tmp_path, store, seeds=(0, 1, 2, 3), variants=turned))
+    with pytest.raises(UserError, match=r"config\.changes\.log_every_steps=10, not 20"):
+        state.claim(workdir, made(tmp_path, store, seeds=(0, 1, 2, 3), log_every_steps=20))
     replaced = small_store(tmp_path / "other", documents=50)
     with pytest.raises(UserError, match=r"another store than that of the ablation .*train differs"):
         state.claim(workdir, made(tmp_path, replaced, seeds=(0, 1, 2, 3)))
     (tmp_path / "A" / "ablation.json").write_text("{}")
     with pytest.raises(UserError, match="not written by `bert-jax ablate run`"):
         state.claim(workdir, made(tmp_path, store))
+
+
+@pytest.mark.parametrize("place", ["write", "rename"])
+def test_a_full_disk_is_one_line(place, tmp_path, store, capsys, monkeypatch):
+    file = ablated.write(tmp_path)
+    with monkeypatch.context() as patched:
+        failures = fill_disk(patched, tmp_path / "A", place)
+        assert cli.main(ablated.words(file, store, tmp_path / "A")) == 1
+    assert failures
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "ablation.json: cannot be written (No space left on device)" in err
+
+
+def test_values_of_a_run_that_was_deleted_are_not_those_of_the_next(tmp_path, store, monkeypatch):
+    """A run in a folder that was deleted has another id; it is measured again."""
+    ablation = made(tmp_path, store)
+    run, forms = spec.runs(ablation)[0], {name: ablation.form(name) for name in ablation.measures}
+    some = PerExample(np.zeros(1, int), np.zeros(1, np.uint16), {"mlm": {"loss": np.ones(1)}})
+    values = dict.fromkeys(("own", *forms.values()), some)
+    about = {"run_id": "first", "step": 60, "forms": {name: {} for name in values}}
+    path = state.examples_of(str(tmp_path), run)
+    path.parent.mkdir(parents=True)
+    per_example.write(path, values, about)
+    monkeypatch.setattr(catalog, "complete_steps", lambda _: [40, 60])
+    for run_id, found in {"first": "measured", "second": "trained"}.items():
+        monkeypatch.setattr(catalog, "read_meta", lambda *_, run_id=run_id: {"run_id": run_id})
+        assert state.state_of(str(tmp_path), run, forms).state == found
+    monkeypatch.setattr(catalog, "complete_steps", lambda _: [])
+    assert state.state_of(str(tmp_path), run, forms).state == "waiting"
 
 
 @pytest.mark.parametrize("name", shipped_ablations())

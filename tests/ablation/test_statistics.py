@@ -6,7 +6,6 @@ statsmodels 0.15.0.
 """
 
 import math
-import time
 import tracemalloc
 from pathlib import Path
 
@@ -187,12 +186,11 @@ def test_a_verdict_needs_both_intervals_the_correction_and_three_seeds():
 
 
 @pytest.mark.slow
-def test_ten_thousand_resamples_of_ten_seeds_and_20000_examples_in_10_seconds_and_1_gib():
+def test_ten_thousand_resamples_of_ten_seeds_and_20000_examples_in_1_gib():
+    """Their time: `python benchmarks/ablation_statistics.py`."""
     sums = np.random.default_rng(0).normal(size=(10, 20_000))
     tracemalloc.start()
-    begun = time.process_time()
     statistics.compare(sums, np.ones(20_000))
-    seconds, (_, peak) = time.process_time() - begun, tracemalloc.get_traced_memory()
+    _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert seconds < 10
     assert peak < 2**30

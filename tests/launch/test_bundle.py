@@ -133,6 +133,22 @@ def test_a_config_file_of_values_travels_alone(tmp_path: Path) -> None:
     assert set(bundle.config_files(tmp_path / "mine.yaml")) == {"mine.yaml"}
 
 
+def test_the_commit_of_a_checkout_says_whether_files_were_changed(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=b", *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init", "--quiet")
+    (tmp_path / "a").write_text("1")
+    git("add", "a")
+    git("commit", "--quiet", "--message=a")
+    git("tag", "-a", "v1", "-m", "v1")
+    commit = git("rev-parse", "HEAD")
+    assert bundle.commit_of(tmp_path) == commit
+    (tmp_path / "a").write_text("2")
+    assert bundle.commit_of(tmp_path) == f"{commit}-dirty"
+
+
 def test_an_installation_is_no_checkout(tmp_path: Path) -> None:
     (tmp_path / "site/bert_jax/launch").mkdir(parents=True)
     (tmp_path / ".git").mkdir()  # of the project whose environment it is in

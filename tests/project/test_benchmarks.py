@@ -355,6 +355,17 @@ def test_a_base_is_imported_and_exported_in_a_gibibyte_and_a_half(tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.processes
+def test_the_intervals_of_an_ablation_are_timed() -> None:
+    done = run("ablation_statistics.py", "--examples=40", "--documents=8", "--resamples=100")
+    assert done.returncode == 0, done.stderr
+    said = "100 resamples of 10 seeds, 40 examples in 8 documents: "
+    assert re.match(said + r"[\d.]+ s of processors, [\d.]+ s; memory before", done.stdout)
+    done = run("ablation_statistics.py", "--examples=4", "--documents=8")
+    assert "--documents=8: give at least 1, at most --examples" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.processes
 def test_made_up_shards_are_merged_without_their_copies() -> None:
     done = run("merge.py", "--dedup=near", "--tokens=4e6", "--documents=1000")
     assert done.returncode == 0, done.stderr

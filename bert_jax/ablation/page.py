@@ -1,0 +1,247 @@
+"""The page of an ablation's report: one self-contained HTML file."""
+
+import math
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from bert_jax.ablation import plan, sentences, spending, state
+from bert_jax.ablation.results import Results, own_objectives
+from bert_jax.ablation.spec import Spent, folder
+from bert_jax.ablation.spending import Spending
+from bert_jax.ablation.statistics import Difference
+from bert_jax.config.serialization import flatten, to_dict
+from bert_jax.metrics import records
+from bert_jax.objectives.masked_lm import MASKED_LM
+from bert_jax.objectives.registry import OBJECTIVES
+from bert_jax.reporting import plots
+from bert_jax.reporting.html import Page
+from bert_jax.runtime.program import program
+from bert_jax.training.held_out_form import OWN
+from bert_jax.workdir import description
+from bert_jax.workdir.layout import Workdir
+
+
+def title(results: Results) -> str:
+    """Returns the title of the report."""
+    names = [variant.name for variant in results.ablation.variants]
+    return f"Ablation: {names[0]} against {', '.join(names[1:])}"
+
+
+def page_of(
+    results: Results,
+    spent: Mapping[str, Spent],
+    rows: Sequence[Mapping[str, Any]],
+    runs: Mapping[str, Spending],
+    plans: Mapping[str, str],
+) -> Page:
+    """Returns the page.
+
+    Args:
+        spent: what a run of each variant spends.
+        rows: those of `differences.csv`.
+        runs: what each measured run spent.
+        plans: the digest of each run's training examples.
+    """
+    page = Page(title(results))
+    page.facts(_facts(results, runs))
+    page.heading("What was shown, and what was not")
+    for line in sentences.told(results):
+        page.text(line)
+    page.heading("Differences to the reference")
+    page.text(
+        "Between: the wider one of two 95 % intervals on each side, the multi-bootstrap over seeds "
+        "and whole documents and Student's t over seeds. A difference is shown if both exclude "
+        "zero and p survives Holm's correction; other measures are exploratory. Losses in nats: "
+        "below zero is better. Accuracies: above zero is better."
+    )
+    page.table(*differences(rows))
+    page.figures(_bars(results))
+    _add_levels(page, results)
+    _add_curves(page, results, spent)
+    _add_sources(page, rows)
+    _add_spent(page, results, spent, runs)
+    _add_settings(page, results)
+    for heading, table in results.ablation.values.published:
+        page.heading(f"Published: {heading}")
+        page.table(table[0], table[1:])
+    _add_runs(page, results, runs, plans)
+    return page
+
+
+def _facts(results: Results, runs: Mapping[str, Spending]) -> dict[str, str]:
+    """Returns what the ablation is, and what made it."""
+    values, store = results.ablation.values, state.describe(results.ablation)["store"]
+    return {
+        "runs": sentences.progress(results),
+        "base": values.base,
+        "reference": results.ablation.reference,
+        "equal": values.equal.replace("_", " "),
+        "primary measure": f"{values.primary}, masked tokens, nats",
+        "store": values.store,
+        "training text": store["train"],
+        "held-out text": store["held_out"],
+        "tokenizer": store["tokenizer"],
+        "software": ", ".join(f"{k} {v}" for k, v in spending.software(runs.values()).items()),
+    }
+
+
+def _bars(results: Results) -> Iterator[tuple[str, str]]:
+    by_measure: dict[str, dict[str, Difference]] = {}
+    for measure, what, source, variant, found in results.differences:
+        if what == "loss" and not source:
+            by_measure.setdefault(measure, {})[variant] = found
+    for measure, found_by in by_measure.items():
+        bars = {
+            name: (found.mean, *found.interval)
+            for name, found in found_by.items()
+            if all(map(math.isfinite, found.interval))
+        }
+        if bars:
+            caption = f"{measure}: loss minus that of the reference"
+            yield plots.intervals(bars, xlabel="nats"), caption
+
+
+def _add_levels(page: Page, results: Results) -> None:
+    """Adds the losses of each measure beside the unigram and bigram, and the own objectives."""
+    page.heading("Losses on held-out text")
+    some = next(iter(results.measured.values()))
+    rows = []
+    for measure in results.ablation.measures:
+        form = results.ablation.form(measure)
+        unigram = some.metrics[form][f"{MASKED_LM.name}/baseline_loss"]
+        for variant in results.ablation.variants:
+            loss = results.mean(variant.name, form, f"{MASKED_LM.name}/loss")
+            if loss is not None:
+                rows.append((measure, variant.name, loss, unigram, some.bigram_loss))
+    page.table(("measure", "variant", "loss (nats)", "unigram", "bigram, all tokens"), rows)
+    page.text("Objectives that a variant was trained with, in the form it was trained in:")
+    own = []
+    for variant in results.ablation.variants:
+        found = list(results.of(variant.name).values())
+        for name in own_objectives(found[0]) if found else ():
+            keys = [f"{name}/{key}" for key in ("loss", "baseline_loss", "accuracy")]
+            values = (results.mean(variant.name, OWN, key) for key in keys)
+            own.append((variant.name, OBJECTIVES[name].title, *values))
+    page.table(("variant", "objective", "loss (nats)", "trivial loss", "accuracy"), own)
+
+
+def _add_curves(page: Page, results: Results, spent: Mapping[str, Spent]) -> None:
+    """Adds the held-out losses while training, each in its own form, over real tokens."""
+    lines = {}
+    for variant in results.ablation.variants:
+        per_step = spent[variant.name].real_tokens / spent[variant.name].steps
+        by_step: dict[int, list[float]] = {}
+        for each in results.of(variant.name).values():
+            path = Workdir.open(folder(results.workdir, each.run)).metrics
+            for record in records.read(path, "eval"):
+                by_step.setdefault(record["step"], []).append(record[f"{MASKED_LM.name}/loss"])
+        if by_step:
+            steps = sorted(by_step)
+            lines[variant.name] = ([s * per_step for s in steps], [by_step[s] for s in steps])
+    if not lines:
+        return
+    page.heading("While training")
+    caption = "Held-out loss in the form that each variant is trained in; band: all seeds"
+    figure = plots.bands(lines, xlabel="real tokens", ylabel="masked tokens, loss (nats)")
+    page.figure(figure, caption)
+
+
+def _add_sources(page: Page, rows: Sequence[Mapping[str, Any]]) -> None:
+    shown = [
+        (row["measure"], row["source"], row["variant"],
+         *(sentences.signed(row[key]) for key in ("difference", "low", "high")))
+        for row in rows
+        if row["source"] and row["what"] == "loss"
+    ]  # fmt: skip
+    if shown:
+        page.heading("By source")
+        page.table(("measure", "source", "variant", "difference", "between", "and"), shown)
+
+
+def _add_spent(
+    page: Page, results: Results, spent: Mapping[str, Spent], runs: Mapping[str, Spending]
+) -> None:
+    page.heading("What each run spends")
+    rows = []
+    for name, each in spent.items():
+        found = [runs[own.run.name] for own in results.of(name).values()]
+        speeds = [own.tokens_per_second for own in found if own.tokens_per_second]
+        peaks = [peak for own in found for peak in own.peak_bytes.values()]
+        rows.append(
+            (
+                name,
+                each.steps,
+                f"{each.real_tokens:,.0f}",
+                f"{each.flops:.3g}",
+                f"{sum(speeds) / len(speeds):,.0f}" if speeds else "",
+                f"{max(peaks) / 2**20:,.0f}" if peaks else "",
+                f"{spending.evaluation_share(found):.1%}" if found else "",
+            )
+        )
+    header = ("variant", "steps", "real tokens", "FLOPs", "tokens/s at the end", "peak MiB",
+              "evaluation")  # fmt: skip
+    page.table(header, rows)
+    page.text(
+        "Peak: the most memory of a training process, or of its device if that counts and is more. "
+        "Evaluation: the share of the time in which the forms were measured after training."
+    )
+
+
+def _add_runs(
+    page: Page, results: Results, runs: Mapping[str, Spending], plans: Mapping[str, str]
+) -> None:
+    """Adds the runs with the digests that identify them, and the commands."""
+    page.heading("Runs")
+    page.table(
+        ("run", "state", "step", "configuration", "training examples", "commit"),
+        [
+            (
+                run.name,
+                results.states[run.name].state,
+                results.states[run.name].step,
+                description.digest(run.config),
+                plans[run.name],
+                runs[run.name].software.get("commit", "") if run.name in runs else "",
+            )
+            for run in results.runs
+        ],
+    )
+    page.text("Configuration, training examples: digests of the settings, and of the plans.")
+    page.heading("Commands")
+    for line in state.commands(results.workdir):
+        page.code(line)
+    page.code(f"{program()} ablate report --workdir={shlex.quote(results.workdir)}")
+    page.text("Each run alone, with the flags of the first command behind it:")
+    page.code(plan.commands(results.ablation, results.runs, results.workdir))
+
+
+def _add_settings(page: Page, results: Results) -> None:
+    """Adds the settings in which the variants differ."""
+    all_values = {v.name: flatten(to_dict(v.config)) for v in results.ablation.variants}
+    keys = dict.fromkeys(key for values in all_values.values() for key in values)
+    rows = [
+        (key, *(str(values.get(key, "")) for values in all_values.values()))
+        for key in keys
+        if len({repr(values.get(key)) for values in all_values.values()}) > 1
+    ]
+    page.heading("What differs between the variants")
+    page.table(("setting", *all_values), rows)
+
+
+def differences(
+    rows: Sequence[Mapping[str, Any]],
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Returns the table of differences in all text: header and rows."""
+    header = ("measure", "variant", "difference", "between", "and", "verdict")
+    shown = [
+        (
+            f"{row['measure']} {row['what']}",
+            row["variant"],
+            *(sentences.signed(row[key]) for key in ("difference", "low", "high")),
+            row["verdict"],
+        )
+        for row in rows
+        if not row["source"]
+    ]
+    return header, shown
