@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bert_jax.api.layers import Join
 from bert_jax.api.text_rows import Rows
+from bert_jax.config.task_settings import Join
 from bert_jax.model.encoder import Encoder
+from bert_jax.model.layer_states import joined_states, pool
 from bert_jax.objectives.masked_lm import MASKED_LM
 
 Pooling = Literal["mean", "cls", "max", "pooled"]
@@ -28,11 +29,7 @@ def states(
     inputs = (ids, jnp.zeros_like(ids), examples, positions)
     if layers == (encoder.num_layers,):
         return encoder(*inputs)
-    states_LxBxSxH = encoder.states(*inputs)
-    if encoder.config.norm_position == "pre":
-        states_LxBxSxH = states_LxBxSxH.at[-1].set(encoder.norm(states_LxBxSxH[-1]))
-    chosen = [states_LxBxSxH[layer] for layer in layers]
-    return jnp.concatenate(chosen, -1) if join == "concat" else jnp.mean(jnp.stack(chosen), 0)
+    return joined_states(encoder, inputs, layers, join)
 
 
 @jax.default_matmul_precision("highest")
@@ -49,16 +46,7 @@ def vectors(
     x_BxSxD = states(graph, params, rows, layers=layers, join=join)
     if pooling == "pooled":
         return nnx.merge(graph, params).encoder.pooled(x_BxSxD, rows.starts)
-    if pooling == "cls":
-        return jnp.take_along_axis(x_BxSxD, rows.starts[..., None], axis=1)
-    places_N = 1 + jnp.arange(rows.starts.shape[1])
-    own_BxNxS = rows.examples[:, None, :] == places_N[None, :, None]
-    if pooling == "max":
-        return jnp.where(own_BxNxS[..., None], x_BxSxD[:, None], -jnp.inf).max(2)
-    sizes_BxN = jnp.maximum(own_BxNxS.sum(-1), 1)
-    # A product with the states of all places, in which those of other texts count zero times.
-    total_BxNxD = jnp.einsum("bns,bsd->bnd", own_BxNxS.astype(x_BxSxD.dtype), x_BxSxD)
-    return total_BxNxD / sizes_BxN[..., None]
+    return pool(x_BxSxD, jnp.asarray(rows.examples), jnp.asarray(rows.starts), pooling)
 
 
 @jax.default_matmul_precision("highest")

@@ -15,14 +15,15 @@ import jax
 import numpy as np
 
 from bert_jax.api.compiled import Pooling
-from bert_jax.api.layers import Join, parse_layers
 from bert_jax.api.model import Model, Tokens, load
 from bert_jax.api.vector_files import FORMATS, TokenTable
+from bert_jax.config.task_settings import Join
 from bert_jax.data_pipeline.errors import UserError, count
 from bert_jax.data_pipeline.storage import atomic
 from bert_jax.data_pipeline.storage.digest import file_digest, sha256
 from bert_jax.data_pipeline.storage.remote import is_special, storage_errors
 from bert_jax.finetune.rows import numbered_lines, wrong_row
+from bert_jax.model.layer_states import parse_layers
 from bert_jax.runtime.log import logger
 
 # Limits of a block: lines, and characters, which limit the memory for token vectors.

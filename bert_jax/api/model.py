@@ -15,9 +15,9 @@ import numpy as np
 
 from bert_jax.api import compiled
 from bert_jax.api.compiled import Pooling
-from bert_jax.api.layers import Join, Layers, parse_layers
 from bert_jax.api.text_rows import Rows, text_rows
 from bert_jax.config.schema import ComputeConfig, ModelConfig
+from bert_jax.config.task_settings import Join
 from bert_jax.convert import weights
 from bert_jax.convert.reader import read_folder
 from bert_jax.data_pipeline.errors import UserError
@@ -26,6 +26,7 @@ from bert_jax.finetune.encoding import encode
 from bert_jax.finetune.examples import Kind, Question, Words
 from bert_jax.finetune.predictor import Predictor, probabilities
 from bert_jax.finetune.qa import Answers
+from bert_jax.model.layer_states import Layers, parse_layers
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.pretraining_model import declare
 from bert_jax.objectives.registry import with_heads

@@ -199,7 +199,8 @@ class OptimizerConfig:
     weight_decay: Amount = 0.01
     # all: biases and LayerNorm too (fairseq).
     weight_decay_on: Literal["weights", "all"] = "weights"
-    layer_decay: Share = 1.0  # rate of each layer relative to the one above it; 0: only the heads
+    # Rate of each layer relative to the one above it.
+    layer_decay: Annotated[float, Within(0, 1, without=(0,))] = 1.0
     clip_norm: Amount = 1.0  # of all gradients together; 0 = none
     max_nonfinite_steps: Count = 10  # in a row, all skipped; then the run stops
 

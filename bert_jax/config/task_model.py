@@ -4,6 +4,7 @@ import dataclasses
 from typing import Annotated, Literal
 
 from bert_jax.config.schema import BelowOne, ModelConfig
+from bert_jax.config.task_settings import Join, Pooling
 from bert_jax.data_pipeline.settings import Within
 from bert_jax.errors import UserError
 
@@ -24,6 +25,9 @@ class HeadConfig:
             classifier reads the pooler.
         dropout: rate at the input of the output layer.
         drops_input: whether that of `dense` is dropped at the same rate.
+        layers: of a frozen encoder, whose states the output layer reads, 0 for the embeddings;
+            empty if the encoder is trained, and the head reads the last layer.
+        join, pooling: of the states of `layers`.
     """
 
     name: Literal["classifier", "tagger", "qa"]
@@ -32,6 +36,9 @@ class HeadConfig:
     dense: Literal["tanh", "relu", "hidden_act"] | None = None
     dropout: BelowOne = 0.1
     drops_input: bool = False
+    layers: tuple[int, ...] = ()
+    join: Join = "concat"
+    pooling: Pooling = "cls"
 
     def __post_init__(self) -> None:
         if self.name == "qa" and len(self.labels) != 2:
@@ -44,6 +51,17 @@ class TaskModelConfig(ModelConfig):
     """The architecture of an encoder with the head of a task."""
 
     head: HeadConfig
+
+    @property
+    def head_width(self) -> int:
+        """Numbers of a token that the head reads."""
+        several = len(self.head.layers) if self.head.join == "concat" else 1
+        return self.hidden_size * (several or 1)
+
+
+def probe_of(model: ModelConfig) -> HeadConfig | None:
+    """Returns the head that reads chosen layers of a frozen encoder; None if all is trained."""
+    return model.head if isinstance(model, TaskModelConfig) and model.head.layers else None
 
 
 def with_head(model: ModelConfig, head: HeadConfig) -> TaskModelConfig:

@@ -5,6 +5,9 @@ from typing import Annotated, Literal
 
 from bert_jax.data_pipeline.settings import Share, Within
 
+Join = Literal["concat", "mean"]
+Pooling = Literal["mean", "cls", "max"]
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskConfig:
@@ -39,3 +42,8 @@ class TaskConfig:
     # any examples.
     batches: Literal["strata", "shuffle"] = "strata"
     keep: Literal["last", "best"] = "last"  # step that predicts; best: by the task's metric
+    # Layers whose states a linear head reads, such as "-4:", with a frozen encoder; "" = the whole
+    # model is trained.
+    layers: str = ""
+    join: Join = "concat"  # of these layers
+    pooling: Pooling = "mean"  # over the tokens of an example

@@ -17,13 +17,14 @@ import numpy as np
 from flax import nnx
 
 from bert_jax.config.schema import ComputeConfig, ModelConfig
-from bert_jax.config.task_model import TaskModelConfig
+from bert_jax.config.task_model import TaskModelConfig, probe_of
 from bert_jax.convert.sources import ReadModel
 from bert_jax.convert.weights import groups_in, title
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.masking.settings import SPAN_TARGETS
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.model.encoder import Encoder
+from bert_jax.model.layer_states import joined
 from bert_jax.objectives.pretraining_model import PretrainingModel, declare
 from bert_jax.objectives.registry import OBJECTIVES, with_heads
 from bert_jax.parallel.global_batch import Batch
@@ -234,7 +235,10 @@ def _outputs(graph: nnx.GraphDef, params: Any, batch: Batch) -> OrderedDict[str,
 
     if hasattr(encoder, _POOLER):
         outputs[_POOLER] = encoder.pooled(last_BxSxH, batch["cls_positions"])
-    for objective, logits in model.logits(last_BxSxH, batch).items():
+    read = last_BxSxH
+    if probe := probe_of(encoder.config):
+        read = joined([embeddings_BxSxH, *states[:-1], last_BxSxH], probe.layers, probe.join)
+    for objective, logits in model.logits(read, batch).items():
         outputs[title(OBJECTIVES[objective].head)] = logits
     return outputs
 

@@ -17,6 +17,7 @@ from bert_jax.finetune.batches import ExampleBatches
 from bert_jax.finetune.examples import Examples
 from bert_jax.finetune.held_out import HeldOutExamples
 from bert_jax.finetune.kind import Measured, Prepared, TaskKind
+from bert_jax.finetune.probe import check_probe, with_probe
 from bert_jax.finetune.registry import kind_of
 from bert_jax.finetune.task_tokenizer import find_tokenizer
 from bert_jax.objectives.corpus import Corpus
@@ -86,7 +87,7 @@ class TaskData:
         head = OBJECTIVES[self.kind.objectives[0]].head
         problem = self.kind.problem_type
         model = with_head(config.model, head, self.labels, problem_type=problem)
-        return config.with_model(model)
+        return config.with_model(with_probe(model, config.task))
 
     def phase(self, config: Config, phase: PhaseConfig, mesh: jax.sharding.Mesh) -> PhaseData:
         """Returns the data of a phase; both splits have enough rows for every device."""
@@ -184,3 +185,4 @@ def check_task(config: Config) -> None:
         raise UserError(
             f"config.phases[0].seq_length={config.phases[0].seq_length}; give {SHORTEST} or more"
         )
+    check_probe(config)

@@ -1,13 +1,15 @@
 """Floating-point operations of a training step."""
 
 from bert_jax.config.schema import Config, PhaseConfig
+from bert_jax.config.task_model import probe_of
 from bert_jax.objectives.registry import find, learned_by
 
 
 def step_flops(config: Config, phase: PhaseConfig) -> float:
     """Model FLOPs of one training step: matrix multiplications only, padding included.
 
-    Forward plus backward is three times the forward pass; a product of [m, k] and [k, n] is 2mkn.
+    Forward plus backward is three times the forward pass, which a frozen encoder alone has; a
+    product of [m, k] and [k, n] is 2mkn.
     Gradient accumulation does not change the count; recomputation by rematerialization is excluded.
     """
     model = config.model
@@ -16,4 +18,5 @@ def step_flops(config: Config, phase: PhaseConfig) -> float:
     layer = 2 * tokens * (4 * H * H + 2 * H * I) + 4 * tokens * phase.row_tokens * H
     learned = find(learned_by(config))
     heads = sum(objective.flops(model, phase) for objective in learned)
-    return 3.0 * (model.num_hidden_layers * layer + heads)
+    encoder = (1.0 if probe_of(model) else 3.0) * model.num_hidden_layers * layer
+    return encoder + 3.0 * heads

@@ -6,7 +6,9 @@ import jax
 from flax import nnx
 
 from bert_jax.config.schema import ComputeConfig, ModelConfig
+from bert_jax.config.task_model import probe_of
 from bert_jax.model.encoder import Encoder
+from bert_jax.model.layer_states import joined_states, pool
 from bert_jax.model.layers import Keys
 from bert_jax.model.positional_heads import guide
 from bert_jax.objectives.objective import States
@@ -39,21 +41,26 @@ class PretrainingModel(nnx.Module):
     def __call__(self, batch: Batch, key: jax.Array | None = None) -> dict[str, jax.Array]:
         """Returns float32 logits of each objective; `key`: uint32 dropout key of this step, None in
         evaluation."""
-        x_BxSxH = self.encoder(
+        inputs = (
             batch["input_ids"],
             batch["token_type_ids"],
             batch["example_ids"],
             batch["position_ids"],
-            key,
         )
-        return self.logits(x_BxSxH, batch, key)
+        if probe := probe_of(self.encoder.config):
+            x_BxSxD = joined_states(self.encoder, inputs, probe.layers, probe.join)
+            return self.logits(jax.lax.stop_gradient(x_BxSxD), batch, key)
+        return self.logits(self.encoder(*inputs, key), batch, key)
 
     def logits(
         self, x_BxSxH: jax.Array, batch: Batch, key: jax.Array | None = None
     ) -> dict[str, jax.Array]:
-        """Returns float32 logits of each objective from the encoder's output; key: as in a call."""
+        """Returns float32 logits of each objective from the encoder's output, or from the joined
+        states of a frozen encoder's layers; key: as in a call."""
 
         def pooled(positions_BxN: jax.Array) -> jax.Array:
+            if probe := probe_of(self.encoder.config):
+                return pool(x_BxSxH, batch["example_ids"], positions_BxN, probe.pooling)
             return self.encoder.pooled(x_BxSxH, positions_BxN)
 
         def dropped(x: jax.Array, rate: float, place: int) -> jax.Array:

@@ -23,7 +23,7 @@ class AnswerHead(nnx.Module):
 
     def __init__(self, config: TaskModelConfig, keys: Keys):
         self.rate = config.head.dropout
-        self.output = Dense(config, keys, (config.hidden_size,), (2,), ("embed", "classes"))
+        self.output = Dense(config, keys, (config.head_width,), (2,), ("embed", "classes"))
 
 
 def _logits(head: AnswerHead, states: States, batch: Batch) -> jax.Array:
@@ -55,7 +55,7 @@ def _sums(logits_BxSx2: jax.Array, batch: Batch, corpus: Corpus) -> dict[str, ja
 
 
 def _flops(model: TaskModelConfig, phase: PhaseConfig) -> float:
-    return 2 * phase.batch_size * phase.row_tokens * model.hidden_size * 2
+    return 2 * phase.batch_size * phase.row_tokens * model.head_width * 2
 
 
 QUESTION_ANSWERING = Objective(

@@ -25,14 +25,15 @@ from bert_jax.parallel.global_batch import Batch
 
 
 class SequenceClassifier(nnx.Module):
-    """BERT's reads the pooler: dropout, output layer. The others have a layer in its place."""
+    """BERT's reads the pooler: dropout, output layer. The others have a layer in its place, and on
+    a frozen encoder it is that of the mean, the first or the largest states of chosen layers."""
 
     def __init__(self, config: TaskModelConfig, keys: Keys):
         H, self.config = config.hidden_size, config
         if config.head.dense:
             self.dense = Dense(config, keys, (H,), (H,), ("embed", "pooled"))
         labels = (len(config.head.labels),)
-        self.output = Dense(config, keys, (H,), labels, ("embed", "classes"))
+        self.output = Dense(config, keys, (config.head_width,), labels, ("embed", "classes"))
 
     def __call__(self, states: States, cls_positions_BxN: jax.Array) -> jax.Array:
         """Returns float32 logits [B, N, C]."""
@@ -105,8 +106,9 @@ def _regression_baselines(sums: Mapping[str, Any], sources: Sequence[str]) -> di
 
 
 def _flops(model: TaskModelConfig, phase: PhaseConfig) -> float:
-    H, labels = model.hidden_size, len(model.head.labels)
-    return 2 * phase.batch_size * phase.examples_per_row * (H * H + H * labels)
+    H, examples = model.hidden_size, phase.batch_size * phase.examples_per_row
+    dense = 0 if model.head.layers else H * H
+    return 2 * examples * (dense + model.head_width * len(model.head.labels))
 
 
 def _objective(name: str, title: str, sums: Callable, baselines: Callable) -> Objective:
@@ -121,7 +123,7 @@ def _objective(name: str, title: str, sums: Callable, baselines: Callable) -> Ob
         sums=sums,
         baselines=baselines,
         flops=_flops,
-        needs_pooler=lambda config: config.head.dense is None,
+        needs_pooler=lambda config: config.head.dense is None and not config.head.layers,
         # The names of RoBERTa, since BERT's own are those of its token classifier, too.
         tensors=(
             Tensor("classifier.dense.kernel", "classifier.dense.weight", 1, exists=_has_dense),

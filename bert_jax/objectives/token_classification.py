@@ -21,7 +21,7 @@ class TokenClassifier(nnx.Module):
 
     def __init__(self, config: TaskModelConfig, keys: Keys):
         self.rate, labels = config.head.dropout, (len(config.head.labels),)
-        self.output = Dense(config, keys, (config.hidden_size,), labels, ("embed", "classes"))
+        self.output = Dense(config, keys, (config.head_width,), labels, ("embed", "classes"))
 
 
 def _logits(head: TokenClassifier, states: States, batch: Batch) -> jax.Array:
@@ -36,7 +36,7 @@ def _sums(logits_BxSxC: jax.Array, batch: Batch, corpus: Corpus) -> dict[str, ja
 
 def _flops(model: TaskModelConfig, phase: PhaseConfig) -> float:
     labels = len(model.head.labels)
-    return 2 * phase.batch_size * phase.row_tokens * model.hidden_size * labels
+    return 2 * phase.batch_size * phase.row_tokens * model.head_width * labels
 
 
 TOKEN_CLASSIFICATION = Objective(

@@ -6,6 +6,7 @@ as if the run had done the updates before it.
 """
 
 import dataclasses
+import operator
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -185,17 +186,19 @@ def _read(config: Config, data: RunData) -> InitialState:
             optimizer = optimizer_state.read(Path(path))
     vocabulary = _vocabulary(config, run, tokenizer, data)
     _check_architecture(config, model)
-    params = _without_other_labels(params, model, config.model)
+    params = _without_another_head(params, model, config.model)
     return dataclasses.replace(_fitted(params, optimizer, config, vocabulary), origin=origin)
 
 
-def _without_other_labels(
+def _without_another_head(
     params: Mapping[str, Any], theirs: ModelConfig, ours: ModelConfig
 ) -> Mapping[str, Any]:
-    """Returns the parameters without the head of a task that has other labels than the run's."""
+    """Returns the parameters without the head of a task that has other labels or reads other layers
+    than the run's."""
     if not isinstance(theirs, TaskModelConfig) or not isinstance(ours, TaskModelConfig):
         return params
-    if theirs.head.labels == ours.head.labels:
+    alike = operator.attrgetter("labels", "layers", "join", "pooling")
+    if alike(theirs.head) == alike(ours.head):
         return params
     return {name: part for name, part in params.items() if name != theirs.head.name}
 

@@ -35,15 +35,6 @@ def scale_by_layer(decay: float, axes: Any) -> optax.GradientTransformation:
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
-def freeze_encoder(params: Any) -> Any:
-    """Returns the parameters, all but the heads without gradients."""
-
-    def leaf(path: tuple, x: jax.Array) -> jax.Array:
-        return x if _is_head(path) else jax.lax.stop_gradient(x)
-
-    return jax.tree_util.tree_map_with_path(leaf, params)
-
-
 def _layers(tree: Any, axes: Any) -> int:
     """Returns the number of layers, which the stacked arrays have as their first dimension."""
     sizes = jax.tree.map(lambda x, names: len(x) if names[0] == "layers" else 0, tree, axes)

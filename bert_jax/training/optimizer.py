@@ -4,6 +4,7 @@ The optimizers do not apply the learning rate: the step computes params - rate·
 is a function of the run's step alone (schedule.py). So no optimizer counter can disagree with it.
 """
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -11,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bert_jax.config.schema import OptimizerConfig
+from bert_jax.config.schema import Config, OptimizerConfig
+from bert_jax.config.task_model import probe_of
 from bert_jax.training import lamb, layer_decay, muon
 from bert_jax.training.adam import Moments, keep_moments_in, scale_by_bert_adam
 
@@ -24,6 +26,30 @@ def weight_decay_mask(params: Any) -> Any:
         return not names & {"bias", "norm"}
 
     return jax.tree_util.tree_map_with_path(leaf, params)
+
+
+def optimizer_of(
+    config: Config, axes: Any, storage: Any | None = None
+) -> optax.GradientTransformationExtraArgs:
+    """Returns the optimizer of a run, see `make_optimizer`. Of a frozen encoder it changes the head
+    alone, and only the head has moments; Muon, whose matrices are the encoder's, is Adam then."""
+    if probe_of(config.model) is None:
+        return make_optimizer(config.optimizer, axes, storage)
+    settings = config.optimizer
+    if settings.name == "muon":
+        settings = dataclasses.replace(settings, name="adamw")
+
+    def is_names(leaf: Any) -> bool:
+        return isinstance(leaf, tuple)
+
+    parts = jax.tree_util.tree_map_with_path(
+        lambda path, _: "encoder" if path[0].key == "encoder" else "head", axes, is_leaf=is_names
+    )
+    of_head = jax.tree.map(
+        lambda part, names: names if part == "head" else optax.MaskedNode(), parts, axes
+    )
+    head = make_optimizer(settings, of_head)
+    return optax.partition({"head": head, "encoder": optax.set_to_zero()}, parts)
 
 
 def make_optimizer(

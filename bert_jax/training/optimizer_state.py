@@ -27,7 +27,7 @@ from bert_jax.objectives.pretraining_model import declare, vocabulary_paths
 from bert_jax.objectives.registry import learned_by
 from bert_jax.parallel.partition import param_axes
 from bert_jax.training.adam import Moments
-from bert_jax.training.optimizer import make_optimizer
+from bert_jax.training.optimizer import make_optimizer, optimizer_of
 from bert_jax.workdir.layout import Workdir
 
 FILE: Final = "optimizer.safetensors"
@@ -163,7 +163,7 @@ def _check_run(state: OptimizerState, config: Config, where: str) -> None:
 def _shapes(config: Config) -> Any:
     """Returns the optimizer's state of a run as ShapeDtypeStructs."""
     _, params = declare(config.model, ComputeConfig.plain(), learned_by(config))
-    optimizer = make_optimizer(config.optimizer, param_axes(params))
+    optimizer = optimizer_of(config, param_axes(params))
     return jax.eval_shape(optimizer.init, nnx.to_pure_dict(params))
 
 

@@ -27,8 +27,7 @@ from bert_jax.parallel import global_batch, partition
 from bert_jax.parallel.global_batch import Batch
 from bert_jax.training import skip_nonfinite
 from bert_jax.training.gradients import GradientsFn, cast_matrices, make_gradients
-from bert_jax.training.layer_decay import freeze_encoder
-from bert_jax.training.optimizer import make_optimizer, reset_for_phase
+from bert_jax.training.optimizer import optimizer_of, reset_for_phase
 from bert_jax.training.schedule import make_schedule
 from bert_jax.training.state_sharding import State, param_specs, state_specs
 
@@ -90,7 +89,7 @@ def make_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunct
     axes, shapes = partition.param_axes(abstract_params), nnx.to_pure_dict(abstract_params)
     partition.check_fits(mesh, axes, shapes)
     specs = param_specs(config, mesh, axes, shapes)
-    optimizer = make_optimizer(config.optimizer, axes, partition.on_mesh(mesh, specs.storage))
+    optimizer = optimizer_of(config, axes, partition.on_mesh(mesh, specs.storage))
 
     def init() -> State:
         key = jax.random.key(config.seed)
@@ -103,8 +102,6 @@ def make_step_functions(config: Config, mesh: Mesh, corpus: Corpus) -> StepFunct
         }
 
     def loss_fn(params: Any, batch: Batch, key: jax.Array, counts: Any) -> tuple:
-        if config.optimizer.layer_decay == 0:
-            params = freeze_encoder(params)
         outputs = nnx.merge(graph, params)(batch, key)
         return objectives.all_sums(outputs, batch, corpus, counts)
 

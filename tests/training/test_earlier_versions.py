@@ -34,7 +34,7 @@ LATER = {
     "task": {
         "name": "", "data": "", "held_out": "", "text": "text", "pair": "", "label": "label",
         "tokenizer": "", "epochs": 3.0, "warmup_share": 0.1, "evaluations": 1, "batches": "strata",
-        "keep": "last",
+        "keep": "last", "layers": "", "join": "concat", "pooling": "mean",
     },
     "objectives": "",
     "init": "",

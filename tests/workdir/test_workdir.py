@@ -56,6 +56,7 @@ MAY_NOT = """
     data.mask_rate data.mask_share data.random_share data.random_tokens data.span_boundary
     optimizer.name optimizer.moment_dtype
     task.name task.text task.pair task.label task.batches task.stride task.max_question
+    task.layers task.join task.pooling
 """
 MAY_IN_A_PHASE = ["steps", "micro_batches", "learning_rate", "warmup_steps"]
 MAY_NOT_IN_A_PHASE = [

@@ -1,6 +1,7 @@
 """All layouts, and which one a model has."""
 
 from bert_jax.config.schema import ModelConfig
+from bert_jax.config.task_model import probe_of
 from bert_jax.convert.layouts.bert import BERT
 from bert_jax.convert.layouts.distilbert import DISTILBERT
 from bert_jax.convert.layouts.layout import Layout
@@ -20,6 +21,11 @@ _BY_FORM = {(x.layout, x.position, x.norm_position): x for x in LAYOUTS}
 def find_layout(model: ModelConfig) -> Layout:
     """Returns the layout of the classes that compute a model; UserError if transformers has none,
     or the model's settings are none of theirs."""
+    if probe_of(model):
+        raise UserError(
+            "config.task.layers: transformers has no class with a linear head on chosen layers; "
+            "such a model cannot be exported, and `bert-jax predict` reads its workdir"
+        )
     found = _BY_FORM.get((model.layout, model.position, model.norm_position))
     if not found or (found.only_gelu and model.hidden_act != "gelu"):
         raise UserError(

@@ -1,0 +1,49 @@
+"""A frozen encoder with a linear head on chosen layers, `config.task.layers`."""
+
+import dataclasses
+
+from bert_jax.config.schema import Config
+from bert_jax.config.task_model import TaskModelConfig
+from bert_jax.config.task_settings import TaskConfig
+from bert_jax.errors import UserError
+from bert_jax.model.layer_states import parse_layers
+
+
+def with_probe(model: TaskModelConfig, task: TaskConfig) -> TaskModelConfig:
+    """Returns the model whose head is linear, on the layers that the task names; unchanged if it
+    names none.
+
+    Raises:
+        UserError: the encoder has no such layer.
+    """
+    if not task.layers:
+        return model
+    try:
+        layers = parse_layers(task.layers, model.num_hidden_layers)
+    except UserError as error:  # it begins with "layers"
+        raise UserError(f"config.task.{error}") from None
+    head = dataclasses.replace(
+        model.head,
+        dense=None,
+        drops_input=False,
+        layers=layers,
+        join=task.join,
+        pooling=task.pooling,
+    )
+    return dataclasses.replace(model, head=head)
+
+
+def check_probe(config: Config) -> None:
+    """Raises UserError for settings that have no effect with a frozen encoder, or without one."""
+    task, plain = config.task, TaskConfig()
+    if task.layers and config.optimizer.layer_decay != 1:
+        raise UserError(
+            f"config.optimizer.layer_decay={config.optimizer.layer_decay:g} has no effect with "
+            "config.task.layers, which freezes the encoder; leave one of them out"
+        )
+    for key in ("join", "pooling"):
+        if not task.layers and (value := getattr(task, key)) != getattr(plain, key):
+            raise UserError(
+                f"config.task.{key}={value} has no effect without config.task.layers; set it, such "
+                "as --config.task.layers=-4:"
+            )
