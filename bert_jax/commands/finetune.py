@@ -3,13 +3,22 @@
 import dataclasses
 import functools
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from absl import flags
 
-from bert_jax.commands.command import Command, define_cpu_devices, need
+from bert_jax.commands.command import Command, need
+from bert_jax.commands.run_flags import (
+    define_run,
+    find_deadline,
+    find_processes,
+    job_of,
+    run_options,
+    stopping_at,
+)
 from bert_jax.errors import UsageError
 
 
@@ -17,14 +26,14 @@ def _define_finetune(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.config.files import define_config
 
     define_config(values, words, default="glue")
-    flags.DEFINE_string("workdir", None, "folder of the run", flag_values=values)
+    define_run(values)
     seeds = "number of runs, with seeds from config.seed on, each in a folder of --workdir"
     flags.DEFINE_integer("seeds", 1, seeds, 1, flag_values=values)
-    define_cpu_devices(values)
 
 
 def _run_finetune(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "workdir")
+    start = time.monotonic()
     from bert_jax.config.files import read_config
     from bert_jax.training.initial_architecture import find_architecture
 
@@ -32,22 +41,22 @@ def _run_finetune(values: flags.FlagValues, words: Sequence[str]) -> None:
     if values.seeds > 1:
         folders = [os.path.join(values.workdir, f"seed-{i}") for i in range(values.seeds)]
     config = read_config(values, functools.partial(find_architecture, workdir=folders[0]))
-    from bert_jax.distributed import cluster, job
+    from bert_jax.distributed.job import in_process_job
     from bert_jax.finetune.fine_tuning import finetune
     from bert_jax.finetune.results import run_result, write_results
-    from bert_jax.runtime import compile_cache, cpu
-    from bert_jax.runtime.versions import versions
-    from bert_jax.workdir import description
+    from bert_jax.runtime import compile_cache
 
-    topology = cluster.find_topology(timeout=config.deadlines.start)
+    topology, options = find_processes(values, config), run_options(values)
     if values.seeds > 1 and topology.num_processes > 1:
         raise UsageError("--seeds runs in one process; start a job for each --config.seed")
-    cpu.use_cpu_devices(values.cpu_devices, processes=topology.num_processes)
+    deadline = find_deadline(values, config, start)
     if values.seeds == 1:
-        about = versions() | {"configuration": description.digest(config)}
-        with job.distributed_job(config, topology, about) as started:
-            data = finetune(config, values.workdir, job=started)
-            if started.peers.is_first:
+        with (
+            job_of(values, config, topology) as started,
+            stopping_at(deadline, values, started) as job,
+        ):
+            data = finetune(config, values.workdir, job=job, **options)
+            if job.peers.is_first:
                 runs = [run_result(config, values.workdir)]
                 write_results(values.workdir, config, data, runs)
         return
@@ -55,7 +64,8 @@ def _run_finetune(values: flags.FlagValues, words: Sequence[str]) -> None:
     runs = []
     for number, folder in enumerate(folders):
         seeded = dataclasses.replace(config, seed=config.seed + number)
-        data = finetune(seeded, folder)
+        with in_process_job(seeded) as started, stopping_at(deadline, values, started) as job:
+            data = finetune(seeded, folder, job=job, **options)
         runs.append(run_result(seeded, folder))
     write_results(values.workdir, config, data, runs)
 

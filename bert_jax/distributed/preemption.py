@@ -79,11 +79,12 @@ class PreemptionHandler:
         else:
             self.peers.put("stop", why)  # read by the heartbeat of every process, this one's too
 
-    def request_at(self, when: float, why: str) -> None:
-        """Asks all processes to stop at a time of `time.monotonic`."""
+    def request_at(self, when: float, why: str) -> threading.Timer:
+        """Asks all processes to stop at a time of `time.monotonic`; returns a started timer."""
         timer = threading.Timer(max(0.0, when - time.monotonic()), self.request, (why,))
         timer.daemon = True
         timer.start()
+        return timer
 
     def _note(self, why: str) -> None:
         """Stores why the job stops; ends the process if no work item has begun."""

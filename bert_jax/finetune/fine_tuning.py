@@ -6,6 +6,7 @@ from bert_jax.config.schema import Config
 from bert_jax.distributed.job import Job
 from bert_jax.finetune.task_data import TaskData, open_task
 from bert_jax.training import loop
+from bert_jax.training.profiling import Steps
 from bert_jax.workdir.layout import Workdir
 
 
@@ -15,13 +16,16 @@ def finetune(
     *,
     job: Job | None = None,
     stop_after: int | None = None,
+    strict_restore: bool = False,
+    adopt: bool = False,
+    profile: Steps | None = None,
+    wandb: str | None = None,
 ) -> TaskData:
     """Trains a model for `config.task`; resumes from the newest good checkpoint in the folder.
 
     Args:
         folder: the workdir; may be a bucket.
-        job: the job that this process belongs to; by default a job of this process alone.
-        stop_after: save and stop at this step, as if preempted there.
+        job, stop_after, strict_restore, adopt, profile, wandb: as of `loop.train`.
 
     Returns:
         The examples of the task.
@@ -34,6 +38,14 @@ def finetune(
     """
     data = open_task(config, Workdir.open(folder))
     loop.train(
-        data.planned(config), folder, open_data=lambda _: data, job=job, stop_after=stop_after
+        data.planned(config),
+        folder,
+        open_data=lambda _: data,
+        job=job,
+        stop_after=stop_after,
+        strict_restore=strict_restore,
+        adopt=adopt,
+        profile=profile,
+        wandb=wandb,
     )
     return data
