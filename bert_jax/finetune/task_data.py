@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Sequence
+from pathlib import PurePath
 from typing import Any, Final
 
 import jax
@@ -73,6 +74,17 @@ class TaskData:
 
     def __str__(self) -> str:
         return f"{self.train} for training; {self.held_out} held out"
+
+    @property
+    def files(self) -> dict[str, Any]:
+        return {
+            name: {
+                "files": [PurePath(file).name for file in split.examples.path.split(" + ")],
+                "examples": len(split.examples.examples),
+                "dropped": dict(split.examples.dropped),
+            }
+            for name, split in (("train", self.train), ("held_out", self.held_out))
+        }
 
     @property
     def tokenizer_digest(self) -> str:

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from bert_jax.config.schema import Config
@@ -26,23 +27,20 @@ def run_facts(
     times = [record["time"] for record in logged if is_finite(record.get("time"))]
     steps = steps_by_phase(config, step, before)
     tokens = tokens_seen(config, steps, logged)
+    unit = "examples in rows" if config.task.name else "rows"
     facts = {
         "trained": "; ".join(
-            f"{count(done, 'step')} of {phase.batch_size:,} rows of {phase.row_tokens} tokens"
+            f"{count(done, 'step')} of {phase.batch_size:,} {unit} of {phase.row_tokens} tokens"
             for phase, done in zip(config.phases, steps, strict=True)
             if done
         )
         or "not yet"
     }
-    if origin := run.get("init_origin"):
-        facts["started from"] = str(origin)
+    if origin := _origin(run, config):
+        facts["started from"] = origin
     if before:
         facts["continues"] = f"{config.init}, at its step {before:,}, with its optimizer's moments"
-    optimizer, data = config.optimizer, config.data
-    facts["method"] = (
-        f"{optimizer.name}, learning rate {optimizer.learning_rate:g}, {optimizer.warmup_steps:,} "
-        f"steps of warmup; pairing {data.pairing}, masking {data.masking}"
-    )
+    facts["method"] = _method(config)
     if tokens is not None:
         facts["tokens seen"] = f"about {float(f'{tokens:.3g}'):,.0f}, padding not counted"
     if times:
@@ -56,6 +54,31 @@ def run_facts(
     if versions := run.get("versions"):
         facts["software"] = ", ".join(f"{name} {version}" for name, version in versions.items())
     return facts
+
+
+def _origin(run: Mapping[str, Any], config: Config) -> str:
+    """Returns the model that a run starts from: its name on the hub, or of a task the name of its
+    folder with the digest of its weights; "" if it starts from random ones."""
+    if origin := run.get("init_origin"):
+        return str(origin)
+    if not (config.task.name and (digest := run["data"].get("init"))):
+        return ""
+    return f"{PurePath(config.init).name}, weights {digest[:12]}…"
+
+
+def _method(config: Config) -> str:
+    optimizer, data, task = config.optimizer, config.data, config.task
+    rates = (
+        f"{optimizer.name}, learning rate {optimizer.learning_rate:g}, {optimizer.warmup_steps:,} "
+        "steps of warmup"
+    )
+    if not task.name:
+        return f"{rates}; pairing {data.pairing}, masking {data.masking}"
+    if task.layers:
+        vectors = f"{task.join} of layers {task.layers}, {task.pooling} of the tokens"
+        return f"{rates}; {task.epochs:g} epochs of a linear head on a frozen encoder ({vectors})"
+    decay = f", layer decay {optimizer.layer_decay:g}" if optimizer.layer_decay != 1 else ""
+    return f"{rates}{decay}; {task.epochs:g} epochs"
 
 
 def hosts(records: Iterable[Mapping[str, Any]]) -> dict[str, str]:
@@ -99,7 +122,9 @@ def tokens_seen(
     config: Config, steps: Sequence[int], logged: Iterable[Mapping[str, Any]]
 ) -> float | None:
     """Returns the tokens of these steps of each phase, by the recorded share of padding; None if
-    a phase has no record of it."""
+    a phase has no record of it, or counts examples."""
+    if config.task.name:
+        return None
     padding = {r["phase"]: r["padding"] for r in logged if r["kind"] == "train" and "padding" in r}
     if not all(index in padding for index, done in enumerate(steps) if done):
         return None

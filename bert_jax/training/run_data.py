@@ -4,9 +4,9 @@
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import jax
 import numpy as np
@@ -72,6 +72,8 @@ class RunData(description.Data, Protocol):
         path: as the configuration names it, for messages.
         sources: names of the parts that metrics are reported for.
         tokenizer: that made all ids.
+        files: of a task: "train" and "held_out" -> names of the files, numbers of their examples
+            and of the rows left out, for its model card; empty for a store, which has a manifest.
     """
 
     @property
@@ -82,6 +84,9 @@ class RunData(description.Data, Protocol):
 
     @property
     def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def files(self) -> Mapping[str, Any]: ...
 
     def configured(self, config: Config) -> Config:
         """Returns the configuration with what the data decide.

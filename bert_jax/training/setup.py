@@ -136,6 +136,7 @@ def prepare(
         init=initial.digest if initial else None,
         init_step=initial.step if initial else 0,
         init_origin=initial.origin if initial else "",
+        files=data.files,
     )
     peers, digests = job.peers, json.dumps(description["data"], sort_keys=True)
     if len(set(peers.all_gather_text("data", digests))) > 1:

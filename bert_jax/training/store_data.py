@@ -3,7 +3,9 @@
 import dataclasses
 import functools
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -47,6 +49,10 @@ class StoreData:
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
         return Tokenizer.load(self.store.tokenizer_path)
+
+    @property
+    def files(self) -> Mapping[str, Any]:
+        return {}
 
     @property
     def tokenizer_digest(self) -> str:

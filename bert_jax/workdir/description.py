@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from etils import epath
@@ -54,6 +55,7 @@ def describe(
     init: str | None = None,
     init_step: int = 0,
     init_origin: str = "",
+    files: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Returns the run's description, stored in `config.json` and in every checkpoint.
 
@@ -65,6 +67,7 @@ def describe(
         init: digest of the model that the run starts from.
         init_step: updates done before the run, see `config.init_optimizer`.
         init_origin: name and commit of this model on the Hugging Face hub.
+        files: of a task, see `run_data.RunData`.
     """
     from bert_jax.metrics.flops import step_flops  # imports JAX, which `bert-jax status` need not
 
@@ -81,6 +84,7 @@ def describe(
         },
         # Not in "data", which must not change: a copy of the same arrays may not say it.
         **({"init_origin": init_origin} if init_origin else {}),
+        **({"files": dict(files)} if files else {}),
         "versions": software(),
         "devices": {"kind": device_kind, "mesh": dict(mesh)},
         "step_flops": [step_flops(config, phase) for phase in shapes or config.phases],

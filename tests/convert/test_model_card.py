@@ -8,13 +8,15 @@ import pytest
 from exported import random_params
 from huggingface_hub import ModelCard
 from small import model_config, run_config
+from small_task import task_config
 from test_convert import make_run
 
+from bert_jax.config.recorded import recorded
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.convert.publish.export import export, run_export
 from bert_jax.convert.publish.model_card import Card, render
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.reporting.run_facts import steps_by_phase, tokens_seen, trained_length
+from bert_jax.reporting.run_facts import run_facts, steps_by_phase, tokens_seen, trained_length
 
 PHASES = (
     PhaseConfig(steps=10, seq_length=32, batch_size=4),
@@ -74,6 +76,29 @@ def test_the_trained_length_is_in_every_file(tokenizer: Tokenizer, tmp_path: Pat
 def test_positions_without_training_are_not_counted(form: dict, length: int, text: str) -> None:
     config = dataclasses.replace(model_config(), **form)
     assert text in render(Card(length=length), config, parameters=1, lowercase=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "method"),
+    [
+        ({}, "3 epochs"),
+        ({"optimizer__layer_decay": 0.8}, "layer decay 0.8; 3 epochs"),
+        ({"task__layers": "-4:"}, "on a frozen encoder (concat of layers -4:, mean of the tokens)"),
+    ],
+)
+def test_the_facts_about_a_task_are_its_model_and_its_recipe(changes: dict, method: str) -> None:
+    config = task_config(Path("/nowhere"), init="/home/me/model", **changes)
+    run = {"config": recorded(config), "data": {"init": "ab" * 32}}
+    logged = [{"kind": "train", "phase": 0, "padding": 0.5, "step": 3}]
+    facts = run_facts(run, 3, logged)
+    assert facts["started from"] == "model, weights abababababab…"
+    assert facts["method"].startswith("adamw, learning rate 0.001, ")
+    assert facts["method"].endswith(method)
+    assert facts["trained"] == "3 steps of 8 examples in rows of 32 tokens"
+    assert "tokens seen" not in facts
+    assert facts | {"started from": "ORG/NAME"} == run_facts(
+        run | {"init_origin": "ORG/NAME"}, 3, logged
+    )
 
 
 @pytest.mark.parametrize("languages", [(), ("en",), ("no", "yi")])

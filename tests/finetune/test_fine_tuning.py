@@ -232,6 +232,15 @@ def test_what_a_run_learned_is_evaluated_predicted_and_exported(
     values = json.loads((tmp_path / "out/config.json").read_text())
     assert values["architectures"] == ["BertForSequenceClassification"]
     assert values["id2label"] == {"0": "entailment", "1": "not_entailment"}
+    card = (tmp_path / "out/README.md").read_text()
+    digests = read_meta(tmp_path / "run", best)["data"]
+    assert f"trained for {best:,} steps on the task `rte`" in card
+    assert "outputs, by id: `entailment`, `not_entailment`." in card
+    assert f"| training | train.tsv | {digests['train'][:16]}… | {TRAIN} | 0 |" in card
+    assert f"| held out | dev.tsv | {digests['held_out'][:16]}… | {DEV} | 0 |" in card
+    assert f"| accuracy | {highest:.4f} |" in card
+    for other in ("document", "masking", "pairing", "token store", str(folder)):
+        assert other not in card
     model = bert_jax.load(tmp_path / "out")
     found = [p.label for p in model.predict([(row[1], row[2]) for row in dev])]
     assert [line.split("\t")[1] for line in lines] == found

@@ -6,6 +6,7 @@ from typing import Any
 from bert_jax.config.recorded import config_of
 from bert_jax.config.serialization import flatten
 from bert_jax.convert.publish.model_card import Card
+from bert_jax.convert.publish.task_card import UNUSED, read_task
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.store.manifest import read_manifest, split_digest
 from bert_jax.metrics import records
@@ -18,8 +19,13 @@ from bert_jax.workdir.layout import Workdir
 def read_card(run: Workdir, meta: Mapping[str, Any]) -> Card:
     """Returns the facts about a checkpoint; meta: as stored with it."""
     config, step = config_of(meta), meta["step"]
-    settings = flatten(dict(meta["config"]))
-    settings.pop("data.store")  # a path on the machine that trained
+    task = read_task(config, meta)
+    left_out = UNUSED if task else ("data.store",)  # a path on the machine that trained
+    settings = {
+        key: value
+        for key, value in flatten(dict(meta["config"])).items()
+        if not any(key == name or key.startswith(f"{name}.") for name in left_out)
+    }
     sources, languages = _text(find_store(run, config.data.store, meta["data"]), meta["data"])
     measured = [record for record in records.read(run.metrics, "eval") if record["step"] <= step]
     return Card(
@@ -31,6 +37,7 @@ def read_card(run: Workdir, meta: Mapping[str, Any]) -> Card:
         sources=sources,
         languages=languages,
         metrics=measured[-1] if measured else None,
+        task=task,
     )
 
 

@@ -1,15 +1,18 @@
 """The model card: README.md of an exported folder, with recorded facts only."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from bert_jax.config.schema import ModelConfig
 from bert_jax.convert.layouts.registry import find_layout
+from bert_jax.convert.publish import task_card
 from bert_jax.convert.publish.side_heads import other_heads
+from bert_jax.convert.publish.task_card import TaskFacts
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.registry import BERT_FOR_PRETRAINING, find
 from bert_jax.reporting import held_out
+from bert_jax.reporting.markdown import table
 
 _USE = """## Use
 
@@ -40,6 +43,7 @@ class Card:
     sources: Sequence[Mapping[str, Any]] = ()  # of the store's manifest; empty if not available
     languages: Sequence[str] = ()  # codes, of the store
     metrics: Mapping[str, Any] | None = None  # the record of an evaluation, if there is one
+    task: TaskFacts | None = None  # of a fine-tuned model
 
 
 def render(
@@ -55,6 +59,7 @@ def render(
     name = layout.class_name([objective.head for objective in learned], model_type)
     heads = f"{config.num_attention_heads} heads"
     trained = "" if card.step is None else f", trained for {card.step:,} steps"
+    trained += f" on the task `{card.task.name}`" if card.task else ""
     sections = [
         _front_matter(card, model_type or layout.model_type, learned),
         f"# BERT, {config.num_hidden_layers} layers, {config.hidden_size} wide\n\n"
@@ -66,8 +71,8 @@ def render(
         f"- {_length(card.length, config)}",
         _use(card, learned, config, name),
         other_heads(learned, config, layout, name),
-        _data(card),
-        _metrics(card.metrics),
+        task_card.data_section(card.task) if card.task else _data(card),
+        task_card.metrics_section(card.metrics) if card.task else _metrics(card.metrics),
         _training(card),
         _LICENCE,
     ]
@@ -133,7 +138,7 @@ def _data(card: Card) -> str:
         counts = (f"{train[unit]:,}" if unit in train else "" for unit in units)
         rows.append((source["name"], source.get("kind", ""), *counts))
     header = ("source", "kind", "documents", "sentences", "tokens")
-    return "## Training text\n\n" + _table(header, rows, names=2)
+    return "## Training text\n\n" + table(header, rows, names=2)
 
 
 def _metrics(record: Mapping[str, Any] | None) -> str:
@@ -142,22 +147,16 @@ def _metrics(record: Mapping[str, Any] | None) -> str:
         return ""
     return (
         f"## Held-out metrics\n\nOn documents held out from training, at step "
-        f"{record['step']:,}. {held_out.explanation(record)}\n\n" + _table(header, rows, names=1)
+        f"{record['step']:,}. {held_out.explanation(record)}\n\n" + table(header, rows, names=1)
     )
 
 
 def _training(card: Card) -> str:
     parts = []
     if card.training:
-        parts.append(_table(("", ""), card.training.items(), names=2))
+        parts.append(table(("", ""), card.training.items(), names=2))
     if card.settings:
         lines = "\n".join(f"{key} = {value}" for key, value in card.settings.items())
         listing = f"<summary>All settings</summary>\n\n```\n{lines}\n```\n\n"
         parts.append(f"<details>{listing}</details>")
     return "\n\n".join(["## Training", *parts]) if parts else ""
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]], *, names: int) -> str:
-    """Returns a Markdown table; columns after the first `names` are right-aligned."""
-    rule = [*["---"] * names, *["---:"] * (len(header) - names)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, rule, *rows))

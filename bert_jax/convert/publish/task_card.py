@@ -1,0 +1,71 @@
+"""What a model card says of a task: its labels, its files, and the metrics on held-out examples."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bert_jax.config.schema import Config
+from bert_jax.config.task_model import TaskModelConfig
+from bert_jax.metrics.records import task_metrics
+from bert_jax.reporting.markdown import table
+
+_SPLITS: Final = {"train": "training", "held_out": "held out"}
+# Settings with paths on the machine that trained, and those of pretraining data.
+UNUSED: Final = ("task.data", "task.held_out", "task.tokenizer", "init", "data")
+
+
+@dataclass(frozen=True)
+class TaskFacts:
+    """The facts about a task.
+
+    Attributes:
+        labels: names of the outputs, in the order of their ids.
+        splits: of training and of held-out examples: their files, numbers and digests.
+    """
+
+    name: str
+    labels: Sequence[str]
+    splits: Mapping[str, Mapping[str, Any]]
+
+
+def read_task(config: Config, meta: Mapping[str, Any]) -> TaskFacts | None:
+    """Returns the facts about the task of a checkpoint; None if it has none."""
+    if not config.task.name or not isinstance(config.model, TaskModelConfig):
+        return None
+    files, digests = meta.get("files", {}), meta["data"]
+    splits = {
+        title: {**files.get(name, {}), "digest": digests[name]} for name, title in _SPLITS.items()
+    }
+    return TaskFacts(config.task.name, config.model.head.labels, splits)
+
+
+def data_section(task: TaskFacts) -> str:
+    """Returns the section about labels and files."""
+    labels = ", ".join(f"`{label}`" for label in task.labels)
+    rows = [
+        (
+            title,
+            ", ".join(split.get("files", ())),
+            f"{split['digest'][:16]}…",
+            f"{split['examples']:,}" if "examples" in split else "",
+            f"{sum(split.get('dropped', {}).values()):,}",
+        )
+        for title, split in task.splits.items()
+    ]
+    header = ("examples", "files", "sha256 of texts and labels", "number", "rows left out")
+    return f"## Task\n\n`{task.name}`; outputs, by id: {labels}.\n\n" + table(header, rows, names=3)
+
+
+def metrics_section(record: Mapping[str, Any] | None) -> str:
+    """Returns the section about the held-out metrics of an "eval" record; "" without one."""
+    if not record:
+        return ""
+    measured = {"loss": record["loss"], **task_metrics(record)}
+    rows = [
+        (name, "not defined" if value != value else f"{value:.4f}")  # NaN
+        for name, value in measured.items()
+    ]
+    return (
+        f"## Held-out metrics\n\nOn the held-out examples, at step {record['step']:,}.\n\n"
+        + table(("metric", "value"), rows, names=1)
+    )
