@@ -4,7 +4,7 @@ Every reader of this folder returns `Examples`; what a file holds beside them is
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 Kind = Literal["classification", "regression", "tagging", "question_answering"]
@@ -73,6 +73,8 @@ class Examples:
             in a regression, start and end of an answer.
         examples: in the order of the file; all of the class that belongs to `kind`.
         dropped: reason -> number of rows that are not among the examples.
+        parts: end of the names of metrics -> number of examples, where several files that follow
+            one another are measured apart; the first has no such end.
     """
 
     path: str
@@ -80,3 +82,4 @@ class Examples:
     labels: tuple[str, ...]
     examples: Listed
     dropped: Mapping[str, int]
+    parts: Mapping[str, int] = field(default_factory=dict)

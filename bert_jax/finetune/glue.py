@@ -5,6 +5,7 @@ labels of MNLI otherwise, the names in an export's `id2label` say which is which
 separated by tabs, and their quotes are text.
 """
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -178,6 +179,31 @@ def read(name: str, folder: epath.PathLike, split: str) -> Examples:
         examples.extend(_read_file(task, path, split, len(examples), dropped))
     where = " + ".join(map(str, paths))
     return Examples(where, task.kind, task.labels, tuple(examples), dict(dropped))
+
+
+def dev_splits(name: str) -> list[str]:
+    """Returns the splits of a task that a run evaluates: of mnli two."""
+    return [split for split in task_of(name).files if split.startswith("dev")]
+
+
+def dev_ends(name: str) -> list[str]:
+    """Returns the ends of the names of metrics for each of `dev_splits`: "" and "_mismatched"."""
+    return ["", *(split.removeprefix("dev") for split in dev_splits(name)[1:])]
+
+
+def read_dev(name: str, folder: epath.PathLike) -> Examples:
+    """Reads all that a run evaluates, one split after the other; raises as `read`."""
+    found = [read(name, folder, split) for split in dev_splits(name)]
+    if len(found) == 1:
+        return found[0]
+    dropped = sum((Counter(split.dropped) for split in found), Counter())
+    return dataclasses.replace(
+        found[0],
+        path=" + ".join(split.path for split in found),
+        examples=tuple(one for split in found for one in split.examples),  # type: ignore[arg-type]
+        dropped=dict(dropped),
+        parts={end: len(split.examples) for end, split in zip(dev_ends(name), found, strict=True)},
+    )
 
 
 def _read_file(

@@ -6,6 +6,7 @@ A metric that is not defined, such as a correlation with constant labels, is Non
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -77,8 +78,16 @@ METRICS: Final[Mapping[str, Callable[[np.ndarray, np.ndarray], float | None]]] =
 }
 
 
-def measure(names: Sequence[str], labels: Values, predictions: Values) -> dict[str, float | None]:
+def measure(
+    names: Sequence[str],
+    labels: Values,
+    predictions: Values,
+    parts: Mapping[str, int] = MappingProxyType({}),
+) -> dict[str, float | None]:
     """Returns the metrics of these names: of class ids, or of scores for a regression.
+
+    parts: see `Examples.parts`; the names of their metrics, such as accuracy_mismatched, may be
+    among those given.
 
     Raises:
         UserError: scikit-learn is not installed.
@@ -86,7 +95,14 @@ def measure(names: Sequence[str], labels: Values, predictions: Values) -> dict[s
     truth, guess = np.asarray(labels, np.float64), np.asarray(predictions, np.float64)
     assert truth.shape == guess.shape, (truth.shape, guess.shape)
     with _installed():
-        return {name: METRICS[name](truth, guess) for name in names}
+        found, start = dict[str, float | None](), 0
+        for end, count in (parts or {"": len(truth)}).items():
+            own = slice(start, start + count)
+            for name in names:
+                if name in METRICS:
+                    found[f"{name}{end}"] = METRICS[name](truth[own], guess[own])
+            start += count
+        return found
 
 
 def entities(labels: Tags, predictions: Tags) -> dict[str, float | None]:

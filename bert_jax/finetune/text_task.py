@@ -49,7 +49,7 @@ class TextTask(TaskKind):
     def read(self, task: TaskConfig) -> tuple[Examples, Examples]:
         if task.name in glue.TASKS:
             train = glue.read(task.name, task.data, "train")
-            held_out = glue.read(task.name, task.data, dev_split(task.name))
+            held_out = glue.read_dev(task.name, task.data)
         else:
             train = self._table(task, task.data)
             if task.held_out:
@@ -114,7 +114,8 @@ class TextTask(TaskKind):
 
     def metrics(self, task: TaskConfig, labels: Sequence[str]) -> tuple[str, ...]:
         if task.name in glue.TASKS:
-            return glue.TASKS[task.name].metrics
+            names = glue.TASKS[task.name].metrics
+            return tuple(f"{name}{end}" for end in glue.dev_ends(task.name) for name in names)
         return tuple(name for name in self.of_tables if name != "f1" or len(labels) == 2)
 
     def guesses(
@@ -130,7 +131,7 @@ class TextTask(TaskKind):
 
     def measure(self, task: TaskConfig, examples: Examples, guesses: Sequence[Any]) -> Measured:
         names = self.metrics(task, examples.labels)
-        return metrics.measure(names, self.labels(examples), guesses)
+        return metrics.measure(names, self.labels(examples), guesses, examples.parts)
 
     def baselines(
         self, task: TaskConfig, train: Examples, held_out: Examples
@@ -151,11 +152,6 @@ class TextTask(TaskKind):
         said = [f"{x:.4f}" if self._is_score else examples.labels[x] for x in guesses]
         lines = (f"{key}\t{word}\n" for key, word in zip(ids, said, strict=True))
         return {"out": _HEADER + "".join(lines)}
-
-
-def dev_split(name: str) -> str:
-    """Returns the split of a GLUE task that a run evaluates."""
-    return next(split for split in glue.TASKS[name].files if split.startswith("dev"))
 
 
 def _of(examples: Examples) -> tuple[Example, ...]:

@@ -270,13 +270,15 @@ def test_a_model_of_another_task_gives_all_but_its_head(
     """Here of another kind of pair with three labels, exported; its tokenizer comes with it."""
     first = task_config(folder, mesh__data=-1, task__epochs=0.1)
     (tmp_path / "mnli").mkdir()
-    names = ("train", "dev_matched")
+    names = ("train", "dev_matched", "dev_mismatched")
     header = "index\tsentence1\tsentence2\tgold_label\n"
     rows = [f"{i}\tdal bel\tdal\t{label}\n" for i, label in enumerate(("neutral", "entailment"))]
     for name in names:
         (tmp_path / f"mnli/{name}.tsv").write_text(header + "".join(rows))
     mnli = first.replace({"task.name": "mnli", "task.data": str(tmp_path / "mnli")})
     finetune(mnli, tmp_path / "first")
+    (*_, evaluated) = read_records(tmp_path / "first", "eval")
+    assert {"task/accuracy", "task/accuracy_mismatched"} <= evaluated.keys()
     bert_jax.export(tmp_path / "first", tmp_path / "exported")
     changes = {"init": str(tmp_path / "exported"), "task.tokenizer": ""}
     finetune(first.replace(changes), tmp_path / "second")

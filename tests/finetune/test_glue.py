@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.finetune.glue import TASKS, read
+from bert_jax.finetune.glue import TASKS, read, read_dev
 
 MNLI_COLUMNS = (
     "index", "promptID", "pairID", "genre", "sentence1_binary_parse", "sentence2_binary_parse",
@@ -133,6 +133,11 @@ def test_mnli_has_two_dev_sets_and_rows_without_a_gold_label(tmp_path: Path) -> 
         assert [(e.id, e.label, e.row) for e in examples.examples] == [("0", 0, 2), ("2", 2, 4)]
         assert examples.dropped == {'gold_label is "-"': 1}
     write(tmp_path / "test_matched.tsv", "|".join(MNLI_COLUMNS), row[: row.index("|neutral")])
+    both = read_dev("mnli", tmp_path)
+    assert list(both.parts.items()) == [("", 2), ("_mismatched", 2)]
+    assert [(e.id, e.row) for e in both.examples] == [("0", 2), ("2", 4)] * 2
+    assert both.dropped == {'gold_label is "-"': 2}
+    assert both.path.endswith("dev_mismatched.tsv")
     assert [e.label for e in read("mnli", tmp_path, "test_matched").examples] == [None]
     write(tmp_path / "diagnostic.tsv", "index|sentence1|sentence2", "0|The cat.|The dog.")
     assert found("mnli", tmp_path, "diagnostic") == [("0", "The cat.", "The dog.", None)]

@@ -20,6 +20,12 @@ def test_known_values() -> None:
     assert found["spearman"] == pytest.approx(1)
 
 
+def test_parts_are_measured_apart() -> None:
+    names = ("accuracy", "accuracy_mismatched")
+    found = measure(names, [0, 1, 2, 2], [0, 1, 2, 1], {"": 1, "_mismatched": 3})
+    assert found == {"accuracy": 1.0, "accuracy_mismatched": pytest.approx(2 / 3)}
+
+
 def test_f1_is_that_of_class_1() -> None:
     """MRPC's positive class, not a mean over classes."""
     assert measure(["f1"], [0, 0, 0, 1], [0, 0, 0, 0]) == {"f1": 0.0}
