@@ -224,11 +224,12 @@ def read_predictions(task: Task, path: Path) -> np.ndarray:
 
 def read_labels(task: Task) -> np.ndarray:
     from bert_jax.config.task_settings import TaskConfig
-    from bert_jax.finetune.task_files import labels_of, read_splits
+    from bert_jax.finetune.registry import kind_of
 
     values = dict(word.removeprefix("--config.task.").split("=", 1) for word in task.train)
-    _, held_out = read_splits(TaskConfig(**values))
-    return np.array(labels_of(held_out))
+    config = TaskConfig(**values)
+    kind = kind_of(config)
+    return np.array(kind.labels(kind.read(config)[1]))
 
 
 def difference(labels: np.ndarray, ours: Sequence[Run], others: Sequence[Run]) -> str:

@@ -15,6 +15,7 @@ from bert_jax.api.model import Model
 from bert_jax.checkpoint import manager
 from bert_jax.config.schema import ComputeConfig
 from bert_jax.errors import UserError
+from bert_jax.finetune.encoding import encode
 from bert_jax.finetune.fine_tuning import finetune
 from bert_jax.finetune.predictor import Predictor
 from bert_jax.finetune.task_data import open_task
@@ -53,7 +54,8 @@ def test_the_head_is_linear_in_the_vectors_of_embed(
     config = data.configured(config)
     key, plain = jax.random.key(1), ComputeConfig.plain()
     params = init_params(config.model, plain, learned_by(config), key)
-    found = Predictor(config.model, params, data.tokenizer).logits([(text,) for text in TEXTS])
+    encoded = encode(data.tokenizer, config.model, [(text,) for text in TEXTS], 32)
+    found = Predictor(config.model, params, data.tokenizer).logits(encoded)
     encoder = {"encoder": params["encoder"]}
     model = Model(config.model, encoder, data.tokenizer, frozenset(encoder))
     vectors = model.encode(TEXTS, layers=layers, join=join, pooling=pooling)
