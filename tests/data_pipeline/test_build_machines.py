@@ -61,7 +61,7 @@ WRITERS: dict[str, Callable[[Path, list[str]], None]] = {
     "arrow": write_rows(write_arrow, "arrow"),
     "tfds": write_prepared,
 }
-QUICK = ("lines", "parquet", "tfds")
+QUICK = ("lines", "parquet")
 every_kind = pytest.mark.parametrize(
     "corpus",
     [pytest.param(kind, marks=() if kind in QUICK else pytest.mark.slow) for kind in WRITERS],

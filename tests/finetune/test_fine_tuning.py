@@ -264,6 +264,7 @@ def test_a_lower_layer_has_a_lower_rate(folder: Path) -> None:
     np.testing.assert_allclose(word / rate, 0.0625, rtol=1e-2)
 
 
+@pytest.mark.slow
 def test_a_model_of_another_task_gives_all_but_its_head(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

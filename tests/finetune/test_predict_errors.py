@@ -15,7 +15,8 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 def test_a_model_without_a_head_for_the_task_is_one_line(
     tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = dataclasses.replace(base_config(), vocab_size=tokenizer.vocab_size)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = dataclasses.replace(base_config(), vocab_size=tokenizer.vocab_size, **sizes)
     export(random_params(config), config, tokenizer, tmp_path / "model", card=Card())
     (tmp_path / "new.tsv").write_text("text\nA fine day.\n")
     out = tmp_path / "out.tsv"

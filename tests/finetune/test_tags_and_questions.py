@@ -74,6 +74,7 @@ def test_tags_are_learned_predicted_and_exported(
         model.predict("bal")
 
 
+@pytest.mark.slow
 def test_answers_are_learned_predicted_and_exported(folder: Path, tmp_path: Path) -> None:
     """Of SQuAD 2.0; the predictions have the scores of the evaluation in training."""
     changes = {"task__name": "question_answering", "task__null_threshold": 0.0}
