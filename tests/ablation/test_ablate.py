@@ -18,7 +18,11 @@ from runs import read_records
 from bert_jax import cli
 from bert_jax.data_pipeline.store.store import TokenStore
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.slow,
+    pytest.mark.xdist_group("ablation"),  # none has a deadline, so other tests need not wait
+]
 LIMIT = 900  # seconds
 RUNS = [f"{variant}/{seed}" for variant in ("token", "span") for seed in (0, 1, 2)]
 KILLS = 10

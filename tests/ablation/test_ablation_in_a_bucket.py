@@ -18,6 +18,7 @@ from gcs_emulator import Emulator
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.slow,
+    pytest.mark.xdist_group("ablation"),
     pytest.mark.skipif(
         not importlib.util.find_spec("gcsfs"), reason="needs gcsfs: pip install 'bert-jax[gcs]'"
     ),
