@@ -118,7 +118,7 @@ def prepare(options: argparse.Namespace, task: str, folder: Path) -> None:
     from bert_jax.objectives.registry import learned_by
 
     config, data = open_data(config_of(options.data, task))
-    encoded, labels = data.train.encoded, np.array(data.train.labels)
+    encoded, labels = data.train.prepared.encoded, np.array(data.train.labels)
     np.savez(
         folder / "examples.npz",
         ids=encoded.ids,

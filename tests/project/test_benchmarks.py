@@ -163,6 +163,20 @@ def test_both_sides_train_on_the_same_and_packed_rows_beside_padded(tmp_path: Pa
 
 
 @pytest.mark.torch
+@pytest.mark.processes
+@pytest.mark.skipif("BERT_JAX_REAL_DATA" not in os.environ, reason="needs BERT_JAX_REAL_DATA")
+def test_both_sides_learn_a_task_from_the_same_weights() -> None:
+    done = run("finetune_speed.py", "--tasks=cola", "--rounds=1", "--steps=1")
+    assert done.returncode == 0, done.stderr
+    losses = [
+        float(re.search(rf"^  {name} .* loss (.*)$", done.stdout, re.MULTILINE)[1])
+        for name in ("bert_jax", "transformers")
+    ]
+    # Each has batches in its own order, and its own dropout.
+    assert losses[0] == pytest.approx(losses[1], abs=0.3)
+
+
+@pytest.mark.torch
 def test_the_peer_computes_the_same_loss_with_either_head(tmp_path: Path) -> None:
     import dataclasses
 
