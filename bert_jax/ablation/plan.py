@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from bert_jax.ablation import spec, statistics
 from bert_jax.ablation.results import Results
+from bert_jax.ablation.sentences import by_seeds
 from bert_jax.ablation.spec import Ablation, Run, Spent
 from bert_jax.runtime.console import table
 from bert_jax.runtime.program import program
@@ -50,15 +51,13 @@ def _against(each: Spent, reference: Spent) -> str:
 
 
 def _detectable(results: Results) -> list[str]:
-    seeds = (5, 10, 20)
-    factors = ", ".join(f"{n} seeds {statistics.seeds_factor(n):.2f}" for n in seeds)
     lines = [
         "difference shown with 80 % power, in standard deviations of the paired difference between "
-        f"seeds: {factors}"
+        f"seeds: {by_seeds(statistics.seeds_factor, 2)}"
     ]
-    for name, found in results.primary().items():
+    for name, found in results.primary.items():
         if found.seeds >= statistics.FEWEST_SEEDS:
-            shown = ", ".join(f"{n} seeds {found.detectable(n):.4f}" for n in seeds)
+            shown = by_seeds(found.detectable)
             lines.append(f"{name}, from the runs that have ended, in nats: {shown}")
     return lines
 

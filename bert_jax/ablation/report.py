@@ -42,7 +42,7 @@ def write(results: Results, spent: Mapping[str, Spent], store: TokenStore) -> No
     rows = list(rows_of(results))
     _write_csv(root / "differences.csv", rows)
     write_named(root / "report.md", _markdown(results, rows).encode())
-    runs, plans = spending.read(results), spec.plan_digests(results.ablation, store)
+    runs, plans = spending.read(results), spec.plan_digests(results.runs, store)
     page_of(results, spent, rows, runs, plans).save(root / "report.html")
     values = _values(results, spent, rows, runs, plans)
     values["report_seconds"] = seconds = time.perf_counter() - begun
@@ -60,7 +60,7 @@ def write(results: Results, spent: Mapping[str, Spent], store: TokenStore) -> No
 
 def rows_of(results: Results) -> Iterator[dict[str, Any]]:
     """Yields a row of `differences.csv` for every difference."""
-    verdicts, primary = results.verdicts(), results.ablation.values.primary
+    verdicts, primary = results.verdicts, results.ablation.values.primary
     for measure, what, source, variant, found in results.differences:
         judged = measure == primary and what == "loss" and not source
         verdict = verdicts[variant] if judged else None

@@ -80,14 +80,16 @@ class Results:
         found = [each.metrics[form][key] for each in self.of(variant).values()]
         return float(np.mean(found)) if found else None
 
+    @functools.cached_property
     def primary(self) -> dict[str, Difference]:
         """Returns the difference of each variant in the primary measure, in nats."""
         return dict(self._compared(self.ablation.values.primary, "loss"))
 
+    @functools.cached_property
     def verdicts(self) -> dict[str, Verdict]:
         """Returns the verdict on each variant; none in favour of one with more failed runs than the
         reference."""
-        differences = self.primary()
+        differences = self.primary
         found = statistics.verdicts(differences)
         allowed = len(self.failed(self.ablation.reference))
         for name, verdict in found.items():

@@ -5,7 +5,6 @@ steps of the others follow, rounded. Warmups are scaled with the steps.
 """
 
 import dataclasses
-import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -17,7 +16,7 @@ from bert_jax.config.serialization import flatten, from_dict, to_dict
 from bert_jax.config.shipped import shipped
 from bert_jax.data_pipeline.plan.cache import plan_digest
 from bert_jax.data_pipeline.storage.digest import json_digest
-from bert_jax.data_pipeline.storage.remote import is_remote
+from bert_jax.data_pipeline.storage.remote import from_any_folder
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import UserError, nearest
 from bert_jax.metrics.flops import step_flops
@@ -112,12 +111,8 @@ def read(values: Mapping[str, Any]) -> Ablation:
 
 def _from_any_folder(given: AblationConfig) -> AblationConfig:
     """Returns the values with absolute paths, so that runs find them from any folder."""
-
-    def absolute(path: str) -> str:
-        return path if not path or is_remote(path) else os.path.abspath(path)
-
-    base = given.base if given.base in shipped() else absolute(given.base)
-    return dataclasses.replace(given, base=base, store=absolute(given.store))
+    base = given.base if given.base in shipped() else from_any_folder(given.base)
+    return dataclasses.replace(given, base=base, store=from_any_folder(given.store))
 
 
 def _seeds(text: str) -> tuple[int, ...]:
@@ -168,7 +163,9 @@ def _check_different(variants: Sequence[Variant], *, null: bool) -> None:
         raise UserError(f"config.variants: two have the same name among {', '.join(names)}")
     shapes = {len(variant.config.phases) for variant in variants}
     if len(shapes) > 1:
-        raise UserError("config.variants: all need the same number of phases; config.equal is each")
+        raise UserError(
+            "config.variants: all need the same number of phases; config.equal holds in each"
+        )
 
 
 def _check_measures(ablation: Ablation) -> None:
@@ -263,11 +260,11 @@ def runs(ablation: Ablation) -> list[Run]:
     return made
 
 
-def plan_digests(ablation: Ablation, store: TokenStore) -> dict[str, str]:
+def plan_digests(planned: Sequence[Run], store: TokenStore) -> dict[str, str]:
     """Returns for each run, by its name, a digest of its training examples: of the plans of all
     phases. Runs that differ in other settings alone see the same ones."""
     found = {}
-    for run in runs(ablation):
+    for run in planned:
         specs = [plan_spec(run.config, store.train, phase) for phase in run.config.phases]
         plans = [plan_digest(store.train, each, store.sources) for each in specs]
         found[run.name] = json_digest(plans)[:12]

@@ -39,6 +39,10 @@ class Interval(NamedTuple):
     def excludes_zero(self) -> bool:
         return self.low > 0 or self.high < 0
 
+    def holding(self, other: "Interval") -> "Interval":
+        """Returns the interval that holds both."""
+        return Interval(min(self.low, other.low), max(self.high, other.high))
+
 
 class Estimate(NamedTuple):
     """A mean with its 95 % interval, and the two-sided p-value of zero."""
@@ -64,9 +68,7 @@ class Difference:
     @property
     def interval(self) -> Interval:
         """The interval that holds both."""
-        pairs = zip(self.bootstrap, self.student, strict=True)
-        (low, other_low), (high, other_high) = pairs
-        return Interval(min(low, other_low), max(high, other_high))
+        return self.bootstrap.holding(self.student)
 
     def detectable(self, seeds: int) -> float:
         """Returns the difference that this many seeds show with a power of 80 %."""

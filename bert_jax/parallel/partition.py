@@ -66,9 +66,14 @@ def param_axes(abstract: nnx.State) -> dict:
     )
 
 
+def is_names(leaf: Any) -> bool:
+    """Whether it is a leaf of a tree of logical axes."""
+    return isinstance(leaf, tuple)
+
+
 def compute_specs(axes: Any) -> Any:
     """Returns the tree of PartitionSpecs for a tree of logical axes."""
-    return jax.tree.map(lambda names: spec(*names), axes, is_leaf=lambda x: isinstance(x, tuple))
+    return jax.tree.map(lambda names: spec(*names), axes, is_leaf=is_names)
 
 
 def check_fits(mesh: Mesh | AbstractMesh, axes: Any, shapes: Any) -> None:
@@ -88,7 +93,7 @@ def check_fits(mesh: Mesh | AbstractMesh, axes: Any, shapes: Any) -> None:
                     f"{list(x.shape)}; {_REMEDY.get(name, _OTHERWISE).format(axis=entry)}"
                 )
 
-    jax.tree_util.tree_map_with_path(leaf, axes, shapes, is_leaf=lambda x: isinstance(x, tuple))
+    jax.tree_util.tree_map_with_path(leaf, axes, shapes, is_leaf=is_names)
 
 
 _OTHERWISE = "set config.mesh.{axis} to a divisor of it"

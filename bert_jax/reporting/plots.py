@@ -45,18 +45,15 @@ def bands(
     *,
     xlabel: str,
     ylabel: str,
-    baselines: Mapping[str, float] | None = None,
 ) -> str:
     """An SVG plot of the means of named (x, values of each run at x) lines, with a band from the
-    lowest to the highest run, and with baselines as dashed horizontal lines."""
+    lowest to the highest run."""
     axes = _axes(3.2)
     for name, (x, runs) in _plain(lines).items():
         means = [sum(values) / len(values) for values in runs]
         (line,) = axes.plot(x, means, label=name, linewidth=1.5)
         low, high = [*map(min, runs)], [*map(max, runs)]
         axes.fill_between(x, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
-    for i, (name, value) in enumerate(_plain(baselines or {}).items()):
-        axes.axhline(value, label=name, linestyle=("--", ":", "-.")[i % 3], color="#888")
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.legend(frameon=False)
     return _svg(axes)

@@ -1,4 +1,4 @@
-"""Package versions of a run: part of its description; a change never prevents resuming."""
+"""Package versions and the commit of a run: a part of its description that may change."""
 
 import contextlib
 import functools
@@ -26,7 +26,7 @@ def software() -> dict[str, str]:
 @functools.cache
 def _commit() -> str:
     """Returns the commit of the code, "" if it is installed or git cannot read it."""
-    from bert_jax.launch import bundle  # here: the terminal's commands need it only for runs
+    from bert_jax.launch import bundle  # imported here: only runs need it
 
     checkout = bundle.checkout_of(bundle.__file__)
     with contextlib.suppress(UserError):

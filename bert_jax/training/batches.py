@@ -23,7 +23,7 @@ def phase_batches(config: Config, store: TokenStore, split: Split, phase: PhaseC
     unmixed, every document once, so that held-out losses of different mixtures are comparable.
     """
     data = _data(config, split)
-    masking = MaskingSpec(phase.max_predictions, **data.values(MaskingSettings))
+    masking = _masking(data, phase)
     plan = plan_spec(config, split, phase)
     needs_words = masking.mode.needs_words
     return Batches(
@@ -44,7 +44,6 @@ def phase_batches(config: Config, store: TokenStore, split: Split, phase: PhaseC
 def plan_spec(config: Config, split: Split, phase: PhaseConfig) -> PlanSpec:
     """Returns what decides the rows of a phase over a split."""
     data = _data(config, split)
-    masking = MaskingSpec(phase.max_predictions, **data.values(MaskingSettings))
     packed = phase.examples_per_row > 1
     return PlanSpec(
         phase.seq_length,
@@ -54,12 +53,18 @@ def plan_spec(config: Config, split: Split, phase: PhaseConfig) -> PlanSpec:
         row_tokens=phase.row_tokens,
         row_predictions=phase.row_predictions,
         examples_per_row=phase.examples_per_row,
-        predictions=tuple(masking.predictions(phase.seq_length).tolist()) if packed else (),
+        predictions=tuple(_masking(data, phase).predictions(phase.seq_length).tolist())
+        if packed
+        else (),
     )
 
 
 def _data(config: Config, split: Split) -> DataConfig:
     return config.data if split.name == "train" else dataclasses.replace(config.data, **UNMIXED)
+
+
+def _masking(data: DataConfig, phase: PhaseConfig) -> MaskingSpec:
+    return MaskingSpec(phase.max_predictions, **data.values(MaskingSettings))
 
 
 def held_out_config(config: Config, phase: PhaseConfig) -> Config:

@@ -27,7 +27,7 @@ from jax.sharding import PartitionSpec as P
 from bert_jax.config.schema import OptimizerConfig
 from bert_jax.errors import UserError
 from bert_jax.parallel.mesh import axis_size
-from bert_jax.parallel.partition import STACKED
+from bert_jax.parallel.partition import STACKED, is_names
 from bert_jax.training import newton_schulz
 
 
@@ -47,7 +47,7 @@ def for_matrices_of_layers(
     """
     sharding_of = dict(jax.tree_util.tree_leaves_with_path(storage))
     layouts = jax.tree_util.tree_map_with_path(
-        lambda path, names: _layout(names, sharding_of.get(path)), axes, is_leaf=_is_names
+        lambda path, names: _layout(names, sharding_of.get(path)), axes, is_leaf=is_names
     )
     layout_of = dict(jax.tree_util.tree_leaves_with_path(layouts))
 
@@ -59,7 +59,7 @@ def for_matrices_of_layers(
     momentum = np.float32(config.muon_momentum)  # not a Python float, so that products are float32
     trace = optax.trace(momentum, nesterov=True, accumulator_dtype=config.moment_dtype)
     labels = jax.tree_util.tree_map_with_path(
-        lambda path, _: "matrices" if path in layout_of else "others", axes, is_leaf=_is_names
+        lambda path, _: "matrices" if path in layout_of else "others", axes, is_leaf=is_names
     )
     muon = optax.chain(trace, optax.stateless(orthogonalize))
     return optax.partition({"matrices": muon, "others": otherwise}, labels)
@@ -109,10 +109,6 @@ class _Layout:
 
     def unstack(self, stack: jax.Array, shape: Sequence[int]) -> jax.Array:
         return stack.reshape([shape[i] for i in self.order]).transpose(np.argsort(self.order))
-
-
-def _is_names(leaf: Any) -> bool:
-    return isinstance(leaf, tuple)
 
 
 def _layout(names: Sequence[str], storage: NamedSharding | None) -> _Layout | None:

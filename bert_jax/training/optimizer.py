@@ -14,6 +14,7 @@ import optax
 
 from bert_jax.config.schema import Config, OptimizerConfig
 from bert_jax.config.task_model import probe_of
+from bert_jax.parallel.partition import is_names
 from bert_jax.training import lamb, layer_decay, muon
 from bert_jax.training.adam import Moments, keep_moments_in, scale_by_bert_adam
 
@@ -38,9 +39,6 @@ def optimizer_of(
     settings = config.optimizer
     if settings.name == "muon":
         settings = dataclasses.replace(settings, name="adamw")
-
-    def is_names(leaf: Any) -> bool:
-        return isinstance(leaf, tuple)
 
     parts = jax.tree_util.tree_map_with_path(
         lambda path, _: "encoder" if path[0].key == "encoder" else "head", axes, is_leaf=is_names
@@ -70,7 +68,7 @@ def make_optimizer(
 
     Args:
         axes: a tree like the parameters', with a tuple of dimension names for each array
-            (`partition.param_axes`). Only LAMB and Muon read it.
+            (`partition.param_axes`). Only LAMB, Muon and layer-wise rates read it.
         storage: a tree of NamedShardings of parameters and moments, which Muon needs on several
             devices.
 

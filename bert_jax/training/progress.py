@@ -66,8 +66,8 @@ class RunDisplay:
 
 def held_out(scalars: Mapping[str, float]) -> str:
     """Formats losses and accuracies, each with its trivial baseline in parentheses."""
-    parts = []
-    for name in [] if task_metrics(scalars) else objectives_in(scalars):
+    parts, measured = [], task_metrics(scalars)
+    for name in () if measured else objectives_in(scalars):
         names = ("loss", "accuracy", "baseline_loss", "baseline_accuracy")
         loss, right, trivial_loss, trivial = (scalars[f"{name}/{what}"] for what in names)
         source = scalars.get(f"{name}/source_accuracy")
@@ -76,8 +76,8 @@ def held_out(scalars: Mapping[str, float]) -> str:
             f"{name.upper()} loss {loss:.3f} ({word}{trivial_loss:.3f}), "
             f"accuracy {right:.1%} ({trivial:.1%}{alone})"
         )
-    if found := task_metrics(scalars):
-        shown = (f"{name} {value:.4f}" for name, value in found.items())
+    if measured:
+        shown = (f"{name} {value:.4f}" for name, value in measured.items())
         parts.append(", ".join([f"loss {scalars['loss']:.4f}", *shown]))
     attention = by_layer(scalars).values()
     if attention:

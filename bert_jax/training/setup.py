@@ -14,7 +14,7 @@ from bert_jax.config.recorded import recorded
 from bert_jax.config.schema import Config, ModelConfig, PhaseConfig
 from bert_jax.convert import hub
 from bert_jax.convert.layouts.registry import find_layout
-from bert_jax.data_pipeline.storage.remote import is_remote
+from bert_jax.data_pipeline.storage.remote import from_any_folder
 from bert_jax.distributed.job import Job
 from bert_jax.errors import UserError, count
 from bert_jax.launch.hardware.accelerators import peak_flops
@@ -154,8 +154,7 @@ def prepare(
 
 def _from_any_folder(path: str) -> str:
     """Returns the path to record: absolute, so that commands find it from any folder."""
-    named = not path or is_remote(path) or path.startswith(hub.PREFIX)
-    return path if named else os.path.abspath(path)
+    return path if path.startswith(hub.PREFIX) else from_any_folder(path)
 
 
 def with_steps(run: RunContext, steps: Sequence[int]) -> RunContext:

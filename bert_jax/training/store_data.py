@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.config.serialization import to_dict
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.pairing.modes import PAIRS
-from bert_jax.data_pipeline.storage.remote import is_remote
+from bert_jax.data_pipeline.storage.remote import from_any_folder
 from bert_jax.data_pipeline.store.split import Split
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.store.watched_files import exit_on_truncated_map
@@ -73,8 +72,7 @@ class StoreData:
             UserError: the vocabulary sizes of the model and the store differ.
         """
         check_vocabulary(config, self.store)
-        path = config.data.store
-        path = path if is_remote(path) else os.path.abspath(path)
+        path = from_any_folder(config.data.store)
         return dataclasses.replace(config, data=dataclasses.replace(config.data, store=path))
 
     def phase(self, config: Config, phase: PhaseConfig, mesh: jax.sharding.Mesh) -> PhaseData:

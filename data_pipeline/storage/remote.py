@@ -58,6 +58,11 @@ def is_remote(path: epath.PathLike) -> bool:
     return "://" in os.fspath(path)
 
 
+def from_any_folder(path: str) -> str:
+    """Returns a path to record: absolute, so that commands find it from any folder; "" stays."""
+    return path if not path or is_remote(path) else os.path.abspath(path)
+
+
 def is_special(path: epath.PathLike) -> bool:
     """Whether a path is neither file nor folder, such as a pipe, whose opening would block."""
     try:

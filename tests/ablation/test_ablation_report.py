@@ -41,7 +41,7 @@ def test_verdicts_are_sentences(tmp_path, store):
         r"nat\.",
         same,
     )
-    assert found.verdicts()["same"].shown is False
+    assert found.verdicts["same"].shown is False
 
 
 def test_two_seeds_have_no_verdict(tmp_path, store):
@@ -56,8 +56,8 @@ def test_a_run_that_failed_is_named_and_in_no_mean(tmp_path, store):
     assert list(found.excluded) == ["a/1", "b/2"]
     assert sentences.excluded(found)[0].startswith("a/1 is in no mean: loss ")
     assert sentences.excluded(found)[0].endswith(" is not below the unigram's 7.000.")
-    assert found.primary()["a"].seeds == 4
-    assert found.primary()["a"].mean == pytest.approx(whole.primary()["a"].mean, abs=0.005)
+    assert found.primary["a"].seeds == 4
+    assert found.primary["a"].mean == pytest.approx(whole.primary["a"].mean, abs=0.005)
     no, worse = sentences.verdicts(found)
     assert no == "a: no verdict in its favour: 1 run of it failed, 0 of the reference."
     assert worse.startswith("b: worse than the reference")
@@ -80,7 +80,7 @@ def test_runs_on_other_examples_are_not_compared(tmp_path, store):
     other = dataclasses.replace(own, forms={**own.forms, form: cut})
     found = dataclasses.replace(found, measured={**found.measured, "a/1": other})
     with pytest.raises(UserError, match="a/1: measured on other examples in single/token:32"):
-        found.primary()
+        _ = found.primary
 
 
 def test_a_difference_is_of_sums_over_whole_documents(tmp_path, store):
@@ -93,8 +93,8 @@ def test_a_difference_is_of_sums_over_whole_documents(tmp_path, store):
     document = found.of("a")[0].forms[form].document
     sums = statistics.by_document(own.astype(float) - theirs, document, 40)
     expected = statistics.compare(sums, np.full(40, 20.0))
-    assert found.primary()["a"].mean == pytest.approx(expected.mean, rel=1e-12)
-    assert found.primary()["a"].interval == pytest.approx(expected.interval, rel=1e-9)
+    assert found.primary["a"].mean == pytest.approx(expected.mean, rel=1e-12)
+    assert found.primary["a"].interval == pytest.approx(expected.interval, rel=1e-9)
 
 
 def test_all_files_say_the_same(tmp_path, store, capsys):
@@ -153,7 +153,7 @@ def test_the_page_says_what_the_runs_spent_and_what_made_them(tmp_path, store, c
     page = (tmp_path / "A/report.html").read_text()
     said = re.sub(r"<[^>]+>", " ", page)
     digests = {store.train.digest, store.held_out.digest, store.tokenizer_digest}
-    plans = spec.plan_digests(found.ablation, store)
+    plans = spec.plan_digests(found.runs, store)
     for words in ("jax 0.9, commit 0123abc", *digests, *plans.values(), "While training"):
         assert words in said
     assert page.count("<svg") == 3, "the curves with the band of the seeds"
@@ -174,7 +174,7 @@ def test_runs_on_the_same_examples_have_the_same_plan_digest(tmp_path, store):
     variants = {"token": {}, "span": {"data.masking": "span"}, "pairs": {"data.pairing": "nsp"}}
     file = ablated.write(tmp_path, variants=variants, seeds=(0, 1))
     values = plain(_execute(file)) | {"store": str(store.path)}
-    plans = spec.plan_digests(spec.read(values), store)
+    plans = spec.plan_digests(spec.runs(spec.read(values)), store)
     assert plans["token/0"] == plans["span/0"]
     assert len({plans[name] for name in ("token/0", "token/1", "pairs/0", "pairs/1")}) == 4
 
@@ -184,7 +184,7 @@ def test_results_are_read_from_the_workdirs(tmp_path, store):
     ablation = made_results(tmp_path, store, {"a": 0.0}).ablation
     found = results.read(ablation, str(tmp_path / "A"), spec.runs(ablation))
     assert {each.state for each in found.states.values()} == {"waiting"}
-    assert found.primary() == {}
+    assert found.primary == {}
     assert (
         sentences.progress(found)
         == "0 of 10 runs trained and measured; the others are missing here"
