@@ -12,9 +12,7 @@ for one another take much longer: there, --threads=1 and the CPU seconds say mor
 """
 
 import argparse
-import os
 import statistics
-import sys
 import tempfile
 import time
 from importlib.metadata import version
@@ -43,12 +41,8 @@ def main() -> None:
         return
     for name in ("texts", "rounds", "threads"):
         if getattr(options, name) < 1:
-            print(
-                f"error: --{name}={getattr(options, name)}: at least 1 is needed", file=sys.stderr
-            )
-            sys.exit(1)
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
+            turns.fail(f"--{name}={getattr(options, name)}: at least 1 is needed")
+    turns.use_cores(options.threads)
     libraries = ", ".join(f"{x} {version(x)}" for x in ("jax", "torch", "sentence-transformers"))
     print(f"{turns.machine()}; {libraries}")
     with tempfile.TemporaryDirectory() as folder:

@@ -114,7 +114,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="repetitions of each fault")
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT / "tests" / "support"))
-    from train_cpu import machine
+    from turns import machine
 
     print(f"{machine()}; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     with tempfile.TemporaryDirectory() as name:

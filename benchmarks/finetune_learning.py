@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import turns
 
 COMMON = ("--config=glue", "--config.compute.dtype=float32", "--config.checkpoint.every_steps=200")
 EPOCHS = {"sst2": 1, "cola": 3, "rte": 3, "sentences": 3}
@@ -82,7 +83,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rate", type=float, default=3e-4, help="peak learning rate")
     parser.add_argument("--epochs", type=float, help="instead of one for SST-2, else three")
-    parser.add_argument("--cpu_devices", type=int, help="rows are divided among so many devices")
+    parser.add_argument("--cpu_devices", type=int, help="number of devices that share the rows")
     options = parser.parse_args()
     for task in [find_task(options, name) for name in options.tasks.split(",")]:
         print(table(task, measure(options, task)), flush=True)
@@ -91,33 +92,32 @@ def main() -> None:
 def find_task(options: argparse.Namespace, name: str) -> Task:
     """Returns a task; ends the program if its files are not there."""
     if name not in EPOCHS:
-        fail(f"--tasks={name}: give some of {','.join(EPOCHS)}")
+        turns.fail(f"--tasks={name}: give some of {','.join(EPOCHS)}")
     if options.seeds < 1:
-        fail(f"--seeds={options.seeds}: at least 1 is needed")
+        turns.fail(f"--seeds={options.seeds}: at least 1 is needed")
     if name == "sentences":
         train, held_out = write_sentences(options.sentences, options.out.resolve())
         names = ("name=regression", f"data={train}", f"held_out={held_out}", "label=score")
         flags = tuple(f"--config.task.{word}" for word in names)
         return Task(name, flags, (f"--input={held_out}", "--text=text"))
     if not options.data:
-        fail("--data is empty and BERT_JAX_REAL_DATA is not set; give the folder that has glue/")
+        turns.fail(
+            "--data is empty and BERT_JAX_REAL_DATA is not set; give the folder that has glue/"
+        )
     folder = Path(options.data).resolve() / "glue" / FOLDERS[name]
     if not folder.is_dir():
-        fail(f"--data={options.data}: no folder glue/{FOLDERS[name]}")
+        turns.fail(f"--data={options.data}: no folder glue/{FOLDERS[name]}")
     flags = (f"--config.task.name={name}", f"--config.task.data={folder}")
     return Task(name, flags, (f"--input={folder}", "--split=dev"))
-
-
-def fail(problem: str) -> None:
-    print(f"error: {problem}", file=sys.stderr)
-    sys.exit(1)
 
 
 def write_sentences(folder: Path | None, out: Path) -> list[Path]:
     """Writes the scored sentences as two tables with a header, and returns their paths."""
     files = sorted(folder.glob(SENTENCES)) if folder else []
     if not files:
-        fail(f"--sentences={folder or ''}: no {SENTENCES}; unpack hutto_ICWSM_2014.tar.gz there")
+        turns.fail(
+            f"--sentences={folder or ''}: no {SENTENCES}; unpack hutto_ICWSM_2014.tar.gz there"
+        )
     lines = [line for file in files for line in file.read_text("utf-8").splitlines()]
     rows = [line.split("\t", 2)[1:] for line in lines]  # id, score, text
     order = np.random.default_rng(0).permutation(len(rows))
@@ -156,7 +156,7 @@ def random_weights(source: str) -> tuple[str, ...]:
 
     model = find_architecture(source)
     if model is None:
-        fail(f"--pretrained={source}: no run, import or export")
+        turns.fail(f"--pretrained={source}: no run, import or export")
     tokenizer = Path(split_step(source)[0]).resolve() / "tokenizer.json"
     values = flatten({"config": {"model": dataclasses.asdict(model)}})
     flags = [f"--{key}={value}" for key, value in values.items()]
@@ -208,7 +208,9 @@ def run_command(words: Sequence[str], log: Path) -> None:
         done = subprocess.run(command, stdout=stream, stderr=stream, check=False)
     if done.returncode:
         last = log.read_text().strip().splitlines()[-1:]
-        fail(f"bert-jax {words[0]} ended with code {done.returncode}, see {log}: {''.join(last)}")
+        turns.fail(
+            f"bert-jax {words[0]} ended with code {done.returncode}, see {log}: {''.join(last)}"
+        )
 
 
 def read_predictions(task: Task, path: Path) -> np.ndarray:
@@ -235,7 +237,7 @@ def read_labels(task: Task) -> np.ndarray:
 def difference(labels: np.ndarray, ours: Sequence[Run], others: Sequence[Run]) -> str:
     """Returns the mean paired difference of the metric with its interval; a correlation that is not
     defined counts as 0."""
-    from bert_jax.ablation.statistics import Interval, draw_weights, of_resamples, student_t
+    from bert_jax.ablation.statistics import draw_weights, of_resamples, student_t
     from bert_jax.finetune.metrics import METRICS
 
     metric, count = METRICS[ours[0].metric], len(labels)
@@ -257,9 +259,7 @@ def difference(labels: np.ndarray, ours: Sequence[Run], others: Sequence[Run]) -
             drawn.append(np.average(differences(chosen, seeds), weights=of_seeds[seeds]))
     interval = of_resamples(np.array(drawn)).interval
     if len(pairs) > 1:
-        pairs_of_ends = zip(interval, student.interval, strict=True)
-        (low, other_low), (high, other_high) = pairs_of_ends
-        interval = Interval(min(low, other_low), max(high, other_high))
+        interval = interval.holding(student.interval)
     said = "excludes 0" if interval.excludes_zero else "includes 0"
     return f"{student.mean:+.4f} ({interval.low:+.4f} to {interval.high:+.4f}, {said})"
 

@@ -17,7 +17,6 @@ import argparse
 import json
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -56,27 +55,21 @@ def main() -> None:
         return
     for name in ("rounds", "steps", "threads", "devices"):
         if getattr(options, name) < 1:
-            fail(f"--{name}={getattr(options, name)}: at least 1 is needed")
+            turns.fail(f"--{name}={getattr(options, name)}: at least 1 is needed")
     tasks = options.tasks.split(",")
     for task in tasks:
         if task not in FOLDERS:
-            fail(f"--tasks={task}: give some of {','.join(FOLDERS)}")
+            turns.fail(f"--tasks={task}: give some of {','.join(FOLDERS)}")
         for name in (f"glue/{FOLDERS[task]}", VOCABULARY):
             if not (Path(options.data or "") / name).exists():
-                fail(f"--data={options.data or ''}: {name} is not there")
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
+                turns.fail(f"--data={options.data or ''}: {name} is not there")
+    turns.use_cores(options.threads)
     libraries = ", ".join(f"{x} {version(x)}" for x in ("jax", "torch", "transformers"))
     print(f"{turns.machine()}; {libraries}; {options.threads} threads", flush=True)
     for task in tasks:
         with tempfile.TemporaryDirectory() as folder:
             prepare(options, task, Path(folder))
-            compare(options, task, Path(folder))
-
-
-def fail(problem: str) -> None:
-    print(f"error: {problem}", file=sys.stderr)
-    sys.exit(1)
+            compare(options, Path(folder))
 
 
 def config_of(data: str, task: str) -> Any:
@@ -242,7 +235,7 @@ def padded_batches(folder: Path, settings: Any) -> Iterator[dict[str, Any]]:
             yield {k: torch.from_numpy(v) for k, v in (rows | {"labels": labels[chosen]}).items()}
 
 
-def compare(options: argparse.Namespace, task: str, folder: Path) -> None:
+def compare(options: argparse.Namespace, folder: Path) -> None:
     """Prints the speed of each side and the ratios of the two."""
     own = [__file__, f"--folder={folder}", f"--threads={options.threads}"]
     own.append(f"--devices={options.devices}")

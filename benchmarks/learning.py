@@ -18,7 +18,6 @@ import contextlib
 import dataclasses
 import functools
 import json
-import os
 import sys
 import tempfile
 import time
@@ -82,8 +81,7 @@ def main() -> None:
 
 
 def compare(options: argparse.Namespace) -> None:
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:THREADS])
+    turns.use_cores(THREADS)
     print(turns.machine(), flush=True)
     rate, spread = map(float, options.peer.split(",")) if options.peer else choose(options)
     peer = Run("peer", options.minutes, rate=rate, spread=spread)

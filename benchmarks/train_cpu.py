@@ -70,8 +70,7 @@ def main() -> None:
 
 def use_two_cores() -> None:
     """Pins all processes to two cores; more threads than cores would only contend."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:THREADS])
+    turns.use_cores(THREADS)
 
 
 def config_of(model: str) -> Any:

@@ -13,13 +13,25 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 import numpy as np
 
 Batch = dict[str, np.ndarray]
 Losses = list[float]
 Take = Callable[[int], Losses]  # trains for that number of steps, blocks until done
+
+
+def fail(problem: str) -> NoReturn:
+    """Ends a benchmark with one line."""
+    print(f"error: {problem}", file=sys.stderr)
+    sys.exit(1)
+
+
+def use_cores(count: int) -> None:
+    """Pins this process, and those that it starts, to this many cores."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
 
 
 class Contender:
