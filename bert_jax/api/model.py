@@ -15,7 +15,7 @@ import numpy as np
 
 from bert_jax.api import compiled
 from bert_jax.api.compiled import Pooling
-from bert_jax.api.text_rows import Rows, text_rows
+from bert_jax.api.text_rows import Rows, power_of_two, text_rows
 from bert_jax.config.schema import ComputeConfig, ModelConfig
 from bert_jax.config.task_settings import Join
 from bert_jax.convert import weights
@@ -212,7 +212,7 @@ class Model:
         if not masks:
             raise UserError(f"no {mask} in {_short(text)!r}; put one in place of a word")
         (rows,) = self._rows([tokens], 1)
-        positions = np.zeros(_power_of_two(len(masks)), np.int32)
+        positions = np.zeros(power_of_two(len(masks)), np.int32)
         positions[: len(masks)] = masks
         entries, probabilities = self._fills(self.params, rows, positions, top_k=top_k)
         return [
@@ -355,10 +355,6 @@ def _finite(values: np.ndarray) -> np.ndarray:
     if not np.isfinite(values).all():
         raise UserError("the model outputs NaN or infinite values; export an earlier step")
     return values
-
-
-def _power_of_two(n: int) -> int:
-    return 1 << (n - 1).bit_length()
 
 
 def _short(text: str) -> str:

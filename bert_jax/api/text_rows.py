@@ -45,7 +45,7 @@ def text_rows(
         left[chosen] = False
         if len(chosen):
             total, most = int(sizes[chosen].sum()), int(sizes[chosen].max())
-            length = min(max(_power_of_two(max(most, min(total, limit))), _SHORTEST), limit)
+            length = min(max(power_of_two(max(most, min(total, limit))), _SHORTEST), limit)
             rows = max(1, batch_size * _LENGTHS[0] // max(length, _LENGTHS[0]))
             yield from _batches([tokens[i] for i in chosen.tolist()], chosen, length, pad, rows)
 
@@ -62,7 +62,7 @@ def _batches(
     rows = [order[end - count : end] for end, count in zip(ends, counts, strict=True)]
     for first in range(0, len(rows), most_rows):
         batch = rows[first : first + most_rows]
-        shape = min(_power_of_two(len(batch)), most_rows)
+        shape = min(power_of_two(len(batch)), most_rows)
         made = _empty(shape, length, limits.examples, pad)
         for row, members in enumerate(batch):
             _fill_row(made, row, [(int(texts[i]), tokens[i]) for i in members])
@@ -91,5 +91,5 @@ def _fill_row(rows: Rows, row: int, members: Sequence[tuple[int, Sequence[int]]]
         start += len(tokens)
 
 
-def _power_of_two(n: int) -> int:
+def power_of_two(n: int) -> int:
     return 1 << (n - 1).bit_length()

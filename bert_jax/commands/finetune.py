@@ -61,13 +61,14 @@ def _run_finetune(values: flags.FlagValues, words: Sequence[str]) -> None:
                 write_results(values.workdir, config, data, runs)
         return
     compile_cache.use()
-    runs = []
+    read, runs = None, []  # all seeds have the same examples
     for number, folder in enumerate(folders):
         seeded = dataclasses.replace(config, seed=config.seed + number)
         with in_process_job(seeded) as started, stopping_at(deadline, values, started) as job:
-            data = finetune(seeded, folder, job=job, **options)
+            read = finetune(seeded, folder, data=read, job=job, **options)
         runs.append(run_result(seeded, folder))
-    write_results(values.workdir, config, data, runs)
+    assert read is not None
+    write_results(values.workdir, config, read, runs)
 
 
 def _define_predict(values: flags.FlagValues, words: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ def finetune(
     config: Config,
     folder: epath.PathLike,
     *,
+    data: TaskData | None = None,
     job: Job | None = None,
     stop_after: int | None = None,
     strict_restore: bool = False,
@@ -25,6 +26,7 @@ def finetune(
 
     Args:
         folder: the workdir; may be a bucket.
+        data: of the same task, open; by default its files are read.
         job, stop_after, strict_restore, adopt, profile, wandb: as of `loop.train`.
 
     Returns:
@@ -36,7 +38,7 @@ def finetune(
         NumbersError: too many losses or gradients in a row are not finite; everything is saved.
         StorageError: a checkpoint cannot be written, or no existing checkpoint is good.
     """
-    data = open_task(config, Workdir.open(folder))
+    data = data or open_task(config, Workdir.open(folder))
     loop.train(
         data.planned(config),
         folder,

@@ -5,7 +5,7 @@ ids; scores have three decimals and stay within 0 to 5.
 """
 
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -40,11 +40,17 @@ def table(name: str, ids: Sequence[str], predictions: Sequence[int] | Sequence[f
     Raises:
         UserError: no such task, or an id has a tab or line end.
     """
-    task, rows = task_of(name), []
-    for key, prediction in zip(ids, predictions, strict=True):
+    task = task_of(name)
+    return table_of(ids, (_word(task, prediction) for prediction in predictions))
+
+
+def table_of(ids: Sequence[str], words: Iterable[str]) -> str:
+    """Returns a table of words; UserError if an id has a tab or line end."""
+    rows = []
+    for key, word in zip(ids, words, strict=True):
         if len(key.splitlines()) > 1 or "\t" in key:
             raise UserError(f"id {key[:60]!r} cannot be in a table: it has a tab or a line end")
-        rows.append(f"{key}\t{_word(task, prediction)}\n")
+        rows.append(f"{key}\t{word}\n")
     return _HEADER + "".join(rows)
 
 

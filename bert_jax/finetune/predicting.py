@@ -7,7 +7,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from bert_jax.checkpoint.manager import find_steps
 from bert_jax.config.recorded import config_of
 from bert_jax.config.schema import Config
 from bert_jax.config.task_settings import TaskConfig
@@ -15,7 +14,7 @@ from bert_jax.convert.sources import read_model
 from bert_jax.data_pipeline.storage import atomic
 from bert_jax.errors import UserError, count
 from bert_jax.finetune.predictor import Predictor
-from bert_jax.finetune.results import FILE
+from bert_jax.finetune.results import FILE, kept_step
 from bert_jax.runtime.console import console
 from bert_jax.workdir import description
 from bert_jax.workdir.layout import Workdir, split_step
@@ -80,7 +79,7 @@ def find_model(model: str) -> tuple[str, Config | None]:
         return model, None
     config = config_of(description.read(run))
     if step is None:
-        (step,) = find_steps(run, "best" if config.task.keep == "best" else None)
+        step = kept_step(run, config)
     return f"{path}@{step}", config
 
 

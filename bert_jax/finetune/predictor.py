@@ -1,5 +1,7 @@
-"""Logits of a fine-tuned model for new texts. Sizes: B texts, S positions, n
-tokens of a text, C outputs."""
+"""Logits of a fine-tuned model for new texts.
+
+Sizes: B texts, S positions, n tokens of a text, C outputs.
+"""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -17,7 +19,7 @@ from bert_jax.errors import UserError
 from bert_jax.finetune.encoding import Encoded
 from bert_jax.finetune.examples import Examples, Listed
 from bert_jax.finetune.registry import kind_of_model
-from bert_jax.objectives.pretraining_model import declare
+from bert_jax.objectives.pretraining_model import declare, part_of
 from bert_jax.objectives.registry import task_of
 
 _SHORTEST = 16  # tokens of a row; longer ones have a power of two, so few shapes are compiled
@@ -38,7 +40,7 @@ class Predictor:
         self.labels = config.head.labels
         self._config, self._tokenizer = config, tokenizer
         graph, abstract = declare(config, ComputeConfig.plain(), (task_of(config.head),))
-        self._params = jax.device_put(_part(params, nnx.to_pure_dict(abstract)))
+        self._params = jax.device_put(part_of(params, nnx.to_pure_dict(abstract)))
         self._logits = jax.jit(partial(_logits, graph))
 
     def guesses(
@@ -110,14 +112,6 @@ def _logits(graph: nnx.GraphDef, params: Any, batch: dict[str, jax.Array]) -> ja
     """Returns [B, 1, C], or of each token [B, S, C]."""
     (logits,) = nnx.merge(graph, params)(batch).values()
     return logits
-
-
-def _part(params: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the parameters that `like` has: an import may have a pooler that no head reads."""
-    return {
-        name: _part(params[name], below) if isinstance(below, dict) else params[name]
-        for name, below in like.items()
-    }
 
 
 def probabilities(logits: np.ndarray) -> np.ndarray:

@@ -157,10 +157,8 @@ class QuestionTask(TaskKind):
 def _files(task: TaskConfig) -> Files:
     """Returns the names that the released files have."""
     version = "v1.1" if task.null_threshold is None else "v2.0"
-    names = {"train": "train", "dev": "dev", "test": "test"}
-    return {
-        split: ((f"{name}-{version}.json",), (f"{name}.json",)) for split, name in names.items()
-    }
+    splits = ("train", "dev", "test")
+    return {split: ((f"{split}-{version}.json",), (f"{split}.json",)) for split in splits}
 
 
 def _of(examples: Examples) -> tuple[Question, ...]:

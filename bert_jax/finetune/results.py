@@ -1,7 +1,6 @@
 """The results of fine-tuned runs on the held-out examples: each seed, median, range, baselines."""
 
 import json
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -19,18 +18,24 @@ from bert_jax.workdir.layout import Workdir
 FILE: Final = "results.json"
 
 
+def kept_step(run: Workdir, config: Config) -> int:
+    """Returns the step that `config.task.keep` names."""
+    (step,) = find_steps(run, "best" if config.task.keep == "best" else None)
+    return step
+
+
 def run_result(config: Config, folder: epath.PathLike) -> dict[str, Any]:
     """Returns the step and the metrics of the checkpoint that a run keeps; a metric that is not
     defined is None."""
     run = Workdir.open(folder)
-    (step,) = find_steps(run, "best" if config.task.keep == "best" else None)
+    step = kept_step(run, config)
     found = next(r for r in records.read(run.metrics, "eval") if r["step"] == step)
     measured = records.task_metrics(found)
     return {
         "run": run.name,
         "seed": config.seed,
         "step": step,
-        **{name: None if math.isnan(value) else value for name, value in measured.items()},
+        **records.strict(measured),
     }
 
 

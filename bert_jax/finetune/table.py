@@ -89,7 +89,7 @@ def read(
         found = delimited_rows(path, _DELIMITERS[form], quoted=quoted)
         rows = _table_rows(path, found, columns.named, dropped, header=header)
     listed = list(rows)
-    names = () if columns.label is None else tuple(labels or _labels_of(path, columns, listed))
+    names = () if columns.label is None else tuple(labels or _labels_of(columns, listed))
     if columns.score is not None:
         names = (columns.score,)
     ids = {name: number for number, name in enumerate(names)}
@@ -163,9 +163,7 @@ def _text(path: epath.PathLike, row: int, name: str, value: Any) -> str:
     wrong_row(path, row, f"{name!r} should be text or a number, not {json.dumps(value)[:60]}")
 
 
-def _labels_of(
-    path: epath.PathLike, columns: Columns, rows: Sequence[tuple[int, dict[str, str]]]
-) -> list[str]:
+def _labels_of(columns: Columns, rows: Sequence[tuple[int, dict[str, str]]]) -> list[str]:
     """Returns the labels that occur in a file, in the order of their ids."""
     assert columns.label is not None
     found = {values[columns.label] for _, values in rows}

@@ -24,8 +24,6 @@ from bert_jax.finetune.splits import divided
 from bert_jax.objectives.sequence_classification import MULTI_LABEL, SINGLE_LABEL
 from bert_jax.objectives.sequence_classification import REGRESSION as REGRESSION_OBJECTIVE
 
-_HEADER: Final = "index\tprediction\n"
-
 
 @dataclass(frozen=True, kw_only=True)
 class TextTask(TaskKind):
@@ -150,8 +148,7 @@ class TextTask(TaskKind):
         if task.name in glue.TASKS:
             return {"out": leaderboard.table(task.name, ids, guesses)}
         said = [f"{x:.4f}" if self._is_score else examples.labels[x] for x in guesses]
-        lines = (f"{key}\t{word}\n" for key, word in zip(ids, said, strict=True))
-        return {"out": _HEADER + "".join(lines)}
+        return {"out": leaderboard.table_of(ids, said)}
 
 
 def _of(examples: Examples) -> tuple[Example, ...]:

@@ -1,6 +1,7 @@
 """The pretraining model: the encoder with the heads of the chosen objectives."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 from flax import nnx
@@ -108,3 +109,11 @@ def init_params(
     model = PretrainingModel(config, compute, objectives, Keys(key))
     params = nnx.to_pure_dict(nnx.state(model))
     return guide(params, config) if config.initializer == "positional_heads" else params
+
+
+def part_of(params: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the parameters that `like` has: without heads, or a pooler, that are not used."""
+    return {
+        name: part_of(params[name], below) if isinstance(below, dict) else params[name]
+        for name, below in like.items()
+    }

@@ -23,6 +23,7 @@ from bert_jax.errors import UserError
 from bert_jax.metrics import records as metrics
 from bert_jax.metrics.jsonl import EventLog
 from bert_jax.metrics.records import objectives_in
+from bert_jax.objectives.pretraining_model import part_of
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runtime.console import console, progress, table
 from bert_jax.training import per_example
@@ -239,20 +240,12 @@ class _Measure:
         with jax.set_mesh(self._mesh):
             target = self._program.abstract["params"]
             placed = jax.tree.map(
-                lambda x, like: jax.device_put(x, like.sharding), _part(params, target), target
+                lambda x, like: jax.device_put(x, like.sharding), part_of(params, target), target
             )
             start = bar.get_time()
             if by_example:
                 return self.held_out.evaluate_examples(self._program, placed, advance)
             return self.held_out.evaluate(self._program, placed, advance), None
-
-
-def _part(params: dict, target: dict) -> dict:
-    """Returns the parameters that `target` has: without the heads that are not evaluated."""
-    return {
-        name: _part(params[name], below) if isinstance(below, dict) else params[name]
-        for name, below in target.items()
-    }
 
 
 def _table(records: Sequence[dict[str, Any]], sources: Sequence[str]) -> str:
