@@ -1,7 +1,7 @@
 """Errors caused by user input or storage, each reported in one line, and parts of such lines."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 _SIMILAR: Final = 0.6  # share of equal characters, as in difflib.get_close_matches
@@ -52,3 +52,8 @@ def nearest_name(name: str, valid: Iterable[str]) -> str | None:
 
 def _similarity(a: str, b: str) -> float:
     return difflib.SequenceMatcher(None, a.lower(), b.lower()).ratio()
+
+
+def first_few(names: Sequence[str], most: int) -> list[str]:
+    """Returns the first names for a message, and "…" if there are more than `most`."""
+    return [*names[:most], *(["…"] if len(names) > most else [])]

@@ -6,18 +6,17 @@ it; only its protocol buffers are used here.
 
 import os
 import socket
-import struct
 import time
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
 from etils import epath
-from tensorboardX.crc32c import crc32c
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import hparams as hparam_summaries
 from tensorboardX.summary import scalar
 
+from bert_jax.data_pipeline.storage.records import framed
 from bert_jax.metrics.descriptions import description
 from bert_jax.metrics.jsonl import Appender
 
@@ -60,13 +59,4 @@ class ScalarEvents:
 
 
 def _record(event: Event) -> bytes:
-    """The event as a TFRecord, framed with its length and checksums."""
-    data = event.SerializeToString()
-    length = struct.pack("<Q", len(data))
-    return length + _checksum(length) + data + _checksum(data)
-
-
-def _checksum(data: bytes) -> bytes:
-    """The masked CRC-32C of TFRecord, little-endian."""
-    crc = crc32c(data)
-    return struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
+    return framed(event.SerializeToString())

@@ -15,7 +15,7 @@ from bert_jax.data_pipeline.build.duplicates import (
     count_pairs,
     find_duplicates,
 )
-from bert_jax.data_pipeline.build.shard_files import Unit, open_shard, open_tokens, read_summary
+from bert_jax.data_pipeline.build.shard_files import Unit, open_lengths, open_tokens, read_summary
 from bert_jax.data_pipeline.build.split_writer import SplitWriter
 from bert_jax.data_pipeline.errors import UserError, count
 from bert_jax.data_pipeline.sources import SourceSpec, kind_of
@@ -131,7 +131,8 @@ def _write_splits(
     language_of: np.ndarray,
     writers: Sequence[SplitWriter],
 ) -> dict[str, dict[str, Any]]:
-    """Writes the arrays of all splits, reading every shard once; returns their digests.
+    """Writes the arrays of all splits, reading the tokens of every shard once; returns
+    their digests.
 
     Args:
         language_of: number of the language of each source.
@@ -140,7 +141,7 @@ def _write_splits(
         for writer in writers:
             opened.enter_context(writer)
         for unit, own in zip(units, documents.of_units(), strict=True):
-            tokens, lengths = open_tokens(unit, writers[0].kind), open_shard(unit).sentences
+            tokens, lengths = open_tokens(unit, writers[0].kind), open_lengths(unit)
             for number, writer in enumerate(writers):
                 chosen = side[own] == number
                 source = documents.source[own][chosen]

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from bert_jax.data_pipeline.build.documents import Documents, first_of_equal
-from bert_jax.data_pipeline.build.shard_files import Unit, open_signatures
+from bert_jax.data_pipeline.build.shard_files import Unit, mapped, open_signatures
 from bert_jax.data_pipeline.build.signatures import PLACES
 from bert_jax.data_pipeline.random.numba_jit import compiled
 
@@ -106,9 +106,7 @@ def _gather(
             end = int(np.searchsorted(candidates, position + len(signatures)))
             file.write(signatures[candidates[done:end] - position].tobytes())
             done, position = end, position + len(signatures)
-    if not len(candidates):  # an empty file cannot be mapped
-        return np.empty((0, PLACES), np.uint32)
-    return np.asarray(np.memmap(folder / "signatures", np.uint32, "r")).reshape(-1, PLACES)
+    return np.asarray(mapped(folder / "signatures", np.dtype(np.uint32))).reshape(-1, PLACES)
 
 
 @compiled

@@ -88,20 +88,22 @@ def _write(unit: Unit, part: Path, report: Report) -> dict[str, Any]:
     encoder = _encoder(unit.tokenizer)
     counts: Counter[str] = Counter()
     rules: Counter[str] = Counter()
-    cut_files: Counter[str] = Counter()
+    cut_files: set[str] = set()
     skipped: Counter[str] = Counter()
     reported = 0
     with ExitStack() as opened:  # closes all of them, even if closing one fails
         outputs = {name: opened.enter_context(ArrayFile(part / name)) for name in unit.arrays()}
         documents = (
-            (document, _name(unit, section))
+            (document, name)
             for section in unit.ranges
+            for name in [_name(unit, section)]
             for document in read_range(unit.source, section, skipped)
         )
         for batch in _batches(documents, lambda item: len(item[0].text)):
             for document, file in batch:
-                counts["cut_documents"] += document.cut
-                cut_files[file] += document.cut
+                if document.cut:
+                    counts["cut_documents"] += 1
+                    cut_files.add(file)
             _write_batch([d for d, _ in batch], unit.source, encoder, outputs, counts, rules)
             # Bytes of text, which exceed the file size if the file is compressed.
             size = sum(len(document.text.encode()) for document, _ in batch)
@@ -113,7 +115,7 @@ def _write(unit: Unit, part: Path, report: Report) -> dict[str, Any]:
         **{name: counts[name] for name in _COUNTS},
         "rules": dict(sorted(rules.items())),
         "skipped": dict(sorted(skipped.items())),
-        "cut_files": [file for file in sorted(cut_files) if cut_files[file]],
+        "cut_files": sorted(cut_files),
         "unit": unit.shard.name,
         "files": {name: output.entry() for name, output in outputs.items()},
     }

@@ -164,18 +164,23 @@ def open_shard(unit: Unit) -> Shard:
     return Shard(
         hashes=np.fromfile(unit.shard / "hashes", np.uint64),
         documents=np.fromfile(unit.shard / "documents", np.uint32),
-        sentences=np.fromfile(unit.shard / "sentences", np.uint32),
+        sentences=open_lengths(unit),
     )
+
+
+def open_lengths(unit: Unit) -> np.ndarray:
+    """Reads the tokens of each sentence of a unit's shard, uint32."""
+    return np.fromfile(unit.shard / "sentences", np.uint32)
 
 
 def open_tokens(unit: Unit, kind: np.dtype) -> np.ndarray:
     """Maps the ids of a unit's shard, of this dtype."""
-    return _mapped(unit.shard / "tokens", kind)
+    return mapped(unit.shard / "tokens", kind)
 
 
 def open_signatures(unit: Unit) -> np.ndarray:
     """Maps the signatures of a unit's shard, [documents, PLACES] uint32."""
-    return _mapped(unit.shard / SIGNATURES, np.dtype(np.uint32)).reshape(-1, PLACES)
+    return mapped(unit.shard / SIGNATURES, np.dtype(np.uint32)).reshape(-1, PLACES)
 
 
 def read_summary(unit: Unit) -> dict[str, Any]:
@@ -184,6 +189,6 @@ def read_summary(unit: Unit) -> dict[str, Any]:
     return summary
 
 
-def _mapped(path: Path, dtype: np.dtype) -> np.ndarray:
-    # An empty file cannot be mapped.
+def mapped(path: Path, dtype: np.dtype) -> np.ndarray:
+    """Maps the numbers in a file, which may be empty: such a file cannot be mapped."""
     return np.memmap(path, dtype, "r") if path.stat().st_size else np.empty(0, dtype)

@@ -83,7 +83,7 @@ class ShardFolders:
 
     def find(self, units: Sequence[Unit], *, fetch_them: bool) -> dict[Unit, Unit]:
         """Returns the units with an intact shard, each with the place of that shard. Removes
-        damaged ones from the local folder where this machine builds, with a message each.
+        damaged ones from the folders of this build, with a message each.
 
         Args:
             fetch_them: copy shards from buckets, which is needed to merge them.
@@ -111,11 +111,12 @@ class ShardFolders:
         for folder, names in places:
             if unit.shard.name not in names:
                 continue
-            at = dataclasses.replace(unit, shard=Path(folder) / SHARDS / unit.shard.name)
-            if is_remote(folder):
-                if not fetch_them:
-                    return unit
-                at = dataclasses.replace(unit, shard=self.home / SHARDS / unit.shard.name)
+            remote = is_remote(folder)
+            if remote and not fetch_them:
+                return unit
+            home = self.home if remote else Path(folder)
+            at = dataclasses.replace(unit, shard=home / SHARDS / unit.shard.name)
+            if remote:
                 fetch(at, f"{folder}/{SHARDS}/{unit.shard.name}")
             if not (problem := damage(at)):
                 return at

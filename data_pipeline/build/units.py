@@ -20,8 +20,9 @@ from bert_jax.data_pipeline.build.signatures import version
 from bert_jax.data_pipeline.sources import Found, SourceSpec, check, kind_of, ranges
 from bert_jax.data_pipeline.sources.cutting import RANGE_BYTES
 from bert_jax.data_pipeline.sources.document import Range
+from bert_jax.data_pipeline.sources.reading import remedy_of
 from bert_jax.data_pipeline.storage.digest import json_digest
-from bert_jax.data_pipeline.storage.remote import is_remote, storage_errors
+from bert_jax.data_pipeline.storage.remote import storage_errors
 from bert_jax.data_pipeline.store.manifest import TOKENIZER
 from bert_jax.data_pipeline.text.sentences import splitter
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
@@ -130,23 +131,26 @@ def _groups(parts: Iterable[Range]) -> Iterator[list[Range]]:
 def _examine(spec: SourceSpec, digests: FileDigests, path: Path) -> tuple[str, list[Range]]:
     """Checks that a file has its source's kind; returns its digest and its ranges."""
     check(spec, path)
-    with storage_errors(path, remedy="" if is_remote(path) else "; copy it again"):
+    with storage_errors(path, remedy=remedy_of(path)):
         return digests.of(path), ranges(spec, path)
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """Returns the first setting that differs, as words: "the tokenizer", "lang of source 'a'"."""
-    for name in (*old, *(new.keys() - old.keys())):
-        if name != "sources" and old.get(name) != new.get(name):
-            return _words(f"the {name}", old.get(name), new.get(name))
+    if name := _first_change(old, new, besides="sources"):
+        return _words(f"the {name}", old.get(name), new.get(name))
     was, now = (_sources(settings) for settings in (old, new))
     if list(was) != list(now):
         return _words("the names of the sources", ", ".join(was), ", ".join(now))
     for source, one in was.items():
-        for name in (*one, *(now[source].keys() - one.keys())):
-            if one.get(name) != now[source].get(name):
-                return _words(f"{name} of source {source!r}", one.get(name), now[source].get(name))
+        if name := _first_change(one, now[source]):
+            return _words(f"{name} of source {source!r}", one.get(name), now[source].get(name))
     return ""
+
+
+def _first_change(old: Mapping[str, Any], new: Mapping[str, Any], besides: str = "") -> str | None:
+    names = (name for name in {**old, **new} if name != besides)
+    return next((name for name in names if old.get(name) != new.get(name)), None)
 
 
 def _sources(settings: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -2,19 +2,17 @@
 (`create_pretraining_data.py`, `write_instance_to_example_files`), written without TensorFlow.
 """
 
-import struct
 from collections.abc import Iterable
 from typing import Final
 
-import google_crc32c
 import numpy as np
 from tensorflow_datasets.proto import tf_example_pb2
 
 from bert_jax.data_pipeline.assemble import Batch
+from bert_jax.data_pipeline.storage.records import framed
 
 SUFFIX: Final = ".tfrecord"
 NEEDS_PAIRS: Final = True  # its parser requires `next_sentence_labels`
-_MASK_DELTA: Final = 0xA282EAD8
 
 
 def features(batch: Batch) -> dict[str, np.ndarray]:
@@ -45,17 +43,3 @@ def _examples(arrays: dict[str, np.ndarray]) -> Iterable[bytes]:
             kind = feature.float_list if name == "masked_lm_weights" else feature.int64_list
             kind.value.extend(values[row])
         yield example.SerializeToString(deterministic=True)
-
-
-def framed(data: bytes) -> bytes:
-    """Returns a record: its length, uint64, and its bytes, each followed by a masked CRC-32C.
-
-    tensorboardX's RecordWriter computes the same checksums, in Python, a byte at a time.
-    """
-    length = struct.pack("<Q", len(data))
-    return b"".join((length, _checksum(length), data, _checksum(data)))
-
-
-def _checksum(data: bytes) -> bytes:
-    crc = google_crc32c.value(data)
-    return struct.pack("<I", ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF)

@@ -8,8 +8,9 @@ from typing import Any
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources.document import Document, SourceSpec
 from bert_jax.data_pipeline.sources.extras import import_extra
+from bert_jax.data_pipeline.sources.reading import remedy_of
 from bert_jax.data_pipeline.sources.rows import BATCH, check_columns, column_names, not_text
-from bert_jax.data_pipeline.storage.remote import is_remote, storage_errors
+from bert_jax.data_pipeline.storage.remote import storage_errors
 
 
 def check_arrow(what: str) -> None:
@@ -55,9 +56,8 @@ def arrow_errors(path: Path, what: str) -> Iterator[None]:
     """Turns the errors of a damaged file into a UserError."""
     import pyarrow
 
-    remedy = "" if is_remote(path) else "; copy it again"
     try:
-        with storage_errors(path, remedy=remedy):
+        with storage_errors(path, remedy=remedy_of(path)):
             yield
     except pyarrow.ArrowException as error:
         reason = " ".join(str(error).split())[:200]

@@ -12,9 +12,7 @@ stream cannot be cut.
 import bz2
 import functools
 import io
-import lzma
 import re
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,9 +25,8 @@ from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.dump_pages import Page, Pages, read_pages
 from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.formats import COMPRESSED
-from bert_jax.data_pipeline.sources.reading import opened
+from bert_jax.data_pipeline.sources.reading import opened, read_errors
 from bert_jax.data_pipeline.storage.files import open_bytes, size_of
-from bert_jax.data_pipeline.storage.remote import is_remote, storage_errors
 from bert_jax.data_pipeline.text.wikitext import check_parser, is_disambiguation, plain_text
 
 RULES = wikiextractor.RULES
@@ -38,7 +35,7 @@ MARKUP = False
 OPTIONS: tuple[str, ...] = ()
 LIBRARIES: tuple[str, ...] = ("mwparserfromhell",)
 CUT_BECAUSE = CUT_REMEDY = ""
-BYTES_PER_SECOND: Final = 0.76e6  # of .bz2 on one core, tokenizing included (benchmarks/dump.py)
+_BYTES_PER_SECOND: Final = 0.76e6  # of .bz2 on one core, tokenizing included (benchmarks/dump.py)
 _CHUNK: Final = 1 << 16
 _NEAR: Final = 1 << 20  # bytes searched at a time, more than a block of bzip2
 _CHANCES: Final = 100  # streams that do not begin with a page before the search ends
@@ -62,7 +59,7 @@ def find(spec: SourceSpec) -> Found:
 def _is_alone(path: Path) -> bool:
     """Whether a file is too large for one range, and compressed such that it cannot be cut."""
     suffix = path.suffix.lower()
-    with _reading(path):
+    with read_errors(path, "download it again"):
         if suffix not in COMPRESSED or size_of(path) <= RANGE_BYTES:
             return False
         if suffix != ".bz2":
@@ -72,7 +69,7 @@ def _is_alone(path: Path) -> bool:
 
 
 def _warning(path: Path) -> str:
-    hours = size_of(path) / BYTES_PER_SECOND / 3600
+    hours = size_of(path) / _BYTES_PER_SECOND / 3600
     name = re.sub(r"pages-articles(?!-multistream)", "pages-articles-multistream", path.name)
     better = name if name != path.name else "the file with -multistream in its name"
     return (
@@ -167,7 +164,7 @@ def _why_skipped(page: Page, language: str) -> str:
 def _xml(part: Range) -> Iterator[bytes]:
     """Yields the XML of a range, in chunks, with the start and the end of the dump around it."""
     yield from _head(part.path) if part.start else ()
-    with _reading(part.path), _section(part) as stream:
+    with read_errors(part.path, "download it again"), _section(part) as stream:
         while chunk := stream.read(_CHUNK):
             yield chunk
     if part.stop is not None and part.stop < size_of(part.path):
@@ -176,7 +173,7 @@ def _xml(part: Range) -> Iterator[bytes]:
 
 def _head(path: Path) -> Iterator[bytes]:
     """Yields what comes before the first page of a dump: the names of its namespaces."""
-    with _reading(path), opened(path) as stream:
+    with read_errors(path, "download it again"), opened(path) as stream:
         head, page, _ = stream.read(_NEAR).partition(_PAGE)
     if not page:
         raise UserError(f"{path}: has no page in its first MiB; pass a pages-articles dump")
@@ -214,14 +211,3 @@ class _Section(io.RawIOBase):
         buffer[: len(data)] = data
         self._left -= len(data)
         return len(data)
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Turns the errors of reading and decompressing into a UserError."""
-    remedy = "" if is_remote(path) else "; download it again"
-    try:
-        with storage_errors(path, remedy=remedy):
-            yield
-    except (EOFError, zlib.error, lzma.LZMAError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); download it again") from None

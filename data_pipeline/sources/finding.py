@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
-from bert_jax.data_pipeline.errors import UserError, count
+from bert_jax.data_pipeline.errors import UserError, count, first_few
 from bert_jax.data_pipeline.sources.document import SourceSpec
 from bert_jax.data_pipeline.sources.formats import extension, format_of_name, refuse
 from bert_jax.data_pipeline.storage.files import objects, path_of
@@ -40,7 +40,7 @@ class Found:
         """Returns a line per reason: "4 of another kind (.csv): a.csv, b.csv, …"."""
         lines = []
         for reason, names in sorted(self.left_out.items()):
-            shown = [*map(printable, names[:_SHOWN]), *(["…"] if len(names) > _SHOWN else [])]
+            shown = map(printable, first_few(names, _SHOWN))
             lines.append(f"{len(names):,} {reason}: {', '.join(shown)}")
         return lines
 

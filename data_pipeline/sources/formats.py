@@ -1,4 +1,4 @@
-"""Detects a file's format from its name and first bytes, with a remedy for formats without text.
+"""Detects a file's format from its name and first bytes, with a remedy for what is not plain text.
 
 Where the name is not conclusive the bytes decide: a zip archive named book.txt is not read as text.
 """
@@ -15,7 +15,7 @@ _MOST_ZEROS: Final = 0.25  # share of zero bytes in text; UTF-16 has half
 
 
 class Format(NamedTuple):
-    """A format that no source kind reads."""
+    """A format that is not plain text, and what to do with it."""
 
     name: str
     remedy: str
@@ -84,7 +84,6 @@ _BY_MAGIC: Final[tuple[tuple[bytes, Format], ...]] = (
     ),
 )
 _BY_MARKUP: Final[tuple[tuple[bytes, Format], ...]] = (
-    (b"<mediawiki", _DUMP),
     (b"<?xml", _XML),
     (b"<!doctype html", _HTML),
     (b"<html", _HTML),

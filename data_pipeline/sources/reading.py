@@ -46,6 +46,24 @@ def opened(path: Path, *, ahead: bool = True) -> Iterator[BufferedReader]:
                 yield decompressed
 
 
+@contextmanager
+def read_errors(path: Path, again: str = "copy it again") -> Iterator[None]:
+    """Turns the errors of reading and decompressing a file into a UserError.
+
+    again: what to do about a damaged one.
+    """
+    try:
+        with storage_errors(path, remedy=remedy_of(path, again)):
+            yield
+    except (EOFError, zlib.error, lzma.LZMAError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); {again}") from None
+
+
+def remedy_of(path: Path, again: str = "copy it again") -> str:
+    """Returns what to do about a file that the disk cannot read; nothing for one in a bucket."""
+    return "" if is_remote(path) else f"; {again}"
+
+
 def lines(
     path: Path, start: int = 0, stop: int | None = None, *, markup: bool = False
 ) -> Iterator[str]:
@@ -62,32 +80,29 @@ def lines(
             MiB, or bytes that are not UTF-8 (with their offset in the decompressed text).
     """
     offset = start
-    try:
-        with storage_errors(path, remedy=_remedy(path)), opened(path) as stream:
-            if start:
-                stream.seek(start)
-            else:
-                head = stream.peek(HEAD)[:HEAD]
-                refuse(path, format_of_start(head, markup=markup), _TEXT)
-            for line in iter(lambda: stream.readline(_LONGEST + 1), b""):
-                if stop is not None and offset >= stop:
-                    return
-                if len(line) > _LONGEST:
-                    raise UserError(
-                        f"{path}: a line of more than {_LONGEST:,} bytes from byte {offset:,} on; "
-                        "divide it, or leave the file out"
-                    )
-                try:
-                    yield from decoded(line, offset)
-                except UnicodeDecodeError as error:
-                    raise UserError(
-                        f"{path}: not UTF-8 at byte {offset + error.start:,} "
-                        f"(0x{line[error.start]:02x}); convert it, for example with "
-                        "iconv -f LATIN1 -t UTF-8 OLD.txt > NEW.txt, or leave it out"
-                    ) from None
-                offset += len(line)
-    except (EOFError, zlib.error, lzma.LZMAError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); copy it again") from None
+    with read_errors(path), opened(path) as stream:
+        if start:
+            stream.seek(start)
+        else:
+            head = stream.peek(HEAD)[:HEAD]
+            refuse(path, format_of_start(head, markup=markup), _TEXT)
+        for line in iter(lambda: stream.readline(_LONGEST + 1), b""):
+            if stop is not None and offset >= stop:
+                return
+            if len(line) > _LONGEST:
+                raise UserError(
+                    f"{path}: a line of more than {_LONGEST:,} bytes from byte {offset:,} on; "
+                    "divide it, or leave the file out"
+                )
+            try:
+                yield from decoded(line, offset)
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"{path}: not UTF-8 at byte {offset + error.start:,} "
+                    f"(0x{line[error.start]:02x}); convert it, for example with "
+                    "iconv -f LATIN1 -t UTF-8 OLD.txt > NEW.txt, or leave it out"
+                ) from None
+            offset += len(line)
 
 
 def decoded(line: bytes, offset: int, errors: str = "strict") -> list[str]:
@@ -106,13 +121,9 @@ def check(path: Path, *, markup: bool) -> None:
     decompressing is slow."""
     if path.suffix.lower() in COMPRESSED:
         return
-    with storage_errors(path, remedy=_remedy(path)), opened(path, ahead=False) as stream:
+    with storage_errors(path, remedy=remedy_of(path)), opened(path, ahead=False) as stream:
         head = stream.read(HEAD)
     refuse(path, format_of_start(head, markup=markup), _TEXT)
-
-
-def _remedy(path: Path) -> str:
-    return "" if is_remote(path) else "; copy it again"
 
 
 def cut(run: Iterable[str], limit: int, size: int) -> Iterator[tuple[list[str], bool]]:

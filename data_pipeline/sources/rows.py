@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.errors import UserError, first_few
 from bert_jax.data_pipeline.sources.document import Document, SourceSpec
 
 BATCH: Final = 64  # rows in memory at the same time; each may be a book
@@ -20,7 +20,7 @@ def check_columns(where: object, spec: SourceSpec, columns: Iterable[str]) -> No
     present = list(columns)
     for option, name in zip(("text", "title"), column_names(spec), strict=False):
         if name not in present:
-            shown = [*present[:_SHOWN], *(["…"] if len(present) > _SHOWN else [])]
+            shown = first_few(present, _SHOWN)
             raise UserError(
                 f"{where}: no column {name!r}; its columns are {', '.join(shown) or 'none'}; "
                 f"name one with ,{option}=NAME in --source"

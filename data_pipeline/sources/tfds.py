@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from bert_jax.data_pipeline.errors import UserError, nearest
+from bert_jax.data_pipeline.errors import UserError, first_few, nearest
 from bert_jax.data_pipeline.sources.cutting import cut_positions
 from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.extras import import_extra
@@ -40,7 +40,7 @@ CUT_BECAUSE = CUT_REMEDY = ""
 INFO: Final = "dataset_info.json"
 FEATURES: Final = "features.json"
 _FORMAT: Final = "array_record"
-_DEPTH: Final = 3  # of the folders in a dataset's: configuration, version
+_DEPTH: Final = 3  # levels that are searched: the path itself, configuration, version
 _VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
 _SHOWN: Final = 5  # names of configurations in a message
 
@@ -95,7 +95,7 @@ def _prepared(spec: SourceSpec) -> Path:
             "--data_dir"
         )
     if len(folders) > 1:
-        shown = [*sorted(folders)[:_SHOWN], *(["…"] if len(folders) > _SHOWN else [])]
+        shown = first_few(sorted(folders), _SHOWN)
         raise UserError(
             f"{spec.path}: has {len(folders)} configurations ({', '.join(shown)}); add the one to "
             f"read, as in {spec.path.name}/{shown[0]}"
@@ -104,7 +104,7 @@ def _prepared(spec: SourceSpec) -> Path:
 
 
 def _newest(places: list[Path]) -> dict[str, Path]:
-    """Returns the newest version of each configuration, by its name ("." if there is but one)."""
+    """Returns the newest version of each configuration, by its name."""
     newest: dict[str, Path] = {}
     for folder in sorted(places, key=lambda path: _number(path.name)):
         is_version = _VERSION.fullmatch(folder.name)

@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 
 from etils import epath
 
-from bert_jax.data_pipeline.storage.remote import STORAGE_RETRIES, is_remote, open_path
+from bert_jax.data_pipeline.storage.remote import STORAGE_RETRIES, file_system, is_remote, open_path
 from bert_jax.data_pipeline.storage.retry import retry
 
 _BUFFER: Final = 1 << 16  # bytes of a request to a bucket that reads a few places of a file
@@ -26,8 +26,6 @@ def size_of(path: epath.PathLike) -> int:
 
 def checksum(path: epath.PathLike) -> str:
     """Returns the checksum that a bucket keeps of an object, with its name; "" if it keeps none."""
-    if not is_remote(path):
-        return ""
     info = _info(path)
     kept = [f"{name}:{info[name]}:{info['size']}" for name in _CHECKSUMS if info.get(name)]
     return kept[0] if kept else ""
@@ -41,7 +39,7 @@ def open_bytes(path: epath.PathLike, *, ahead: bool = True) -> io.BufferedReader
     """
     if not is_remote(path):
         return open(path, "rb")
-    system, url = _system(path)
+    system, url = file_system(path)
     cache = "readahead" if ahead else "none"
     stream = retry(lambda: system.open(url, "rb", cache_type=cache), STORAGE_RETRIES)
     return io.BufferedReader(stream, _BUFFER)
@@ -50,7 +48,7 @@ def open_bytes(path: epath.PathLike, *, ahead: bool = True) -> io.BufferedReader
 def objects(folder: epath.PathLike) -> dict[str, int]:
     """Returns the bytes of every object below a folder of a bucket, by its name from there on; of
     an object itself under the name ""."""
-    system, url = _system(folder)
+    system, url = file_system(folder)
     top = url.partition("://")[2].rstrip("/")
     found = retry(lambda: system.find(url, detail=True), STORAGE_RETRIES)
     return {
@@ -61,13 +59,6 @@ def objects(folder: epath.PathLike) -> dict[str, int]:
 
 
 def _info(path: epath.PathLike) -> dict[str, Any]:
-    system, url = _system(path)
+    system, url = file_system(path)
     info: dict[str, Any] = retry(lambda: system.info(url), STORAGE_RETRIES)
     return info
-
-
-def _system(path: epath.PathLike) -> tuple[Any, str]:
-    import fsspec
-
-    url = os.fspath(open_path(path))
-    return fsspec.filesystem(url.partition("://")[0]), url

@@ -13,7 +13,7 @@ import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from etils import epath
 
@@ -195,19 +195,22 @@ STORAGE_RETRIES: Final = RetryPolicy(
 
 def check_bucket(path: epath.PathLike) -> None:
     """Lists the bucket of a path; raises the client's error if that fails."""
-    protocol, _, rest = os.fspath(open_path(path)).partition("://")
+    system, url = file_system(path)
+    bucket = url.partition("://")[2].partition("/")[0]
+    retry(lambda: system.ls(bucket, detail=False, max_results=1), STORAGE_RETRIES)
+
+
+def file_system(path: epath.PathLike) -> tuple[Any, str]:
+    """Returns the client of a path in a bucket, and the URL that it takes."""
     import fsspec
 
-    system = fsspec.filesystem(protocol)
-    retry(lambda: system.ls(rest.partition("/")[0], detail=False, max_results=1), STORAGE_RETRIES)
+    url = os.fspath(open_path(path))
+    return fsspec.filesystem(url.partition("://")[0]), url
 
 
 def read_range(path: epath.PathLike, start: int, length: int) -> bytes:
     """Reads `length` bytes of an object from byte `start`, in one request; thread-safe."""
-    import fsspec
-
-    url = os.fspath(open_path(path))
-    system = fsspec.filesystem(url.partition("://")[0])
+    system, url = file_system(path)
     data: bytes = system.cat_file(url, start=start, end=start + length)
     return data
 
@@ -252,11 +255,9 @@ def move_folder(source: epath.PathLike, target: epath.PathLike, *, first: str) -
         end.parent.mkdir(parents=True, exist_ok=True)
         start.rename(end)
         return
-    import fsspec
-
-    system = fsspec.filesystem(os.fspath(start).partition("://")[0])
-    top = os.fspath(start).partition("://")[2].rstrip("/") + "/"
-    paths = retry(lambda: system.find(os.fspath(start)), STORAGE_RETRIES)
+    system, url = file_system(start)
+    top = url.partition("://")[2].rstrip("/") + "/"
+    paths = retry(lambda: system.find(url), STORAGE_RETRIES)
     names = [path.removeprefix(top) for path in paths]
 
     def move(name: str) -> None:
