@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_jax.ablation import plan, sentences, spending, state
-from bert_jax.ablation.results import Results, own_objectives
+from bert_jax.ablation.results import Results, judged, own_objectives
 from bert_jax.ablation.spec import Spent, folder
 from bert_jax.ablation.spending import Spending
 from bert_jax.ablation.statistics import Difference
+from bert_jax.ablation.tasks import is_task, settings_of
+from bert_jax.config.ablation import AblationConfig
 from bert_jax.config.serialization import flatten, to_dict
 from bert_jax.metrics import records
 from bert_jax.objectives.masked_lm import MASKED_LM
@@ -77,13 +79,24 @@ def _facts(results: Results, runs: Mapping[str, Spending]) -> dict[str, str]:
         "base": values.base,
         "reference": results.ablation.reference,
         "equal": values.equal.replace("_", " "),
-        "primary measure": f"{values.primary}, masked tokens, nats",
+        "primary measure": _named(values.primary),
         "store": values.store,
         "training text": store["train"],
         "held-out text": store["held_out"],
         "tokenizer": store["tokenizer"],
+        **{measure: _settings(values, measure) for measure in results.ablation.tasks},
         "software": ", ".join(f"{k} {v}" for k, v in spending.software(runs.values()).items()),
     }
+
+
+def _settings(values: AblationConfig, measure: str) -> str:
+    """Returns how runs are fine-tuned for a task: changes of the config `glue`."""
+    return ", ".join(f"{key}={value}" for key, value in settings_of(values, measure).items())
+
+
+def _named(measure: str) -> str:
+    what = "held-out examples" if is_task(measure) else "masked tokens"
+    return f"{measure}, {what}, nats"
 
 
 def _bars(results: Results) -> Iterator[tuple[str, str]]:
@@ -109,12 +122,15 @@ def _add_levels(page: Page, results: Results) -> None:
     rows = []
     for measure in results.ablation.measures:
         form = results.ablation.form(measure)
-        unigram = some.metrics[form][f"{MASKED_LM.name}/baseline_loss"]
+        objective, _ = judged(some.forms[form])
+        trivial = some.metrics[form].get(f"{objective}/baseline_loss", "")
+        bigram = "" if is_task(measure) else some.bigram_loss
         for variant in results.ablation.variants:
-            loss = results.mean(variant.name, form, f"{MASKED_LM.name}/loss")
+            loss = results.mean(variant.name, form, f"{objective}/loss")
             if loss is not None:
-                rows.append((measure, variant.name, loss, unigram, some.bigram_loss))
-    page.table(("measure", "variant", "loss (nats)", "unigram", "bigram, all tokens"), rows)
+                rows.append((measure, variant.name, loss, trivial, bigram))
+    header = ("measure", "variant", "loss (nats)", "unigram, or a constant", "bigram, all tokens")
+    page.table(header, rows)
     page.text("Objectives that a variant was trained with, in the form it was trained in:")
     own = []
     for variant in results.ablation.variants:

@@ -14,6 +14,7 @@ from bert_jax.ablation import state, statistics
 from bert_jax.ablation.spec import Ablation, Run, folder
 from bert_jax.ablation.state import RunState
 from bert_jax.ablation.statistics import Difference, Verdict
+from bert_jax.ablation.tasks import is_task
 from bert_jax.errors import UserError
 from bert_jax.metrics import goodput, records
 from bert_jax.objectives.masked_lm import MASKED_LM
@@ -49,7 +50,8 @@ class Results:
     @functools.cached_property
     def excluded(self) -> dict[str, str]:
         """Run -> why it is in no mean."""
-        form = self.ablation.form(self.ablation.values.primary)
+        primary = self.ablation.values.primary
+        form = OWN if is_task(primary) else self.ablation.form(primary)
         reasons = {
             name: f"ended with 44: {found.reason}"
             for name, found in self.states.items()
@@ -105,13 +107,16 @@ class Results:
         rows = []
         for measure in self.ablation.measures:
             for what in ("loss", "correct"):
-                for source in ("", *self._sources()):
+                for source in ("", *self._sources(measure)):
                     for variant, found in self._compared(measure, what, source):
                         rows.append((measure, what, source, variant, found))
         return rows
 
-    def _sources(self) -> Sequence[str]:
+    def _sources(self, measure: str) -> Sequence[str]:
+        """Returns the sources of held-out text; a task has none."""
         first = next(iter(self.measured.values()), None)
+        if is_task(measure):
+            return ()
         return first.sources if first and len(first.sources) > 1 else ()
 
     def _compared(
@@ -142,11 +147,14 @@ class Results:
 def _difference(
     pairs: Sequence[tuple[Measured, Measured]], form: str, what: str, source: str
 ) -> Difference | None:
-    """Returns the difference of a variant to the reference; None if the source has no examples.
+    """Returns the difference of a variant to the reference; None if the source has no examples, or
+    nothing can be right in the form, such as in a regression.
 
     pairs: the two runs of each seed.
     """
     first = pairs[0][1].forms[form]
+    if what not in judged(first)[1]:
+        return None
     taken = np.ones(len(first.document), bool)
     if source:
         taken = first.source == list(pairs[0][1].sources).index(source)
@@ -158,14 +166,22 @@ def _difference(
         ours = _aligned(own, first, form)[what], _aligned(theirs, first, form)[what]
         values.append(ours[0][taken].astype(np.float64) - ours[1][taken])
     sums = statistics.by_document(np.stack(values), documents, len(kept))
-    count = first.sums[MASKED_LM.name]["count"][taken].astype(np.float64)
+    count = judged(first)[1]["count"][taken].astype(np.float64)
     return statistics.compare(sums, statistics.by_document(count, documents, len(kept)))
 
 
+def judged(examples: PerExample) -> tuple[str, Mapping[str, np.ndarray]]:
+    """Returns the objective that a form compares, and its sums: masked tokens, or the task's."""
+    name = MASKED_LM.name
+    if name not in examples.sums:
+        (name,) = examples.sums
+    return name, examples.sums[name]
+
+
 def _aligned(each: Measured, first: PerExample, form: str) -> Mapping[str, np.ndarray]:
-    """Returns the sums of a run's masked tokens; UserError if its examples are others."""
-    own, count = each.forms[form], first.sums[MASKED_LM.name]["count"]
-    sums = own.sums[MASKED_LM.name]
+    """Returns the sums of a run that are compared; UserError if its examples are others."""
+    own, count = each.forms[form], judged(first)[1]["count"]
+    _, sums = judged(own)
     if not (np.array_equal(own.document, first.document) and np.array_equal(sums["count"], count)):
         raise UserError(
             f"{each.run.name}: measured on other examples in {form} than the first run; remove its "
@@ -182,10 +198,15 @@ def read(ablation: Ablation, workdir: str, runs: Sequence[Run]) -> Results:
     for run in runs:
         if states[run.name].state == "measured":
             values, about = per_example.read(state.examples_of(workdir, run))
+            metrics = {name: own["metrics"] for name, own in about["forms"].items()}
+            for measure in ablation.tasks:
+                examples, of_task = per_example.read(state.task_examples(workdir, run, measure))
+                (values[measure],) = examples.values()
+                (metrics[measure],) = (own["metrics"] for own in of_task["forms"].values())
             measured[run.name] = Measured(
                 run,
                 values,
-                {name: own["metrics"] for name, own in about["forms"].items()},
+                metrics,
                 about["bigram_loss"],
                 about["sources"],
                 about["held_out"],

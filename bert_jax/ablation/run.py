@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bert_jax.ablation import spec, state
+from bert_jax.ablation import spec, state, tasks
 from bert_jax.ablation.spec import Ablation, Run
 from bert_jax.data_pipeline.storage.locks import FileLock, LockedError
 from bert_jax.data_pipeline.storage.remote import is_remote, storage_errors
@@ -148,14 +148,34 @@ class Runner:
                 return True
             found = state.state_of(self._workdir, run, self._forms)
         if found.state == "trained" and not self._is_stopping:
-            self._note(run, self._call(run, self._evaluate(run)))
+            if self._note(run, self._call(run, self._evaluate(run))):
+                return True
+            found = state.state_of(self._workdir, run, self._forms)
+        if found.state == "text":
+            self._make_tasks(run)
         return True
+
+    def _make_tasks(self, run: Run) -> None:
+        """Fine-tunes a run for each task and measures it, but for those that are done."""
+        for measure in self._ablation.tasks:
+            path = state.task_examples(self._workdir, run, measure)
+            folder = state.task_folder(self._workdir, run, measure)
+            if path.exists():
+                continue
+            settings = tasks.settings_of(self._ablation.values, measure)
+            start = spec.folder(self._workdir, run)
+            train = tasks.words(settings, start, run.seed, folder)
+            evaluate = ["evaluate", f"--workdir={folder}", f"--per_example={path}"]
+            for words in (train, evaluate):
+                if self._is_stopping or self._note(run, self._call(run, [*words, *self._options])):
+                    return
 
     def _train(self, run: Run) -> list[str]:
         return [*spec.words(self._ablation, run, spec.folder(self._workdir, run)), *self._options]
 
     def _evaluate(self, run: Run) -> list[str]:
-        forms = [f"--form={form}" for form in (OWN, *self._forms.values())]
+        texts = [self._forms[measure] for measure in self._ablation.texts]
+        forms = [f"--form={form}" for form in (OWN, *texts)]
         return [
             "evaluate",
             f"--workdir={spec.folder(self._workdir, run)}",

@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from bert_jax.ablation import tasks
+from bert_jax.ablation.tasks import is_task
 from bert_jax.config.ablation import IS_ABLATION, AblationConfig
 from bert_jax.config.files import load
 from bert_jax.config.schema import Config, PhaseConfig
@@ -73,9 +75,19 @@ class Ablation:
     def reference(self) -> str:
         return self.variants[0].name
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The measures on held-out text."""
+        return tuple(measure for measure in self.measures if not is_task(measure))
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The measures that are tasks."""
+        return tuple(filter(is_task, self.measures))
+
     def form(self, measure: str) -> str:
-        """Returns the full name of a measure's form, with its length."""
-        return measure if ":" in measure else f"{measure}:{self.length}"
+        """Returns the full name of a measure's form, with its length; a task has none."""
+        return measure if ":" in measure or is_task(measure) else f"{measure}:{self.length}"
 
 
 def read(values: Mapping[str, Any]) -> Ablation:
@@ -172,7 +184,8 @@ def _check_measures(ablation: Ablation) -> None:
     if ablation.values.primary not in ablation.measures:
         near = nearest(ablation.values.primary, ablation.measures)
         raise UserError(f"config.primary={ablation.values.primary!r} is not a measure{near}")
-    for measure in ablation.measures:
+    tasks.check(ablation.values, ablation.measures)
+    for measure in ablation.texts:
         if measure == OWN:
             raise UserError("config.measures: 'own' differs between variants; it is always shown")
         form = HeldOutForm.parse(measure, ablation.length)

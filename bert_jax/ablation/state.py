@@ -3,6 +3,8 @@
 A/ablation.json              the values of its file, and the digests of its store
 A/commands/DIGEST            the line of each `ablate run` that was typed
 A/runs/VARIANT/SEED/         an ordinary workdir of `bert-jax pretrain`
+A/runs/VARIANT/SEED/tasks/NAME/      the same run fine-tuned for a task, a workdir of `finetune`
+A/runs/VARIANT/SEED/tasks/NAME.npz   the values of its held-out examples
 A/runs/VARIANT/SEED.lock     locked by the `ablate run` that makes the run
 A/runs/VARIANT/SEED.npz      its held-out values, see `training/per_example.py`
 """
@@ -14,6 +16,7 @@ from typing import Any, Final, Literal
 
 from etils import epath
 
+from bert_jax.ablation import tasks
 from bert_jax.ablation.spec import Ablation, Run, folder
 from bert_jax.checkpoint import catalog
 from bert_jax.config.ablation import AblationConfig
@@ -29,12 +32,13 @@ from bert_jax.workdir.layout import Workdir
 
 # May change later: seeds may be added.
 _SEEDS: Final = "config.seeds"
-State = Literal["waiting", "trained", "diverged", "measured"]
+State = Literal["waiting", "trained", "text", "diverged", "measured"]
 
 
 @dataclasses.dataclass(frozen=True)
 class RunState:
-    """state: trained to its last step, ended with 44, or trained and measured."""
+    """state: trained to its last step; measured on all text, but not on all tasks; ended with 44;
+    or measured on everything."""
 
     state: State
     step: int  # of its newest checkpoint, 0 without one
@@ -49,6 +53,16 @@ def examples_of(workdir: str, run: Run) -> epath.Path:
     """Returns the file of a run's held-out values."""
     path = open_path(folder(workdir, run))
     return path.with_name(f"{path.name}.npz")
+
+
+def task_folder(workdir: str, run: Run, measure: str) -> str:
+    """Returns the workdir of a run that was fine-tuned for a task."""
+    return f"{folder(workdir, run)}/tasks/{measure.removeprefix(tasks.PREFIX)}"
+
+
+def task_examples(workdir: str, run: Run, measure: str) -> epath.Path:
+    """Returns the file of the values of its held-out examples."""
+    return open_path(f"{task_folder(workdir, run, measure)}.npz")
 
 
 def lock_of(workdir: str, run: Run) -> epath.Path:
@@ -128,7 +142,8 @@ def _by_key(about: Mapping[str, Any]) -> dict[str, Any]:
     """Returns all values by their keys, those of a variant by its name, and the order of all."""
     config = about["config"]
     variants = {name: dict(own) for name, own in config["variants"]}
-    named = {**config, "variants": variants, "changes": dict(config["changes"])}
+    tasks = {name: dict(own) for name, own in config.get("tasks", ())}
+    named = {**config, "variants": variants, "changes": dict(config["changes"]), "tasks": tasks}
     return {"config.variants": ", ".join(variants)} | flatten({**about, "config": named})
 
 
@@ -154,6 +169,7 @@ def recorded(workdir: str) -> AblationConfig:
 
 def state_of(workdir: str, run: Run, measures: Mapping[str, str]) -> RunState:
     """Returns where a run stands. measures: name -> full name of the form of each measure."""
+    forms = {OWN, *(form for form in measures.values() if not tasks.is_task(form))}
     own = Workdir.open(folder(workdir, run))
     steps = catalog.complete_steps(own.checkpoints)
     step = max(steps, default=0)
@@ -163,12 +179,16 @@ def state_of(workdir: str, run: Run, measures: Mapping[str, str]) -> RunState:
             return RunState("diverged", step, str(ended[-1].get("reason", "")))
         return RunState("waiting", step)
     path = examples_of(workdir, run)
-    if path.exists():
-        _, about = per_example.read(path)
-        is_of_it = about["step"] == step and about["run_id"] == _run_id(own, step)
-        if is_of_it and {OWN, *measures.values()} <= set(about["forms"]):
-            return RunState("measured", step)
-    return RunState("trained", step)
+    if not path.exists():
+        return RunState("trained", step)
+    _, about = per_example.read(path)
+    if about["step"] != step or about["run_id"] != _run_id(own, step):
+        return RunState("trained", step)
+    if not forms <= set(about["forms"]):
+        return RunState("trained", step)
+    left = filter(tasks.is_task, measures.values())
+    done = all(task_examples(workdir, run, measure).exists() for measure in left)
+    return RunState("measured" if done else "text", step)
 
 
 def _run_id(workdir: Workdir, step: int) -> str | None:

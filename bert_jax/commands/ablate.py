@@ -29,7 +29,7 @@ def _run_run(values: flags.FlagValues, words: Sequence[str]) -> int:
     need(values, "config", "workdir")
     if values.commands and not values.plan:
         raise UsageError("--commands goes with --plan; give both, or neither")
-    from bert_jax.ablation import plan, results, run, spec, state
+    from bert_jax.ablation import plan, results, run, spec, state, tasks
     from bert_jax.config.serialization import plain
     from bert_jax.data_pipeline.store.store import open_store
 
@@ -46,6 +46,7 @@ def _run_run(values: flags.FlagValues, words: Sequence[str]) -> int:
     if values.plan:
         print(plan.text(ablation, spent, runs, results.read(ablation, workdir, runs)))
         return 0
+    tasks.check_files(ablation.values, ablation.measures, workdir)
     state.note_command(workdir, typed(values))
     options = [f"--cpu_devices={values.cpu_devices}"] if values.cpu_devices else []
     runner = run.Runner(ablation, workdir, runs, at_once=values.at_once, options=options)

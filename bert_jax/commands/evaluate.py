@@ -7,12 +7,15 @@ from absl import flags
 from bert_jax.commands.command import Command, check_out, define_cpu_devices, need
 from bert_jax.errors import UsageError
 
+_OF_TEXT = ("best", "store", "batches", "pairing", "masking", "form")  # not for a task
+
 
 def _define_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.data_pipeline.masking.settings import MODES as MASKING
     from bert_jax.data_pipeline.pairing.modes import MODES as PAIRING
 
-    flags.DEFINE_string("workdir", None, "folder of a pretraining run", flag_values=values)
+    workdir = "folder of a pretraining run; with --per_example also of a fine-tuned one"
+    flags.DEFINE_string("workdir", None, workdir, flag_values=values)
     step = "step of the checkpoint (default: the newest)"
     flags.DEFINE_integer("step", None, step, 0, flag_values=values)
     flags.DEFINE_bool("all", False, "evaluate all checkpoints", flag_values=values)
@@ -53,11 +56,14 @@ def _run_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
     check_out(values.per_example, per_example.is_file, "file of examples")
     from bert_jax.runtime import compile_cache
     from bert_jax.runtime.cpu import use_cpu_devices
-    from bert_jax.training.evaluate import evaluate_run
+    from bert_jax.training.evaluate import evaluate_run, task_of
 
     if values.cpu_devices:
         use_cpu_devices(values.cpu_devices)
     compile_cache.use()
+    if values.per_example and task_of(values.workdir):
+        _evaluate_task(values)
+        return
     evaluate_run(
         values.workdir,
         "all" if values.all else "best" if values.best else values.step,
@@ -68,6 +74,16 @@ def _run_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
         forms=values.form or ("own",),
         examples=values.per_example,
     )
+
+
+def _evaluate_task(values: flags.FlagValues) -> None:
+    """Writes the values of every held-out example of a task."""
+    given = [name for name in _OF_TEXT if values[name].present]
+    if given:
+        raise UsageError(f"--{given[0]}: {values.workdir} is fine-tuned for a task; leave it out")
+    from bert_jax.finetune.task_examples import write_task_examples
+
+    write_task_examples(values.workdir, values.per_example, values.step)
 
 
 COMMANDS = {

@@ -27,7 +27,8 @@ class AblationConfig:
         seeds: "0,1,2", of the runs of each variant.
         equal: what the runs of all variants spend alike.
         measures: forms of held-out text, "single/token,single/span", see
-            `bert_jax/training/held_out_form.py`.
+            `bert_jax/training/held_out_form.py`, and "task/NAME" of `tasks`.
+        tasks: (name, settings) of tasks that each run is fine-tuned for, as changes of `glue`.
         primary: the measure on which the variants are judged.
         null: variants may be the same, to see what no difference looks like.
         published: (title, rows) of tables to show beside the results; the first row is the header.
@@ -40,6 +41,7 @@ class AblationConfig:
     seeds: str = "0,1,2,3,4"
     equal: Literal["steps", "real_tokens", "flops"] = "real_tokens"
     measures: str = "single/token,single/span"
+    tasks: tuple[tuple[Any, ...], ...] = ()
     primary: str = "single/token"
     null: bool = False
     published: tuple[tuple[Any, ...], ...] = ()
@@ -51,6 +53,7 @@ def ablation(
     variants: Mapping[str, Mapping[str, Any]],
     seeds: Sequence[int] = range(5),
     measures: Sequence[str] = ("single/token", "single/span"),
+    tasks: Mapping[str, Mapping[str, Any]] | None = None,
     published: Mapping[str, Rows] | None = None,
     **others: Any,
 ) -> ConfigDict:
@@ -61,7 +64,8 @@ def ablation(
     """
     values = {
         "changes": tuple((changes or {}).items()),
-        "variants": tuple((name, tuple(own.items())) for name, own in variants.items()),
+        "variants": _pairs(variants),
+        "tasks": _pairs(tasks or {}),
         "seeds": ",".join(map(str, seeds)),
         "measures": ",".join(measures),
         "published": tuple((published or {}).items()),
@@ -69,6 +73,10 @@ def ablation(
     }
     made = from_dict(values, AblationConfig, "ablation")
     return ConfigDict({f.name: getattr(made, f.name) for f in dataclasses.fields(made)})
+
+
+def _pairs(settings: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[Any, ...], ...]:
+    return tuple((name, tuple(own.items())) for name, own in settings.items())
 
 
 IS_ABLATION: Final = "variants"  # a key that no other config has

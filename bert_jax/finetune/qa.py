@@ -39,7 +39,7 @@ class Window:
     """A question with a part of its context: [CLS] question [SEP] part [SEP].
 
     Attributes:
-        question: index of the question.
+        example: index of the question.
         token_ids, segment_ids: int32 [n]; segment 1 is the part and its [SEP].
         first: position of the part's first token.
         spans: int32 [m, 2], of the part's tokens: first character in the context, and the one after
@@ -50,7 +50,7 @@ class Window:
         question_cut: whether the question was too long.
     """
 
-    question: int
+    example: int
     token_ids: np.ndarray
     segment_ids: np.ndarray
     first: int
@@ -119,7 +119,7 @@ def windows(
         for (start, end), central in zip(parts, _central(parts), strict=True):
             out.append(
                 Window(
-                    question=number,
+                    example=number,
                     token_ids=np.concatenate(
                         [head, ids[start:end], [tokenizer.special.sep]]
                     ).astype(np.int32),

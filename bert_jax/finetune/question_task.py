@@ -71,8 +71,8 @@ class QuestionTask(TaskKind):
         )
         targets = np.array([one.target or (0, 0) for one in made], np.int32)
         known = np.array([one.target is not None for one in made])
-        cut = len({one.question for one in made if one.question_cut})
-        lost = len({one.question for one in made if one.target is None})
+        cut = len({one.example for one in made if one.question_cut})
+        lost = len({one.example for one in made if one.target is None})
         notes = [f"{count(cut, 'question')} cut to {task.max_question} tokens"] if cut else []
         if lost and known.any():
             notes.append(f"{count(lost, 'answer')} without a token, not learned")
@@ -99,7 +99,7 @@ class QuestionTask(TaskKind):
     ) -> list[Answers]:
         own: list[tuple[list[qa.Window], list[np.ndarray]]] = [([], []) for _ in _of(examples)]
         for window, values in zip(prepared.windows, logits, strict=True):
-            for part, value in zip(own[window.question], (window, values), strict=True):
+            for part, value in zip(own[window.example], (window, values), strict=True):
                 part.append(value)
         return [
             qa.predict(

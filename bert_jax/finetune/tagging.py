@@ -22,14 +22,14 @@ class Window:
     """A sentence or a part of it: [CLS] pieces [SEP].
 
     Attributes:
-        sentence: index of the sentence.
+        example: index of the sentence.
         token_ids: int32 [n].
         words: int32 [w], indices in the sentence of the words that this window tags.
         positions: int32 [w], of their first pieces.
         labels: int32 [w]; None without labels.
     """
 
-    sentence: int
+    example: int
     token_ids: np.ndarray
     words: np.ndarray
     positions: np.ndarray
@@ -65,7 +65,7 @@ def windows(sentences: Sequence[Words], tokenizer: Tokenizer, row: int) -> list[
                 labels = np.array(sentence.labels[start:end], np.int32)
             out.append(
                 Window(
-                    sentence=number,
+                    example=number,
                     token_ids=np.concatenate(ends).astype(np.int32),
                     words=np.arange(start, end, dtype=np.int32),
                     positions=firsts[start - context :],
@@ -114,7 +114,7 @@ def predict(
     """
     tags = [np.full(len(sentence.words), -1, np.int32) for sentence in sentences]
     for window, values in zip(windows, logits, strict=True):
-        tags[window.sentence][window.words] = np.asarray(values)[window.positions].argmax(-1)
+        tags[window.example][window.words] = np.asarray(values)[window.positions].argmax(-1)
     missing = sum(int((one < 0).sum()) for one in tags)
     assert not missing, f"{missing} words are in no window"
     return tags

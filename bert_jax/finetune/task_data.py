@@ -51,6 +51,14 @@ class TaskSplit:
         """The number of examples as batches count them: a long one may be several windows."""
         return len(self.prepared.encoded.lengths)
 
+    @property
+    def example_of(self) -> np.ndarray:
+        """The index of the example of each row, int64."""
+        windows = self.prepared.windows
+        return np.array(
+            [window.example for window in windows] if windows else range(self.rows), np.int64
+        )
+
     def __str__(self) -> str:
         number = len(self.examples.examples)
         said = [count(number, "example")]
@@ -106,7 +114,6 @@ class TaskData:
         parts = axis_size(mesh, AXES["batch"]) * phase.micro_batches
         train = self._batches(self.train, config, phase, config.seed, phase.steps, parts)
         held_out = self._batches(self.held_out, config, phase, 0, 0, parts)
-        corpus = Corpus((), np.zeros(config.model.vocab_size, np.float32))
 
         def measure(logits: Sequence[np.ndarray]) -> Measured:
             task, examples = config.task, self.held_out.examples
@@ -115,9 +122,18 @@ class TaskData:
 
         names = self.kind.metrics(config.task, self.labels)
         evaluated = HeldOutExamples(
-            held_out, measure, names[0], corpus, per_token=self.kind.per_token
+            held_out, measure, names[0], self.corpus(config), per_token=self.kind.per_token
         )
         return PhaseData(train.shape, train, evaluated, "examples")
+
+    def corpus(self, config: Config) -> Corpus:
+        """Returns what a task has in place of the counts of a text's tokens."""
+        return Corpus((), np.zeros(config.model.vocab_size, np.float32))
+
+    def one_in_a_row(self, config: Config) -> ExampleBatches:
+        """Returns the held-out examples, each in a row of its own."""
+        phase = dataclasses.replace(config.phases[0], examples_per_row=1, row_length=0)
+        return self._batches(self.held_out, config, phase, 0, 0, 1)
 
     def _batches(
         self,

@@ -36,6 +36,12 @@ from bert_jax.workdir.find_store import find_store
 from bert_jax.workdir.layout import Workdir
 
 
+def task_of(folder: epath.PathLike) -> str:
+    """Returns the name of the task that a run was fine-tuned for; "" for a pretraining run."""
+    known = known_run(Workdir.open(folder))
+    return str(known["config"].get("task", {}).get("name", "")) if known else ""
+
+
 def _pretrained(workdir: Workdir, description: Mapping[str, Any], batches: int) -> Config:
     """Returns the configuration of a run, evaluated on at most this many batches.
 

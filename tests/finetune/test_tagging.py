@@ -70,7 +70,7 @@ def test_every_word_has_the_tag_of_its_own_piece(tokenizer, sentences, row) -> N
         values[np.arange(len(labels)), labels] = weights  # logits that give the labels
         logits.append(values)
         for word, position in zip(window.words, window.positions, strict=True):
-            pieces = tokenizer.encode_batch([made[window.sentence].words[word]])[0]
+            pieces = tokenizer.encode_batch([made[window.example].words[word]])[0]
             wanted = pieces[0] if len(pieces) else tokenizer.special.unk
             assert window.token_ids[position] == wanted
     tags = predict(made, found, logits)

@@ -26,6 +26,8 @@ def get_config():
         variants={variants},
         seeds={seeds},
         measures={measures},
+        tasks={tasks},
+        primary="{primary}",
         equal="{equal}",
         published={{"A paper, table 1": (("variant", "F1"), ("reference", "90.1"))}},
     )
@@ -60,14 +62,16 @@ def write(
     seeds: tuple[int, ...] = (0, 1, 2),
     measures: tuple[str, ...] = ("single/token", "single/span"),
     equal: str = "steps",
+    tasks: dict[str, dict] | None = None,
+    primary: str = "single/token",
     **changes: object,
 ) -> Path:
     """Writes an ablation file; `changes` of the base by key, with "__" for a dot."""
     base = CHANGES | {key.replace("__", "."): value for key, value in changes.items()}
     path = folder / "ablation.py"
-    path.write_text(
-        FILE.format(changes=base, variants=variants, seeds=seeds, measures=measures, equal=equal)
-    )
+    values = {"variants": variants, "seeds": seeds, "measures": measures, "equal": equal}
+    more = {"tasks": tasks or {}, "primary": primary}
+    path.write_text(FILE.format(changes=base, **values, **more))
     return path
 
 

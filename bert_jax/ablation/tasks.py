@@ -1,0 +1,92 @@
+"""Tasks as measures: each run is fine-tuned for them, and the held-out examples are compared.
+
+A measure `task/NAME` needs `tasks={NAME: …}` in the file of an ablation. Its runs are ordinary
+workdirs of `bert-jax finetune` in `A/runs/VARIANT/SEED/tasks/NAME`, from the last checkpoint of the
+run and with its seed.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from bert_jax.config.ablation import AblationConfig
+from bert_jax.config.files import load
+from bert_jax.config.schema import Config
+from bert_jax.data_pipeline.storage.remote import from_any_folder, is_remote
+from bert_jax.errors import UserError, nearest
+from bert_jax.finetune.registry import kind_of
+from bert_jax.finetune.task_data import check_task
+
+PREFIX: Final = "task/"  # of such a measure
+_BASE: Final = "glue"
+_PATHS: Final = ("task.data", "task.held_out")
+
+
+def is_task(measure: str) -> bool:
+    return measure.startswith(PREFIX)
+
+
+def settings_of(values: AblationConfig, measure: str) -> dict[str, Any]:
+    """Returns the changes of the config `glue` for a measure, its task named as the measure is,
+    unless they name another one."""
+    name = measure.removeprefix(PREFIX)
+    given = dict(dict(values.tasks)[name])
+    paths = {key: from_any_folder(given[key]) for key in _PATHS if given.get(key)}
+    return {"task.name": name, **given, **paths}
+
+
+def check(values: AblationConfig, measures: tuple[str, ...]) -> None:
+    """Raises UserError if a measure has no task, or a task no measure, or if its settings are
+    wrong."""
+    tasks = {name for name, _ in values.tasks}
+    for name in tasks:
+        if "/" in name or name in ("", ".", ".."):
+            raise UserError(f"config.tasks, {name!r}: must be the name of a folder")
+    for measure in filter(is_task, measures):
+        name = measure.removeprefix(PREFIX)
+        if name not in tasks:
+            raise UserError(
+                f"config.measures: {measure} is not in config.tasks{nearest(name, tasks)}"
+            )
+        try:
+            config = _config(values, measure)
+            check_task(config)
+            kind_of(config.task)
+        except UserError as error:
+            raise UserError(f"config.tasks, {name!r}: {error}") from None
+    if unused := sorted(tasks - {measure.removeprefix(PREFIX) for measure in measures}):
+        raise UserError(
+            f"config.tasks: {unused[0]!r} is not measured; add {PREFIX}{unused[0]} to "
+            "config.measures, or remove the task"
+        )
+
+
+def _config(values: AblationConfig, measure: str) -> Config:
+    """Returns the configuration of a task, with the architecture that the base has."""
+    base = load(values.base, dict(values.changes))
+    settings = settings_of(values, measure) | {"init": "the run"}
+    return load(_BASE, settings, lambda _: base.model)
+
+
+def check_files(values: AblationConfig, measures: tuple[str, ...], workdir: str) -> None:
+    """Raises UserError if the examples of a task cannot be read, or the runs are in a bucket."""
+    for measure in filter(is_task, measures):
+        if is_remote(workdir):
+            raise UserError(
+                f"config.measures: {measure} starts from local runs; give a local --workdir, or "
+                "remove the measure"
+            )
+        task = _config(values, measure).task
+        try:
+            kind_of(task).read(task)
+        except UserError as error:
+            raise UserError(f"config.tasks, {measure.removeprefix(PREFIX)!r}: {error}") from None
+
+
+def words(settings: Mapping[str, Any], start: str, seed: int, workdir: str) -> list[str]:
+    """Returns the words of `bert-jax` that fine-tune a run for a task.
+
+    start: the run.
+    """
+    given = [f"--config.{key}={value}" for key, value in settings.items()]
+    fixed = [f"--config.init={start}", f"--config.seed={seed}", f"--workdir={workdir}"]
+    return ["finetune", f"--config={_BASE}", *given, *fixed]

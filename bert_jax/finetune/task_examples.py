@@ -1,0 +1,100 @@
+"""Values of every held-out example of a fine-tuned run, in the file of `evaluate --per_example`.
+
+    bert-jax evaluate --workdir=sst2 --per_example=FILE.npz
+
+The only form is `task/NAME`, see `training/per_example.py`. `document` is the index of the example
+in the held-out file: a long text that is read in several windows has a value for each of them.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from etils import epath
+
+from bert_jax.checkpoint.manager import find_steps, known_run, read_own_meta, read_params
+from bert_jax.config.recorded import config_of
+from bert_jax.config.schema import Config, MeshConfig
+from bert_jax.finetune.held_out import batch_on_devices
+from bert_jax.finetune.results import kept_step
+from bert_jax.finetune.task_data import TaskData, open_task
+from bert_jax.objectives import total as objectives
+from bert_jax.objectives.pretraining_model import part_of
+from bert_jax.parallel.mesh import make_mesh
+from bert_jax.runtime.console import console, progress
+from bert_jax.training import per_example
+from bert_jax.training.per_example import PerExample
+from bert_jax.training.step import make_step_functions
+from bert_jax.workdir import description
+from bert_jax.workdir.layout import Workdir
+
+
+class Evaluated(NamedTuple):
+    """Of the held-out examples: their values, and the loss beside trivial predictions."""
+
+    values: PerExample
+    metrics: Mapping[str, float]
+
+
+def write_task_examples(
+    folder: epath.PathLike, path: epath.PathLike, step: int | None = None
+) -> None:
+    """Writes the loss and the hits of every held-out example of a fine-tuned run.
+
+    Args:
+        folder: the workdir.
+        path: the file to write.
+        step: of the checkpoint; by default that which `config.task.keep` names.
+
+    Raises:
+        UserError: no such checkpoint, or the files of the task cannot be read.
+        StorageError: the file cannot be written.
+    """
+    run, begun = Workdir.open(folder), time.perf_counter()
+    known = known_run(run)
+    config = config_of(known or description.read(run))
+    (chosen,) = find_steps(run, kept_step(run, config) if step is None else step)
+    meta = read_own_meta(run, chosen, known)
+    data = open_task(config, run)
+    found = _evaluate(config, data, read_params(run, meta))
+    name = f"task/{config.task.name}"
+    about = {
+        "seconds": time.perf_counter() - begun,
+        "run_id": meta.get("run_id"),
+        "step": meta["step"],
+        "held_out": data.held_out.digest,
+        "sources": [],
+        "forms": {name: {"settings": {}, "metrics": found.metrics}},
+    }
+    per_example.write(path, {name: found.values}, about)
+    examples = len(data.held_out.examples.examples)
+    console.print(f"{examples:,} held-out examples of {name} in {path}", markup=False)
+
+
+def _evaluate(config: Config, data: TaskData, params: dict) -> Evaluated:
+    """Evaluates one example in a row, so that the sums of a row are those of an example."""
+    mesh = make_mesh(MeshConfig(slice=1, data=1, fsdp=1, tensor=1), jax.devices()[:1])
+    batches = data.one_in_a_row(config)
+    program = make_step_functions(config, mesh, data.corpus(config))
+    parts, numbers = [], list[int]()
+    with jax.set_mesh(mesh), progress("batches", batches.steps_per_epoch) as bar:
+        target = program.abstract["params"]
+        placed = jax.tree.map(
+            lambda x, like: jax.device_put(x, like.sharding), part_of(params, target), target
+        )
+        (task,) = bar.tasks
+        for index in range(batches.steps_per_epoch):
+            sums = program.evaluate_rows(placed, batch_on_devices(batches, program, index))
+            own = [row for row, examples in enumerate(batches.places(0, index)) if examples]
+            numbers += [batches.places(0, index)[row][0] for row in own]
+            parts.append(jax.tree.map(lambda x, own=own: np.asarray(x)[own], sums))
+            bar.update(task.id, advance=1)
+    rows = jax.tree.map(lambda *each: np.concatenate(each), *parts)
+    totals = jax.tree.map(lambda x: x.sum(0, np.float64), rows)
+    del rows["tokens"]
+    number = np.array(numbers, np.int64)
+    source = np.zeros(len(number), np.uint16)
+    values = PerExample.of_rows(number, data.held_out.example_of[number], source, rows)
+    return Evaluated(values, objectives.summarize(totals, ()))

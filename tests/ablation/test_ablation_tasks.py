@@ -1,0 +1,102 @@
+"""A task as a measure of an ablation: what is checked before anything runs, and real runs."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import ablated
+import pytest
+from corpus import small_store
+from small_task import DEV, write_task
+
+from bert_jax import cli
+from bert_jax.ablation import spec, tasks
+from bert_jax.config.files import _execute
+from bert_jax.config.serialization import plain
+from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.errors import UserError
+from bert_jax.training import per_example
+
+MEASURES = ("single/token", "task/pairs")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
+    return small_store(tmp_path_factory.mktemp("store"), documents=60, held_out=20, repeat=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_task(tmp_path_factory.mktemp("task"))
+
+
+def settings(folder: Path, **more: Any) -> dict[str, Any]:
+    return {
+        "task.name": "rte", "task.data": str(folder), "task.epochs": 1.0,
+        "phases[0].batch_size": 8, "phases[0].seq_length": 32, "compute.dtype": "float32", **more,
+    }  # fmt: skip
+
+
+def read(path: Path, store: TokenStore) -> spec.Ablation:
+    return spec.read(plain(_execute(path)) | {"store": str(store.path)})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"measures": ("single/token", "task/pair")}, "task/pair is not in config.tasks.*pairs"),
+        ({"measures": ("single/token",)}, "'pairs' is not measured; add task/pairs"),
+        ({"more": {"task.epoch": 1}}, "config.tasks, 'pairs': .*task.epochs"),
+        ({"more": {"task.name": "rtee"}}, "config.tasks, 'pairs': .*rte"),
+        ({"measures": ("task/a/b",), "name": "a/b"}, "'a/b': must be the name of a folder"),
+        ({"more": {"task.data": ""}}, "config.tasks, 'pairs': config.task.data is empty"),
+    ],
+)
+def test_a_wrong_task_is_one_line(changes, message, tmp_path, store, folder):
+    own = {changes.get("name", "pairs"): settings(folder, **changes.get("more", {}))}
+    file = ablated.write(tmp_path, measures=changes.get("measures", MEASURES), tasks=own)
+    with pytest.raises(UserError, match=message):
+        read(file, store)
+
+
+def test_files_are_read_before_anything_runs(tmp_path, store, folder):
+    missing = {"pairs": settings(folder / "nowhere")}
+    values = read(ablated.write(tmp_path, measures=MEASURES, tasks=missing), store).values
+    with pytest.raises(UserError, match=r"config.tasks, 'pairs': .*nowhere"):
+        tasks.check_files(values, MEASURES, str(tmp_path))
+    values = read(
+        ablated.write(tmp_path, measures=MEASURES, tasks={"pairs": settings(folder)}), store
+    ).values
+    tasks.check_files(values, MEASURES, str(tmp_path))
+    with pytest.raises(UserError, match="task/pairs starts from local runs; give a local"):
+        tasks.check_files(values, MEASURES, "gs://bucket/A")
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_runs_are_fine_tuned_and_their_examples_compared(tmp_path, store, folder):
+    file = ablated.write(
+        tmp_path,
+        measures=MEASURES,
+        primary="task/pairs",
+        tasks={"pairs": settings(folder)},
+        **{"phases[0].steps": 20},
+    )
+    workdir = tmp_path / "A"
+    words = ablated.words(file, store, workdir)
+    assert cli.main(words) == 0
+    one = workdir / "runs/span/1/tasks/pairs.npz"
+    values, about = per_example.read(one)
+    assert len(values["task/rte"].document) == DEV
+    assert about["forms"]["task/rte"]["metrics"]["single_label_classification/loss"] > 0
+    one.unlink()
+    assert cli.main(words) == 0  # measured again, not trained again
+    assert per_example.read(one)[1]["run_id"] == about["run_id"]
+    assert cli.main(["ablate", "report", f"--workdir={workdir}"]) == 0
+    rows = list(csv.DictReader((workdir / "differences.csv").open()))
+    judged = [row for row in rows if row["measure"] == "task/pairs" and row["what"] == "loss"]
+    assert [(row["variant"], row["seeds"], row["documents"]) for row in judged] == [
+        ("span", "3", str(DEV))
+    ]
+    assert judged[0]["verdict"] in ("shown", "not distinguishable")
+    assert "task/pairs, held-out examples, nats" in (workdir / "report.html").read_text()
