@@ -22,8 +22,8 @@ from bert_jax.ablation.page import differences, page_of, title
 from bert_jax.ablation.results import Results
 from bert_jax.ablation.spec import Spent
 from bert_jax.ablation.spending import Spending
+from bert_jax.ablation.stores import Stores
 from bert_jax.data_pipeline.storage.remote import open_path, write_named
-from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.metrics.records import strict
 from bert_jax.runtime.console import clock, console
 from bert_jax.workdir import description
@@ -34,7 +34,7 @@ _HEADER: Final = (
 )  # fmt: skip
 
 
-def write(results: Results, spent: Mapping[str, Spent], store: TokenStore) -> None:
+def write(results: Results, spent: Mapping[str, Spent], stores: Stores) -> None:
     """Writes all files into the workdir of the ablation, and prints the verdicts and what the
     report itself took."""
     begun = time.perf_counter()
@@ -42,7 +42,7 @@ def write(results: Results, spent: Mapping[str, Spent], store: TokenStore) -> No
     rows = list(rows_of(results))
     _write_csv(root / "differences.csv", rows)
     write_named(root / "report.md", _markdown(results, rows).encode())
-    runs, plans = spending.read(results), spec.plan_digests(results.runs, store)
+    runs, plans = spending.read(results), spec.plan_digests(results.runs, stores)
     page_of(results, spent, rows, runs, plans).save(root / "report.html")
     values = _values(results, spent, rows, runs, plans)
     values["report_seconds"] = seconds = time.perf_counter() - begun

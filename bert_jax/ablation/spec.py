@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from bert_jax.ablation import tasks
+from bert_jax.ablation.stores import Stores, check_comparable
 from bert_jax.ablation.tasks import is_task
 from bert_jax.config.ablation import IS_ABLATION, AblationConfig
 from bert_jax.config.files import load
@@ -144,16 +145,13 @@ def _variant(
     where = f"config.variants, {name!r}"
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name in (".", ".."):
         raise UserError(f"{where}: must be the name of a folder")
-    if "data.store" in changes:
-        raise UserError(
-            f"{where}: data.store is the same for all variants, config.store; losses of masked "
-            "tokens are not comparable between vocabularies or texts"
-        )
     if decided := next(filter(_DECIDED.fullmatch, changes), None):
         raise UserError(
             f"{where}: {decided} is the same for all variants; it follows from config.seeds or "
             "config.equal"
         )
+    if "data.store" in changes:
+        changes = {**changes, "data.store": from_any_folder(changes["data.store"])}
     try:
         return Variant(name, changes, load(base, {**shared, **changes}))
     except UserError as error:
@@ -185,6 +183,7 @@ def _check_measures(ablation: Ablation) -> None:
         near = nearest(ablation.values.primary, ablation.measures)
         raise UserError(f"config.primary={ablation.values.primary!r} is not a measure{near}")
     tasks.check(ablation.values, ablation.measures)
+    check_comparable(ablation.variants, ablation.texts)
     for measure in ablation.texts:
         if measure == OWN:
             raise UserError("config.measures: 'own' differs between variants; it is always shown")
@@ -202,14 +201,14 @@ def _check_measures(ablation: Ablation) -> None:
             )
 
 
-def spend_alike(ablation: Ablation, store: TokenStore) -> tuple[Ablation, dict[str, Spent]]:
+def spend_alike(ablation: Ablation, stores: Stores) -> tuple[Ablation, dict[str, Spent]]:
     """Returns the ablation with the steps of each variant, and what a run of each spends.
 
     Raises:
         UserError: a variant has too few steps.
     """
     reference = ablation.variants[0].config
-    per_step = {v.name: _per_step(v.config, store) for v in ablation.variants}
+    per_step = {v.name: _per_step(v.config, stores[v.config.data.store]) for v in ablation.variants}
     variants, spent = [], {}
     for variant in ablation.variants:
         steps = [
@@ -273,11 +272,12 @@ def runs(ablation: Ablation) -> list[Run]:
     return made
 
 
-def plan_digests(planned: Sequence[Run], store: TokenStore) -> dict[str, str]:
+def plan_digests(planned: Sequence[Run], stores: Stores) -> dict[str, str]:
     """Returns for each run, by its name, a digest of its training examples: of the plans of all
     phases. Runs that differ in other settings alone see the same ones."""
     found = {}
     for run in planned:
+        store = stores[run.config.data.store]
         specs = [plan_spec(run.config, store.train, phase) for phase in run.config.phases]
         plans = [plan_digest(store.train, each, store.sources) for each in specs]
         found[run.name] = json_digest(plans)[:12]

@@ -16,14 +16,13 @@ from typing import Any, Final, Literal
 
 from etils import epath
 
-from bert_jax.ablation import tasks
+from bert_jax.ablation import stores, tasks
 from bert_jax.ablation.spec import Ablation, Run, folder
 from bert_jax.checkpoint import catalog
 from bert_jax.config.ablation import AblationConfig
 from bert_jax.config.serialization import flatten, from_dict, to_dict
 from bert_jax.data_pipeline.storage.digest import sha256
 from bert_jax.data_pipeline.storage.remote import open_path, put, storage_errors
-from bert_jax.data_pipeline.store.manifest import SPLITS, read_manifest, split_digest
 from bert_jax.errors import NUMBERS, UserError
 from bert_jax.metrics import records
 from bert_jax.training import per_example
@@ -73,10 +72,14 @@ def lock_of(workdir: str, run: Run) -> epath.Path:
 
 def describe(ablation: Ablation) -> dict[str, Any]:
     """Returns what identifies an ablation; UserError if its store cannot be read."""
-    manifest = read_manifest(ablation.values.store)
-    store = {name: split_digest(name, manifest["files"]) for name in SPLITS}
-    store["tokenizer"] = manifest["tokenizer_digest"]
-    return {"config": to_dict(ablation.values), "store": store}
+    store = stores.digests(ablation.values.store)
+    others = {
+        variant.name: stores.digests(variant.config.data.store)
+        for variant in ablation.variants
+        if variant.config.data.store != ablation.values.store
+    }
+    about = {"config": to_dict(ablation.values), "store": store}
+    return {**about, "stores": others} if others else about
 
 
 def claim(workdir: str, ablation: Ablation) -> None:

@@ -30,15 +30,15 @@ def _run_run(values: flags.FlagValues, words: Sequence[str]) -> int:
     if values.commands and not values.plan:
         raise UsageError("--commands goes with --plan; give both, or neither")
     from bert_jax.ablation import plan, results, run, spec, state, tasks
+    from bert_jax.ablation.stores import open_stores
     from bert_jax.config.serialization import plain
-    from bert_jax.data_pipeline.store.store import open_store
 
     ablation = spec.read(plain(values.config))
     workdir = _absolute(values.workdir)
     spec.shard_of([], values.shard)
     if state.file_of(workdir).exists() or not values.plan:
         state.claim(workdir, ablation)
-    ablation, spent = spec.spend_alike(ablation, open_store(ablation.values.store, verify=False))
+    ablation, spent = spec.spend_alike(ablation, open_stores(ablation.variants))
     runs = spec.shard_of(spec.runs(ablation), values.shard)
     if values.plan and values.commands:
         print(plan.commands(ablation, runs, workdir))
@@ -72,19 +72,19 @@ def _define_report(values: flags.FlagValues, words: Sequence[str]) -> None:
 def _run_report(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "workdir")
     from bert_jax.ablation import report, results, spec, state
+    from bert_jax.ablation.stores import open_stores
     from bert_jax.config.serialization import to_dict
-    from bert_jax.data_pipeline.store.store import open_store
 
     workdir = _absolute(values.workdir)
     ablation = spec.read(to_dict(state.recorded(workdir)))
-    store = open_store(ablation.values.store, verify=False)
-    ablation, spent = spec.spend_alike(ablation, store)
+    opened = open_stores(ablation.variants)
+    ablation, spent = spec.spend_alike(ablation, opened)
     found = results.read(ablation, workdir, spec.runs(ablation))
     if not found.measured:
         raise UserError(
             f"{workdir}: no run has ended and been measured yet; `bert-jax ablate run` makes them"
         )
-    report.write(found, spent, store)
+    report.write(found, spent, opened)
 
 
 def _absolute(workdir: str) -> str:

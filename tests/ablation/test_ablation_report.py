@@ -100,8 +100,8 @@ def test_a_difference_is_of_sums_over_whole_documents(tmp_path, store):
 def test_all_files_say_the_same(tmp_path, store, capsys):
     found = made_results(tmp_path, store, {"a": -0.1, "b": 0.0})
     (tmp_path / "A").mkdir()
-    _, spent = spec.spend_alike(found.ablation, store)
-    report.write(found, spent, store)
+    _, spent = spec.spend_alike(found.ablation, {str(store.path): store})
+    report.write(found, spent, {str(store.path): store})
     out = capsys.readouterr().out
     root = tmp_path / "A"
     before = (root / "differences.csv").read_bytes()
@@ -126,7 +126,7 @@ def test_all_files_say_the_same(tmp_path, store, capsys):
         assert words.lower() in page.lower()
     assert not re.findall(r'(?:src|href)="(?!#)', page), "the page is self-contained"
     assert data["differences"][0]["difference"] == pytest.approx(float(rows[0]["difference"]))
-    report.write(found, spent, store)
+    report.write(found, spent, {str(store.path): store})
     assert (root / "differences.csv").read_bytes() == before
 
 
@@ -148,12 +148,12 @@ def test_the_page_says_what_the_runs_spent_and_what_made_them(tmp_path, store, c
         (folder / "metrics.jsonl").write_text("".join(lines))
     state.note_command(str(tmp_path / "A"), "bert-jax ablate run --config=mine.py --at_once=2")
     state.note_command(str(tmp_path / "A"), "bert-jax ablate run --config=mine.py --at_once=2")
-    _, spent = spec.spend_alike(found.ablation, store)
-    report.write(found, spent, store)
+    _, spent = spec.spend_alike(found.ablation, {str(store.path): store})
+    report.write(found, spent, {str(store.path): store})
     page = (tmp_path / "A/report.html").read_text()
     said = re.sub(r"<[^>]+>", " ", page)
     digests = {store.train.digest, store.held_out.digest, store.tokenizer_digest}
-    plans = spec.plan_digests(found.runs, store)
+    plans = spec.plan_digests(found.runs, {str(store.path): store})
     for words in ("jax 0.9, commit 0123abc", *digests, *plans.values(), "While training"):
         assert words in said
     assert page.count("<svg") == 3, "the curves with the band of the seeds"
@@ -174,7 +174,7 @@ def test_runs_on_the_same_examples_have_the_same_plan_digest(tmp_path, store):
     variants = {"token": {}, "span": {"data.masking": "span"}, "pairs": {"data.pairing": "nsp"}}
     file = ablated.write(tmp_path, variants=variants, seeds=(0, 1))
     values = plain(_execute(file)) | {"store": str(store.path)}
-    plans = spec.plan_digests(spec.runs(spec.read(values)), store)
+    plans = spec.plan_digests(spec.runs(spec.read(values)), {str(store.path): store})
     assert plans["token/0"] == plans["span/0"]
     assert len({plans[name] for name in ("token/0", "token/1", "pairs/0", "pairs/1")}) == 4
 

@@ -10,7 +10,8 @@ from corpus import small_store
 from small_task import DEV, write_task
 
 from bert_jax import cli
-from bert_jax.ablation import spec, tasks
+from bert_jax.ablation import spec, state, tasks
+from bert_jax.ablation.stores import open_stores
 from bert_jax.config.files import _execute
 from bert_jax.config.serialization import plain
 from bert_jax.data_pipeline.store.store import TokenStore
@@ -48,7 +49,10 @@ def read(path: Path, store: TokenStore) -> spec.Ablation:
         ({"measures": ("single/token",)}, "'pairs' is not measured; add task/pairs"),
         ({"more": {"task.epoch": 1}}, "config.tasks, 'pairs': .*task.epochs"),
         ({"more": {"task.name": "rtee"}}, "config.tasks, 'pairs': .*rte"),
-        ({"measures": ("task/a/b",), "name": "a/b"}, "'a/b': must be the name of a folder"),
+        (
+            {"measures": ("single/token", "task/a/b"), "name": "a/b"},
+            "'a/b': must be the name of a folder",
+        ),
         ({"more": {"task.data": ""}}, "config.tasks, 'pairs': config.task.data is empty"),
     ],
 )
@@ -70,6 +74,33 @@ def test_files_are_read_before_anything_runs(tmp_path, store, folder):
     tasks.check_files(values, MEASURES, str(tmp_path))
     with pytest.raises(UserError, match="task/pairs starts from local runs; give a local"):
         tasks.check_files(values, MEASURES, "gs://bucket/A")
+
+
+def test_variants_with_other_text_are_compared_by_tasks_alone(tmp_path, store, folder):
+    """And where only the training text differs, by all measures."""
+    own = {"pairs": settings(folder)}
+    for name, options, what in (
+        ("words", {"words": "v"}, "vocabulary"),
+        ("text", {"held_out": 21}, "held-out text"),
+        ("more", {"documents": 70}, ""),
+    ):
+        common = {"documents": 60, "held_out": 20, "repeat": True}
+        other = small_store(tmp_path / name, **(common | options))
+        variants = {"a": {}, "b": {"data.store": str(other.path)}}
+        both = ablated.write(tmp_path, variants=variants, measures=MEASURES, tasks=own)
+        if what:
+            message = f"single/token compares masked tokens, but 'b' has another {what} than 'a'"
+            with pytest.raises(UserError, match=message):
+                read(both, store)
+        else:
+            assert read(both, store).variants[1].config.data.store == str(other.path)
+        task = {"measures": ("task/pairs",), "primary": "task/pairs", "tasks": own}
+        ablation = read(ablated.write(tmp_path, variants=variants, **task), store)
+        ablation, spent = spec.spend_alike(ablation, open_stores(ablation.variants))
+        assert spent["b"].steps > 0
+        words = spec.words(ablation, spec.runs(ablation)[1], "A")
+        assert f"--config.data.store={other.path}" in words
+        assert set(state.describe(ablation)["stores"]) == {"b"}
 
 
 @pytest.mark.slow

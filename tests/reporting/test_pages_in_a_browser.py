@@ -56,9 +56,9 @@ def ablation(folder: Path) -> None:
     store = small_store(folder / "store")
     names = {f"with a long name {number} {LONG[:40].replace('/', ' ')}": 0.1 for number in range(2)}
     found = made_results(folder, store, names, seeds=3)
-    _, spent = spec.spend_alike(found.ablation, store)
+    _, spent = spec.spend_alike(found.ablation, {str(store.path): store})
     (folder / "A").mkdir()
-    report.write(found, spent, store)
+    report.write(found, spent, {str(store.path): store})
     (folder / "A/report.html").rename(folder / "ablation.html")
 
 

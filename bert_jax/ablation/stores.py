@@ -1,0 +1,60 @@
+"""The token stores of an ablation: that of its file, and those that variants give.
+
+Losses of masked tokens are comparable only between runs with the same vocabulary and the same
+held-out text. Where a variant has another one, only tasks compare them.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from bert_jax.config.schema import Config
+from bert_jax.data_pipeline.store.manifest import SPLITS, read_manifest, split_digest
+from bert_jax.data_pipeline.store.store import TokenStore, open_store
+from bert_jax.errors import UserError
+
+Stores = Mapping[str, TokenStore]  # by path
+
+
+class _Variant(Protocol):
+    """See `spec.Variant`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def config(self) -> Config: ...
+
+
+def open_stores(variants: Sequence[_Variant]) -> Stores:
+    """Returns the stores of all variants; UserError if one cannot be opened."""
+    paths = dict.fromkeys(variant.config.data.store for variant in variants)
+    return {path: open_store(path, verify=False) for path in paths}
+
+
+def digests(path: str) -> dict[str, str]:
+    """Returns what identifies a store; UserError if it cannot be read."""
+    manifest = read_manifest(path)
+    found = {name: split_digest(name, manifest["files"]) for name in SPLITS}
+    return {**found, "tokenizer": manifest["tokenizer_digest"]}
+
+
+def check_comparable(variants: Sequence[_Variant], texts: Sequence[str]) -> None:
+    """Raises UserError if variants do not share the vocabulary or the held-out text.
+
+    texts: the measures on held-out text.
+    """
+    if not texts:
+        return
+    reference = variants[0].config.data.store
+    for variant in variants[1:]:
+        path = variant.config.data.store
+        if path == reference:
+            continue
+        own, theirs = digests(path), digests(reference)
+        for key, what in (("tokenizer", "vocabulary"), ("held_out", "held-out text")):
+            if own[key] != theirs[key]:
+                raise UserError(
+                    f"config.measures: {texts[0]} compares masked tokens, but {variant.name!r} has "
+                    f"another {what} than {variants[0].name!r} ({path}); compare them by tasks "
+                    "alone, such as task/sst2"
+                )
