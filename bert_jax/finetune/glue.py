@@ -1,4 +1,5 @@
-"""The nine tasks of GLUE from their original files, in the forms in which they are distributed.
+"""The nine tasks of GLUE from their original files, in the forms in which they are distributed, or
+as TensorFlow Datasets prepares them (`prepared_glue.py`).
 
 Ids of labels are those of GLUE and of transformers' models; where google-research/bert orders the
 labels of MNLI otherwise, the names in an export's `id2label` say which is which. All files are
@@ -15,6 +16,7 @@ from etils import epath
 
 from bert_jax.data_pipeline.errors import UserError, nearest
 from bert_jax.data_pipeline.storage.remote import open_path
+from bert_jax.finetune import prepared_glue
 from bert_jax.finetune.examples import Example, Examples, Kind
 from bert_jax.finetune.rows import (
     Fields,
@@ -25,7 +27,7 @@ from bert_jax.finetune.rows import (
     score_of,
     wrong_row,
 )
-from bert_jax.finetune.splits import Files, find_split
+from bert_jax.finetune.splits import Files, find_split, split_files
 
 _TRAIN_DEV_TEST: Final[Files] = {
     "train": (("train.tsv",),),
@@ -161,7 +163,7 @@ def task_of(name: str) -> Task:
 
 
 def read(name: str, folder: epath.PathLike, split: str) -> Examples:
-    """Reads a split of a task from the folder that has its files.
+    """Reads a split of a task from the folder that has its files, or else a prepared dataset.
 
     Args:
         split: "train", "dev" or "test"; for mnli "dev_matched", "dev_mismatched", "test_matched",
@@ -169,9 +171,15 @@ def read(name: str, folder: epath.PathLike, split: str) -> Examples:
 
     Raises:
         UserError: no such task, split or file; a row has too few or too many columns, or a label
-            that is not of the task; the file is not UTF-8 or has a NUL byte.
+            that is not of the task; the file is not UTF-8 or has a NUL byte. Of a prepared dataset,
+            see `prepared_glue.read`.
     """
     task = task_of(name)
+    there = split_files(name, folder, task.files, split)
+    if not there and (prepared := prepared_glue.find_prepared(name, folder, split)):
+        return prepared_glue.read(
+            name, prepared, split, kind=task.kind, labels=task.labels, columns=task.texts
+        )
     paths = find_split(name, open_path(folder), task.files, split)
     dropped: Counter[str] = Counter()
     examples: list[Example] = []

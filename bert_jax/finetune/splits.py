@@ -18,14 +18,21 @@ Files = Mapping[str, tuple[tuple[str, ...], ...]]
 _HELD_OUT: Final = 10  # one example of ten, where no file of held-out examples is given
 
 
-def find_split(task: str, folder: epath.PathLike, files: Files, split: str) -> list[epath.Path]:
-    """Returns the first alternative of which all files exist; UserError if there is none."""
+def split_files(
+    task: str, folder: epath.PathLike, files: Files, split: str
+) -> list[epath.Path] | None:
+    """Returns the first alternative of which all files exist, or None; UserError for a split that
+    the task does not have."""
     if split not in files:
         raise UserError(f"{task} has no split {split!r}{nearest(split, files)}")
-    for names in files[split]:
-        paths = [open_path(folder) / name for name in names]
-        if all(path.exists() for path in paths):
-            return paths
+    alternatives = ([open_path(folder) / name for name in names] for names in files[split])
+    return next((paths for paths in alternatives if all(path.exists() for path in paths)), None)
+
+
+def find_split(task: str, folder: epath.PathLike, files: Files, split: str) -> list[epath.Path]:
+    """Returns the first alternative of which all files exist; UserError if there is none."""
+    if paths := split_files(task, folder, files, split):
+        return paths
     wanted = ", or ".join(" and ".join(names) for names in files[split])
     raise UserError(f"{folder}: no {split} split: {wanted} must be there")
 

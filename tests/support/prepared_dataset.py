@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,10 @@ def write(
     splits: Mapping[str, Sequence[Rows]],
     *,
     name: str = "wiki",
+    configuration: str = "",
     numbers: Sequence[str] = (),
+    classes: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    floats: Sequence[str] = (),
     file_format: str = "array_record",
 ) -> None:
     """Writes a version of a dataset.
@@ -27,11 +31,18 @@ def write(
         folder: …/NAME/VERSION.
         splits: the rows of each shard; all have the same keys.
         numbers: features that are integers; others are text.
+        classes: features that are the number of a label -> the names of these.
+        floats: features that are float32.
     """
     folder.mkdir(parents=True)
     keys = next((row for shards in splits.values() for rows in shards for row in rows), {})
-    number, text = tfds.features.Scalar(np.int64), tfds.features.Text()
-    features = tfds.features.FeaturesDict({k: number if k in numbers else text for k in keys})
+    kinds = {
+        **dict.fromkeys(keys, tfds.features.Text()),
+        **dict.fromkeys(numbers, tfds.features.Scalar(np.int64)),
+        **dict.fromkeys(floats, tfds.features.Scalar(np.float32)),
+        **{key: tfds.features.ClassLabel(names=names) for key, names in classes.items()},
+    }
+    features = tfds.features.FeaturesDict({key: kinds[key] for key in keys})
     serializer = ExampleSerializer(features.get_serialized_info())
     for split, shards in splits.items():
         for place, rows in reversed([*enumerate(shards)]):
@@ -43,6 +54,7 @@ def write(
     described = {
         "fileFormat": file_format,
         "name": name,
+        "configName": configuration,
         "version": "1.0.0",
         "splits": [
             {
@@ -56,3 +68,4 @@ def write(
     }
     (folder / "dataset_info.json").write_text(json.dumps(described))
     (folder / "features.json").write_text(json.dumps(features.to_json()))
+    features.save_metadata(folder)  # names of labels

@@ -1,0 +1,170 @@
+"""Prepared datasets of TensorFlow Datasets, of which the file format array_record is read.
+
+This format needs no TensorFlow, and nothing is downloaded or prepared. Its reader opens only local
+files, so that a file in a bucket is copied to the local cache first.
+"""
+
+import functools
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from bert_jax.data_pipeline.errors import UserError, first_few, nearest
+from bert_jax.data_pipeline.sources.extras import import_extra
+from bert_jax.data_pipeline.sources.rows import BATCH
+from bert_jax.data_pipeline.storage.files import objects, path_of
+from bert_jax.data_pipeline.storage.local_copy import local_folder
+from bert_jax.data_pipeline.storage.remote import is_remote, storage_errors
+
+INFO: Final = "dataset_info.json"
+FEATURES: Final = "features.json"
+_FORMAT: Final = "array_record"
+_DEPTH: Final = 3  # levels that are searched: the path itself, configuration, version
+_VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
+_SHOWN: Final = 5  # names of configurations in a message
+
+
+def find_newest(path: Path) -> dict[str, Path]:
+    """Returns the folders at or below a path that have a prepared dataset: of each configuration,
+    by its name, the newest version."""
+    newest: dict[str, Path] = {}
+    for folder in sorted(_places(path), key=lambda place: _number(place.name)):
+        is_version = _VERSION.fullmatch(folder.name)
+        newest[folder.parent.name if is_version else folder.name] = folder
+    return newest
+
+
+def only_one(path: Path, folders: Mapping[str, Path]) -> Path:
+    """Returns the folder of the only configuration; UserError, which lists them, of several."""
+    if len(folders) > 1:
+        shown = first_few(sorted(folders), _SHOWN)
+        raise UserError(
+            f"{path}: has {len(folders)} configurations ({', '.join(shown)}); add the one to "
+            f"read, as in {path.name}/{shown[0]}"
+        )
+    return next(iter(folders.values()))
+
+
+def _number(version: str) -> list[int]:
+    return [int(digits) for digits in version.split(".")] if _VERSION.fullmatch(version) else []
+
+
+def _places(path: Path) -> list[Path]:
+    """Returns the folders at or below a path that have a prepared dataset."""
+    if is_remote(path):
+        with storage_errors(path):
+            names = objects(path)
+        found = [name for name in names if os.path.basename(name) == INFO]
+        return [path_of(os.path.dirname(f"{path}/{name}")) for name in found]
+    patterns = ["/".join([*["*"] * depth, INFO]) for depth in range(_DEPTH)]
+    return [file.parent for pattern in patterns for file in path.glob(pattern)]
+
+
+def info_of(folder: Path, further: Sequence[str] = ()) -> Any:
+    """Returns what a dataset says of itself (DatasetInfo).
+
+    Args:
+        further: files that describe it beside the two of every dataset, such as names of labels.
+
+    Raises:
+        UserError: the extra is not installed, or the folder's descriptions are damaged.
+    """
+    import_extra("tensorflow_datasets", "tfds", "prepared datasets")
+    return _builder(local_folder([folder / name for name in (INFO, FEATURES, *further)])).info
+
+
+@functools.lru_cache(maxsize=4)
+def _builder(folder: Path) -> Any:
+    import tensorflow_datasets as tfds
+
+    try:
+        with storage_errors(folder):
+            return tfds.builder_from_directory(folder)
+    except (ValueError, KeyError, TypeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{folder}: {INFO} or {FEATURES} is damaged ({reason})") from None
+
+
+def full_name(info: Any) -> str:
+    """Returns the name of a dataset as `tfds.load` takes it, without the version: glue/sst2."""
+    return f"{info.name}/{info.config_name}" if info.config_name else str(info.name)
+
+
+def check_split(folder: Path, info: Any, split: str) -> None:
+    """Raises UserError if a split is not there, or is in a file format that needs TensorFlow."""
+    found = str(info.file_format.value if info.file_format else "unknown")
+    if found != _FORMAT:
+        raise UserError(
+            f"{folder}: prepared as {found}, which needs TensorFlow; prepare it again with "
+            f"tfds build {full_name(info)} --file_format={_FORMAT}"
+        )
+    if split not in info.splits:
+        raise UserError(f"{folder}: no split {split!r}{nearest(split, info.splits)}")
+
+
+def files_of(info: Any, split: str) -> list[str]:
+    """Returns the names of the files of a split, in the order of its records."""
+    return [os.path.basename(path) for path in info.splits[split].filepaths]
+
+
+def is_text(feature: Any) -> bool:
+    """Whether the values of a feature are strings."""
+    return feature.shape == () and np.dtype(feature.np_dtype) == object
+
+
+def read_records(
+    files: Sequence[Path], split: str, names: Collection[str], start: int, stop: int
+) -> Iterator[Mapping[str, Any]]:
+    """Yields records of a split, which count from 0, with the values of the named features.
+
+    Text is bytes; every value is None where a file is damaged.
+
+    Args:
+        files: those that have these records, of one folder.
+
+    Raises:
+        UserError: a file cannot be read.
+    """
+    import tensorflow_datasets as tfds
+
+    if start == stop:  # a shard may be empty, a split of a data source not
+        return
+    folder = files[0].parent
+    builder = _builder(local_folder([folder / INFO, folder / FEATURES, *files]))
+    records = builder.as_data_source(
+        split=f"{split}[{start}:{stop}]",
+        decoders={
+            name: tfds.decode.SkipDecoding() for name in builder.info.features if name not in names
+        },
+    )
+    where = files[0] if len(files) == 1 else folder
+    for at in range(0, stop - start, BATCH):
+        yield from _some(where, records, range(at, min(at + BATCH, stop - start)))
+
+
+def _some(path: Path, records: Any, numbers: range) -> list[Any]:
+    try:
+        found: list[Any] = records.__getitems__(list(numbers))
+    except (RuntimeError, LookupError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{path}: cannot be read ({reason}); copy the dataset again") from None
+    return found
+
+
+def check_value(where: str, value: Any) -> Any:
+    """Returns a value of a record; UserError if the file is damaged there."""
+    if value is None:
+        raise UserError(f"{where} is damaged; copy the dataset again")
+    return value
+
+
+def text_of(where: str, name: str, value: bytes | None) -> str:
+    """Returns a text of a record; UserError if it is not UTF-8 or the file is damaged there."""
+    try:
+        return str(check_value(where, value).decode())
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where}: {name!r} is not UTF-8 ({error})") from None
