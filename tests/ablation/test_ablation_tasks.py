@@ -124,7 +124,8 @@ def test_runs_are_fine_tuned_and_their_examples_compared(tmp_path, store, folder
     assert cli.main(words) == 0  # measured again, not trained again
     assert per_example.read(one)[1]["run_id"] == about["run_id"]
     assert cli.main(["ablate", "report", f"--workdir={workdir}"]) == 0
-    rows = list(csv.DictReader((workdir / "differences.csv").open()))
+    lines = (workdir / "differences.csv").read_text().splitlines()
+    rows = list(csv.DictReader(lines))
     judged = [row for row in rows if row["measure"] == "task/pairs" and row["what"] == "loss"]
     assert [(row["variant"], row["seeds"], row["documents"]) for row in judged] == [
         ("span", "3", str(DEV))
