@@ -200,7 +200,8 @@ def _add_spent(
     page.table(header, rows)
     page.text(
         "Peak: the most memory of a training process, or of its device if that counts and is more. "
-        "Evaluation: the share of the time in which the forms were measured after training."
+        "Evaluation: the share of the time in which a run was measured after training, with its "
+        "fine-tuning for tasks."
     )
 
 

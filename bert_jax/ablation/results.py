@@ -34,7 +34,7 @@ class Measured:
     bigram_loss: float
     sources: Sequence[str]
     held_out: str  # digest of the text
-    seconds: float  # that its evaluation took
+    seconds: float  # that its evaluation took, fine-tuning for tasks included
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,11 +137,13 @@ class Results:
         names = [run for run in self.runs if run.variant == variant and run.name in self.measured]
         if not names:
             return None
-        seconds = []
-        for run in names:
-            path = Workdir.open(folder(self.workdir, run)).metrics
-            seconds.append(goodput.account(list(records.records(path))).wall)
+        seconds = [_wall_seconds(folder(self.workdir, run)) for run in names]
         return float(np.mean(seconds)) / 3600
+
+
+def _wall_seconds(workdir: str) -> float:
+    """Returns the time from the first start of a run to its last record."""
+    return goodput.account(list(records.records(Workdir.open(workdir).metrics))).wall
 
 
 def _difference(
@@ -199,10 +201,13 @@ def read(ablation: Ablation, workdir: str, runs: Sequence[Run]) -> Results:
         if states[run.name].state == "measured":
             values, about = per_example.read(state.examples_of(workdir, run))
             metrics = {name: own["metrics"] for name, own in about["forms"].items()}
+            seconds = about["seconds"]
             for measure in ablation.tasks:
                 examples, of_task = per_example.read(state.task_examples(workdir, run, measure))
                 (values[measure],) = examples.values()
                 (metrics[measure],) = (own["metrics"] for own in of_task["forms"].values())
+                trained = state.task_folder(workdir, run, measure)
+                seconds += of_task["seconds"] + _wall_seconds(trained)
             measured[run.name] = Measured(
                 run,
                 values,
@@ -210,7 +215,7 @@ def read(ablation: Ablation, workdir: str, runs: Sequence[Run]) -> Results:
                 about["bigram_loss"],
                 about["sources"],
                 about["held_out"],
-                about["seconds"],
+                seconds,
             )
     return Results(ablation, workdir, runs, states, measured)
 

@@ -16,7 +16,7 @@ class Spending:
 
     wall_seconds: float  # from the first start to the last record of training
     seconds: Mapping[str, float]  # the same by cause, see `metrics/goodput.py`
-    evaluation_seconds: float  # that the forms took after training
+    evaluation_seconds: float  # that the measures took after training, fine-tuning included
     tokens_per_second: float | None  # at the end
     peak_bytes: Mapping[str, int]  # of the last process, and of its device if that counts
     software: Mapping[str, str]  # of the last start
@@ -50,7 +50,7 @@ def _last(written: list[dict[str, Any]], key: str, default: Any) -> Any:
 
 
 def evaluation_share(all_spent: Iterable[Spending]) -> float:
-    """Returns the share of the time of runs in which their forms were measured after training."""
+    """Returns the share of the time of runs in which they were measured after training."""
     found = list(all_spent)
     total = sum(each.total_seconds for each in found)
     return sum(each.evaluation_seconds for each in found) / total if total else 0.0

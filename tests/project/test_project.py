@@ -32,8 +32,8 @@ ROOMS = (
     "bert_jax/convert/tensorflow", "bert_jax/convert/layouts", "bert_jax/convert",
     "bert_jax/training", "bert_jax/reporting", "bert_jax/convert/publish",
     "bert_jax/aot/hlo", "bert_jax/aot/cost", "bert_jax/aot",
-    "bert_jax/finetune", "bert_jax/ablation", "bert_jax/api", "bert_jax/demo", "bert_jax/commands", "bert_jax/cli",
-    "bert_jax",
+    "bert_jax/finetune", "bert_jax/ablation", "bert_jax/api", "bert_jax/demo", "bert_jax/commands",
+    "bert_jax/cli", "bert_jax",
 )  # fmt: skip
 MODULES = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in PACKAGES]
 
