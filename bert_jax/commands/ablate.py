@@ -58,10 +58,14 @@ def _run_run(values: flags.FlagValues, words: Sequence[str]) -> int:
 
 
 def typed(values: flags.FlagValues) -> str:
-    """Returns the line of `ablate run` with the flags that were given."""
+    """Returns the line of `ablate run` with the flags that were given, a shipped file by its
+    name."""
+    from bert_jax.config.shipped import shipped_ablations
     from bert_jax.runtime.program import program
 
+    names = {f"--config={path}": f"--config={name}" for name, path in shipped_ablations().items()}
     given = [values[name].serialize() for name in values if values[name].present]
+    given = [names.get(word, word) for word in given]
     return f"{program()} {shlex.join(['ablate', 'run', *given])}"
 
 

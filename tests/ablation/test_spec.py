@@ -180,6 +180,9 @@ def test_the_line_of_a_command_has_the_flags_that_were_given(tmp_path, store):
     name, *line = shlex.split(ablate.typed(values))[-len(words) :]
     assert name == "ablate"
     assert sorted(line) == sorted(words[1:])
+    shipped = ["--config=ablations/nsp", "--workdir=A"]
+    values, _ = parse("ablate run", ablate.COMMANDS["ablate run"], shipped)
+    assert sorted(shlex.split(ablate.typed(values))[-2:]) == shipped
 
 
 def test_a_report_before_the_first_run_has_ended_is_one_line(tmp_path, store, capsys):
