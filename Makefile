@@ -30,7 +30,8 @@ test: .venv/dev  ## Run the tests in WORKERS processes (default 3, for two cores
 
 slow: .venv/torch .venv/libtpu  ## Run the slow tests, comparisons with PyTorch and tests with the TPU compiler
 	@$(MAKE) --no-print-directory .venv/tensorflow || echo "cannot install TensorFlow: tests that need it are skipped"
-	@BERT_JAX_TENSORFLOW=$(CURDIR)/.venv/tensorflow \
+	@$(MAKE) --no-print-directory .venv/beam || echo "cannot install Apache Beam: tests that need it are skipped"
+	@BERT_JAX_TENSORFLOW=$(CURDIR)/.venv/tensorflow BERT_JAX_BEAM=$(CURDIR)/.venv/beam \
 	  BERT_JAX_LIBTPU=$(CURDIR)/.venv/libtpu/libtpu/libtpu.so $(BIN)/pytest $(XDIST) --numprocesses=$(or $(WORKERS),2) -m "slow or torch"
 
 lint: .venv/dev  ## Check style and format
@@ -125,6 +126,12 @@ help:  ## List the targets
 .venv/tensorflow: requirements/tensorflow.txt .venv/dev
 	@echo "installing requirements/tensorflow.txt"
 	@$(INSTALL) --target=$@ --upgrade -r requirements/tensorflow.txt
+	@touch $@
+
+# Apache Beam, outside site-packages: it needs older releases of packages that the project has.
+.venv/beam: requirements/beam.txt .venv/dev
+	@echo "installing requirements/beam.txt"
+	@$(INSTALL) --target=$@ --upgrade -r requirements/beam.txt
 	@touch $@
 
 # Resolved with the oldest supported Python, because releases for it have wheels for newer ones too.

@@ -47,6 +47,7 @@ EXTRAS = {
     "tfds": ["tensorflow-datasets>=4.9.8"],  # prepared datasets and TFRecords, without TensorFlow
     "dump": ["mwparserfromhell>=0.7"],  # parses the wikitext of Wikipedia dumps, in C
     "dedup": ["rensa>=0.5"],  # MinHash signatures in Rust, for `data build --dedup=near`
+    "beam": ["apache-beam>=2.77"],  # `data build --runner=beam`; for Dataflow also apache-beam[gcp]
     "wandb": ["wandb>=0.31"],  # pretrain --wandb; from 0.31 on, a wait for uploads has a limit
     "dev": [
         "pytest>=8,<9.2",  # test runner; from 9.2 on, pytest-xdist 3.8 ignores groups (its #1386)

@@ -76,6 +76,8 @@ def _define_build(values: flags.FlagValues, words: Sequence[str]) -> None:
     flags.DEFINE_string("shard", None, shard, flag_values=values)
     text = "make the store of the parts that --shard built; fail if one is missing"
     flags.DEFINE_bool("merge", False, text, flag_values=values)
+    runner = "local: processes of this machine; beam: a pipeline, with its own options after --"
+    flags.DEFINE_enum("runner", "local", ["local", "beam"], runner, flag_values=values)
     work = "folder of unfinished parts, local or gs:// (default: next to --out); may be repeated"
     flags.DEFINE_multi_string("work", [], work, flag_values=values)
 
@@ -85,6 +87,7 @@ def _run_build(values: flags.FlagValues, words: Sequence[str]) -> None:
     shard = _parse_shard(values.shard)
     if shard and values.merge:
         raise UsageError("--shard and --merge exclude each other: merge when all shards are built")
+    beam = _beam_options(values, words)
     from bert_jax.data_pipeline.build.build import build_shards, build_store
     from bert_jax.data_pipeline.sources import parse_source
     from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
@@ -103,8 +106,26 @@ def _run_build(values: flags.FlagValues, words: Sequence[str]) -> None:
     else:
         share, merge = values.held_out_share, values.merge
         build_store(
-            sources, tokenizer, values.out, held_out_share=share, merge_only=merge, **common
+            sources,
+            tokenizer,
+            values.out,
+            held_out_share=share,
+            merge_only=merge,
+            beam=beam,
+            **common,
         )
+
+
+def _beam_options(values: flags.FlagValues, words: Sequence[str]) -> list[str] | None:
+    """Returns the options of the pipeline, which are after --; None if there is none."""
+    if values.runner != "beam":
+        if words:
+            raise UsageError(f"{words[0]!r}: only --runner=beam takes options of its own, after --")
+        return None
+    for name in ("shard", "workers", "merge"):
+        if values[name].value:
+            raise UsageError(f"--{name} and --runner=beam exclude each other: Beam shares the work")
+    return list(words)
 
 
 def _parse_shard(text: str | None) -> tuple[int, int] | None:
@@ -226,6 +247,7 @@ COMMANDS = {
         "--tokenizer=vocab.txt --out=store",
         _define_build,
         _run_build,
+        arguments=" [-- --runner=DataflowRunner ...]",
     ),
     "data verify": Command(
         "check every byte and every id of a token store",

@@ -17,6 +17,7 @@ from typing import Any
 from rich.markup import escape
 
 from bert_jax.data_pipeline.build import working_folder
+from bert_jax.data_pipeline.build.beam import Pipeline, build_with_beam, check_pipeline
 from bert_jax.data_pipeline.build.digests import FileDigests
 from bert_jax.data_pipeline.build.duplicates import Dedup
 from bert_jax.data_pipeline.build.found_sources import check_sources, find_all
@@ -35,7 +36,8 @@ from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import Found, SourceSpec
 from bert_jax.data_pipeline.storage import atomic
 from bert_jax.data_pipeline.storage.digest import json_digest
-from bert_jax.data_pipeline.storage.progress import terminal
+from bert_jax.data_pipeline.storage.progress import byte_bar, terminal
+from bert_jax.data_pipeline.storage.remote import put, storage_errors
 from bert_jax.data_pipeline.store.manifest import MANIFEST, TOKENIZER, read_manifest
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
@@ -53,6 +55,7 @@ def build_store(
     workers: int | None = None,
     work: Sequence[str] = (),
     merge_only: bool = False,
+    beam: Sequence[str] | None = None,
     progress: bool = True,
     strict: bool = False,
 ) -> TokenStore:
@@ -69,6 +72,7 @@ def build_store(
         workers: processes; None uses every core, 1 stays in this process.
         work: working folders with shards, local or in buckets, which stay.
         merge_only: fail if a shard is missing, rather than build it.
+        beam: build the shards by a pipeline of Apache Beam with these options, rather than here.
         progress: show the bar and the tables on standard error, where warnings always go.
         strict: fail rather than skip anything: a file of another kind, a document without text, …
 
@@ -78,6 +82,8 @@ def build_store(
     """
     out, started = Path(out), time.monotonic()
     check_sources(sources, held_out_share)
+    shared = ShardFolders(out, work).shared
+    pipeline = check_pipeline(beam, sources, shared) if beam is not None else None
     inputs = _inputs(sources, tokenizer, out, work, held_out_share, dedup, progress, strict)
     folders = inputs.folders
     with _writing(out):
@@ -88,7 +94,7 @@ def build_store(
         with working_folder.locked(folders.home):
             if not working_folder.is_free(out):  # another build has just finished it
                 return _reuse(out, inputs, progress, strict)
-            built, units = _ready(inputs, workers, progress, merge_only, bool(work))
+            built, units = _ready(inputs, workers, progress, merge_only, pipeline, bool(work))
             made = folders.home / "store"
             entries = merge(
                 units, sources, tokenizer, made,
@@ -186,7 +192,12 @@ def _inputs(
 
 
 def _ready(
-    inputs: _Inputs, workers: int | None, progress: bool, merge_only: bool, shared: bool
+    inputs: _Inputs,
+    workers: int | None,
+    progress: bool,
+    merge_only: bool,
+    pipeline: Pipeline | None,
+    shared: bool,
 ) -> tuple[int, list[Unit]]:
     """Builds the shards that are missing; returns the bytes of text read, and all units, each with
     the place of its shard.
@@ -202,24 +213,54 @@ def _ready(
     missing = [unit for unit in plan.units if unit not in found]
     if merge_only and missing:
         raise _missing(missing, plan.units, count)
-    built = _build_shards(missing, plan.units, workers, progress)
+    if pipeline and missing:
+        folders.record(plan.settings, count)
+        found |= _build_with_beam(inputs, missing, pipeline, progress)
+        built = sum(unit.bytes for unit in missing)
+    else:
+        built = _build_shards(missing, plan.units, workers, progress)
     return built, [found.get(unit, unit) for unit in plan.units]
+
+
+def _build_with_beam(
+    inputs: _Inputs, missing: Sequence[Unit], pipeline: Pipeline, progress: bool
+) -> dict[Unit, Unit]:
+    """Builds missing shards by a pipeline; returns their units, each with the shard's place."""
+    folders, units = inputs.folders, inputs.plan.units
+    folder = folders.shared
+    if folders.bucket:  # where workers find it
+        with storage_errors(folder, "cannot be written"):
+            put(f"{folder}/{TOKENIZER}", inputs.tokenizer.json)
+    done = _say_resuming(missing, units, progress)
+    with byte_bar("build", sum(unit.bytes for unit in units), done, progress) as update:
+        build_with_beam(
+            pipeline,
+            [folders.sent(unit) for unit in missing],
+            folder,
+            folders.finished,
+            lambda count: update(done + count),
+        )
+    found = folders.find(missing, fetch_them=True)
+    if lost := len(missing) - len(found):
+        raise UserError(
+            f"the Beam pipeline ended, but {lost:,} of {len(missing):,} shards are not in "
+            f"{folder}; its workers must write to this very folder: choose a --work that all see"
+        )
+    return found
 
 
 def _build_shards(
     missing: Sequence[Unit], units: Sequence[Unit], workers: int | None, progress: bool
 ) -> int:
     """Builds the shards that no earlier build finished; returns the bytes of text read."""
-    total, left = sum(unit.bytes for unit in units), sum(unit.bytes for unit in missing)
-    if progress and len(missing) < len(units):
-        finished = f"{len(units) - len(missing)} of {len(units)} shards"
-        terminal.print(f"resuming: {finished} are already built")
+    done = _say_resuming(missing, units, progress)
+    left = sum(unit.bytes for unit in missing)
     try:
         run(
             build_shard,
             missing,
-            total_bytes=total,
-            done_bytes=total - left,
+            total_bytes=done + left,
+            done_bytes=done,
             workers=workers,
             title="build",
             progress=progress,
@@ -227,6 +268,14 @@ def _build_shards(
     finally:
         forget_words()
     return left
+
+
+def _say_resuming(missing: Sequence[Unit], units: Sequence[Unit], progress: bool) -> int:
+    """Says how many shards an earlier build finished; returns the bytes of their text."""
+    if progress and len(missing) < len(units):
+        finished = f"{len(units) - len(missing)} of {len(units)} shards"
+        terminal.print(f"resuming: {finished} are already built")
+    return sum(unit.bytes for unit in units) - sum(unit.bytes for unit in missing)
 
 
 def _missing(missing: Sequence[Unit], units: Sequence[Unit], count: int) -> UserError:

@@ -34,6 +34,7 @@ class ShardFolders:
         home: next to the store, where it is merged.
         main: the local one where this machine builds.
         bucket: the one of a bucket where this machine's shards go instead, "" if there is none.
+        shared: where its shards go, absolute.
     """
 
     def __init__(self, out: Path, work: Sequence[str]) -> None:
@@ -47,6 +48,7 @@ class ShardFolders:
         self._remote = [folder.rstrip("/") for folder in work if is_remote(folder)]
         self.main = self._local[0] if self._local else self.home
         self.bucket = self._remote[0] if self._remote and not self._local else ""
+        self.shared = self.bucket or os.path.abspath(self.main)
 
     def claim(self) -> None:
         """Creates the folder where this machine builds; UserError if it is not ours."""
@@ -75,11 +77,15 @@ class ShardFolders:
 
     def record(self, settings: Mapping[str, Any], count: int) -> None:
         """Records the settings, and the number of machines, where this machine's shards go."""
-        folder = self.bucket or os.fspath(self.main)
+        folder = self.shared
         if _read(f"{folder}/{_SETTINGS}") != {"settings": settings, "shards": count}:
             text = json.dumps({"settings": settings, "shards": count}, indent=1)
             with storage_errors(folder, "cannot be written"):
                 put(f"{folder}/{_SETTINGS}", text.encode())
+
+    def finished(self) -> set[str]:
+        """Returns the names of the shards in `shared`."""
+        return self._names(self.shared)
 
     def find(self, units: Sequence[Unit], *, fetch_them: bool) -> dict[Unit, Unit]:
         """Returns the units with an intact shard, each with the place of that shard. Removes

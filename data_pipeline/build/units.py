@@ -61,10 +61,7 @@ def plan_units(
     Raises:
         UserError: a file cannot be read, or has another format.
     """
-    versions: dict[str, Any] = {
-        "splitter": splitter(),
-        "tokenizers": importlib.metadata.version("tokenizers"),
-    }
+    versions = _versions()
     common = [BUILD_VERSION, list(versions.values()), tokenizer.digest]
     if signatures:
         versions["signatures"] = version()
@@ -94,6 +91,17 @@ def plan_units(
         of_sources.append(settings)
     settings = {"version": BUILD_VERSION, **versions, "tokenizer": tokenizer.digest}
     return Plan(units, {**settings, "sources": of_sources})
+
+
+def _versions() -> dict[str, Any]:
+    """Returns what divides and encodes sentences: in the key of every shard."""
+    return {"splitter": splitter(), "tokenizers": importlib.metadata.version("tokenizers")}
+
+
+def versions_of(unit: Unit) -> dict[str, Any]:
+    """Returns the version, on this machine, of all that determines the bytes of a unit's shard."""
+    signatures = {"signatures": version()} if unit.signatures else {}
+    return {"version": BUILD_VERSION, **_versions(), **signatures, **_libraries(unit.source)}
 
 
 def _options(spec: SourceSpec) -> dict[str, Any]:

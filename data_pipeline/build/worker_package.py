@@ -1,0 +1,60 @@
+"""The package that workers on other machines install: `data_pipeline`, with the packages that it
+imports there in the versions of this machine, and without JAX.
+"""
+
+import importlib.metadata
+import io
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import bert_jax.data_pipeline
+from bert_jax.data_pipeline.build.shard_files import Unit
+
+_NAME: Final = "bert-jax-worker"
+_ALWAYS: Final = ("etils[epath]", "gcsfs", "numpy", "rich", "sentencex", "tokenizers")
+_OF_KIND: Final = {"dump": "mwparserfromhell", "tfds": "tensorflow-datasets"}  # Beam has pyarrow
+_SETUP: Final = """from setuptools import setup
+
+setup(name={name!r}, version={version!r}, packages={packages!r}, install_requires={requires!r})
+"""
+
+
+def write_package(folder: Path, units: Sequence[Unit]) -> Path:
+    """Writes a source distribution that pip installs.
+
+    Args:
+        units: whose libraries it requires.
+
+    Returns:
+        the archive, in `folder`.
+    """
+    top = Path(next(iter(bert_jax.data_pipeline.__path__)))
+    modules = {
+        f"bert_jax/data_pipeline/{p.relative_to(top).as_posix()}": p for p in top.rglob("*.py")
+    }
+    packages = {name.rpartition("/")[0].replace("/", ".") for name in modules}
+    version = importlib.metadata.version("bert-jax")
+    setup = _SETUP.format(
+        name=_NAME, version=version, packages=sorted({"bert_jax", *packages}), requires=_pins(units)
+    )
+    files = {"setup.py": setup.encode(), "bert_jax/__init__.py": b""}
+    files |= {name: path.read_bytes() for name, path in sorted(modules.items())}
+    archive = folder / f"{_NAME}-{version}.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        for name, data in files.items():
+            entry = tarfile.TarInfo(f"{_NAME}-{version}/{name}")
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+    return archive
+
+
+def _pins(units: Sequence[Unit]) -> list[str]:
+    """Returns the requirements of some units, each with the version that this machine has."""
+    names = {*_ALWAYS, *(_OF_KIND[u.source.kind] for u in units if u.source.kind in _OF_KIND)}
+    if any(unit.signatures for unit in units):
+        names.add("rensa")
+    return [
+        f"{name}=={importlib.metadata.version(name.partition('[')[0])}" for name in sorted(names)
+    ]
