@@ -88,6 +88,9 @@ TYPED = (
     Typed("hf download", "", "the same; the folder has what it would write"),
     Typed("tfds build", "", "needs TensorFlow and the network"),
     Typed(
+        "bert-jax data build --runner=beam", "", "needs a cloud; tests/data_pipeline/test_beam.py"
+    ),
+    Typed(
         "bert-jax convert import --from=uncased",
         "bert-jax convert import --from=exported --out=model",
         "the released zip is on the network; tests/convert/test_import.py has one",
@@ -141,7 +144,8 @@ FOREIGN_FLAGS = {
     "json", "no", "target", "version", "logdir", "location", "workload", "cluster", "node",
     "machine", "tpu", "enable", "num", "max", "server", "filename", "tag", "qos", "member", "role",
     "recursive", "scopes", "command", "worker", "unit", "service", "flagfile", "array", "repo",
-    "include", "local", "file_format",
+    "include", "local", "file_format", "temp_location", "direct_num_workers",
+    "direct_running_mode",
 }  # fmt: skip
 
 
