@@ -46,9 +46,11 @@ def read_documents(units: Sequence[Unit], sources: Sequence[SourceSpec]) -> Docu
 
 def _sums(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Returns the sums of consecutive runs of values, of these lengths."""
-    sums = np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
-    ends = np.cumsum(lengths, dtype=np.int64)
-    return sums[ends] - sums[ends - lengths]
+    sums, some = np.zeros(len(lengths), np.int64), lengths > 0
+    if some.any():
+        starts = np.cumsum(lengths, dtype=np.int64) - lengths
+        sums[some] = np.add.reduceat(values, starts[some], dtype=np.int64)
+    return sums
 
 
 def first_of_equal(values: np.ndarray) -> np.ndarray:

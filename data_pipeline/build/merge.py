@@ -15,7 +15,7 @@ from bert_jax.data_pipeline.build.duplicates import (
     count_pairs,
     find_duplicates,
 )
-from bert_jax.data_pipeline.build.shard_files import Unit, open_lengths, open_tokens, read_summary
+from bert_jax.data_pipeline.build.shard_files import Unit, read_in_parts, read_summary
 from bert_jax.data_pipeline.build.split_writer import SplitWriter
 from bert_jax.data_pipeline.errors import UserError, count
 from bert_jax.data_pipeline.sources import SourceSpec, kind_of
@@ -141,17 +141,19 @@ def _write_splits(
         for writer in writers:
             opened.enter_context(writer)
         for unit, own in zip(units, documents.of_units(), strict=True):
-            tokens, lengths = open_tokens(unit, writers[0].kind), open_lengths(unit)
-            for number, writer in enumerate(writers):
-                chosen = side[own] == number
-                source = documents.source[own][chosen]
-                writer.append(
-                    tokens=tokens[np.repeat(chosen, documents.tokens[own])],
-                    sentence_lengths=lengths[np.repeat(chosen, documents.sentences[own])],
-                    document_lengths=documents.sentences[own][chosen],
-                    document_source=source,
-                    document_language=language_of[source],
-                )
+            sizes = documents.sentences[own], documents.tokens[own]
+            for part, lengths, tokens in read_in_parts(unit, writers[0].kind, *sizes):
+                here = slice(own.start + part.start, own.start + part.stop)
+                for number, writer in enumerate(writers):
+                    chosen = side[here] == number
+                    source = documents.source[here][chosen]
+                    writer.append(
+                        tokens=tokens[np.repeat(chosen, documents.tokens[here])],
+                        sentence_lengths=lengths[np.repeat(chosen, documents.sentences[here])],
+                        document_lengths=documents.sentences[here][chosen],
+                        document_source=source,
+                        document_language=language_of[source],
+                    )
         return {name: entry for writer in writers for name, entry in writer.close().items()}
 
 

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from bert_jax.data_pipeline.store.manifest import manifest_digest
 
 SUMMARY = "summary.json"
 PART = ".part"  # suffix of shards that are being written
+_TOKENS_AT_ONCE = 1 << 24  # of a merge
 _ARRAYS = ("hashes", "documents", "sentences", "tokens")
 SIGNATURES = "signatures"
 
@@ -164,18 +166,36 @@ def open_shard(unit: Unit) -> Shard:
     return Shard(
         hashes=np.fromfile(unit.shard / "hashes", np.uint64),
         documents=np.fromfile(unit.shard / "documents", np.uint32),
-        sentences=open_lengths(unit),
+        sentences=np.fromfile(unit.shard / "sentences", np.uint32),
     )
 
 
-def open_lengths(unit: Unit) -> np.ndarray:
-    """Reads the tokens of each sentence of a unit's shard, uint32."""
-    return np.fromfile(unit.shard / "sentences", np.uint32)
+def read_in_parts(
+    unit: Unit, kind: np.dtype, sentences: np.ndarray, tokens: np.ndarray
+) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    """Yields runs of documents of a unit's shard, with the tokens of each sentence, uint32, and the
+    ids: a file that cannot be divided is a single shard, of any size.
 
-
-def open_tokens(unit: Unit, kind: np.dtype) -> np.ndarray:
-    """Maps the ids of a unit's shard, of this dtype."""
-    return mapped(unit.shard / "tokens", kind)
+    Args:
+        kind: dtype of the ids.
+        sentences, tokens: of each document.
+    """
+    ends = np.cumsum(tokens)
+    start = 0
+    with (
+        (unit.shard / "sentences").open("rb") as lengths,
+        (unit.shard / "tokens").open("rb") as ids,
+    ):
+        while start < len(tokens):
+            most = _TOKENS_AT_ONCE + (ends[start - 1] if start else 0)
+            stop = max(start + 1, int(np.searchsorted(ends, most, "right")))
+            counts = (int(sizes[start:stop].sum()) for sizes in (sentences, tokens))
+            yield (
+                slice(start, stop),
+                np.fromfile(lengths, np.uint32, next(counts)),
+                np.fromfile(ids, kind, next(counts)),
+            )
+            start = stop
 
 
 def open_signatures(unit: Unit) -> np.ndarray:

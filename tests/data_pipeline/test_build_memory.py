@@ -5,10 +5,15 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import prepared_dataset
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
+from row_files import Rows, write_arrow, write_csv, write_jsonl, write_parquet
 
 from bert_jax import cli
 from bert_jax.data_pipeline.sources import reading
@@ -57,6 +62,43 @@ def test_a_document_of_100_mb(tmp_path: Path) -> None:
     assert code == 0, said
     manifest = json.loads((tmp_path / "store/manifest.json").read_text())
     assert manifest["sources"][0]["documents"] == 2
+    print(f"{memory / 2**20:.0f} MiB")
+    assert memory < MOST
+
+
+WRITERS: dict[str, Callable[[Path, Rows], None]] = {
+    "jsonl": write_jsonl,
+    "csv": write_csv,
+    "parquet": write_parquet,
+    "arrow": write_arrow,
+    "tfds": lambda path, rows: prepared_dataset.write(path / "1.0.0", {"train": [rows]}),
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.processes
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_row_of_100_mb(kind: str, tmp_path: Path) -> None:
+    block = "".join(map(sentence, range(1000)))
+    path = tmp_path / f"a.{kind}"
+    WRITERS[kind](path, [{"text": block * (100_000_000 // len(block) + 1)}, {"text": block[:900]}])
+    code, memory, said = build(tmp_path, f"--source={kind}:{path}", "--dedup=near")
+    assert code == 0, said
+    manifest = json.loads((tmp_path / "store/manifest.json").read_text())
+    assert manifest["sources"][0]["documents"] == 2
+    print(f"{kind}: {memory / 2**20:.0f} MiB")
+    assert memory < MOST
+
+
+@pytest.mark.nightly
+@pytest.mark.processes
+def test_a_row_group_of_500_mb(tmp_path: Path) -> None:
+    block = "".join(map(sentence, range(100)))
+    rows = [{"text": f"{number} {block}"} for number in range(500_000_000 // len(block))]
+    table = pa.Table.from_pylist(rows)
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet", row_group_size=len(rows))
+    code, memory, said = build(tmp_path, f"--source=parquet:{tmp_path}/a.parquet")
+    assert code == 0, said
     print(f"{memory / 2**20:.0f} MiB")
     assert memory < MOST
 
