@@ -83,11 +83,11 @@ def _define_build(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 
 def _run_build(values: flags.FlagValues, words: Sequence[str]) -> None:
+    beam = _beam_options(values, words)
     need(values, "source", "tokenizer", "out")
     shard = _parse_shard(values.shard)
     if shard and values.merge:
         raise UsageError("--shard and --merge exclude each other: merge when all shards are built")
-    beam = _beam_options(values, words)
     from bert_jax.data_pipeline.build.build import build_shards, build_store
     from bert_jax.data_pipeline.sources import parse_source
     from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
@@ -120,7 +120,10 @@ def _beam_options(values: flags.FlagValues, words: Sequence[str]) -> list[str] |
     """Returns the options of the pipeline, which are after --; None if there is none."""
     if values.runner != "beam":
         if words:
-            raise UsageError(f"{words[0]!r}: only --runner=beam takes options of its own, after --")
+            raise UsageError(
+                f"data build takes only --flag=value, not {words[0]!r}; only --runner=beam has "
+                "options of its own, after --"
+            )
         return None
     for name in ("shard", "workers", "merge"):
         if values[name].value:

@@ -68,17 +68,17 @@ def check_pipeline(
     with _quiet(), redirect_stderr(said):
         values = kinds.PipelineOptions(list(options))
         try:
-            chosen = values.get_all_options(add_extra_args_fn=parsers.append)["runner"]
+            known = values.get_all_options(add_extra_args_fn=parsers.append)
         except SystemExit:
             last = said.getvalue().strip().rpartition("error: ")[2]
             raise UserError(f"options of the Beam pipeline, after --: {last}") from None
     (parser,) = parsers
     for word in parser.parse_known_args(list(options))[1]:
-        names = [name for action in parser._actions for name in action.option_strings]
-        near = nearest_name(word.partition("=")[0], names)
+        near = nearest_name(word.partition("=")[0], [f"--{name}" for name in known])
         hint = f"; did you mean {near}?" if near else ""
         raise UserError(f"{word}: no option of a Beam pipeline{hint}")
-    runner = _runner(chosen or kinds.StandardOptions.DEFAULT_RUNNER, kinds.StandardOptions)
+    standard = kinds.StandardOptions
+    runner = _runner(known["runner"] or standard.DEFAULT_RUNNER, standard)
     if runner == _DATAFLOW:
         _check_paths(sources, folder)
     return Pipeline(tuple(options), runner)

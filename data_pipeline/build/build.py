@@ -95,16 +95,7 @@ def build_store(
             if not working_folder.is_free(out):  # another build has just finished it
                 return _reuse(out, inputs, progress, strict)
             built, units = _ready(inputs, workers, progress, merge_only, pipeline, bool(work))
-            made = folders.home / "store"
-            entries = merge(
-                units, sources, tokenizer, made,
-                left_out=[result.entry() for result in inputs.found],
-                settings=inputs.settings, build_digest=inputs.digest,
-            )  # fmt: skip
-            if strict:
-                check_dropped(entries)
-            atomic.publish(made, out)
-            shutil.rmtree(folders.home, ignore_errors=True)
+            entries = _merge(inputs, units, sources, out, strict)
     if progress:
         print_tables(entries, out, built, time.monotonic() - started)
     print_warnings(entries)
@@ -189,6 +180,27 @@ def _inputs(
     inputs = [tokenizer.digest, held_out_share, *names, *([dedup] if dedup != "none" else [])]
     digest = json_digest(inputs)
     return _Inputs(tokenizer, found, digests, folders, plan, settings, digest)
+
+
+def _merge(
+    inputs: _Inputs, units: Sequence[Unit], sources: Sequence[SourceSpec], out: Path, strict: bool
+) -> list[dict[str, Any]]:
+    """Makes the store of finished shards and removes them; returns the sources' entries."""
+    home = inputs.folders.home
+    entries = merge(
+        units,
+        sources,
+        inputs.tokenizer,
+        home / "store",
+        left_out=[result.entry() for result in inputs.found],
+        settings=inputs.settings,
+        build_digest=inputs.digest,
+    )
+    if strict:
+        check_dropped(entries)
+    atomic.publish(home / "store", out)
+    shutil.rmtree(home, ignore_errors=True)
+    return entries
 
 
 def _ready(

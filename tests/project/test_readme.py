@@ -145,7 +145,7 @@ FOREIGN_FLAGS = {
     "machine", "tpu", "enable", "num", "max", "server", "filename", "tag", "qos", "member", "role",
     "recursive", "scopes", "command", "worker", "unit", "service", "flagfile", "array", "repo",
     "include", "local", "file_format", "temp_location", "direct_num_workers",
-    "direct_running_mode",
+    "direct_running_mode", "region",
 }  # fmt: skip
 
 
