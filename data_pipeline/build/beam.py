@@ -29,6 +29,7 @@ from bert_jax.data_pipeline.build.worker_package import write_package
 from bert_jax.data_pipeline.errors import UserError, nearest, nearest_name
 from bert_jax.data_pipeline.sources import SourceSpec
 from bert_jax.data_pipeline.sources.extras import import_extra
+from bert_jax.data_pipeline.storage.files import path_of
 from bert_jax.data_pipeline.storage.remote import is_remote, open_path, put, reason
 from bert_jax.data_pipeline.store.manifest import TOKENIZER
 
@@ -132,7 +133,7 @@ def build_with_beam(
             words.append(f"--extra_package={write_package(Path(scratch), units)}")
         try:
             with beam.Pipeline(argv=words) as root:
-                made = root | "units" >> beam.Create([_anywhere(unit) for unit in units])
+                made = root | "units" >> beam.Create([_anywhere(unit, folder) for unit in units])
                 made | "spread" >> beam.Reshuffle() | "build" >> beam.Map(build)
         except Exception as error:  # of any runner's service or workers
             raise _pipeline_error(error, failure) from error
@@ -154,16 +155,16 @@ def _quiet() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def _anywhere(unit: Unit) -> Unit:
-    """Returns a unit whose local paths do not depend on the working directory."""
+def _anywhere(unit: Unit, folder: str) -> Unit:
+    """Returns a unit whose paths are those of any worker: absolute, and in the working folder."""
     source = dataclasses.replace(unit.source, path=_absolute(unit.source.path))
     ranges = tuple(dataclasses.replace(p, path=_absolute(p.path)) for p in unit.ranges)
-    shard, tokenizer = unit.shard.absolute(), unit.tokenizer.absolute()
+    shard, tokenizer = _absolute(unit.shard), path_of(f"{folder}/{TOKENIZER}")
     return dataclasses.replace(unit, source=source, ranges=ranges, shard=shard, tokenizer=tokenizer)
 
 
 def _absolute(path: Path) -> Path:
-    return path if is_remote(path) else path.absolute()
+    return path if is_remote(path) else path.absolute()  # links stay: names of files depend on them
 
 
 def _build(unit: Unit, versions: Mapping[str, Mapping[str, Any]], failure: str) -> None:
@@ -190,16 +191,16 @@ def _check_versions(unit: Unit, expected: Mapping[str, Any]) -> None:
 
 def _local(unit: Unit) -> Unit:
     """Returns a unit that is built in a folder of this worker, before its shard is sent."""
-    folder = _scratch(f"{unit.bucket.rpartition('/')[0].rpartition('/')[0]}/{TOKENIZER}")
+    folder = _scratch(unit.tokenizer)
     shard = folder / unit.shard.name
     return dataclasses.replace(unit, shard=shard, tokenizer=folder / TOKENIZER)
 
 
 @lru_cache(maxsize=1)
-def _scratch(tokenizer: str) -> Path:
+def _scratch(tokenizer: Path) -> Path:
     """Returns a folder of this process with a copy of the tokenizer."""
     folder = Path(tempfile.mkdtemp(prefix="bert-jax-"))
-    (folder / TOKENIZER).write_bytes(open_path(tokenizer).read_bytes())
+    (folder / TOKENIZER).write_bytes(tokenizer.read_bytes())
     return folder
 
 

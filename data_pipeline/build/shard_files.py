@@ -189,11 +189,11 @@ def read_in_parts(
         while start < len(tokens):
             most = _TOKENS_AT_ONCE + (ends[start - 1] if start else 0)
             stop = max(start + 1, int(np.searchsorted(ends, most, "right")))
-            counts = (int(sizes[start:stop].sum()) for sizes in (sentences, tokens))
+            part = slice(start, stop)
             yield (
-                slice(start, stop),
-                np.fromfile(lengths, np.uint32, next(counts)),
-                np.fromfile(ids, kind, next(counts)),
+                part,
+                np.fromfile(lengths, np.uint32, int(sentences[part].sum())),
+                np.fromfile(ids, kind, int(tokens[part].sum())),
             )
             start = stop
 

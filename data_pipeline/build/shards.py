@@ -77,11 +77,10 @@ class ShardFolders:
 
     def record(self, settings: Mapping[str, Any], count: int) -> None:
         """Records the settings, and the number of machines, where this machine's shards go."""
-        folder = self.shared
-        if _read(f"{folder}/{_SETTINGS}") != {"settings": settings, "shards": count}:
+        if _read(f"{self.shared}/{_SETTINGS}") != {"settings": settings, "shards": count}:
             text = json.dumps({"settings": settings, "shards": count}, indent=1)
-            with storage_errors(folder, "cannot be written"):
-                put(f"{folder}/{_SETTINGS}", text.encode())
+            with storage_errors(self.shared, "cannot be written"):
+                put(f"{self.shared}/{_SETTINGS}", text.encode())
 
     def finished(self) -> set[str]:
         """Returns the names of the shards in `shared`."""

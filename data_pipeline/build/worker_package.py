@@ -11,10 +11,12 @@ from typing import Final
 
 import bert_jax.data_pipeline
 from bert_jax.data_pipeline.build.shard_files import Unit
+from bert_jax.data_pipeline.sources import kind_of
 
 _NAME: Final = "bert-jax-worker"
 _ALWAYS: Final = ("etils[epath]", "gcsfs", "numpy", "rich", "sentencex", "tokenizers")
-_OF_KIND: Final = {"dump": "mwparserfromhell", "tfds": "tensorflow-datasets"}  # Beam has pyarrow
+# Besides the LIBRARIES of a kind, whose version decides what is read. Beam has pyarrow.
+_OF_KIND: Final = {"tfds": ("tensorflow-datasets",)}
 _SETUP: Final = """from setuptools import setup
 
 setup(name={name!r}, version={version!r}, packages={packages!r}, install_requires={requires!r})
@@ -52,7 +54,9 @@ def write_package(folder: Path, units: Sequence[Unit]) -> Path:
 
 def _pins(units: Sequence[Unit]) -> list[str]:
     """Returns the requirements of some units, each with the version that this machine has."""
-    names = {*_ALWAYS, *(_OF_KIND[u.source.kind] for u in units if u.source.kind in _OF_KIND)}
+    names = set(_ALWAYS)
+    for source in {unit.source for unit in units}:
+        names |= {*kind_of(source).LIBRARIES, *_OF_KIND.get(source.kind, ())}
     if any(unit.signatures for unit in units):
         names.add("rensa")
     return [
