@@ -153,6 +153,19 @@ def test_what_is_like_a_document_that_is_left_out_is_kept() -> None:
     assert similar.tolist() == [0, 0, 0]  # both are like b, which is first
 
 
+def test_signatures_agree_in_as_large_a_share_as_the_texts_have_shingles_in_common() -> None:
+    texts = [words(400, 1)]
+    texts += [texts[0][:320] + words(80, 2), texts[0][:200] + words(200, 3), texts[0][::-1]]
+    first, *others = [
+        (signature(" ".join(text)), {*zip(*(text[k:] for k in range(5)), strict=False)})
+        for text in texts
+    ]
+    for own, shingles in others:
+        similarity = len(shingles & first[1]) / len(shingles | first[1])
+        assert abs((own == first[0]).mean() - similarity) < 0.15
+    assert not (others[-1][0] == first[0]).any()  # the same words in another order
+
+
 def test_a_signature_does_not_depend_on_the_pieces_it_is_made_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -162,6 +175,7 @@ def test_a_signature_does_not_depend_on_the_pieces_it_is_made_in(
         monkeypatch.setattr("bert_jax.data_pipeline.build.signatures._CHUNK", size)
         assert np.array_equal(signature(f"{text.upper()} \n"), whole)
     assert not np.array_equal(signature("one two"), signature("one three"))
+    assert not np.array_equal(signature("one two"), signature("two one"))
     assert np.array_equal(signature(""), signature(" "))
 
 
