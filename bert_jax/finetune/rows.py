@@ -65,7 +65,7 @@ def delimited_rows(
         try:
             fields = next(reader, None)
         except csv.Error as error:
-            advice = "double a quote inside quotes, or read with quoting=none, quotes being text"
+            advice = "double a quote inside quotes, or give a .tsv, whose quotes are text"
             wrong_row(path, row, f"a stray quote ({error}); {advice}")
         if fields is None:
             return

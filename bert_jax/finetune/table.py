@@ -1,13 +1,12 @@
 """Examples from any TSV, CSV or JSONL file whose columns the user names."""
 
-import itertools
 import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from etils import epath
 
@@ -23,28 +22,24 @@ from bert_jax.finetune.rows import (
     wrong_row,
 )
 
-Format = Literal["tsv", "csv", "jsonl"]
-Quoting = Literal["standard", "none"]
-_DELIMITERS = {"tsv": "\t", "csv": ","}
-_QUOTING: dict[str, Quoting] = {"tsv": "none", "csv": "standard"}
+_DELIMITERS: Final = {".tsv": "\t", ".txt": "\t", ".csv": ","}
+_JSONL: Final = (".jsonl", ".ndjson")
 _BLANK = "blank row"
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of columns (keys of JSONL); numbers from 1 in a file without a header.
+    """Names of columns, or of keys in JSONL.
 
     Attributes:
         label: of a class; None for regression and for files without labels.
         score: of a number, for regression.
-        id: copied to predictions; None numbers the examples from 0.
     """
 
     text: str
     pair: str | None = None
     label: str | None = None
     score: str | None = None
-    id: str | None = None
 
     def __post_init__(self) -> None:
         """Raises UserError if both a label and a score are named."""
@@ -54,41 +49,35 @@ class Columns:
     @property
     def named(self) -> list[str]:
         """All columns that are read."""
-        names = (self.text, self.pair, self.label, self.score, self.id)
+        names = (self.text, self.pair, self.label, self.score)
         return [name for name in names if name is not None]
 
 
 def read(
-    path: epath.PathLike,
-    columns: Columns,
-    *,
-    labels: Sequence[str] | None = None,
-    form: Format | None = None,
-    quoting: Quoting | None = None,
-    header: bool = True,
+    path: epath.PathLike, columns: Columns, *, labels: Sequence[str] | None = None
 ) -> Examples:
-    """Reads the examples of a file.
+    """Reads the examples of a .tsv (or .txt), a .csv or a .jsonl file.
+
+    The first row of a table names its columns. In a .csv, quotes enclose fields; in a .tsv they are
+    text.
 
     Args:
         labels: names in the order of their ids; None takes those of the file, sorted: by number if
             all are whole numbers.
-        form: None goes by the end of the file's name.
-        quoting: "standard" or "none" (quotes are text); None is "standard" for CSV, "none" for TSV.
-        header: whether the first row names the columns; always so in JSONL.
 
     Raises:
         UserError: the file cannot be read, has no such column, or has a row with too few or too
             many columns, a label outside `labels`, a score that is no number, or a stray quote.
     """
-    form = form or _form_of(path)
     dropped: Counter[str] = Counter()
-    if form == "jsonl":
-        rows = _jsonl_rows(path, columns.named, dropped)
+    suffix = PurePath(path).suffix.lower()
+    if suffix in _JSONL:
+        listed = [*_jsonl_rows(path, columns.named, dropped)]
+    elif suffix in _DELIMITERS:
+        found = delimited_rows(path, _DELIMITERS[suffix], quoted=suffix == ".csv")
+        listed = [*_table_rows(path, found, columns.named, dropped)]
     else:
-        quoted = (quoting or _QUOTING[form]) == "standard"
-        found = delimited_rows(path, _DELIMITERS[form], quoted=quoted)
-        rows = _table_rows(path, found, columns.named, dropped, header=header)
-    listed = list(rows)
+        raise UserError(f"{path}: not a .tsv, .csv or .jsonl file; rename it to say its format")
     names = () if columns.label is None else tuple(labels or _labels_of(columns, listed))
     if columns.score is not None:
         names = (columns.score,)
@@ -102,32 +91,18 @@ def read(
     return Examples(str(path), kind, names, examples, dict(dropped))
 
 
-def _form_of(path: epath.PathLike) -> Format:
-    suffix = PurePath(path).suffix.lower()
-    forms: dict[str, Format] = {
-        ".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"
-    }  # fmt: skip
-    if suffix not in forms:
-        raise UserError(f"{path}: no .tsv, .csv or .jsonl; name the format (tsv, csv or jsonl)")
-    return forms[suffix]
-
-
 def _table_rows(
     path: epath.PathLike,
     rows: Iterator[tuple[int, Fields]],
     names: Sequence[str],
     dropped: Counter[str],
-    *,
-    header: bool,
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields the number of each row and the values of the named columns."""
-    start, first = next(rows, (0, None))
-    if first is None:
+    _, titles = next(rows, (0, None))
+    if titles is None:
         raise UserError(f"{path}: empty")
-    titles = first if header else [str(i) for i in range(1, len(first) + 1)]
     indices = {name: column_index(path, titles, name) for name in names}
-    body = rows if header else itertools.chain([(start, first)], rows)
-    for row, fields in body:
+    for row, fields in rows:
         if fields == [""] and len(titles) > 1:
             dropped[_BLANK] += 1
             continue
@@ -191,4 +166,4 @@ def _example(
         target = ids[name]
     elif columns.score is not None:
         target = score_of(path, row, values[columns.score], -math.inf, math.inf)
-    return Example(str(number) if columns.id is None else values[columns.id], texts, target, row)
+    return Example(str(number), texts, target, row)

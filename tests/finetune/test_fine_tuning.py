@@ -304,7 +304,7 @@ TABLE = "subject\tspam\nbuy now\tyes\nhello you\tno\n"
         ({"task.tokenizer": ""}, "config.init is empty; name the model to fine-tune"),
         ({"init": "nowhere"}, "config.init=nowhere: no such folder"),
         ({"phases[0].seq_length": 4}, r"config.phases[0].seq_length=4; give 5 or more"),
-        ({"task.name": "classification"}, "no .tsv, .csv or .jsonl"),
+        ({"task.name": "classification"}, "not a .tsv, .csv or .jsonl file"),
         ({"task.name": "classification", "task.data": "TABLE"}, "no column 'text'"),
         (
             {"task.name": "regression", "task.data": "TABLE", "task.text": "subject",
