@@ -51,7 +51,7 @@ def check_dropped(entries: Sequence[Mapping[str, Any]]) -> None:
 
 def print_tables(entries: Sequence[dict[str, Any]], out: Path, built: int, seconds: float) -> None:
     """Prints the counts per source, how often each cleaning rule fired, and the bytes of text that
-    were read in this time."""
+    were read in this time; none where all shards were there."""
     counts = Table("", *(entry["name"] for entry in entries), title="Token store")
     counts.add_row("files", *(f"{entry['files']:,}" for entry in entries))
     counts.add_row("MB", *(f"{entry['bytes'] / 1e6:.1f}" for entry in entries))
@@ -75,7 +75,8 @@ def print_tables(entries: Sequence[dict[str, Any]], out: Path, built: int, secon
     for entry in entries:
         _print_counts(entry, "not articles", "skipped")
         _print_counts(entry, "left out as unknown templates, most often", "unknown_templates")
-    terminal.print(f"{escape(str(out))}: {built / 1e6:.1f} MB of text in {seconds:.1f} s")
+    done = f"{built / 1e6:.1f} MB of text" if built else "merged"
+    terminal.print(f"{escape(str(out))}: {done} in {seconds:.1f} s")
 
 
 def _print_counts(entry: Mapping[str, Any], what: str, key: str) -> None:
