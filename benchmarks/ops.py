@@ -24,7 +24,7 @@ from contextlib import contextmanager
 import tpu_compile
 
 B, S, H, A, D, V, P = 64, 128, 768, 12, 64, 30528, 20
-HEADS = ("bfloat16", (B, S, A, D))
+HEADS = ("bfloat16", (B, A, S, D))
 # Name: module, custom_vjp function, its arrays in base, its other arguments.
 OPS = {
     "attention": (

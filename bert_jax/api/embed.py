@@ -54,7 +54,7 @@ class Settings:
     join: Join = "concat"
     pooling: Pooling | Literal["none"] = "mean"
     spans: bool = False
-    batch_size: int = 32
+    batch_size: int | None = None
 
 
 def embed(model: Path, lines: Path, out: Path, settings: Settings) -> str:

@@ -5,15 +5,18 @@ is computed and few shapes are compiled.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from bert_jax.data_pipeline.plan.packing import Limits, pack
 
-# A text is in a row of the shortest length that holds it, or of the model's maximum. A batch of
-# little text is one row, which may be shorter.
-_LENGTHS = (128, 512, 2048)
+# Attention takes as long as the square of a row's length, so a text is in a row of the shortest of
+# these or of the model's maximum that holds it, or fills a longer one. A batch of little text is
+# one row, which may be shorter.
+_LENGTHS = (128, 256, 512, 2048)
+_FILLED = 0.9  # of the positions that long texts leave empty; more would need rows of their own
 _SHORTEST = 16
 _TOKENS = 8  # of a row for each place for a text
 
@@ -40,30 +43,46 @@ def text_rows(
     """
     sizes = np.array([len(text) for text in tokens], np.int64)
     left = np.ones(len(tokens), bool)
-    for limit in sorted({min(length, longest) for length in (*_LENGTHS, longest)}):
-        chosen = np.flatnonzero(left & (sizes <= limit))
+    limits = sorted({0, *(min(length, longest) for length in (*_LENGTHS, longest))})
+    for below, limit in reversed([*pairwise(limits)]):
+        chosen = np.flatnonzero(left & (sizes > below))
+        if not len(chosen):
+            continue
+        if below:  # these need long rows; shorter texts fill what they leave empty
+            shorter = np.flatnonzero(left & (sizes <= below))
+            room = _FILLED * _room(sizes[chosen], limit)
+            chosen = np.union1d(chosen, shorter[np.cumsum(sizes[shorter]) <= room])
         left[chosen] = False
-        if len(chosen):
-            total, most = int(sizes[chosen].sum()), int(sizes[chosen].max())
-            length = min(max(power_of_two(max(most, min(total, limit))), _SHORTEST), limit)
-            rows = max(1, batch_size * _LENGTHS[0] // max(length, _LENGTHS[0]))
-            yield from _batches([tokens[i] for i in chosen.tolist()], chosen, length, pad, rows)
+        total, most = int(sizes[chosen].sum()), int(sizes[chosen].max())
+        length = min(max(power_of_two(max(most, min(total, limit))), _SHORTEST), limit)
+        rows = max(1, batch_size * _LENGTHS[0] // max(length, _LENGTHS[0]))
+        yield from _batches([tokens[i] for i in chosen.tolist()], chosen, length, pad, rows)
+
+
+def _room(sizes: np.ndarray, length: int) -> int:
+    """Returns the number of empty positions in the rows of this length that hold some texts."""
+    counts, _ = _pack(sizes, length)
+    return len(counts) * length - int(sizes.sum())
+
+
+def _pack(sizes: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the number of texts in each row of this length, and the texts row by row."""
+    limits = Limits(tokens=length, predictions=1, examples=max(1, length // _TOKENS))
+    no_predictions = np.zeros(length + 1, np.int64)
+    return pack(sizes.astype(np.uint32), no_predictions, limits, np.uint64(0))
 
 
 def _batches(
     tokens: Sequence[Sequence[int]], texts: np.ndarray, length: int, pad: int, most_rows: int
 ) -> Iterator[Rows]:
     """Yields batches of rows of one length; the last is smaller, a power of two of rows."""
-    sizes = np.array([len(text) for text in tokens], np.uint32)
-    limits = Limits(tokens=length, predictions=1, examples=max(1, length // _TOKENS))
-    no_predictions = np.zeros(length + 1, np.int64)
-    counts, order = pack(sizes, no_predictions, limits, np.uint64(0))
+    counts, order = _pack(np.array([len(text) for text in tokens]), length)
     ends = np.cumsum(counts)
     rows = [order[end - count : end] for end, count in zip(ends, counts, strict=True)]
     for first in range(0, len(rows), most_rows):
         batch = rows[first : first + most_rows]
         shape = min(power_of_two(len(batch)), most_rows)
-        made = _empty(shape, length, limits.examples, pad)
+        made = _empty(shape, length, max(1, length // _TOKENS), pad)
         for row, members in enumerate(batch):
             _fill_row(made, row, [(int(texts[i]), tokens[i]) for i in members])
         yield made

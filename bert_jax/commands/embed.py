@@ -33,7 +33,11 @@ def _define_embed(values: flags.FlagValues, words: Sequence[str]) -> None:
         flag_values=values,
     )
     flags.DEFINE_integer(
-        "batch_size", 32, "rows of 128 tokens per batch; texts share rows", 1, flag_values=values
+        "batch_size",
+        None,
+        "rows of 128 tokens per batch, which texts share (8 on CPUs, else 32)",
+        1,
+        flag_values=values,
     )
 
 

@@ -48,7 +48,7 @@ def _sums(
     """Returns the sums of one layer, [A] each; x: hidden states before it."""
     x_BxSxH = branch_input(attention.config, attention.norm, x_BxSxH)
     q_BxSxAxD, k_BxSxAxD, _ = attention.queries_keys_values(x_BxSxH, rotation)
-    scores_BxAxSxS = masked_scores(q_BxSxAxD, k_BxSxAxD, examples_BxS)
+    scores_BxAxSxS = masked_scores(q_BxSxAxD.swapaxes(1, 2), k_BxSxAxD.swapaxes(1, 2), examples_BxS)
     attention_BxAxSxS = jax.nn.softmax(scores_BxAxSxS * q_BxSxAxD.shape[-1] ** -0.5)
     weights = _pairs(examples_BxS).astype(jnp.float32)[:, None]
     left, right = (

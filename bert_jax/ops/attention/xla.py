@@ -52,13 +52,16 @@ def attend(
         rate, key: rate and uint32 key of the attention dropout; None for no dropout.
     """
     q_BxSxAxD = q_BxSxAxD * (q_BxSxAxD.shape[-1] ** -0.5)
-    return _attend(q_BxSxAxD, k_BxSxAxD, v_BxSxAxD, examples_BxS, key, rate)
+    # Heads first, as in a product of batches: XLA for CPUs then takes 0.6 times as long.
+    q_BxAxSxD, k_BxAxSxD, v_BxAxSxD = (x.swapaxes(1, 2) for x in (q_BxSxAxD, k_BxSxAxD, v_BxSxAxD))
+    y_BxAxSxD = _attend(q_BxAxSxD, k_BxAxSxD, v_BxAxSxD, examples_BxS, key, rate)
+    return y_BxAxSxD.swapaxes(1, 2)
 
 
-def masked_scores(q_BxSxAxD: jax.Array, k_BxSxAxD: jax.Array, examples_BxS: jax.Array) -> jax.Array:
+def masked_scores(q_BxAxSxD: jax.Array, k_BxAxSxD: jax.Array, examples_BxS: jax.Array) -> jax.Array:
     """Returns q · k in float32 [B, A, S, S] within an example, NEVER between examples."""
     scores_BxAxSxS = jnp.einsum(
-        "bqad,bkad->baqk", q_BxSxAxD, k_BxSxAxD, preferred_element_type=jnp.float32
+        "baqd,bakd->baqk", q_BxAxSxD, k_BxAxSxD, preferred_element_type=jnp.float32
     )
     allowed_Bx1xSxS = (examples_BxS[:, :, None] == examples_BxS[:, None, :])[:, None]
     return jnp.where(allowed_Bx1xSxS, scores_BxAxSxS, NEVER)
@@ -66,54 +69,54 @@ def masked_scores(q_BxSxAxD: jax.Array, k_BxSxAxD: jax.Array, examples_BxS: jax.
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
 def _attend(
-    q_BxSxAxD: jax.Array,
-    k_BxSxAxD: jax.Array,
-    v_BxSxAxD: jax.Array,
+    q_BxAxSxD: jax.Array,
+    k_BxAxSxD: jax.Array,
+    v_BxAxSxD: jax.Array,
     examples_BxS: jax.Array,
     key: jax.Array | None,
     rate: float,
 ) -> jax.Array:
     """Returns attention for queries that are already scaled."""
-    return _forward(q_BxSxAxD, k_BxSxAxD, v_BxSxAxD, examples_BxS, key, rate)[0]
+    return _forward(q_BxAxSxD, k_BxAxSxD, v_BxAxSxD, examples_BxS, key, rate)[0]
 
 
 def _forward(
-    q_BxSxAxD: jax.Array,
-    k_BxSxAxD: jax.Array,
-    v_BxSxAxD: jax.Array,
+    q_BxAxSxD: jax.Array,
+    k_BxAxSxD: jax.Array,
+    v_BxAxSxD: jax.Array,
     examples_BxS: jax.Array,
     key: jax.Array | None,
     rate: float,
 ) -> tuple[jax.Array, tuple]:
-    dtype = v_BxSxAxD.dtype
-    scores_BxAxSxS = masked_scores(q_BxSxAxD, k_BxSxAxD, examples_BxS)
+    dtype = v_BxAxSxD.dtype
+    scores_BxAxSxS = masked_scores(q_BxAxSxD, k_BxAxSxD, examples_BxS)
     e_BxAxSxS = jnp.exp(scores_BxAxSxS - scores_BxAxSxS.max(-1, keepdims=True))
     e_BxAxSxS = _rounded(e_BxAxSxS, dtype)
-    t_BxSxAx1 = e_BxAxSxS.sum(-1).swapaxes(1, 2)[..., None] * _keep_probability(key, rate)
+    t_BxAxSx1 = e_BxAxSxS.sum(-1, keepdims=True) * _keep_probability(key, rate)
     e_BxAxSxS = e_BxAxSxS.astype(dtype)
-    y_BxSxAxD = jnp.einsum(
-        "baqk,bkad->bqad", _dropped(e_BxAxSxS, key, rate), v_BxSxAxD,
+    y_BxAxSxD = jnp.einsum(
+        "baqk,bakd->baqd", _dropped(e_BxAxSxS, key, rate), v_BxAxSxD,
         preferred_element_type=jnp.float32,
     )  # fmt: skip
-    y_BxSxAxD = y_BxSxAxD / t_BxSxAx1
-    residuals = q_BxSxAxD, k_BxSxAxD, v_BxSxAxD, e_BxAxSxS, t_BxSxAx1, y_BxSxAxD, key
-    return y_BxSxAxD.astype(dtype), residuals
+    y_BxAxSxD = y_BxAxSxD / t_BxAxSx1
+    residuals = q_BxAxSxD, k_BxAxSxD, v_BxAxSxD, e_BxAxSxS, t_BxAxSx1, y_BxAxSxD, key
+    return y_BxAxSxD.astype(dtype), residuals
 
 
-def _backward(rate: float, residuals: tuple, dy_BxSxAxD: jax.Array) -> tuple[Any, ...]:
-    q_BxSxAxD, k_BxSxAxD, v_BxSxAxD, e_BxAxSxS, t_BxSxAx1, y_BxSxAxD, key = residuals
-    g_BxSxAxD = _rounded(dy_BxSxAxD / t_BxSxAx1, dy_BxSxAxD.dtype)
-    sums_BxSxAx1 = (g_BxSxAxD * y_BxSxAxD).sum(-1, keepdims=True) * _keep_probability(key, rate)
-    g_BxSxAxD = g_BxSxAxD.astype(dy_BxSxAxD.dtype)
-    dv_BxSxAxD = jnp.einsum("baqk,bqad->bkad", _dropped(e_BxAxSxS, key, rate), g_BxSxAxD)
+def _backward(rate: float, residuals: tuple, dy_BxAxSxD: jax.Array) -> tuple[Any, ...]:
+    q_BxAxSxD, k_BxAxSxD, v_BxAxSxD, e_BxAxSxS, t_BxAxSx1, y_BxAxSxD, key = residuals
+    g_BxAxSxD = _rounded(dy_BxAxSxD / t_BxAxSx1, dy_BxAxSxD.dtype)
+    sums_BxAxSx1 = (g_BxAxSxD * y_BxAxSxD).sum(-1, keepdims=True) * _keep_probability(key, rate)
+    g_BxAxSxD = g_BxAxSxD.astype(dy_BxAxSxD.dtype)
+    dv_BxAxSxD = jnp.einsum("baqk,baqd->bakd", _dropped(e_BxAxSxS, key, rate), g_BxAxSxD)
     dp_BxAxSxS = jnp.einsum(
-        "bqad,bkad->baqk", g_BxSxAxD, v_BxSxAxD, preferred_element_type=jnp.float32
+        "baqd,bakd->baqk", g_BxAxSxD, v_BxAxSxD, preferred_element_type=jnp.float32
     )
-    dp_BxAxSxS = _dropped(dp_BxAxSxS, key, rate) - sums_BxSxAx1.swapaxes(1, 2)
+    dp_BxAxSxS = _dropped(dp_BxAxSxS, key, rate) - sums_BxAxSx1
     ds_BxAxSxS = (e_BxAxSxS * dp_BxAxSxS).astype(e_BxAxSxS.dtype)
-    dq_BxSxAxD = jnp.einsum("baqk,bkad->bqad", ds_BxAxSxS, k_BxSxAxD)
-    dk_BxSxAxD = jnp.einsum("baqk,bqad->bkad", ds_BxAxSxS, q_BxSxAxD)
-    return dq_BxSxAxD, dk_BxSxAxD, dv_BxSxAxD, None, None
+    dq_BxAxSxD = jnp.einsum("baqk,bakd->baqd", ds_BxAxSxS, k_BxAxSxD)
+    dk_BxAxSxD = jnp.einsum("baqk,baqd->bakd", ds_BxAxSxS, q_BxAxSxD)
+    return dq_BxAxSxD, dk_BxAxSxD, dv_BxAxSxD, None, None
 
 
 _attend.defvjp(_forward, _backward)
