@@ -202,14 +202,18 @@ def _make_train_step(
 
 def compiler_options(
     mesh: Mesh | AbstractMesh, optimizer: OptimizerConfig
-) -> dict[str, str] | None:
+) -> dict[str, str | bool] | None:
     """Returns the compiler options of a step on these devices; None for the defaults."""
     if isinstance(mesh, AbstractMesh):
         return None
-    device, options = mesh.devices.flat[0], {}
+    device = mesh.devices.flat[0]
+    options: dict[str, str | bool] = {}
     accelerator = BY_DEVICE_KIND.get(device.device_kind)
     if accelerator and accelerator.fusion_kib:
         options["xla_tpu_scoped_vmem_limit_kib"] = str(accelerator.fusion_kib)
+    if device.platform == "cpu":
+        # Without it the moments are copied, by one thread, before they are updated in place.
+        options["xla_cpu_copy_insertion_use_region_analysis"] = True
     if optimizer.name == "muon" and device.platform == "tpu":
         options["xla_tpu_enable_async_all_to_all"] = "true"  # matrices move while others multiply
     return options or None

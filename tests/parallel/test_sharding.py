@@ -260,7 +260,7 @@ ASYNC = {"xla_tpu_enable_async_all_to_all": "true"}
         ("TPU v5 lite", "muon", VMEM | ASYNC),
         ("TPU v4", "adamw", None),
         ("TPU v4", "muon", ASYNC),
-        ("cpu", "muon", None),
+        ("cpu", "muon", {"xla_cpu_copy_insertion_use_region_analysis": True}),
     ],
 )
 def test_a_compiler_is_told_what_its_devices_have(
