@@ -91,6 +91,9 @@ def embed(model: Path, lines: Path, out: Path, settings: Settings) -> str:
             atomic.write_bytes(found, form.to_bytes(made))
             logger.info("%s lines done", f"{block[-1].row:,}")
         cut += int(found.stem.partition("-")[2])
+    if not any(parts.glob(f"*{out.suffix}")):
+        shutil.rmtree(parts)
+        raise UserError(f"{lines}: no line to embed; give a file with a text on every line")
     written = _join(parts, out, form.join)
     notes = f"; {count(cut, 'text')} cut to the model's longest row" if cut else ""
     return f"{out}: {written}{notes}"
@@ -100,7 +103,7 @@ def _check_files(lines: Path, out: Path, settings: Settings) -> None:
     """Raises UserError for names of files that cannot be."""
     wanted = ".parquet" if settings.pooling == "none" else ".npy"
     if out.suffix != wanted:
-        kind = "token vectors" if wanted == ".parquet" else "one vector a line"
+        kind = "token vectors" if wanted == ".parquet" else "vectors of lines"
         raise UserError(f"{out}: {kind} are written as {wanted}; give such a name")
     if settings.spans and settings.pooling not in ("mean", "max"):
         raise UserError(f"a column of spans needs pooling=mean or max, not {settings.pooling}")
@@ -125,7 +128,8 @@ def _identity(model: Model, lines: Path, settings: Settings) -> str:
 
 def _claim(parts: Path, identity: str) -> None:
     """Makes the folder of parts; UserError if it has parts of something else."""
-    parts.mkdir(exist_ok=True)
+    with storage_errors(parts, "cannot be a folder for parts", "; move it away"):
+        parts.mkdir(exist_ok=True)
     settings = parts / _SETTINGS
     others = [path for path in parts.iterdir() if path != settings]
     if not others:
@@ -205,12 +209,8 @@ def _tokens_of(path: Path, line: Line, tokens: Tokens) -> np.ndarray:
 
 def _join(parts: Path, out: Path, join: Callable[[list[Path], Path], str]) -> str:
     """Joins the parts to one file and deletes them; returns its size in words."""
-    files = sorted(parts.glob(f"*{out.suffix}"))
-    if not files:
-        shutil.rmtree(parts)
-        raise UserError(f"no line to embed; give a file with a text on every line, not {out}")
     whole = parts / "joined"
-    written = join(files, whole)
+    written = join(sorted(parts.glob(f"*{out.suffix}")), whole)
     atomic.publish(whole, out)
     shutil.rmtree(parts)
     return written

@@ -83,3 +83,8 @@ class Examples:
     examples: Listed
     dropped: Mapping[str, int]
     parts: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def notes(self) -> list[str]:
+        """What is not among the examples, in words."""
+        return [f"{number:,} rows dropped ({why})" for why, number in self.dropped.items()]

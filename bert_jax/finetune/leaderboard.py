@@ -28,11 +28,13 @@ def table(name: str, ids: Sequence[str], predictions: Sequence[int] | Sequence[f
 
 
 def table_of(ids: Sequence[str], words: Iterable[str]) -> str:
-    """Returns a table of words; UserError if an id has a tab or line end."""
+    """Returns a table of words; UserError if an id or a word has a tab or line end."""
     rows = []
     for key, word in zip(ids, words, strict=True):
-        if len(key.splitlines()) > 1 or "\t" in key:
-            raise UserError(f"id {key[:60]!r} cannot be in a table: it has a tab or a line end")
+        for what, text in (("id", key), ("label", word)):
+            if len(text.splitlines()) > 1 or "\t" in text:
+                problem = "cannot be in a table: it has a tab or a line end"
+                raise UserError(f"{what} {text[:60]!r} {problem}")
         rows.append(f"{key}\t{word}\n")
     return _HEADER + "".join(rows)
 

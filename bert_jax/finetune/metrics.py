@@ -6,6 +6,7 @@ A metric that is not defined, such as a correlation with constant labels, is Non
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Final
 
@@ -127,6 +128,13 @@ def entities(labels: Tags, predictions: Tags) -> dict[str, float | None]:
         for score, is_defined in zip(scores, defined, strict=True)
     ]
     return dict(zip(("precision", "recall", "f1"), values, strict=True))
+
+
+def check_installed() -> None:
+    """Raises UserError if a library of the metrics is not installed."""
+    with _installed():
+        if not all(map(find_spec, ("scipy", "seqeval", "sklearn"))):
+            raise ImportError
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -52,16 +52,27 @@ def predict(
         task = kind.with_settings(task, settings)
     except UserError as error:
         raise UserError(f"{model}: {error}") from None
+    _check_files(source, [out, *more.values()])
     examples = dataclasses.replace(kind.read_new(task, source, split), labels=predictor.labels)
     length = config.phases[0].seq_length if config else None
-    files = kind.files(task, examples, predictor.guesses(task, examples, length=length))
+    guesses, notes = predictor.guesses(task, examples, length=length)
+    files = kind.files(task, examples, guesses)
     for name, file in {"out": out, **more}.items():
         try:
             atomic.write_bytes(Path(file), files[name].encode())
         except OSError as error:
             raise UserError(f"{file}: cannot be written ({error.strerror})") from None
-    number = count(len(examples.examples), "prediction")
-    console.print(f"{number} of {path} in {out}", markup=False)
+    said = [f"{count(len(examples.examples), 'prediction')} of {path} in {out}"]
+    console.print(", ".join([*said, *examples.notes, *notes]), markup=False)
+
+
+def _check_files(source: str, files: Sequence[Path | str]) -> None:
+    """Raises UserError for files that would replace the input, or cannot be written."""
+    for file in map(Path, files):
+        if file.resolve() == Path(source).resolve():
+            raise UserError(f"{file}: is the input, which it would replace; give another name")
+        if not file.parent.is_dir():
+            raise UserError(f"{file.parent}: no such folder; create it")
 
 
 def find_model(model: str) -> tuple[str, Config | None]:
@@ -73,7 +84,8 @@ def find_model(model: str) -> tuple[str, Config | None]:
     path, step = split_step(model)
     folder = Path(path)
     if (folder / FILE).is_file() and not (folder / "config.json").is_file():
-        return find_model(str(folder / _best_seed(folder / FILE)))
+        best = folder / _best_seed(folder / FILE)
+        return find_model(str(best) if step is None else f"{best}@{step}")
     run = Workdir.open(path)
     if not run.checkpoints.is_dir():
         return model, None

@@ -34,10 +34,16 @@ class Predictor:
     """
 
     def __init__(self, config: ModelConfig, params: Mapping[str, Any], tokenizer: Tokenizer):
-        """Raises UserError if the model has no head of a task."""
+        """Raises UserError if the model has no head of a task, or one with several answers."""
         self.kind = kind_of_model(config)
         assert isinstance(config, TaskModelConfig)
         self.labels = config.head.labels
+        several = self.kind.problem_type == "regression" and len(self.labels) > 1
+        if several or config.head.problem_type == "multi_label_classification":
+            raise UserError(
+                f"the model gives a text {len(self.labels)} scores or labels at once; give a model "
+                "with one of them"
+            )
         self._config, self._tokenizer = config, tokenizer
         graph, abstract = declare(config, ComputeConfig.plain(), (task_of(config.head),))
         self._params = jax.device_put(part_of(params, nnx.to_pure_dict(abstract)))
@@ -45,8 +51,8 @@ class Predictor:
 
     def guesses(
         self, task: TaskConfig, examples: Examples, *, length: int | None = None
-    ) -> Sequence[Any]:
-        """Returns a guess for each example, see `kind.TaskKind`.
+    ) -> tuple[Sequence[Any], tuple[str, ...]]:
+        """Returns a guess for each example, see `kind.TaskKind`, and what was cut, in words.
 
         Args:
             length: most tokens of an example or of a window, by default all positions of the model.
@@ -56,12 +62,13 @@ class Predictor:
         """
         limit = min(length or self._positions, self._positions)
         prepared = self.kind.prepare(self._tokenizer, self._config, task, examples, limit)
-        return self.kind.guesses(task, examples, prepared, self.logits(prepared.encoded))
+        logits = self.logits(prepared.encoded)
+        return self.kind.guesses(task, examples, prepared, logits), prepared.notes
 
     def guesses_of(self, examples: Listed, **settings: Any) -> Sequence[Any]:
         """Returns a guess for each of some examples without labels; settings: of `config.task`."""
         task = self.kind.with_settings(TaskConfig(name=self.kind.name), settings)
-        return self.guesses(task, Examples("", self.kind.name, self.labels, examples, {}))
+        return self.guesses(task, Examples("", self.kind.name, self.labels, examples, {}))[0]
 
     def logits(self, encoded: Encoded, *, batch_size: int = 32) -> list[np.ndarray]:
         """Returns the logits of each example, [C], or of its tokens, [n, C].

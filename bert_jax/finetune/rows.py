@@ -4,6 +4,7 @@ Files of tasks are read more strictly than text for pretraining: a row that cann
 error, because a label may belong to it.
 """
 
+import codecs
 import csv
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
@@ -36,10 +37,24 @@ def numbered_lines(path: epath.PathLike) -> Iterator[tuple[int, str]]:
                 text = line.decode("utf-8-sig" if row == 1 else "utf-8")
             except UnicodeDecodeError as error:
                 problem = f"not UTF-8 at byte {error.start + 1:,} (0x{line[error.start]:02x})"
-                wrong_row(path, row, f"{problem}; convert it: iconv -f LATIN1 -t UTF-8")
+                form = (
+                    "UTF-16" if line[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "LATIN1"
+                )
+                wrong_row(path, row, f"{problem}; convert it: iconv -f {form} -t UTF-8")
             if "\0" in text:
                 wrong_row(path, row, "has a NUL byte; the file is damaged or is UTF-16")
             yield row, text
+
+
+def damage(text: str) -> str:
+    """Returns what is wrong with a string of a JSON file, which can hold any; "" if nothing is."""
+    if "\0" in text:
+        return "has a NUL byte; the file is damaged"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "has half of a surrogate pair; the file is damaged"
+    return ""
 
 
 def delimited_rows(
@@ -65,8 +80,12 @@ def delimited_rows(
         try:
             fields = next(reader, None)
         except csv.Error as error:
+            problem = "a stray quote"
             advice = "double a quote inside quotes, or give a .tsv, whose quotes are text"
-            wrong_row(path, row, f"a stray quote ({error}); {advice}")
+            if "new-line" in str(error):
+                problem = "a carriage return without a line feed"
+                advice = "end lines with LF or CR LF, or enclose the field in quotes"
+            wrong_row(path, row, f"{problem} ({error}); {advice}")
         if fields is None:
             return
         yield row, fields or [""]

@@ -34,6 +34,8 @@ def find_split(task: str, folder: epath.PathLike, files: Files, split: str) -> l
     if paths := split_files(task, folder, files, split):
         return paths
     wanted = ", or ".join(" and ".join(names) for names in files[split])
+    if not open_path(folder).is_dir():
+        raise UserError(f"{folder}: no such folder; give the one that has {wanted}")
     raise UserError(f"{folder}: no {split} split: {wanted} must be there")
 
 

@@ -10,6 +10,7 @@ from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.settings import shown
 from bert_jax.data_pipeline.storage.remote import open_path, storage_errors
 from bert_jax.finetune.examples import Examples, Question
+from bert_jax.finetune.rows import damage
 
 OUTPUTS = ("start", "end")  # of a model: the answer's first and last token
 _FORM = "data[].paragraphs[].{context, qas[].{id, question, answers[].{text, answer_start}}}"
@@ -93,12 +94,8 @@ def _string(path: epath.PathLike, row: int, value: Any, key: str) -> str:
     found = value.get(key) if isinstance(value, dict) else None
     if not isinstance(found, str):
         _wrong(path, row, f"{key}={shown(found)} should be text")
-    if "\0" in found:
-        _wrong(path, row, f"{key} has a NUL byte; the file is damaged")
-    try:
-        found.encode()
-    except UnicodeEncodeError:
-        _wrong(path, row, f"{key} has half of a surrogate pair; the file is damaged")
+    if problem := damage(found):
+        _wrong(path, row, f"{key} {problem}")
     return found
 
 

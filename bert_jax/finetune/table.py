@@ -16,6 +16,7 @@ from bert_jax.finetune.rows import (
     Fields,
     check_width,
     column_index,
+    damage,
     delimited_rows,
     numbered_lines,
     score_of,
@@ -40,11 +41,6 @@ class Columns:
     pair: str | None = None
     label: str | None = None
     score: str | None = None
-
-    def __post_init__(self) -> None:
-        """Raises UserError if both a label and a score are named."""
-        if self.label is not None and self.score is not None:
-            raise UserError(f"columns {self.label!r} and {self.score!r}: name a label or a score")
 
     @property
     def named(self) -> list[str]:
@@ -132,6 +128,8 @@ def _jsonl_rows(
 
 def _text(path: epath.PathLike, row: int, name: str, value: Any) -> str:
     if isinstance(value, str):
+        if problem := damage(value):
+            wrong_row(path, row, f"{name!r} {problem}")
         return value
     if isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return json.dumps(value)

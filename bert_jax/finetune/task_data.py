@@ -14,6 +14,7 @@ from bert_jax.convert.task_heads import with_head
 from bert_jax.data_pipeline.storage.digest import json_digest
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, count
+from bert_jax.finetune import metrics
 from bert_jax.finetune.batches import ExampleBatches
 from bert_jax.finetune.examples import Examples
 from bert_jax.finetune.held_out import HeldOutExamples
@@ -29,7 +30,8 @@ from bert_jax.runtime.log import logger
 from bert_jax.training.run_data import PhaseData
 from bert_jax.workdir.layout import Workdir
 
-SHORTEST: Final = 5  # tokens of an example: room for a token of both texts of a pair
+SHORTEST: Final = 5  # tokens of an example: room for a token of both texts of a pair of BERT's
+_SHOWN: Final = 10  # labels in the log
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,9 +66,7 @@ class TaskSplit:
         said = [count(number, "example")]
         if self.rows != number:
             said.append(count(self.rows, "window"))
-        dropped = self.examples.dropped.items()
-        said += [f"{number:,} rows dropped ({why})" for why, number in dropped]
-        return ", ".join([*said, *self.prepared.notes])
+        return ", ".join([*said, *self.examples.notes, *self.prepared.notes])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +81,9 @@ class TaskData:
     sources: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.train} for training; {self.held_out} held out"
+        shown = ", ".join(self.labels[:_SHOWN]) + (", …" if len(self.labels) > _SHOWN else "")
+        labels = f"; {count(len(self.labels), 'label')}: {shown}"
+        return f"{self.train} for training; {self.held_out} held out{labels}"
 
     @property
     def files(self) -> dict[str, Any]:
@@ -207,6 +209,7 @@ def check_task(config: Config) -> None:
         raise UserError("config.task.name is empty; name the task, such as --config.task.name=sst2")
     if not config.task.data:
         raise UserError("config.task.data is empty; give the folder or the file of the task")
+    metrics.check_installed()
     if len(config.phases) != 1:
         raise UserError(f"config.phases: {len(config.phases)} phases; a task has one")
     if config.phases[0].seq_length < SHORTEST:

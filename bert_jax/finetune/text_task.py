@@ -46,6 +46,7 @@ class TextTask(TaskKind):
 
     def read(self, task: TaskConfig) -> tuple[Examples, Examples]:
         if task.name in glue.TASKS:
+            _check_unused(task)
             train = glue.read(task.name, task.data, "train")
             held_out = glue.read_dev(task.name, task.data)
         else:
@@ -81,6 +82,8 @@ class TextTask(TaskKind):
     ) -> Examples:
         """Reads a file with the task's columns; labelled: whether that of the label, too."""
         label = task.label if labelled else None
+        if Path(path).is_dir():
+            raise UserError(f"{path}: a folder; give a .tsv, .csv or .jsonl file")
         columns = table.Columns(
             task.text,
             task.pair or None,
@@ -157,6 +160,16 @@ def _of(examples: Examples) -> tuple[Example, ...]:
 
 def _texts(examples: Examples) -> list[tuple[str, ...]]:
     return [example.texts for example in _of(examples)]
+
+
+def _check_unused(task: TaskConfig) -> None:
+    """Raises UserError for settings of tables, which have no effect for a task of GLUE."""
+    for key in ("held_out", "text", "pair", "label"):
+        if (value := getattr(task, key)) != getattr(TaskConfig(), key):
+            raise UserError(
+                f"config.task.{key}={value} has no effect for {task.name}, whose files GLUE names; "
+                "leave it out"
+            )
 
 
 def _check_labels(examples: Examples) -> None:

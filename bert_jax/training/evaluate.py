@@ -49,9 +49,11 @@ def _pretrained(workdir: Workdir, description: Mapping[str, Any], batches: int) 
         UserError: it was trained for a task, so it has no held-out text.
     """
     if task := description["config"].get("task", {}).get("name"):
+        found = [folder / "results.json" for folder in (workdir.path, workdir.path.parent)]
+        results = next((file for file in found if file.is_file()), found[0])
         raise UserError(
-            f"{workdir}: fine-tuned for {task}; its results are in {workdir.path / 'results.json'},"
-            " and `bert-jax predict` writes its predictions"
+            f"{workdir}: fine-tuned for {task}; its results are in {results}, and `bert-jax "
+            "predict` writes its predictions"
         )
     config = from_dict(description["config"], Config)
     limited = dataclasses.replace(config.evaluation, batches=batches)

@@ -112,16 +112,18 @@ def read(workdir: Workdir) -> dict[str, Any]:
         except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
             pass
         missing, near = not workdir.path.exists(), run_inside(workdir)
-    reason = "not the workdir of a pretraining run (no valid config.json)"
+    reason = "not the workdir of a run (no valid config.json)"
     reason = "no such folder" if missing else reason
     remedy = near or "; give the --workdir that was given to `bert-jax pretrain`"
     raise UserError(f"{workdir}: {reason}{remedy}")
 
 
 def run_inside(workdir: Workdir) -> str:
-    """Returns the suggestion of the run in a demo's folder, "" if this is no such folder."""
-    inner = workdir.path / "run"
-    return f"; did you mean {inner}?" if (inner / workdir.config_json.name).exists() else ""
+    """Returns the suggestion of the run in a folder: a demo's, or that of the first seed of a task;
+    "" if there is none."""
+    inside = (workdir.path / name for name in ("run", "seed-0"))
+    inner = next((path for path in inside if (path / workdir.config_json.name).exists()), None)
+    return f"; did you mean {inner}?" if inner else ""
 
 
 def is_description(value: Any) -> bool:

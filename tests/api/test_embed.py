@@ -289,7 +289,7 @@ def test_what_cannot_be_embedded_is_one_line(model, folder, lines, tmp_path) -> 
         return str(error.value)
 
     assert problem(Settings(), "a.txt").endswith(
-        "one vector a line are written as .npy; give such a name"
+        "vectors of lines are written as .npy; give such a name"
     )
     assert "token vectors are written as .parquet" in problem(Settings(pooling="none"))
     assert "spans needs pooling=mean or max" in problem(Settings(pooling="cls", spans=True))
@@ -301,7 +301,7 @@ def test_what_cannot_be_embedded_is_one_line(model, folder, lines, tmp_path) -> 
     (tmp_path / "bad.txt").write_bytes(b"fine\n\xff\n")
     assert "bad.txt: row 2: not UTF-8 at byte 1" in problem(Settings(), source=tmp_path / "bad.txt")
     (tmp_path / "empty.txt").write_bytes(b"")
-    assert "no line to embed" in problem(Settings(), source=tmp_path / "empty.txt")
+    assert "empty.txt: no line to embed" in problem(Settings(), source=tmp_path / "empty.txt")
     (tmp_path / "b.npy").write_bytes(b"")
     assert "b.npy exists; delete it" in problem(Settings(), "b.npy")
 

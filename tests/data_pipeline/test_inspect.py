@@ -391,12 +391,12 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path) -> None:
         batch_view.open_run(Workdir.open(tmp_path))
     for text in ("[" * 100_000, '["config", "data"]', '{"config": 1, "data": 2}'):
         (tmp_path / "config.json").write_text(text)
-        with pytest.raises(UserError, match="not the workdir of a pretraining run"):
+        with pytest.raises(UserError, match="not the workdir of a run"):
             batch_view.open_run(Workdir.open(tmp_path))
-        with pytest.raises(UserError, match="not the workdir of a pretraining run"):
+        with pytest.raises(UserError, match="not the workdir of a run"):
             workdir.read(Workdir.open(tmp_path))
     (tmp_path / "config.json").write_text('{"config": {}, "data": {"tokenizer": 1, "train": 2}}')
-    with pytest.raises(UserError, match="not the workdir of a pretraining run"):
+    with pytest.raises(UserError, match="not the workdir of a run"):
         batch_view.open_run(Workdir.open(tmp_path))
 
 

@@ -22,12 +22,14 @@ from bert_jax.errors import StoppedError, UserError
 from bert_jax.finetune.batches import ExampleBatches
 from bert_jax.finetune.encoding import Targets
 from bert_jax.finetune.fine_tuning import finetune
+from bert_jax.finetune.predicting import find_model
 from bert_jax.finetune.results import run_result, write_results
 from bert_jax.finetune.task_data import open_task
 from bert_jax.parallel import global_batch
 from bert_jax.parallel.mesh import MESH_AXES, make_mesh
 from bert_jax.training import step as steps
 from bert_jax.training.step import make_step_functions
+from bert_jax.workdir import description
 from bert_jax.workdir.layout import Workdir
 
 SGD = {"optimizer.eps": 1.0, "optimizer.weight_decay": 0.0, "optimizer.clip_norm": 0.0}
@@ -300,11 +302,12 @@ TABLE = "subject\tspam\nbuy now\tyes\nhello you\tno\n"
         ({"task.name": ""}, "config.task.name is empty; name the task"),
         ({"task.name": "rta"}, "config.task.name='rta'; did you mean rte?"),
         ({"task.data": ""}, "config.task.data is empty"),
-        ({"task.data": "nowhere"}, "nowhere: no train split: train.tsv must be there"),
+        ({"task.data": "nowhere"}, "nowhere: no such folder; give the one that has train.tsv"),
+        ({"task.label": "y"}, "config.task.label=y has no effect for rte, whose files GLUE names"),
+        ({"task.name": "classification"}, ": a folder; give a .tsv, .csv or .jsonl file"),
         ({"task.tokenizer": ""}, "config.init is empty; name the model to fine-tune"),
         ({"init": "nowhere"}, "config.init=nowhere: no such folder"),
         ({"phases[0].seq_length": 4}, r"config.phases[0].seq_length=4; give 5 or more"),
-        ({"task.name": "classification"}, "not a .tsv, .csv or .jsonl file"),
         ({"task.name": "classification", "task.data": "TABLE"}, "no column 'text'"),
         (
             {"task.name": "regression", "task.data": "TABLE", "task.text": "subject",
@@ -359,3 +362,6 @@ def test_a_table_of_any_file_is_a_task(folder: Path, tmp_path: Path) -> None:
     assert header == "index\tprediction"
     assert [line.split("\t")[0] for line in said] == ["0", "1"]
     assert {line.split("\t")[1] for line in said} <= set(data.labels)
+    assert find_model(f"{tmp_path / 'run'}@1")[0].endswith("@1")
+    with pytest.raises(UserError, match=r"run: not the workdir .*; did you mean .*run/seed-0\?"):
+        description.read(Workdir.open(tmp_path / "run"))

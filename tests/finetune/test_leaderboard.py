@@ -3,7 +3,7 @@
 import pytest
 
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.finetune.leaderboard import table
+from bert_jax.finetune.leaderboard import table, table_of
 
 
 @pytest.mark.parametrize(
@@ -27,5 +27,7 @@ def test_a_table_has_words_where_the_task_has_words(
 def test_what_glue_does_not_have_is_one_line() -> None:
     with pytest.raises(UserError, match=r"id 'a\\tb' cannot be in a table"):
         table("rte", ["a\tb"], [0])
+    with pytest.raises(UserError, match=r"label 'a\\nb' cannot be in a table"):
+        table_of(["0"], ["a\nb"])
     with pytest.raises(UserError, match="task 'sst-2' is not of GLUE; did you mean sst2"):
         table("sst-2", ["0"], [0])

@@ -1,28 +1,86 @@
-"""What `bert-jax predict` says of a model or a file that it cannot use: one line."""
+"""What `bert-jax predict` says of a model or a file that it cannot use, and of what it left out."""
 
 import dataclasses
 from pathlib import Path
 
 import pytest
-from exported import base_config, random_params
+from exported import base_config
+from layout_models import task_params
 
 from bert_jax import cli
+from bert_jax.config.schema import ModelConfig
 from bert_jax.convert.publish.export import export
 from bert_jax.convert.publish.model_card import Card
+from bert_jax.convert.task_heads import with_head
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
+SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+POSITIONS = 40
+HEAD = {"name": "classifier", "labels": ("a", "b")}
 
-def test_a_model_without_a_head_for_the_task_is_one_line(
-    tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = dataclasses.replace(base_config(), vocab_size=tokenizer.vocab_size, **sizes)
-    export(random_params(config), config, tokenizer, tmp_path / "model", card=Card())
-    (tmp_path / "new.tsv").write_text("text\nA fine day.\n")
-    out = tmp_path / "out.tsv"
-    words = [f"--model={tmp_path / 'model'}", f"--input={tmp_path / 'new.tsv'}", f"--out={out}"]
+
+def exported(folder: Path, tokenizer: Tokenizer, **head: object) -> str:
+    """Exports a model, with a head if one is described; returns `--model=…`."""
+    config: ModelConfig = dataclasses.replace(
+        base_config(), vocab_size=tokenizer.vocab_size, max_position_embeddings=POSITIONS, **SIZES
+    )
+    if head:
+        config = with_head(config, **head)  # type: ignore[arg-type]
+    export(task_params(config), config, tokenizer, folder, card=Card())
+    return f"--model={folder}"
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """Returns the one line of an error of `bert-jax predict`."""
     assert cli.main(["predict", *words]) == 1
     (line,) = capsys.readouterr().err.strip().splitlines()
-    assert f"{tmp_path / 'model'}: the model has no head" in line
-    assert "bert-jax finetune" in line
+    return line
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        ({}, "the model has no head of a task; fine-tune it first: bert-jax finetune"),
+        (
+            {
+                "name": "classifier",
+                "labels": ("a", "b"),
+                "problem_type": "multi_label_classification",
+            },
+            "the model gives a text 2 scores or labels at once",
+        ),
+        (
+            HEAD | {"problem_type": "regression"},
+            "the model gives a text 2 scores",
+        ),
+    ],
+)
+def test_a_model_that_cannot_predict_is_one_line(
+    head: dict, message: str, tokenizer: Tokenizer, tmp_path: Path, capsys
+) -> None:
+    model = exported(tmp_path / "model", tokenizer, **head)
+    (tmp_path / "new.tsv").write_text("text\nA fine day.\n")
+    out = tmp_path / "out.tsv"
+    line = said(capsys, model, f"--input={tmp_path / 'new.tsv'}", f"--out={out}")
+    assert f"{tmp_path / 'model'}: {message}" in line
     assert not out.exists()
+
+
+def test_the_input_is_kept_and_what_is_left_out_is_said(
+    tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = exported(tmp_path / "model", tokenizer, **HEAD)
+    new = tmp_path / "new.csv"
+    text = f'text,n\nA fine day.,1\n\n"{"a day " * POSITIONS}",2\n'
+    new.write_text(text)
+    line = said(capsys, model, f"--input={new}", f"--out={tmp_path}/./new.csv")
+    assert "new.csv: is the input, which it would replace; give another name" in line
+    assert new.read_text() == text
+    line = said(capsys, model, f"--input={new}", f"--out={tmp_path}/missing/out.tsv")
+    assert "missing: no such folder; create it" in line
+    line = said(capsys, model, f"--input={tmp_path}", f"--out={tmp_path}/out.tsv")
+    assert f"{tmp_path}: a folder; give a .tsv, .csv or .jsonl file" in line
+    assert cli.main(["predict", model, f"--input={new}", f"--out={tmp_path}/out.tsv"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "2 predictions of" in printed
+    assert "1 rows dropped (blank row), 1 cut to the limit" in printed

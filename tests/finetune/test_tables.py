@@ -70,6 +70,21 @@ def test_labels_of_another_file_keep_their_ids(tmp_path: Path) -> None:
         ("a.jsonl", "[1]", "row 1: not a JSON object, such as {…}"),
         ("a.jsonl", '{"text": "A", "labels": 1}', "row 1: no key 'label'; did you mean labels?"),
         ("a.jsonl", '{"text": null, "label": 1}', "row 1: 'text' should be text or a number, not"),
+        (
+            "a.jsonl",
+            '{"text": "A\\u0000", "label": "x"}',
+            "row 1: 'text' has a NUL byte; the file is damaged",
+        ),
+        (
+            "a.jsonl",
+            '{"text": "A\\ud800", "label": "x"}',
+            "row 1: 'text' has half of a surrogate pair; the file is damaged",
+        ),
+        (
+            "a.csv",
+            "text,label\nA\rB,x\n",
+            "row 2: a carriage return without a line feed (new-line character",
+        ),
         ("a.xml", "", "not a .tsv, .csv or .jsonl file; rename it"),
     ],
 )
@@ -79,6 +94,12 @@ def test_a_bad_table_is_one_line(name: str, text: str, problem: str, tmp_path: P
         table.read(path, Columns("text", label="label"))
     assert str(error.value).startswith(f"{path}: {problem}")
     assert "\n" not in str(error.value)
+
+
+def test_a_file_of_a_spreadsheet_is_converted_from_utf_16(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_bytes("text\tlabel\nA\tx\n".encode("utf-16"))
+    with pytest.raises(UserError, match=r"row 1: not UTF-8 .* iconv -f UTF-16 -t UTF-8"):
+        table.read(tmp_path / "a.tsv", Columns("text", label="label"))
 
 
 @pytest.mark.parametrize("score", ["", "x", "nan", "inf"])

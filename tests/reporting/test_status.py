@@ -163,7 +163,7 @@ def test_the_command_needs_no_jax(config, tmp_path, capsys):
 
 
 def test_a_folder_that_is_no_run_is_one_line(tmp_path, capsys):
-    with pytest.raises(UserError, match="not the workdir of a pretraining run"):
+    with pytest.raises(UserError, match="not the workdir of a run"):
         read(tmp_path)
     (tmp_path / "config.json").write_text('{"architectures": ["BertModel"]}')
     assert cli.main(["status", f"--workdir={tmp_path}"]) == 1
