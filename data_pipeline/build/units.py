@@ -87,7 +87,9 @@ def plan_units(
             units.append(Unit(spec, tuple(group), size, shard, copy, signatures=signatures))
         text = json_digest([[names[path], digest] for path, (digest, _) in of_file.items()])
         settings = {name: getattr(spec, name) for name in _IN_KEY}
-        settings |= {**options, **libraries, "files": len(of_file), "text": text}
+        # Named as they are written, so that `text=` is not the digest of the text.
+        settings |= {f"{name}=": value for name, value in options.items()}
+        settings |= {**libraries, "files": len(of_file), "text": text}
         of_sources.append(settings)
     settings = {"version": BUILD_VERSION, **versions, "tokenizer": tokenizer.digest}
     return Plan(units, {**settings, "sources": of_sources})

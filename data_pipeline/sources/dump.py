@@ -26,6 +26,7 @@ from bert_jax.data_pipeline.sources.dump_pages import Page, Pages, read_pages
 from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.formats import COMPRESSED
 from bert_jax.data_pipeline.sources.reading import opened, read_errors
+from bert_jax.data_pipeline.sources.streams import open_bz2
 from bert_jax.data_pipeline.storage.files import open_bytes, size_of
 from bert_jax.data_pipeline.text.wikitext import check_parser, is_disambiguation, plain_text
 
@@ -191,8 +192,8 @@ def _section(part: Range) -> Iterator[BinaryIO]:
         file.seek(part.start)
         section = io.BufferedReader(_Section(file, part.stop - part.start))
         if part.path.suffix.lower() == ".bz2":
-            with bz2.open(section) as stream:
-                yield cast(BinaryIO, stream)
+            with open_bz2(cast(BinaryIO, section)) as stream:
+                yield stream
         else:
             yield section
 

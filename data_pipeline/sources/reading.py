@@ -1,6 +1,5 @@
 """Reads the lines of a file; reports errors that a user can cause."""
 
-import bz2
 import gzip
 import itertools
 import lzma
@@ -14,6 +13,7 @@ from typing import Any
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources.extras import import_extra
 from bert_jax.data_pipeline.sources.formats import COMPRESSED, HEAD, format_of_start, refuse
+from bert_jax.data_pipeline.sources.streams import open_bz2, open_xz
 from bert_jax.data_pipeline.storage.files import open_bytes
 from bert_jax.data_pipeline.storage.remote import is_remote, storage_errors
 
@@ -24,7 +24,7 @@ def _open_zstd(stream: IOBase, mode: str) -> BufferedReader:
 
 
 _OPENERS: Mapping[str, Callable[..., Any]] = dict(
-    zip(COMPRESSED, (bz2.open, gzip.open, lzma.open, _open_zstd), strict=True)
+    zip(COMPRESSED, (open_bz2, gzip.open, open_xz, _open_zstd), strict=True)
 )
 _LONGEST = 1 << 27  # bytes of a line, which is in memory as a whole
 _TEXT = "running text in UTF-8"

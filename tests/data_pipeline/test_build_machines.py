@@ -259,6 +259,20 @@ def test_what_has_changed_is_said(
             assert which in line
 
 
+def test_another_column_of_rows_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"a": f"Some words {n}.", "b": f"Other words {n}."} for n in range(9)]
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    Tokenizer.from_vocab([*SPECIAL_TOKENS, "a"]).save(tmp_path / "tokenizer.json")
+    flags = [f"--tokenizer={tmp_path}/tokenizer.json", "--workers=1"]
+    one, other = ([f"--source=jsonl:{tmp_path}/rows.jsonl,text={name}", *flags] for name in "ab")
+    assert build(one, tmp_path / "store") == 0
+    assert build(one, tmp_path / "shards", "--shard=1/1") == 0
+    capsys.readouterr()
+    for out, words in (("store", []), ("shards", ["--shard=1/1"]), ("shards", ["--merge"])):
+        assert build(other, tmp_path / out, *words) == 1
+        assert "text= of source 'jsonl' (a, now b)" in error(capsys)
+
+
 def test_shards_in_a_bucket(
     corpus: list[str],
     clean: dict[str, str],
