@@ -70,12 +70,16 @@ def export_rows(
         UserError: something else is at `out`, or rows of other settings; the disk is full or
             rejects the write (finished files are kept); another process writes the same.
     """
+    if not out.name:
+        raise UserError(f"--out={out}: choose a new folder")
     starts = rows.file_starts
+    names = [f"{name}-{i:05}-of-{len(starts):05}{format.SUFFIX}" for i in range(len(starts))]
     work = out.with_name(f".{out.name}.exporting")
     remedy = "; free some space or grant access and run the same command again to resume"
     with storage_errors(out, "cannot be written", remedy):
         if not working_folder.is_free(out):
             _check(out, about, "remove it, or choose another --out")
+            _check_files(out, names)
             advance(rows.total)
             return len(starts)
         working_folder.claim(work)
@@ -86,8 +90,8 @@ def export_rows(
                 _check(made, about, "remove it, or finish it with the settings it was begun with")
             else:
                 atomic.write_text(made / ABOUT, json.dumps(about, indent=1, sort_keys=True) + "\n")
-            for number, start in enumerate(starts):
-                file = made / f"{name}-{number:05}-of-{len(starts):05}{format.SUFFIX}"
+            for file_name, start in zip(names, starts, strict=True):
+                file = made / file_name
                 if file.exists():
                     advance(min(starts.step, rows.total - start))
                     continue
@@ -104,11 +108,18 @@ def _counted(batches: Iterator[Batch], advance: Callable[[int], None]) -> Iterat
         advance(len(batch["input_ids"]))
 
 
+def _check_files(folder: Path, names: Sequence[str]) -> None:
+    """Raises UserError if one of the files is not there."""
+    if missing := next((name for name in names if not (folder / name).is_file()), None):
+        raise UserError(f"{folder}: {missing} is missing; remove the folder and export again")
+
+
 def _check(folder: Path, about: Mapping[str, Any], remedy: str) -> None:
     """Raises UserError unless a folder has rows of the same settings."""
     try:
         found = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = dict(found)
+    except (OSError, ValueError, TypeError):
         raise UserError(f"{folder}: exists and has no exported examples; {remedy}") from None
     wanted = json.loads(json.dumps(about))
     other = sorted(key for key in found | wanted if found.get(key) != wanted.get(key))

@@ -111,6 +111,10 @@ def read_pages(where: object, chunks: Iterable[bytes], pages: Pages) -> Iterator
             parser.feed(chunk)
             yield from pages.take()
         parser.close()
+    except LookupError as error:  # an encoding
+        raise UserError(
+            f"{where}: not XML in UTF-8 ({error}); pass a pages-articles dump"
+        ) from None
     except ParseError as error:
         at = f" at or after the page {pages.title!r}" if pages.title else ""
         raise UserError(

@@ -16,7 +16,7 @@ def column_names(spec: SourceSpec) -> list[str]:
 
 
 def check_columns(where: object, spec: SourceSpec, columns: Iterable[str]) -> None:
-    """Raises UserError, which lists the columns, if one that is read is not among them."""
+    """Raises UserError, which lists the columns, if one that is read is not there once."""
     present = list(columns)
     for option, name in zip(("text", "title"), column_names(spec), strict=False):
         if name not in present:
@@ -25,6 +25,8 @@ def check_columns(where: object, spec: SourceSpec, columns: Iterable[str]) -> No
                 f"{where}: no column {name!r}; its columns are {', '.join(shown) or 'none'}; "
                 f"name one with ,{option}=NAME in --source"
             )
+        if (times := present.count(name)) > 1:
+            raise UserError(f"{where}: {times} columns are named {name!r}; rename one")
 
 
 def not_text(where: object, column: str, what: str) -> UserError:

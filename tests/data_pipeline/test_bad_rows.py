@@ -128,6 +128,17 @@ def test_a_damaged_table_names_the_line(row: str, message: str, tmp_path: Path) 
     assert message in said
 
 
+def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("text,id,text\nOne.,2,Three.\n")
+    columns = [pa.array([word]) for word in ("One.", "Two.")]
+    pyarrow.parquet.write_table(
+        pa.Table.from_arrays(columns, ["text", "text"]), tmp_path / "rows.parquet"
+    )
+    for name in ("csv", "parquet"):
+        said = error_of(f"{name}:{tmp_path}/rows.{name}")
+        assert "2 columns are named 'text'; rename one" in said
+
+
 def test_a_table_without_a_header(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text('1;One.\n2;"A, b; c."\n')
     source = f"csv:{tmp_path}/rows.csv,columns=label"

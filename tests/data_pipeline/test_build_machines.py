@@ -259,6 +259,16 @@ def test_what_has_changed_is_said(
             assert which in line
 
 
+def test_a_store_is_built_in_a_local_folder(
+    corpus: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    assert build(corpus, "gs://bucket/store") == 1  # type: ignore[arg-type]
+    assert "--out=gs://bucket/store: write to a local path, then copy it" in error(capsys)
+    assert sorted(tmp_path.iterdir()) == before
+
+
 def test_another_column_of_rows_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"a": f"Some words {n}.", "b": f"Other words {n}."} for n in range(9)]
     (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))

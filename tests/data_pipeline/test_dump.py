@@ -114,6 +114,7 @@ def test_a_dump_that_ends_early_or_is_damaged_is_one_line(tmp_path: Path) -> Non
         ('<!DOCTYPE a [<!ENTITY b "cc"><!ENTITY d "&b;&b;">]>' + HEAD + "&d;" + END, "DOCTYPE"),
         (HEAD + page("A", "&nope;") + END, "undefined entity"),
         (HEAD + page("A", "b"), "at or after the page 'A'"),
+        ('<?xml version="1.0" encoding="klingon"?>' + HEAD + END, "not XML in UTF-8"),
         ("Just text.", "not the XML of a complete dump"),
     ],
 )

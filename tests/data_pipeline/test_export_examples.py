@@ -227,6 +227,10 @@ def test_what_cannot_be_exported_is_one_line(
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()
     export(store, config, tmp_path / "done")
+    first = export(store, config, tmp_path / "lost")[0]
+    first.unlink()
+    (tmp_path / "list").mkdir()
+    (tmp_path / "list" / "examples.json").write_text("[1]")
     for pattern, arguments, changed in (
         (r"--phase=1: the config has phases 0 to 0", (store, config, out), {"phase": 1}),
         ("--epochs=2: held-out rows have one masking", (store, config, out),
@@ -237,6 +241,9 @@ def test_what_cannot_be_exported_is_one_line(
         ("mine: exists and has no exported examples", (store, config, tmp_path / "mine"), {}),
         ("done: has examples with another epochs, format", (store, config, tmp_path / "done"),
          {"epochs": 2, "format_name": "tfrecord"}),
+        (f"{first.name} is missing; remove the folder", (store, config, tmp_path / "lost"), {}),
+        ("list: exists and has no exported examples", (store, config, tmp_path / "list"), {}),
+        ("--out=.: choose a new folder", (store, config, Path()), {}),
     ):  # fmt: skip
         with pytest.raises(UserError, match=pattern):
             export(*arguments, **changed)

@@ -246,7 +246,7 @@ def test_a_run_that_lacks_newer_settings_takes_their_defaults(run, old) -> None:
 )
 def test_a_damaged_config_json_is_one_line(text: str, run, old) -> None:
     run.config_json.write_text(text)
-    with pytest.raises(UserError, match=r"not .* a pretraining run") as error:
+    with pytest.raises(UserError, match=r"not .* a run") as error:
         claim.update_config_json(run, old, resuming_at=3)
     assert "\n" not in str(error.value)
 
