@@ -72,6 +72,7 @@ def _header(path: Path, spec: SourceSpec, line: str) -> tuple[str, list[str]]:
     for delimiter, values in found.items():
         header = names or values
         if len(header) == len(values) and set(column_names(spec)) <= set(header):
+            check_columns(path, spec, header)
             return delimiter, header
     widest = max(found.values(), key=len)
     check_columns(path, spec, names or widest)
