@@ -23,7 +23,8 @@ def write_text(folder: Path) -> None:
         (folder / f"books/Book {number}.md").write_text("".join(chapters))
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     words = re.findall(r"[a-z]+", " ".join(texts).lower())
-    entries = list(dict.fromkeys([*special, *map(chr, range(33, 127)), *words]))
+    marks = [mark for mark in map(chr, range(33, 127)) if not mark.isupper()]  # it is uncased
+    entries = list(dict.fromkeys([*special, *marks, *words]))
     entries += [f"[unused{i}]" for i in range(30522 - len(entries))]
     (folder / "vocab.txt").write_text("\n".join(entries) + "\n")
 
