@@ -21,23 +21,28 @@ class _Streams(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        while True:
-            data = b""
+        data = b""
+        while not data:
+            compressed = b""
             if self._stream.eof:
-                rest = self._stream.unused_data.lstrip(b"\0") or self._file.read(_CHUNK)
-                if not rest:
+                compressed = self._next_stream()
+                if not compressed:
                     return 0
                 self._stream = self._new()
             elif self._stream.needs_input:
-                rest = self._file.read(_CHUNK)
-                if not rest:
+                compressed = self._file.read(_CHUNK)
+                if not compressed:
                     raise EOFError("it ends before its last stream does")
-            else:
-                rest = b""
-            data = self._stream.decompress(rest, len(buffer))
-            if data:
-                buffer[: len(data)] = data
-                return len(data)
+            data = self._stream.decompress(compressed, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def _next_stream(self) -> bytes:
+        """Returns what follows a stream and its padding, b"" at the end of the file."""
+        data = self._stream.unused_data.lstrip(b"\0")
+        while not data and (chunk := self._file.read(_CHUNK)):
+            data = chunk.lstrip(b"\0")
+        return data
 
 
 def open_bz2(file: BinaryIO, mode: str = "rb") -> BinaryIO:
