@@ -91,10 +91,7 @@ def embed(model: Path, lines: Path, out: Path, settings: Settings) -> str:
             atomic.write_bytes(found, form.to_bytes(made))
             logger.info("%s lines done", f"{block[-1].row:,}")
         cut += int(found.stem.partition("-")[2])
-    if not any(parts.glob(f"*{out.suffix}")):
-        shutil.rmtree(parts)
-        raise UserError(f"{lines}: no line to embed; give a file with a text on every line")
-    written = _join(parts, out, form.join)
+    written = _join(parts, lines, out, form.join)
     notes = f"; {count(cut, 'text')} cut to the model's longest row" if cut else ""
     return f"{out}: {written}{notes}"
 
@@ -207,10 +204,14 @@ def _tokens_of(path: Path, line: Line, tokens: Tokens) -> np.ndarray:
     return inside + 1  # after [CLS]
 
 
-def _join(parts: Path, out: Path, join: Callable[[list[Path], Path], str]) -> str:
+def _join(parts: Path, lines: Path, out: Path, join: Callable[[list[Path], Path], str]) -> str:
     """Joins the parts to one file and deletes them; returns its size in words."""
+    files = sorted(parts.glob(f"*{out.suffix}"))
+    if not files:
+        shutil.rmtree(parts)
+        raise UserError(f"{lines}: no line to embed; give a file with a text on every line")
     whole = parts / "joined"
-    written = join(sorted(parts.glob(f"*{out.suffix}")), whole)
+    written = join(files, whole)
     atomic.publish(whole, out)
     shutil.rmtree(parts)
     return written

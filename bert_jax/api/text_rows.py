@@ -65,9 +65,14 @@ def _room(sizes: np.ndarray, length: int) -> int:
     return len(counts) * length - int(sizes.sum())
 
 
+def _places(length: int) -> int:
+    """Returns the number of places for texts in a row."""
+    return max(1, length // _TOKENS)
+
+
 def _pack(sizes: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the number of texts in each row of this length, and the texts row by row."""
-    limits = Limits(tokens=length, predictions=1, examples=max(1, length // _TOKENS))
+    limits = Limits(tokens=length, predictions=1, examples=_places(length))
     no_predictions = np.zeros(length + 1, np.int64)
     return pack(sizes.astype(np.uint32), no_predictions, limits, np.uint64(0))
 
@@ -82,7 +87,7 @@ def _batches(
     for first in range(0, len(rows), most_rows):
         batch = rows[first : first + most_rows]
         shape = min(power_of_two(len(batch)), most_rows)
-        made = _empty(shape, length, max(1, length // _TOKENS), pad)
+        made = _empty(shape, length, _places(length), pad)
         for row, members in enumerate(batch):
             _fill_row(made, row, [(int(texts[i]), tokens[i]) for i in members])
         yield made

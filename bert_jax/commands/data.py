@@ -7,7 +7,7 @@ from pathlib import Path
 from absl import flags
 
 from bert_jax.commands.command import Command, check_out, check_page, need
-from bert_jax.errors import UsageError, UserError
+from bert_jax.errors import UsageError
 
 ALGORITHMS = ("wordpiece", "unigram", "bpe")
 DEDUP = ("none", "exact", "near")
@@ -37,12 +37,12 @@ def _define_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 def _run_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "source", "out")
-    _check_local(values.out)
     check_out(values.out, _is_tokenizer, "tokenizer.json")
     from bert_jax.data_pipeline.build.vocabulary import train_tokenizer
     from bert_jax.data_pipeline.sources import parse_source
-    from bert_jax.data_pipeline.storage.remote import storage_errors
+    from bert_jax.data_pipeline.storage.remote import check_local, storage_errors
 
+    check_local(values.out)
     sources = [parse_source(text, values.data_dir) for text in values.source]
     lowercase = not values.cased
     tokenizer = train_tokenizer(sources, values.vocab_size, model=values.model, lowercase=lowercase)
@@ -86,14 +86,15 @@ def _define_build(values: flags.FlagValues, words: Sequence[str]) -> None:
 def _run_build(values: flags.FlagValues, words: Sequence[str]) -> None:
     beam = _beam_options(values, words)
     need(values, "source", "tokenizer", "out")
-    _check_local(values.out)
     shard = _parse_shard(values.shard)
     if shard and values.merge:
         raise UsageError("--shard and --merge exclude each other: merge when all shards are built")
     from bert_jax.data_pipeline.build.build import build_shards, build_store
     from bert_jax.data_pipeline.sources import parse_source
+    from bert_jax.data_pipeline.storage.remote import check_local
     from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
+    check_local(values.out)
     sources = [parse_source(text, values.data_dir) for text in values.source]
     tokenizer = Tokenizer.load(Path(values.tokenizer), lowercase=not values.cased)
     common = {
@@ -116,14 +117,6 @@ def _run_build(values: flags.FlagValues, words: Sequence[str]) -> None:
             beam=beam,
             **common,
         )
-
-
-def _check_local(out: str) -> None:
-    """Raises UserError for a bucket, which would become a folder of that name."""
-    from bert_jax.data_pipeline.storage.remote import is_remote
-
-    if is_remote(out):
-        raise UserError(f"--out={out}: write to a local path, then copy it to the bucket")
 
 
 def _beam_options(values: flags.FlagValues, words: Sequence[str]) -> list[str] | None:

@@ -60,11 +60,9 @@ class TextTask(TaskKind):
         return train, held_out
 
     def read_new(self, task: TaskConfig, source: str, split: str) -> Examples:
-        if not Path(source).is_dir():
-            return self._table(task, source, labelled=False)
-        if task.name in glue.TASKS:
+        if task.name in glue.TASKS and Path(source).is_dir():
             return glue.read(task.name, source, split)
-        raise UserError(f"{source}: a folder; give a .tsv, .csv or .jsonl file")
+        return self._table(task, source, labelled=False)
 
     def with_settings(self, task: TaskConfig, given: Mapping[str, Any]) -> TaskConfig:
         if task.name in glue.TASKS:  # its columns, in a file of another name

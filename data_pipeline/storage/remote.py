@@ -58,6 +58,12 @@ def is_remote(path: epath.PathLike) -> bool:
     return "://" in os.fspath(path)
 
 
+def check_local(out: epath.PathLike, what: str = "path") -> None:
+    """Raises UserError for an --out in a bucket, which would become a local folder of that name."""
+    if is_remote(out):
+        raise UserError(f"--out={out}: write to a local {what}, then copy it to the bucket")
+
+
 def from_any_folder(path: str) -> str:
     """Returns a path to record: absolute, so that commands find it from any folder; "" stays."""
     return path if not path or is_remote(path) else os.path.abspath(path)

@@ -52,7 +52,7 @@ def attend(
         rate, key: rate and uint32 key of the attention dropout; None for no dropout.
     """
     q_BxSxAxD = q_BxSxAxD * (q_BxSxAxD.shape[-1] ** -0.5)
-    # Heads first, as in a product of batches: XLA for CPUs then takes 0.6 times as long.
+    # Heads first, as in a product of batches: XLA for CPUs takes 0.6 times as long.
     q_BxAxSxD, k_BxAxSxD, v_BxAxSxD = (x.swapaxes(1, 2) for x in (q_BxSxAxD, k_BxSxAxD, v_BxSxAxD))
     y_BxAxSxD = _attend(q_BxAxSxD, k_BxAxSxD, v_BxAxSxD, examples_BxS, key, rate)
     return y_BxAxSxD.swapaxes(1, 2)
