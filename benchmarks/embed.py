@@ -97,8 +97,9 @@ def answer(contender: str, threads: int, folder: Path) -> None:
     texts = (folder / "texts.txt").read_text(encoding="utf-8").split("\n")
     if contender == "bert_jax":
         import bert_jax
-        from bert_jax.runtime.cpu import keep_memory
+        from bert_jax.runtime.cpu import keep_memory, use_cpu_devices
 
+        use_cpu_devices(threads)
         keep_memory()
         encode = bert_jax.load(folder / "model").encode
     else:

@@ -119,7 +119,13 @@ def _identity(model: Model, lines: Path, settings: Settings) -> str:
     leaves = jax.tree.leaves(model.params)
     weights = sha256("".join(sha256(np.asarray(x).tobytes()) for x in leaves).encode())
     tokenizer = model.tokenizer.digest
-    values = {"lines": digest, "weights": weights, "tokenizer": tokenizer, **asdict(settings)}
+    values = {
+        "lines": digest,
+        "weights": weights,
+        "tokenizer": tokenizer,
+        "devices": jax.local_device_count(),  # batches depend on it, and so may the last bits
+        **asdict(settings),
+    }
     return json.dumps(values, indent=1)
 
 

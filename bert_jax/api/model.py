@@ -15,7 +15,7 @@ import numpy as np
 
 from bert_jax.api import compiled
 from bert_jax.api.compiled import Pooling
-from bert_jax.api.text_rows import Rows, power_of_two, text_rows
+from bert_jax.api.text_rows import Rows, text_rows
 from bert_jax.config.schema import ComputeConfig, ModelConfig
 from bert_jax.config.task_settings import Join
 from bert_jax.convert import weights
@@ -30,6 +30,7 @@ from bert_jax.model.layer_states import Layers, parse_layers
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.pretraining_model import declare
 from bert_jax.objectives.registry import with_heads
+from bert_jax.parallel.local_devices import power_of_two, replicate, shard_rows
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Model:
     Attributes:
         config: the architecture.
         tokenizer: the vocabulary and its special ids.
-        params: the weights, on the device.
+        params: the weights, on every local device.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Model:
     ):
         """groups: the parts of `params`."""
         self.config, self.tokenizer, self._groups = config, tokenizer, groups
-        self.params = jax.device_put(params)
+        self.params = replicate(params)
         self._predictor: Predictor | None = None
         heads, pooler = with_heads(groups), "pooler" in groups
         graph, _ = declare(config, ComputeConfig.plain(), heads, pooler=pooler)
@@ -121,8 +122,9 @@ class Model:
             layers: whose states are pooled: 0 is the embeddings, -1 the last layer, "-4:" the last
                 four, "0,6,12" three of them.
             join: "concat": the layers one after the other; "mean": their mean.
-            batch_size: rows of 128 tokens per batch; texts share rows. None: 32, but 8 on CPUs,
-                whose caches then hold what a layer computes.
+            batch_size: rows of 128 tokens per batch, which texts share and the local devices
+                divide. None: 32 for each device, but 8 on CPUs, whose caches then hold what a layer
+                computes.
 
         Raises:
             UserError: another pooling, no such layer, or "pooled" if the folder has no pooler.
@@ -137,7 +139,9 @@ class Model:
         width = self.config.hidden_size * (len(chosen) if join == "concat" else 1)
         out = np.zeros((len(tokens), width), np.float32)
         for rows in self._rows(tokens, batch_size):
-            vectors = self._vectors(self.params, rows, layers=chosen, join=join, pooling=pooling)
+            vectors = self._vectors(
+                self.params, shard_rows(rows), layers=chosen, join=join, pooling=pooling
+            )
             used = rows.texts >= 0
             out[rows.texts[used]] = _finite(np.asarray(vectors)[used])
         return out
@@ -155,7 +159,9 @@ class Model:
         chosen, tokens = self._layers(layers, join), self.tokens(texts)
         out: list[np.ndarray] = [np.empty(0)] * len(tokens)
         for rows in self._rows(tokens, batch_size):
-            states = np.asarray(self._states(self.params, rows, layers=chosen, join=join))
+            states = np.asarray(
+                self._states(self.params, shard_rows(rows), layers=chosen, join=join)
+            )
             _finite(states[rows.examples > 0])
             for row, place in np.argwhere(rows.texts >= 0):
                 text, start = rows.texts[row, place], rows.starts[row, place]
@@ -212,7 +218,8 @@ class Model:
         masks = [i for i, token in enumerate(tokens.ids) if token == special.mask]
         if not masks:
             raise UserError(f"no {mask} in {_short(text)!r}; put one in place of a word")
-        (rows,) = self._rows([tokens], 1)
+        (padded_rows,) = self._rows([tokens], 1)
+        rows = Rows(*(values[:1] for values in padded_rows))
         positions = np.zeros(power_of_two(len(masks)), np.int32)
         positions[: len(masks)] = masks
         entries, probabilities = self._fills(self.params, rows, positions, top_k=top_k)
@@ -294,12 +301,13 @@ class Model:
         return parse_layers(layers, self.config.num_hidden_layers)
 
     def _rows(self, tokens: Sequence[Tokens], batch_size: int | None) -> Iterator[Rows]:
+        devices = jax.local_device_count()
         if batch_size is None:
-            batch_size = 8 if jax.default_backend() == "cpu" else 32
+            batch_size = devices * (8 if jax.default_backend() == "cpu" else 32)
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size}; give 1 or more")
         longest, pad = self.config.max_position_embeddings, self.tokenizer.special.pad
-        return text_rows([text.ids for text in tokens], longest, pad, batch_size)
+        return text_rows([text.ids for text in tokens], longest, pad, batch_size, devices)
 
 
 def load(path: Path | str) -> Model:

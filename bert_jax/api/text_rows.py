@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_jax.data_pipeline.plan.packing import Limits, pack
+from bert_jax.parallel.local_devices import padded, power_of_two
 
 # Attention takes as long as the square of a row's length, so a text is in a row of the shortest of
 # these or of the model's maximum that holds it, or fills a longer one. A batch of little text is
@@ -32,14 +33,15 @@ class Rows(NamedTuple):
 
 
 def text_rows(
-    tokens: Sequence[Sequence[int]], longest: int, pad: int, batch_size: int
+    tokens: Sequence[Sequence[int]], longest: int, pad: int, batch_size: int, devices: int
 ) -> Iterator[Rows]:
     """Yields batches that hold every text once.
 
     Args:
         tokens: of each text, `longest` at most.
         longest: row of the model.
-        batch_size: rows of 128 tokens in a batch; fewer of longer ones.
+        batch_size: rows of 128 tokens in a batch, fewer of longer ones.
+        devices: each has an equal number of a batch's rows, for which these are rounded up.
     """
     sizes = np.array([len(text) for text in tokens], np.int64)
     left = np.ones(len(tokens), bool)
@@ -56,7 +58,12 @@ def text_rows(
         total, most = int(sizes[chosen].sum()), int(sizes[chosen].max())
         length = min(max(power_of_two(max(most, min(total, limit))), _SHORTEST), limit)
         rows = max(1, batch_size * _LENGTHS[0] // max(length, _LENGTHS[0]))
-        yield from _batches([tokens[i] for i in chosen.tolist()], chosen, length, pad, rows)
+        most_rows = padded(rows, rows, devices)
+        for batch in _batches(sizes[chosen], length, most_rows):
+            made = _empty(padded(len(batch), most_rows, devices), length, _places(length), pad)
+            for row, members in enumerate(chosen[texts] for texts in batch):
+                _fill_row(made, row, [(text, tokens[text]) for text in members.tolist()])
+            yield made
 
 
 def _room(sizes: np.ndarray, length: int) -> int:
@@ -77,20 +84,13 @@ def _pack(sizes: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
     return pack(sizes.astype(np.uint32), no_predictions, limits, np.uint64(0))
 
 
-def _batches(
-    tokens: Sequence[Sequence[int]], texts: np.ndarray, length: int, pad: int, most_rows: int
-) -> Iterator[Rows]:
-    """Yields batches of rows of one length; the last is smaller, a power of two of rows."""
-    counts, order = _pack(np.array([len(text) for text in tokens]), length)
+def _batches(sizes: np.ndarray, length: int, rows: int) -> Iterator[list[np.ndarray]]:
+    """Yields the texts of each row, in batches of that many rows; the last is smaller."""
+    counts, order = _pack(sizes, length)
     ends = np.cumsum(counts)
-    rows = [order[end - count : end] for end, count in zip(ends, counts, strict=True)]
-    for first in range(0, len(rows), most_rows):
-        batch = rows[first : first + most_rows]
-        shape = min(power_of_two(len(batch)), most_rows)
-        made = _empty(shape, length, _places(length), pad)
-        for row, members in enumerate(batch):
-            _fill_row(made, row, [(int(texts[i]), tokens[i]) for i in members])
-        yield made
+    texts = [order[end - count : end] for end, count in zip(ends, counts, strict=True)]
+    for first in range(0, len(texts), rows):
+        yield texts[first : first + rows]
 
 
 def _empty(rows: int, length: int, places: int, pad: int) -> Rows:
@@ -113,7 +113,3 @@ def _fill_row(rows: Rows, row: int, members: Sequence[tuple[int, Sequence[int]]]
         rows.positions[row, own] = np.arange(len(tokens))
         rows.starts[row, place], rows.texts[row, place] = start, text
         start += len(tokens)
-
-
-def power_of_two(n: int) -> int:
-    return 1 << (n - 1).bit_length()

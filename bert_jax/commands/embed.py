@@ -5,7 +5,7 @@ from pathlib import Path
 
 from absl import flags
 
-from bert_jax.commands.command import Command, need
+from bert_jax.commands.command import Command, define_cpu_devices, need
 
 
 def _define_embed(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -35,17 +35,19 @@ def _define_embed(values: flags.FlagValues, words: Sequence[str]) -> None:
     flags.DEFINE_integer(
         "batch_size",
         None,
-        "rows of 128 tokens per batch, which texts share (8 on CPUs, else 32)",
+        "rows of 128 tokens per batch, which texts share (8 for each CPU device, 32 for others)",
         1,
         flag_values=values,
     )
+    define_cpu_devices(values)
 
 
 def _run_embed(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "model", "input", "out")
     from bert_jax.runtime import compile_cache, cpu
 
-    cpu.use_cpu_devices(None)  # the same bits on any number of cores, for a run that is resumed
+    # The same bits on any number of cores, for a run that is resumed.
+    cpu.use_cpu_devices(values.cpu_devices)
     compile_cache.use()
     cpu.keep_memory()
     from bert_jax.api.embed import Settings, embed

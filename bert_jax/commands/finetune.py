@@ -10,7 +10,7 @@ from typing import Any
 
 from absl import flags
 
-from bert_jax.commands.command import Command, need
+from bert_jax.commands.command import Command, define_cpu_devices, need
 from bert_jax.commands.run_flags import (
     define_run,
     find_deadline,
@@ -88,17 +88,20 @@ def _define_predict(values: flags.FlagValues, words: Sequence[str]) -> None:
     flags.DEFINE_string("nbest", None, nbest, flag_values=values)
     odds = "file of the scores of no answer, SQuAD's null_odds.json"
     flags.DEFINE_string("null_odds", None, odds, flag_values=values)
+    define_cpu_devices(values)
 
 
 def _run_predict(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "model", "input", "out")
     from bert_jax.finetune.predicting import predict
-    from bert_jax.runtime import compile_cache
+    from bert_jax.runtime import compile_cache, cpu
 
     def given(*names: str) -> dict[str, Any]:
         found = {name: values[name].value for name in names}
         return {name: value for name, value in found.items() if value is not None}
 
+    if values.cpu_devices:
+        cpu.use_cpu_devices(values.cpu_devices)
     compile_cache.use()
     predict(
         values.model,

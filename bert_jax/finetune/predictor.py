@@ -21,6 +21,7 @@ from bert_jax.finetune.examples import Examples, Listed
 from bert_jax.finetune.registry import kind_of_model
 from bert_jax.objectives.pretraining_model import declare, part_of
 from bert_jax.objectives.registry import task_of
+from bert_jax.parallel.local_devices import padded, replicate, shard_rows
 
 _SHORTEST = 16  # tokens of a row; longer ones have a power of two, so few shapes are compiled
 
@@ -46,7 +47,7 @@ class Predictor:
             )
         self._config, self._tokenizer = config, tokenizer
         graph, abstract = declare(config, ComputeConfig.plain(), (task_of(config.head),))
-        self._params = jax.device_put(part_of(params, nnx.to_pure_dict(abstract)))
+        self._params = replicate(part_of(params, nnx.to_pure_dict(abstract)))
         self._logits = jax.jit(partial(_logits, graph))
 
     def guesses(
@@ -73,15 +74,19 @@ class Predictor:
     def logits(self, encoded: Encoded, *, batch_size: int = 32) -> list[np.ndarray]:
         """Returns the logits of each example, [C], or of its tokens, [n, C].
 
+        Args:
+            batch_size: examples per batch; rounded up to an equal number for each device.
+
         Raises:
             UserError: the model outputs values that are not finite.
         """
         lengths = encoded.lengths
         order = np.argsort(lengths, kind="stable")
         found = [np.empty(0, np.float32)] * len(order)
-        for first in range(0, len(order), batch_size):
-            chosen = order[first : first + batch_size].tolist()
-            batch = self._batch(encoded, chosen, batch_size)
+        rows = padded(batch_size, batch_size, jax.local_device_count())
+        for first in range(0, len(order), rows):
+            chosen = order[first : first + rows].tolist()
+            batch = shard_rows(self._batch(encoded, chosen, rows))
             logits = np.asarray(self._logits(self._params, batch))
             for line, example in enumerate(chosen):
                 own = slice(int(lengths[example])) if self.kind.per_token else 0

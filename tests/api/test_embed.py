@@ -61,13 +61,15 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 # Rows and layers ---------------------------------------------------------------------------------
 
 
-def test_every_text_is_in_one_row_with_its_own_positions() -> None:
+@pytest.mark.parametrize("devices", [1, 3])
+def test_every_text_is_in_one_row_with_its_own_positions(devices: int) -> None:
     drawn = np.random.default_rng(5)
     tokens = [list(range(100, 100 + n)) for n in drawn.integers(2, 300, 500)]
     seen, filled, places = set(), 0, 0
-    for rows in text_rows(tokens, longest=512, pad=7, batch_size=8):
+    for rows in text_rows(tokens, longest=512, pad=7, batch_size=8, devices=devices):
         assert rows.ids.shape[1] in (128, 256, 512)
-        assert rows.ids.shape[0] * rows.ids.shape[1] <= 8 * 128
+        assert len(rows.ids) % devices == 0
+        assert rows.ids.size <= max(8 * 128, devices * 512) + (devices - 1) * rows.ids.shape[1]
         for row, place in np.argwhere(rows.texts >= 0):
             text = int(rows.texts[row, place])
             own = rows.examples[row] == place + 1
@@ -321,6 +323,10 @@ def test_parts_of_another_run_are_refused(model, folder, lines, tmp_path, monkey
             embed(folder, lines, out, Settings())
     with pytest.raises(UserError, match=r"a.npy.parts: parts of another run \(layers differ\)"):
         embed(folder, lines, out, Settings(layers="0"))
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "local_device_count", lambda: 3)
+        with pytest.raises(UserError, match=r"\(devices differ\)"):
+            embed(folder, lines, out, Settings())
     lines.write_text("other\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"\(lines differ\)"):
         embed(folder, lines, out, Settings())
