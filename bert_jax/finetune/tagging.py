@@ -27,6 +27,7 @@ class Window:
         words: int32 [w], indices in the sentence of the words that this window tags.
         positions: int32 [w], of their first pieces.
         labels: int32 [w]; None without labels.
+        cut: how many of these words are longer than a row.
     """
 
     example: int
@@ -34,6 +35,7 @@ class Window:
     words: np.ndarray
     positions: np.ndarray
     labels: np.ndarray | None
+    cut: int = 0
 
 
 def windows(sentences: Sequence[Words], tokenizer: Tokenizer, row: int) -> list[Window]:
@@ -55,6 +57,7 @@ def windows(sentences: Sequence[Words], tokenizer: Tokenizer, row: int) -> list[
     out = []
     for number, sentence in enumerate(sentences):
         words = [found if len(found := next(pieces)) else unknown for _ in sentence.words]
+        lost = [len(word) > row - 2 for word in words]
         words = [word[: row - 2] for word in words]
         for context, start, end in _parts([len(word) for word in words], row - 2):
             chosen = words[context:end]
@@ -70,6 +73,7 @@ def windows(sentences: Sequence[Words], tokenizer: Tokenizer, row: int) -> list[
                     words=np.arange(start, end, dtype=np.int32),
                     positions=firsts[start - context :],
                     labels=labels,
+                    cut=sum(lost[start:end]),
                 )
             )
     return out

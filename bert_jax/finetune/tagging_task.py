@@ -12,6 +12,7 @@ import numpy as np
 from bert_jax.config.schema import ModelConfig
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import count
 from bert_jax.finetune import conll, metrics, tagging
 from bert_jax.finetune.encoding import Targets, joined
 from bert_jax.finetune.examples import Examples, Kind, Words
@@ -59,7 +60,9 @@ class TaggingTask(TaskKind):
         labels, weights = zip(*map(tagging.token_labels, made), strict=True)
         arrays = {"token_labels": np.concatenate(labels), "token_weights": np.concatenate(weights)}
         encoded = joined([window.token_ids for window in made])
-        return Prepared(encoded, Targets(of_tokens=arrays), tuple(made))
+        cut = sum(window.cut for window in made)
+        notes = (f"{count(cut, 'word')} cut to a row of {limit} tokens",) if cut else ()
+        return Prepared(encoded, Targets(of_tokens=arrays), tuple(made), notes)
 
     def metrics(self, task: TaskConfig, labels: Sequence[str]) -> tuple[str, ...]:
         return ("f1", "precision", "recall", "accuracy")

@@ -23,6 +23,11 @@ def find_tokenizer(config: Config, workdir: Workdir) -> Tokenizer:
     recorded, started = claim.recorded_run(workdir, config)
     if recorded and started and workdir.tokenizer.exists():
         return read_trained_tokenizer(workdir.tokenizer, recorded["data"]["tokenizer"])
+    if config.init and config.task.tokenizer:
+        raise UserError(
+            "config.task.tokenizer is for random weights, and config.init names a model with its "
+            "own tokenizer; leave one of them out"
+        )
     if not config.init:
         if not config.task.tokenizer:
             raise UserError(

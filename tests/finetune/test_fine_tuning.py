@@ -306,7 +306,8 @@ TABLE = "subject\tspam\nbuy now\tyes\nhello you\tno\n"
         ({"task.label": "y"}, "config.task.label=y has no effect for rte, whose files GLUE names"),
         ({"task.name": "classification"}, ": a folder; give a .tsv, .csv or .jsonl file"),
         ({"task.tokenizer": ""}, "config.init is empty; name the model to fine-tune"),
-        ({"init": "nowhere"}, "config.init=nowhere: no such folder"),
+        ({"init": "nowhere"}, "config.task.tokenizer is for random weights, and config.init names"),
+        ({"init": "nowhere", "task.tokenizer": ""}, "config.init=nowhere: no such folder"),
         ({"phases[0].seq_length": 4}, r"config.phases[0].seq_length=4; give 5 or more"),
         ({"task.name": "classification", "task.data": "TABLE"}, "no column 'text'"),
         (

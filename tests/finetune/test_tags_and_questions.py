@@ -137,6 +137,12 @@ def test_what_was_counted_is_said(folder: Path) -> None:
     data = open_task(config.replace("task.data", str(asked)), Workdir.open("/nowhere/run"))
     counted = re.findall(r"(\d) questions? cut to 1 tokens", str(data))
     assert sum(map(int, counted)) == 3
+    tagged = folder / "long_words.txt"
+    long = "bal" * 33
+    tagged.write_text(f"{long} B-LOC\nbal O\n\nbal O\n{long} O\n\n" + TAGS)
+    config = config.replace({"task.name": "tagging", "task.data": str(tagged)})
+    data = open_task(config.replace("task.held_out", str(tagged)), Workdir.open("/nowhere/run"))
+    assert str(data).count("2 words cut to a row of 32 tokens") == 2
 
 
 def test_a_file_is_divided_by_its_texts(folder: Path) -> None:
