@@ -89,6 +89,8 @@ def build_store(
     with _writing(out):
         if not working_folder.is_free(out):
             return _reuse(out, inputs, progress, strict)
+        if merge_only:
+            folders.check_there()
         folders.claim()
         working_folder.claim(folders.home)
         with working_folder.locked(folders.home):

@@ -56,6 +56,12 @@ class ShardFolders:
         (self.main / SHARDS).mkdir(exist_ok=True)
         _remove_left_parts(self.main / SHARDS)
 
+    def check_there(self) -> None:
+        """Raises UserError if a local folder whose shards are to be merged is not there."""
+        for folder in self._local:
+            if not folder.is_dir():
+                raise UserError(f"--work={folder}: no such folder; give one that --shard filled")
+
     def sent(self, unit: Unit) -> Unit:
         """Returns a unit whose shard goes to the bucket, if there is one."""
         url = f"{self.bucket}/{SHARDS}/{unit.shard.name}" if self.bucket else ""

@@ -145,6 +145,10 @@ def test_a_merge_names_the_shards_that_are_missing(
 ) -> None:
     assert build(corpus, tmp_path / "store", "--merge") == 1
     assert "shards are missing; the first is of" in error(capsys)
+    work = tmp_path / "wrok"
+    assert build(corpus, tmp_path / "store", "--merge", f"--work={work}") == 1
+    assert f"--work={work}: no such folder; give one that --shard filled" in error(capsys)
+    assert not work.exists()
     for number in (1, 3, 4):
         assert build(corpus, tmp_path / "store", f"--shard={number}/5") == 0
     capsys.readouterr()
