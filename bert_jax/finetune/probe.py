@@ -33,13 +33,21 @@ def with_probe(model: TaskModelConfig, task: TaskConfig) -> TaskModelConfig:
     return dataclasses.replace(model, head=head)
 
 
-def check_probe(config: Config) -> None:
-    """Raises UserError for settings that have no effect with a frozen encoder, or without one."""
+def check_probe(config: Config, *, per_token: bool) -> None:
+    """Raises UserError for settings that have no effect with a frozen encoder, or without one.
+
+    per_token: whether the head has an output for each token, which no pooling precedes.
+    """
     task, plain = config.task, TaskConfig()
     if task.layers and config.optimizer.layer_decay != 1:
         raise UserError(
             f"config.optimizer.layer_decay={config.optimizer.layer_decay:g} has no effect with "
             "config.task.layers, which freezes the encoder; leave one of them out"
+        )
+    if task.layers and per_token and task.pooling != plain.pooling:
+        raise UserError(
+            f"config.task.pooling={task.pooling} has no effect for {task.name}, whose head reads "
+            "every token; leave it out"
         )
     for key in ("join", "pooling"):
         if not task.layers and (value := getattr(task, key)) != getattr(plain, key):

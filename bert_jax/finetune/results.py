@@ -12,6 +12,7 @@ from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.storage.remote import open_path, put, storage_errors
 from bert_jax.finetune.task_data import TaskData
 from bert_jax.metrics import records
+from bert_jax.metrics.records import shown
 from bert_jax.runtime.console import console, table
 from bert_jax.workdir.layout import Workdir
 
@@ -60,12 +61,12 @@ def write_results(
     path = open_path(folder) / FILE
     with storage_errors(path, "cannot be written"):
         put(path, (json.dumps(values, indent=2) + "\n").encode())
-    rows = [[f"seed {run['seed']}", *(_shown(run[name]) for name in names)] for run in runs]
+    rows = [[f"seed {run['seed']}", *(shown(run[name]) for name in names)] for run in runs]
     if len(runs) > 1:
-        rows.append(["median", *(_shown(values["median"][name]) for name in names)])
+        rows.append(["median", *(shown(values["median"][name]) for name in names)])
         spans = (values["range"][name] for name in names)
-        rows.append(["range", *(" to ".join(map(_shown, span)) for span in spans)])
-    rows += [[what, *(_shown(found[n]) for n in names)] for what, found in trivial.items()]
+        rows.append(["range", *(" to ".join(map(shown, span)) for span in spans)])
+    rows += [[what, *(shown(found[n]) for n in names)] for what, found in trivial.items()]
     console.print(f"{len(held_out.examples):,} held-out examples; in {path}", markup=False)
     console.print(table([task.name, *names], rows), markup=False)
 
@@ -82,7 +83,3 @@ def _median(runs: Sequence[Mapping[str, Any]], name: str) -> float | None:
 def _range(runs: Sequence[Mapping[str, Any]], name: str) -> list[float | None]:
     found = _defined(runs, name)
     return [min(found), max(found)] if found else [None, None]
-
-
-def _shown(value: float | None) -> str:
-    return "not defined" if value is None else f"{value:.4f}"

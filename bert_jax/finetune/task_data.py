@@ -216,4 +216,4 @@ def check_task(config: Config) -> None:
         raise UserError(
             f"config.phases[0].seq_length={config.phases[0].seq_length}; give {SHORTEST} or more"
         )
-    check_probe(config)
+    check_probe(config, per_token=kind_of(config.task).per_token)

@@ -98,6 +98,11 @@ def task_metrics(scalars: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
+def shown(metric: float | None) -> str:
+    """Returns the value of a task's metric in words."""
+    return f"{metric:.4f}" if is_finite(metric) else "not defined"
+
+
 def objectives_in(scalars: Mapping[str, Any]) -> list[str]:
     """The names of the objectives that metrics hold a loss of, in the order of the metrics."""
     return [key.removesuffix("/loss") for key in scalars if key.endswith("/loss")]

@@ -35,21 +35,25 @@ class SkippedStep:
             f"step {self.step} skipped: its loss or gradient is not finite ({self.in_row} in a row)"
         )
 
-    def stop(self, workdir: object, saved: int) -> str:
+    def stop(self, workdir: object, saved: int, *, task: str = "") -> str:
         """The one-line error of a run that stops because this step reached the limit.
 
         Args:
             saved: the step of the checkpoint in the workdir that holds this state.
+            task: that the run is fine-tuned for; "" for pretraining.
         """
         good = self.step - self.in_row + 1
         steps = f"step {good}" if good == self.step else f"steps {good} to {self.step}"
+        show, inspect = "", ""
+        if not task:
+            command = f"`bert-jax data batch --workdir={workdir} --step={good}`"
+            show, inspect = f"{command} shows the batch of that step; ", "or inspect the batch, "
         return (
             f"{steps}: loss or gradient not finite, config.optimizer.max_nonfinite_steps="
             f"{self.in_row}; the updates were skipped, the parameters of step {good} are "
-            f"saved as step {saved} in {workdir}. `bert-jax data batch --workdir={workdir} "
-            f"--step={good}` shows the batch of that step; lower "
-            "--config.optimizer.learning_rate or inspect the batch, then run the same command "
-            "again to resume; if it stops the same way, an earlier update was too large: remove "
+            f"saved as step {saved} in {workdir}. {show}lower "
+            f"--config.optimizer.learning_rate {inspect}then run the same command again to resume; "
+            "if it stops the same way, an earlier update was too large: remove "
             f"the newest folders of {workdir}/checkpoints to resume from an older one"
         )
 

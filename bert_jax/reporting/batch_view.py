@@ -65,6 +65,10 @@ def open_run(workdir: Workdir, store_path: str | None = None) -> tuple[Config, T
     run, or the store is not the run's. `store_path`: of the store, if it was moved."""
     run = description.read(workdir)
     config = from_dict(run["config"], Config)
+    if config.task.name:
+        raise UserError(
+            f"{workdir}: fine-tuned for {config.task.name}; only batches of pretraining are shown"
+        )
     store = open_store(store_path or find_store(workdir, config.data.store, run["data"]))
     for name, digest in (("tokenizer", store.tokenizer_digest), ("train", store.train.digest)):
         trained_on = str(run["data"].get(name))

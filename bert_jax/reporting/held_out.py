@@ -3,12 +3,17 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from bert_jax.metrics.records import objectives_in
+from bert_jax.metrics.records import objectives_in, task_metrics
 from bert_jax.objectives.registry import OBJECTIVES
+from bert_jax.objectives.sequence_classification import REGRESSION
 
 _BASELINE: Final = (
     "A baseline is a prediction made without reading the text: for a masked token the most "
     "frequent tokens of the training text, for a sentence pair its most frequent label."
+)
+_TASK_BASELINE: Final = (
+    "A baseline is a prediction made without reading the text: the most frequent label, or the "
+    "mean score."
 )
 
 
@@ -16,7 +21,12 @@ def explanation(record: Mapping[str, Any]) -> str:
     """Returns what the objectives of a record predict, and what a baseline is."""
     known = [OBJECTIVES[name] for name in objectives_in(record) if name in OBJECTIVES]
     tasks = (f"{each.name.upper()} predicts {each.task}." for each in known if each.task)
-    return " ".join([*tasks, _BASELINE])
+    return " ".join([*tasks, _TASK_BASELINE if task_metrics(record) else _BASELINE])
+
+
+def unit(record: Mapping[str, Any]) -> str:
+    """Returns the name of a loss with its unit; that of a score is a squared difference."""
+    return "loss" if f"{REGRESSION.name}/loss" in record else "loss (nats)"
 
 
 def titles(record: Mapping[str, Any]) -> dict[str, str]:
@@ -28,19 +38,26 @@ def titles(record: Mapping[str, Any]) -> dict[str, str]:
 
 
 def table(record: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Returns the header and the rows of an "eval" record's losses (nats) and accuracies. What the
-    majority label of each source reaches is a column if it differs from the baseline."""
+    """Returns the header and the rows of an "eval" record's losses and accuracies, without columns
+    that no objective has. What the majority label of each source reaches is one if it differs from
+    the baseline."""
     columns = {
-        "loss (nats)": ("loss", ".3f"),
+        unit(record): ("loss", ".3f"),
         "baseline loss": ("baseline_loss", ".3f"),
         "accuracy": ("accuracy", ".1%"),
         "baseline accuracy": ("baseline_accuracy", ".1%"),
     }
-    sources = {name: record.get(f"{name}/source_accuracy") for name in titles(record)}
+    names = titles(record)
+    sources = {name: record.get(f"{name}/source_accuracy") for name in names}
     if any(s not in (None, record.get(f"{n}/baseline_accuracy")) for n, s in sources.items()):
         columns["accuracy knowing only the source"] = ("source_accuracy", ".1%")
+    columns = {
+        title: (key, form)
+        for title, (key, form) in columns.items()
+        if any(f"{name}/{key}" in record for name in names)
+    }
     rows = []
-    for name, title in titles(record).items():
+    for name, title in names.items():
         values = ((record.get(f"{name}/{key}"), form) for key, form in columns.values())
         rows.append((title, *("" if v is None else format(v, form) for v, form in values)))
     return ("objective", *columns), rows

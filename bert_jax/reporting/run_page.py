@@ -35,24 +35,34 @@ def add_training(
     last = (evals or train)[-1]
     page.heading("Results on held-out text" if evals else "Results on the text trained on")
     after = f"After {count(last['step'], 'step')}"
+    measured = metrics.task_metrics(last)
     text = "on documents held out from training" if evals else "not evaluated on held-out text yet"
+    text = "on the held-out examples" if measured else text
     page.text(f"{after}, {text}. {held_out.explanation(last)}")
     page.table(*held_out.table(last))
+    if measured:
+        page.table(("metric", "value"), [(k, metrics.shown(v)) for k, v in measured.items()])
     titles = held_out.titles(last)
     for name in titles:
         _add_sources(page, last, name)
     page.heading("Curves")
     plots = []
     for name, title in titles.items():
-        for what, unit in (("loss", "loss (nats)"), ("accuracy", "accuracy")):
+        for what, unit in (("loss", held_out.unit(last)), ("accuracy", "accuracy")):
             key = f"{name}/{what}"
+            if key not in last:
+                continue
             lines = {"training": _line(train, key)}
             if evals:
                 lines["held-out"] = _line(evals, key)
-            baselines = {"baseline": last[f"{name}/baseline_{what}"]}
+            trivial = last.get(f"{name}/baseline_{what}")
+            baselines = {} if trivial is None else {"baseline": trivial}
             if key == f"{MASKED_LM.name}/loss":
                 baselines |= token_baselines or {}
             plots.append((curves(lines, ylabel=unit, baselines=baselines), f"{title}: {what}"))
+    for name in measured:
+        line = _line(evals, f"{metrics.TASK_METRIC}{name}")
+        plots.append((curves({"held-out": line}, ylabel=name), f"Held-out {name}"))
     if attention := _attention(evals):
         caption = (
             "Attention on neighbours: the largest share that a head pays to the token on one side"

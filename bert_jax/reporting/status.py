@@ -64,6 +64,7 @@ class Status:
     """State of a run at its last record. Times are in seconds; ages are at the time of the call."""
 
     workdir: str
+    task: str  # that it is fine-tuned for; "" for pretraining
     step: int
     total_steps: int
     phase: int  # index in config.phases, of the last update
@@ -119,6 +120,7 @@ def read(folder: epath.PathLike) -> Status:
     left = None if speed is None else seconds_left(config, step, speed, operations)
     return Status(
         workdir=str(folder),
+        task=config.task.name,
         step=step,
         total_steps=config.total_steps,
         phase=phase,

@@ -1,7 +1,7 @@
 """The page of `bert-jax status --html`."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from etils import epath
 
@@ -34,9 +34,15 @@ def write_page(folder: epath.PathLike, path: epath.PathLike) -> None:
     workdir, status = Workdir.open(folder), read(folder)
     run = description.read(workdir)
     config = from_dict(run["config"], Config)
-    path_of_store = find_store(workdir, config.data.store, run["data"])
-    store, logged = _store(path_of_store), [*records.records(workdir.metrics)]
-    page = html.Page(f"Pretraining in {workdir}")
+    task, logged = config.task, [*records.records(workdir.metrics)]
+    path_of_store = "" if task.name else find_store(workdir, config.data.store, run["data"])
+    store = _store(path_of_store) if path_of_store else None
+    if task.name:
+        text = {"task": f"{task.name}, {task.data}"}
+    else:
+        size = f", {len(store.train.tokens):,} training tokens" if store else ""
+        text = {"text": f"{path_of_store}{size}"}
+    page = html.Page(f"{'Fine-tuning' if task.name else 'Pretraining'} in {workdir}")
     page.facts(
         {
             "state": f"step {status.step:,} of {status.total_steps:,}; {status_text.state(status)}",
@@ -44,12 +50,12 @@ def write_page(folder: epath.PathLike, path: epath.PathLike) -> None:
             "model": model_facts(config),
             **run_facts(run, status.step, logged),
             **hosts(logged),
-            "text": path_of_store
-            + (f", {len(store.train.tokens):,} training tokens" if store else ""),
+            **text,
             "config": str(workdir.config_json),
         }
     )
-    page.commands(_next_steps(status, workdir, _sentence(store, config)))
+    commands = _of_task(workdir) if task.name else _of_encoder(workdir, _sentence(store, config))
+    page.commands(_next_steps(status, workdir, commands))
     if store:
         page.heading("The text")
         page.sentences(sample_sentences(store))
@@ -73,19 +79,42 @@ def _sentence(store: TokenStore | None, config: Config) -> str:
     return to_type(as_text(each.sentence) for each in drawn)
 
 
-def _next_steps(status: Status, workdir: Workdir, sentence: str) -> Iterator[tuple[str, str]]:
-    run, text = shlex.quote(str(workdir)), shlex.quote(sentence)
-    # Exports are local, workdirs may be in a bucket.
-    export = shlex.quote(f"{workdir.path.name if is_remote(workdir.path) else workdir}_export")
+def _next_steps(
+    status: Status, workdir: Workdir, commands: Iterable[tuple[str, str]]
+) -> Iterator[tuple[str, str]]:
+    """Yields what may be typed next, with its purpose; commands: those that need a checkpoint."""
     if status.restart_from is not None:
-        yield (
-            "Fill the mask in a held-out sentence with the newest checkpoint:",
-            f"{program()} convert export --workdir={run} --out={export}\n"
-            f"{program()} fill --model={export} {text}",
-        )
-        yield (
-            "Measure the checkpoints on all held-out text:",
-            f"{program()} evaluate --workdir={run} --all",
-        )
+        yield from commands
     if not status.finished:
-        yield "Show the current state:", f"{program()} status --workdir={run}"
+        yield "Show the current state:", f"{program()} status --workdir={_quoted(workdir)}"
+
+
+def _of_encoder(workdir: Workdir, sentence: str) -> Iterator[tuple[str, str]]:
+    run, export, text = _quoted(workdir), _quoted(workdir, "_export"), shlex.quote(sentence)
+    yield (
+        "Fill the mask in a held-out sentence with the newest checkpoint:",
+        f"{program()} convert export --workdir={run} --out={export}\n"
+        f"{program()} fill --model={export} {text}",
+    )
+    yield (
+        "Measure the checkpoints on all held-out text:",
+        f"{program()} evaluate --workdir={run} --all",
+    )
+
+
+def _of_task(workdir: Workdir) -> Iterator[tuple[str, str]]:
+    run, out = _quoted(workdir), _quoted(workdir, "_predictions")
+    yield (
+        "Predict for a file in the form of the task's:",
+        f"{program()} predict --model={run} --input=FILE --out={out}",
+    )
+    yield (
+        "Export the model for transformers:",
+        f"{program()} convert export --workdir={run} --out={_quoted(workdir, '_export')}",
+    )
+
+
+def _quoted(workdir: Workdir, end: str = "") -> str:
+    """Returns a workdir for a shell; with an end, a path beside it, which is local."""
+    name = workdir.path.name if end and is_remote(workdir.path) else workdir
+    return shlex.quote(f"{name}{end}")

@@ -79,9 +79,10 @@ def _problems(status: Status) -> Iterator[str]:
     if status.skipped:
         shown = ", ".join(map(str, status.skipped[-_MAX_LISTED:]))
         more = "…, " if len(status.skipped) > _MAX_LISTED else ""
+        advice = "" if status.task else " (`bert-jax data batch --step` shows the batch)"
         yield (
             f"{count(len(status.skipped), 'step')} skipped, loss or gradient not finite: "
-            f"{more}{shown} (`bert-jax data batch --step` shows the batch)"
+            f"{more}{shown}{advice}"
         )
     if status.save_failed:
         reason = status.save_failed.get("reason")

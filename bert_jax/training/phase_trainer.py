@@ -109,7 +109,7 @@ class PhaseTrainer:
         end = next((s for s in skipped if s.in_row >= config.optimizer.max_nonfinite_steps), None)
         self._record_skipped(skipped + (self.metrics.skipped(wait=True) if end else []))
         if end:
-            line = end.stop(self.run.workdir, self.done)
+            line = end.stop(self.run.workdir, self.done, task=config.task.name)
             self._end(state, NUMBERS, line)
             raise NumbersError(line)
 

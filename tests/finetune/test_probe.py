@@ -67,6 +67,22 @@ def test_the_head_is_linear_in_the_vectors_of_embed(
     np.testing.assert_allclose(found, vectors @ output["kernel"] + output["bias"], atol=1e-5)
 
 
+def test_the_head_of_tags_is_linear_in_the_states_of_tokens(folder: Path) -> None:
+    config = task_config(folder, task__name="tagging", task__layers="1:")
+    data = open_task(config, Workdir.open("/nowhere/run"))
+    config = data.configured(config)
+    key, plain = jax.random.key(1), ComputeConfig.plain()
+    params = init_params(config.model, plain, learned_by(config), key)
+    encoded = encode(data.tokenizer, config.model, [(text,) for text in TEXTS], 32)
+    found = Predictor(config.model, params, data.tokenizer).logits(encoded)
+    encoder = {"encoder": params["encoder"]}
+    model = Model(config.model, encoder, data.tokenizer, frozenset(encoder))
+    output = jax.tree.map(np.asarray, params["tagger"]["output"])
+    for logits, states in zip(found, model.hidden_states(TEXTS, layers="1:"), strict=True):
+        assert states.shape[1] == 64
+        np.testing.assert_allclose(logits, states @ output["kernel"] + output["bias"], atol=1e-5)
+
+
 def test_only_the_head_is_trained_and_it_predicts(
     folder: Path, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -144,6 +160,10 @@ def test_a_head_on_other_layers_is_not_taken(
         ({"task__layers": "last"}, "config.task.layers='last'; give numbers and ranges"),
         ({"task__join": "mean"}, "config.task.join=mean has no effect without config.task.layers"),
         ({"task__pooling": "cls"}, "config.task.pooling=cls has no effect without"),
+        (
+            {"task__layers": "-1", "task__pooling": "max", "task__name": "tagging"},
+            "config.task.pooling=max has no effect for tagging, whose head reads every token",
+        ),
         (
             {"task__layers": "-1", "optimizer__layer_decay": 0.8},
             "config.optimizer.layer_decay=0.8 has no effect with config.task.layers",

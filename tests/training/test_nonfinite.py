@@ -301,6 +301,9 @@ def test_the_line_of_the_end_says_what_to_do() -> None:
         assert said in line
     assert "\n" not in line
     assert SkippedStep(7, 1).stop("run", 8).startswith("step 7: ")
+    of_task = SkippedStep(14, 10).stop("run", 16, task="rte")
+    assert "data batch" not in of_task
+    assert "saved as step 16 in run. lower --config.optimizer.learning_rate then run" in of_task
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from bert_jax.config.schema import Config
 from bert_jax.config.task_model import TaskModelConfig
-from bert_jax.metrics.records import task_metrics
+from bert_jax.metrics.records import shown, task_metrics
 from bert_jax.reporting.markdown import table
 
 _SPLITS: Final = {"train": "training", "held_out": "held out"}
@@ -61,10 +61,7 @@ def metrics_section(record: Mapping[str, Any] | None) -> str:
     if not record:
         return ""
     measured = {"loss": record["loss"], **task_metrics(record)}
-    rows = [
-        (name, "not defined" if value != value else f"{value:.4f}")  # NaN
-        for name, value in measured.items()
-    ]
+    rows = [(name, shown(value)) for name, value in measured.items()]
     return (
         f"## Held-out metrics\n\nOn the held-out examples, at step {record['step']:,}.\n\n"
         + table(("metric", "value"), rows, names=1)
