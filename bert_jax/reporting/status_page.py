@@ -1,7 +1,8 @@
 """The page of `bert-jax status --html`."""
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from etils import epath
 
@@ -34,15 +35,9 @@ def write_page(folder: epath.PathLike, path: epath.PathLike) -> None:
     workdir, status = Workdir.open(folder), read(folder)
     run = description.read(workdir)
     config = from_dict(run["config"], Config)
-    task, logged = config.task, [*records.records(workdir.metrics)]
-    path_of_store = "" if task.name else find_store(workdir, config.data.store, run["data"])
-    store = _store(path_of_store) if path_of_store else None
-    if task.name:
-        text = {"task": f"{task.name}, {task.data}"}
-    else:
-        size = f", {len(store.train.tokens):,} training tokens" if store else ""
-        text = {"text": f"{path_of_store}{size}"}
-    page = html.Page(f"{'Fine-tuning' if task.name else 'Pretraining'} in {workdir}")
+    path_of_store, store = _store(workdir, run, config)
+    logged, is_task = [*records.records(workdir.metrics)], bool(config.task.name)
+    page = html.Page(f"{'Fine-tuning' if is_task else 'Pretraining'} in {workdir}")
     page.facts(
         {
             "state": f"step {status.step:,} of {status.total_steps:,}; {status_text.state(status)}",
@@ -50,11 +45,11 @@ def write_page(folder: epath.PathLike, path: epath.PathLike) -> None:
             "model": model_facts(config),
             **run_facts(run, status.step, logged),
             **hosts(logged),
-            **text,
+            **(_task(config) if is_task else _text(path_of_store, store)),
             "config": str(workdir.config_json),
         }
     )
-    commands = _of_task(workdir) if task.name else _of_encoder(workdir, _sentence(store, config))
+    commands = _of_task(workdir) if is_task else _of_encoder(workdir, _sentence(store, config))
     page.commands(_next_steps(status, workdir, commands))
     if store:
         page.heading("The text")
@@ -65,11 +60,26 @@ def write_page(folder: epath.PathLike, path: epath.PathLike) -> None:
     page.save(path)
 
 
-def _store(path: str) -> TokenStore | None:
+def _store(
+    workdir: Workdir, run: Mapping[str, Any], config: Config
+) -> tuple[str, TokenStore | None]:
+    """Returns the path of a run's token store, and the store if it can be read; "" for a task."""
+    if config.task.name:
+        return "", None
+    path = find_store(workdir, config.data.store, run["data"])
     try:
-        return open_store(path, verify=False)
+        return path, open_store(path, verify=False)
     except UserError:
-        return None
+        return path, None
+
+
+def _text(path: str, store: TokenStore | None) -> dict[str, str]:
+    size = f", {len(store.train.tokens):,} training tokens" if store else ""
+    return {"text": f"{path}{size}"}
+
+
+def _task(config: Config) -> dict[str, str]:
+    return {"task": f"{config.task.name}, {config.task.data}"}
 
 
 def _sentence(store: TokenStore | None, config: Config) -> str:
