@@ -122,9 +122,9 @@ class Model:
             layers: whose states are pooled: 0 is the embeddings, -1 the last layer, "-4:" the last
                 four, "0,6,12" three of them.
             join: "concat": the layers one after the other; "mean": their mean.
-            batch_size: rows of 128 tokens per batch, which texts share and the local devices
-                divide. None: 32 for each device, but 8 on CPUs, whose caches then hold what a layer
-                computes.
+            batch_size: rows of 128 tokens per batch; texts share rows, and the local devices share
+                a batch. None: 32 for each device, but 8 on CPUs, whose caches then hold what a
+                layer computes.
 
         Raises:
             UserError: another pooling, no such layer, or "pooled" if the folder has no pooler.
