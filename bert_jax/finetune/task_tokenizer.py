@@ -23,11 +23,6 @@ def find_tokenizer(config: Config, workdir: Workdir) -> Tokenizer:
     recorded, started = claim.recorded_run(workdir, config)
     if recorded and started and workdir.tokenizer.exists():
         return read_trained_tokenizer(workdir.tokenizer, recorded["data"]["tokenizer"])
-    if config.init and config.task.tokenizer:
-        raise UserError(
-            "config.task.tokenizer is for random weights, and config.init names a model with its "
-            "own tokenizer; leave one of them out"
-        )
     if not config.init:
         if not config.task.tokenizer:
             raise UserError(
@@ -43,5 +38,13 @@ def find_tokenizer(config: Config, workdir: Workdir) -> Tokenizer:
         )
     run = Workdir.open(path)
     if run.checkpoints.is_dir():
-        return Tokenizer.load(str(run.tokenizer))
-    return read_tokenizer(folder, checksums.read(folder))
+        found = Tokenizer.load(str(run.tokenizer))
+    else:
+        found = read_tokenizer(folder, checksums.read(folder))
+    given = config.task.tokenizer
+    if given and Tokenizer.load(given).digest != found.digest:
+        raise UserError(
+            f"config.task.tokenizer={given} is not the tokenizer of config.init={config.init}, "
+            "which the model needs; leave it out"
+        )
+    return found

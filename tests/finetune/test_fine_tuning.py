@@ -289,6 +289,11 @@ def test_a_model_of_another_task_gives_all_but_its_head(
     (*_, evaluated) = read_records(tmp_path / "first", "eval")
     assert {"task/accuracy", "task/accuracy_mismatched"} <= evaluated.keys()
     bert_jax.export(tmp_path / "first", tmp_path / "exported")
+    other = tmp_path / "other.txt"
+    other.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nbal\n")
+    wrong = {"init": str(tmp_path / "exported"), "task.tokenizer": str(other)}
+    with pytest.raises(UserError, match=r"other\.txt is not the tokenizer of config\.init="):
+        finetune(first.replace(wrong), tmp_path / "wrong")
     changes = {"init": str(tmp_path / "exported"), "task.tokenizer": ""}
     finetune(first.replace(changes), tmp_path / "second")
     assert "new, with random values: sequence-classification head\n" in capsys.readouterr().out
@@ -312,8 +317,7 @@ TABLE = "subject\tspam\nbuy now\tyes\nhello you\tno\n"
         ({"task.label": "y"}, "config.task.label=y has no effect for rte, whose files GLUE names"),
         ({"task.name": "classification"}, ": a folder; give a .tsv, .csv or .jsonl file"),
         ({"task.tokenizer": ""}, "config.init is empty; name the model to fine-tune"),
-        ({"init": "nowhere"}, "config.task.tokenizer is for random weights, and config.init names"),
-        ({"init": "nowhere", "task.tokenizer": ""}, "config.init=nowhere: no such folder"),
+        ({"init": "nowhere"}, "config.init=nowhere: no such folder"),
         ({"phases[0].seq_length": 4}, r"config.phases[0].seq_length=4; give 5 or more"),
         ({"task.name": "classification", "task.data": "TABLE"}, "no column 'text'"),
         (

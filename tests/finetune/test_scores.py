@@ -35,7 +35,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
             rows.append(f"{' '.join(pair[0])},{' '.join(pair[1])},{points / 2}")
         (folder / f"{name}.csv").write_text("\n".join(rows) + "\n")
     columns = {"text": "one", "pair": "two", "label": "points"}
-    changes = {"name": "regression", "data": str(folder / "train.csv"), "epochs": 12.0, **columns}
+    changes = {"name": "regression", "data": str(folder / "train.csv"), "epochs": 24.0, **columns}
     changes["held_out"] = str(folder / "held.csv")
     return task_config(
         folder,

@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 
 
@@ -40,7 +41,7 @@ def write_tasks(folder: Path, sentences: list[str]) -> None:
     (folder / "new.tsv").write_text("".join(f"{text}\n" for text in ("sentence", *sentences[:5])))
     mail = (f"{text}\t{'spam' if len(text) % 2 else 'inbox'}\n" for text in sentences)
     (folder / "mail.tsv").write_text(f"subject\tfolder\n{''.join(mail)}")
-    pairs = zip(sentences, sentences[1:], strict=False)
+    pairs = pairwise(sentences)
     scores = (f'"{a}","{b}",{len(a) % 5}\n' for a, b in pairs if '"' not in a + b)
     (folder / "similar.csv").write_text(f"first,second,score\n{''.join(scores)}")
     _write_tags(folder / "CoNLL", sentences)
