@@ -113,7 +113,8 @@ def test_layers_that_are_not_there_are_one_line(layers: str, problem: str) -> No
 def test_states_of_every_layer_are_those_of_its_own_layers(model) -> None:
     """Of one text alone, computed layer by layer from the parameters."""
     config = model.config
-    encoder = nnx.merge(declare(config, COMPUTE, ("mlm", "nsp"))[0], model.params).encoder
+    params = jax.tree.map(np.asarray, model.params)  # on one device
+    encoder = nnx.merge(declare(config, COMPUTE, ("mlm", "nsp"))[0], params).encoder
     texts = [TEXTS[0], TEXTS[4], TEXTS[2]]
     count = config.num_hidden_layers
     found = model.hidden_states(texts, layers=":")

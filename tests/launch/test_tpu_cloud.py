@@ -24,7 +24,11 @@ from tpu_launch import Site, site, until
 from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.store.store import open_store
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.processes,
+    pytest.mark.xdist_group("engines"),  # beside tests with deadlines, as those with Slurm
+]
 
 STEPS = 240
 
