@@ -218,8 +218,8 @@ class Model:
         masks = [i for i, token in enumerate(tokens.ids) if token == special.mask]
         if not masks:
             raise UserError(f"no {mask} in {_short(text)!r}; put one in place of a word")
-        (padded_rows,) = self._rows([tokens], 1)
-        rows = Rows(*(values[:1] for values in padded_rows))
+        longest = self.config.max_position_embeddings
+        (rows,) = text_rows([tokens.ids], longest, special.pad, 1, devices=1)
         positions = np.zeros(power_of_two(len(masks)), np.int32)
         positions[: len(masks)] = masks
         entries, probabilities = self._fills(self.params, rows, positions, top_k=top_k)

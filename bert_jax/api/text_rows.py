@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_jax.data_pipeline.plan.packing import Limits, pack
-from bert_jax.parallel.local_devices import padded, power_of_two
+from bert_jax.parallel.local_devices import padded, power_of_two, rounded_up
 
 # Attention takes as long as the square of a row's length, so a text is in a row of the shortest of
 # these or of the model's maximum that holds it, or fills a longer one. A batch of little text is
@@ -58,7 +58,7 @@ def text_rows(
         total, most = int(sizes[chosen].sum()), int(sizes[chosen].max())
         length = min(max(power_of_two(max(most, min(total, limit))), _SHORTEST), limit)
         rows = max(1, batch_size * _LENGTHS[0] // max(length, _LENGTHS[0]))
-        most_rows = padded(rows, rows, devices)
+        most_rows = rounded_up(rows, devices)
         for batch in _batches(sizes[chosen], length, most_rows):
             made = _empty(padded(len(batch), most_rows, devices), length, _places(length), pad)
             for row, members in enumerate(chosen[texts] for texts in batch):

@@ -28,6 +28,7 @@ from bert_jax.model.layer_states import joined
 from bert_jax.objectives.pretraining_model import PretrainingModel, declare
 from bert_jax.objectives.registry import OBJECTIVES, with_heads
 from bert_jax.parallel.global_batch import Batch
+from bert_jax.parallel.local_devices import power_of_two
 
 Text = tuple[str, ...]  # one text, or two that form a pair
 
@@ -181,7 +182,7 @@ def _batches(rows: Sequence[_Row], limit: int, pad: int) -> Iterator[dict[str, n
     for first in range(0, len(rows), _ROWS):
         chosen = rows[first : first + _ROWS]
         B, longest = len(chosen), len(chosen[-1].ids)
-        S = min(max(_SHORTEST, 1 << (longest - 1).bit_length()), limit)
+        S = min(max(_SHORTEST, power_of_two(longest)), limit)
         ids, types, examples = (np.full((B, S), fill, np.int32) for fill in (pad, 0, 0))
         for b, row in enumerate(chosen):
             here = np.s_[b, : len(row.ids)]

@@ -21,7 +21,7 @@ from bert_jax.finetune.examples import Examples, Listed
 from bert_jax.finetune.registry import kind_of_model
 from bert_jax.objectives.pretraining_model import declare, part_of
 from bert_jax.objectives.registry import task_of
-from bert_jax.parallel.local_devices import padded, replicate, shard_rows
+from bert_jax.parallel.local_devices import power_of_two, replicate, rounded_up, shard_rows
 
 _SHORTEST = 16  # tokens of a row; longer ones have a power of two, so few shapes are compiled
 
@@ -83,7 +83,7 @@ class Predictor:
         lengths = encoded.lengths
         order = np.argsort(lengths, kind="stable")
         found = [np.empty(0, np.float32)] * len(order)
-        rows = padded(batch_size, batch_size, jax.local_device_count())
+        rows = rounded_up(batch_size, jax.local_device_count())
         for first in range(0, len(order), rows):
             chosen = order[first : first + rows].tolist()
             batch = shard_rows(self._batch(encoded, chosen, rows))
@@ -102,7 +102,7 @@ class Predictor:
     def _batch(self, encoded: Encoded, chosen: list[int], rows: int) -> dict[str, np.ndarray]:
         """Returns a batch of one text in each row, the rest of the rows empty."""
         longest = int(encoded.lengths[chosen].max())
-        width = min(max(_SHORTEST, 1 << (longest - 1).bit_length()), self._positions)
+        width = min(max(_SHORTEST, power_of_two(longest)), self._positions)
         ids = np.full((rows, width), self._tokenizer.special.pad, np.int32)
         types, examples = np.zeros((2, rows, width), np.int32)
         for line, example in enumerate(chosen):

@@ -24,16 +24,22 @@ def replicate(tree: Any) -> Any:
 
 
 def shard_rows(batch: Any) -> Any:
-    """Returns the arrays [B, ...] with an equal share of the rows on each device; see `padded`."""
+    """Returns the arrays [B, ...] with an equal share of the rows on each device."""
     return jax.device_put(batch, batch_sharding(local_mesh()))
+
+
+def rounded_up(rows: int, devices: int) -> int:
+    """Returns a number of rows of which each device has as many."""
+    return -(-rows // devices) * devices
 
 
 def padded(rows: int, most: int, devices: int) -> int:
     """Returns the number of rows of a batch that holds `rows` of them, the rest empty.
 
-    Each device has a power of two of them, so few shapes are compiled, or its share of `most`.
+    Each device has a power of two of them, so few shapes are compiled, or its share of `most`,
+    which is a multiple of `devices`.
     """
-    return devices * min(power_of_two(-(-rows // devices)), -(-most // devices))
+    return min(devices * power_of_two(-(-rows // devices)), most)
 
 
 def power_of_two(n: int) -> int:

@@ -36,8 +36,8 @@ def add_training(
     page.heading("Results on held-out text" if evals else "Results on the text trained on")
     after = f"After {count(last['step'], 'step')}"
     measured = metrics.task_metrics(last)
-    text = "on documents held out from training" if evals else "not evaluated on held-out text yet"
-    text = "on the held-out examples" if measured else text
+    held = "on the held-out examples" if measured else "on documents held out from training"
+    text = held if evals else "not evaluated on held-out text yet"
     page.text(f"{after}, {text}. {held_out.explanation(last)}")
     page.table(*held_out.table(last))
     if measured:

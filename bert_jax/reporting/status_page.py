@@ -1,7 +1,7 @@
 """The page of `bert-jax status --html`."""
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from etils import epath
@@ -36,8 +36,8 @@ def write_page(folder: epath.PathLike, path: epath.PathLike) -> None:
     run = description.read(workdir)
     config = from_dict(run["config"], Config)
     path_of_store, store = _store(workdir, run, config)
-    logged, is_task = [*records.records(workdir.metrics)], bool(config.task.name)
-    page = html.Page(f"{'Fine-tuning' if is_task else 'Pretraining'} in {workdir}")
+    logged = [*records.records(workdir.metrics)]
+    page = html.Page(f"{'Fine-tuning' if status.task else 'Pretraining'} in {workdir}")
     page.facts(
         {
             "state": f"step {status.step:,} of {status.total_steps:,}; {status_text.state(status)}",
@@ -45,12 +45,11 @@ def write_page(folder: epath.PathLike, path: epath.PathLike) -> None:
             "model": model_facts(config),
             **run_facts(run, status.step, logged),
             **hosts(logged),
-            **(_task(config) if is_task else _text(path_of_store, store)),
+            **(_task(config) if status.task else _text(path_of_store, store)),
             "config": str(workdir.config_json),
         }
     )
-    commands = _of_task(workdir) if is_task else _of_encoder(workdir, _sentence(store, config))
-    page.commands(_next_steps(status, workdir, commands))
+    page.commands(_next_steps(status, workdir, _sentence(store, config)))
     if store:
         page.heading("The text")
         page.sentences(sample_sentences(store))
@@ -89,12 +88,9 @@ def _sentence(store: TokenStore | None, config: Config) -> str:
     return to_type(as_text(each.sentence) for each in drawn)
 
 
-def _next_steps(
-    status: Status, workdir: Workdir, commands: Iterable[tuple[str, str]]
-) -> Iterator[tuple[str, str]]:
-    """Yields what may be typed next, with its purpose; commands: those that need a checkpoint."""
+def _next_steps(status: Status, workdir: Workdir, sentence: str) -> Iterator[tuple[str, str]]:
     if status.restart_from is not None:
-        yield from commands
+        yield from _of_task(workdir) if status.task else _of_encoder(workdir, sentence)
     if not status.finished:
         yield "Show the current state:", f"{program()} status --workdir={_quoted(workdir)}"
 

@@ -13,7 +13,7 @@ import bert_jax
 from bert_jax import cli
 from bert_jax.api.model import Model
 from bert_jax.checkpoint import manager
-from bert_jax.config.schema import ComputeConfig
+from bert_jax.config.schema import ComputeConfig, Config
 from bert_jax.errors import UserError
 from bert_jax.finetune.encoding import encode
 from bert_jax.finetune.fine_tuning import finetune
@@ -39,6 +39,18 @@ def whole(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+def untrained(config: Config) -> tuple[dict, Model, list[np.ndarray]]:
+    """Random parameters, their encoder as a model, and their logits for `TEXTS`."""
+    data = open_task(config, Workdir.open("/nowhere/run"))
+    config = data.configured(config)
+    key, plain = jax.random.key(1), ComputeConfig.plain()
+    params = init_params(config.model, plain, learned_by(config), key)
+    encoded = encode(data.tokenizer, config.model, [(text,) for text in TEXTS], 32)
+    found = Predictor(config.model, params, data.tokenizer).logits(encoded)
+    encoder = {"encoder": params["encoder"]}
+    return params, Model(config.model, encoder, data.tokenizer, frozenset(encoder)), found
+
+
 @pytest.mark.parametrize(
     ("layers", "join", "pooling", "width"),
     [("-2:", "concat", "mean", 64), ("0,2", "mean", "cls", 32), ("1", "concat", "max", 32)],
@@ -49,15 +61,7 @@ def test_the_head_is_linear_in_the_vectors_of_embed(
 ) -> None:
     changes = {"task__layers": layers, "task__join": join, "task__pooling": pooling}
     changes |= {"model__norm_position": norm}
-    config = task_config(folder, **changes)
-    data = open_task(config, Workdir.open("/nowhere/run"))
-    config = data.configured(config)
-    key, plain = jax.random.key(1), ComputeConfig.plain()
-    params = init_params(config.model, plain, learned_by(config), key)
-    encoded = encode(data.tokenizer, config.model, [(text,) for text in TEXTS], 32)
-    found = Predictor(config.model, params, data.tokenizer).logits(encoded)
-    encoder = {"encoder": params["encoder"]}
-    model = Model(config.model, encoder, data.tokenizer, frozenset(encoder))
+    params, model, found = untrained(task_config(folder, **changes))
     vectors = model.encode(TEXTS, layers=layers, join=join, pooling=pooling)
     output = jax.tree.map(np.asarray, params["classifier"]["output"])
     assert vectors.shape == (len(TEXTS), width)
@@ -69,14 +73,7 @@ def test_the_head_is_linear_in_the_vectors_of_embed(
 
 def test_the_head_of_tags_is_linear_in_the_states_of_tokens(folder: Path) -> None:
     config = task_config(folder, task__name="tagging", task__layers="1:")
-    data = open_task(config, Workdir.open("/nowhere/run"))
-    config = data.configured(config)
-    key, plain = jax.random.key(1), ComputeConfig.plain()
-    params = init_params(config.model, plain, learned_by(config), key)
-    encoded = encode(data.tokenizer, config.model, [(text,) for text in TEXTS], 32)
-    found = Predictor(config.model, params, data.tokenizer).logits(encoded)
-    encoder = {"encoder": params["encoder"]}
-    model = Model(config.model, encoder, data.tokenizer, frozenset(encoder))
+    params, model, found = untrained(config)
     output = jax.tree.map(np.asarray, params["tagger"]["output"])
     for logits, states in zip(found, model.hidden_states(TEXTS, layers="1:"), strict=True):
         assert states.shape[1] == 64
