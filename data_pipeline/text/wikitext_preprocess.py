@@ -58,15 +58,15 @@ def _without_extensions(wikitext: str) -> str:
         if tag.start() < end or name in unclosed:
             continue
         if (tag[3] or "").endswith("/"):
-            stop = tag.end()
+            content_end = stop = tag.end()
         elif close := _close_of(name).search(wikitext, tag.end()):
-            stop = close.end()
+            content_end, stop = close.span()
         else:
             unclosed.add(name)  # it is no tag, and none after it is
             continue
         pieces.append(wikitext[end : tag.start()])
-        if name == "nowiki" and close:
-            pieces.append(_without_markup(wikitext[tag.end() : close.start()]))
+        if name == "nowiki":
+            pieces.append(_without_markup(wikitext[tag.end() : content_end]))
         end = stop
     return "".join(pieces) + wikitext[end:]
 

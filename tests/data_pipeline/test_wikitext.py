@@ -44,6 +44,8 @@ def text_of(wikitext: str, language: str = "en", files: tuple[str, ...] = ()) ->
         ("E <math>E = {{mc}}</math> is <b>bold</b> and H<sub>2</sub>O.", "E is bold and H2O."),
         ("Before.\n{| class=x\n! a\n|-\n| b || c\n|}\nAfter.", "Before.\nAfter."),
         ("A <nowiki>[[b]]</nowiki> c &lt; d&nbsp;e.", "A b c < d e."),
+        ("<nowiki/>A cat<nowiki />s.", "A cats."),
+        ("A.<ref>b</ref> C<nowiki/> d e.", "A. C d e."),
         ("A <ref>that never closes, and more.", "A that never closes, and more."),
         # Lists, headings and sections.
         ("Some are:\n* a cat, a dog\n# a bird\n;a: b\nThat is all.", "Some are:\nThat is all."),
