@@ -33,10 +33,10 @@ def stop(
         UserError: machines still exist after a long time.
     """
     records.mark("stop", host=socket.gethostname())
-    watcher = Watcher(name, records, api, say, poll=poll, sleep=sleep)
     submission = records.submission()
     if submission is None:
         return
+    watcher = Watcher(name, records, api, say, poll=poll, submission=submission.id, sleep=sleep)
     limits = submission.limits
     patience = limits.grace + limits.margin + _PATIENCE
     try:
@@ -68,9 +68,10 @@ def remove(
     """
     for run in runs(bucket)[-1:]:
         stop(name, Records(bucket, run), api, poll=poll, sleep=sleep)
-    for resource in api.list():
-        api.delete(resource.number)
     while left := api.list():
+        for resource in left:
+            if resource.state != "DELETING":
+                api.delete(resource.number)
         say(f"{len(left)} queued resources are being deleted")
         sleep(poll)
     # What marks the job as stopped goes last: until then no launcher requests machines.

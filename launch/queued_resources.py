@@ -4,6 +4,7 @@ The API has no conditional delete, so each has a name of its own, JOB-NUMBER: a 
 late cannot delete the one that follows.
 """
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from bert_jax.data_pipeline.errors import UserError
 from bert_jax.launch.job import Rendering
 from bert_jax.launch.programs import ProgramError, call, change
 from bert_jax.launch.reconcile import Resource, transient_code
+from bert_jax.launch.submission import RESOURCE
 
 COMMAND = ("gcloud", "compute", "tpus", "queued-resources")
 OWNER = "bert-jax-job"  # metadata attribute: folder of the job's records
@@ -105,7 +107,22 @@ def _resource(number: int, about: Any) -> Resource:
     state = about.get("state", {})
     error = state.get("failedData", {}).get("error", {})
     message = " ".join(str(error.get("message", "")).split())
-    return Resource(number, state.get("state", "UNKNOWN"), int(error.get("code", 0)), message)
+    return Resource(
+        number,
+        state.get("state", "UNKNOWN"),
+        int(error.get("code", 0)),
+        message,
+        _submission(about),
+    )
+
+
+def _submission(about: Any) -> str:
+    """Returns the id of the submission that a queued resource was requested for, "" if unknown."""
+    for spec in about.get("tpu", {}).get("nodeSpec", []):
+        text = spec.get("node", {}).get("metadata", {}).get(RESOURCE)
+        with contextlib.suppress(ValueError, AttributeError):
+            return str(json.loads(text or "{}").get("submission", ""))
+    return ""
 
 
 def _call(words: Sequence[str]) -> str:

@@ -28,12 +28,16 @@ _RESERVED = re.compile(r"reservation|reserved", re.IGNORECASE)
 
 @dataclasses.dataclass(frozen=True)
 class Resource:
-    """A queued resource as the API lists it. code, error: of the state FAILED."""
+    """A queued resource as the API lists it.
+
+    code, error: of the state FAILED. submission: id of the one that it was requested for.
+    """
 
     number: int
     state: str
     code: int = 0
     error: str = ""
+    submission: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,14 +45,15 @@ class Seen:
     """What exists and what is recorded.
 
     resources: all that exist under the job's name. first: number of the first one of this
-    submission. silent: which hosts of the newest have not reported for too long; empty if none.
-    idle: seconds since one was last given up. pause: seconds between two requests when there is no
-    capacity; doubles each time.
+    submission, whose id is `submission`. silent: which hosts of the newest have not reported for
+    too long; empty if none. idle: seconds since one was last given up. pause: seconds between two
+    requests when there is no capacity; doubles each time.
     """
 
     resources: Sequence[Resource]
     histories: Sequence[History]
     first: int = 1
+    submission: str = ""
     end: End | None = None
     stopping: bool = False
     silent: str = ""
@@ -101,9 +106,8 @@ Action = Create | Delete | Retire | Finish | Leave | Wait
 
 def reconcile(seen: Seen, limits: Limits) -> Action:
     """Returns the next action."""
-    given_up = {history.number for history in seen.histories if history.retired}
     for resource in seen.resources:
-        if seen.end or resource.number in given_up or resource.number < seen.first:
+        if is_over(resource, seen):
             if resource.state == "DELETING":
                 return Wait("the machines to be given back")
             return Delete(resource.number)
@@ -112,6 +116,14 @@ def reconcile(seen: Seen, limits: Limits) -> Action:
     if seen.resources:
         return _present(seen.resources[-1], seen, limits)
     return _absent(seen, limits)
+
+
+def is_over(resource: Resource, seen: Seen) -> bool:
+    """Whether the job no longer wants a queued resource. It never wants it again, so any launcher
+    may delete it at any time, however late."""
+    given_up = any(h.retired for h in seen.histories if h.number == resource.number)
+    is_foreign = bool(resource.submission) and resource.submission != seen.submission
+    return bool(seen.end) or given_up or resource.number < seen.first or is_foreign
 
 
 def is_transient(code: int, message: str) -> bool:

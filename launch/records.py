@@ -85,6 +85,21 @@ class Records:
         value = self.bucket.read_json(f"{self.folder}/job.json")
         return None if value is None else Submission.from_json(value)
 
+    def wanted(self, number: int, submission_id: str) -> Submission | None:
+        """Returns the submission for which the hosts of a queued resource are to work; None if they
+        are to give their machines back: the job was deleted, has ended, or goes on elsewhere.
+
+        submission_id: of the one that the queued resource was requested for.
+        """
+        found = self.submission()
+        if found is None or (submission_id and submission_id != found.id):
+            return None
+        return None if self.is_marked("end") or self.is_retired(number) else found
+
+    def is_retired(self, number: int) -> bool:
+        """Whether a launcher has given a queued resource up."""
+        return self.is_marked(f"{number}/retired")
+
     def mark(self, what: str, **about: Any) -> None:
         """Writes stop.json or reported.json, unless it exists."""
         self.bucket.write_json(f"{self.folder}/{what}.json", about, new=True)

@@ -17,7 +17,8 @@ class Submission:
     digest: of the command line (`Job.digest`). topology: name of the slices. first: number of its
     first queued resource. words: the command; ROOT stands for the folder of the unpacked bundle.
     python_path: as PYTHONPATH, likewise. version: the release to install without code in the
-    bundle. env_from: (variable, secret of Secret Manager).
+    bundle. env_from: (variable, secret of Secret Manager). id: differs from that of every other
+    submission, also of one that has the same number after the job was deleted and run again.
     """
 
     digest: str
@@ -31,12 +32,18 @@ class Submission:
     env: tuple[tuple[str, str], ...]
     env_from: tuple[tuple[str, str], ...]
     limits: Limits
+    id: str = ""
 
     @classmethod
     def from_json(cls, value: Any) -> "Submission":
         pairs = {key: tuple(map(tuple, value[key])) for key in ("env", "env_from")}
         texts = {key: tuple(value[key]) for key in ("words", "python_path")}
         return cls(**{**value, **pairs, **texts, "limits": Limits(**value["limits"])})
+
+    def to_json(self) -> Any:
+        """Returns what `from_json` reads; a submission that is made by hand has no id."""
+        value = dataclasses.asdict(self)
+        return value if self.id else {key: item for key, item in value.items() if key != "id"}
 
 
 def bundle_name(digest: str) -> str:

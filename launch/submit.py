@@ -4,6 +4,7 @@ A submission is a folder of records, numbered from 1; the newest is the job.
 """
 
 import dataclasses
+import uuid
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.launch.bucket import Bucket
@@ -67,10 +68,11 @@ def submit(
     Raises:
         UserError: another launcher has just submitted it.
     """
-    run, numbers = 1, [resource.number for resource in api.list()]
+    numbers = [resource.number for resource in api.list()]
+    # Also after a folder without job.json: a launcher may write to it after the job was deleted.
+    run = 1 + max((int(entry.name[:4]) for entry in bucket.list("0")), default=0)
     if before:
-        records, look = before
-        run = records.run + 1
+        _, look = before
         numbers += [history.number for history in look.histories]
         numbers += [look.submission.first] if look.submission else []
     first = max(numbers, default=0) + 1  # no name is used twice
@@ -78,7 +80,7 @@ def submit(
     if not any(entry.size == len(archive) for entry in bucket.list(bundle)):
         say(f"{bucket.url}/{bundle}: {len(archive) / 1e6:.1f} MB of code")
         bucket.write(bundle, archive)
-    about = dataclasses.asdict(dataclasses.replace(wanted, first=first))
-    if not bucket.write_json(f"{run:04d}/job.json", about, new=True):
+    submission = dataclasses.replace(wanted, first=first, id=uuid.uuid4().hex[:12])
+    if not bucket.write_json(f"{run:04d}/job.json", submission.to_json(), new=True):
         raise UserError(f"--name={name}: was just started by another launcher; run again")
     return Records(bucket, run)

@@ -6,17 +6,18 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.launch import reconcile
 from bert_jax.launch.bucket import BucketError
 from bert_jax.launch.exit_codes import STOPPED
-from bert_jax.launch.history import GONE, RUNNING, End, Retired, used
+from bert_jax.launch.history import GONE, End, Retired
 from bert_jax.launch.queued_resources import ApiError, resource_name
 from bert_jax.launch.reconcile import Resource, Seen, is_transient
 from bert_jax.launch.records import Look, Records
+from bert_jax.launch.standing import names_of, where
 
 # Seconds without a report after which a host's machines are given up; repairing one takes minutes.
 SILENT = 900.0
@@ -26,13 +27,9 @@ ABSENT = 2400.0
 # Seconds after which a launcher that has not looked again is taken for gone: a look of gcloud takes
 # some, on a busy machine many.
 _LEASE = 60.0
+_LISTS = 3  # of one look, if one of them is too old
 _LOOKS = 6  # after which a request that found no capacity is made again, at first
 _DELETED = End(STOPPED, "the job was deleted")
-_MAKING = {
-    "ACCEPTED": "waiting for capacity", "WAITING_FOR_RESOURCES": "waiting for capacity",
-    "CREATING": "machines are being made", "PROVISIONING": "machines are being made",
-    "SUSPENDING": "being preempted", "DELETING": "the machines are being given back",
-}  # fmt: skip
 
 
 class OtherLauncherError(UserError):
@@ -60,14 +57,20 @@ class Watcher:
         say: Callable[[str], None],
         *,
         poll: float,
+        submission: str | None = None,
         sleep: Callable[[float], object] = time.sleep,
+        clock: Callable[[], float] = time.time,
     ):
-        """name: of the job. say: prints a line. poll: seconds between two looks."""
+        """name: of the job. say: prints a line. poll: seconds between two looks. submission: id of
+        the one to watch, that of the first look by default. clock: one that also counts while this
+        machine sleeps."""
         self._name, self._records, self._api, self._say = name, records, api, say
         self._poll, self._sleep, self._lease = poll, sleep, _LEASE + poll
+        self._submission, self._clock = submission, clock
         self._me = {"id": uuid.uuid4().hex, "host": socket.gethostname(), "pid": os.getpid()}
         self._shown = ""  # the last line about where the job is
         self._attempts: dict[int, int] = {}  # attempts whose end was shown, by queued resource
+        self._reported: set[int] = set()  # queued resources that had machines at an earlier look
 
     def claim(self) -> None:
         """Makes this the launcher that watches.
@@ -83,7 +86,9 @@ class Watcher:
             if self._other(self._records.look()):
                 line = f"--name={self._name}: {other} watches this job; end that first"
                 raise OtherLauncherError(line)
-        self._records.watch(self._me)
+        self._reported = _reported(look)
+        if look.submission:
+            self._records.watch(self._me)
 
     def release(self) -> None:
         """Makes room for another launcher at once."""
@@ -109,32 +114,84 @@ class Watcher:
         return None
 
     def _look(self) -> End | None:
-        resources = self._api.list()  # first: what has ended is recorded before it is deleted
-        look = self._records.look()
-        if look.submission is None:
-            return _DELETED
-        if other := self._other(look):
-            raise OtherLauncherError(f"{other} watches {self._name} now; the job is not affected")
+        for _ in range(_LISTS):
+            began = self._clock()
+            resources = self._api.list()  # first: what has ended is recorded before it is deleted
+            look = self._records.look()
+            if look.submission and self._submission is None:
+                self._submission = look.submission.id
+            if look.submission is None or look.submission.id != self._submission:
+                return self._leave(resources, look)
+            seen = self._seen(resources, look)
+            if other := self._other(look):
+                for number in self._left(seen):  # it may have looked for the last time before
+                    self._api.delete(number)
+                line = f"{other} watches {self._name} now; the job is not affected"
+                raise OtherLauncherError(line)
+            if not 0.0 <= self._clock() - began <= self._lease:
+                continue
+            is_coherent = self._is_coherent(seen, look)
+            # Those of an earlier submission are deleted first, and are not part of this history.
+            mine = [one for one in seen.resources if not reconcile.is_over(one, seen)]
+            if mine and mine[-1].state == "ACTIVE" and mine[-1].number not in look.active:
+                self._records.note_active(mine[-1].number)
+            self._show_attempts(look)
+            self._records.watch(self._me)
+            if is_coherent and 0.0 <= self._clock() - began <= self._lease:
+                return self._act(reconcile.reconcile(seen, look.submission.limits), seen, look)
+        return None
+
+    def _seen(self, resources: Sequence[Resource], look: Look) -> Seen:
         if look.next_first:  # the job was submitted again; those are for its launcher
-            resources = [one for one in resources if one.number < look.next_first]
-        self._records.watch(self._me)
-        first = look.submission.first
-        # Those of an earlier submission are deleted first, and are not part of this history.
-        mine = [resource for resource in resources if resource.number >= first]
-        if mine and mine[-1].state == "ACTIVE" and mine[-1].number not in look.active:
-            self._records.note_active(mine[-1].number)
-        self._show_attempts(look)
-        seen = Seen(
+            resources = [
+                one
+                for one in resources
+                if one.number < look.next_first
+                or (one.submission and one.submission == self._submission)
+            ]
+        return Seen(
             resources=resources,
             histories=look.histories,
-            first=first,
+            first=look.submission.first if look.submission else 1,
+            submission=self._submission or "",
             end=look.end,
             stopping=look.stopping,
             silent=_silent(resources, look),
             idle=look.idle,
             pause=_LOOKS * self._poll,
         )
-        return self._act(reconcile.reconcile(seen, look.submission.limits), resources, look)
+
+    def _is_coherent(self, seen: Seen, look: Look) -> bool:
+        """Whether nothing can have been made by another launcher since the list.
+
+        This machine may have slept after it: then another one has claimed the job, or could have;
+        or machines are there that were not when it listed, and are not gone.
+        """
+        is_mine = look.watching is not None and look.watching[0]["id"] == self._me["id"]
+        is_recent = look.watching is not None and look.watching[1] <= self._lease
+        appeared = _reported(look) - self._reported - {one.number for one in seen.resources}
+        self._reported = _reported(look)
+        return is_mine and is_recent and not appeared
+
+    def _left(self, seen: Seen) -> list[int]:
+        """Returns the queued resources that nobody wants and that are not being deleted."""
+        over = [one for one in seen.resources if reconcile.is_over(one, seen)]
+        return [one.number for one in over if one.state != "DELETING"]
+
+    def _leave(self, resources: Sequence[Resource], look: Look) -> End | None:
+        """Gives back what was made for a job that was deleted; returns its end once that is gone.
+
+        A request of this launcher may have arrived after `delete` has seen that nothing exists.
+        """
+        if look.submission:  # the job was run again: only what this launcher has made
+            resources = [one for one in resources if one.submission == self._submission != ""]
+        for resource in resources:
+            if resource.state != "DELETING":
+                self._api.delete(resource.number)
+        if not resources:
+            return _DELETED
+        self._show("the job was deleted; waiting for the machines to be given back")
+        return None
 
     def run(self) -> End:
         """Watches until the job has ended and nothing of it exists; returns how it ended."""
@@ -156,7 +213,7 @@ class Watcher:
             self._sleep(self._poll)
         return None
 
-    def _act(self, action: reconcile.Action, resources: list[Resource], look: Look) -> End | None:
+    def _act(self, action: reconcile.Action, seen: Seen, look: Look) -> End | None:
         match action:
             case reconcile.Create(number):
                 self._create(number)
@@ -170,18 +227,26 @@ class Watcher:
             case reconcile.Leave(end):
                 return end
             case reconcile.Wait(what):
-                self._show(where(self._name, resources, look) or f"waiting for {what}")
+                self._show(where(self._name, seen.resources, look) or f"waiting for {what}")
         return None
 
     def _create(self, number: int) -> None:
         try:
             self._api.create(number)
         except ApiError as error:
-            if not is_transient(error.code, str(error)):
-                self._records.set_end(reconcile.refusal(str(error)))
-            elif error.name == "RESOURCE_EXHAUSTED":
-                self._records.retire(number, Retired(None, str(error), refused=True))
             self._show(str(error))
+            passes = is_transient(error.code, str(error))
+            if passes and error.name != "RESOURCE_EXHAUSTED":
+                return
+            # The answer may be late, and the request of another launcher have been taken.
+            if self._other(self._records.look()):
+                return
+            if any(one.number == number for one in self._api.list()):
+                return
+            if passes:
+                self._records.retire(number, Retired(None, str(error), refused=True))
+            else:
+                self._records.set_end(reconcile.refusal(str(error)))
 
     def _other(self, look: Look) -> str:
         """Returns the name of another launcher that watches, "" without one."""
@@ -207,44 +272,12 @@ class Watcher:
         self._shown = line
 
 
-def where(name: str, resources: list[Resource], look: Look) -> str:
-    """Returns where the job is in one line, "" if no queued resource exists."""
-    if not resources:
-        return ""
-    resource = resources[-1]
-    start = f"{resource_name(name, resource.number)}: "
-    if resource.state != "ACTIVE":
-        return start + _MAKING.get(resource.state, resource.state)
-    hosts = look.hosts.get(resource.number, {})
-    total = look.submission.hosts if look.submission else len(hosts)
-    if len(hosts) < total:
-        return f"{start}booting, {len(hosts)} of {total} hosts there"
-    plan = next((h.plan for h in look.histories if h.number == resource.number), None)
-    at_work = sum(state.stage in (RUNNING, GONE) for state, _ in hosts.values())
-    if plan is None or not plan.attempts:
-        ready = sum(state.stage != "installing" for state, _ in hosts.values())
-        return f"{start}installing, {ready} of {total} hosts ready"
-    line = hosts[0][0].line if 0 in hosts else ""
-    return f"{start}attempt {len(plan.attempts)} on {at_work} of {total} hosts  {line}".rstrip()
+def _reported(look: Look) -> set[int]:
+    """Returns the queued resources that have had machines."""
+    return {history.number for history in look.histories if history.reported}
 
 
-def report(name: str, resources: list[Resource], look: Look) -> str:
-    """Returns where the job, its restarts and its hosts are, in several lines."""
-    restarts = used(look.histories)
-    lines = [where(name, resources, look) or "no machine exists"]
-    lines.append(f"{restarts.preemptions} preemptions, {restarts.failures} failures so far")
-    if look.end:
-        lines.append(f"ended with {look.end.code} ({look.end.why})")
-    elif look.stopping:
-        lines.append("asked to stop")
-    number = resources[-1].number if resources else 0
-    for index, (state, age) in sorted(look.hosts.get(number, {}).items()):
-        at = f"attempt {state.attempt}, " if state.attempt else ""
-        lines.append(f"host-{index}: {state.stage}, {at}{age:.0f} s ago  {state.line}".rstrip())
-    return "\n".join(lines)
-
-
-def _silent(resources: list[Resource], look: Look) -> str:
+def _silent(resources: Sequence[Resource], look: Look) -> str:
     """Returns which hosts of the newest queued resource have not reported for too long."""
     if not resources or look.submission is None:
         return ""
@@ -254,15 +287,11 @@ def _silent(resources: list[Resource], look: Look) -> str:
         i for i, (state, age) in sorted(hosts.items()) if age > SILENT and state.stage != GONE
     ]
     if silent:
-        return f"{_names(silent)}: no report for {SILENT / 60:.0f} minutes"
+        return f"{names_of(silent)}: no report for {SILENT / 60:.0f} minutes"
     absent = [i for i in range(look.submission.hosts) if i not in hosts]
     if absent and look.active.get(number, 0.0) > ABSENT:
-        return f"{_names(absent)}: no report in the first {ABSENT / 60:.0f} minutes"
+        return f"{names_of(absent)}: no report in the first {ABSENT / 60:.0f} minutes"
     return ""
-
-
-def _names(hosts: Iterable[int]) -> str:
-    return ", ".join(f"host-{index}" for index in hosts)
 
 
 def _has_ended(about: Mapping[str, Any], me: Mapping[str, Any]) -> bool:

@@ -23,13 +23,13 @@ def main() -> int:
             about = json.loads(machine.attribute(RESOURCE) or "null")
             place = machine.place()
             records = Records(Bucket(about["records"], machine.token), about["run"])
-            submission, has_ended = records.submission(), records.is_marked("end")
+            submission = records.wanted(about["number"], about.get("submission", ""))
             break
         except (MachineError, BucketError, TypeError) as error:
             print(f"agent | {error}", file=sys.stderr, flush=True)
             time.sleep(_RETRY)
-    if submission is None or has_ended:  # the machines were requested late, or could not go
-        print("agent | the job has ended; giving the machines back", file=sys.stderr)
+    if submission is None:  # the machines were requested late, or could not go
+        print("agent | the job has no use for these machines; deleting them", file=sys.stderr)
         try:
             machine.delete_resource(about["name"])
         except MachineError as error:  # another host was first, or it may not

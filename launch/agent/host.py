@@ -89,6 +89,11 @@ class Host:
         if self._python is None:
             self._report()
             self._install()
+        if self._is_given_up():
+            self.say("a launcher has given these machines up; giving them back")
+            self._own_log.copy(all=True)
+            self._give_back()
+            return True
         plan = self._plan()
         self._follow(plan)
         self._watch_process()
@@ -118,6 +123,14 @@ class Host:
             self._state = dataclasses.replace(self._state, line=str(error), code=code)
         finally:
             os.close(log)
+
+    def _is_given_up(self) -> bool:
+        """Whether host 0 is to start no attempt: a launcher requests other machines, or has.
+
+        Two queued resources exist if the request of a launcher was late.
+        """
+        is_idle = self._place.index == 0 and not self._planned.is_running and not self._process
+        return is_idle and self._records.is_retired(self._number)
 
     def _plan(self) -> Plan:
         """Returns the plan of host 0; host 0 itself advances it."""

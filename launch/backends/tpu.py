@@ -28,8 +28,9 @@ from bert_jax.launch.output import say
 from bert_jax.launch.preflight import Check
 from bert_jax.launch.queued_resources import COMMAND, OWNER, QueuedResources, resource_name
 from bert_jax.launch.records import Look, Records
+from bert_jax.launch.standing import report
 from bert_jax.launch.submission import RESOURCE, ROOT, Submission
-from bert_jax.launch.watch import Watcher, report
+from bert_jax.launch.watch import Watcher
 
 _ALIVE = (
     "a job that ends needs no launcher to give its machines back; after a preemption they are "
@@ -79,11 +80,11 @@ class Tpu:
         )
 
     def render(self, job: Job) -> Rendering:
-        archive, request = f"{job.bundle.name}.tar", self._request(job, run=1, number=1)
+        archive, request = f"{job.bundle.name}.tar", self._request(job, 1, "", number=1)
         return Rendering(
             files={
                 archive: job.bundle.archive,
-                "job.json": _json(dataclasses.asdict(self._submission(job, first=1))),
+                "job.json": _json(self._submission(job, first=1).to_json()),
                 **request.files,
             },
             commands=(
@@ -93,10 +94,12 @@ class Tpu:
             ),
         )
 
-    def _request(self, job: Job, run: int, number: int) -> Rendering:
+    def _request(self, job: Job, run: int, submission: str, number: int) -> Rendering:
         """Returns the request for machines; the files become metadata of each of them."""
         name = resource_name(job.name, number)
         about = {"records": job.folder, "run": run, "number": number, "name": name}
+        if submission:  # of a launcher, not of commands that are run by hand
+            about["submission"] = submission
         return Rendering(
             files={
                 "startup.sh": _STARTUP.read_text(encoding="utf-8"),
@@ -150,11 +153,11 @@ class Tpu:
             limits=job.limits,
         )
 
-    def _api(self, job: JobId, run: int | None = None) -> QueuedResources:
-        """run: the submission that resources are requested for."""
+    def _api(self, job: JobId, of: tuple[int, str] | None = None) -> QueuedResources:
+        """of: number and id of the submission that resources are requested for."""
         request = None
-        if isinstance(job, Job) and run is not None:
-            request = functools.partial(self._request, job, run)
+        if isinstance(job, Job) and of is not None:
+            request = functools.partial(self._request, job, *of)
         return QueuedResources(job.name, job.folder, self._place(), request)
 
     def is_running(self, job: Job) -> bool:
@@ -172,16 +175,20 @@ class Tpu:
 
     def run(self, job: Job) -> int:
         bucket = _bucket(job)
-        newest = submit.newest(bucket)
+        newest, wanted = submit.newest(bucket), self._submission(job, first=1)
         if newest and self._is_current(job, newest[1]):
             records = newest[0]
             say(f"{job.name}: exists; watching it")
         else:
-            wanted, archive = self._submission(job, first=1), job.bundle.archive
+            archive = job.bundle.archive
             records = submit.submit(job.name, bucket, self._api(job), newest, wanted, archive)
+        found = records.submission()
+        if found is None or found.digest != wanted.digest:
+            raise UserError(f"--name={job.name}: was just deleted by another command; run again")
         say(_ALIVE)
         say(f"`{self._line(job, 'stop')}` saves and ends it")
-        watcher = Watcher(job.name, records, self._api(job, records.run), say, poll=self.poll)
+        api = self._api(job, (records.run, found.id))
+        watcher = Watcher(job.name, records, api, say, poll=self.poll, submission=found.id)
         watcher.claim()
         try:
             end = watcher.run()

@@ -23,8 +23,9 @@ from bert_jax.launch.agent.machine import Machine, MachineError, Place
 from bert_jax.launch.backends.tpu import Tpu
 from bert_jax.launch.bucket import BucketError
 from bert_jax.launch.bundle import make
+from bert_jax.launch.exit_codes import LOST, STOPPED
 from bert_jax.launch.history import READY as IS_READY
-from bert_jax.launch.history import RUNNING, End, HostState, Plan
+from bert_jax.launch.history import RUNNING, End, HostState, Plan, Retired
 from bert_jax.launch.records import Records
 from bert_jax.launch.restarts import Limits
 from bert_jax.launch.submission import Submission
@@ -334,23 +335,46 @@ def test_a_machine_that_may_not_delete_itself_says_so(at, monkeypatch):
     assert look.hosts[1][0][0].line == "tpu API: 403 denied"
 
 
-@pytest.mark.parametrize("what", ["ended", "deleted"])
+def test_no_attempt_starts_on_machines_that_a_launcher_has_given_up(at):
+    """Others are made for the job: two trainers would write to one workdir."""
+    given_up = Retired(LOST, "host-1: no report for 15 minutes")
+    at.trainer(f"{READY}\ntime.sleep(0.3)\nsys.exit(43)")
+    at.later(lambda: at.records.retire(1, given_up), lambda: "ready" in at.output())
+    at.host().run()
+    assert at.machine.deleted == ["b1-1"]
+    assert at.records.look().end is None, "the job goes on elsewhere"
+    assert len(at.starts()) == 1
+    at.host().run()  # the agent is started again, while the machines are given back
+    assert len(at.starts()) == 1
+
+
+@pytest.mark.parametrize("what", ["ended", "deleted", "given up", "run again"])
 def test_machines_that_come_after_the_end_of_the_job_are_given_back(at, monkeypatch, what):
     """A request for them may reach the API late, when no launcher is left to see them."""
-    about = {"records": at.bucket.url, "run": 1, "number": 2, "name": "b1-2"}
+    about = {
+        "records": at.bucket.url, "run": 1, "submission": "s1", "number": 2, "name": "b1-2",
+    }  # fmt: skip
     attributes = {"bert-jax-resource": json.dumps(about)}
     monkeypatch.setattr(at.machine, "attribute", attributes.get)
     monkeypatch.setattr(at.machine, "place", lambda: at.place)
     monkeypatch.setattr(program, "Machine", lambda: at.machine)
     monkeypatch.setattr(program, "Bucket", lambda url, token: at.bucket)
+    monkeypatch.setenv("BERT_JAX_HOME", str(at.folder / "home"))
+    submission = dataclasses.replace(at.submission, id="s2" if what == "run again" else "s1")
+    at.bucket.write_json("0001/job.json", submission.to_json())
     if what == "ended":
         at.records.set_end(End(42, "stopped"))
-    else:
+    elif what == "given up":
+        at.records.retire(2, Retired(STOPPED, "preempted"))
+    elif what == "deleted":
         at.bucket.delete("0001/job.json")
     for denies in (False, True):
         at.machine.denies = denies
         assert program.main() == 0
     assert at.machine.deleted == ["b1-2"]
+    assert not (at.folder / "home").exists(), "nothing was installed"
+    if what in ("given up", "run again"):
+        assert at.records.look().end is None
 
 
 def test_code_that_cannot_be_installed_ends_the_job_with_its_line(at):
