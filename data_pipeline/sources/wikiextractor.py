@@ -25,7 +25,7 @@ from bert_jax.data_pipeline.sources.cutting import whole_file
 from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.reading import lines
-from bert_jax.data_pipeline.text.clean import Rule, drop_lines, replace
+from bert_jax.data_pipeline.sources.wikiextractor_rules import RULES as RULES
 
 PLAIN_TEXT = True
 MARKUP = False
@@ -34,69 +34,6 @@ LIBRARIES: tuple[str, ...] = ()
 CUT_BECAUSE = CUT_REMEDY = ""
 _OPEN = re.compile(r'<doc id="[^"]*".*? title="(?P<title>.*)">$')
 _NAME = re.compile(r"wiki_\d+(\.bz2|\.gz|\.xz|\.zst)?")
-
-_KNOWN_TAGS = (
-    "b|big|blockquote|center|cite|code|del|div|em|font|gallery|h[1-6]|i|includeonly|ins|kbd|"
-    "li|mapframe|math|noinclude|nowiki|ol|onlyinclude|poem|pre|q|ref|references|ruby|rt|s|samp|"
-    "score|section|small|span|strike|strong|sub|sup|syntaxhighlight|table|td|templatestyles|th|"
-    "timeline|tr|tt|u|ul|var|wbr"
-)
-_HEADING_WORDS = 5
-_HEADING_CHARACTERS = 60
-
-
-def _is_heading(line: str) -> bool:
-    """Returns whether a line is short and unpunctuated: a section title or a stray list item."""
-    if len(line) > _HEADING_CHARACTERS or len(line.split()) > _HEADING_WORDS:
-        return False
-    bare = line.rstrip(" )]\"'\u201d\u2019\u00bb")
-    return bool(bare) and bare[-1].isalnum()
-
-
-# Each takes linear time: a run of characters is tried where it begins, not again at each of them.
-RULES: tuple[Rule, ...] = (
-    # Elements whose content is not text. A reference may end in "</>" after extraction.
-    replace(
-        "element",
-        r"<(math|score|timeline|gallery|chem|ce|hiero|syntaxhighlight|ref)\b[^<>]*(?:/>|>[^<>]*</(?:\1)?>)",
-        "",
-        needles=("</", "/>"),
-    ),
-    replace("line_break", r"</?(?:br|hr|p)\b[^<>\n]*>", " ", needles=("<",), ignore_case=True),
-    replace("tag", rf"</?(?:{_KNOWN_TAGS})\b[^<>\n]*>", "", needles=("<",), ignore_case=True),
-    replace("formula", r"\b(?:formula|codice)_\d+\b", "", needles=("formula_", "codice_")),
-    replace(
-        "table_markup",
-        r"^(?:\||\{\||![^\n]*(?:\||(?:span|scope|style|class|align|width)=))[^\n]*$",
-        "",
-        needles=("|",),
-    ),
-    replace(
-        "image_options",
-        r"(?:\[\[)?(?:(?:File|Image):[^|\]\n]{1,255}\|)?"  # MediaWiki's longest title
-        r"(?:\b(?:thumb(?:nail)?|frame(?:less)?|left|right|center|upright(?:=[\d.]+)?|\d+px)\|)+",
-        "",
-        needles=("|",),
-    ),
-    replace("category", r"\[\[(?:Category|File|Image):[^\[\]|\n]*\]\]", "", needles=("[[",)),
-    replace("link", r"\[\[(?:[^\[\]|\n]*\|)?([^\[\]|\n]*)\]\]", r"\1", needles=("[[",)),
-    replace("stray_markup", r"\[\[|\]\]|\{\{|\}\}", "", needles=("[[", "]]", "{{", "}}")),
-    # Left by dropped templates and IPA transcriptions: "Archimedes (; ; ) was".
-    replace("empty_parentheses", r'\([\s;,:"/\u2013]*\)', "", needles=("(",)),
-    replace("parenthesis_start", r"\(\s*[;,:][\s;,:]*", "(", needles=("(",)),
-    replace(
-        "parenthesis_end",
-        r"(?<![\s;,])\s*[;,][\s;,]*\)",
-        ")",
-        needles=(",)", ";)", ", )", "; )"),
-    ),
-    replace("empty_quotes", r'""(?<=\s"")(?=[\s.,;:)])', "", needles=('""',)),
-    replace("doubled_quotes", r'""', '"', needles=('""',)),
-    replace("repeated_commas", r",(?:\s*,)+", ",", needles=(", ,", ",,")),
-    replace("space_before_mark", r" (?<!  ) *([.,;])(?=\s|$)", r"\1", within=r" [.,;](?=\s|$)"),
-    replace("list_marker", r"^[*#:;•·]+\s+(?=\S)", "", needles=("*", "#", ":", ";", "•", "·")),
-    drop_lines("heading", _is_heading),
-)
 
 
 def find(spec: SourceSpec) -> Found:

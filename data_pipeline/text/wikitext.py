@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Any, Final
 
 from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.text.apostrophes import BARRIER, quoted
 from bert_jax.data_pipeline.text.sentences import LANGUAGES
 from bert_jax.data_pipeline.text.wikitext_preprocess import LIST_LINE, preprocess, restore
 from bert_jax.data_pipeline.text.wikitext_words import (
@@ -30,10 +31,8 @@ from bert_jax.data_pipeline.text.wikitext_words import (
 )
 
 UNKNOWN: Final = "unknown template: "  # a count of these is named by this and the template's name
-_FILES: Final = ("file", "image", "category", "media")  # valid in every language
+_FILES: Final = frozenset(("file", "image", "category", "media"))  # valid in every language
 _JOINERS: Final = frozenset(("to", "and", "or", "by", "x", "×", "-", "–", "+", "&", "to(-)", "+/-"))
-_BOLD_ITALIC: Final = re.compile("'''''(.*?)'''''")
-_SWITCH: Final = re.compile(r"__[A-Z]{3,}__")  # such as __NOTOC__
 _FIELD: Final = re.compile(r"\{([^{}]*)\}")
 _BLANKS: Final = re.compile(r"[_\s]+")
 
@@ -79,7 +78,7 @@ def plain_text(
         return "", Counter({"too_much_markup": 1})
     lines = restore("".join(walk.text)).split("\n")
     text = "\n".join(line for line in lines if LIST_LINE not in line)
-    return _SWITCH.sub("", _quoted(text)), walk.unknown
+    return quoted(text), walk.unknown
 
 
 def check_parser() -> None:
@@ -98,15 +97,9 @@ def _parser() -> Any:
     return mwparserfromhell
 
 
-def _quoted(text: str) -> str:
-    """Makes quotation marks of the marks of italics, mostly titles, as WikiExtractor does; removes
-    those of bold text."""
-    return _BOLD_ITALIC.sub(r"\1", text).replace("'''", "").replace("''", '"')
-
-
 def _name(text: object) -> str:
     """Returns a template's, tag's or section's name as it is in the tables."""
-    return _BLANKS.sub(" ", str(text)).strip().lower()
+    return _BLANKS.sub(" ", str(text).replace(BARRIER, "")).strip().lower()
 
 
 class _Walk:
@@ -117,7 +110,7 @@ class _Walk:
         self.text: list[str] = []
         self.unknown: Counter[str] = Counter()
         self._closing = words.closing
-        self._files = {*_FILES, *words.files, *map(str.lower, files)}
+        self._files = _FILES | words.files | words.categories | set(map(str.lower, files))
         self._skipped = 0  # level of the closing section that the walk is in
 
     def add(self, code: Any) -> None:
@@ -136,16 +129,20 @@ class _Walk:
     def _add_link(self, link: Any) -> None:
         title = str(link.title)
         prefix, colon, _ = title.partition(":")
+        self.text.append(BARRIER)
         if colon and prefix.strip().lower() in self._files:
             return
         if link.text is not None:
             self.add(link.text)
         elif not (colon and prefix in LANGUAGES):  # [[de:…]]: this article in another language
             self.text.append(title.removeprefix(":"))
+        self.text.append(BARRIER)
 
     def _add_external_link(self, link: Any) -> None:
+        self.text.append(BARRIER)
         if link.title is not None:
             self.add(link.title)
+            self.text.append(BARRIER)
 
     def _add_tag(self, tag: Any) -> None:
         # Those that are left are lines (----) and what is dropped.
@@ -164,6 +161,7 @@ class _Walk:
         if pattern is None:
             if not _is_dropped(name):
                 self.unknown[UNKNOWN + name] += 1
+            self.text.append(BARRIER)
             return
         unnamed = [p.value for p in template.params if not p.showkey]
         named = {_name(p.name): p.value for p in template.params if p.showkey}

@@ -11,6 +11,8 @@ from collections import Counter
 from functools import lru_cache
 from typing import Final
 
+from bert_jax.data_pipeline.text.apostrophes import APOSTROPHE, BARRIER
+from bert_jax.data_pipeline.text.variants import choose_variants
 from bert_jax.data_pipeline.text.wikitext_words import DROPPED_EXTENSIONS, DROPPED_TAGS
 
 LIST_LINE: Final = "\x02"  # marks a line that begins with *, # or ;
@@ -20,11 +22,16 @@ _MOST_MARKS: Final = 100_000
 _MOST_WORK: Final = 50_000_000  # marks that are not closed, times characters
 
 _EXTENSION: Final = re.compile(
-    rf"<(?:(!--)|({'|'.join(sorted(DROPPED_EXTENSIONS))}|nowiki)(?=[\s/>])([^>]*)>)", re.IGNORECASE
+    rf"<(?:(!--)|({'|'.join(sorted(DROPPED_EXTENSIONS))}|nowiki)(?=\s|/?>))", re.IGNORECASE
 )
+# Without a closing tag, these take the rest of the page; other tags are then none.
+_TO_THE_END: Final = ("!--", "includeonly")
+_IGNORED: Final = re.compile(r"</?(?:noinclude|onlyinclude)\s*/?>", re.IGNORECASE)
 _NAMES: Final = "|".join(sorted(DROPPED_TAGS))
 _SPACE_TAG: Final = re.compile(r"<[bh]r\b[^<>]*>", re.IGNORECASE)
-_OTHER_TAG: Final = re.compile(rf"</?(?!/?(?:{_NAMES})\b)[a-z][^<>]*>", re.IGNORECASE)
+_OTHER_TAG: Final = re.compile(
+    rf"</?(?!/?(?:{_NAMES})\b)[a-z][^<>]*>|</?(?:ref|nowiki)\b[^<>\n]*+(?!>)", re.IGNORECASE
+)
 _STRAY: Final = re.compile(rf"<(?!/?(?:{_NAMES})\b)", re.IGNORECASE)
 _LIST_MARKS: Final = re.compile(r"^[*#:;]+", re.MULTILINE)
 _MARK: Final = re.compile(
@@ -36,8 +43,9 @@ _CLOSES: Final = {"}}": "{{", "]]": "[[", "]": "[", "|}": "{|"}
 def preprocess(wikitext: str) -> str | None:
     """Returns what the parser gets; None for a page with too much markup, or too much that is not
     closed."""
-    text = _without_extensions(wikitext)
-    text = _OTHER_TAG.sub("", _SPACE_TAG.sub(" ", text))
+    text = _without_extensions(_IGNORED.sub("", wikitext))
+    text, _ = choose_variants(text)
+    text = _OTHER_TAG.sub(BARRIER, _SPACE_TAG.sub(" ", text))
     text = _STRAY.sub("&lt;", text).replace("&", _AMPERSAND)
     text = _LIST_MARKS.sub(_list_line, text)
     marks, unclosed = _count_marks(text)
@@ -52,21 +60,31 @@ def restore(text: str) -> str:
 def _without_extensions(wikitext: str) -> str:
     pieces: list[str] = []
     unclosed: set[str] = set()
-    end = 0
+    end = bracket = 0  # the first ">" after the last tag
     for tag in _EXTENSION.finditer(wikitext):
-        name = tag[1] or tag[2].lower()
+        name = (tag[1] or tag[2]).lower()
         if tag.start() < end or name in unclosed:
             continue
-        if (tag[3] or "").endswith("/"):
-            content_end = stop = tag.end()
-        elif close := _close_of(name).search(wikitext, tag.end()):
+        start = tag.end()
+        if name != "!--":
+            bracket = bracket if bracket >= start else wikitext.find(">", start)
+            if bracket < 0:  # no tag ends on the rest of the page
+                bracket = len(wikitext)
+            start = bracket + 1
+        if wikitext[start - 2 : start] == "/>":
+            content_end = stop = start
+        elif close := _close_of(name).search(wikitext, start):
             content_end, stop = close.span()
+        elif name in _TO_THE_END:
+            content_end = stop = len(wikitext)
         else:
             unclosed.add(name)  # it is no tag, and none after it is
             continue
         pieces.append(wikitext[end : tag.start()])
+        if name != "!--":
+            pieces.append(BARRIER)
         if name == "nowiki":
-            pieces.append(_without_markup(wikitext[tag.end() : content_end]))
+            pieces.append(_without_markup(wikitext[start:content_end]))
         end = stop
     return "".join(pieces) + wikitext[end:]
 
@@ -78,7 +96,7 @@ def _close_of(name: str) -> re.Pattern[str]:
 
 def _without_markup(text: str) -> str:
     """Returns the content of `nowiki`; brackets, which would be markup outside, are left out."""
-    return re.sub(r"[\[\]{}<>|]|''+", "", text)
+    return re.sub(r"[\[\]{}<>|]", "", text).replace("'", APOSTROPHE) + BARRIER
 
 
 def _list_line(marks: re.Match[str]) -> str:

@@ -20,7 +20,8 @@ class LanguageWords:
 
     closing: frozenset[str]  # headings of sections at the end of an article
     disambiguation: frozenset[str]  # templates of pages that only list articles
-    files: frozenset[str] = frozenset()  # names of files and categories that a dump does not list
+    files: frozenset[str]  # names of the namespace of files, old ones included
+    categories: frozenset[str]
 
 
 def _words(text: str) -> frozenset[str]:
@@ -36,7 +37,7 @@ def _all(text: str, pattern: Pattern) -> dict[str, Pattern]:
 DROPPED_EXTENSIONS: Final = _words("""
     ref, references, gallery, math, chem, ce, score, timeline, imagemap, hiero, graph, section
     pre, syntaxhighlight, source, mapframe, maplink, categorytree, inputbox, templatestyles
-    indicator, includeonly
+    indicator, includeonly, templatedata, phonos, charinsert, rss, quiz, dynamicpagelist
 """)
 # Other tags whose content is not text. That of all others is; `br` is a space.
 DROPPED_TAGS: Final = _words("table, ul, ol, dl, li")
@@ -149,6 +150,22 @@ DROPPED_TEMPLATES: Final = (
     """)  # pronunciation, formulas and computed dates
 )
 
+# Options of an image, `[[File:a.jpg|thumb|left|Caption]]`, in the languages below.
+IMAGE_OPTIONS: Final = _words("""
+    thumb, thumbnail, frame, frameless, framed, left, right, center, none, upright
+    mini, miniatur, rahmenlos, gerahmt, links, rechts, zentriert, hochkant
+    vignette, cadre, sans_cadre, gauche, droite, centré, redresse
+    miniatura, miniaturadeimagen, derecha, izquierda, centro, centrado, marco, sinmarco
+    destra, sinistra, riquadrato, senza_cornice, miniaturadaimagem, direita, esquerda
+    commoldura, semmoldura, miniatuur, gecentreerd, omkaderd, rechtop
+    miniatyr, höger, vänster, centrerad, ramlös, inramad
+    mały, prawo, lewo, centruj, bezramki, ramka
+    мини, миниатюра, справа, слева, центр, обрамить, безрамки
+    міні, мініатюра, праворуч, ліворуч, обрамити
+    サムネイル, フレーム, フレームなし, 右, 左, 中央
+    缩略图, 縮圖, 有框, 无框, 無框, 居中, 置中
+""")
+
 BY_LANGUAGE: Final[dict[str, LanguageWords]] = {
     "en": LanguageWords(
         _words("""
@@ -161,7 +178,8 @@ BY_LANGUAGE: Final[dict[str, LanguageWords]] = {
             disambiguation, disambig, disamb, dab, *disambiguation, hndis, geodis, schooldis
             mil-unit-dis, numberdis, mathdab, letter-numbercombdisambig
         """),
-        _words("image"),
+        _words("file, image"),
+        _words("category"),
     ),
     "de": LanguageWords(
         _words("""
@@ -170,7 +188,8 @@ BY_LANGUAGE: Final[dict[str, LanguageWords]] = {
             schriften, werke
         """),
         _words("begriffsklärung"),
-        _words("bild"),
+        _words("datei, bild"),
+        _words("kategorie"),
     ),
     "fr": LanguageWords(
         _words("""
@@ -178,7 +197,8 @@ BY_LANGUAGE: Final[dict[str, LanguageWords]] = {
             bibliographie, articles connexes, annexes, sources, publications, œuvres
         """),
         _words("homonymie, *homonymie, homonymes, patronyme, paronymie"),
-        _words("image"),
+        _words("fichier, image"),
+        _words("catégorie"),
     ),
     "es": LanguageWords(
         _words("""
@@ -186,7 +206,8 @@ BY_LANGUAGE: Final[dict[str, LanguageWords]] = {
             fuentes, referencias y notas, lecturas adicionales, publicaciones, obras
         """),
         _words("desambiguación, desambig"),
-        _words("imagen"),
+        _words("archivo, imagen"),
+        _words("categoría"),
     ),
     "it": LanguageWords(
         _words("""
@@ -194,7 +215,8 @@ BY_LANGUAGE: Final[dict[str, LanguageWords]] = {
             pubblicazioni, opere
         """),
         _words("disambigua"),
-        _words("immagine"),
+        _words("file, immagine"),
+        _words("categoria"),
     ),
     "pt": LanguageWords(
         _words("""
@@ -202,41 +224,49 @@ BY_LANGUAGE: Final[dict[str, LanguageWords]] = {
             fontes, leitura adicional, obras
         """),
         _words("desambiguação, desambig"),
-        _words("imagem"),
+        _words("ficheiro, imagem, arquivo"),
+        _words("categoria"),
     ),
     "nl": LanguageWords(
         _words("zie ook, externe links, externe link, bronnen, referenties, noten, literatuur"),
         _words("dp, dpintro, *doorverwijspagina"),
-        _words("afbeelding"),
+        _words("bestand, afbeelding"),
+        _words("categorie"),
     ),
     "sv": LanguageWords(
         _words("se även, referenser, externa länkar, källor, noter, litteratur, vidare läsning"),
         _words("förgrening, *förgrening, gren, betydelselista"),
-        _words("bild"),
+        _words("fil, bild"),
+        _words("kategori"),
     ),
     "pl": LanguageWords(
         _words("zobacz też, przypisy, bibliografia, linki zewnętrzne, uwagi, źródła"),
         _words("ujednoznacznienie"),
-        _words("grafika"),
+        _words("plik, grafika"),
+        _words("kategoria"),
     ),
     "ru": LanguageWords(
         _words("см. также, примечания, ссылки, литература, источники, библиография, комментарии"),
         _words("неоднозначность, *неоднозначность, disambig, многозначность"),
-        _words("изображение"),
+        _words("файл, изображение"),
+        _words("категория"),
     ),
     "uk": LanguageWords(
         _words("див. також, примітки, посилання, література, джерела, виноски"),
         _words("неоднозначність, *неоднозначність, disambig"),
-        _words("зображення"),
+        _words("файл, зображення"),
+        _words("категорія"),
     ),
     "ja": LanguageWords(
         _words("関連項目, 脚注, 出典, 注釈, 参考文献, 外部リンク, 関連文献"),
         _words("aimai, 曖昧さ回避, 人名の曖昧さ回避, 地名の曖昧さ回避"),
-        _words("画像"),
+        _words("ファイル, 画像"),
+        _words("カテゴリ"),
     ),
     "zh": LanguageWords(
         _words("参见, 參見, 参考文献, 參考文獻, 外部链接, 外部連結, 注释, 註釋, 脚注, 延伸阅读"),
         _words("disambig, 消歧义, 消歧義, *disambig, *消歧义, *消歧義"),
-        _words("图像, 圖像, 檔案"),
+        _words("文件, 檔案, 档案, 图像, 圖像, 图片, 圖片"),
+        _words("分类, 分類"),
     ),
 }

@@ -5,6 +5,7 @@ import pytest
 from bert_jax.data_pipeline.sources.wikiextractor import RULES
 from bert_jax.data_pipeline.text.clean import clean
 from bert_jax.data_pipeline.text.wikitext import UNKNOWN, is_disambiguation, plain_text
+from bert_jax.data_pipeline.text.wikitext_words import BY_LANGUAGE
 
 
 def text_of(wikitext: str, language: str = "en", files: tuple[str, ...] = ()) -> str:
@@ -21,6 +22,13 @@ def text_of(wikitext: str, language: str = "en", files: tuple[str, ...] = ()) ->
         ("'''Bold''' ''italic'' '''''both''''' L''''Arc'.", "Bold \"italic\" both L'Arc'."),
         ("Up [[File:A.jpg|thumb|A [[cat]].]]down [[:File:B]].", "Up down File:B."),
         ("One.[[Category:Cats]] Two.[[de:Katze]]", "One. Two."),
+        # Unbalanced apostrophes, as MediaWiki shows them.
+        ("''Title'''s end is here.", '"Title\'"s end is here.'),
+        ("''Title''<nowiki/>'s end is here.", '"Title"\'s end is here.'),
+        ("L'''''Étranger'' is a'' book.", 'L"Étranger" is a" book."'),
+        ("See ''the ''[[Sun|sun]]'''s'' light.", 'See "the "sun\'"s" light.'),
+        ("An ''open mark.\nA ''closed'' one.", 'An "open mark."\nA "closed" one.'),
+        ("Of ''{{frob}}'' it <nowiki>''is''</nowiki> said.", "Of it ''is'' said."),
         # Templates.
         ("It is {{convert|5|to|10|km|mi|abbr=on}} long.", "It is 5 to 10 km long."),
         ("He is {{convert|6|ft|2|in|cm}} tall.", "He is 6 ft 2 in tall."),
@@ -46,7 +54,17 @@ def text_of(wikitext: str, language: str = "en", files: tuple[str, ...] = ()) ->
         ("A <nowiki>[[b]]</nowiki> c &lt; d&nbsp;e.", "A b c < d e."),
         ("<nowiki/>A cat<nowiki />s.", "A cats."),
         ("A.<ref>b</ref> C<nowiki/> d e.", "A. C d e."),
+        # Blocks that are not closed.
         ("A <ref>that never closes, and more.", "A that never closes, and more."),
+        ("A cat, a dog. <ref name=a that never ends\nAnd more.", "A cat, a dog.\nAnd more."),
+        ("A cat. <!-- a note\nAnd all that follows.", "A cat."),
+        ("A cat.<includeonly>\nAnd all that follows.", "A cat."),
+        ("A <nowiki>''cat'' and <pre>a dog.", 'A "cat" and a dog.'),
+        ("A <b>cat, a <div class=a>dog.\n<poem>A bird.", "A cat, a dog.\nA bird."),
+        ("A cat.\n{| class=x\n! a\n|-\n| b || c\nA dog.", "A cat.\nA dog."),
+        ("A <table><tr><td>cat, <ul><li>a dog.", "A cat, a dog."),
+        ("A {{nowrap|cat and [[a dog|dog.", "A nowrap|cat and a dog|dog."),
+        ("A <noinclude>cat, <onlyinclude>a dog.", "A cat, a dog."),
         # Lists, headings and sections.
         ("Some are:\n* a cat, a dog\n# a bird\n;a: b\nThat is all.", "Some are:\nThat is all."),
         ("He said:\n:I came, I saw, I won.", "He said:\nI came, I saw, I won."),
@@ -59,9 +77,84 @@ def test_what_stays_of_wikitext(wikitext: str, text: str) -> None:
     assert text_of(wikitext) == text
 
 
+PAGES = {  # with the marks that each language's Wikipedia has
+    "en": (
+        "[[File:Cat.jpg|thumb|right|220px|A cat]]\nThe '''cat''' (; {{IPA|kæt}}) is an animal.",
+        "The cat is an animal.",
+    ),
+    "de": (
+        "__KEIN_INHALTSVERZEICHNIS__\n[[Datei:Katze.jpg|mini|hochkant|Eine Katze]]\n"
+        "Die '''Hauskatze''' (; „{{lang|la|}}“) ist ein Tier.[[Kategorie:Katze|!]]",
+        "Die Hauskatze ist ein Tier.",
+    ),
+    "fr": (
+        "__AUCUNSOMMAIRE__\n[[Fichier:Chat.jpg|vignette|redresse|Un chat.]]\n"
+        "'''''L'Étranger''''' « {{frob}} » est un roman d'''Albert Camus''.[[Catégorie:Roman]]",
+        "L'Étranger est un roman d'\"Albert Camus\".",
+    ),
+    "es": (
+        "__NOTDC__[[Archivo:Gato.jpg|miniaturadeimagen|Un gato.]]El '''gato''' ( , ) es un animal."
+        "[[Categoría:Gatos]]",
+        "El gato es un animal.",
+    ),
+    "it": (
+        "__NOINDICE__\n[[Immagine:Gatto.jpg|miniatura|destra|Un gatto.]]\n"
+        "L{{'}}'''aquila''' (, ) vola.[[Categoria:Aquile]]",
+        "L'aquila vola.",
+    ),
+    "pt": (
+        "__SEMTDC__\n[[Ficheiro:Gato.jpg|miniaturadaimagem|esquerda|Um gato.]]\n"
+        "O '''gato''' (; 1900) é um animal.[[Categoria:Gatos]]",
+        "O gato (1900) é um animal.",
+    ),
+    "nl": (
+        "__GEENINHOUD__\n[[Bestand:Kat.jpg|miniatuur|rechtop|Een kat.]]\n"
+        "De ''foto'''s zijn oud.[[Categorie:Katten]]",
+        'De "foto\'"s zijn oud.',
+    ),
+    "sv": (
+        "__INGENINNEHÅLLSFÖRTECKNING__\n[[Fil:Katt.jpg|miniatyr|höger|En katt.]]\n"
+        "'''Katten''' (, ) är ett djur.[[Kategori:Katter]]",
+        "Katten är ett djur.",
+    ),
+    "pl": (
+        "__BEZSPISU__\n[[Plik:Kot.jpg|mały|prawo|Kot.]]\n"
+        "'''Kot''' („”, ) to zwierzę.[[Kategoria:Koty]]",
+        "Kot to zwierzę.",
+    ),
+    "ru": (
+        "__БЕЗ_ОГЛАВЛЕНИЯ__\n[[Файл:Кот.jpg|мини|справа|200пкс|Кот.]]\n"
+        "'''Кот''' ({{lang|la|}}; «») — животное.[[Категория:Коты]]",
+        "Кот — животное.",
+    ),
+    "uk": (
+        "__БЕЗ_ЗМІСТУ__\n[[Зображення:Кіт.jpg|міні|праворуч|Кіт.]]\n"
+        "'''Кіт''' (, ) — тварина.[[Категорія:Коти]]",
+        "Кіт — тварина.",
+    ),
+    "ja": (
+        "__目次非表示__\n[[ファイル:猫.jpg|サムネイル|右|猫。]]\n"
+        "'''猫'''（ねこ、{{lang|en|}}、）は「{{frob}}」動物である。[[Category:猫|ねこ]][[カテゴリ:猫]]",
+        "猫（ねこ）は動物である。",
+    ),
+    "zh": (
+        "__無目錄__\n-{H|zh-cn:数据;zh-tw:資料;}-[[檔案:貓.jpg|縮圖|貓。]]\n"
+        "'''貓'''（；{{lang|en|cat}}），又稱-{zh-hans:家猫;zh-hant:家貓}-，"
+        "是[[动物|-{A|zh-tw:動物; zh-cn:动物}-]]。-{程}-《{{frob}}》說。[[分類:貓]]",
+        "貓（cat），又稱家猫，是动物。程說。",
+    ),
+}
+
+
+@pytest.mark.parametrize("language", BY_LANGUAGE)
+def test_a_page_of_every_language(language: str) -> None:
+    wikitext, text = PAGES[language]
+    assert text_of(wikitext, language) == text
+
+
 def test_words_of_another_language() -> None:
-    german = "Eine Katze.[[Datei:A.jpg|mini|Sie.]]\n== Weblinks ==\nMehr hier."
-    assert text_of(german, "de", files=("Datei",)) == "Eine Katze."
+    german = "Eine Katze.[[Datoteka:A.jpg|mini|Sie.]]\n== Weblinks ==\nMehr hier."
+    assert text_of(german, "de", files=("Datoteka",)) == "Eine Katze."
     assert text_of("Ein Haus.[[Bild:A.jpg|Es.]]", "de") == "Ein Haus."
     assert is_disambiguation("* a\n{{Begriffsklärung}}", "de")
 

@@ -1,0 +1,175 @@
+"""The cleaning rules of articles: what WikiExtractor, of any version and with any of its options,
+and the reader of dumps leave of markup and of dropped templates, in every language.
+"""
+
+# ruff: noqa: RUF001  (marks of many scripts)
+
+import re
+import unicodedata
+from itertools import chain
+from typing import Final
+
+from bert_jax.data_pipeline.text.clean import Rule, drop_lines, replace
+from bert_jax.data_pipeline.text.variants import choose_variants
+from bert_jax.data_pipeline.text.wikitext_words import BY_LANGUAGE, IMAGE_OPTIONS
+
+_KNOWN_TAGS: Final = (
+    "abbr|b|bdi|bdo|big|blockquote|caption|center|cite|code|col|colgroup|data|dd|del|dfn|div|dl|"
+    "dt|em|font|gallery|h[1-6]|i|img|includeonly|ins|kbd|li|mapframe|mark|math|noinclude|nowiki|"
+    "ol|onlyinclude|poem|pre|q|rb|ref|references|rp|rt|rtc|ruby|s|samp|score|section|small|span|"
+    "strike|strong|sub|sup|syntaxhighlight|table|tbody|td|templatestyles|tfoot|th|thead|time|"
+    "timeline|tr|tt|u|ul|var|wbr"
+)
+_FILES: Final = "|".join(sorted(set(chain.from_iterable(w.files for w in BY_LANGUAGE.values()))))
+_CATEGORIES: Final = "|".join(
+    sorted(set(chain.from_iterable(w.categories for w in BY_LANGUAGE.values())))
+)
+_OPTIONS: Final = "|".join(sorted(IMAGE_OPTIONS))
+_COMMAS: Final = ",，、،"
+_SEMICOLONS: Final = ";；؛"
+_COLONS: Final = ":："
+# What separates or quotes the parts of a parenthesis, and remains where all of them are dropped.
+_SEPARATORS: Final = (
+    rf'\s{_COMMAS}{_SEMICOLONS}{_COLONS}"/／\u2013\u2014・'
+    r"“”„‘’‚«»‹›「」『』\u200b-\u200f\u2060\ufeff"
+)
+_HEADING_WORDS: Final = 5
+_HEADING_CHARACTERS: Final = 60
+# Switches of a page, such as __NOTOC__, that count in small letters, too.
+_SWITCHES: Final = """
+notoc forcetoc toc nogallery noeditsection newsectionlink nonewsectionlink hiddencat index noindex
+staticredirect nocontentconvert notitleconvert nocc notc disambig archivedtalk notalk
+expectunusedcategory expectunusedtemplate expected_unconnected_page
+"""
+_ANY_CASE: Final = frozenset(_SWITCHES.split())
+_SWITCH: Final = re.compile(r"__([^\W\d_]++(?:_[^\W\d_]++)*+)__")
+
+
+def _is_heading(line: str) -> bool:
+    """Returns whether a line is short and unpunctuated: a section title or a stray list item."""
+    if len(line) > _HEADING_CHARACTERS or len(line.split()) > _HEADING_WORDS:
+        return False
+    for character in reversed(line):
+        kind = unicodedata.category(character)
+        if kind in ("Pe", "Pf", "Pi", "Zs") or character in "\"'":  # what may close a sentence
+            continue
+        return kind[0] in "LMN"
+    return False
+
+
+def _switches(text: str) -> tuple[str, int]:
+    """Removes switches of every language, as `__AUCUNSOMMAIRE__`, `__無目錄__`; not `__init__`."""
+    if "__" not in text:
+        return text, 0
+    count = 0
+
+    def shown(found: re.Match[str]) -> str:
+        nonlocal count
+        letters = found[1].replace("_", "")
+        is_capital = len(letters) > 2 and letters.isupper()
+        is_caseless = len(letters) > 1 and letters == letters.swapcase()
+        if not (is_capital or is_caseless or found[1].lower() in _ANY_CASE):
+            return found[0]
+        count += 1
+        return ""
+
+    return _SWITCH.sub(shown, text), count
+
+
+# Each takes linear time: a run of characters is tried where it begins, not again at each of them.
+RULES: tuple[Rule, ...] = (
+    Rule("variant", choose_variants),
+    # Elements whose content is not text. A reference may end in "</>" after extraction.
+    replace(
+        "element",
+        r"<(math|score|timeline|gallery|chem|ce|hiero|syntaxhighlight|ref)\b[^<>]*(?:/>|>[^<>]*</(?:\1)?>)",
+        "",
+        needles=("</", "/>"),
+    ),
+    # With --sections, --html, and as some versions write them.
+    replace(
+        "section_title",
+        r"^[^\S\n]*(?:Section::::[^\n]*|(==+)[^=\n][^\n]*\1|<(h[1-6])\b[^\n]*</\2>)[^\S\n]*$",
+        "",
+        needles=("::::", "==", "</h"),
+    ),
+    replace("line_break", r"</?(?:br|hr|p)\b[^<>\n]*>", " ", needles=("<",), ignore_case=True),
+    # A list of --html ends its numbered items with "</<li>".
+    replace(
+        "tag", rf"(?:</)?</?(?:{_KNOWN_TAGS})\b[^<>\n]*>", "", needles=("<",), ignore_case=True
+    ),
+    replace(
+        "anchor", r"<a\s+(?:href|class|id|name|title)=[^<>\n]*>|</a>", "", needles=("<a", "</a")
+    ),
+    replace("formula", r"\b(?:formula|codice)_\d+\b", "", needles=("formula_", "codice_")),
+    replace(
+        "table_markup",
+        r"^(?:\||\{\||![^\n]*(?:\||(?:span|scope|style|class|align|width)=))[^\n]*$",
+        "",
+        needles=("|",),
+    ),
+    replace(
+        "image_options",
+        rf"(?:\[\[)?(?:(?:{_FILES}):[^|\]\n]{{1,255}}\|)?"  # MediaWiki's longest title
+        rf"(?:\b(?:{_OPTIONS}|upright(?:=[\d.]+)?|(?:\d+x)?\d+(?:px|пкс|像素|ピクセル))\|)+",
+        "",
+        needles=("|",),
+        ignore_case=True,
+    ),
+    replace(
+        "category",
+        rf"\[\[(?:(?:{_CATEGORIES}):[^\[\]\n]*|(?:{_FILES}):[^\[\]|\n]*)\]\]",
+        "",
+        needles=("[[",),
+        ignore_case=True,
+    ),
+    replace("link", r"\[\[(?:[^\[\]|\n]*\|)?([^\[\]|\n]*)\]\]", r"\1", needles=("[[",)),
+    replace("stray_markup", r"\[\[|\]\]|\{\{|\}\}", "", needles=("[[", "]]", "{{", "}}")),
+    Rule("switch", _switches),
+    # Left by dropped templates and IPA transcriptions: "Archimedes (; ; ) was".
+    replace(
+        "empty_parentheses",
+        rf"\([{_SEPARATORS}]*\)|（[{_SEPARATORS}]*）|【\s*】|〔\s*〕",
+        "",
+        needles=("(", "（", "【", "〔"),
+    ),
+    replace(
+        "parenthesis_start",
+        rf"([(（])\s*[{_COMMAS}{_SEMICOLONS}{_COLONS}][\s{_COMMAS}{_SEMICOLONS}{_COLONS}]*",
+        r"\1",
+        needles=("(", "（"),
+    ),
+    replace(
+        "parenthesis_end",
+        rf"(?<![\s{_COMMAS}{_SEMICOLONS}])\s*[{_COMMAS}{_SEMICOLONS}][\s{_COMMAS}{_SEMICOLONS}]*([)）])",
+        r"\1",
+        needles=(",)", ";)", ", )", "; )", "）"),
+    ),
+    replace(
+        "empty_quotes",
+        r'""(?<=\s"")(?=[\s.,;:)])|“\s*”|„\s*[“”]|«\s*»|‹\s*›|「\s*」|『\s*』|《\s*》|〈\s*〉',
+        "",
+        needles=('""', "“", "„", "«", "‹", "「", "『", "《", "〈"),
+    ),
+    replace("doubled_quotes", r'""', '"', needles=('""',)),
+    replace(
+        "repeated_commas",
+        rf"([{_COMMAS}])(?:\s*\1)+",
+        r"\1",
+        needles=(", ,", ",,", "，", "、", "،"),
+    ),
+    replace(
+        "space_before_mark",
+        r" (?<!  ) *(?:([.,;])(?=\s|$)|([。，、；：．]))",
+        r"\1\2",
+        within=r" (?:[.,;](?=\s|$)|[。，、；：．])",
+    ),
+    # --lists writes "BULLET::::- " or "BULLET::::3. ".
+    replace(
+        "list_marker",
+        r"^(?:[^\S\n]*BULLET::::(?:-|\d+\.)?[^\S\n]*|[*#:;•·]+\s+(?=\S)|[・●■][^\S\n]*)",
+        "",
+        needles=("*", "#", ":", ";", "•", "·", "・", "●", "■"),
+    ),
+    drop_lines("heading", _is_heading),
+)
