@@ -25,6 +25,7 @@ from bert_jax.commands import (
     status,
 )
 from bert_jax.commands.command import Command, define, help_of, parse
+from bert_jax.commands.paths import check_outputs
 from bert_jax.errors import (
     DONE,
     USAGE,
@@ -95,6 +96,7 @@ def _run(words: list[str]) -> int:
         print(_help(name, command, define(command, own)[0]))
         return DONE
     values, arguments = parse(name, command, rest)
+    check_outputs(values)
     code = command.run(values, arguments) or DONE
     if not command.is_run:
         _check_output()

@@ -16,8 +16,10 @@ from bert_jax.convert.publish.export import run_export
 from bert_jax.data_pipeline.build.build import build_store
 from bert_jax.data_pipeline.build.vocabulary import train_tokenizer
 from bert_jax.data_pipeline.sources import KINDS, SourceSpec, find, guess_kind, parse_source
+from bert_jax.data_pipeline.sources.finding import named
 from bert_jax.data_pipeline.storage.digest import json_digest
-from bert_jax.data_pipeline.storage.remote import write_named
+from bert_jax.data_pipeline.storage.outputs import OutputKind, check_output
+from bert_jax.data_pipeline.storage.remote import put
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.distributed import cluster, job
@@ -51,6 +53,8 @@ _SENTENCES = 500  # in which a word is hidden
 _SHOWN = 10
 _GUESSES = 3  # for each
 _CLAIM = "demo.json"  # the text and the settings of the demo in a workdir
+# What else a folder may hold, `_claim` says.
+DEMO = OutputKind("demo", lambda folder: True, is_folder=True, in_buckets=False)
 
 
 def demo(workdir: Path | None = None, *, data: str | None = None, steps: int | None = None) -> None:
@@ -71,7 +75,7 @@ def demo(workdir: Path | None = None, *, data: str | None = None, steps: int | N
     """
     cpu.use_cpu_devices(2)
     compile_cache.use()
-    config, source = load("demo"), _source(data)
+    config, source = load("demo"), source_of(data)
     workdir = workdir or default_workdir(source)
     _claim(workdir, source, config)
     tokenizer = _stage("vocabulary", lambda: _tokenizer(workdir, source))
@@ -99,7 +103,7 @@ def default_workdir(source: SourceSpec) -> Path:
     return Path(f"demo_run_{text.name if text.is_dir() else text.stem}")
 
 
-def _source(data: str | None) -> SourceSpec:
+def source_of(data: str | None) -> SourceSpec:
     """The user's text, its kind given or guessed from its files, or Python's own documentation."""
     if data is None:
         return parse_source(f"python,packages={_PACKAGES}")
@@ -116,9 +120,10 @@ def _claim(workdir: Path, source: SourceSpec, config: Config) -> None:
         "files": json_digest(files),
         "settings": description.digest(config),
     }
+    check_output(workdir, DEMO, inputs=named(source.path))
     if not workdir.exists() or not any(workdir.iterdir()):
         workdir.mkdir(parents=True, exist_ok=True)
-        write_named(workdir / _CLAIM, json.dumps(claim, indent=2).encode())
+        put(workdir / _CLAIM, json.dumps(claim, indent=2).encode())
         return
     previous = _read_claim(workdir / _CLAIM)
     reasons = {

@@ -10,10 +10,13 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Final, Protocol
+
+from etils import epath
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage.digest import json_digest
+from bert_jax.data_pipeline.storage.outputs import OutputKind, check_output
 from bert_jax.data_pipeline.storage.remote import is_remote
 from bert_jax.launch.bundle import Bundle
 from bert_jax.launch.hardware import slices
@@ -29,6 +32,8 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Set by the launcher for every process.
 _OWN_VARIABLES = frozenset(("BERT_JAX_HOST_NAME", "PYTHONPATH", "PYTHONUNBUFFERED"))
 _SECRET = re.compile(r"token$|password|passwd|secret|api_?key|credential", re.IGNORECASE)
+_SCRIPT: Final = "run.sh"
+_MARK: Final = "# Written by bert-jax launch --dry_run."
 _DIGEST = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
 
 
@@ -140,16 +145,17 @@ class Rendering:
 
     def script(self) -> str:
         """Returns the commands as a shell script."""
-        lines = ["#!/bin/sh", "set -eu", 'cd "$(dirname "$0")"', *map(shlex.join, self.commands)]
-        return "\n".join([*lines, ""])
+        start = ["#!/bin/sh", _MARK, "set -eu", 'cd "$(dirname "$0")"']
+        return "\n".join([*start, *map(shlex.join, self.commands), ""])
 
     def write(self, folder: Path) -> None:
-        """Writes the files, and the commands as `run.sh`."""
+        """Writes the files, and the commands as `run.sh`; UserError as `check_output`."""
+        check_output(folder, RENDERING)
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in self.files.items():
             data = content.encode() if isinstance(content, str) else content
             (folder / name).write_bytes(data)
-        script = folder / "run.sh"
+        script = folder / _SCRIPT
         script.write_text(self.script(), encoding="utf-8")
         script.chmod(0o755)
 
@@ -160,6 +166,18 @@ class Rendering:
             size = f"({len(content):,} bytes)\n" if isinstance(content, bytes) else content
             parts.append(f"--- {name}\n{size}".rstrip("\n"))
         return "\n\n".join(parts)
+
+
+def _has_script(folder: epath.Path) -> bool:
+    """Whether `Rendering.write` wrote the files of a folder."""
+    try:
+        with (folder / _SCRIPT).open("rb") as file:
+            return _MARK.encode() in file.read(200)
+    except FileNotFoundError:
+        return False
+
+
+RENDERING: Final = OutputKind("dry run", _has_script, is_folder=True, in_buckets=False)
 
 
 class Backend(Protocol):

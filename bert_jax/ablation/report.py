@@ -23,7 +23,7 @@ from bert_jax.ablation.results import Results
 from bert_jax.ablation.spec import Spent
 from bert_jax.ablation.spending import Spending
 from bert_jax.ablation.stores import Stores
-from bert_jax.data_pipeline.storage.remote import open_path, write_named
+from bert_jax.data_pipeline.storage.remote import open_path, put
 from bert_jax.metrics.records import strict
 from bert_jax.runtime.console import clock, console
 from bert_jax.workdir import description
@@ -41,13 +41,13 @@ def write(results: Results, spent: Mapping[str, Spent], stores: Stores) -> None:
     root = open_path(results.workdir)
     rows = list(rows_of(results))
     _write_csv(root / "differences.csv", rows)
-    write_named(root / "report.md", _markdown(results, rows).encode())
+    put(root / "report.md", _markdown(results, rows).encode())
     runs, plans = spending.read(results), spec.plan_digests(results.runs, stores)
     page_of(results, spent, rows, runs, plans).save(root / "report.html")
     values = _values(results, spent, rows, runs, plans)
     values["report_seconds"] = seconds = time.perf_counter() - begun
     text = json.dumps(strict(values), indent=2, allow_nan=False) + "\n"
-    write_named(root / "report.json", text.encode())
+    put(root / "report.json", text.encode())
     for line in (sentences.progress(results), *sentences.told(results)):
         console.print(line, markup=False)
     total = sum(each.total_seconds for each in runs.values())
@@ -83,7 +83,7 @@ def _write_csv(path: epath.Path, rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         shown = {k: f"{v:.9g}" if isinstance(v, float) else v for k, v in row.items()}
         writer.writerow({k: "" if v == "nan" else v for k, v in shown.items()})
-    write_named(path, out.getvalue().encode())
+    put(path, out.getvalue().encode())
 
 
 def _values(

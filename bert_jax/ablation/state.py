@@ -22,6 +22,7 @@ from bert_jax.checkpoint import catalog
 from bert_jax.config.ablation import AblationConfig
 from bert_jax.config.serialization import flatten, from_dict, to_dict
 from bert_jax.data_pipeline.storage.digest import sha256
+from bert_jax.data_pipeline.storage.outputs import OutputKind, check_output
 from bert_jax.data_pipeline.storage.remote import open_path, put, storage_errors
 from bert_jax.errors import NUMBERS, UserError
 from bert_jax.metrics import records
@@ -29,6 +30,7 @@ from bert_jax.training import per_example
 from bert_jax.training.held_out_form import OWN
 from bert_jax.workdir.layout import Workdir
 
+_NAME: Final = "ablation.json"
 # May change later: seeds may be added.
 _SEEDS: Final = "config.seeds"
 State = Literal["waiting", "trained", "text", "diverged", "measured"]
@@ -45,7 +47,7 @@ class RunState:
 
 
 def file_of(workdir: str) -> epath.Path:
-    return open_path(workdir) / "ablation.json"
+    return open_path(workdir) / _NAME
 
 
 def examples_of(workdir: str, run: Run) -> epath.Path:
@@ -82,12 +84,26 @@ def describe(ablation: Ablation) -> dict[str, Any]:
     return {**about, "stores": others} if others else about
 
 
+def _is_ablation(folder: epath.Path) -> bool:
+    """Whether `claim` wrote to a folder, or is about to."""
+    if not (folder / _NAME).exists():
+        return all(path.name.startswith(f".{_NAME}.") for path in folder.iterdir())
+    _read(folder / _NAME)
+    return True
+
+
+ABLATION: Final = OutputKind("ablation", _is_ablation, is_folder=True)
+
+
 def claim(workdir: str, ablation: Ablation) -> None:
     """Writes `ablation.json`, or checks that the folder is of this ablation; seeds may be added.
 
     Raises:
-        UserError: the folder is of another ablation, or of this one with another value; names it.
+        UserError: the folder is of others, of another ablation, or of this one with another value;
+            names it.
     """
+    stores_ = {variant.config.data.store for variant in ablation.variants}
+    check_output(workdir, ABLATION, inputs=[ablation.values.store, *stores_])
     new, path = describe(ablation), file_of(workdir)
     if path.exists():
         old = _read(path)

@@ -13,14 +13,16 @@ from typing import Any, Final, Literal, NamedTuple
 
 import jax
 import numpy as np
+from etils import epath
 
 from bert_jax.api.compiled import Pooling
 from bert_jax.api.model import Model, Tokens, load
-from bert_jax.api.vector_files import FORMATS, TokenTable
+from bert_jax.api.vector_files import FORMATS, VECTORS, TokenTable
 from bert_jax.config.task_settings import Join
 from bert_jax.data_pipeline.errors import UserError, count
 from bert_jax.data_pipeline.storage import atomic
 from bert_jax.data_pipeline.storage.digest import file_digest, sha256
+from bert_jax.data_pipeline.storage.outputs import OutputKind, check_output, target_of
 from bert_jax.data_pipeline.storage.remote import is_special, storage_errors
 from bert_jax.finetune.rows import numbered_lines, wrong_row
 from bert_jax.model.layer_states import parse_layers
@@ -57,25 +59,30 @@ class Settings:
     batch_size: int | None = None
 
 
-def embed(model: Path, lines: Path, out: Path, settings: Settings) -> str:
+def embed(
+    model: Path, lines: Path, out: Path, settings: Settings, *, overwrite: bool = False
+) -> str:
     """Writes the vectors of a file's lines in their order; returns one line about them.
 
     Args:
         model: folder of an exported or imported model.
         lines: a text on every line.
         out: `.npy` for one vector a line, float32 [lines, D]; `.parquet` for token vectors.
+        overwrite: replace an existing file, which carries no mark of who wrote it.
 
     Raises:
-        UserError: there is no such model or file, `out` exists or has another ending, a line is not
-            UTF-8 or its span holds no token, or `OUT.parts` is of other lines or settings.
+        UserError: there is no such model or file, `out` may not be written (see `check_output`) or
+            has another ending, a line is not UTF-8 or its span holds no token, or `OUT.parts` is of
+            others, of other lines or settings.
         StorageError: the disk is full.
     """
     _check_files(lines, out, settings)
+    check_output(out, VECTORS, inputs=[model, lines], overwrite=overwrite)
     form = FORMATS[out.suffix]
     form.check()
     loaded = load(model)
     parse_layers(settings.layers, loaded.config.num_hidden_layers)
-    parts = out.with_name(f"{out.name}.parts")
+    parts = target_of(out).with_name(f"{target_of(out).name}.parts")
     _claim(parts, _identity(loaded, lines, settings))
     cut = 0
     blocks = _blocks(_read(lines, spans=settings.spans), _CHARACTERS[settings.pooling != "none"])
@@ -91,6 +98,7 @@ def embed(model: Path, lines: Path, out: Path, settings: Settings) -> str:
             atomic.write_bytes(found, form.to_bytes(made))
             logger.info("%s lines done", f"{block[-1].row:,}")
         cut += int(found.stem.partition("-")[2])
+    check_output(out, VECTORS, overwrite=overwrite)
     written = _join(parts, lines, out, form.join)
     notes = f"; {count(cut, 'text')} cut to the model's longest row" if cut else ""
     return f"{out}: {written}{notes}"
@@ -104,12 +112,8 @@ def _check_files(lines: Path, out: Path, settings: Settings) -> None:
         raise UserError(f"{out}: {kind} are written as {wanted}; give such a name")
     if settings.spans and settings.pooling not in ("mean", "max"):
         raise UserError(f"a column of spans needs pooling=mean or max, not {settings.pooling}")
-    if out.exists():
-        raise UserError(f"{out} exists; delete it, or give another name")
     if is_special(lines):
         raise UserError(f"{lines} is not a file, and could not be read again to resume")
-    if not out.parent.is_dir():
-        raise UserError(f"{out.parent}: no such folder; create it")
 
 
 def _identity(model: Model, lines: Path, settings: Settings) -> str:
@@ -130,7 +134,8 @@ def _identity(model: Model, lines: Path, settings: Settings) -> str:
 
 
 def _claim(parts: Path, identity: str) -> None:
-    """Makes the folder of parts; UserError if it has parts of something else."""
+    """Makes the folder of parts; UserError if it is of others, or has parts of something else."""
+    check_output(parts, PARTS)
     with storage_errors(parts, "cannot be a folder for parts", "; move it away"):
         parts.mkdir(exist_ok=True)
     settings = parts / _SETTINGS
@@ -145,6 +150,20 @@ def _claim(parts: Path, identity: str) -> None:
         changed = ", ".join(key for key in now if before.get(key) != now[key])
         raise UserError(f"{parts}: parts of another run ({changed} differ); delete it")
     logger.info("resuming from %s", parts)
+
+
+def _has_settings(folder: epath.Path) -> bool:
+    """Whether `_claim` made a folder, or was ended while it did."""
+    try:
+        found = json.loads((folder / _SETTINGS).read_bytes())
+    except FileNotFoundError:
+        return all(path.name.startswith(f".{_SETTINGS}.") for path in folder.iterdir())
+    except ValueError:
+        return False
+    return isinstance(found, dict) and {"lines", "weights", "tokenizer"} <= found.keys()
+
+
+PARTS: Final = OutputKind("folder of parts", _has_settings, is_folder=True, in_buckets=False)
 
 
 def _read(path: Path, *, spans: bool) -> Iterator[Line]:
@@ -218,6 +237,6 @@ def _join(parts: Path, lines: Path, out: Path, join: Callable[[list[Path], Path]
         raise UserError(f"{lines}: no line to embed; give a file with a text on every line")
     whole = parts / "joined"
     written = join(files, whole)
-    atomic.publish(whole, out)
+    atomic.publish(whole, target_of(out))
     shutil.rmtree(parts)
     return written

@@ -9,6 +9,9 @@ from typing import Any, Final
 import numpy as np
 
 from bert_jax.data_pipeline.errors import UserError, count
+from bert_jax.data_pipeline.storage.outputs import OutputKind
+
+VECTORS: Final = OutputKind("file of vectors", None, in_buckets=False)
 
 
 @dataclass(frozen=True)

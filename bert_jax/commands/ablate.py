@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from absl import flags
 
 from bert_jax.commands.command import Command, define_cpu_devices, need
+from bert_jax.commands.kinds import ablation_folder
+from bert_jax.commands.paths import define_input, define_output
 from bert_jax.errors import UsageError, UserError, count
 
 
@@ -13,7 +15,7 @@ def _define_run(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.config.files import define_config
 
     define_config(values, words)
-    flags.DEFINE_string("workdir", None, "folder of the ablation", flag_values=values)
+    define_output(values, "workdir", "folder of the ablation", ablation_folder)
     at_once = "number of runs at once, each with its share of the cores"
     flags.DEFINE_integer("at_once", 1, at_once, 1, flag_values=values)
     shard = "part of the runs, such as 3/16, for one of 16 jobs"
@@ -70,7 +72,7 @@ def typed(values: flags.FlagValues) -> str:
 
 
 def _define_report(values: flags.FlagValues, words: Sequence[str]) -> None:
-    flags.DEFINE_string("workdir", None, "folder of the ablation", flag_values=values)
+    define_input(values, "workdir", "folder of the ablation")
 
 
 def _run_report(values: flags.FlagValues, words: Sequence[str]) -> None:

@@ -4,11 +4,10 @@ import dataclasses
 import os
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from absl import flags
 
-from bert_jax.errors import UsageError, UserError, nearest, nearest_name
+from bert_jax.errors import UsageError, nearest, nearest_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,33 +109,3 @@ def need(values: flags.FlagValues, *names: str) -> None:
 def help_of(values: flags.FlagValues, name: str) -> str:
     """Returns a flag's help, without the line that absl adds to flags that may be repeated."""
     return values[name].help.partition("\n")[0].rstrip(";")
-
-
-def check_out(path: str | None, may_replace: Callable[[Path], bool], kind: str) -> None:
-    """Raises UserError if a file of this name cannot be written, before the work starts.
-
-    may_replace: whether an existing file was written by the command and may be replaced; an empty
-    file always may. kind: name of what the command writes, for the message.
-    """
-    if not path or "://" in path:
-        return
-    file = Path(path)
-    if file.is_dir():
-        raise UserError(f"{file}: is a folder; give the name of a file")
-    if not file.parent.is_dir():
-        raise UserError(f"{file}: no such folder {file.parent}; create it, or choose another")
-    try:
-        is_ours = file.is_file() and (file.stat().st_size == 0 or may_replace(file))
-        free = is_ours or not file.exists()
-    except OSError as error:
-        raise UserError(f"{file}: cannot be accessed ({error.strerror})") from None
-    if not free:
-        raise UserError(f"{file}: exists and is not a {kind} of bert-jax; choose another name")
-
-
-def check_page(path: str | None) -> None:
-    """Runs `check_out` for an HTML page."""
-    if path:
-        from bert_jax.reporting.html import is_page
-
-        check_out(path, is_page, "page")

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from bert_jax.commands.command import Command, check_page, need
+from bert_jax.commands.command import Command, need
+from bert_jax.commands.kinds import page
+from bert_jax.commands.paths import define_output
 from bert_jax.errors import FAILED, UsageError, UserError
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ def _define_compile(values: flags.FlagValues, words: Sequence[str]) -> None:
     flags.DEFINE_string("topology", None, topology, flag_values=values)
     flags.DEFINE_string("phase", "all", "phase of the config, from 0, or all", flag_values=values)
     flags.DEFINE_bool("json", False, "print one JSON object", flag_values=values)
-    flags.DEFINE_string("html", None, "HTML page to write, with plots", flag_values=values)
+    define_output(values, "html", "HTML page to write, with plots", page)
     sweep = "search batch sizes, meshes, remat and loop unrolling for the fastest that fits"
     flags.DEFINE_bool("sweep", False, sweep, flag_values=values)
     flags.DEFINE_float("sweep_minutes", 30.0, "time limit of the search", 0.0, flag_values=values)
@@ -45,7 +47,6 @@ def _run_compile(values: flags.FlagValues, words: Sequence[str]) -> int | None:
 def _compile(values: flags.FlagValues) -> int | None:
     from bert_jax.config.files import read_config
 
-    check_page(values.html)
     if values.html and values.sweep:
         raise UsageError("--html shows one config, not a sweep: sweep first, then compile the best")
     config = read_config(values, _model_of)

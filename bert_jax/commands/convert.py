@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from absl import flags
 
 from bert_jax.commands.command import Command, need
+from bert_jax.commands.kinds import export, exports
+from bert_jax.commands.paths import define_input, define_output, model_paths
 from bert_jax.errors import FAILED, UsageError
 
 
 def _define_export(values: flags.FlagValues, words: Sequence[str]) -> None:
-    flags.DEFINE_string("workdir", None, "folder of a pretraining run", flag_values=values)
-    flags.DEFINE_string("out", None, "folder to write", flag_values=values)
+    define_input(values, "workdir", "folder of a pretraining run")
+    define_output(values, "out", "folder to write", exports)
     step = "step of the checkpoint (default: the newest)"
     flags.DEFINE_integer("step", None, step, 0, flag_values=values)
     every = "export all checkpoints, each in a folder of --out"
@@ -48,8 +50,8 @@ def _define_import(values: flags.FlagValues, words: Sequence[str]) -> None:
     source = (
         "a folder of transformers or google-research/bert, a zip of it, or hf:ORG/NAME[@REVISION]"
     )
-    flags.DEFINE_string("from", None, source, flag_values=values)
-    flags.DEFINE_string("out", None, "folder to write", flag_values=values)
+    define_input(values, "from", source, locate=model_paths)
+    define_output(values, "out", "folder to write", export)
     _define_optimizer_state(values)
 
 
@@ -62,7 +64,7 @@ def _run_import(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 def _define_verify(values: flags.FlagValues, words: Sequence[str]) -> None:
     text = "file with one text per line, a tab between two of a pair (default: a few sentences)"
-    flags.DEFINE_string("text", None, text, flag_values=values)
+    define_input(values, "text", text)
     tolerance = "largest difference of models that count as the same"
     flags.DEFINE_float("tolerance", 1e-5, tolerance, flag_values=values)
 

@@ -1,13 +1,18 @@
 """`bert-jax data`: trains vocabularies; builds, verifies and inspects token stores."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from absl import flags
 
-from bert_jax.commands.command import Command, check_out, check_page, need
-from bert_jax.errors import UsageError
+from bert_jax.commands.command import Command, need
+from bert_jax.commands.kinds import batch_file, example_folder, page, store, vocabulary, work
+from bert_jax.commands.paths import define_input, define_output, define_overwrite
+from bert_jax.errors import StorageError, UsageError, UserError
+
+if TYPE_CHECKING:
+    from bert_jax.data_pipeline.sources import SourceSpec
 
 ALGORITHMS = ("wordpiece", "unigram", "bpe")
 DEDUP = ("none", "exact", "near")
@@ -20,14 +25,29 @@ def _define_source(values: flags.FlagValues) -> None:
         "dump, jsonl, csv, parquet, arrow, tfds (text=COLUMN, title=COLUMN), python (no path; "
         "packages=NAME+NAME for installed packages); may be repeated; docs/data.md has all options"
     )
-    flags.DEFINE_multi_string("source", [], text, flag_values=values)
+    define_input(values, "source", text, locate=_text_of, repeated=True)
     folder = "where the prepared datasets are, for --source=tfds:NAME (default: as in tfds.load)"
-    flags.DEFINE_string("data_dir", "", folder, flag_values=values)
+    define_input(values, "data_dir", folder)
+
+
+def _text_of(text: str, values: flags.FlagValues) -> list[Path]:
+    """Returns the files and folders of text that a source names."""
+    from bert_jax.data_pipeline.sources import parse_source
+    from bert_jax.data_pipeline.sources.finding import named
+
+    return named(parse_source(text, values.data_dir or "").path)
+
+
+def _sources(values: flags.FlagValues) -> "list[SourceSpec]":
+    from bert_jax.data_pipeline.sources import parse_source
+
+    return [parse_source(text, values.data_dir or "") for text in values.source]
 
 
 def _define_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
     _define_source(values)
-    flags.DEFINE_string("out", None, "tokenizer.json to write", flag_values=values)
+    define_output(values, "out", "tokenizer.json to write", vocabulary)
+    define_overwrite(values)
     model = "wordpiece, or SentencePiece's unigram or bpe"
     flags.DEFINE_enum("model", "wordpiece", ALGORITHMS, model, flag_values=values)
     size = "number of entries, special tokens included"
@@ -37,34 +57,24 @@ def _define_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 def _run_tokenizer(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "source", "out")
-    check_out(values.out, _is_tokenizer, "tokenizer.json")
     from bert_jax.data_pipeline.build.vocabulary import train_tokenizer
-    from bert_jax.data_pipeline.sources import parse_source
-    from bert_jax.data_pipeline.storage.remote import check_local, storage_errors
 
-    check_local(values.out)
-    sources = [parse_source(text, values.data_dir) for text in values.source]
+    sources = _sources(values)
     lowercase = not values.cased
     tokenizer = train_tokenizer(sources, values.vocab_size, model=values.model, lowercase=lowercase)
-    remedy = "; an existing file is unchanged: free disk space or choose another --out"
-    with storage_errors(values.out, "cannot be written", remedy):
-        tokenizer.save(Path(values.out))
-    print(f"{tokenizer.vocab_size:,} entries in {values.out}")
-
-
-def _is_tokenizer(file: Path) -> bool:
     try:
-        spec = json.loads(file.read_bytes())
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(spec, dict) and {"model", "added_tokens"} <= set(spec)
+        tokenizer.save(values.out, overwrite=values.overwrite)
+    except StorageError as error:
+        remedy = "an existing file is unchanged: free disk space or choose another --out"
+        raise UserError(f"{error}; {remedy}") from None
+    print(f"{tokenizer.vocab_size:,} entries in {values.out}")
 
 
 def _define_build(values: flags.FlagValues, words: Sequence[str]) -> None:
     _define_source(values)
-    flags.DEFINE_string("tokenizer", None, KINDS, flag_values=values)
+    define_input(values, "tokenizer", KINDS)
     flags.DEFINE_bool("cased", False, "vocab.txt is cased", flag_values=values)
-    flags.DEFINE_string("out", None, "folder of the new token store", flag_values=values)
+    define_output(values, "out", "folder of the new token store", store)
     share = "share of each source's documents held out for evaluation"
     flags.DEFINE_float("held_out_share", 0.01, share, 0, 0.5, flag_values=values)
     dedup = "leave out documents whose text an earlier one has: exactly, or nearly (MinHash)"
@@ -79,8 +89,8 @@ def _define_build(values: flags.FlagValues, words: Sequence[str]) -> None:
     flags.DEFINE_bool("merge", False, text, flag_values=values)
     runner = "local: processes of this machine; beam: a pipeline, with its own options after --"
     flags.DEFINE_enum("runner", "local", ["local", "beam"], runner, flag_values=values)
-    work = "folder of unfinished parts, local or gs:// (default: next to --out); may be repeated"
-    flags.DEFINE_multi_string("work", [], work, flag_values=values)
+    folders = "folder of unfinished parts, local or gs:// (default: next to --out); may be repeated"
+    define_output(values, "work", folders, work, repeated=True)
 
 
 def _run_build(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -90,12 +100,9 @@ def _run_build(values: flags.FlagValues, words: Sequence[str]) -> None:
     if shard and values.merge:
         raise UsageError("--shard and --merge exclude each other: merge when all shards are built")
     from bert_jax.data_pipeline.build.build import build_shards, build_store
-    from bert_jax.data_pipeline.sources import parse_source
-    from bert_jax.data_pipeline.storage.remote import check_local
     from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
-    check_local(values.out)
-    sources = [parse_source(text, values.data_dir) for text in values.source]
+    sources = _sources(values)
     tokenizer = Tokenizer.load(Path(values.tokenizer), lowercase=not values.cased)
     common = {
         "dedup": values.dedup,
@@ -147,7 +154,7 @@ def _parse_shard(text: str | None) -> tuple[int, int] | None:
 
 
 def _define_store(values: flags.FlagValues, text: str = "folder of a token store") -> None:
-    flags.DEFINE_string("store", None, text, flag_values=values)
+    define_input(values, "store", text)
 
 
 def _define_verify(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -169,12 +176,11 @@ def _define_inspect(values: flags.FlagValues, words: Sequence[str]) -> None:
     flags.DEFINE_integer("phase", 0, "phase of the config, from 0", 0, flag_values=values)
     flags.DEFINE_enum("split", "train", ["train", "held_out"], "split to show", flag_values=values)
     flags.DEFINE_integer("examples", 5, "number of decoded examples", 0, flag_values=values)
-    flags.DEFINE_string("html", None, "HTML page to write, with plots", flag_values=values)
+    define_output(values, "html", "HTML page to write, with plots", page)
 
 
 def _run_inspect(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "store")
-    check_page(values.html)
     from bert_jax.config.files import read_config, words_of
     from bert_jax.reporting.dataset import inspect
     from bert_jax.training.initial_architecture import find_architecture
@@ -201,7 +207,7 @@ def _define_export_examples(values: flags.FlagValues, words: Sequence[str]) -> N
     flags.DEFINE_integer("epochs", 1, "number of epochs", 1, flag_values=values)
     kinds = "of transformers and datasets, or of google-research/bert"
     flags.DEFINE_enum("format", "parquet", sorted(EXTRAS), kinds, flag_values=values)
-    flags.DEFINE_string("out", None, "folder to write", flag_values=values)
+    define_output(values, "out", "folder to write", example_folder)
 
 
 def _run_export_examples(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -222,21 +228,20 @@ def _run_export_examples(values: flags.FlagValues, words: Sequence[str]) -> None
 
 
 def _define_batch(values: flags.FlagValues, words: Sequence[str]) -> None:
-    flags.DEFINE_string("workdir", None, "folder of a pretraining run", flag_values=values)
+    define_input(values, "workdir", "folder of a pretraining run")
     flags.DEFINE_integer("step", None, "step, from 0", 0, flag_values=values)
     _define_store(values, "path of the run's token store (default: as in the run's config)")
     rows = "FIRST:END or one row (default: shows 4, writes all)"
     flags.DEFINE_string("rows", None, rows, flag_values=values)
-    flags.DEFINE_string("out", None, ".npz file to write", flag_values=values)
+    define_output(values, "out", ".npz file to write", batch_file)
 
 
 def _run_batch(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "workdir")
     if values.step is None:
         raise UsageError("--step=… is missing (step, from 0)")
-    from bert_jax.reporting.batch_view import batch, is_batch
+    from bert_jax.reporting.batch_view import batch
 
-    check_out(values.out, is_batch, "batch")
     batch(values.workdir, values.step, store_path=values.store, rows=values.rows, out=values.out)
 
 

@@ -6,15 +6,25 @@ from pathlib import Path
 from absl import flags
 
 from bert_jax.commands.command import Command
+from bert_jax.commands.kinds import demo_folder
+from bert_jax.commands.paths import define_input, define_output
 
 
 def _define_demo(values: flags.FlagValues, words: Sequence[str]) -> None:
     workdir = "folder for all results (default: demo_run, with --data demo_run_NAME)"
-    flags.DEFINE_string("workdir", None, workdir, flag_values=values)
+    define_output(values, "workdir", workdir, demo_folder)
     data = "your text, a file, folder, or KIND:PATH as for --source (default: Python documentation)"
-    flags.DEFINE_string("data", None, data, flag_values=values)
+    define_input(values, "data", data, locate=_text_of)
     steps = "number of training steps (default: a few minutes of training)"
     flags.DEFINE_integer("steps", None, steps, 1, flag_values=values)
+
+
+def _text_of(data: str, values: flags.FlagValues) -> list[Path]:
+    """Returns the files and folders of text that --data names."""
+    from bert_jax.data_pipeline.sources.finding import named
+    from bert_jax.demo import source_of
+
+    return named(source_of(data).path)
 
 
 def _run_demo(values: flags.FlagValues, words: Sequence[str]) -> None:

@@ -6,16 +6,18 @@ from pathlib import Path
 from absl import flags
 
 from bert_jax.commands.command import Command, define_cpu_devices, need
+from bert_jax.commands.kinds import vectors
+from bert_jax.commands.paths import define_input, define_output, define_overwrite, model_paths
 
 
 def _define_embed(values: flags.FlagValues, words: Sequence[str]) -> None:
-    def text(name: str, default: str | None, about: str) -> None:
-        flags.DEFINE_string(name, default, about, flag_values=values)
-
-    text("model", None, "folder of an exported or imported model")
-    text("input", None, "file with a text on every line")
-    text("out", None, "file to write: .npy, or .parquet with --pooling=none")
-    text("layers", "-1", "layers to read: 0 (embeddings) to the last, such as -1, -4: or 0,6,12")
+    define_input(values, "model", "folder of an exported or imported model", locate=model_paths)
+    define_input(values, "input", "file with a text on every line")
+    out = "file to write: .npy, or .parquet with --pooling=none"
+    define_output(values, "out", out, vectors)
+    define_overwrite(values)
+    layers = "layers to read: 0 (embeddings) to the last, such as -1, -4: or 0,6,12"
+    flags.DEFINE_string("layers", "-1", layers, flag_values=values)
     flags.DEFINE_enum(
         "join", "concat", ["concat", "mean"], "how layers are joined", flag_values=values
     )
@@ -54,7 +56,8 @@ def _run_embed(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.runtime.console import console
 
     settings = Settings(values.layers, values.join, values.pooling, values.spans, values.batch_size)
-    console.print(embed(Path(values.model), Path(values.input), Path(values.out), settings))
+    model, lines, out = Path(values.model), Path(values.input), Path(values.out)
+    console.print(embed(model, lines, out, settings, overwrite=values.overwrite))
 
 
 COMMANDS = {

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from bert_jax.commands.command import Command, check_out, define_cpu_devices, need
+from bert_jax.commands.command import Command, define_cpu_devices, need
+from bert_jax.commands.kinds import example_values
+from bert_jax.commands.paths import define_input, define_output
 from bert_jax.errors import UsageError
 
 _OF_TEXT = ("best", "store", "batches", "pairing", "masking", "form")  # not for a task
@@ -15,14 +17,14 @@ def _define_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.data_pipeline.pairing.modes import MODES as PAIRING
 
     workdir = "folder of a pretraining run; with --per_example also of a fine-tuned one"
-    flags.DEFINE_string("workdir", None, workdir, flag_values=values)
+    define_input(values, "workdir", workdir)
     step = "step of the checkpoint (default: the newest)"
     flags.DEFINE_integer("step", None, step, 0, flag_values=values)
     flags.DEFINE_bool("all", False, "evaluate all checkpoints", flag_values=values)
     best = "evaluate the checkpoint with the lowest held-out loss in its last phase"
     flags.DEFINE_bool("best", False, best, flag_values=values)
     store = "another token store with the same tokenizer (default: the run's)"
-    flags.DEFINE_string("store", None, store, flag_values=values)
+    define_input(values, "store", store)
     batches = "maximum number of batches (default: all held-out text)"
     flags.DEFINE_integer("batches", 0, batches, 0, flag_values=values)
     for name, choices, what in (
@@ -37,7 +39,7 @@ def _define_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
     )
     flags.DEFINE_multi_string("form", [], form, flag_values=values)
     examples = "FILE.npz for the loss and the hits of every held-out example"
-    flags.DEFINE_string("per_example", None, examples, flag_values=values)
+    define_output(values, "per_example", examples, example_values)
     define_cpu_devices(values)
 
 
@@ -51,9 +53,6 @@ def _run_evaluate(values: flags.FlagValues, words: Sequence[str]) -> None:
     changed = [name for name in ("pairing", "masking") if values[name].value]
     if values.form and changed:
         raise UsageError(f"--form and --{changed[0]} together: a form has both; give one of them")
-    from bert_jax.training import per_example
-
-    check_out(values.per_example, per_example.is_file, "file of examples")
     from bert_jax.runtime import compile_cache
     from bert_jax.runtime.cpu import use_cpu_devices
     from bert_jax.training.evaluate import evaluate_run, task_of

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from bert_jax.commands.command import Command, need
+from bert_jax.commands.paths import define_input, model_paths
 from bert_jax.errors import UsageError
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _define_fill(values: flags.FlagValues, words: Sequence[str]) -> None:
-    flags.DEFINE_string("model", None, "folder of an exported model", flag_values=values)
+    define_input(values, "model", "folder of an exported model", locate=model_paths)
     flags.DEFINE_integer("top_k", 5, "number of predictions for each mask", 1, flag_values=values)
 
 

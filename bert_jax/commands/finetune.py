@@ -11,6 +11,8 @@ from typing import Any
 from absl import flags
 
 from bert_jax.commands.command import Command, define_cpu_devices, need
+from bert_jax.commands.kinds import predictions, task_runs
+from bert_jax.commands.paths import define_input, define_output, define_overwrite, model_paths
 from bert_jax.commands.run_flags import (
     define_run,
     find_deadline,
@@ -26,7 +28,7 @@ def _define_finetune(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.config.files import define_config
 
     define_config(values, words, default="glue")
-    define_run(values)
+    define_run(values, task_runs)
     seeds = "number of runs, with seeds from config.seed on, each in a folder of --workdir"
     flags.DEFINE_integer("seeds", 1, seeds, 1, flag_values=values)
 
@@ -73,11 +75,12 @@ def _run_finetune(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 def _define_predict(values: flags.FlagValues, words: Sequence[str]) -> None:
     model = "folder of a fine-tuned run (also WORKDIR@STEP), of several seeds, or of an export"
-    flags.DEFINE_string("model", None, model, flag_values=values)
+    define_input(values, "model", model, locate=model_paths)
     source = "a file as the task's: .tsv, .csv, .jsonl, CoNLL's or SQuAD's, or the folder of a task"
-    flags.DEFINE_string("input", None, source, flag_values=values)
+    define_input(values, "input", source)
     out = "file of the predictions: a table, CoNLL's form, or SQuAD's predictions.json"
-    flags.DEFINE_string("out", None, out, flag_values=values)
+    define_output(values, "out", out, predictions)
+    define_overwrite(values)
     flags.DEFINE_string("split", "test", "split in the folder of a task", flag_values=values)
     for name, what in (("text", "text"), ("pair", "second text")):
         column = f"column of the {what} (default: the task's)"
@@ -85,9 +88,9 @@ def _define_predict(values: flags.FlagValues, words: Sequence[str]) -> None:
     threshold = "of questions, in place of config.task.null_threshold"
     flags.DEFINE_float("null_threshold", None, threshold, flag_values=values)
     nbest = "file of the best answers to each question, SQuAD's nbest_predictions.json"
-    flags.DEFINE_string("nbest", None, nbest, flag_values=values)
+    define_output(values, "nbest", nbest, predictions)
     odds = "file of the scores of no answer, SQuAD's null_odds.json"
-    flags.DEFINE_string("null_odds", None, odds, flag_values=values)
+    define_output(values, "null_odds", odds, predictions)
     define_cpu_devices(values)
 
 
@@ -110,6 +113,7 @@ def _run_predict(values: flags.FlagValues, words: Sequence[str]) -> None:
         split=values.split,
         settings=given("text", "pair", "null_threshold"),
         more=given("nbest", "null_odds"),
+        overwrite=values.overwrite,
     )
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 from absl import flags
 
 from bert_jax.commands.command import Command, need
+from bert_jax.commands.kinds import rendering
 from bert_jax.commands.launch_job import absolute, checks_of, limits_of, make_job, parse_command
+from bert_jax.commands.paths import check_outputs, define_input, define_output
 from bert_jax.errors import UsageError, UserError
 
 if typing.TYPE_CHECKING:
@@ -79,7 +81,8 @@ def _define_local_run(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 def _run_local_run(values: flags.FlagValues, words: Sequence[str]) -> int:
     need(values, "processes")
-    _, config = parse_command("launch local run", words)
+    trainer, config = parse_command("launch local run", words)
+    check_outputs(trainer)
     from bert_jax.launch.backends.local import run
 
     command = [sys.executable, "-m", "bert_jax", *words]
@@ -94,7 +97,7 @@ def _define_id(backend: str, values: flags.FlagValues, words: Sequence[str]) -> 
     kind = _kind(backend)
     flags.DEFINE_string("name", None, "name of the job", flag_values=values)
     if kind.needs_workdir:
-        flags.DEFINE_string("workdir", None, "folder of the run", flag_values=values)
+        define_input(values, "workdir", "folder of the run")
     _define_options(kind, values, always=True)
 
 
@@ -120,7 +123,7 @@ def _define_run(backend: str, values: flags.FlagValues, words: Sequence[str]) ->
     flags.DEFINE_bool("allow_dirty", False, dirty, flag_values=values)
     flags.DEFINE_bool("dry_run", False, "print every command and file only", flag_values=values)
     out = "folder for the commands and files of --dry_run"
-    flags.DEFINE_string("out", None, out, flag_values=values)
+    define_output(values, "out", out, rendering)
 
 
 def _define_options(kind: "type[Backend]", values: flags.FlagValues, *, always: bool) -> None:
@@ -166,6 +169,7 @@ def _run(backend: str, values: flags.FlagValues, words: Sequence[str]) -> int:
     from bert_jax.launch.preflight import run_checks
 
     if not chosen.is_running(job):
+        check_outputs(trainer)
         run_checks(checks_of(chosen, job, config, allow_dirty=values.allow_dirty), say)
     return chosen.run(job)
 
@@ -177,8 +181,6 @@ def _show(backend: "Backend", job: "Job", out: str | None) -> int:
         print(rendering.text())
         return 0
     folder = Path(out)
-    if folder.exists() and not (folder / "run.sh").is_file() and any(folder.iterdir()):
-        raise UserError(f"--out={out}: is not empty; give a new folder")
     rendering.write(folder)
     print(f"{folder / 'run.sh'} and {len(rendering.files)} files; nothing was run")
     return 0

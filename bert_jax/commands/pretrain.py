@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from bert_jax.commands.command import Command, need
+from bert_jax.commands.kinds import run
 from bert_jax.commands.run_flags import (
     define_run,
     find_deadline,
@@ -21,7 +22,7 @@ def _define_pretrain(values: flags.FlagValues, words: Sequence[str]) -> None:
     from bert_jax.config.files import define_config
 
     define_config(values, words)
-    define_run(values)
+    define_run(values, run)
     budget = "time for a new run, such as 60m (s, m, h, d); decides how many steps it has"
     flags.DEFINE_string("time_budget", None, budget, flag_values=values)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from bert_jax.commands.command import define_cpu_devices
+from bert_jax.commands.paths import FindKind, define_output
 from bert_jax.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
     from bert_jax.distributed.job import Job
 
 
-def define_run(values: flags.FlagValues) -> None:
-    """Defines the flags, but those of the configuration."""
-    flags.DEFINE_string("workdir", None, "folder of the run", flag_values=values)
+def define_run(values: flags.FlagValues, kind: FindKind) -> None:
+    """Defines the flags, but those of the configuration; kind: of the workdir."""
+    define_output(values, "workdir", "folder of the run", kind)
     define_cpu_devices(values)
     address = "HOST:PORT of process 0; uses the next two ports, too (default: from the cluster)"
     flags.DEFINE_string("coordinator", None, address, flag_values=values)

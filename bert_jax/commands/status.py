@@ -4,18 +4,19 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from bert_jax.commands.command import Command, check_page, need
+from bert_jax.commands.command import Command, need
+from bert_jax.commands.kinds import page
+from bert_jax.commands.paths import define_input, define_output
 
 
 def _define_status(values: flags.FlagValues, words: Sequence[str]) -> None:
-    flags.DEFINE_string("workdir", None, "folder of a pretraining run", flag_values=values)
+    define_input(values, "workdir", "folder of a pretraining run")
     flags.DEFINE_bool("json", False, "print one JSON object", flag_values=values)
-    flags.DEFINE_string("html", None, "HTML page to write, with plots", flag_values=values)
+    define_output(values, "html", "HTML page to write, with plots", page)
 
 
 def _run_status(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "workdir")
-    check_page(values.html)
     from bert_jax.reporting import status, status_text
     from bert_jax.runtime.log import plain
 

@@ -2,22 +2,29 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from bert_jax.config.recorded import config_of
 from bert_jax.config.schema import Config
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.convert.sources import read_model
-from bert_jax.data_pipeline.storage import atomic
+from bert_jax.data_pipeline.storage.outputs import (
+    OutputKind,
+    check_apart,
+    check_output,
+    write_output,
+)
 from bert_jax.errors import UserError, count
 from bert_jax.finetune.predictor import Predictor
 from bert_jax.finetune.results import FILE, kept_step
 from bert_jax.runtime.console import console
 from bert_jax.workdir import description
 from bert_jax.workdir.layout import Workdir, split_step
+
+PREDICTIONS: Final = OutputKind("file of predictions", None, in_buckets=False)
 
 
 def predict(
@@ -28,6 +35,7 @@ def predict(
     split: str = "test",
     settings: Mapping[str, Any] = MappingProxyType({}),
     more: Mapping[str, Path | str] = MappingProxyType({}),
+    overwrite: bool = False,
 ) -> None:
     """Writes the predictions for a file, in the form that the kind of task has.
 
@@ -37,13 +45,19 @@ def predict(
         split: of that folder.
         settings: keys of `config.task` with values in place of those of the run.
         more: further files to write, by their flag, see `TaskKind.files`.
+        overwrite: replace existing files, which carry no mark of who wrote them.
 
     Raises:
-        UserError: no such model or file, a model without a head for the task, or a row that cannot
-            be read.
+        UserError: no such model or file, a model without a head for the task, a row that cannot be
+            read, or a file that may not be written, see `check_output`.
+        StorageError: a file cannot be written.
     """
-    path, config = find_model(model)
-    read = read_model(path)
+    inputs, outputs = [split_step(model)[0], source], {"out": out, **more}
+    for path in outputs.values():
+        check_output(path, PREDICTIONS, inputs=inputs, overwrite=overwrite)
+    check_apart(outputs.values())
+    found, config = find_model(model)
+    read = read_model(found)
     try:
         predictor = Predictor(read.config, read.params, read.tokenizer)
         kind = predictor.kind
@@ -52,27 +66,15 @@ def predict(
         task = kind.with_settings(task, settings)
     except UserError as error:
         raise UserError(f"{model}: {error}") from None
-    _check_files(source, [out, *more.values()])
     examples = dataclasses.replace(kind.read_new(task, source, split), labels=predictor.labels)
     length = config.phases[0].seq_length if config else None
     guesses, notes = predictor.guesses(task, examples, length=length)
     files = kind.files(task, examples, guesses)
-    for name, file in {"out": out, **more}.items():
-        try:
-            atomic.write_bytes(Path(file), files[name].encode())
-        except OSError as error:
-            raise UserError(f"{file}: cannot be written ({error.strerror})") from None
-    said = [f"{count(len(examples.examples), 'prediction')} of {path} in {out}"]
+    for name, path in outputs.items():
+        data = files[name].encode()
+        write_output(path, data, PREDICTIONS, inputs=inputs, overwrite=overwrite)
+    said = [f"{count(len(examples.examples), 'prediction')} of {found} in {out}"]
     console.print(", ".join([*said, *examples.notes, *notes]), markup=False)
-
-
-def _check_files(source: str, files: Sequence[Path | str]) -> None:
-    """Raises UserError for files that would replace the input, or cannot be written."""
-    for file in map(Path, files):
-        if file.resolve() == Path(source).resolve():
-            raise UserError(f"{file}: is the input, which it would replace; give another name")
-        if not file.parent.is_dir():
-            raise UserError(f"{file.parent}: no such folder; create it")
 
 
 def find_model(model: str) -> tuple[str, Config | None]:

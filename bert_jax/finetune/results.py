@@ -1,6 +1,7 @@
 """The results of fine-tuned runs on the held-out examples: each seed, median, range, baselines."""
 
 import json
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -9,14 +10,38 @@ from etils import epath
 
 from bert_jax.checkpoint.manager import find_steps
 from bert_jax.config.schema import Config
+from bert_jax.data_pipeline.storage.outputs import OutputKind
 from bert_jax.data_pipeline.storage.remote import open_path, put, storage_errors
 from bert_jax.finetune.task_data import TaskData
 from bert_jax.metrics import records
 from bert_jax.metrics.records import shown
 from bert_jax.runtime.console import console, table
+from bert_jax.training.claim import check_free
 from bert_jax.workdir.layout import Workdir
 
 FILE: Final = "results.json"
+_SEED: Final = re.compile(r"seed-\d+")
+
+
+def _has_seeds(folder: epath.Path) -> bool:
+    """Whether a folder has nothing but the runs of several seeds and their results."""
+    names = {path.name for path in folder.iterdir()}
+    if not all(name == FILE or _SEED.fullmatch(name) for name in names):
+        return False
+    for name in filter(_SEED.fullmatch, names):
+        check_free(Workdir.open(folder / name))
+    return FILE not in names or _is_results(folder / FILE)
+
+
+def _is_results(file: epath.Path) -> bool:
+    try:
+        values = json.loads(file.read_bytes())
+    except ValueError:
+        return False
+    return isinstance(values, dict) and {"task", "metrics", "runs"} <= values.keys()
+
+
+SEEDS: Final = OutputKind("folder of runs", _has_seeds, is_folder=True)
 
 
 def kept_step(run: Workdir, config: Config) -> int:

@@ -2,14 +2,16 @@
 
 import io
 import zipfile
-from pathlib import Path
+from typing import Final
 
 import numpy as np
+from etils import epath
 
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict
 from bert_jax.data_pipeline.analysis.inspect import Vocabulary, decode
-from bert_jax.data_pipeline.storage.remote import write_named
+from bert_jax.data_pipeline.storage.files import open_bytes
+from bert_jax.data_pipeline.storage.outputs import OutputKind, write_output
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
@@ -20,6 +22,8 @@ from bert_jax.training.batches import phase_batches
 from bert_jax.workdir import description
 from bert_jax.workdir.find_store import find_store
 from bert_jax.workdir.layout import Workdir
+
+_NAMES: Final = ("input_ids", "example_ids", "position_ids", "masked_positions", "masked_labels")
 
 
 def batch(
@@ -47,17 +51,21 @@ def batch(
     if out:
         data = io.BytesIO()
         np.savez(data, allow_pickle=False, **arrays)
-        write_named(out, data.getvalue())
+        write_output(out, data.getvalue(), BATCH, inputs=[workdir, store.path])
         console.print(f"\nwrote {len(chosen)} rows to {out}: {', '.join(arrays)}")
 
 
-def is_batch(path: Path) -> bool:
-    """Whether a file is a batch written by `batch`, which may be overwritten."""
+def _is_batch(path: epath.PathLike) -> bool:
+    """Whether a file is a batch written by `batch`, which may be overwritten: other programs, too,
+    write arrays with the name of the first of these."""
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return "input_ids" in getattr(arrays, "files", ())
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+        with open_bytes(path) as stream, zipfile.ZipFile(stream) as file:
+            return {f"{name}.npy" for name in _NAMES} <= set(file.namelist())
+    except (zipfile.BadZipFile, ValueError, EOFError):
         return False
+
+
+BATCH: Final = OutputKind("batch", _is_batch)
 
 
 def open_run(workdir: Workdir, store_path: str | None = None) -> tuple[Config, TokenStore]:

@@ -3,11 +3,12 @@
 import html
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from etils import epath
 
-from bert_jax.data_pipeline.storage.remote import write_named
+from bert_jax.data_pipeline.storage.files import open_bytes
+from bert_jax.data_pipeline.storage.outputs import OutputKind, write_output
 
 if TYPE_CHECKING:
     from bert_jax.data_pipeline.analysis.inspect import ShownExample, ShownToken
@@ -152,17 +153,20 @@ class Page:
         self._parts.append(f'<div class="grid">{"".join(shown)}</div>')
 
     def save(self, path: epath.PathLike) -> None:
-        """Writes the page atomically; StorageError if it cannot be written."""
+        """Writes the page atomically, as `write_output` does."""
         title, body = html.escape(self._title), "\n".join(self._parts)
         page = _PAGE.format(mark=_MARK, title=title, style=_STYLE, body=body)
         # File names may hold lone surrogates.
-        write_named(path, page.encode(errors="backslashreplace"))
+        write_output(path, page.encode(errors="backslashreplace"), PAGE)
 
 
-def is_page(path: epath.PathLike) -> bool:
+def _is_page(path: epath.PathLike) -> bool:
     """Whether a file is a page written by `Page.save`, which may be overwritten."""
-    with epath.Path(path).open("rb") as file:
+    with open_bytes(path, ahead=False) as file:
         return _MARK.encode() in file.read(1000)
+
+
+PAGE: Final = OutputKind("page", _is_page)
 
 
 def _text(value: Any) -> str:

@@ -8,13 +8,17 @@
 """
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
+
+from etils import epath
 
 from bert_jax.checkpoint import catalog
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import to_dict
+from bert_jax.data_pipeline.storage.outputs import OutputKind
 from bert_jax.data_pipeline.storage.remote import check_bucket, is_remote, storage_errors
 from bert_jax.data_pipeline.store.manifest import SPLITS, read_manifest, split_digest
 from bert_jax.errors import UserError
@@ -54,6 +58,16 @@ def check_free(workdir: Workdir) -> None:
             f"{folder}: holds {', '.join(unknown[:3])}{more}, but no config.json of a pretraining "
             "run; nothing was changed. Give a new or empty folder as --workdir"
         )
+
+
+def _is_run(folder: epath.Path) -> bool:
+    check_free(Workdir.open(folder))
+    return True
+
+
+RUN: Final = OutputKind("run", _is_run, is_folder=True)
+# `bert-jax ablate` has the tasks of a run in its own folder.
+TASK_RUN: Final = dataclasses.replace(RUN, places=("tasks",))
 
 
 def _check_is_run(workdir: Workdir) -> None:

@@ -9,9 +9,9 @@ from rich.progress import Progress
 
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.config.serialization import flatten, to_dict
-from bert_jax.data_pipeline.export.examples import Rows, export_rows
+from bert_jax.data_pipeline.export.examples import EXAMPLES, Rows, export_rows
 from bert_jax.data_pipeline.export.formats import find_format
-from bert_jax.data_pipeline.storage.remote import check_local
+from bert_jax.data_pipeline.storage.outputs import check_output
 from bert_jax.data_pipeline.store.store import open_store
 from bert_jax.errors import UserError, count
 from bert_jax.runtime.console import console, progress
@@ -40,7 +40,7 @@ def export_examples(
     """
     if not 0 <= phase < len(config.phases):
         raise UserError(f"--phase={phase}: the config has phases 0 to {len(config.phases) - 1}")
-    check_local(out, "folder")
+    check_output(out, EXAMPLES, inputs=[store_path])
     if split_name == "held_out" and epochs != 1:
         raise UserError(f"--epochs={epochs}: held-out rows have one masking; leave it out")
     format = find_format(format_name, config.data.pairing)

@@ -22,7 +22,9 @@ from typing import Any, Final
 import numpy as np
 from etils import epath
 
-from bert_jax.data_pipeline.storage.remote import open_path, write_named
+from bert_jax.data_pipeline.storage.files import open_bytes
+from bert_jax.data_pipeline.storage.outputs import OutputKind, write_output
+from bert_jax.data_pipeline.storage.remote import open_path
 from bert_jax.errors import UserError
 
 ABOUT: Final = "about"
@@ -69,7 +71,7 @@ class PerExample:
 def write(
     path: epath.PathLike, by_form: Mapping[str, PerExample], about: Mapping[str, Any]
 ) -> None:
-    """Writes the file atomically; StorageError if it cannot be written.
+    """Writes the file atomically, as `write_output` does.
 
     about: JSON values that identify what was evaluated.
     """
@@ -78,7 +80,7 @@ def write(
         arrays |= examples.arrays(form)
     out = io.BytesIO()
     np.savez_compressed(out, **arrays)  # type: ignore[arg-type]  # its allow_pickle is no array
-    write_named(path, out.getvalue())
+    write_output(path, out.getvalue(), EXAMPLE_VALUES)
 
 
 def read(path: epath.PathLike) -> tuple[dict[str, PerExample], dict[str, Any]]:
@@ -109,10 +111,15 @@ def _read_form(form: str, arrays: Mapping[str, np.ndarray]) -> PerExample:
     return PerExample(arrays[f"{form}/document"], arrays[f"{form}/source"], sums)
 
 
-def is_file(path: epath.Path) -> bool:
+def _is_ours(path: epath.PathLike) -> bool:
     """Whether `write` wrote a file, which may be replaced."""
     try:
-        with zipfile.ZipFile(path) as file:
-            return f"{ABOUT}.npy" in file.namelist()
-    except zipfile.BadZipFile:
+        with open_bytes(path) as stream, zipfile.ZipFile(stream) as file:
+            names = file.namelist()
+    except (zipfile.BadZipFile, ValueError, EOFError):
         return False
+    kinds = {name.rpartition("/")[2] for name in names}
+    return f"{ABOUT}.npy" in names and {"document.npy", "source.npy"} <= kinds
+
+
+EXAMPLE_VALUES: Final = OutputKind("file of examples", _is_ours)

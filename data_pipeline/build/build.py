@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from etils import epath
 from rich.markup import escape
 
 from bert_jax.data_pipeline.build import working_folder
@@ -29,13 +30,15 @@ from bert_jax.data_pipeline.build.report import (
 )
 from bert_jax.data_pipeline.build.shard import build_shard, forget_words
 from bert_jax.data_pipeline.build.shard_files import Unit
-from bert_jax.data_pipeline.build.shards import ShardFolders
+from bert_jax.data_pipeline.build.shards import WORK, ShardFolders
 from bert_jax.data_pipeline.build.units import Plan, difference, plan_units
 from bert_jax.data_pipeline.build.workers import run
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import Found, SourceSpec
+from bert_jax.data_pipeline.sources.finding import named
 from bert_jax.data_pipeline.storage import atomic
 from bert_jax.data_pipeline.storage.digest import json_digest
+from bert_jax.data_pipeline.storage.outputs import OutputKind, check_output
 from bert_jax.data_pipeline.storage.progress import byte_bar, terminal
 from bert_jax.data_pipeline.storage.remote import put, storage_errors
 from bert_jax.data_pipeline.store.manifest import MANIFEST, TOKENIZER, read_manifest
@@ -82,6 +85,7 @@ def build_store(
     """
     out, started = Path(out), time.monotonic()
     check_sources(sources, held_out_share)
+    check_out(out, sources, work)
     shared = ShardFolders(out, work).shared
     pipeline = check_pipeline(beam, sources, shared) if beam is not None else None
     inputs = _inputs(sources, tokenizer, out, work, held_out_share, dedup, progress, strict)
@@ -131,15 +135,15 @@ def build_shards(
     """
     out = Path(out)
     check_sources(sources)
+    check_out(out, sources, work)
     inputs = _inputs(sources, tokenizer, out, work, 0.0, dedup, progress, strict)
     folders, plan = inputs.folders, inputs.plan
-    check_out(out)
     with _writing(out):
         folders.claim()
         folders.check(plan.settings)
         folders.record(plan.settings, count)
         inputs.digests.save()
-        tokenizer.save(folders.main / TOKENIZER)
+        atomic.write_bytes(folders.main / TOKENIZER, tokenizer.json)
         mine = plan.units[number - 1 :: count]
         found = folders.find(mine, fetch_them=False)
         missing = [folders.sent(unit) for unit in mine if unit not in found]
@@ -222,7 +226,7 @@ def _ready(
     folders, plan = inputs.folders, inputs.plan
     count = folders.check(plan.settings) if shared or merge_only else 0
     inputs.digests.save()
-    inputs.tokenizer.save(folders.main / TOKENIZER)
+    atomic.write_bytes(folders.main / TOKENIZER, inputs.tokenizer.json)
     found = folders.find(plan.units, fetch_them=True)
     missing = [unit for unit in plan.units if unit not in found]
     if merge_only and missing:
@@ -306,9 +310,21 @@ def _missing(missing: Sequence[Unit], units: Sequence[Unit], count: int) -> User
     )
 
 
-def check_out(out: Path) -> None:
-    """Raises UserError if something other than a store is at `out`."""
-    if not working_folder.is_free(out) and not (out / MANIFEST).exists():
+def _is_store(out: epath.Path) -> bool:
+    return (out / MANIFEST).exists()  # `_reuse` says of which text; none is replaced
+
+
+STORE: Final = OutputKind("token store", _is_store, is_folder=True, in_buckets=False)
+
+
+def check_out(out: Path, sources: Sequence[SourceSpec] = (), work: Sequence[str] = ()) -> None:
+    """Raises UserError if a store may not be written at `out`, or its shards in `work`, see
+    `check_output`."""
+    inputs = [path for spec in sources for path in named(spec.path)]
+    check_output(out, STORE, inputs=inputs)
+    for folder in work:
+        check_output(folder, WORK, inputs=inputs)
+    if not working_folder.is_free(out) and not _is_store(epath.Path(out)):  # a link to a free one
         raise UserError(f"{out}: exists and is not a token store; choose another --out")
 
 

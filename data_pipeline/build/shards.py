@@ -9,22 +9,44 @@ import dataclasses
 import json
 import logging
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
+from etils import epath
+
 from bert_jax.data_pipeline.build import working_folder
 from bert_jax.data_pipeline.build.shard_files import PART, SUMMARY, Unit, damage, fetch, is_left
 from bert_jax.data_pipeline.build.units import SHARDS, difference
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage.files import objects
+from bert_jax.data_pipeline.storage.outputs import OutputKind
 from bert_jax.data_pipeline.storage.remote import is_remote, open_path, put, storage_errors
+from bert_jax.data_pipeline.store.manifest import TOKENIZER
 
 _log = logging.getLogger(__name__)
 
 _SETTINGS: Final = "settings.json"
+# What a working folder in a bucket may have at its top.
+_NAMES: Final = re.compile(rf"{re.escape(_SETTINGS)}|{TOKENIZER}|{SHARDS}|failure-[0-9a-f]+\.txt")
+_SHARD: Final = re.compile("[0-9a-f]{64}")  # the name of a shard's folder
+
+
+def _is_work(folder: epath.Path) -> bool:
+    """Whether a folder in a bucket is a working folder; of a local one, `working_folder` says."""
+    if not is_remote(folder):
+        return True
+    names = {path.name for path in folder.iterdir()}
+    if not all(map(_NAMES.fullmatch, names)):
+        return False
+    shards = (path.name for path in (folder / SHARDS).iterdir()) if SHARDS in names else ()
+    return bool(_read(f"{folder}/{_SETTINGS}")) or any(map(_SHARD.fullmatch, shards))
+
+
+WORK: Final = OutputKind("working folder", _is_work, is_folder=True)
 
 
 class ShardFolders:

@@ -16,9 +16,13 @@ from bert_jax.data_pipeline.build import working_folder
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.export.formats import Format
 from bert_jax.data_pipeline.storage import atomic
+from bert_jax.data_pipeline.storage.outputs import OutputKind, check_output
 from bert_jax.data_pipeline.storage.remote import storage_errors
 
 ABOUT: Final = "examples.json"  # the settings of the rows
+EXAMPLES: Final = OutputKind(
+    "folder of examples", lambda out: (out / ABOUT).exists(), is_folder=True, in_buckets=False
+)
 _FILE_TOKENS = 1 << 23  # positions in the rows of one file
 
 
@@ -72,6 +76,7 @@ def export_rows(
     """
     if not out.name:
         raise UserError(f"--out={out}: choose a new folder")
+    check_output(out, EXAMPLES)
     starts = rows.file_starts
     names = [f"{name}-{i:05}-of-{len(starts):05}{format.SUFFIX}" for i in range(len(starts))]
     work = out.with_name(f".{out.name}.exporting")

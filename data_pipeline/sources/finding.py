@@ -96,6 +96,15 @@ def find(
     return result
 
 
+def named(path: Path) -> list[Path]:
+    """Returns the files and folders that a source's path names: one, or what its wildcards match;
+    of wildcards in a bucket the folder above them."""
+    root, pattern = _split(path)
+    if not pattern:
+        return [path]
+    return [root] if is_remote(root) else sorted(root.glob("/".join(pattern)))
+
+
 def _split(path: Path) -> tuple[Path, list[str]]:
     """Splits a path at its first wildcard: returns the folder above, and the rest in parts."""
     match = _WILDCARDS.fullmatch(os.fspath(path))

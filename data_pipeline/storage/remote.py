@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from etils import epath
 
-from bert_jax.data_pipeline.errors import StorageError, UserError
+from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage import atomic
 from bert_jax.data_pipeline.storage.retry import RetryPolicy, retry
 
@@ -56,12 +56,6 @@ _BAD_NAME: Final = frozenset((errno.ELOOP, errno.ENAMETOOLONG))
 def is_remote(path: epath.PathLike) -> bool:
     """Whether a path is in a bucket."""
     return "://" in os.fspath(path)
-
-
-def check_local(out: epath.PathLike, what: str = "path") -> None:
-    """Raises UserError for an --out in a bucket, which would become a local folder of that name."""
-    if is_remote(out):
-        raise UserError(f"--out={out}: write to a local {what}, then copy it to the bucket")
 
 
 def from_any_folder(path: str) -> str:
@@ -219,22 +213,6 @@ def read_range(path: epath.PathLike, start: int, length: int) -> bytes:
     system, url = file_system(path)
     data: bytes = system.cat_file(url, start=start, end=start + length)
     return data
-
-
-def write_named(path: epath.PathLike, data: bytes) -> None:
-    """Writes a file named by the user atomically; a symbolic link is followed.
-
-    Raises:
-        StorageError: it cannot be written.
-    """
-    try:
-        if is_remote(path):
-            open_path(path).write_bytes(data)
-        else:
-            atomic.write_bytes(os.path.realpath(path), data)
-    except OSError as error:
-        reason = error.strerror or error
-        raise StorageError(f"{os.fspath(path)}: cannot be written ({reason})") from error
 
 
 def put(path: epath.PathLike, data: bytes) -> None:

@@ -129,7 +129,7 @@ def write_manifest(
     build: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes tokenizer.json and, last, manifest.json to a store folder."""
-    tokenizer.save(folder / TOKENIZER)
+    atomic.write_bytes(folder / TOKENIZER, tokenizer.json)
     manifest = {
         "format_version": FORMAT_VERSION,
         "tokenizer_digest": tokenizer.digest,

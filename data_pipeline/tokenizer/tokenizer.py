@@ -10,14 +10,14 @@ from contextlib import AbstractContextManager
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 import tokenizers
 
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.storage import atomic
 from bert_jax.data_pipeline.storage.digest import sha256
+from bert_jax.data_pipeline.storage.outputs import OutputKind, write_output
 from bert_jax.data_pipeline.storage.remote import storage_errors
 from bert_jax.data_pipeline.tokenizer import fast_bpe, wordpiece
 from bert_jax.data_pipeline.tokenizer.json_file import (
@@ -37,6 +37,8 @@ from bert_jax.data_pipeline.tokenizer.words import Split, splits_of
 __all__ = ["SPECIAL_TOKENS", "Algorithm", "Encoded", "SpecialIds", "Tokenizer"]
 
 Algorithm = Literal["wordpiece", "unigram", "bpe"]
+# Of its bytes, every program that trains a vocabulary writes the like.
+VOCABULARY: Final = OutputKind("tokenizer.json", None, in_buckets=False)
 _OTHER_FORMATS = "a vocab.txt or a SentencePiece .model"
 _FORMATS = f"a tokenizer.json, {_OTHER_FORMATS}"
 
@@ -254,9 +256,16 @@ class Tokenizer:
         what = f"{self._name}: the tokenizers library failed"
         return library_errors(what, "fix the file or use another tokenizer")
 
-    def save(self, path: Path | str) -> None:
-        """Writes `json` as a file; OSError if it cannot, and an existing file is unchanged."""
-        atomic.write_bytes(path, self.json)
+    def save(self, path: Path | str, *, overwrite: bool = False) -> None:
+        """Writes `json` as a file.
+
+        overwrite: replace another file; by default, only an empty one or one with these bytes.
+
+        Raises:
+            UserError: as `check_output`.
+            StorageError: it cannot be written; an existing file is unchanged.
+        """
+        write_output(path, self.json, VOCABULARY, overwrite=overwrite)
 
 
 def piece_spans(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:

@@ -296,7 +296,7 @@ def test_what_cannot_be_embedded_is_one_line(model, folder, lines, tmp_path) -> 
     )
     assert "token vectors are written as .parquet" in problem(Settings(pooling="none"))
     assert "spans needs pooling=mean or max" in problem(Settings(pooling="cls", spans=True))
-    assert "no such folder; create it" in problem(Settings(), "missing/a.npy")
+    assert "missing; create it, or choose another" in problem(Settings(), "missing/a.npy")
     assert "layers: 40 is none of" in problem(Settings(layers="40"))
     assert "missing.txt: cannot be read (No such file" in problem(
         Settings(), source=tmp_path / "missing.txt"
@@ -305,8 +305,8 @@ def test_what_cannot_be_embedded_is_one_line(model, folder, lines, tmp_path) -> 
     assert "bad.txt: row 2: not UTF-8 at byte 1" in problem(Settings(), source=tmp_path / "bad.txt")
     (tmp_path / "empty.txt").write_bytes(b"")
     assert "empty.txt: no line to embed" in problem(Settings(), source=tmp_path / "empty.txt")
-    (tmp_path / "b.npy").write_bytes(b"")
-    assert "b.npy exists; delete it" in problem(Settings(), "b.npy")
+    (tmp_path / "b.npy").write_bytes(b"mine")
+    assert "b.npy: exists, and nothing in a file of vectors" in problem(Settings(), "b.npy")
 
 
 def test_a_parquet_file_needs_pyarrow(folder, lines, tmp_path, monkeypatch) -> None:

@@ -32,18 +32,18 @@ def books(tmp_path: Path) -> Path:
     ],
 )
 def test_each_text_has_its_own_folder(data: str | None, folder: str) -> None:
-    assert demo.default_workdir(demo._source(data)) == Path(folder)
+    assert demo.default_workdir(demo.source_of(data)) == Path(folder)
 
 
 def test_a_folder_gives_its_full_name(tmp_path: Path) -> None:
     (tmp_path / "books.v2").mkdir()
-    source = demo._source(str(tmp_path / "books.v2"))
+    source = demo.source_of(str(tmp_path / "books.v2"))
     assert demo.default_workdir(source) == Path("demo_run_books.v2")
 
 
 def test_the_same_demo_resumes(books: Path, tmp_path: Path) -> None:
     for _ in range(2):
-        demo._claim(tmp_path / "new/demo", demo._source(str(books)), CONFIG)
+        demo._claim(tmp_path / "new/demo", demo.source_of(str(books)), CONFIG)
     assert [path.name for path in (tmp_path / "new/demo").iterdir()] == ["demo.json"]
 
 
@@ -54,7 +54,7 @@ def change_text(workdir: Path, books: Path) -> None:
 def other_text(workdir: Path, books: Path) -> None:
     books.rename(books.with_name("b"))
     books.mkdir()
-    demo._claim(workdir.with_name("other"), demo._source(str(books.with_name("b"))), CONFIG)
+    demo._claim(workdir.with_name("other"), demo.source_of(str(books.with_name("b"))), CONFIG)
     (workdir / "demo.json").write_bytes((workdir.with_name("other") / "demo.json").read_bytes())
     (books / "a.txt").write_text("Some text.\n")
 
@@ -62,12 +62,12 @@ def other_text(workdir: Path, books: Path) -> None:
 def other_settings(workdir: Path, books: Path) -> None:
     changed = dataclasses.replace(CONFIG, seed=7)
     (workdir / "demo.json").unlink()
-    demo._claim(workdir, demo._source(str(books)), changed)
+    demo._claim(workdir, demo.source_of(str(books)), changed)
 
 
 def other_kind(workdir: Path, books: Path) -> None:
     (workdir / "demo.json").unlink()
-    demo._claim(workdir, demo._source(f"lines:{books}"), CONFIG)
+    demo._claim(workdir, demo.source_of(f"lines:{books}"), CONFIG)
 
 
 def earlier_version(workdir: Path, books: Path) -> None:
@@ -91,11 +91,11 @@ def damaged(workdir: Path, books: Path) -> None:
 )
 def test_another_demo_is_refused_in_one_line(change, reason, books, tmp_path) -> None:
     workdir = tmp_path / "demo"
-    demo._claim(workdir, demo._source(str(books)), CONFIG)
+    demo._claim(workdir, demo.source_of(str(books)), CONFIG)
     change(workdir, books)
     before = sorted(workdir.iterdir())
     with pytest.raises(UserError, match=reason) as caught:
-        demo._claim(workdir, demo._source(str(books)), CONFIG)
+        demo._claim(workdir, demo.source_of(str(books)), CONFIG)
     command = f"{program()} demo --data='books:{books}' --workdir={workdir}_2"
     assert str(caught.value).endswith(f"give another folder: {command}")
     assert "\n" not in str(caught.value)
@@ -105,18 +105,18 @@ def test_another_demo_is_refused_in_one_line(change, reason, books, tmp_path) ->
 def test_python_s_own_text_needs_no_flag(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match=rf"demo --workdir={tmp_path}_2$"):
-        demo._claim(tmp_path, demo._source(None), CONFIG)
+        demo._claim(tmp_path, demo.source_of(None), CONFIG)
 
 
 def test_missing_text_creates_no_folder(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such file"):
-        demo._claim(tmp_path / "demo", demo._source(str(tmp_path / "absent")), CONFIG)
+        demo._claim(tmp_path / "demo", demo.source_of(str(tmp_path / "absent")), CONFIG)
     assert not (tmp_path / "demo").exists()
 
 
 def test_an_unknown_kind_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="source kind 'lins' is unknown; did you mean lines"):
-        demo._source(f"lins:{tmp_path}")
+        demo.source_of(f"lins:{tmp_path}")
 
 
 def test_the_program_is_named_as_it_can_be_typed(tmp_path: Path, monkeypatch) -> None:

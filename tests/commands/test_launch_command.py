@@ -207,4 +207,7 @@ def test_a_dry_run_writes_to_a_new_folder_alone(capsys, monkeypatch, tmp_path):
     assert {path.suffix for path in (tmp_path / "mine").iterdir()} == {".sh", ".tar"}
     (tmp_path / "mine" / "run.sh").unlink()
     assert cli.main(words) == errors.FAILED
-    assert capsys.readouterr().err == "error: --out=mine: is not empty; give a new folder\n"
+    assert (
+        capsys.readouterr().err
+        == "error: mine: exists and is not a dry run of bert-jax; give a new folder\n"
+    )

@@ -356,7 +356,7 @@ def test_what_cannot_be_used_is_not_exported(tokenizer, tmp_path):
     params["mlm"]["dense"]["bias"][3] = np.nan
     with pytest.raises(UserError, match=r"transform\.dense\.bias contains NaN"):
         export(params, config, tokenizer, tmp_path / "out", card=Card())
-    with pytest.raises(UserError, match="not a local folder"):
+    with pytest.raises(UserError, match="write to a local path"):
         export(params, config, tokenizer, "gs://bucket/out", card=Card())
     assert not list(tmp_path.iterdir())
 
@@ -476,7 +476,7 @@ def test_a_run_without_pairs_is_exported_without_a_pooler(tokenizer, tmp_path, c
 
 def test_another_tokenizer_than_the_checkpoints_is_refused(run, tmp_path):
     workdir, _ = run
-    Tokenizer.train(TEXTS[:3], 300).save(Path(workdir / "tokenizer.json"))
+    Tokenizer.train(TEXTS[:3], 300).save(workdir / "tokenizer.json", overwrite=True)
     with pytest.raises(UserError, match="not the one the checkpoint was trained with"):
         run_export(workdir, tmp_path / "out")
     (workdir / "tokenizer.json").unlink()

@@ -175,7 +175,7 @@ def test_a_finished_store_is_reused_and_another_refused(
     (text / "0.txt").write_text("Changed.\n\nText.\n")
     with pytest.raises(UserError, match="other text, tokenizer or settings"):
         made(source, tmp_path / "store")
-    with pytest.raises(UserError, match="is not a token store"):
+    with pytest.raises(UserError, match="text: is the input, which it would replace"):
         made(source, text)
 
 

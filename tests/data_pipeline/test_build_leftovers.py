@@ -275,7 +275,7 @@ def test_a_tokenizer_on_a_full_disk_leaves_the_old_file(
     (folder / "tokenizer.json").write_bytes(TOKENIZER.json)
     out = folder / "tokenizer.json"
     fill_disk(monkeypatch, folder, place)
-    words = [f"--source=lines:{text}", "--vocab_size=100", f"--out={out}"]
+    words = [f"--source=lines:{text}", "--vocab_size=100", f"--out={out}", "--overwrite"]
     assert cli.main(["data", "tokenizer", *words]) == 1
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "error:" in line]
     assert f"{out}: cannot be written (No space left on device)" in line

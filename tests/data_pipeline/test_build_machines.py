@@ -269,7 +269,7 @@ def test_a_store_is_built_in_a_local_folder(
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.iterdir())
     assert build(corpus, "gs://bucket/store") == 1  # type: ignore[arg-type]
-    assert "--out=gs://bucket/store: write to a local path, then copy it" in error(capsys)
+    assert "gs://bucket/store: write to a local path, then copy it" in error(capsys)
     assert sorted(tmp_path.iterdir()) == before
 
 

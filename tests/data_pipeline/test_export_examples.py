@@ -238,7 +238,7 @@ def test_what_cannot_be_exported_is_one_line(
         ('"held_out" split is empty', (nothing, config, out), {"split_name": "held_out"}),
         ("needs sentence pairs, but .*full_sentences", (store, blocks, out),
          {"format_name": "tfrecord"}),
-        ("mine: exists and has no exported examples", (store, config, tmp_path / "mine"), {}),
+        ("mine: exists and is not a folder of examples", (store, config, tmp_path / "mine"), {}),
         ("done: has examples with another epochs, format", (store, config, tmp_path / "done"),
          {"epochs": 2, "format_name": "tfrecord"}),
         (f"{first.name} is missing; remove the folder", (store, config, tmp_path / "lost"), {}),

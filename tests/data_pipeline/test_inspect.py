@@ -410,9 +410,11 @@ def test_a_later_phase_is_found_and_counted_from_its_start(store, tmp_path, caps
         with pytest.raises(UserError, match="not one of this run's 17 steps"):
             config.phase_at(step)
     description = workdir.describe(config, store, [1, 1], mesh={"data": 1}, device_kind="cpu")
-    (tmp_path / "config.json").write_text(json.dumps(description))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.json").write_text(json.dumps(description))
     out = tmp_path / "batch.npz"
-    assert cli.main(["data", "batch", f"--workdir={tmp_path}", "--step=14", f"--out={out}"]) == 0
+    words = [f"--workdir={tmp_path}/run", "--step=14", f"--out={out}"]
+    assert cli.main(["data", "batch", *words]) == 0
     assert "step 14: step 2 of config.phases[1], 4 rows" in capsys.readouterr().out
     expected = phase_batches(config, store, store.train, second).batch(2)
     assert np.array_equal(np.load(out)["input_ids"], expected["input_ids"])

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import safetensors
@@ -39,6 +39,7 @@ from bert_jax.convert.weight_files import HEADS
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage import atomic
 from bert_jax.data_pipeline.storage.digest import file_digest
+from bert_jax.data_pipeline.storage.outputs import OutputKind, check_output, target_of
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import StorageError
 from bert_jax.training.optimizer_state import OptimizerState, of_checkpoint
@@ -80,12 +81,12 @@ def export(
         optimizer: its state goes into a file of its own, which transformers ignores.
 
     Raises:
-        UserError: `out` exists and is not an export, the vocabulary sizes of tokenizer and model do
-            not fit, a parameter is not finite or too large for its dtype, or transformers has no
-            class for the model.
+        UserError: as `check_output`; the vocabulary sizes of tokenizer and model do not fit, a
+            parameter is not finite or too large for its dtype, or transformers has no such class.
         StorageError: the folder cannot be written; an older one is unchanged.
     """
-    out = _output_folder(out)
+    check_output(out, EXPORT)
+    out = target_of(out)
     without_entry = model_config.vocab_size - tokenizer.vocab_size
     if without_entry < 0 or (without_entry and not card.origin):
         raise UserError(
@@ -173,6 +174,7 @@ def run_export(
         UserError: there is no such checkpoint, or as `export`.
     """
     run = Workdir.open(workdir)
+    check_output(out, EXPORTS if all_steps else EXPORT, inputs=[workdir])
     if not all_steps:
         _export_step(run, out, step, form, optimizer_state)
         return
@@ -186,7 +188,7 @@ def run_export(
 def _export_step(
     run: Workdir, out: Path | str, step: int | None, form: WeightFormat, with_optimizer: bool
 ) -> None:
-    _output_folder(out)  # fail before reading a large checkpoint
+    check_output(out, EXPORT)  # fail before reading a large checkpoint
     params, meta = checkpoint.load_params(run, step)
     model_config = model_of(meta)
     layout, card = find_layout(model_config), read_card(run, meta)
@@ -204,26 +206,32 @@ def _export_step(
     print(f"step {meta['step']:,} of {run} exported to {out}")
 
 
-def _output_folder(out: Path | str) -> Path:
-    """Returns the folder to write; raises UserError if anything but an export would be replaced."""
-    if "://" in str(out):
-        raise UserError(f"{out}: not a local folder; export to one and copy it from there")
-    out = Path(os.path.realpath(out))  # follow symbolic links instead of replacing them
-    try:
-        if not out.exists():
-            return out
-        names = {entry.name for entry in out.iterdir()} if out.is_dir() else {out.name}
-        other = {name for name in names - _FILES if not WEIGHT_FILE.fullmatch(name)}
-        if not out.is_dir() or other or (names and not is_export(out)):
-            raise UserError(f"{out}: exists and is not an export of bert-jax; give a new folder")
-        sums = checksums.read(out) if SUMS in names else None
-        if sums and CARD in names and file_digest(out / CARD) != sums.get(CARD):
-            raise UserError(
-                f"{out / CARD}: was edited after the export; move it away or give a new folder"
-            )
-    except OSError as error:
-        raise UserError(f"{out}: cannot be accessed ({error.strerror})") from None
-    return out
+def _is_export(out: epath.Path) -> bool:
+    """Whether a folder has nothing but an export; UserError if its model card was edited."""
+    names = {entry.name for entry in out.iterdir()}
+    others = {name for name in names - _FILES if not WEIGHT_FILE.fullmatch(name)}
+    if others or not is_export(Path(out)):
+        return False
+    sums = checksums.read(Path(out)) if SUMS in names else None
+    if sums and CARD in names and file_digest(Path(out / CARD)) != sums.get(CARD):
+        raise UserError(
+            f"{out / CARD}: was edited after the export; move it away or give a new folder"
+        )
+    return True
+
+
+def _has_exports(out: epath.Path) -> bool:
+    """Whether a folder has nothing but exports of checkpoints, of which one may be unfinished."""
+    for path in out.iterdir():
+        if not re.fullmatch(r"step-\d+|\.step-\d+\.\d+\.(tmp|old)", path.name):
+            return False
+        if not path.name.startswith("."):
+            check_output(path, EXPORT)
+    return True
+
+
+EXPORT: Final = OutputKind("export", _is_export, is_folder=True, in_buckets=False)
+EXPORTS: Final = OutputKind("folder of exports", _has_exports, is_folder=True, in_buckets=False)
 
 
 def _temporary_path(out: Path, kind: str) -> Path:

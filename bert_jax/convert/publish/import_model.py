@@ -11,12 +11,13 @@ from bert_jax.config.schema import ModelConfig
 from bert_jax.convert import hub, weights
 from bert_jax.convert.google_bert import is_google_bert, read_adam
 from bert_jax.convert.hf_config import ORIGIN
-from bert_jax.convert.publish.export import export
+from bert_jax.convert.publish.export import EXPORT, export
 from bert_jax.convert.publish.model_card import Card
 from bert_jax.convert.reader import StoredModel
 from bert_jax.convert.sources import local_folder, read_stored
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.settings import shown, shown_name
+from bert_jax.data_pipeline.storage.outputs import check_output
 from bert_jax.objectives.registry import with_heads
 from bert_jax.training.optimizer_state import OptimizerState, of_moments
 
@@ -34,6 +35,7 @@ def run_import(source: str, out: Path | str, *, optimizer_state: bool = False) -
             has not; it has no moments; or as `export`.
         StorageError: the folder cannot be written; an older one is unchanged.
     """
+    check_output(out, EXPORT, inputs=[] if source.startswith(hub.PREFIX) else [source])
     with local_folder(source) as folder:
         model = read_stored(folder)
         _check_complete(model, source)

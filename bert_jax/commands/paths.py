@@ -1,0 +1,132 @@
+"""The flags that name what a command reads and writes, and the gate that its outputs pass first.
+
+Every flag of a path is defined here, so that `check_outputs` knows all inputs of a command, and a
+test all outputs of all commands.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+from absl import flags
+
+if TYPE_CHECKING:
+    from bert_jax.data_pipeline.storage.outputs import OutputKind
+
+# The kind of an output, imported when the flag is given; it may depend on the other flags.
+FindKind = Callable[[flags.FlagValues], "OutputKind"]
+# The paths that a value of a flag names.
+Locate = Callable[[str, flags.FlagValues], Iterable[Any]]
+_OVERWRITE: Final = "overwrite"
+# Keys of a configuration, the last ones of theirs, that are paths: of a run, and of an ablation.
+_PATH_KEYS: Final = ("data.store", "init", "task.data", "task.held_out", "task.tokenizer", "store")
+
+
+# What the flags of each parser name.
+_outputs: Final[WeakKeyDictionary[flags.Flag, FindKind]] = WeakKeyDictionary()
+_inputs: Final[WeakKeyDictionary[flags.Flag, Locate]] = WeakKeyDictionary()
+
+
+def _itself(value: str, values: flags.FlagValues) -> Iterable[str]:
+    return [value]
+
+
+def define_output(
+    values: flags.FlagValues, name: str, help_text: str, kind: FindKind, *, repeated: bool = False
+) -> None:
+    """Defines a flag that names a file or a folder to write; `check_outputs` checks it."""
+    _outputs[_define(values, name, help_text, repeated)] = kind
+
+
+def define_overwrite(values: flags.FlagValues) -> None:
+    """Defines --overwrite, for commands that write a format that carries no mark."""
+    text = "replace existing files; by default, only empty ones are"
+    flags.DEFINE_bool(_OVERWRITE, False, text, flag_values=values)
+
+
+def define_input(
+    values: flags.FlagValues,
+    name: str,
+    help_text: str,
+    *,
+    locate: Locate = _itself,
+    repeated: bool = False,
+) -> None:
+    """Defines a flag that names a file or a folder to read, into which nothing is written.
+
+    locate: returns the paths that a value names; by default it is one.
+    """
+    _inputs[_define(values, name, help_text, repeated)] = locate
+
+
+def _define(values: flags.FlagValues, name: str, help_text: str, repeated: bool) -> flags.Flag:
+    if repeated:
+        flags.DEFINE_multi_string(name, [], help_text, flag_values=values)
+    else:
+        flags.DEFINE_string(name, None, help_text, flag_values=values)
+    return values[name]
+
+
+def outputs_of(values: flags.FlagValues) -> list[str]:
+    """Returns the names of the flags that name what a command writes."""
+    return [name for name in values if values[name] in _outputs]
+
+
+def check_outputs(values: flags.FlagValues) -> None:
+    """Raises UserError, before a command starts, if it may not write one of its outputs."""
+    named = [values[name] for name in outputs_of(values)]
+    outputs = [(path, _outputs[flag]) for flag in named for path in _given(flag)]
+    if not outputs:
+        return
+    from bert_jax.data_pipeline.storage.outputs import check_apart, check_output
+
+    inputs = list(inputs_of(values))
+    overwrite = _OVERWRITE in values and bool(values[_OVERWRITE].value)
+    for path, kind in outputs:
+        check_output(path, kind(values), inputs=inputs, overwrite=overwrite)
+    check_apart(path for path, _ in outputs)
+
+
+def inputs_of(values: flags.FlagValues) -> Iterator[str]:
+    """Yields the paths that a command reads, those that its configuration names included."""
+    for name in values:
+        flag = values[name]
+        if flag in _inputs:
+            for value in _given(flag):
+                yield from map(str, _inputs[flag](value, values))
+    if "config" in values and values["config"].value is not None:
+        from bert_jax.config.files import path_of
+        from bert_jax.config.serialization import plain
+
+        yield str(path_of(values))
+        yield from _paths_in(plain(values["config"].value))
+
+
+def model_paths(value: str, values: flags.FlagValues | None = None) -> list[str]:
+    """Returns the path of a model in a folder, a run or a step of one; none of a model on a hub."""
+    from bert_jax.workdir.layout import split_step
+
+    return [] if value.startswith("hf:") else [split_step(value)[0]]
+
+
+def _given(flag: flags.Flag) -> list[str]:
+    value = flag.value or []
+    return [value] if isinstance(value, str) else list(value)
+
+
+def _paths_in(config: Any, key: str = "") -> Iterator[str]:
+    """Yields the paths that are values of a configuration, or of the changes of an ablation."""
+    if isinstance(config, dict):
+        for name, value in config.items():
+            yield from _paths_in(value, f"{key}.{name}")
+    elif isinstance(config, list | tuple):
+        for value in config:
+            named = isinstance(value, list | tuple) and len(value) == 2
+            yield from _paths_in(value[1], f"{key}.{value[0]}") if named else _paths_in(value, key)
+    elif isinstance(config, str) and config and _is_path(key):
+        yield from model_paths(config)
+
+
+def _is_path(key: str) -> bool:
+    return any(re.search(rf"(^|\.){re.escape(path)}$", key) for path in _PATH_KEYS)
