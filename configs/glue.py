@@ -14,8 +14,9 @@ Differences from run_classifier.py: the moments are bias-corrected (there: not,
 Zhang et al. 2020 (arXiv 2006.05987) blame for the unstable results on small tasks; a batch has an
 example of each stratum of lengths (there: any, `--config.task.batches=shuffle`), and whole examples
 are packed into rows, which changes no loss (there: padded rows,
-`--config.phases[0].examples_per_row=1`). Activations between layers are bfloat16 (there: float32,
-`--config.compute.dtype=float32`).
+`'--config.phases[0].examples_per_row=1'`); a "[SEP]" in a text is the special token, as in
+transformers (there: characters, `--config.task.split_special_tokens=True`). Activations between
+layers are bfloat16 (there: float32, `--config.compute.dtype=float32`).
 """
 
 from ml_collections import ConfigDict

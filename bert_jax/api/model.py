@@ -70,8 +70,8 @@ class Tokens:
 class Model:
     """A BERT encoder with its tokenizer; created by `load`.
 
-    Texts are tokenized as by `AutoTokenizer`: [CLS] text [SEP], special tokens such as "[MASK]" are
-    recognized in the text, long texts are truncated. Computes in float32.
+    Every method tokenizes texts as `AutoTokenizer`: [CLS] text [SEP], special tokens such as
+    "[MASK]" are recognized in the text, long texts are truncated. Computes in float32.
 
     Attributes:
         config: the architecture.
@@ -178,9 +178,9 @@ class Model:
         room, tokenizer = self.config.max_position_embeddings - 2, self.tokenizer
         encoded: Iterable[tuple[np.ndarray, np.ndarray | None]]
         if spans:
-            encoded = tokenizer.encode_spans(listed, with_special=True)
+            encoded = tokenizer.encode_spans(listed)
         else:
-            encoded = ((ids, None) for ids in tokenizer.encode_with_special(listed))
+            encoded = ((ids, None) for ids in tokenizer.encode_texts(listed))
         return [
             Tokens(
                 [special.cls, *ids[:room].tolist(), special.sep],
@@ -209,7 +209,7 @@ class Model:
             raise UserError(f"top_k={top_k}; give 1 to {self.tokenizer.vocab_size}")
         (tokens,), special = self.tokens(text), self.tokenizer.special
         mask = self.tokenizer.token(special.mask)
-        (ids,) = self.tokenizer.encode_with_special([text])
+        (ids,) = self.tokenizer.encode_texts([text])
         if special.mask in ids[len(tokens.ids) - 2 :]:
             raise UserError(
                 f"{_short(text)!r} has {len(tokens.ids) + tokens.cut} tokens with a {mask} beyond "

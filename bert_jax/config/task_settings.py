@@ -34,6 +34,8 @@ class TaskConfig:
     # The answer is "" where that scores higher than the best one by more than this, as in SQuAD
     # 2.0; None: every question has an answer, as in 1.1.
     null_threshold: Annotated[float, Within(-1e9, 1e9)] | None = None
+    # "[SEP]" in a text is text, as in run_classifier.py; else a special token, as in transformers.
+    split_special_tokens: bool = False
     tokenizer: str = ""  # a tokenizer.json or vocab.txt, for random weights (no config.init)
     epochs: Annotated[float, Within(0, 10_000, without=(0,))] = 3.0
     warmup_share: Share = 0.1  # of the steps

@@ -15,10 +15,12 @@ import numpy as np
 from etils import epath
 
 from bert_jax.checkpoint import manager as checkpoint
-from bert_jax.config.recorded import model_of
+from bert_jax.config.recorded import config_of, model_of
 from bert_jax.config.schema import ModelConfig
+from bert_jax.config.task_model import TaskModelConfig
 from bert_jax.convert import hub, weights
 from bert_jax.convert.google_bert import FILES, is_google_bert, read_google_bert
+from bert_jax.convert.layouts.layout import TAGGER
 from bert_jax.convert.reader import StoredModel, read_folder
 from bert_jax.convert.weight_files import PYTORCH_FILES, SAFETENSORS_FILES, SETTINGS_FILES
 from bert_jax.data_pipeline.errors import UserError
@@ -84,10 +86,22 @@ def read_stored(folder: Path) -> StoredModel:
 def read_checkpoint(source: str, run: Workdir, step: int | None) -> ReadModel:
     """Reads a checkpoint, the newest without a step; UserError and StorageError as `read_model`."""
     params, meta = checkpoint.load_params(run, step)
-    config = model_of(meta)
-    tokenizer = read_trained_tokenizer(run.tokenizer, meta["data"]["tokenizer"])
+    config, tokenizer = model_of(meta), read_run_tokenizer(run, meta)
     arrays, origin = jax.tree.map(np.asarray, params), str(meta.get("init_origin", ""))
     return ReadModel(source, arrays, config, tokenizer, origin=origin)
+
+
+def read_run_tokenizer(run: Workdir, meta: Mapping[str, Any]) -> Tokenizer:
+    """Reads the tokenizer of a run as it reads the texts of the run's task; errors as
+    `read_trained_tokenizer`.
+
+    meta: of a checkpoint.
+    """
+    found = read_trained_tokenizer(run.tokenizer, meta["data"]["tokenizer"])
+    config = config_of(meta)
+    in_words = isinstance(config.model, TaskModelConfig) and config.model.head.name == TAGGER
+    split = config.task.split_special_tokens
+    return found.for_task(in_words=in_words, split_special_tokens=split)
 
 
 def read_trained_tokenizer(file: epath.Path, digest: str) -> Tokenizer:

@@ -34,6 +34,15 @@ def read_tokenizer(folder: Path, sums: Sums) -> Tokenizer:
     """
     settings = folder / "tokenizer_config.json"
     values = read_json(settings, sums) if settings.exists() else {}
+    name = "split_special_tokens"
+    if not isinstance(split := values.get(name), bool | None):
+        raise UserError(f"{settings}: {name}={shown(split)} should be true or false")
+    found = _read_files(folder, settings, values, sums)
+    return found.for_task(in_words=False, split_special_tokens=bool(split))
+
+
+def _read_files(folder: Path, settings: Path, values: Mapping[str, Any], sums: Sums) -> Tokenizer:
+    """values: of the file `settings`."""
     if values.get("auto_map"):
         raise UserError(f"{settings}: needs code of its own (auto_map), which bert-jax never runs")
     kind = _class(folder, values, sums)

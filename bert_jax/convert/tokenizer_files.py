@@ -1,7 +1,8 @@
 """The tokenizer files of an export, with which `AutoTokenizer` produces our ids.
 
-`tokenizer.json` is copied byte for byte. For BERT's WordPiece, transformers does not use it
-unchanged: from `tokenizer_config.json`, 4.x overrides its normalizer and 5.x rebuilds the entire
+`tokenizer.json` is that of the model byte for byte; that of a tagger with a byte-level BPE puts a
+space before every word, see `Tokenizer.for_task`. For BERT's WordPiece, transformers does not use
+it unchanged: from `tokenizer_config.json`, 4.x overrides its normalizer and 5.x rebuilds the entire
 tokenizer. That file must therefore agree with tokenizer.json. A PhoBERT tokenizer with pieces that
 have no entry is read by its own class, from vocab.txt and bpe.codes. Every other tokenizer,
 SentencePiece included, is exported under the class that reads only tokenizer.json.
@@ -37,6 +38,8 @@ def tokenizer_files(
         "model_max_length": max_length,
         **specials,
     }
+    if tokenizer.split_special_tokens:
+        settings["split_special_tokens"] = True
     if not token_types:
         settings["model_input_names"] = ["input_ids", "attention_mask"]
     files = {
@@ -78,7 +81,10 @@ def _class_settings(spec: dict[str, Any], tokenizer: Tokenizer) -> dict[str, Any
         and model["continuing_subword_prefix"] == PREFIX
     )
     if not original:  # the class that uses tokenizer.json unchanged
-        return {"tokenizer_class": "PreTrainedTokenizerFast"}
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
+        # but for this, which 4.x takes from here
+        prefix = (spec["pre_tokenizer"] or {}).get("add_prefix_space")
+        return settings if prefix is None else {**settings, "add_prefix_space": prefix}
     return {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": normalizer["lowercase"],

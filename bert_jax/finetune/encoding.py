@@ -80,7 +80,7 @@ def encode(
     """
     special = tokenizer.special
     between = [special.sep] * separators(tokenizer)
-    flat = tokenizer.encode_batch([text for pair in texts for text in pair], inside=False)
+    flat = tokenizer.encode_texts([text for pair in texts for text in pair])
     parts, second = iter(flat), second_type(tokenizer, model)
     ids: list[np.ndarray] = []
     types: list[np.ndarray] = []

@@ -45,6 +45,7 @@ class TaskKind(abc.ABC):
         objectives: whose models predict its tasks; the first one trains.
         problem_type: of a classifier, see `HeadConfig`.
         per_token: whether a model has an output for each token, or else for each example.
+        in_words: whether the texts are given in words, see `Tokenizer.for_task`.
         settings: the keys of `config.task` that `bert-jax predict` may set.
         further: the flags of files of predictions beside that of `out`.
     """
@@ -53,6 +54,7 @@ class TaskKind(abc.ABC):
     objectives: tuple[str, ...]
     problem_type: ProblemType | None = None
     per_token: bool = True
+    in_words: bool = False
     settings: tuple[str, ...] = ()
     further: tuple[str, ...] = ()
 

@@ -41,10 +41,12 @@ class Window:
 def windows(sentences: Sequence[Words], tokenizer: Tokenizer, row: int) -> list[Window]:
     """Returns the windows of each sentence, in order; every word is tagged by exactly one.
 
-    A word of which the tokenizer makes no piece, such as a zero-width space, is [UNK]; one that is
-    longer than a row is cut.
+    The ids are those of `AutoTokenizer` with `is_split_into_words=True`. A word of which the
+    tokenizer makes no piece, such as a zero-width space, is [UNK]; one that is longer than a row is
+    cut.
 
     Args:
+        tokenizer: of texts in words, see `Tokenizer.for_task`.
         row: longest window, in tokens.
 
     Raises:
@@ -52,7 +54,7 @@ def windows(sentences: Sequence[Words], tokenizer: Tokenizer, row: int) -> list[
     """
     if row < 3:
         raise UserError(f"rows of {row} tokens have no place for a word; give 3 or more")
-    pieces = iter(tokenizer.encode_batch([word for one in sentences for word in one.words]))
+    pieces = iter(tokenizer.encode_texts([word for one in sentences for word in one.words]))
     unknown = np.array([tokenizer.special.unk], np.uint32)
     out = []
     for number, sentence in enumerate(sentences):

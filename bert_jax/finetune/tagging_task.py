@@ -33,6 +33,7 @@ class TaggingTask(TaskKind):
 
     name: Kind = "tagging"
     objectives = (TOKEN_CLASSIFICATION.name,)
+    in_words = True
 
     def read(self, task: TaskConfig) -> tuple[Examples, Examples]:
         path, other = find_files(task, _FILES)

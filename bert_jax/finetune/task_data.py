@@ -191,7 +191,7 @@ def open_task(config: Config, workdir: Workdir) -> TaskData:
     """
     check_task(config)
     kind, task = kind_of(config.task), config.task
-    tokenizer = find_tokenizer(config, workdir)
+    tokenizer = find_tokenizer(config, workdir, in_words=kind.in_words)
     limit = config.phases[0].seq_length
 
     def split(examples: Examples) -> TaskSplit:

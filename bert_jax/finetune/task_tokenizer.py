@@ -12,14 +12,30 @@ from bert_jax.training import claim
 from bert_jax.workdir.layout import Workdir, split_step
 
 
-def find_tokenizer(config: Config, workdir: Workdir) -> Tokenizer:
-    """Returns the tokenizer of the model that `config.init` names, or `config.task.tokenizer`.
+def find_tokenizer(config: Config, workdir: Workdir, *, in_words: bool) -> Tokenizer:
+    """Returns the tokenizer of the model that `config.init` names, or `config.task.tokenizer`, as
+    it reads the texts of the task.
 
     A run that resumes has it in its workdir and needs the model no more.
 
+    Args:
+        in_words: see `Tokenizer.for_task`.
+
     Raises:
-        UserError: there is none, or it cannot be read.
+        UserError: there is none, it cannot be read, or it reads special tokens in another way than
+            `config.task.split_special_tokens`.
     """
+    found, split = _find(config, workdir), config.task.split_special_tokens
+    if found.split_special_tokens and not split:
+        raise UserError(
+            f"config.init={config.init}: its tokenizer_config.json has split_special_tokens, the "
+            "task has not; give --config.task.split_special_tokens=True"
+        )
+    return found.for_task(in_words=in_words, split_special_tokens=split)
+
+
+def _find(config: Config, workdir: Workdir) -> Tokenizer:
+    """Returns the tokenizer that the model, the run or the user has."""
     recorded, started = claim.recorded_run(workdir, config)
     if recorded and started and workdir.tokenizer.exists():
         return read_trained_tokenizer(workdir.tokenizer, recorded["data"]["tokenizer"])

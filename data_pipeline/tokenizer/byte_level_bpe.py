@@ -4,7 +4,9 @@ As `RobertaConverter` of transformers (convert_slow_tokenizer.py): a space befor
 of its first piece, written "Ġ".
 """
 
+import json
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
@@ -41,3 +43,24 @@ def from_files(vocabulary: Path, merges: Path, *, add_prefix_space: bool = False
     encoder.add_special_tokens([token for token in ROBERTA_TOKENS if token != mask])
     encoder.add_special_tokens([tokenizers.AddedToken(mask, lstrip=True)])
     return encoder.to_str(pretty=True).encode()
+
+
+def with_prefix_space(data: bytes) -> bytes:
+    """Returns the tokenizer.json of a byte-level BPE that puts a space before every text, as
+    transformers' `add_prefix_space=True`, which `is_split_into_words=True` needs."""
+    spec = json.loads(data)
+    first: dict[str, Any] = spec["pre_tokenizer"]
+    first = first.get("pretokenizers", [first])[0]
+    if first["type"] == "ByteLevel":
+        wanted = [first, spec.get("post_processor") or {}]
+        changed = [step for step in wanted if step.get("add_prefix_space") is False]
+        for step in changed:
+            step["add_prefix_space"] = True
+    else:  # it would put a space before each part of a word that the first step splits
+        space = {"type": "Prepend", "prepend": " "}
+        others = spec["normalizer"] or {}
+        steps = others.get("normalizers", [others] if others else [])
+        changed = [] if space in steps else [space]
+        if changed:
+            spec["normalizer"] = {"type": "Sequence", "normalizers": [*steps, space]}
+    return json.dumps(spec, ensure_ascii=False, indent=2).encode() if changed else data

@@ -20,6 +20,7 @@ from bert_jax.data_pipeline.storage.digest import sha256
 from bert_jax.data_pipeline.storage.outputs import OutputKind, write_output
 from bert_jax.data_pipeline.storage.remote import storage_errors
 from bert_jax.data_pipeline.tokenizer import fast_bpe, wordpiece
+from bert_jax.data_pipeline.tokenizer.byte_level_bpe import with_prefix_space
 from bert_jax.data_pipeline.tokenizer.json_file import (
     SPECIAL_TOKENS,
     SpecialIds,
@@ -61,12 +62,16 @@ class Tokenizer:
     Attributes:
         json: the bytes of tokenizer.json; the store and the exported model contain the same bytes.
         digest: sha256 of `json`.
+        split_special_tokens: whether "[MASK]" in a text of a user is text, as the setting of this
+            name in transformers; else it is the special token.
         vocab_size: number of ids.
         special: ids of the five special tokens.
         has_unknown_pieces: whether the tokenizers library has more ids, all unknown: fast_bpe.py.
     """
 
-    def __init__(self, data: bytes, *, name: str = "tokenizer.json") -> None:
+    def __init__(
+        self, data: bytes, *, name: str = "tokenizer.json", split_special_tokens: bool = False
+    ) -> None:
         """Parses the bytes of a tokenizer.json.
 
         Raises:
@@ -76,7 +81,7 @@ class Tokenizer:
         with library_errors(f"{name}: not a tokenizer.json", remedy):
             self._encoder = tokenizers.Tokenizer.from_str(data.decode("utf-8"))
         self._name = name
-        self.json = data
+        self.json, self.split_special_tokens = data, split_special_tokens
         self.digest = sha256(data)
         vocab = self._encoder.get_vocab(with_added_tokens=True)
         self.special = special_ids(vocab, name)
@@ -85,8 +90,8 @@ class Tokenizer:
             raise UserError(f"{name}: ids must run from 0 to {last} without gaps")
         self.vocab_size = fast_bpe.count_entries(self._encoder, self.special)
         self.has_unknown_pieces = self.vocab_size <= last
-        # "[MASK]" in a text must not become the special id. This setting is not saved, so the saved
-        # file still maps "[MASK]" to the id, which fill-mask users need.
+        # "[MASK]" in text for pretraining must not become the special id. This setting is not
+        # saved, so the saved file still maps "[MASK]" to the id, which fill-mask users need.
         self._encoder.encode_special_tokens = True
         self._encoder.no_truncation()
         self._encoder.no_padding()
@@ -177,8 +182,22 @@ class Tokenizer:
         """See `splits_of`."""
         return splits_of(self._encoder)
 
+    def for_task(self, *, in_words: bool, split_special_tokens: bool) -> "Tokenizer":
+        """Returns the tokenizer of a task, whose tokenizer.json `AutoTokenizer` reads as we do.
+
+        Args:
+            in_words: the texts are given in words, as with transformers' `is_split_into_words`.
+                Byte-level BPE then puts a space before each, so that it is the word in a text.
+            split_special_tokens: see the attribute.
+        """
+        data = with_prefix_space(self.json) if in_words and self._byte_level else self.json
+        if data == self.json and split_special_tokens == self.split_special_tokens:
+            return self
+        return Tokenizer(data, name=self._name, split_special_tokens=split_special_tokens)
+
     def encode(self, texts: Sequence[str]) -> Encoded:
-        """Returns the ids of all sentences, without special tokens.
+        """Returns the ids of sentences for pretraining, without special tokens; "[MASK]" in them is
+        text.
 
         Byte-level BPE: encoded with a space before it, as within a paragraph, so that its first
         piece begins a word.
@@ -187,23 +206,21 @@ class Tokenizer:
             texts = [f" {text}" for text in texts]
         return self._encoded(self._encoder, texts)
 
-    def encode_batch(self, texts: Sequence[str], *, inside: bool = True) -> list[np.ndarray]:
-        """Returns the ids of each sentence as in `encode`, uint32 [n]; may be empty.
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Returns the ids of each sentence as in `encode`, uint32 [n]; may be empty."""
+        return self.encode(texts).by_text()
 
-        inside: False for the texts of a task, which byte-level BPE encodes with no space before.
-        """
-        encoded = self.encode(texts) if inside else self._encoded(self._encoder, texts)
-        return encoded.by_text()
-
-    def encode_with_special(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Returns the ids of each text, uint32 [n], as transformers: "[MASK]" and other special
-        tokens in it are recognized, none is added."""
-        return self._encoded(self._recognizing, texts).by_text()
+    def encode_texts(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Returns the ids of each text or word of a user, uint32 [n], as `AutoTokenizer`: "[MASK]"
+        and other special tokens in it are recognized, but see `split_special_tokens`. None is
+        added, nor a space."""
+        return self._encoded(self._reader, texts).by_text()
 
     @cached_property
-    def _recognizing(self) -> tokenizers.Tokenizer:
+    def _reader(self) -> tokenizers.Tokenizer:
         """An encoder of its own: a setting cannot be changed while other threads encode."""
         encoder = tokenizers.Tokenizer.from_str(self.json.decode())
+        encoder.encode_special_tokens = self.split_special_tokens
         encoder.no_truncation()
         encoder.no_padding()
         return encoder
@@ -215,19 +232,12 @@ class Tokenizer:
         ids = self._known(chain.from_iterable(lists))
         return Encoded(ids, np.fromiter(map(len, lists), np.int64, len(lists)))
 
-    def encode_spans(
-        self, texts: Sequence[str], *, with_special: bool = False
-    ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Returns the ids of each text, uint32 [n], and where each piece stands in the text, int32
-        [n, 2]: its first character and the one after its last, without the space before it.
-
-        The text is encoded as it is, with no space before it; no special token is added.
-
-        with_special: recognize special tokens in the text, as `encode_with_special`.
+    def encode_spans(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Returns the ids of each text, as `encode_texts`, and where each piece stands in the text,
+        int32 [n, 2]: its first character and the one after its last, without the space before it.
         """
-        encoder = self._recognizing if with_special else self._encoder
         with self._errors():
-            encodings = encoder.encode_batch(list(texts), add_special_tokens=False)
+            encodings = self._reader.encode_batch(list(texts), add_special_tokens=False)
         return [
             (self._known(encoding.ids), piece_spans(text, encoding.offsets))
             for text, encoding in zip(texts, encodings, strict=True)

@@ -86,7 +86,7 @@ def test_its_masked_language_model_head_computes_what_transformers_computes(mode
     text = "CCO.CC(=O)[MASK]>>CC(=O)OCC"
     ids = [
         ours.tokenizer.special.cls,
-        *ours.tokenizer.encode_with_special([text])[0].tolist(),
+        *ours.tokenizer.encode_texts([text])[0].tolist(),
         ours.tokenizer.special.sep,
     ]
     with torch.no_grad():

@@ -58,9 +58,12 @@ def test_cut_examples_are_counted(tokenizer: Tokenizer) -> None:
     assert found.cut == 3
 
 
-def test_special_tokens_in_a_text_are_text(tokenizer: Tokenizer) -> None:
-    """Otherwise a text could end itself and begin a second one."""
-    found = encode(tokenizer, ModelConfig(), [("[SEP] [MASK]",)], 32)
+def test_special_tokens_in_a_text_are_text_where_the_task_says_so(tokenizer: Tokenizer) -> None:
+    """As in run_classifier.py; else they are read as in transformers."""
+    texts = [("[SEP] [MASK]",)]
+    assert encode(tokenizer, ModelConfig(), texts, 32).ids.tolist() == [CLS, SEP, MASK, SEP]
+    own = tokenizer.for_task(in_words=False, split_special_tokens=True)
+    found = encode(own, ModelConfig(), texts, 32)
     assert np.count_nonzero(found.ids == SEP) == 1
     assert MASK not in found.ids
 

@@ -33,7 +33,7 @@ from bert_jax.convert.publish.weight_writer import (
     write_optimizer,
     write_weights,
 )
-from bert_jax.convert.sources import read_trained_tokenizer
+from bert_jax.convert.sources import read_run_tokenizer
 from bert_jax.convert.tokenizer_files import json_bytes, lowercases, tokenizer_files
 from bert_jax.convert.weight_files import HEADS
 from bert_jax.data_pipeline.errors import UserError
@@ -196,7 +196,7 @@ def _export_step(
     if others:
         lacking = f"{layout.class_name(params)} has no place for them"
         print(f"in {HEADS}, since {lacking}: {', '.join(map(names.title, sorted(others)))}")
-    tokenizer = read_trained_tokenizer(run.tokenizer, meta["data"]["tokenizer"])
+    tokenizer = read_run_tokenizer(run, meta)
     optimizer = of_checkpoint(run, meta["step"], padding=False) if with_optimizer else None
     origin = meta.get("init_origin")
     export(
