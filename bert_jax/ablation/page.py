@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bert_jax.ablation import plan, sentences, spending, state
+from bert_jax.ablation import plan, record, sentences, spending
 from bert_jax.ablation.results import Results, judged, own_objectives
 from bert_jax.ablation.spec import Spent, folder
 from bert_jax.ablation.spending import Spending
@@ -73,7 +73,7 @@ def page_of(
 
 def _facts(results: Results, runs: Mapping[str, Spending]) -> dict[str, str]:
     """Returns what the ablation is, and what made it."""
-    values, store = results.ablation.values, state.describe(results.ablation)["store"]
+    values, store = results.ablation.values, record.describe(results.ablation)["store"]
     return {
         "runs": sentences.progress(results),
         "base": values.base,
@@ -150,8 +150,9 @@ def _add_curves(page: Page, results: Results, spent: Mapping[str, Spent]) -> Non
         by_step: dict[int, list[float]] = {}
         for each in results.of(variant.name).values():
             path = Workdir.open(folder(results.workdir, each.run)).metrics
-            for record in records.read(path, "eval"):
-                by_step.setdefault(record["step"], []).append(record[f"{MASKED_LM.name}/loss"])
+            for each_eval in records.read(path, "eval"):
+                losses = by_step.setdefault(each_eval["step"], [])
+                losses.append(each_eval[f"{MASKED_LM.name}/loss"])
         if by_step:
             steps = sorted(by_step)
             lines[variant.name] = ([s * per_step for s in steps], [by_step[s] for s in steps])
@@ -226,7 +227,7 @@ def _add_runs(
     )
     page.text("Configuration, training examples: digests of the settings, and of the plans.")
     page.heading("Commands")
-    for line in state.commands(results.workdir):
+    for line in record.commands(results.workdir):
         page.code(line)
     page.code(f"{program()} ablate report --workdir={shlex.quote(results.workdir)}")
     page.text("Each run alone, with the flags of the first command behind it:")

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from etils import epath
 
-from bert_jax.ablation import sentences, spec, spending, state
+from bert_jax.ablation import record, sentences, spec, spending
 from bert_jax.ablation.page import differences, page_of, title
 from bert_jax.ablation.results import Results
 from bert_jax.ablation.spec import Spent
@@ -95,8 +95,8 @@ def _values(
 ) -> dict[str, Any]:
     """Returns everything that the page shows, and what was measured of each run."""
     return {
-        "ablation": state.describe(results.ablation),
-        "commands": state.commands(results.workdir),
+        "ablation": record.describe(results.ablation),
+        "commands": record.commands(results.workdir),
         "software": spending.software(runs.values()),
         "verdicts": sentences.verdicts(results),
         "excluded": results.excluded,

@@ -13,7 +13,7 @@ from bert_jax.ablation import tasks
 from bert_jax.ablation.stores import Stores, check_comparable
 from bert_jax.ablation.tasks import is_task
 from bert_jax.config.ablation import IS_ABLATION, AblationConfig
-from bert_jax.config.files import load
+from bert_jax.config.files import load_values, values_of
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.config.serialization import flatten, from_dict, to_dict
 from bert_jax.config.shipped import shipped
@@ -67,6 +67,7 @@ class Ablation:
     """A checked ablation; the first variant is the reference."""
 
     values: AblationConfig
+    base: Mapping[str, Any]  # values of the file that `values.base` names, without any change
     variants: tuple[Variant, ...]
     seeds: tuple[int, ...]
     measures: tuple[str, ...]  # as in the file
@@ -91,8 +92,12 @@ class Ablation:
         return measure if ":" in measure or is_task(measure) else f"{measure}:{self.length}"
 
 
-def read(values: Mapping[str, Any]) -> Ablation:
+def read(values: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> Ablation:
     """Returns the ablation with the values of its file.
+
+    Args:
+        base: the values of its base as `ablation.json` records them, so that no file is executed
+            that a workdir names; None to read the base.
 
     Raises:
         UserError: no variants, a key or a measure that does not exist, a seed that is given twice,
@@ -113,11 +118,12 @@ def read(values: Mapping[str, Any]) -> Ablation:
         raise UserError("config.store is empty; give --config.store=… with the folder of a store")
     seeds = _seeds(given.seeds)
     shared = {**dict(given.changes), "data.store": given.store, "seed": seeds[0]}
-    variants = [_variant(name, dict(own), given.base, shared) for name, own in given.variants]
+    base = values_of(given.base) if base is None else base
+    variants = [_variant(name, dict(own), base, shared) for name, own in given.variants]
     _check_different(variants, null=given.null)
     measures = tuple(filter(None, (part.strip() for part in given.measures.split(","))))
     length = variants[0].config.phases[-1].seq_length
-    found = Ablation(given, tuple(variants), seeds, measures, length)
+    found = Ablation(given, base, tuple(variants), seeds, measures, length)
     _check_measures(found)
     return found
 
@@ -140,7 +146,7 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 
 def _variant(
-    name: str, changes: Mapping[str, Any], base: str, shared: Mapping[str, Any]
+    name: str, changes: Mapping[str, Any], base: Mapping[str, Any], shared: Mapping[str, Any]
 ) -> Variant:
     where = f"config.variants, {name!r}"
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name in (".", ".."):
@@ -153,7 +159,7 @@ def _variant(
     if "data.store" in changes:
         changes = {**changes, "data.store": from_any_folder(changes["data.store"])}
     try:
-        return Variant(name, changes, load(base, {**shared, **changes}))
+        return Variant(name, changes, load_values(base, {**shared, **changes}))
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
 
@@ -182,7 +188,7 @@ def _check_measures(ablation: Ablation) -> None:
     if ablation.values.primary not in ablation.measures:
         near = nearest(ablation.values.primary, ablation.measures)
         raise UserError(f"config.primary={ablation.values.primary!r} is not a measure{near}")
-    tasks.check(ablation.values, ablation.measures)
+    tasks.check(ablation.values, ablation.measures, ablation.variants[0].config.model)
     check_comparable(ablation.variants, ablation.texts)
     for measure in ablation.texts:
         if measure == OWN:
@@ -260,7 +266,7 @@ def _with_steps(config: Config, steps: Sequence[int]) -> Config:
 def runs(ablation: Ablation) -> list[Run]:
     """Returns all runs, seed by seed, so that an interrupted ablation has whole comparisons."""
     values = ablation.values
-    base = flatten(to_dict(load(values.base, {"data.store": values.store})))
+    base = flatten(to_dict(load_values(ablation.base, {"data.store": values.store})))
     always = {"data.store": values.store}
     made = []
     for seed in ablation.seeds:

@@ -5,7 +5,7 @@ held-out text. Where a variant has another one, only tasks compare them.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from bert_jax.config.schema import Config
 from bert_jax.data_pipeline.store.manifest import SPLITS, read_manifest, split_digest
@@ -31,11 +31,13 @@ def open_stores(variants: Sequence[_Variant]) -> Stores:
     return {path: open_store(path, verify=False) for path in paths}
 
 
-def digests(path: str) -> dict[str, str]:
-    """Returns what identifies a store; UserError if it cannot be read."""
+def identity(path: str) -> dict[str, Any]:
+    """Returns what identifies a store: the digests of its text and of its tokenizer, and its
+    sources in their order; UserError if it cannot be read."""
     manifest = read_manifest(path)
     found = {name: split_digest(name, manifest["files"]) for name in SPLITS}
-    return {**found, "tokenizer": manifest["tokenizer_digest"]}
+    sources = [source["name"] for source in manifest["sources"]]
+    return {**found, "tokenizer": manifest["tokenizer_digest"], "sources": sources}
 
 
 def check_comparable(variants: Sequence[_Variant], texts: Sequence[str]) -> None:
@@ -50,7 +52,7 @@ def check_comparable(variants: Sequence[_Variant], texts: Sequence[str]) -> None
         path = variant.config.data.store
         if path == reference:
             continue
-        own, theirs = digests(path), digests(reference)
+        own, theirs = identity(path), identity(reference)
         for key, what in (("tokenizer", "vocabulary"), ("held_out", "held-out text")):
             if own[key] != theirs[key]:
                 raise UserError(

@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from bert_jax.config.ablation import AblationConfig
 from bert_jax.config.files import load
-from bert_jax.config.schema import Config
+from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.data_pipeline.storage.remote import from_any_folder, is_remote
 from bert_jax.errors import UserError, nearest
 from bert_jax.finetune.registry import kind_of
-from bert_jax.finetune.task_data import check_task
+from bert_jax.finetune.task_data import check_task, digest_of
 
 PREFIX: Final = "task/"  # of such a measure
 _BASE: Final = "glue"
@@ -34,9 +34,12 @@ def settings_of(values: AblationConfig, measure: str) -> dict[str, Any]:
     return {"task.name": name, **given, **paths}
 
 
-def check(values: AblationConfig, measures: tuple[str, ...]) -> None:
+def check(values: AblationConfig, measures: tuple[str, ...], model: ModelConfig) -> None:
     """Raises UserError if a measure has no task, or a task no measure, or if its settings are
-    wrong."""
+    wrong.
+
+    model: the architecture that is fine-tuned.
+    """
     tasks = {name for name, _ in values.tasks}
     for name in tasks:
         if "/" in name or name in ("", ".", ".."):
@@ -48,7 +51,7 @@ def check(values: AblationConfig, measures: tuple[str, ...]) -> None:
                 f"config.measures: {measure} is not in config.tasks{nearest(name, tasks)}"
             )
         try:
-            config = _config(values, measure)
+            config = config_of(values, measure, model)
             check_task(config)
             kind_of(config.task)
         except UserError as error:
@@ -60,26 +63,46 @@ def check(values: AblationConfig, measures: tuple[str, ...]) -> None:
         )
 
 
-def _config(values: AblationConfig, measure: str) -> Config:
-    """Returns the configuration of a task, with the architecture that the base has."""
-    base = load(values.base, dict(values.changes))
-    settings = settings_of(values, measure) | {"init": "the run"}
-    return load(_BASE, settings, lambda _: base.model)
+def config_of(
+    values: AblationConfig, measure: str, model: ModelConfig, start: str = "the run", seed: int = 0
+) -> Config:
+    """Returns the configuration of a run that is fine-tuned for a task, before its data decide its
+    steps.
+
+    start: the run, whose architecture is `model`.
+    """
+    settings = settings_of(values, measure) | {"init": start, "seed": seed}
+    return load(_BASE, settings, lambda _: model)
 
 
-def check_files(values: AblationConfig, measures: tuple[str, ...], workdir: str) -> None:
-    """Raises UserError if the examples of a task cannot be read, or the runs are in a bucket."""
+def check_local(measures: tuple[str, ...], workdir: str) -> None:
+    """Raises UserError if there are tasks, and the runs are in a bucket."""
     for measure in filter(is_task, measures):
         if is_remote(workdir):
             raise UserError(
                 f"config.measures: {measure} starts from local runs; give a local --workdir, or "
                 "remove the measure"
             )
-        task = _config(values, measure).task
+
+
+def file_digests(
+    values: AblationConfig, measures: tuple[str, ...], model: ModelConfig
+) -> dict[str, dict[str, str]]:
+    """Returns the digests of the training and the held-out examples of each task.
+
+    Raises:
+        UserError: the examples of a task cannot be read.
+    """
+    found = {}
+    for measure in filter(is_task, measures):
+        task = config_of(values, measure, model).task
+        kind, name = kind_of(task), measure.removeprefix(PREFIX)
         try:
-            kind_of(task).read(task)
+            train, held_out = kind.read(task)
         except UserError as error:
-            raise UserError(f"config.tasks, {measure.removeprefix(PREFIX)!r}: {error}") from None
+            raise UserError(f"config.tasks, {name!r}: {error}") from None
+        found[name] = {"train": digest_of(kind, train), "held_out": digest_of(kind, held_out)}
+    return found
 
 
 def words(settings: Mapping[str, Any], start: str, seed: int, workdir: str) -> list[str]:

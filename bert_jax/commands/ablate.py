@@ -31,15 +31,16 @@ def _run_run(values: flags.FlagValues, words: Sequence[str]) -> int:
     need(values, "config", "workdir")
     if values.commands and not values.plan:
         raise UsageError("--commands goes with --plan; give both, or neither")
-    from bert_jax.ablation import plan, results, run, spec, state, tasks
+    from bert_jax.ablation import plan, record, results, run, spec, tasks
     from bert_jax.ablation.stores import open_stores
     from bert_jax.config.serialization import plain
 
     ablation = spec.read(plain(values.config))
     workdir = _absolute(values.workdir)
     spec.shard_of([], values.shard)
-    if state.file_of(workdir).exists() or not values.plan:
-        state.claim(workdir, ablation)
+    if record.file_of(workdir).exists() or not values.plan:
+        tasks.check_local(ablation.measures, workdir)
+        record.claim(workdir, ablation)
     ablation, spent = spec.spend_alike(ablation, open_stores(ablation.variants))
     runs = spec.shard_of(spec.runs(ablation), values.shard)
     if values.plan and values.commands:
@@ -48,8 +49,7 @@ def _run_run(values: flags.FlagValues, words: Sequence[str]) -> int:
     if values.plan:
         print(plan.text(ablation, spent, runs, results.read(ablation, workdir, runs)))
         return 0
-    tasks.check_files(ablation.values, ablation.measures, workdir)
-    state.note_command(workdir, typed(values))
+    record.note_command(workdir, typed(values))
     options = [f"--cpu_devices={values.cpu_devices}"] if values.cpu_devices else []
     runner = run.Runner(ablation, workdir, runs, at_once=values.at_once, options=options)
     code = runner.run()
@@ -77,12 +77,14 @@ def _define_report(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 def _run_report(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "workdir")
-    from bert_jax.ablation import report, results, spec, state
+    from bert_jax.ablation import record, report, results, spec
     from bert_jax.ablation.stores import open_stores
     from bert_jax.config.serialization import to_dict
 
     workdir = _absolute(values.workdir)
-    ablation = spec.read(to_dict(state.recorded(workdir)))
+    recorded = record.read(workdir)
+    base = record.base_of(workdir, recorded)
+    ablation = spec.read(to_dict(record.values_of(recorded)), base)
     opened = open_stores(ablation.variants)
     ablation, spent = spec.spend_alike(ablation, opened)
     found = results.read(ablation, workdir, spec.runs(ablation))

@@ -26,6 +26,8 @@ class AblationConfig:
         variants: (name, changes) of each; the first is the reference.
         seeds: "0,1,2", of the runs of each variant.
         equal: what the runs of all variants spend alike.
+        consequences: of "steps" and "real_tokens", those in which variants may differ because of
+            the setting itself, so that a difference between them is still that of the setting.
         measures: forms of held-out text, "single/token,single/span", see
             `bert_jax/training/held_out_form.py`, and "task/NAME" of `tasks`.
         tasks: (name, settings) of tasks that each run is fine-tuned for, as changes of `glue`.
@@ -40,6 +42,7 @@ class AblationConfig:
     variants: tuple[tuple[Any, ...], ...] = ()
     seeds: str = "0,1,2,3,4"
     equal: Literal["steps", "real_tokens", "flops"] = "real_tokens"
+    consequences: tuple[Literal["steps", "real_tokens"], ...] = ()
     measures: str = "single/token,single/span"
     tasks: tuple[tuple[Any, ...], ...] = ()
     primary: str = "single/token"

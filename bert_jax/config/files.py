@@ -138,7 +138,22 @@ def load(
         UserError: neither a shipped name nor a file, get_config() fails, an unknown key, or a wrong
             value.
     """
-    return _config(updated(plain(_execute(_find(name, name))), changes), model_of)
+    return load_values(values_of(name), changes, model_of)
+
+
+def values_of(name: str) -> dict[str, Any]:
+    """Returns the values of a shipped config by name, or of a file; raises UserError as `load`."""
+    values: dict[str, Any] = plain(_execute(_find(name, name)))
+    return values
+
+
+def load_values(
+    values: Mapping[str, Any],
+    changes: Mapping[str, Any] = MappingProxyType({}),
+    model_of: ModelOf = _no_model,
+) -> Config:
+    """Returns the values of a config file as a `Config`, with other values by key; see `load`."""
+    return _config(updated(values, changes), model_of)
 
 
 def slice_of(path: Path) -> str | None:

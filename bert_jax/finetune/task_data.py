@@ -196,11 +196,15 @@ def open_task(config: Config, workdir: Workdir) -> TaskData:
 
     def split(examples: Examples) -> TaskSplit:
         prepared = kind.prepare(tokenizer, config.model, task, examples, limit)
-        digest = json_digest([kind.name, list(examples.labels), kind.content(examples)])
-        return TaskSplit(examples, prepared, kind.labels(examples), digest)
+        return TaskSplit(examples, prepared, kind.labels(examples), digest_of(kind, examples))
 
     train, held_out = kind.read(task)
     return TaskData(task.data, kind, tokenizer, split(train), split(held_out))
+
+
+def digest_of(kind: TaskKind, examples: Examples) -> str:
+    """Returns the digest of what a model learns from, whatever its tokenizer."""
+    return json_digest([kind.name, list(examples.labels), kind.content(examples)])
 
 
 def check_task(config: Config) -> None:

@@ -3,7 +3,8 @@
     bert-jax ablate run --config=ablations/packing --config.store=STORE --workdir=A --at_once=2
 
 The demo's model with sentence pairs. A packed batch of as many rows has more real tokens, so it is
-trained for fewer steps. Not measured here.
+trained for fewer steps: a consequence of packing, so that the verdict is still on packing. Not
+measured here.
 """
 
 from ml_collections import ConfigDict
@@ -20,6 +21,7 @@ def get_config() -> ConfigDict:
             "packed": {"phases[0].examples_per_row": 8},
         },
         equal="real_tokens",
+        consequences=("steps",),
         measures=("nsp/token", "single/token", "single/span"),
         primary="nsp/token",
     )

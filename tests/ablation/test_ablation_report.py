@@ -11,7 +11,7 @@ import pytest
 from ablated import made_results
 from corpus import small_store
 
-from bert_jax.ablation import report, results, sentences, spec, state, statistics
+from bert_jax.ablation import record, report, results, sentences, spec, statistics
 from bert_jax.ablation.state import RunState
 from bert_jax.config.files import _execute
 from bert_jax.config.serialization import plain
@@ -146,8 +146,8 @@ def test_the_page_says_what_the_runs_spent_and_what_made_them(tmp_path, store, c
         ]
         lines = (records.line(kind, step, 0, values) for kind, step, values in written)
         (folder / "metrics.jsonl").write_text("".join(lines))
-    state.note_command(str(tmp_path / "A"), "bert-jax ablate run --config=mine.py --at_once=2")
-    state.note_command(str(tmp_path / "A"), "bert-jax ablate run --config=mine.py --at_once=2")
+    record.note_command(str(tmp_path / "A"), "bert-jax ablate run --config=mine.py --at_once=2")
+    record.note_command(str(tmp_path / "A"), "bert-jax ablate run --config=mine.py --at_once=2")
     _, spent = spec.spend_alike(found.ablation, {str(store.path): store})
     report.write(found, spent, {str(store.path): store})
     page = (tmp_path / "A/report.html").read_text()

@@ -10,7 +10,7 @@ from corpus import small_store
 from small_task import DEV, write_task
 
 from bert_jax import cli
-from bert_jax.ablation import spec, state, tasks
+from bert_jax.ablation import record, spec, tasks
 from bert_jax.ablation.stores import open_stores
 from bert_jax.config.files import _execute
 from bert_jax.config.serialization import plain
@@ -65,15 +65,11 @@ def test_a_wrong_task_is_one_line(changes, message, tmp_path, store, folder):
 
 def test_files_are_read_before_anything_runs(tmp_path, store, folder):
     missing = {"pairs": settings(folder / "nowhere")}
-    values = read(ablated.write(tmp_path, measures=MEASURES, tasks=missing), store).values
+    ablation = read(ablated.write(tmp_path, measures=MEASURES, tasks=missing), store)
     with pytest.raises(UserError, match=r"config.tasks, 'pairs': .*nowhere"):
-        tasks.check_files(values, MEASURES, str(tmp_path))
-    values = read(
-        ablated.write(tmp_path, measures=MEASURES, tasks={"pairs": settings(folder)}), store
-    ).values
-    tasks.check_files(values, MEASURES, str(tmp_path))
+        record.claim(str(tmp_path / "A"), ablation)
     with pytest.raises(UserError, match="task/pairs starts from local runs; give a local"):
-        tasks.check_files(values, MEASURES, "gs://bucket/A")
+        tasks.check_local(MEASURES, "gs://bucket/A")
 
 
 def test_variants_with_other_text_are_compared_by_tasks_alone(tmp_path, store, folder):
@@ -100,7 +96,7 @@ def test_variants_with_other_text_are_compared_by_tasks_alone(tmp_path, store, f
         assert spent["b"].steps > 0
         words = spec.words(ablation, spec.runs(ablation)[1], "A")
         assert f"--config.data.store={other.path}" in words
-        assert set(state.describe(ablation)["stores"]) == {"b"}
+        assert set(record.describe(ablation)["stores"]) == {"b"}
 
 
 @pytest.mark.slow

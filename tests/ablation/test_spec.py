@@ -12,7 +12,7 @@ from corpus import small_store
 from full_disk import fill_disk
 
 from bert_jax import cli
-from bert_jax.ablation import spec, state
+from bert_jax.ablation import record, spec, state
 from bert_jax.checkpoint import catalog
 from bert_jax.commands import ablate, pretrain
 from bert_jax.commands.command import parse
@@ -186,7 +186,7 @@ def test_the_line_of_a_command_has_the_flags_that_were_given(tmp_path, store):
 
 
 def test_a_report_before_the_first_run_has_ended_is_one_line(tmp_path, store, capsys):
-    state.claim(str(tmp_path / "A"), made(tmp_path, store))
+    record.claim(str(tmp_path / "A"), made(tmp_path, store))
     assert cli.main(["ablate", "report", f"--workdir={tmp_path / 'A'}"]) == 1
     assert "no run has ended and been measured yet" in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "A").iterdir()] == ["ablation.json"]
@@ -199,26 +199,26 @@ def test_a_variant_may_be_compared_with_itself_if_that_is_meant(tmp_path, store)
 
 def test_a_workdir_is_of_one_ablation_to_which_seeds_may_be_added(tmp_path, store):
     workdir = str(tmp_path / "A")
-    state.claim(workdir, made(tmp_path, store))
-    state.claim(workdir, made(tmp_path, store))
-    state.claim(workdir, made(tmp_path, store, seeds=(0, 1, 2, 3)))
-    assert state.recorded(workdir).seeds == "0,1,2,3"
+    record.claim(workdir, made(tmp_path, store))
+    record.claim(workdir, made(tmp_path, store))
+    record.claim(workdir, made(tmp_path, store, seeds=(0, 1, 2, 3)))
+    assert record.values_of(record.read(workdir)).seeds == "0,1,2,3"
     with pytest.raises(UserError, match=r"has config\.seeds='0,1,2,3', not '0,1'"):
-        state.claim(workdir, made(tmp_path, store, seeds=(0, 1)))
+        record.claim(workdir, made(tmp_path, store, seeds=(0, 1)))
     other = {"token": {}, "span": {"data.masking": "ngram"}}
     with pytest.raises(UserError, match=r"config\.variants\.span\.data\.masking='span', not 'ngr"):
-        state.claim(workdir, made(tmp_path, store, seeds=(0, 1, 2, 3), variants=other))
+        record.claim(workdir, made(tmp_path, store, seeds=(0, 1, 2, 3), variants=other))
     turned = dict(reversed(ablated.VARIANTS.items()))
     with pytest.raises(UserError, match=r"config\.variants='token, span', not 'span, token'"):
-        state.claim(workdir, made(tmp_path, store, seeds=(0, 1, 2, 3), variants=turned))
+        record.claim(workdir, made(tmp_path, store, seeds=(0, 1, 2, 3), variants=turned))
     with pytest.raises(UserError, match=r"config\.changes\.log_every_steps=10, not 20"):
-        state.claim(workdir, made(tmp_path, store, seeds=(0, 1, 2, 3), log_every_steps=20))
+        record.claim(workdir, made(tmp_path, store, seeds=(0, 1, 2, 3), log_every_steps=20))
     replaced = small_store(tmp_path / "other", documents=50)
     with pytest.raises(UserError, match=r"another store than that of the ablation .*train differs"):
-        state.claim(workdir, made(tmp_path, replaced, seeds=(0, 1, 2, 3)))
+        record.claim(workdir, made(tmp_path, replaced, seeds=(0, 1, 2, 3)))
     (tmp_path / "A" / "ablation.json").write_text("{}")
     with pytest.raises(UserError, match="not written by `bert-jax ablate run`"):
-        state.claim(workdir, made(tmp_path, store))
+        record.claim(workdir, made(tmp_path, store))
 
 
 @pytest.mark.parametrize("place", ["write", "rename"])

@@ -1,0 +1,270 @@
+"""What was planned, as `ablate run` records it in the workdir of an ablation.
+
+A/ablation.json         JSON:
+    config              values of its file, `AblationConfig`
+    base                values of the base of all runs; a report reads them here, so that it
+                        executes nothing, and an edited base is noticed
+    store, stores       digests and sources of its store, and of the stores of variants
+    task_files          digests of the training and held-out examples of each task
+    seeds               the seeds, and when they were given; they may be added to
+    first_report        when `ablate report` first ran, and the seeds of that time
+A/commands/DIGEST       the line of each `ablate run` that was typed
+"""
+
+import datetime
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from etils import epath
+
+from bert_jax.ablation import stores, tasks
+from bert_jax.ablation.spec import Ablation
+from bert_jax.config.ablation import AblationConfig
+from bert_jax.config.serialization import flatten, from_dict, to_dict
+from bert_jax.config.shipped import shipped
+from bert_jax.data_pipeline.storage.digest import sha256
+from bert_jax.data_pipeline.storage.outputs import OutputKind, check_output
+from bert_jax.data_pipeline.storage.remote import open_path, put, storage_errors
+from bert_jax.errors import UserError
+
+Record = Mapping[str, Any]
+_NAME: Final = "ablation.json"
+_SEEDS: Final = "config.seeds"
+_PLAN: Final = ("config", "base", "store", "stores", "task_files")  # may not change
+# Keys that records of earlier versions lack.
+_SINCE: Final = ("base", "task_files", "store.sources", "config.consequences")
+
+
+class Added(NamedTuple):
+    """Seeds that were added after a report."""
+
+    seeds: tuple[int, ...]
+    time: str
+    reported: str  # time of the first report
+
+
+def file_of(workdir: str) -> epath.Path:
+    return open_path(workdir) / _NAME
+
+
+def describe(ablation: Ablation) -> dict[str, Any]:
+    """Returns what identifies an ablation.
+
+    Raises:
+        UserError: its store or the examples of a task cannot be read.
+    """
+    values, model = ablation.values, ablation.variants[0].config.model
+    others = {
+        variant.name: stores.identity(variant.config.data.store)
+        for variant in ablation.variants
+        if variant.config.data.store != values.store
+    }
+    files = tasks.file_digests(values, ablation.measures, model)
+    about = {
+        "config": to_dict(values),
+        "base": ablation.base,
+        "store": stores.identity(values.store),
+        **({"stores": others} if others else {}),
+        **({"task_files": files} if files else {}),
+    }
+    return dict(json.loads(json.dumps(about, default=str)))  # as it is read
+
+
+def _is_ablation(folder: epath.Path) -> bool:
+    """Whether `claim` wrote to a folder, or is about to."""
+    if not (folder / _NAME).exists():
+        return all(path.name.startswith(f".{_NAME}.") for path in folder.iterdir())
+    read(str(folder))
+    return True
+
+
+ABLATION: Final = OutputKind("ablation", _is_ablation, is_folder=True)
+
+
+def claim(workdir: str, ablation: Ablation) -> None:
+    """Writes `ablation.json`, or checks that the folder is of this ablation; seeds may be added.
+
+    Raises:
+        UserError: the folder is of others, of another ablation, or of this one with another value;
+            names it.
+    """
+    stores_ = {variant.config.data.store for variant in ablation.variants}
+    check_output(workdir, ABLATION, inputs=[ablation.values.store, *stores_])
+    new, path = describe(ablation), file_of(workdir)
+    old = read(workdir) if path.exists() else {}
+    if old:
+        _check_same(workdir, old, new)
+    before = list(old.get("seeds", ()))
+    if old and not before:  # of an earlier version
+        before = [{"seeds": old["config"]["seeds"], "time": ""}]
+    if not before or before[-1]["seeds"] != new["config"]["seeds"]:
+        before.append({"seeds": new["config"]["seeds"], "time": _now()})
+    new["seeds"] = before
+    if "first_report" in old:
+        new["first_report"] = old["first_report"]
+    elif old and (open_path(workdir) / "report.json").exists():  # of an earlier version
+        new["first_report"] = {"seeds": old["config"]["seeds"], "time": ""}
+    if old != new:
+        _write(path, new)
+
+
+def note_report(workdir: str) -> None:
+    """Keeps when the first report was made, and of which seeds."""
+    found = read(workdir)
+    if "first_report" not in found:
+        first = {"seeds": found["config"]["seeds"], "time": _now()}
+        _write(file_of(workdir), {**found, "first_report": first})
+
+
+def added_seeds(found: Record) -> list[Added]:
+    """Returns the seeds that were added after the first report, in their order."""
+    first = found.get("first_report")
+    if not first:
+        return []
+    known, added = set(_seeds(first["seeds"])), []
+    for entry in found.get("seeds", ()):
+        if new := tuple(seed for seed in _seeds(entry["seeds"]) if seed not in known):
+            added.append(Added(new, entry["time"], first["time"]))
+            known.update(new)
+    return added
+
+
+def _seeds(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _write(path: epath.Path, values: Record) -> None:
+    with storage_errors(path, "cannot be written"):
+        put(path, (json.dumps(values, indent=2) + "\n").encode())
+
+
+def _check_same(workdir: str, old: Record, new: Record) -> None:
+    before, after = _by_key(old), _by_key(new)
+    unknown = tuple(key for key in _SINCE if not any(each.startswith(key) for each in before))
+    for key in {**before, **after}:
+        part, _, rest = key.partition(".")
+        if unknown and key.startswith(unknown):
+            continue
+        if key == _SEEDS:
+            removed = set(before[key].split(",")) - set(after[key].split(","))
+            if not removed:
+                continue
+        if before.get(key) == after.get(key):
+            continue
+        if part == "store":
+            raise UserError(
+                f"{new['config']['store']}: another store than that of the ablation in {workdir} "
+                f"({rest} differs); put the old one back, or give another --workdir"
+            )
+        if part == "task_files":
+            raise UserError(
+                f"config.tasks: other examples than those of the ablation in {workdir} ({rest} "
+                "differs); put the old files back, or give another --workdir"
+            )
+        if part == "base":
+            raise UserError(
+                f"{new['config']['base']}: the base of the ablation in {workdir} has "
+                f"{rest}={before.get(key)!r}, not {after.get(key)!r}; put the old value back, or "
+                "give another --workdir"
+            )
+        if key != "config.store":  # a copy elsewhere is the same store
+            raise UserError(
+                f"{workdir}: the ablation there has {key}={before.get(key)!r}, not "
+                f"{after.get(key)!r}; give another --workdir, or the file as it was"
+            )
+
+
+def _by_key(about: Record) -> dict[str, Any]:
+    """Returns all values that may not change by their keys, those of a variant by its name, and the
+    order of all."""
+    config = about["config"]
+    variants = {name: dict(own) for name, own in config["variants"]}
+    of_tasks = {name: dict(own) for name, own in config.get("tasks", ())}
+    named = {**config, "variants": variants, "changes": dict(config["changes"]), "tasks": of_tasks}
+    planned = {key: about[key] for key in _PLAN if key in about}
+    return {"config.variants": ", ".join(variants)} | flatten({**planned, "config": named})
+
+
+def read(workdir: str) -> dict[str, Any]:
+    """Returns what the workdir of an ablation records; UserError if it is none."""
+    path = file_of(workdir)
+    if not path.exists():
+        raise UserError(
+            f"{workdir}: no ablation.json there; give the --workdir of `bert-jax ablate run`"
+        )
+    with storage_errors(path):
+        data = path.read_bytes()
+    try:
+        values: dict[str, Any] = json.loads(data)
+        _check_form(values)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(
+            f"{path}: not written by `bert-jax ablate run`; give another --workdir"
+        ) from error
+    return values
+
+
+def _check_form(values: Record) -> None:
+    """Raises an error of those that `read` handles if a record has another form."""
+    _by_key(values)
+    for entry in (*values.get("seeds", ()), *filter(None, [values.get("first_report")])):
+        _seeds(entry["seeds"])
+        entry["time"].encode()
+    for part in ("base", "store", "stores", "task_files"):
+        values.get(part, {}).items()
+    for key in ("train", "held_out", "tokenizer"):
+        values["store"][key].encode()
+    if "\\u0000" in json.dumps(values):  # in a path
+        raise ValueError("NUL")
+
+
+def values_of(found: Record) -> AblationConfig:
+    """Returns the values of the file of an ablation."""
+    return from_dict(found["config"], AblationConfig)
+
+
+def base_of(workdir: str, found: Record) -> Mapping[str, Any] | None:
+    """Returns the values of the base of all runs; None if it is a shipped config, of a record that
+    an earlier version wrote.
+
+    Raises:
+        UserError: an earlier version wrote the record, and the base is a file. It is not executed:
+            the record may come from anywhere.
+    """
+    if "base" in found:
+        base: Mapping[str, Any] = found["base"]
+        return base
+    name = found["config"].get("base", AblationConfig.base)
+    if name in shipped():
+        return None
+    raise UserError(
+        f"{file_of(workdir)}: an earlier version wrote it, without the values of the base {name}, "
+        "and a report executes no file that it names; give the same `bert-jax ablate run` command "
+        "again, which records them"
+    )
+
+
+def note_command(workdir: str, line: str) -> None:
+    """Keeps the line of a command that makes runs; each has its own file, as several may start at
+    once."""
+    path = _commands(workdir) / sha256(line.encode())[:12]
+    with storage_errors(path, "cannot be written"):
+        if not path.exists():
+            put(path, f"{line}\n".encode())
+
+
+def commands(workdir: str) -> list[str]:
+    """Returns the lines of the commands that made runs."""
+    folder_ = _commands(workdir)
+    with storage_errors(folder_):
+        files = sorted(folder_.iterdir()) if folder_.exists() else []
+        return sorted(path.read_text().rstrip() for path in files)
+
+
+def _commands(workdir: str) -> epath.Path:
+    return open_path(workdir) / "commands"
