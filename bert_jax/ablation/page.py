@@ -2,12 +2,12 @@
 
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bert_jax.ablation import plan, record, sentences, spending
 from bert_jax.ablation.results import Results, judged, own_objectives
-from bert_jax.ablation.spec import Spent, folder
+from bert_jax.ablation.spec import folder
 from bert_jax.ablation.spending import Spending
 from bert_jax.ablation.statistics import Difference
 from bert_jax.ablation.tasks import is_task, settings_of
@@ -32,37 +32,32 @@ def title(results: Results) -> str:
 
 def page_of(
     results: Results,
-    spent: Mapping[str, Spent],
     rows: Sequence[Mapping[str, Any]],
+    told: Sequence[str],
     runs: Mapping[str, Spending],
     plans: Mapping[str, str],
 ) -> Page:
-    """Returns the page.
+    """Returns the page: what was shown first, what identifies the runs last.
 
     Args:
-        spent: what a run of each variant spends.
         rows: those of `differences.csv`.
+        told: the verdicts, and what limits them.
         runs: what each measured run spent.
         plans: the digest of each run's training examples.
     """
     page = Page(title(results))
-    page.facts(_facts(results, runs))
     page.heading("What was shown, and what was not")
-    for line in sentences.told(results):
+    for line in told:
         page.text(line)
-    page.heading("Differences to the reference")
-    page.text(
-        "Between: the wider one of two 95 % intervals on each side, the multi-bootstrap over seeds "
-        "and whole documents and Student's t over seeds. A difference is shown if both exclude "
-        "zero and p survives Holm's correction; other measures are exploratory. Losses in nats: "
-        "below zero is better. Accuracies: above zero is better."
-    )
-    page.table(*differences(rows))
-    page.figures(_bars(results))
+    figures = _bars(results)
+    if primary := figures.pop(results.ablation.values.primary, None):
+        page.figure(*primary)
+    page.facts(_facts(results))
+    _add_differences(page, rows, list(figures.values()))
     _add_levels(page, results)
-    _add_curves(page, results, spent)
+    _add_curves(page, results)
     _add_sources(page, rows)
-    _add_spent(page, results, spent, runs)
+    _add_spent(page, results, runs)
     _add_settings(page, results)
     for heading, table in results.ablation.values.published:
         page.heading(f"Published: {heading}")
@@ -71,20 +66,28 @@ def page_of(
     return page
 
 
-def _facts(results: Results, runs: Mapping[str, Spending]) -> dict[str, str]:
-    """Returns what the ablation is, and what made it."""
-    values, store = results.ablation.values, record.describe(results.ablation)["store"]
+def _facts(results: Results) -> dict[str, str]:
+    """Returns what was compared."""
+    values = results.ablation.values
     return {
         "runs": sentences.progress(results),
+        "seeds": ", ".join(map(str, results.ablation.seeds)),
         "base": values.base,
         "reference": results.ablation.reference,
         "equal": values.equal.replace("_", " "),
         "primary measure": _named(values.primary),
-        "store": values.store,
+        **{measure: _settings(values, measure) for measure in results.ablation.tasks},
+    }
+
+
+def _identity(results: Results, runs: Mapping[str, Spending]) -> dict[str, str]:
+    """Returns what identifies the text, and what made the runs."""
+    store = results.record["store"]
+    return {
+        "store": results.ablation.values.store,
         "training text": store["train"],
         "held-out text": store["held_out"],
         "tokenizer": store["tokenizer"],
-        **{measure: _settings(values, measure) for measure in results.ablation.tasks},
         "software": ", ".join(f"{k} {v}" for k, v in spending.software(runs.values()).items()),
     }
 
@@ -99,11 +102,13 @@ def _named(measure: str) -> str:
     return f"{measure}, {what}, nats"
 
 
-def _bars(results: Results) -> Iterator[tuple[str, str]]:
+def _bars(results: Results) -> dict[str, tuple[str, str]]:
+    """Returns a figure with its caption for each measure that is compared."""
     by_measure: dict[str, dict[str, Difference]] = {}
     for measure, what, source, variant, found in results.differences:
         if what == "loss" and not source:
             by_measure.setdefault(measure, {})[variant] = found
+    figures = {}
     for measure, found_by in by_measure.items():
         bars = {
             name: (found.mean, *found.interval)
@@ -111,8 +116,25 @@ def _bars(results: Results) -> Iterator[tuple[str, str]]:
             if all(map(math.isfinite, found.interval))
         }
         if bars:
-            caption = f"{measure}: loss minus that of the reference"
-            yield plots.intervals(bars, xlabel="nats"), caption
+            caption = f"{measure}: loss minus that of the reference; below zero is better"
+            svg = plots.intervals(bars, xlabel="nats, variant minus reference")
+            figures[measure] = svg, caption
+    return figures
+
+
+def _add_differences(
+    page: Page, rows: Sequence[Mapping[str, Any]], figures: Sequence[tuple[str, str]]
+) -> None:
+    page.heading("Differences to the reference")
+    page.text(
+        "Variant minus reference, everywhere; ↓ marks measures where below zero is better, ↑ those "
+        "where above zero is. The interval is of 95 %: the wider one on each side of several "
+        "methods (docs/ablations.md). A difference of the primary measure is shown if its interval "
+        "excludes zero and p survives Holm's correction; not attributable, if updates or tokens "
+        "differ too. All other measures are exploratory."
+    )
+    page.table(*differences(rows))
+    page.figures(figures)
 
 
 def _add_levels(page: Page, results: Results) -> None:
@@ -142,11 +164,12 @@ def _add_levels(page: Page, results: Results) -> None:
     page.table(("variant", "objective", "loss (nats)", "trivial loss", "accuracy"), own)
 
 
-def _add_curves(page: Page, results: Results, spent: Mapping[str, Spent]) -> None:
+def _add_curves(page: Page, results: Results) -> None:
     """Adds the held-out losses while training, each in its own form, over real tokens."""
     lines = {}
     for variant in results.ablation.variants:
-        per_step = spent[variant.name].real_tokens / spent[variant.name].steps
+        spent = results.planned[variant.name]
+        per_step = spent.real_tokens / spent.steps
         by_step: dict[int, list[float]] = {}
         for each in results.of(variant.name).values():
             path = Workdir.open(folder(results.workdir, each.run)).metrics
@@ -176,31 +199,34 @@ def _add_sources(page: Page, rows: Sequence[Mapping[str, Any]]) -> None:
         page.table(("measure", "source", "variant", "difference", "between", "and"), shown)
 
 
-def _add_spent(
-    page: Page, results: Results, spent: Mapping[str, Spent], runs: Mapping[str, Spending]
-) -> None:
+def _add_spent(page: Page, results: Results, runs: Mapping[str, Spending]) -> None:
     page.heading("What each run spends")
     rows = []
-    for name, each in spent.items():
+    for name, each in results.spent.items():
         found = [runs[own.run.name] for own in results.of(name).values()]
         speeds = [own.tokens_per_second for own in found if own.tokens_per_second]
         peaks = [peak for own in found for peak in own.peak_bytes.values()]
+        minutes = sum(own.wall_seconds for own in found) / len(found) / 60 if found else 0.0
         rows.append(
             (
                 name,
-                each.steps,
+                f"{each.steps:,.0f}",
                 f"{each.real_tokens:,.0f}",
+                f"{each.positions:,.0f}",
                 f"{each.flops:.3g}",
+                f"{minutes:.1f}" if minutes else "",
                 f"{sum(speeds) / len(speeds):,.0f}" if speeds else "",
                 f"{max(peaks) / 2**20:,.0f}" if peaks else "",
                 f"{spending.evaluation_share(found):.1%}" if found else "",
             )
         )
-    header = ("variant", "steps", "real tokens", "FLOPs", "tokens/s at the end", "peak MiB",
-              "evaluation")  # fmt: skip
+    header = ("variant", "updates", "real tokens", "positions", "FLOPs", "minutes",
+              "tokens/s at the end", "peak MiB", "evaluation")  # fmt: skip
     page.table(header, rows)
     page.text(
-        "Peak: the most memory of a training process, or of its device if that counts and is more. "
+        "Updates and real tokens are those that the runs recorded, on average; positions (with "
+        "padding) and FLOPs follow from the configuration. Minutes: of training, measured. Peak: "
+        "the most memory of a training process, or of its device if that counts and is more. "
         "Evaluation: the share of the time in which a run was measured after training, with its "
         "fine-tuning for tasks."
     )
@@ -209,7 +235,13 @@ def _add_spent(
 def _add_runs(
     page: Page, results: Results, runs: Mapping[str, Spending], plans: Mapping[str, str]
 ) -> None:
-    """Adds the runs with the digests that identify them, and the commands."""
+    """Adds the commands, and the runs with the digests that identify them."""
+    page.heading("Commands")
+    for line in record.commands(results.workdir):
+        page.code(line)
+    page.code(f"{program()} ablate report --workdir={shlex.quote(results.workdir)}")
+    page.text("Each run alone, with the flags of the first command behind it:")
+    page.code(plan.commands(results.ablation, results.runs, results.workdir))
     page.heading("Runs")
     page.table(
         ("run", "state", "step", "configuration", "training examples", "commit"),
@@ -226,12 +258,7 @@ def _add_runs(
         ],
     )
     page.text("Configuration, training examples: digests of the settings, and of the plans.")
-    page.heading("Commands")
-    for line in record.commands(results.workdir):
-        page.code(line)
-    page.code(f"{program()} ablate report --workdir={shlex.quote(results.workdir)}")
-    page.text("Each run alone, with the flags of the first command behind it:")
-    page.code(plan.commands(results.ablation, results.runs, results.workdir))
+    page.facts(_identity(results, runs))
 
 
 def _add_settings(page: Page, results: Results) -> None:
@@ -250,16 +277,17 @@ def _add_settings(page: Page, results: Results) -> None:
 def differences(
     rows: Sequence[Mapping[str, Any]],
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Returns the table of differences in all text: header and rows."""
-    header = ("measure", "variant", "difference", "between", "and", "verdict")
-    shown = [
+    """Returns the table of differences in all text: header and rows, those with a verdict first."""
+    header = ("variant", "verdict", "difference", "95 % interval", "measure")
+    shown: list[tuple[str, ...]] = [
         (
-            f"{row['measure']} {row['what']}",
             row["variant"],
-            *(sentences.signed(row[key]) for key in ("difference", "low", "high")),
             row["verdict"],
+            sentences.signed(row["difference"]),
+            f"{sentences.signed(row['low'])} to {sentences.signed(row['high'])}",
+            f"{row['measure']} {row['what']} {'↓' if row['what'] == 'loss' else '↑'}",
         )
-        for row in rows
+        for row in sorted(rows, key=lambda row: row["verdict"] == "exploratory")
         if not row["source"]
     ]
     return header, shown

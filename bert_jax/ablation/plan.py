@@ -1,21 +1,21 @@
 """What an ablation would run: steps, tokens, FLOPs, hours, detectable differences."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from bert_jax.ablation import spec, statistics
+from bert_jax.ablation.budget import Spent, contrast
 from bert_jax.ablation.results import Results
 from bert_jax.ablation.sentences import by_seeds
-from bert_jax.ablation.spec import Ablation, Run, Spent
+from bert_jax.ablation.spec import Ablation, Run
 from bert_jax.runtime.console import table
 from bert_jax.runtime.program import program
 
 
-def text(
-    ablation: Ablation, spent: Mapping[str, Spent], runs: Sequence[Run], results: Results
-) -> str:
-    """Returns the plan as text. results: of the runs that have ended; their time and spread are the
-    estimates for the others."""
+def text(runs: Sequence[Run], results: Results) -> str:
+    """Returns the plan of runs as text. results: of those that have ended; their time and spread
+    are the estimates for the others."""
+    ablation, spent = results.ablation, results.planned
     seeds = len({run.seed for run in runs})
     header = ["steps", "real tokens", "FLOPs", "against the reference", "hours", "runs", "variant"]
     rows = []
@@ -24,10 +24,10 @@ def text(
         hours = results.hours(variant.name)
         rows.append(
             [
-                f"{each.steps:,}",
+                f"{each.steps:,.0f}",
                 f"{each.real_tokens:,.0f}",
                 f"{each.flops:.3g}",
-                _against(each, spent[ablation.reference]),
+                _beside(each, spent[ablation.reference]),
                 "-" if hours is None else f"{hours:.2f}",
                 str(count),
                 variant.name,
@@ -38,16 +38,32 @@ def text(
         f"{len(runs)} runs: {len(ablation.variants)} variants, {seeds} seeds; equal {equal}; hours "
         "of one run, from the runs that have ended",
         table(header, rows),
+        *_contrasts(results),
         "",
         *_detectable(results),
     ]
     return "\n".join(lines)
 
 
-def _against(each: Spent, reference: Spent) -> str:
-    """Returns what remains different after the steps were rounded: "tokens +0.1 %, FLOPs +2 %"."""
-    tokens, flops = each.real_tokens / reference.real_tokens, each.flops / reference.flops
-    return f"tokens {tokens - 1:+.2%}, FLOPs {flops - 1:+.2%}"
+def _beside(each: Spent, reference: Spent) -> str:
+    """Returns what differs from the reference: "steps +0.5%, tokens +0.1%, FLOPs +2%"."""
+    ratios = {
+        "steps": each.steps / reference.steps,
+        "tokens": each.real_tokens / reference.real_tokens,
+        "FLOPs": each.flops / reference.flops,
+    }
+    return ", ".join(f"{name} {ratio - 1:+.2%}" for name, ratio in ratios.items())
+
+
+def _contrasts(results: Results) -> list[str]:
+    """Returns a line for each variant whose verdict would name what else differs."""
+    ablation, spent = results.ablation, results.planned
+    lines = []
+    for variant in ablation.variants[1:]:
+        own, theirs = spent[variant.name], spent[ablation.reference]
+        if said := contrast(own, theirs, ablation.values.consequences).text:
+            lines.append(f"{variant.name}: a verdict{said}")
+    return lines
 
 
 def _detectable(results: Results) -> list[str]:

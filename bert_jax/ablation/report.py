@@ -20,7 +20,6 @@ from etils import epath
 from bert_jax.ablation import record, sentences, spec, spending
 from bert_jax.ablation.page import differences, page_of, title
 from bert_jax.ablation.results import Results
-from bert_jax.ablation.spec import Spent
 from bert_jax.ablation.spending import Spending
 from bert_jax.ablation.stores import Stores
 from bert_jax.data_pipeline.storage.remote import open_path, put
@@ -34,21 +33,22 @@ _HEADER: Final = (
 )  # fmt: skip
 
 
-def write(results: Results, spent: Mapping[str, Spent], stores: Stores) -> None:
+def write(results: Results, stores: Stores) -> None:
     """Writes all files into the workdir of the ablation, and prints the verdicts and what the
     report itself took."""
     begun = time.perf_counter()
     root = open_path(results.workdir)
-    rows = list(rows_of(results))
+    rows, told = list(rows_of(results)), sentences.told(results)
     _write_csv(root / "differences.csv", rows)
-    put(root / "report.md", _markdown(results, rows).encode())
+    put(root / "report.md", _markdown(results, rows, told).encode())
     runs, plans = spending.read(results), spec.plan_digests(results.runs, stores)
-    page_of(results, spent, rows, runs, plans).save(root / "report.html")
-    values = _values(results, spent, rows, runs, plans)
+    page_of(results, rows, told, runs, plans).save(root / "report.html")
+    values = _values(results, rows, told, runs, plans)
     values["report_seconds"] = seconds = time.perf_counter() - begun
     text = json.dumps(strict(values), indent=2, allow_nan=False) + "\n"
     put(root / "report.json", text.encode())
-    for line in (sentences.progress(results), *sentences.told(results)):
+    record.note_report(results.workdir)
+    for line in (sentences.progress(results), *told):
         console.print(line, markup=False)
     total = sum(each.total_seconds for each in runs.values())
     console.print(
@@ -68,6 +68,8 @@ def rows_of(results: Results) -> Iterator[dict[str, Any]]:
         if verdict:
             names = {True: "shown", False: "not distinguishable", None: "no verdict"}
             text = names[verdict.shown]
+            if verdict.shown is not None and results.contrast(variant).confounds:
+                text += ", not attributable"
         values = (
             measure, "loss" if what == "loss" else "accuracy", source, variant, found.mean,
             *found.interval, *found.bootstrap, *found.student, found.p,
@@ -88,20 +90,22 @@ def _write_csv(path: epath.Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def _values(
     results: Results,
-    spent: Mapping[str, Spent],
     rows: Sequence[Mapping[str, Any]],
+    told: Sequence[str],
     runs: Mapping[str, Spending],
     plans: Mapping[str, str],
 ) -> dict[str, Any]:
     """Returns everything that the page shows, and what was measured of each run."""
     return {
-        "ablation": record.describe(results.ablation),
+        "ablation": results.record,
         "commands": record.commands(results.workdir),
         "software": spending.software(runs.values()),
         "verdicts": sentences.verdicts(results),
+        "told": told,
         "excluded": results.excluded,
         "differences": rows,
-        "spent": {name: vars(each) for name, each in spent.items()},
+        "planned": {name: vars(each) for name, each in results.planned.items()},
+        "spent": {name: vars(each) for name, each in results.spent.items()},
         "runs": {
             name: {
                 "metrics": each.metrics,
@@ -115,14 +119,14 @@ def _values(
     }
 
 
-def _markdown(results: Results, rows: Sequence[Mapping[str, Any]]) -> str:
+def _markdown(results: Results, rows: Sequence[Mapping[str, Any]], told: Sequence[str]) -> str:
     header, shown = differences(rows)
     lines = [
         f"# {title(results)}",
         "",
         sentences.progress(results) + ".",
         "",
-        *(f"- {line}" for line in sentences.told(results)),
+        *(f"- {line}" for line in told),
         "",
         f"| {' | '.join(header)} |",
         "|" + "---|" * len(header),

@@ -1,16 +1,20 @@
 """The results of an ablation: the held-out values of its runs, and their differences.
 
-Runs that ended with 44, or are not better than the unigram on the primary measure, are in no mean.
+Runs that are not as planned, that ended with 44, whose values are not all finite, or that are not
+better than the unigram on the primary measure, are in no mean.
 """
 
 import dataclasses
 import functools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from bert_jax.ablation import state, statistics
+from bert_jax.ablation import as_planned, budget, state, statistics
+from bert_jax.ablation.budget import Contrast, Spent
+from bert_jax.ablation.record import Record
 from bert_jax.ablation.spec import Ablation, Run, folder
 from bert_jax.ablation.state import RunState
 from bert_jax.ablation.statistics import Difference, Verdict
@@ -33,23 +37,40 @@ class Measured:
     metrics: Mapping[str, Mapping[str, Any]]
     bigram_loss: float
     sources: Sequence[str]
-    held_out: str  # digest of the text
+    spent: Spent
+    software: Mapping[str, str]  # package -> version, "devices" -> kind and number
     seconds: float  # that its evaluation took, fine-tuning for tasks included
 
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """The runs of an ablation that were measured, the states of all, and their differences."""
+    """The runs of an ablation that were measured, the states of all, and their differences.
+
+    Attributes:
+        states, measured: by the name of the run.
+        planned: what a run of each variant is to spend.
+        unplanned: run -> in what it is not as planned.
+        record: what `ablation.json` records.
+    """
 
     ablation: Ablation
     workdir: str
     runs: Sequence[Run]
-    states: Mapping[str, RunState]  # by the name of the run
-    measured: Mapping[str, Measured]  # the same
+    states: Mapping[str, RunState]
+    measured: Mapping[str, Measured]
+    planned: Mapping[str, Spent]
+    unplanned: Mapping[str, Sequence[str]]
+    record: Record
 
     @functools.cached_property
     def excluded(self) -> dict[str, str]:
         """Run -> why it is in no mean."""
+        unplanned = {name: as_planned.sentence(own) for name, own in self.unplanned.items()}
+        return self.failures | unplanned
+
+    @functools.cached_property
+    def failures(self) -> dict[str, str]:
+        """Run -> in what it failed."""
         primary = self.ablation.values.primary
         form = OWN if is_task(primary) else self.ablation.form(primary)
         reasons = {
@@ -58,6 +79,9 @@ class Results:
             if found.state == "diverged"
         }
         for name, each in self.measured.items():
+            if what := _not_finite(each):
+                reasons[name] = f"held-out values are not finite: {what}"
+                continue
             own = each.metrics[form]
             loss, unigram = (own[f"{MASKED_LM.name}/{key}"] for key in ("loss", "baseline_loss"))
             if not loss < unigram:
@@ -73,9 +97,33 @@ class Results:
         }
 
     def failed(self, variant: str) -> list[str]:
-        """Returns the runs of a variant that are in no mean."""
+        """Returns the runs of a variant that failed."""
         own = (run.name for run in self.runs if run.variant == variant)
-        return [name for name in own if name in self.excluded]
+        return [name for name in own if name in self.failures and name not in self.unplanned]
+
+    def other(self, variant: str) -> list[str]:
+        """Returns the runs of a variant and of the reference that are not as planned."""
+        compared = (self.ablation.reference, variant)
+        own = (run.name for run in self.runs if run.variant in compared)
+        return [name for name in own if name in self.unplanned]
+
+    @functools.cached_property
+    def spent(self) -> dict[str, Spent]:
+        """Returns what the runs of each variant that count spent on average; as planned without
+        one."""
+        found = {}
+        for name, planned in self.planned.items():
+            own = [each.spent for each in self.of(name).values()]
+            found[name] = budget.mean(own) if own else planned
+        return found
+
+    def contrast(self, variant: str) -> Contrast:
+        """Returns what a variant spent beside the reference."""
+        theirs, consequences = (
+            self.spent[self.ablation.reference],
+            self.ablation.values.consequences,
+        )
+        return budget.contrast(self.spent[variant], theirs, consequences)
 
     def mean(self, variant: str, form: str, key: str) -> float | None:
         """Returns the mean of a metric over the seeds of a variant; None without a run."""
@@ -89,10 +137,13 @@ class Results:
 
     @functools.cached_property
     def verdicts(self) -> dict[str, Verdict]:
-        """Returns the verdict on each variant; none in favour of one with more failed runs than the
+        """Returns the verdict on each variant; none where runs are not as planned, which do not
+        count in the correction, and none in favour of a variant with more failed runs than the
         reference."""
         differences = self.primary
-        found = statistics.verdicts(differences)
+        planned = {name: each for name, each in differences.items() if not self.other(name)}
+        found = dict.fromkeys(differences, Verdict(float("nan"), None))
+        found |= statistics.verdicts(planned)
         allowed = len(self.failed(self.ablation.reference))
         for name, verdict in found.items():
             better = differences[name].mean < 0
@@ -192,32 +243,78 @@ def _aligned(each: Measured, first: PerExample, form: str) -> Mapping[str, np.nd
     return sums
 
 
-def read(ablation: Ablation, workdir: str, runs: Sequence[Run]) -> Results:
-    """Reads what the runs in a workdir have given so far."""
+def read(
+    ablation: Ablation,
+    workdir: str,
+    runs: Sequence[Run],
+    planned: Mapping[str, Spent],
+    record: Record,
+) -> Results:
+    """Reads what the runs in a workdir have given so far.
+
+    planned: what a run of each variant is to spend. record: what `ablation.json` records.
+    """
     forms = {measure: ablation.form(measure) for measure in ablation.measures}
     states = {run.name: state.state_of(workdir, run, forms) for run in runs}
+    unplanned = {run.name: as_planned.differences(ablation, workdir, run, record) for run in runs}
+    for name, reason in as_planned.between(ablation, workdir, runs):
+        unplanned[name].append(reason)
     measured = {}
     for run in runs:
         if states[run.name].state == "measured":
-            values, about = per_example.read(state.examples_of(workdir, run))
-            metrics = {name: own["metrics"] for name, own in about["forms"].items()}
-            seconds = about["seconds"]
-            for measure in ablation.tasks:
-                examples, of_task = per_example.read(state.task_examples(workdir, run, measure))
-                (values[measure],) = examples.values()
-                (metrics[measure],) = (own["metrics"] for own in of_task["forms"].values())
-                trained = state.task_folder(workdir, run, measure)
-                seconds += of_task["seconds"] + _wall_seconds(trained)
-            measured[run.name] = Measured(
-                run,
-                values,
-                metrics,
-                about["bigram_loss"],
-                about["sources"],
-                about["held_out"],
-                seconds,
-            )
-    return Results(ablation, workdir, runs, states, measured)
+            path = state.examples_of(workdir, run)
+            try:
+                one, other = _read_one(ablation, workdir, run, planned[run.variant], record)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise UserError(
+                    f"{path}: not all of the values that `bert-jax evaluate` writes are there; "
+                    "remove it, and `bert-jax ablate run` measures the run again"
+                ) from error
+            measured[run.name] = one
+            unplanned[run.name] += other
+    unplanned = {name: found for name, found in unplanned.items() if found}
+    return Results(ablation, workdir, runs, states, measured, planned, unplanned, record)
+
+
+def _read_one(
+    ablation: Ablation, workdir: str, run: Run, planned: Spent, record: Record
+) -> tuple[Measured, list[str]]:
+    """Returns the values of a run, and in what they are not as planned."""
+    values, about = per_example.read(state.examples_of(workdir, run))
+    other = as_planned.of_values(ablation, run, record, about)
+    metrics = {name: own["metrics"] for name, own in about["forms"].items()}
+    seconds = about["seconds"]
+    for measure in ablation.tasks:
+        examples, of_task = per_example.read(state.task_examples(workdir, run, measure))
+        (values[measure],) = examples.values()
+        (metrics[measure],) = (own["metrics"] for own in of_task["forms"].values())
+        seconds += of_task["seconds"]
+        seconds += _wall_seconds(state.task_folder(workdir, run, measure))
+        other += as_planned.of_task_values(workdir, run, measure, record, of_task)
+    own = folder(workdir, run)
+    return Measured(
+        run=run,
+        forms=values,
+        metrics=metrics,
+        bigram_loss=about["bigram_loss"],
+        sources=about["sources"],
+        spent=budget.measured(workdir, run, planned),
+        software=as_planned.software(own),
+        seconds=seconds,
+    ), other
+
+
+def _not_finite(each: Measured) -> str:
+    """Returns where values of a run are not finite, "" if all are."""
+    for form, examples in each.forms.items():
+        for objective, sums in examples.sums.items():
+            for what, values in sums.items():
+                if bad := int((~np.isfinite(values)).sum()):
+                    return f"{bad} of {len(values)} of {objective}/{what} in {form}"
+        for key, value in each.metrics[form].items():
+            if key.endswith("/loss") and (value is None or not math.isfinite(value)):
+                return f"{key} in {form}"
+    return ""
 
 
 def own_objectives(each: Measured) -> list[str]:

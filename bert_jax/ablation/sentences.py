@@ -1,8 +1,14 @@
-"""What an ablation has shown and what not, in sentences."""
+"""What an ablation has shown and what not, in sentences.
+
+A difference is always that of a variant minus the reference: of losses in nats, below zero is
+better.
+"""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from bert_jax.ablation import record
+from bert_jax.ablation.learned import unlearned
 from bert_jax.ablation.results import Results
 from bert_jax.ablation.statistics import FEWEST_SEEDS, Difference, Interval
 from bert_jax.errors import count
@@ -12,35 +18,33 @@ _SEEDS = (5, 10, 20)
 
 def verdicts(results: Results) -> list[str]:
     """Returns one sentence for each variant, on the primary measure."""
-    judged, found = results.verdicts, results.primary
-    lines = []
-    for variant in results.ablation.variants[1:]:
-        name = variant.name
-        if name not in found:
-            lines.append(f"{name}: no seed has ended in both this variant and the reference.")
-            continue
-        verdict, difference = judged[name], found[name]
-        if difference.seeds < FEWEST_SEEDS:
-            text = (
-                f"no verdict with {count(difference.seeds, 'seed')}; at least {FEWEST_SEEDS} are "
-                "needed"
-            )
-        elif verdict.shown is None:
-            own, theirs = (len(results.failed(n)) for n in (name, results.ablation.reference))
-            runs = f"{count(own, 'run')} of it failed, {theirs} of the reference"
-            text = f"no verdict in its favour: {runs}"
-        elif verdict.shown:
-            text = _shown(difference, verdict.adjusted_p)
-        else:
-            text = _not_shown(difference)
-        lines.append(f"{name}: {text}.")
-    return lines
+    return [
+        f"{variant.name}: {_verdict(results, variant.name)}."
+        for variant in results.ablation.variants[1:]
+    ]
+
+
+def _verdict(results: Results, name: str) -> str:
+    if other := results.other(name):
+        return f"no verdict: {', '.join(other)} {'is' if len(other) == 1 else 'are'} not as planned"
+    if name not in results.primary:
+        return "no seed has ended in both this variant and the reference"
+    verdict, difference = results.verdicts[name], results.primary[name]
+    if difference.seeds < FEWEST_SEEDS:
+        seeds = count(difference.seeds, "seed")
+        return f"no verdict with {seeds}; at least {FEWEST_SEEDS} are needed"
+    if verdict.shown is None:
+        own, theirs = (len(results.failed(n)) for n in (name, results.ablation.reference))
+        runs = f"{count(own, 'run')} of it failed, {theirs} of the reference"
+        return f"no verdict in its favour: {runs}"
+    text = _shown(difference, verdict.adjusted_p) if verdict.shown else _not_shown(difference)
+    return text + results.contrast(name).text
 
 
 def _shown(difference: Difference, p: float) -> str:
     better = "better" if difference.mean < 0 else "worse"
     return (
-        f"{better} than the reference by {abs(difference.mean):.4f} nat, between "
+        f"{better} than the reference: {signed(difference.mean)} nat, between "
         f"{between(difference.interval)} (p = {p:.2g} after Holm's correction, "
         f"{count(difference.seeds, 'seed')})"
     )
@@ -70,14 +74,54 @@ def signed(value: float) -> str:
     return f"{value:+.4f}".replace("-", "−")  # noqa: RUF001
 
 
+def not_learned(results: Results) -> Iterator[str]:
+    """Yields one sentence for each objective that a variant has not learned."""
+    for found in unlearned(results):
+        yield (
+            f"{found.variant}: {found.title} was not learned: {found.loss:.4f} nat, a constant "
+            f"answer {found.constant:.4f}; the difference is between "
+            f"{between(found.difference.interval)}."
+        )
+
+
+def added_seeds(results: Results) -> Iterator[str]:
+    """Yields one sentence for the seeds that were added at a time after the first report."""
+    for added in record.added_seeds(results.record):
+        seeds = ", ".join(map(str, added.seeds))
+        first, time = (f" ({day})" if day else "" for day in (added.reported, added.time))
+        yield (
+            f"Seeds added after the first report{first}: {seeds}{time}. Intervals and p are those "
+            "of a number of seeds planned before; adding seeds until something is shown finds more "
+            "than 5 % of differences that are none."
+        )
+
+
 def excluded(results: Results) -> list[str]:
     """Returns one sentence for each run that is in no mean."""
     return [f"{name} is in no mean: {why}." for name, why in results.excluded.items()]
 
 
+def software(results: Results) -> Iterator[str]:
+    """Yields one sentence for each version or device that runs do not share."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for name, each in results.measured.items():
+        for package, version in each.software.items():
+            found.setdefault(package, {}).setdefault(version, []).append(name)
+    for package, by_version in found.items():
+        if len(by_version) > 1:
+            parts = (f"{version} ({', '.join(runs)})" for version, runs in by_version.items())
+            yield f"Not all runs were made with the same {package}: {'; '.join(parts)}."
+
+
 def told(results: Results) -> list[str]:
-    """Returns the verdicts, and which runs are in no mean."""
-    return [*verdicts(results), *excluded(results)]
+    """Returns the verdicts, and all that limits what they say."""
+    return [
+        *verdicts(results),
+        *not_learned(results),
+        *added_seeds(results),
+        *excluded(results),
+        *software(results),
+    ]
 
 
 def progress(results: Results) -> str:

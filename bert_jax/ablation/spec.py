@@ -1,7 +1,6 @@
 """An ablation: its variants, its seeds and what they are measured on, checked before anything runs.
 
-All variants spend alike, as `equal` says, in each phase: the reference decides how much, and the
-steps of the others follow, rounded. Warmups are scaled with the steps.
+`budget.py` decides the steps of the variants.
 """
 
 import dataclasses
@@ -14,16 +13,14 @@ from bert_jax.ablation.stores import Stores, check_comparable
 from bert_jax.ablation.tasks import is_task
 from bert_jax.config.ablation import IS_ABLATION, AblationConfig
 from bert_jax.config.files import load_values, values_of
-from bert_jax.config.schema import Config, PhaseConfig
+from bert_jax.config.schema import Config
 from bert_jax.config.serialization import flatten, from_dict, to_dict
 from bert_jax.config.shipped import shipped
 from bert_jax.data_pipeline.plan.cache import plan_digest
 from bert_jax.data_pipeline.storage.digest import json_digest
 from bert_jax.data_pipeline.storage.remote import from_any_folder
-from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.errors import UserError, nearest
-from bert_jax.metrics.flops import step_flops
-from bert_jax.training.batches import phase_batches, plan_spec
+from bert_jax.training.batches import plan_spec
 from bert_jax.training.held_out_form import OWN, HeldOutForm
 
 _NAME: Final = re.compile(r"[^/\\\x00-\x1f]+")  # of a variant: also of a folder
@@ -37,15 +34,6 @@ class Variant:
     name: str
     changes: Mapping[str, Any]  # key -> value, of this variant alone
     config: Config
-
-
-@dataclasses.dataclass(frozen=True)
-class Spent:
-    """What a run of a variant spends."""
-
-    steps: int
-    real_tokens: float  # padding not counted
-    flops: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,62 +193,6 @@ def _check_measures(ablation: Ablation) -> None:
                 f"config.measures: {measure} cannot be measured for {', '.join(reasons)} "
                 f"({next(iter(reasons.values()))}); a measure compares all variants"
             )
-
-
-def spend_alike(ablation: Ablation, stores: Stores) -> tuple[Ablation, dict[str, Spent]]:
-    """Returns the ablation with the steps of each variant, and what a run of each spends.
-
-    Raises:
-        UserError: a variant has too few steps.
-    """
-    reference = ablation.variants[0].config
-    per_step = {v.name: _per_step(v.config, stores[v.config.data.store]) for v in ablation.variants}
-    variants, spent = [], {}
-    for variant in ablation.variants:
-        steps = [
-            _steps(ablation.values.equal, phase.steps, theirs, ours)
-            for phase, theirs, ours in zip(
-                reference.phases, per_step[ablation.reference], per_step[variant.name], strict=True
-            )
-        ]
-        variants.append(dataclasses.replace(variant, config=_with_steps(variant.config, steps)))
-        parts = list(zip(steps, per_step[variant.name], strict=True))
-        spent[variant.name] = Spent(
-            sum(steps),
-            sum(number * each.real_tokens for number, each in parts),
-            sum(number * each.flops for number, each in parts),
-        )
-    return dataclasses.replace(ablation, variants=tuple(variants)), spent
-
-
-def _per_step(config: Config, store: TokenStore) -> list[Spent]:
-    """Returns what a step of each phase spends."""
-    return [
-        Spent(1, _real_tokens(config, phase, store), step_flops(config, phase))
-        for phase in config.phases
-    ]
-
-
-def _real_tokens(config: Config, phase: PhaseConfig, store: TokenStore) -> float:
-    fill_rate, _ = phase_batches(config, store, store.train, phase).fill_rate()
-    return phase.batch_size * phase.row_tokens * fill_rate
-
-
-def _steps(equal: str, steps: int, theirs: Spent, ours: Spent) -> int:
-    """Returns the steps with which a variant spends what the reference spends in `steps`."""
-    return max(1, round(steps * getattr(theirs, equal) / getattr(ours, equal)))
-
-
-def _with_steps(config: Config, steps: Sequence[int]) -> Config:
-    """Returns the configuration with other steps, and warmups of the same share of them."""
-    warmup = round(config.optimizer.warmup_steps * sum(steps) / config.total_steps)
-    phases = []
-    for phase, number in zip(config.phases, steps, strict=True):
-        own = phase.warmup_steps
-        scaled = None if own is None else round(own * number / phase.steps)
-        phases.append(dataclasses.replace(phase, steps=number, warmup_steps=scaled))
-    optimizer = dataclasses.replace(config.optimizer, warmup_steps=warmup)
-    return dataclasses.replace(config, optimizer=optimizer, phases=tuple(phases))
 
 
 def runs(ablation: Ablation) -> list[Run]:

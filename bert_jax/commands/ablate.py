@@ -31,7 +31,7 @@ def _run_run(values: flags.FlagValues, words: Sequence[str]) -> int:
     need(values, "config", "workdir")
     if values.commands and not values.plan:
         raise UsageError("--commands goes with --plan; give both, or neither")
-    from bert_jax.ablation import plan, record, results, run, spec, tasks
+    from bert_jax.ablation import budget, plan, record, results, run, spec, tasks
     from bert_jax.ablation.stores import open_stores
     from bert_jax.config.serialization import plain
 
@@ -41,13 +41,15 @@ def _run_run(values: flags.FlagValues, words: Sequence[str]) -> int:
     if record.file_of(workdir).exists() or not values.plan:
         tasks.check_local(ablation.measures, workdir)
         record.claim(workdir, ablation)
-    ablation, spent = spec.spend_alike(ablation, open_stores(ablation.variants))
+    ablation, spent = budget.spend_alike(ablation, open_stores(ablation.variants))
     runs = spec.shard_of(spec.runs(ablation), values.shard)
     if values.plan and values.commands:
         print(plan.commands(ablation, runs, workdir))
         return 0
     if values.plan:
-        print(plan.text(ablation, spent, runs, results.read(ablation, workdir, runs)))
+        exists = record.file_of(workdir).exists()
+        known = record.read(workdir) if exists else record.describe(ablation)
+        print(plan.text(runs, results.read(ablation, workdir, runs, spent, known)))
         return 0
     record.note_command(workdir, typed(values))
     options = [f"--cpu_devices={values.cpu_devices}"] if values.cpu_devices else []
@@ -77,7 +79,7 @@ def _define_report(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 def _run_report(values: flags.FlagValues, words: Sequence[str]) -> None:
     need(values, "workdir")
-    from bert_jax.ablation import record, report, results, spec
+    from bert_jax.ablation import budget, record, report, results, spec
     from bert_jax.ablation.stores import open_stores
     from bert_jax.config.serialization import to_dict
 
@@ -86,13 +88,13 @@ def _run_report(values: flags.FlagValues, words: Sequence[str]) -> None:
     base = record.base_of(workdir, recorded)
     ablation = spec.read(to_dict(record.values_of(recorded)), base)
     opened = open_stores(ablation.variants)
-    ablation, spent = spec.spend_alike(ablation, opened)
-    found = results.read(ablation, workdir, spec.runs(ablation))
+    ablation, spent = budget.spend_alike(ablation, opened)
+    found = results.read(ablation, workdir, spec.runs(ablation), spent, recorded)
     if not found.measured:
         raise UserError(
             f"{workdir}: no run has ended and been measured yet; `bert-jax ablate run` makes them"
         )
-    report.write(found, spent, opened)
+    report.write(found, opened)
 
 
 def _absolute(workdir: str) -> str:

@@ -51,8 +51,13 @@ def bands(
     axes = _axes(3.2)
     for name, (x, runs) in _plain(lines).items():
         means = [sum(values) / len(values) for values in runs]
-        (line,) = axes.plot(x, means, label=name, linewidth=1.5)
+        few = len(x) < 30  # a single point has no line
+        (line,) = axes.plot(
+            x, means, label=name, linewidth=1.5, marker="o" if few else None, markersize=3
+        )
         low, high = [*map(min, runs)], [*map(max, runs)]
+        if len(x) == 1:
+            axes.plot([*x, *x], [*low, *high], color=line.get_color(), alpha=0.5, linewidth=1)
         axes.fill_between(x, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.legend(frameon=False)

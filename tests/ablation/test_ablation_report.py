@@ -30,11 +30,11 @@ def test_verdicts_are_sentences(tmp_path, store):
     better, worse, same = sentences.verdicts(found)
     number = r"[−+]0\.\d{4}"
     assert re.fullmatch(
-        rf"better: better than the reference by 0\.\d{{4}} nat, between {number} and {number} "
+        rf"better: better than the reference: {number} nat, between {number} and {number} "
         r"\(p = [\de.-]+ after Holm's correction, 5 seeds\)\.",
         better,
     )
-    assert worse.startswith("worse: worse than the reference by 0.")
+    assert worse.startswith("worse: worse than the reference: +0.")
     assert re.fullmatch(
         rf"same: not distinguishable at this budget: between {number} and {number} nat; a power of "
         r"80 % would need a difference of: 5 seeds 0\.\d{4}, 10 seeds 0\.\d{4}, 20 seeds 0\.\d{4} "
@@ -99,9 +99,7 @@ def test_a_difference_is_of_sums_over_whole_documents(tmp_path, store):
 
 def test_all_files_say_the_same(tmp_path, store, capsys):
     found = made_results(tmp_path, store, {"a": -0.1, "b": 0.0})
-    (tmp_path / "A").mkdir()
-    _, spent = spec.spend_alike(found.ablation, {str(store.path): store})
-    report.write(found, spent, {str(store.path): store})
+    report.write(found, {str(store.path): store})
     out = capsys.readouterr().out
     root = tmp_path / "A"
     before = (root / "differences.csv").read_bytes()
@@ -126,7 +124,7 @@ def test_all_files_say_the_same(tmp_path, store, capsys):
         assert words.lower() in page.lower()
     assert not re.findall(r'(?:src|href)="(?!#)', page), "the page is self-contained"
     assert data["differences"][0]["difference"] == pytest.approx(float(rows[0]["difference"]))
-    report.write(found, spent, {str(store.path): store})
+    report.write(found, {str(store.path): store})
     assert (root / "differences.csv").read_bytes() == before
 
 
@@ -148,8 +146,7 @@ def test_the_page_says_what_the_runs_spent_and_what_made_them(tmp_path, store, c
         (folder / "metrics.jsonl").write_text("".join(lines))
     record.note_command(str(tmp_path / "A"), "bert-jax ablate run --config=mine.py --at_once=2")
     record.note_command(str(tmp_path / "A"), "bert-jax ablate run --config=mine.py --at_once=2")
-    _, spent = spec.spend_alike(found.ablation, {str(store.path): store})
-    report.write(found, spent, {str(store.path): store})
+    report.write(found, {str(store.path): store})
     page = (tmp_path / "A/report.html").read_text()
     said = re.sub(r"<[^>]+>", " ", page)
     digests = {store.train.digest, store.held_out.digest, store.tokenizer_digest}
@@ -161,7 +158,7 @@ def test_the_page_says_what_the_runs_spent_and_what_made_them(tmp_path, store, c
     for run in found.runs:
         assert f"--workdir={tmp_path}/A/runs/{run.name}" in said
     # 49 seconds of training and one of evaluation in each run.
-    assert re.search(r"reference +60 +[\d,]+ +[\d.e+]+ +2,002 +3 +2\.0%", said), said
+    assert re.search(r"reference +60 +[\d,]+ +15,360 +[\d.e+]+ +0\.8 +2,002 +3 +2\.0%", said), said
     line = r"evaluation: 2\.0% of the 0:05:00 of the runs; statistics and page: [\d.]+ s, [\d.]+%"
     assert re.search(line, capsys.readouterr().out)
     data = json.loads((tmp_path / "A/report.json").read_text())
@@ -181,8 +178,9 @@ def test_runs_on_the_same_examples_have_the_same_plan_digest(tmp_path, store):
 
 def test_results_are_read_from_the_workdirs(tmp_path, store):
     """Before the first run: all are waiting, and nothing is compared."""
-    ablation = made_results(tmp_path, store, {"a": 0.0}).ablation
-    found = results.read(ablation, str(tmp_path / "A"), spec.runs(ablation))
+    made = made_results(tmp_path, store, {"a": 0.0})
+    ablation, root = made.ablation, str(tmp_path / "A")
+    found = results.read(ablation, root, made.runs, made.planned, made.record)
     assert {each.state for each in found.states.values()} == {"waiting"}
     assert found.primary == {}
     assert (

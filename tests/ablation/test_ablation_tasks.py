@@ -10,7 +10,7 @@ from corpus import small_store
 from small_task import DEV, write_task
 
 from bert_jax import cli
-from bert_jax.ablation import record, spec, tasks
+from bert_jax.ablation import budget, record, spec, tasks
 from bert_jax.ablation.stores import open_stores
 from bert_jax.config.files import _execute
 from bert_jax.config.serialization import plain
@@ -92,7 +92,7 @@ def test_variants_with_other_text_are_compared_by_tasks_alone(tmp_path, store, f
             assert read(both, store).variants[1].config.data.store == str(other.path)
         task = {"measures": ("task/pairs",), "primary": "task/pairs", "tasks": own}
         ablation = read(ablated.write(tmp_path, variants=variants, **task), store)
-        ablation, spent = spec.spend_alike(ablation, open_stores(ablation.variants))
+        ablation, spent = budget.spend_alike(ablation, open_stores(ablation.variants))
         assert spent["b"].steps > 0
         words = spec.words(ablation, spec.runs(ablation)[1], "A")
         assert f"--config.data.store={other.path}" in words

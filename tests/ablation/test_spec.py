@@ -12,7 +12,7 @@ from corpus import small_store
 from full_disk import fill_disk
 
 from bert_jax import cli
-from bert_jax.ablation import record, spec, state
+from bert_jax.ablation import budget, record, spec, state
 from bert_jax.checkpoint import catalog
 from bert_jax.commands import ablate, pretrain
 from bert_jax.commands.command import parse
@@ -40,7 +40,7 @@ def made(folder: Path, store: TokenStore, **options: Any) -> spec.Ablation:
 
 
 def test_runs_are_those_of_each_seed_with_the_commands_that_make_them(tmp_path, store):
-    ablation, _ = spec.spend_alike(made(tmp_path, store), {str(store.path): store})
+    ablation, _ = budget.spend_alike(made(tmp_path, store), {str(store.path): store})
     runs = spec.runs(ablation)
     assert [run.name for run in runs] == ["token/0", "span/0", "token/1", "span/1", "token/2",
                                           "span/2"]  # fmt: skip
@@ -74,7 +74,7 @@ def test_variants_spend_alike_and_warmups_are_shares_of_the_steps(equal, tmp_pat
     }
     changes = {"phases[0]__steps": 120, "optimizer__warmup_steps": 30}
     ablation = made(tmp_path, store, variants=variants, equal=equal, **changes)
-    ablation, spent = spec.spend_alike(ablation, {str(store.path): store})
+    ablation, spent = budget.spend_alike(ablation, {str(store.path): store})
     reference = spent["rows of 8"]
     for variant in ablation.variants:
         own, config = spent[variant.name], variant.config

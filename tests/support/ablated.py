@@ -1,5 +1,6 @@
 """A tiny ablation: its file, and its command as a process."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_jax.ablation import spec
+from bert_jax.ablation import budget, record, spec
 from bert_jax.ablation.results import Measured, Results
 from bert_jax.ablation.state import RunState
 from bert_jax.config.files import _execute
@@ -112,7 +113,10 @@ def made_results(
     }
     file = write(folder, variants=variants, seeds=tuple(range(seeds)))
     values = plain(_execute(file)) | {"store": str(store.path)}
-    ablation = spec.read(values)
+    ablation, planned = budget.spend_alike(spec.read(values), {str(store.path): store})
+    plan = record.describe(ablation)
+    (folder / "A").mkdir(exist_ok=True)
+    record.file_of(str(folder / "A")).write_text(json.dumps(plan))
     runs = spec.runs(ablation)
     rng = np.random.default_rng(8)
     documents, examples = 40, 200
@@ -131,7 +135,14 @@ def made_results(
         mean = float(loss.sum() / count.sum())
         metrics = {"mlm/loss": mean, "mlm/baseline_loss": 7.0, "mlm/accuracy": 0.3}
         measured[run.name] = Measured(
-            run, forms, dict.fromkeys(forms, metrics), 5.5, ("wiki", "books"), "text", 1.0
+            run=run,
+            forms=forms,
+            metrics=dict.fromkeys(forms, metrics),
+            bigram_loss=5.5,
+            sources=("wiki", "books"),
+            spent=planned[run.variant],
+            software={},
+            seconds=1.0,
         )
     states = {run.name: RunState("measured", 12) for run in runs}
-    return Results(ablation, str(folder / "A"), runs, states, measured)
+    return Results(ablation, str(folder / "A"), runs, states, measured, planned, {}, plan)

@@ -1,0 +1,191 @@
+"""Whether a run is what the plan says. A verdict compares no other runs.
+
+What is compared: the configuration of the run and of its checkpoints, without the paths of data;
+digests of its store, its held-out text and the files of its tasks; the sources; the forms in which
+it was measured; and its id, which no other run has.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from bert_jax.ablation import state, tasks
+from bert_jax.ablation.record import Record
+from bert_jax.ablation.spec import Ablation, Run, folder
+from bert_jax.checkpoint import catalog
+from bert_jax.config.recorded import recorded
+from bert_jax.config.schema import Config
+from bert_jax.config.serialization import completed, flatten
+from bert_jax.errors import UserError
+from bert_jax.training.held_out_form import OWN, HeldOutForm
+from bert_jax.workdir import description
+from bert_jax.workdir.layout import Workdir
+
+_PATHS: Final = re.compile(r"config\.(data\.store|init)")  # their digests are compared
+# Of a fine-tuned run: these, and what the number of its examples decides.
+_TASK_PATHS: Final = re.compile(
+    r"config\.(data\.store|init|task\.(data|held_out)|phases\[0\]\.steps"
+    r"|optimizer\.warmup_steps|(checkpoint|evaluation)\.every_steps)"
+)
+_SHOWN: Final = 3  # differences of a run
+_DIGEST: Final = 12  # shown characters
+
+
+def differences(ablation: Ablation, workdir: str, run: Run, plan: Record) -> list[str]:
+    """Returns in what a run is not as planned, by its own configuration and its checkpoints;
+    nothing where none was started.
+
+    plan: what `ablation.json` records.
+    """
+    own = Workdir.open(folder(workdir, run))
+    found = _of_workdir(own, run.config, _store_of(plan, run), _PATHS)
+    for measure in ablation.tasks:
+        found += _of_task(ablation, workdir, run, measure, plan)
+    return found
+
+
+def of_values(ablation: Ablation, run: Run, plan: Record, about: Mapping[str, Any]) -> list[str]:
+    """Returns in what the held-out values of a run are not as planned.
+
+    about: of its file of examples, see `training/per_example.py`.
+    """
+    store, phase = _store_of(plan, run), run.config.phases[-1]
+    found = [*_digest("held-out text", about["held_out"], store["held_out"])]
+    sources = store.get("sources")  # not in the records of earlier versions
+    if sources is not None and about["sources"] != sources:
+        found.append(f"sources {', '.join(about['sources'])}, not {', '.join(sources)}")
+    forms = {OWN: HeldOutForm.of(run.config, phase)}
+    for form in map(ablation.form, ablation.texts):
+        forms[form] = HeldOutForm.parse(form, phase.seq_length)
+    for name, asked in forms.items():
+        settings = json.loads(json.dumps(asked.settings()))
+        for key, text in _differing(about["forms"][name]["settings"], settings):
+            found.append(f"measured in {name} with {key}{text}")
+    return found
+
+
+def of_task_values(
+    workdir: str, run: Run, measure: str, plan: Record, about: Mapping[str, Any]
+) -> list[str]:
+    """Returns the same of the values of the held-out examples of a task."""
+    files = plan.get("task_files", {}).get(measure.removeprefix(tasks.PREFIX), {})
+    planned = files.get("held_out", about["held_out"])  # not in the records of earlier versions
+    found = [*_digest(f"{measure}: held-out examples", about["held_out"], planned)]
+    known = _read(Workdir.open(state.task_folder(workdir, run, measure)))
+    if known and known.get("run_id") != about["run_id"]:
+        found.append(f"{measure}: its values are those of another run ({about['run_id']})")
+    return found
+
+
+def between(ablation: Ablation, workdir: str, runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
+    """Yields runs that cannot both be as planned: two with one id, or two that start from models
+    with one name and other arrays."""
+    ids, starts = dict[str, list[str]](), dict[str, dict[str, list[str]]]()
+    for run in runs:
+        places = [state.task_folder(workdir, run, task) for task in ablation.tasks]
+        for place in (folder(workdir, run), *places):
+            if known := _read(Workdir.open(place)):
+                ids.setdefault(str(known.get("run_id")), []).append(run.name)
+        if run.config.init and (known := _read(Workdir.open(folder(workdir, run)))):
+            by_digest = starts.setdefault(run.config.init, {})
+            by_digest.setdefault(str(known["data"].get("init")), []).append(run.name)
+    for run_id, names in ids.items():
+        for name in names if len(names) > 1 else ():
+            others = ", ".join(dict.fromkeys(each for each in names if each != name)) or name
+            yield name, f"run_id {run_id}, which is also that of {others}"
+    for init, by_digest in starts.items():
+        for names in by_digest.values() if len(by_digest) > 1 else ():
+            for name in names:
+                yield name, f"config.init={init} was another model for other runs"
+
+
+def software(workdir: str) -> dict[str, str]:
+    """Returns the versions and the devices that a run was last trained with."""
+    known = _read(Workdir.open(workdir)) or {}
+    mesh = known.get("devices", {}).get("mesh", {})
+    devices = {"devices": f"{math.prod(mesh.values())} {known['devices']['kind']}"} if mesh else {}
+    return {**known.get("versions", {}), **devices}
+
+
+def _of_task(ablation: Ablation, workdir: str, run: Run, measure: str, plan: Record) -> list[str]:
+    own = Workdir.open(state.task_folder(workdir, run, measure))
+    start = folder(workdir, run)
+    config = tasks.config_of(ablation.values, measure, run.config.model, start, run.seed)
+    name = measure.removeprefix(tasks.PREFIX)
+    data = {"tokenizer": _store_of(plan, run)["tokenizer"]}
+    data |= plan.get("task_files", {}).get(name, {})
+    found = _of_workdir(own, config, data, _TASK_PATHS)
+    known = _read(own)
+    if known and not str(known["config"]["init"]).endswith(f"/{run.name}"):
+        found.append(f"config.init={known['config']['init']}, not {start}")
+    return [f"{measure}: {each}" for each in found]
+
+
+def _of_workdir(
+    own: Workdir, config: Config, data: Mapping[str, Any], paths: re.Pattern[str]
+) -> list[str]:
+    """Returns in what the configurations and the data of a workdir are not as planned."""
+    known = _read(own)
+    if known is None:
+        return []
+    if not known:
+        return [f"{own.config_json} cannot be read"]
+    expected = flatten({"config": recorded(config)})
+    found = dict[str, None]()
+    for each in [known, *_checkpoints(own)]:
+        try:
+            settings = flatten({"config": completed(each["config"], Config)})
+            digests = {key: each["data"].get(key) for key in data}
+        except (KeyError, TypeError, AttributeError):
+            return [f"{own}: a configuration of another form"]
+        for key, text in _differing(settings, expected):
+            if not paths.fullmatch(key):
+                found[f"{key}{text}"] = None
+        for key in ("tokenizer", "train", "held_out"):
+            if key in data:
+                found |= dict.fromkeys(_digest(f"data.{key}", digests[key], data[key]))
+    for entry in known.get("adopted", ()):
+        found[f"step {entry.get('step')} adopted from run {entry.get('run_id')}"] = None
+    return list(found)
+
+
+def _checkpoints(own: Workdir) -> Iterator[Mapping[str, Any]]:
+    for step in catalog.complete_steps(own.checkpoints):
+        try:
+            yield catalog.read_meta(own.checkpoints, step)
+        except catalog.DamagedError:  # not the one that was measured
+            continue
+
+
+def _read(own: Workdir) -> dict[str, Any] | None:
+    """Returns the description of a run, empty if it is damaged; None if none was started."""
+    try:
+        return description.read(own) if description.has_config_json(own) else None
+    except UserError:
+        return {}
+
+
+def _store_of(plan: Record, run: Run) -> Mapping[str, Any]:
+    store: Mapping[str, Any] = plan.get("stores", {}).get(run.variant, plan["store"])
+    return store
+
+
+def _differing(own: Mapping[str, Any], planned: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields each key whose value is another one, and the text "=0.1, not 0.2"."""
+    for key in {**planned, **own}:
+        if own.get(key) != planned.get(key):
+            yield key, f"={own.get(key)!r}, not {planned.get(key)!r}"
+
+
+def _digest(what: str, own: Any, planned: str) -> Iterator[str]:
+    if own != planned:
+        yield f"{what} {str(own)[:_DIGEST]}, not {planned[:_DIGEST]}"
+
+
+def sentence(found: Sequence[str]) -> str:
+    """Returns what a run is that is not as planned, from its differences."""
+    more = len(found) - _SHOWN
+    shown = [*found[:_SHOWN], *([f"{more} more"] if more > 0 else [])]
+    return f"not as planned: {'; '.join(shown)}"
