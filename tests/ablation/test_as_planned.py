@@ -1,0 +1,273 @@
+"""A verdict compares runs that are what the plan says, or names what is not and gives none."""
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ablated
+import numpy as np
+import pytest
+from corpus import small_store
+from made_runs import MadeRuns
+
+from bert_jax import cli
+from bert_jax.ablation import record, sentences, spec
+from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
+    return small_store(tmp_path_factory.mktemp("store"))
+
+
+@pytest.fixture
+def made(tmp_path: Path, store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> MadeRuns:
+    return MadeRuns(tmp_path, store, monkeypatch)
+
+
+def copied(made: MadeRuns, source: str, target: str) -> None:
+    shutil.rmtree(made.path(target))
+    shutil.copytree(made.path(source), made.path(target))
+    shutil.copy(f"{made.path(source)}.npz", f"{made.path(target)}.npz")
+
+
+def swapped(made: MadeRuns) -> None:
+    for suffix in ("", ".npz"):
+        one, two = (Path(f"{made.path(name)}{suffix}") for name in ("token/0", "span/0"))
+        spare = made.workdir / f"spare{suffix}"
+        one.rename(spare)
+        two.rename(one)
+        spare.rename(two)
+
+
+def set_in_config(key: str, value: Any) -> Callable[[MadeRuns], None]:
+    def change(known: dict[str, Any]) -> None:
+        *path, last = key.split(".")
+        place = known
+        for part in path:
+            place = place[int(part)] if part.isdigit() else place[part]
+        place[last] = value
+
+    return lambda made: made.change_config("span/1", change)
+
+
+def set_in_values(key: str, value: Any) -> Callable[[MadeRuns], None]:
+    return lambda made: made.change_values("span/1", lambda about, _: about.update({key: value}))
+
+
+def other_form(made: MadeRuns) -> None:
+    def change(about: dict[str, Any], _: Any) -> None:
+        about["forms"]["single/token:32"]["settings"]["mask_rate"] = 0.4
+
+    made.change_values("span/1", change)
+
+
+ADOPTED = [{"step": 20, "run_id": "feed", "state": "x", "why": "of another run"}]
+CASES: dict[str, tuple[Callable[[MadeRuns], None], str]] = {
+    "one run copied to another seed": (
+        lambda made: copied(made, "span/0", "span/1"),
+        "config.seed=0, not 1; run_id 0000000000000001, which is also that of span/0",
+    ),
+    "a run of the reference under the variant": (
+        lambda made: copied(made, "token/1", "span/1"),
+        "config.data.masking='token', not 'span'; run_id 0000000000000002, which is also that of",
+    ),
+    "another run id would be the copy": (
+        lambda made: (copied(made, "span/0", "span/1"), set_in_config("config.seed", 1)(made)),
+        "run_id 0000000000000001, which is also that of span/0",
+    ),
+    "two runs swapped": (swapped, "config.data.masking='token', not 'span'"),
+    "a base edited between runs": (
+        set_in_config("config.optimizer.learning_rate", 0.02),
+        "config.optimizer.learning_rate=0.02, not 0.01",
+    ),
+    "more steps": (set_in_config("config.phases.0.steps", 70), "config.phases[0].steps=70, not 60"),
+    "other training text": (set_in_config("data.train", "ab" * 32), "data.train abababababab, not"),
+    "another tokenizer": (
+        set_in_config("data.tokenizer", "cd" * 32),
+        "data.tokenizer cdcdcdcdcdcd,",
+    ),
+    "an adopted checkpoint": (set_in_config("adopted", ADOPTED), "step 20 adopted from run feed"),
+    "other held-out text": (
+        set_in_values("held_out", "ef" * 32),
+        "held-out text efefefefefef, not",
+    ),
+    "sources in another order": (
+        set_in_values("sources", ["books", "wiki"]),
+        "sources books, wiki, not wiki, books",
+    ),
+    "another form": (other_form, "measured in single/token:32 with mask_rate=0.4, not 0.15"),
+    "a damaged config.json": (
+        lambda made: (made.path("span/1") / "config.json").write_text('{"config": 1}'),
+        "span/1/config.json cannot be read",
+    ),
+}
+
+
+def test_runs_as_planned_have_verdicts(made):
+    found = made.results()
+    assert found.unplanned == {}
+    assert len(found.measured) == 6
+    assert "no verdict" not in sentences.verdicts(found)[0]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_that_is_another_is_named_and_nothing_is_said_of_its_variant(case, made, monkeypatch):
+    change, said = CASES[case]
+    change(made)
+    if case.startswith("a damaged"):  # its checkpoints are whole
+        monkeypatch.setattr("bert_jax.checkpoint.catalog.complete_steps", lambda _: [60])
+        monkeypatch.setattr(
+            "bert_jax.checkpoint.catalog.read_meta", lambda *_: {"run_id": "0000000000000003"}
+        )
+    found = made.results()
+    name = "span/0" if case.startswith("two") else "span/1"
+    assert said in found.excluded[name]
+    assert found.excluded[name].startswith("not as planned: ")
+    (verdict,) = sentences.verdicts(found)
+    assert verdict.startswith("span: no verdict: ")
+    assert name in verdict
+    assert verdict.endswith("not as planned.")
+    assert found.verdicts.get("span") is None or found.verdicts["span"].shown is None
+    assert 1 not in found.of("span") or name != "span/1", "it is in no mean"
+
+
+def test_a_run_of_the_reference_that_is_another_leaves_no_verdict_at_all(made):
+    made.change_config("token/2", lambda known: known["config"]["optimizer"].update(eps=1e-3))
+    found = made.results()
+    assert sentences.verdicts(found) == ["span: no verdict: token/2 is not as planned."]
+    line = "token/2 is in no mean: not as planned: config.optimizer.eps=0.001, not 1e-06."
+    assert line in sentences.told(found)
+
+
+def test_paths_of_the_data_may_change(made):
+    """A store that was copied elsewhere is the same by its digests."""
+    made.change_config("span/1", lambda known: known["config"]["data"].update(store="/elsewhere"))
+    assert made.results().unplanned == {}
+
+
+@pytest.mark.parametrize("other", ["span", "ngram"])
+def test_other_variants_keep_their_verdicts_and_are_not_corrected_for_it(
+    other, tmp_path, store, monkeypatch
+):
+    variants = {"token": {}, "span": {"data.masking": "span"}, "ngram": {"data.masking": "ngram"}}
+    made = MadeRuns(tmp_path, store, monkeypatch, variants=variants)
+    made.change_config(f"{other}/1", lambda known: known["config"].update(seed=7))
+    found = made.results()
+    (kept,) = {"span", "ngram"} - {other}
+    assert found.verdicts[kept].adjusted_p == found.primary[kept].p
+    said = dict(line.split(": ", 1) for line in sentences.verdicts(found))
+    assert said[other] == f"no verdict: {other}/1 is not as planned."
+    assert "no verdict" not in said[kept]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("form", ["single/token:32", "single/span:32"])
+def test_a_run_with_values_that_are_not_finite_is_named_and_in_no_mean(value, form, made):
+    def change(_: Any, values: dict[str, Any]) -> None:
+        sums = {**values[form].sums["mlm"]}
+        sums["loss"] = np.where(np.arange(len(sums["loss"])) < 3, value, sums["loss"])
+        values[form] = dataclasses.replace(values[form], sums={"mlm": sums})
+
+    made.change_values("token/1", change)
+    found = made.results()
+    said = f"held-out values are not finite: 3 of 200 of mlm/loss in {form}"
+    assert found.excluded == {"token/1": said}
+    assert found.primary["span"].seeds == 2
+    assert np.isfinite(found.primary["span"].p)
+
+
+def test_a_loss_that_json_cannot_hold_excludes_its_run(made):
+    made.change_values(
+        "span/1", lambda about, _: about["forms"]["own"]["metrics"].update({"mlm/loss": None})
+    )
+    assert made.results().excluded == {"span/1": "held-out values are not finite: mlm/loss in own"}
+
+
+def test_a_file_of_examples_without_a_key_is_one_line(made):
+    made.change_values("span/1", lambda about, _: about.pop("bigram_loss"))
+    with pytest.raises(UserError, match=r"span/1\.npz: not all of the values that"):
+        made.results()
+
+
+def test_versions_and_devices_that_differ_are_named(made):
+    made.change_config("span/1", lambda known: known["versions"].update(jax="0.8"))
+    found = made.results()
+    line = "Not all runs were made with the same jax: 0.9 ("
+    assert [said for said in sentences.told(found) if said.startswith(line)]
+    assert "no verdict" not in sentences.verdicts(found)[0]
+
+
+BASE = "from configs import tiny\n\n\ndef get_config():\n    return tiny.get_config()\n"
+RUNS_CODE = "import pathlib\npathlib.Path({!r}).write_text('executed')\n"
+
+
+def with_base(folder: Path, store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> MadeRuns:
+    """Runs whose base is a file, which from now on writes another one when it is executed."""
+    base = folder / "base.py"
+    base.write_text(BASE)
+    plain = ablated.FILE
+    monkeypatch.setattr(ablated, "FILE", plain.replace('base="tiny"', f'base="{base}"'))
+    made = MadeRuns(folder, store, monkeypatch)
+    base.write_text(RUNS_CODE.format(str(folder / "trace")) + BASE)
+    return made
+
+
+def test_a_report_executes_nothing_that_a_workdir_names(tmp_path, store, monkeypatch, capsys):
+    made = with_base(tmp_path, store, monkeypatch)
+    assert cli.main(["ablate", "report", f"--workdir={made.workdir}"]) == 0
+    assert not (tmp_path / "trace").exists()
+    assert (made.workdir / "report.html").exists()
+    known = json.loads((made.workdir / "ablation.json").read_text())
+    del known["base"]
+    (made.workdir / "ablation.json").write_text(json.dumps(known))
+    capsys.readouterr()
+    assert cli.main(["ablate", "report", f"--workdir={made.workdir}"]) == 1
+    err = capsys.readouterr().err
+    assert "a report executes no file that it names; give the same `bert-jax ablate run`" in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "trace").exists()
+
+
+def test_a_base_edited_since_is_refused_by_its_key(tmp_path, store, monkeypatch):
+    made = with_base(tmp_path, store, monkeypatch)
+    base = tmp_path / "base.py"
+    base.write_text(BASE.replace("return tiny.get_config()", "config = tiny.get_config()\n"
+                                 "    config.optimizer.b2 = 0.9\n    return config"))  # fmt: skip
+    edited = spec.read(record.read(str(made.workdir))["config"])
+    with pytest.raises(UserError, match=r"base.py: the base of .* has optimizer\.b2=0\.999, not 0"):
+        record.claim(str(made.workdir), edited)
+
+
+def test_a_record_of_an_earlier_version_takes_what_it_lacks(made):
+    """And a shipped base is read by its name."""
+    path = made.workdir / "ablation.json"
+    whole = json.loads(path.read_text())
+    old = {"config": {k: v for k, v in whole["config"].items() if k != "consequences"}}
+    old["store"] = {k: v for k, v in whole["store"].items() if k != "sources"}
+    path.write_text(json.dumps(old))
+    known = record.read(str(made.workdir))
+    assert record.base_of(str(made.workdir), known) is None
+    assert made.results().unplanned == {}
+    record.claim(str(made.workdir), made.ablation)
+    now = json.loads(path.read_text())
+    assert {**now, "seeds": 0} == {**whole, "seeds": 0}
+    assert now["seeds"] == [{"seeds": "0,1,2", "time": ""}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[]", "{}", "null", "nul", "[" * 100_000, '{"config": [], "store": {}}', "\0",
+     '{"config": {"variants": [["a"]], "changes": []}, "store": {}}',
+     '{"config": {"variants": [], "changes": []}, "store": {"train": 1}}'],
+)  # fmt: skip
+def test_a_damaged_record_is_one_line(text, tmp_path, capsys):
+    (tmp_path / "ablation.json").write_text(text)
+    assert cli.main(["ablate", "report", f"--workdir={tmp_path}"]) == 1
+    err = capsys.readouterr().err
+    assert "not written by `bert-jax ablate run`" in err
+    assert err.count("\n") == 1

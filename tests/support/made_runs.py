@@ -1,0 +1,99 @@
+"""Runs of an ablation in their folders, as `pretrain` and `evaluate` leave them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ablated
+import numpy as np
+import pytest
+
+from bert_jax.ablation import budget, record, results, spec
+from bert_jax.checkpoint import catalog
+from bert_jax.config.files import _execute
+from bert_jax.config.recorded import recorded
+from bert_jax.config.serialization import plain
+from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.training import per_example
+from bert_jax.training.held_out_form import OWN, HeldOutForm
+from bert_jax.training.per_example import PerExample
+
+DOCUMENTS, EXAMPLES = 40, 200
+Change = Callable[[dict[str, Any], dict[str, Any]], None]
+
+
+class MadeRuns:
+    """An ablation whose runs are all trained and measured; `config_of` and `about_of` are files."""
+
+    def __init__(
+        self, folder: Path, store: TokenStore, monkeypatch: pytest.MonkeyPatch, **options: Any
+    ):
+        self.workdir, self.store = folder / "A", store
+        self.file = ablated.write(folder, **options)
+        values = plain(_execute(self.file)) | {"store": str(store.path)}
+        ablation, self.planned = budget.spend_alike(spec.read(values), {str(store.path): store})
+        self.ablation, self.runs = ablation, spec.runs(ablation)
+        record.claim(str(self.workdir), ablation)
+        for number, run in enumerate(self.runs):
+            self._make(run, number)
+        monkeypatch.setattr(catalog, "complete_steps", self._steps)
+        monkeypatch.setattr(catalog, "read_meta", lambda place, _: _read(place.parent))
+
+    def _make(self, run: spec.Run, number: int) -> None:
+        data = {"tokenizer": self.store.tokenizer_digest, "train": self.store.train.digest,
+                "held_out": self.store.held_out.digest, "rows_per_epoch": [7]}  # fmt: skip
+        path = self.path(run.name) / "config.json"
+        path.parent.mkdir(parents=True)
+        known = {"config": recorded(run.config), "data": data, "run_id": f"{number:016x}"}
+        known |= {"versions": {"jax": "0.9"}, "devices": {"kind": "cpu", "mesh": {"data": 1}}}
+        path.write_text(json.dumps(known))
+        rng = np.random.default_rng(number)
+        document = np.repeat(np.arange(DOCUMENTS), EXAMPLES // DOCUMENTS)
+        loss = np.random.default_rng(5).gamma(3.0, 2.0, EXAMPLES) + rng.normal(0, 0.1, EXAMPLES)
+        count = np.ones(EXAMPLES, np.float32)
+        sums = {"mlm": {"loss": loss.astype(np.float32), "count": count, "correct": count}}
+        phase = run.config.phases[-1]
+        forms = {OWN: HeldOutForm.of(run.config, phase)}
+        for name in map(self.ablation.form, self.ablation.texts):
+            forms[name] = HeldOutForm.parse(name, phase.seq_length)
+        one = PerExample(document, (document % 2).astype(np.uint16), sums)
+        metrics = {"mlm/loss": float(loss.mean()), "mlm/baseline_loss": 7.0, "mlm/accuracy": 0.3}
+        about = {
+            "run_id": known["run_id"], "step": run.config.total_steps, "seconds": 1.0,
+            "bigram_loss": 5.5, "held_out": data["held_out"], "sources": list(self.store.sources),
+            "forms": {k: {"settings": v.settings(), "metrics": metrics} for k, v in forms.items()},
+        }  # fmt: skip
+        per_example.write(f"{path.parent}.npz", dict.fromkeys(forms, one), about)
+
+    def _steps(self, checkpoints: Any) -> list[int]:
+        if not (checkpoints.parent / "config.json").exists():
+            return []
+        return [_read(checkpoints.parent)["config"]["phases"][0]["steps"]]
+
+    def path(self, name: str) -> Path:
+        return self.workdir / "runs" / name
+
+    def change_config(self, name: str, change: Callable[[dict[str, Any]], None]) -> None:
+        """Changes config.json of a run, of which its only checkpoint has a copy."""
+        known = _read(self.path(name))
+        change(known)
+        (self.path(name) / "config.json").write_text(json.dumps(known))
+
+    def change_values(
+        self, name: str, change: Callable[[dict[str, Any], dict[str, PerExample]], None]
+    ) -> None:
+        """Changes the file of examples of a run."""
+        path = f"{self.path(name)}.npz"
+        values, about = per_example.read(path)
+        change(about, values)
+        per_example.write(path, values, about)
+
+    def results(self) -> results.Results:
+        known = record.read(str(self.workdir))
+        return results.read(self.ablation, str(self.workdir), self.runs, self.planned, known)
+
+
+def _read(folder: Any) -> dict[str, Any]:
+    known: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    return known
