@@ -42,7 +42,7 @@ class Contrast:
 
     Attributes:
         others: ratios over 2 %, such as "31 % more updates"; without `cost`.
-        cost: of FLOPs over 5 %, such as "31 % more FLOPs".
+        cost: "31 % more FLOPs", if they are more than 5 % more.
         confounds: what differs by more than 5 % and is no consequence of the setting.
     """
 
@@ -70,7 +70,7 @@ def contrast(own: Spent, reference: Spent, consequences: Sequence[str] = ()) -> 
         ours, theirs = getattr(own, name), getattr(reference, name)
         ratio = max(ours, theirs) / min(ours, theirs)
         text = f"{_percent(abs(ours / theirs - 1))} {'more' if ours > theirs else 'fewer'} {title}"
-        if ratio > TOLERATED and name == "flops":
+        if ours > TOLERATED * theirs and name == "flops":
             cost = text
         elif ratio > NAMED:
             follows = name in consequences

@@ -1,0 +1,251 @@
+"""What a verdict says of updates, tokens, positions and FLOPs, of objectives that were not learned,
+and of seeds that were added."""
+
+import csv
+import dataclasses
+import html
+import json
+from pathlib import Path
+from typing import Any
+
+import ablated
+import numpy as np
+import pytest
+from ablated import made_results
+from corpus import small_store
+from made_runs import MadeRuns
+
+from bert_jax import cli
+from bert_jax.ablation import budget, record, report, sentences, spec
+from bert_jax.ablation.budget import Spent
+from bert_jax.ablation.results import Results
+from bert_jax.config.files import _execute
+from bert_jax.config.serialization import plain
+from bert_jax.config.shipped import shipped_ablations
+from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.errors import UserError
+from bert_jax.metrics import records
+from bert_jax.training.held_out_form import OWN
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
+    return small_store(tmp_path_factory.mktemp("store"))
+
+
+NOT_ALONE = "; not attributable to the setting alone: "
+
+
+@pytest.mark.parametrize(
+    ("own", "consequences", "said"),
+    [
+        ((100, 100, 100, 100), (), ""),
+        ((102, 98.1, 102, 102), (), ""),
+        ((103, 100, 100, 100), (), ", with 3.0 % more updates"),
+        ((100, 97, 100, 100), (), ", with 3.0 % fewer real tokens"),
+        ((100, 100, 97, 103), (), ", with 3.0 % fewer positions and 3.0 % more FLOPs"),
+        ((100, 100, 100, 133), (), "; costs 33 % more FLOPs"),
+        ((100, 100, 100, 80), (), ", with 20 % fewer FLOPs"),
+        ((106, 100, 100, 100), (), f", with 6.0 % more updates{NOT_ALONE}updates"),
+        ((95, 100, 100, 100), (), f", with 5.0 % fewer updates{NOT_ALONE}updates"),
+        (
+            (133, 133, 100, 133),
+            (),
+            ", with 33 % more updates and 33 % more real tokens; costs 33 % more FLOPs"
+            f"{NOT_ALONE}updates and real tokens",
+        ),
+        (
+            (60, 100, 60, 59),
+            ("steps",),
+            ", with 40 % fewer updates (a consequence of the setting), 40 % fewer positions and "
+            "41 % fewer FLOPs",
+        ),
+        (
+            (60, 90, 100, 100),
+            ("steps",),
+            ", with 40 % fewer updates (a consequence of the setting) and 10 % fewer real tokens"
+            f"{NOT_ALONE}real tokens",
+        ),
+    ],
+)
+def test_a_verdict_names_what_else_differs(own, consequences, said):
+    found = budget.contrast(Spent(*own), Spent(100, 100, 100, 100), consequences)
+    assert found.text == said
+
+
+def with_steps(found: Results, variant: str, ratio: float) -> Results:
+    """Results in which the runs of a variant had more steps, of as many tokens in all."""
+    measured = {
+        name: dataclasses.replace(
+            each, spent=dataclasses.replace(each.spent, steps=each.spent.steps * ratio)
+        )
+        if each.run.variant == variant
+        else each
+        for name, each in found.measured.items()
+    }
+    return dataclasses.replace(found, measured=measured)
+
+
+@pytest.mark.parametrize("effect", [-0.1, 0.0])
+def test_no_verdict_on_a_confounded_difference_is_attributed_to_the_setting(
+    effect, tmp_path, store, capsys
+):
+    """On the terminal, in the table, in the Markdown and on the page, in its own sentence."""
+    found = with_steps(made_results(tmp_path, store, {"a": effect}), "a", 1.33)
+    (line,) = sentences.verdicts(found)
+    assert line.endswith(f", with 33 % more updates{NOT_ALONE}updates.")
+    report.write(found, {str(store.path): store})
+    root = tmp_path / "A"
+    with (root / "differences.csv").open() as file:
+        (judged,) = [row for row in csv.DictReader(file) if row["verdict"] != "exploratory"]
+    shown = "shown" if effect else "not distinguishable"
+    assert judged["verdict"] == f"{shown}, not attributable"
+    page = html.unescape((root / "report.html").read_text())
+    for text in (capsys.readouterr().out, page, (root / "report.md").read_text()):
+        assert line in text
+    assert judged["verdict"] in page
+
+
+def test_consequences_are_those_of_the_file(tmp_path, store):
+    found = with_steps(made_results(tmp_path, store, {"a": -0.1}), "a", 0.6)
+    values = dataclasses.replace(found.ablation.values, consequences=("steps",))
+    found = dataclasses.replace(found, ablation=dataclasses.replace(found.ablation, values=values))
+    (line,) = sentences.verdicts(found)
+    assert "with 40 % fewer updates (a consequence of the setting)" in line
+    assert "not attributable" not in line
+    path = shipped_ablations()["ablations/packing"]
+    assert plain(_execute(path))["consequences"] == ["steps"]
+    with pytest.raises(UserError, match="consequences"):
+        spec.read(plain(_execute(path)) | {"consequences": ["flops"], "store": str(store.path)})
+
+
+def test_updates_and_tokens_are_those_that_a_run_recorded(tmp_path, store, monkeypatch):
+    """Skipped updates are none, and what was trained again after a restart counts once."""
+    made = MadeRuns(tmp_path, store, monkeypatch)
+    lines = [
+        records.line("start", 0, 0, {}),
+        records.line("train", 30, 0, {"padding": 0.5}),
+        records.line("train", 40, 0, {"padding": 0.9}),
+        records.line("skipped", 35, 0, {}),
+        records.line("start", 30, 0, {}),
+        records.line("skipped", 41, 0, {}),
+        records.line("skipped", 42, 0, {}),
+        records.line("skipped", 43, 0, {}),
+        records.line("train", 60, 0, {"padding": 0.25}),
+    ]
+    (made.path("span/1") / "metrics.jsonl").write_text("".join(lines))
+    found = made.results()
+    own, planned = found.measured["span/1"].spent, made.planned["span"]
+    assert own.steps == 57
+    assert own.real_tokens == 60 * 8 * 32 * (0.5 + 0.75) / 2
+    assert (own.positions, own.flops) == (planned.positions, planned.flops)
+    assert found.measured["span/0"].spent == planned
+    assert found.spent["span"].steps == pytest.approx(59)
+
+
+def test_the_plan_says_before_the_runs_what_a_verdict_would_say(tmp_path, store, capsys):
+    variants = {"rows of 8": {}, "rows of 4": {"phases[0].batch_size": 4}}
+    file = ablated.write(tmp_path, variants=variants, equal="real_tokens")
+    assert cli.main([*ablated.words(file, store, tmp_path / "A"), "--plan"]) == 0
+    line = f"rows of 4: a verdict, with 100 % more updates{NOT_ALONE}updates"
+    assert line in capsys.readouterr().out
+
+
+def test_the_shipped_nsp_compares_nothing_but_its_setting(tmp_path):
+    """At equal real tokens its packed variants have as many updates, positions and FLOPs."""
+    store = small_store(tmp_path / "store", documents=300, sentences=60)
+    values = plain(_execute(shipped_ablations()["ablations/nsp"])) | {"store": str(store.path)}
+    ablation, spent = budget.spend_alike(spec.read(values), {str(store.path): store})
+    reference = spent[ablation.reference]
+    said = {name: budget.contrast(each, reference).text for name, each in spent.items()}
+    assert said == dict.fromkeys(spent, "")
+
+
+def with_objective(found: Results, variant: str, below: float, *, noise: float = 0.05) -> Results:
+    """Results in which a variant was trained with sentence pairs, too.
+
+    below: nats, of the mean loss below that of a constant answer.
+    """
+    rng, measured = np.random.default_rng(3), dict(found.measured)
+    for name, each in found.measured.items():
+        if each.run.variant != variant:
+            continue
+        own = each.forms[OWN]
+        loss = 0.68 - below + rng.normal(0, noise, len(own.document))
+        pairs = {"loss": loss, "count": np.ones(len(loss)), "correct": np.ones(len(loss))}
+        form = dataclasses.replace(own, sums={**own.sums, "nsp": pairs})
+        metrics = {**each.metrics[OWN], "nsp/loss": float(loss.mean()), "nsp/baseline_loss": 0.68}
+        metrics["nsp/accuracy"] = 0.58
+        measured[name] = dataclasses.replace(
+            each, forms={**each.forms, OWN: form}, metrics={**each.metrics, OWN: metrics}
+        )
+    return dataclasses.replace(found, measured=measured)
+
+
+@pytest.mark.parametrize(("below", "learned"), [(0.0, False), (-0.1, False), (0.1, True)])
+def test_an_objective_that_was_not_learned_is_said_in_the_first_lines(
+    below, learned, tmp_path, store, capsys
+):
+    made = made_results(tmp_path, store, {"a": -0.1})
+    for variant in ("a", "reference"):
+        found = with_objective(made, variant, below)
+        lines = list(sentences.not_learned(found))
+        if learned:
+            assert lines == []
+        else:
+            (line,) = lines
+            assert line.startswith(f"{variant}: Next sentence (NSP) was not learned: 0.")
+            assert "a constant answer 0.6800; the difference is between" in line
+            report.write(found, {str(store.path): store})
+            assert capsys.readouterr().out.splitlines()[2] == line
+            page = html.unescape((tmp_path / "A/report.html").read_text())
+            assert page.index(line) < page.index("<svg")
+
+
+def test_seeds_that_were_added_after_a_report_are_said_with_their_time(
+    tmp_path, store, monkeypatch
+):
+    times = iter(f"2026-11-{day}T08:00:00+00:00" for day in (20, 21, 22, 23))
+    monkeypatch.setattr(record, "_now", lambda: next(times))
+    made = MadeRuns(tmp_path, store, monkeypatch)
+
+    def claimed(*seeds: int) -> None:
+        file = ablated.write(tmp_path, seeds=seeds)
+        values = plain(_execute(file)) | {"store": str(store.path)}
+        record.claim(str(made.workdir), spec.read(values))
+
+    claimed(0, 1, 2, 3)  # before any report: no matter
+    record.note_report(str(made.workdir))
+    record.note_report(str(made.workdir))  # the first one counts
+    assert list(sentences.added_seeds(made.results())) == []
+    claimed(0, 1, 2, 3, 4, 5)
+    claimed(0, 1, 2, 3, 4, 5)
+    (line,) = sentences.added_seeds(made.results())
+    assert line.startswith(
+        "Seeds added after the first report (2026-11-22T08:00:00+00:00): 4, 5 "
+        "(2026-11-23T08:00:00+00:00). "
+    )
+    assert line in sentences.told(made.results())
+
+
+def test_seeds_added_to_an_ablation_that_an_earlier_version_reported_are_said(
+    tmp_path, store, monkeypatch
+):
+    made = MadeRuns(tmp_path, store, monkeypatch)
+    path = made.workdir / "ablation.json"
+    known = json.loads(path.read_text())
+    path.write_text(json.dumps({key: known[key] for key in ("config", "store")}))
+    (made.workdir / "report.json").write_text("{}")
+    values: dict[str, Any] = plain(_execute(ablated.write(tmp_path, seeds=(0, 1, 2, 3))))
+    record.claim(str(made.workdir), spec.read(values | {"store": str(store.path)}))
+    (line,) = sentences.added_seeds(made.results())
+    assert line.startswith("Seeds added after the first report: 3 (")
+
+
+def test_a_report_keeps_when_it_was_first_made(tmp_path, store, monkeypatch):
+    made = MadeRuns(tmp_path, store, monkeypatch)
+    for _ in range(2):
+        assert cli.main(["ablate", "report", f"--workdir={made.workdir}"]) == 0
+    first = record.read(str(made.workdir))["first_report"]
+    assert first["seeds"] == "0,1,2"
+    assert Path(made.workdir / "ablation.json").read_text().count('"time"') == 2
