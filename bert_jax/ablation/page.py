@@ -23,6 +23,8 @@ from bert_jax.training.held_out_form import OWN
 from bert_jax.workdir import description
 from bert_jax.workdir.layout import Workdir
 
+Table = tuple[tuple[str, ...], list[tuple[str, ...]]]  # header and rows
+
 
 def title(results: Results) -> str:
     """Returns the title of the report."""
@@ -125,16 +127,23 @@ def _bars(results: Results) -> dict[str, tuple[str, str]]:
 def _add_differences(
     page: Page, rows: Sequence[Mapping[str, Any]], figures: Sequence[tuple[str, str]]
 ) -> None:
+    judged, others = differences(rows)
     page.heading("Differences to the reference")
     page.text(
-        "Variant minus reference, everywhere; ↓ marks measures where below zero is better, ↑ those "
-        "where above zero is. The interval is of 95 %: the wider one on each side of several "
-        "methods (docs/ablations.md). A difference of the primary measure is shown if its interval "
-        "excludes zero and p survives Holm's correction; not attributable, if updates or tokens "
-        "differ too. All other measures are exploratory."
+        "Variant minus reference, everywhere; below zero is better. The interval is of 95 %: the "
+        "wider one on each side of several methods (docs/ablations.md). A difference of the "
+        "primary measure is shown if its interval excludes zero and p survives Holm's correction; "
+        "not attributable, if updates or tokens differ by more than 5 %, too."
     )
-    page.table(*differences(rows))
-    page.figures(figures)
+    page.table(*judged)
+    if others[1]:
+        page.text(
+            "All other measures are exploratory; of those with ↓ below zero is better, with ↑ "
+            "above zero."
+        )
+        page.table(*others)
+    if figures:
+        page.figures(figures)
 
 
 def _add_levels(page: Page, results: Results) -> None:
@@ -189,14 +198,14 @@ def _add_curves(page: Page, results: Results) -> None:
 
 def _add_sources(page: Page, rows: Sequence[Mapping[str, Any]]) -> None:
     shown = [
-        (row["measure"], row["source"], row["variant"],
-         *(sentences.signed(row[key]) for key in ("difference", "low", "high")))
+        (row["variant"], row["source"], row["measure"], sentences.signed(row["difference"]),
+         _interval(row))
         for row in rows
         if row["source"] and row["what"] == "loss"
     ]  # fmt: skip
     if shown:
         page.heading("By source")
-        page.table(("measure", "source", "variant", "difference", "between", "and"), shown)
+        page.table(("variant", "source", "measure", "difference", "95 % interval"), shown)
 
 
 def _add_spent(page: Page, results: Results, runs: Mapping[str, Spending]) -> None:
@@ -274,20 +283,22 @@ def _add_settings(page: Page, results: Results) -> None:
     page.table(("setting", *all_values), rows)
 
 
-def differences(
-    rows: Sequence[Mapping[str, Any]],
-) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Returns the table of differences in all text: header and rows, those with a verdict first."""
-    header = ("variant", "verdict", "difference", "95 % interval", "measure")
-    shown: list[tuple[str, ...]] = [
-        (
-            row["variant"],
-            row["verdict"],
-            sentences.signed(row["difference"]),
-            f"{sentences.signed(row['low'])} to {sentences.signed(row['high'])}",
-            f"{row['measure']} {row['what']} {'↓' if row['what'] == 'loss' else '↑'}",
-        )
-        for row in sorted(rows, key=lambda row: row["verdict"] == "exploratory")
-        if not row["source"]
-    ]
-    return header, shown
+def differences(rows: Sequence[Mapping[str, Any]]) -> tuple[Table, Table]:
+    """Returns the table of the primary measure, with the verdicts, and that of all other measures,
+    in all text."""
+    judged, others = [], []
+    for row in rows:
+        values = sentences.signed(row["difference"]), _interval(row)
+        if row["source"]:
+            continue
+        if row["verdict"] != "exploratory":
+            judged.append((row["variant"], row["verdict"], *values))
+            continue
+        better = "↓" if row["what"] == "loss" else "↑"
+        others.append((row["variant"], f"{row['measure']} {row['what']} {better}", *values))
+    end = "difference", "95 % interval"
+    return (("variant", "verdict", *end), judged), (("variant", "measure", *end), others)
+
+
+def _interval(row: Mapping[str, Any]) -> str:
+    return f"{sentences.signed(row['low'])} to {sentences.signed(row['high'])}"

@@ -120,16 +120,14 @@ def _values(
 
 
 def _markdown(results: Results, rows: Sequence[Mapping[str, Any]], told: Sequence[str]) -> str:
-    header, shown = differences(rows)
     lines = [
         f"# {title(results)}",
         "",
         sentences.progress(results) + ".",
         "",
         *(f"- {line}" for line in told),
-        "",
-        f"| {' | '.join(header)} |",
-        "|" + "---|" * len(header),
-        *(f"| {' | '.join(row)} |" for row in shown),
     ]
+    for header, shown in differences(rows):
+        lines += ["", f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
+        lines += [f"| {' | '.join(row)} |" for row in shown]
     return "\n".join(lines) + "\n"

@@ -47,17 +47,22 @@ def bands(
     ylabel: str,
 ) -> str:
     """An SVG plot of the means of named (x, values of each run at x) lines, with a band from the
-    lowest to the highest run."""
+    lowest to the highest run; a line of one x is a point with a bar."""
+    from matplotlib.transforms import offset_copy
+
     axes = _axes(3.2)
-    for name, (x, runs) in _plain(lines).items():
+    for number, (name, (x, runs)) in enumerate(_plain(lines).items()):
         means = [sum(values) / len(values) for values in runs]
-        few = len(x) < 30  # a single point has no line
-        (line,) = axes.plot(
-            x, means, label=name, linewidth=1.5, marker="o" if few else None, markersize=3
-        )
+        if len(x) == 1:  # no line: a point with a bar, beside those of the other names
+            place = offset_copy(axes.transData, axes.figure, x=8 * number, units="points")
+            bar = [[means[0] - min(runs[0])], [max(runs[0]) - means[0]]]
+            axes.errorbar(x, means, bar, label=name, fmt="o", capsize=3, transform=place)
+            axes.update_datalim([(x[0], min(runs[0])), (x[0], max(runs[0]))])
+            axes.autoscale_view()
+            continue
+        marker = "o" if len(x) < 30 else None
+        (line,) = axes.plot(x, means, label=name, linewidth=1.5, marker=marker, markersize=3)
         low, high = [*map(min, runs)], [*map(max, runs)]
-        if len(x) == 1:
-            axes.plot([*x, *x], [*low, *high], color=line.get_color(), alpha=0.5, linewidth=1)
         axes.fill_between(x, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.legend(frameon=False)

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import html
 import json
 import re
 
@@ -187,3 +188,40 @@ def test_results_are_read_from_the_workdirs(tmp_path, store):
         sentences.progress(found)
         == "0 of 10 runs trained and measured; the others are missing here"
     )
+
+
+def test_the_page_begins_with_what_was_shown_and_ends_with_digests(tmp_path, store):
+    """On a telephone too: the verdict is next to the variant. Every difference has its sign."""
+    found = made_results(tmp_path, store, {"a": -0.1, "b": 0.1})
+    report.write(found, {str(store.path): store})
+    page = html.unescape((tmp_path / "A/report.html").read_text())
+    tables = re.findall(r"<table>.*?</table>", page)
+    order = [
+        page.index("a: better than the reference: −0."),
+        page.index("single/token: loss minus that of the reference; below zero is better"),
+        page.index(tables[0]),
+        page.index(store.train.digest),
+    ]
+    assert order == sorted(order)
+    header = re.findall(r"<th(?: [^>]*)?>(.*?)</th>", tables[0])
+    assert header == ["variant", "verdict", "difference", "95 % interval"]
+    said = re.sub(r"<[^>]+>", " ", page[: order[-1]])
+    assert not re.search(r"by 0\.\d{4}|between 0\.\d|to 0\.\d{4}", said), "a number without a sign"
+    text = (tmp_path / "A/report.md").read_text()
+    assert "| variant | verdict | difference | 95 % interval |" in text
+
+
+def test_a_single_evaluation_of_each_run_is_drawn(tmp_path, store):
+    """A line of one point would be invisible."""
+    found = made_results(tmp_path, store, {"a": -0.1}, seeds=3)
+    for number, run in enumerate(found.runs):
+        folder = tmp_path / "A/runs" / run.name
+        folder.mkdir(parents=True)
+        line = records.line("eval", 60, 0, {"mlm/loss": 5.0 + number})
+        (folder / "metrics.jsonl").write_text(line)
+    report.write(found, {str(store.path): store})
+    page = (tmp_path / "A/report.html").read_text()
+    (curves,) = re.findall(r"While training</h2>.*?(<svg.*?</svg>)", page, re.DOTALL)
+    points = re.findall(r'<g id="line2d_\d+">\s*<defs>.*?</g>', curves, re.DOTALL)
+    colours = [each for each in ("#1f77b4", "#ff7f0e") if any(each in part for part in points)]
+    assert colours == ["#1f77b4", "#ff7f0e"], "a marker for each variant"
