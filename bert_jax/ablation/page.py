@@ -286,7 +286,8 @@ def _add_settings(page: Page, results: Results) -> None:
 def differences(rows: Sequence[Mapping[str, Any]]) -> tuple[Table, Table]:
     """Returns the table of the primary measure, with the verdicts, and that of all other measures,
     in all text."""
-    judged, others = [], []
+    judged: list[tuple[str, ...]] = []
+    others: list[tuple[str, ...]] = []
     for row in rows:
         values = sentences.signed(row["difference"]), _interval(row)
         if row["source"]:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from corpus import small_store
 from made_runs import MadeRuns
+from small_task import write_task
 
 from bert_jax import cli
 from bert_jax.ablation import record, sentences, spec
@@ -44,7 +45,7 @@ def swapped(made: MadeRuns) -> None:
         spare.rename(two)
 
 
-def set_in_config(key: str, value: Any) -> Callable[[MadeRuns], None]:
+def set_in_config(key: str, value: Any, run: str = "span/1") -> Callable[[MadeRuns], None]:
     def change(known: dict[str, Any]) -> None:
         *path, last = key.split(".")
         place = known
@@ -52,7 +53,7 @@ def set_in_config(key: str, value: Any) -> Callable[[MadeRuns], None]:
             place = place[int(part)] if part.isdigit() else place[part]
         place[last] = value
 
-    return lambda made: made.change_config("span/1", change)
+    return lambda made: made.change_config(run, change)
 
 
 def set_in_values(key: str, value: Any) -> Callable[[MadeRuns], None]:
@@ -200,6 +201,69 @@ def test_versions_and_devices_that_differ_are_named(made):
     line = "Not all runs were made with the same jax: 0.9 ("
     assert [said for said in sentences.told(found) if said.startswith(line)]
     assert "no verdict" not in sentences.verdicts(found)[0]
+
+
+def task_runs(folder: Path, store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> MadeRuns:
+    """Runs that are fine-tuned for a task, too."""
+    data = write_task(folder / "task")
+    settings = {"task.name": "rte", "task.data": str(data), "phases[0].seq_length": 32}
+    measures = ("single/token", "task/pairs")
+    options = {"tasks": {"pairs": settings}, "measures": measures, "primary": "task/pairs"}
+    return MadeRuns(folder, store, monkeypatch, **options)
+
+
+TASK_CASES: dict[str, tuple[dict[str, Any], str]] = {
+    "a file of the task edited": (
+        {"data.train": "ab" * 32},
+        "task/pairs: data.train abababababab, not ",
+    ),
+    "another seed": ({"config.seed": 5}, "task/pairs: config.seed=5, not 1"),
+    "another recipe": (
+        {"config.optimizer.learning_rate": 1.0},
+        "task/pairs: config.optimizer.learning_rate=1.0, not ",
+    ),
+    "from another run": (
+        {"config.init": "/elsewhere/A/runs/token/1"},
+        "task/pairs: config.init=/elsewhere/A/runs/token/1, not ",
+    ),
+    "the id of another": ({"run_id": f"f{0:015x}"}, "f000000000000000, which is also that of"),
+    "values of another": ({"run_id": "feed"}, "task/pairs: its values are those of another run"),
+}
+
+
+@pytest.mark.parametrize("case", TASK_CASES)
+def test_a_fine_tuned_run_that_is_another_is_named(case, tmp_path, store, monkeypatch):
+    made = task_runs(tmp_path, store, monkeypatch)
+    assert made.results().unplanned == {}
+    values, said = TASK_CASES[case]
+    for key, value in values.items():
+        set_in_config(key, value, "span/1/tasks/pairs")(made)
+    found = made.results()
+    assert said in found.excluded["span/1"]
+    assert found.verdicts["span"].shown is None
+
+
+def test_paths_of_a_task_may_change_and_what_its_examples_decide(tmp_path, store, monkeypatch):
+    """The whole ablation was copied elsewhere, and its steps are those of its epochs."""
+    made = task_runs(tmp_path, store, monkeypatch)
+    for key, value in {
+        "config.init": "/elsewhere/A/runs/span/1", "config.task.data": "/elsewhere",
+        "config.phases.0.steps": 7, "config.optimizer.warmup_steps": 2,
+        "config.checkpoint.every_steps": 3, "config.evaluation.every_steps": 3,
+    }.items():  # fmt: skip
+        set_in_config(key, value, "span/1/tasks/pairs")(made)
+    assert made.results().unplanned == {}
+
+
+def test_a_file_of_a_task_edited_between_commands_is_refused(tmp_path, store, monkeypatch):
+    made = task_runs(tmp_path, store, monkeypatch)
+    record.claim(str(made.workdir), made.ablation)
+    path = tmp_path / "task" / "dev.tsv"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(lines[:-1]) + "\n")
+    message = r"config\.tasks: other examples than those .*\(pairs\.held_out differs\)"
+    with pytest.raises(UserError, match=message):
+        record.claim(str(made.workdir), made.ablation)
 
 
 BASE = "from configs import tiny\n\n\ndef get_config():\n    return tiny.get_config()\n"

@@ -9,7 +9,7 @@ import ablated
 import numpy as np
 import pytest
 
-from bert_jax.ablation import budget, record, results, spec
+from bert_jax.ablation import budget, record, results, spec, state, tasks
 from bert_jax.checkpoint import catalog
 from bert_jax.config.files import _execute
 from bert_jax.config.recorded import recorded
@@ -65,6 +65,30 @@ class MadeRuns:
             "forms": {k: {"settings": v.settings(), "metrics": metrics} for k, v in forms.items()},
         }  # fmt: skip
         per_example.write(f"{path.parent}.npz", dict.fromkeys(forms, one), about)
+        for measure in self.ablation.tasks:
+            self._fine_tune(run, measure, f"f{number:015x}")
+
+    def _fine_tune(self, run: spec.Run, measure: str, run_id: str) -> None:
+        values, place = (
+            self.ablation.values,
+            Path(state.task_folder(str(self.workdir), run, measure)),
+        )
+        start = spec.folder(str(self.workdir), run)
+        config = tasks.config_of(values, measure, run.config.model, start, run.seed)
+        files = record.read(str(self.workdir))["task_files"][measure.removeprefix(tasks.PREFIX)]
+        data = {"tokenizer": self.store.tokenizer_digest, **files}
+        known = {"config": recorded(config), "data": data, "run_id": run_id}
+        place.mkdir(parents=True)
+        (place / "config.json").write_text(json.dumps(known))
+        loss = np.random.default_rng(run.seed).gamma(3.0, 0.2, DOCUMENTS).astype(np.float32)
+        name, count = "single_label_classification", np.ones(DOCUMENTS, np.float32)
+        sums = {name: {"loss": loss, "count": count, "correct": count}}
+        one = PerExample(np.arange(DOCUMENTS), np.zeros(DOCUMENTS, np.uint16), sums)
+        metrics = {f"{name}/loss": float(loss.mean()), f"{name}/baseline_loss": 0.69}
+        form = f"task/{config.task.name}"
+        about = {"run_id": run_id, "step": 1, "seconds": 1.0, "held_out": files["held_out"],
+                 "sources": [], "forms": {form: {"settings": {}, "metrics": metrics}}}  # fmt: skip
+        per_example.write(f"{place}.npz", {form: one}, about)
 
     def _steps(self, checkpoints: Any) -> list[int]:
         if not (checkpoints.parent / "config.json").exists():
