@@ -3,13 +3,14 @@
     python benchmarks/dump.py enwiki-pages-articles.xml.bz2
     python benchmarks/dump.py enwiki-pages-articles.xml.bz2 --wikiextractor=venv/bin/python
 
-The first prints the processor time of each stage, of the reader in total, and of parsing alone. The
-second runs WikiExtractor from an environment of its own (AGPL; `pip install wikiextractor==3.1.0`)
+The first prints the processor time of each stage, of the reader in total, and of parsing alone; and
+how much longer a page takes that is ten times as long, which is 10 where time is linear. The second runs WikiExtractor from an environment of its own (AGPL; `pip install wikiextractor==3.1.0`)
 and compares sentences of at least six words per article, both cleaned by the same rules; `--golden`
 writes the hashes of WikiExtractor's for tests/data_pipeline/test_dump_real.py.
 """
 
 import argparse
+import dataclasses
 import hashlib
 import random
 import statistics
@@ -27,6 +28,8 @@ from bert_jax.data_pipeline.sources import Document, SourceSpec, find, parse_sou
 from bert_jax.data_pipeline.text.sentences import split
 
 ROUNDS = 5
+LONGER = 10
+GROWN = 20  # articles that are read at this length, too
 FEWEST_WORDS = 6
 
 
@@ -91,6 +94,30 @@ def measure(spec: SourceSpec) -> None:
     print(
         f"the reader runs at {ratio:.2f} times the speed of parsing alone; {rate:.2f} MB/s of file"
     )
+    print_growth(articles, spec)
+
+
+def print_growth(articles: list[Document], spec: SourceSpec) -> None:
+    """Prints the ratio of the time of articles ten times as long to that of the articles."""
+    ratios = []
+    for article in random.Random(0).sample(articles, min(GROWN, len(articles))):
+        once, often = (seconds_of(article, times, spec) for times in (1, LONGER))
+        ratios.append(often / once)
+    print(
+        f"a page {LONGER} times as long takes {statistics.median(ratios):.1f} times as long "
+        f"(median of {len(ratios)}; at most {max(ratios):.1f})"
+    )
+
+
+def seconds_of(article: Document, times: int, spec: SourceSpec) -> float:
+    """Returns the processor time of a text that is repeated, the least of three."""
+    longer = dataclasses.replace(article, text="\n\n".join([article.text] * times))
+    seconds = []
+    for _ in range(3):
+        start = time.process_time()
+        cleaned(longer, spec)
+        seconds.append(time.process_time() - start)
+    return min(seconds)
 
 
 # Agreement ---------------------------------------------------------------------------------------

@@ -33,6 +33,8 @@ _OTHER_TAG: Final = re.compile(
     rf"</?(?!/?(?:{_NAMES})\b)[a-z][^<>]*>|</?(?:ref|nowiki)\b[^<>\n]*+(?!>)", re.IGNORECASE
 )
 _STRAY: Final = re.compile(rf"<(?!/?(?:{_NAMES})\b)", re.IGNORECASE)
+_HEADING: Final = re.compile(r"^=[^\n]*", re.MULTILINE)
+_MOST_EQUAL_SIGNS: Final = 1000  # of a heading: the parser calls itself at each, without a limit
 _LIST_MARKS: Final = re.compile(r"^[*#:;]+", re.MULTILINE)
 _MARK: Final = re.compile(
     rf"\{{\{{|\}}\}}|\[\[|\]\]|\[(?=\w+:|//)|\]|\{{\||\|\}}|</?(?:{_NAMES})\b", re.IGNORECASE
@@ -47,7 +49,7 @@ def preprocess(wikitext: str) -> str | None:
     text, _ = choose_variants(text)
     text = _OTHER_TAG.sub(BARRIER, _SPACE_TAG.sub(" ", text))
     text = _STRAY.sub("&lt;", text).replace("&", _AMPERSAND)
-    text = _LIST_MARKS.sub(_list_line, text)
+    text = _HEADING.sub(_heading, _LIST_MARKS.sub(_list_line, text))
     marks, unclosed = _count_marks(text)
     return text if marks <= _MOST_MARKS and unclosed * len(text) <= _MOST_WORK else None
 
@@ -97,6 +99,10 @@ def _close_of(name: str) -> re.Pattern[str]:
 def _without_markup(text: str) -> str:
     """Returns the content of `nowiki`; brackets, which would be markup outside, are left out."""
     return re.sub(r"[\[\]{}<>|]", "", text).replace("'", APOSTROPHE) + BARRIER
+
+
+def _heading(line: re.Match[str]) -> str:
+    return f"{BARRIER}{line[0]}" if line[0].count("=") > _MOST_EQUAL_SIGNS else line[0]
 
 
 def _list_line(marks: re.Match[str]) -> str:

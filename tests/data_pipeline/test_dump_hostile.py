@@ -124,6 +124,15 @@ def pages(length: int) -> dict[str, str]:
         "entities": "&amp;",
         "sentences": '"A b." ',
         "apostrophes": "a'",
+        "bold and italics": "'''''a'''b",
+        "variants": "-{zh-cn:a;",
+        "variants in variants": "-{",
+        "headings": "== a",
+        "tags without an end": "<ref a",
+        "switches": "__A_",
+        "sections": "Section::::",
+        "quotation marks of CJK": "「 、",
+        "parentheses of CJK": "（；",
     }
     return {name: repeated(unit) for name, unit in units.items()} | {
         "files": repeated("File:") + "|",
