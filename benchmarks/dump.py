@@ -4,8 +4,9 @@
     python benchmarks/dump.py enwiki-pages-articles.xml.bz2 --wikiextractor=venv/bin/python
 
 The first prints the processor time of each stage, of the reader in total, and of parsing alone; and
-how much longer a page takes that is ten times as long, which is 10 where time is linear. The second runs WikiExtractor from an environment of its own (AGPL; `pip install wikiextractor==3.1.0`)
-and compares sentences of at least six words per article, both cleaned by the same rules; `--golden`
+how much longer a page takes that is ten times as long, which is 10 where time is linear. The second
+runs WikiExtractor from an environment of its own (AGPL; `pip install wikiextractor==3.1.0`) and
+compares sentences of at least six words per article, both cleaned by the same rules; `--golden`
 writes the hashes of WikiExtractor's for tests/data_pipeline/test_dump_real.py.
 """
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import finding
 from bert_jax.data_pipeline.sources.cutting import whole_file
 from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
@@ -66,31 +67,47 @@ ranges = whole_file  # chapters are found by the outline of their book
 
 
 def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
-    """Yields the chapters of one book. Reads the file twice: for its outline, then for its text."""
-    start, stop, layout = _outline(part.path)
+    """Yields the chapters of one book, or of several framed by Project Gutenberg's lines. Reads the
+    file twice: for its outline, then for its text. UserError for a frame inside another."""
+    pieces, layout = _outline(part.path)
     size = spec.document_lines
     limit = size * (_ENORMOUS if layout.headings else _WHOLE)
-    for chapter in _chapters(islice(lines(part.path), start, stop), layout):
-        for text, was_cut in cut(chapter, limit, size):
-            paragraphs = layout.line_paragraphs
-            yield Document("\n".join(text), line_paragraphs=paragraphs, cut=was_cut)
+    text, at = lines(part.path), 0
+    for start, stop in pieces:
+        piece = islice(text, start - at, None if stop is None else stop - at)
+        for chapter in _chapters(piece, layout):
+            for document, was_cut in cut(chapter, limit, size):
+                paragraphs = layout.line_paragraphs
+                yield Document("\n".join(document), line_paragraphs=paragraphs, cut=was_cut)
+        at = stop or at
 
 
-def _outline(path: Path) -> tuple[int, int | None, Layout]:
-    """Returns the first line of the text, the line after it (None: the end of the file), and its
-    layout."""
-    start, has_header, survey = 0, False, Survey()
+def _outline(path: Path) -> tuple[list[tuple[int, int | None]], Layout]:
+    """Returns the first line of each piece of text and the line after it (None: the end of the
+    file), and the layout of all."""
+    pieces: list[tuple[int, int | None]] = []
+    begun = 0  # number of the line that began the text, if one did
+    start, is_text, has_header, survey = 0, True, False, Survey()
     for number, line in enumerate(lines(path, markup=MARKUP)):
         if number < _HEADER_LINES:
             has_header = has_header or line.startswith("# Title:")
+        is_start = bool(_START.search(line))
         header_ends = has_header and number < _HEADER_LINES and _RULE.match(line)
-        if header_ends or _START.search(line):
-            start, survey = number + 1, Survey()
-        elif _END.search(line):
-            return start, number, survey.layout()
-        else:
+        if is_start and is_text and begun:
+            raise UserError(
+                f"{path}: line {number + 1} begins a text of Project Gutenberg inside that of line "
+                f"{begun}, which no END line ends; divide the file, or add the line"
+            )
+        if header_ends or is_start:
+            begun = number + 1 if is_start else begun
+            survey = survey if pieces else Survey()
+            start, is_text = number + 1, True
+        elif is_text and _END.search(line):
+            pieces.append((start, number))
+            is_text = False
+        elif is_text:
             survey.add(line)
-    return start, None, survey.layout()
+    return [*pieces, *([(start, None)] if is_text else [])], survey.layout()
 
 
 def _chapters(text: Iterator[str], layout: Layout) -> Iterator[Iterator[str]]:

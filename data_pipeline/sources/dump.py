@@ -1,8 +1,9 @@
 """Source kind `dump`: `pages-articles` XML of a MediaWiki wiki, plain or .bz2.
 
-Each article is a document. Redirects, other namespaces, disambiguation pages and pages that are
-longer than MediaWiki allows are counted and left out. The raw text of a document is its wikitext;
-`text.wikitext` makes plain text of it, which the rules of `wikiextractor` then clean.
+Each article is a document. Redirects, other namespaces, disambiguation pages, content other than
+wikitext and pages that are longer than MediaWiki allows are counted and left out. The raw text of a
+document is its wikitext; `text.wikitext` makes plain text of it, which the rules of `wikiextractor`
+then clean.
 
 A range of a multistream dump begins where a bzip2 stream does, which holds 100 whole pages
 (meta.wikimedia.org/wiki/Data_dumps/Dump_format); of plain XML, at a page. A dump that is one bzip2
@@ -44,6 +45,7 @@ _STREAM: Final = re.compile(rb"BZh[1-9]1AY&SY")
 _PAGE: Final = b"<page>"
 _NAME: Final = re.compile(r".*\.xml(-p\d+p\d+)?(\.bz2|\.gz|\.xz|\.zst)?", re.IGNORECASE)
 _CLOSING: Final = b"</mediawiki>"
+_WIKITEXT: Final = ("", "wikitext", "text/x-wiki")  # models and formats
 _REDIRECT: Final = re.compile(r"\s*#redirect\b", re.IGNORECASE)
 
 
@@ -157,6 +159,8 @@ def _why_skipped(page: Page, language: str) -> str:
         return "pages of other namespaces"
     if page.redirects or _REDIRECT.match(page.text):
         return "redirects"
+    if page.model not in _WIKITEXT or page.format not in _WIKITEXT:
+        return "pages of other content than wikitext"
     if page.too_long:
         return "pages above 2 MiB"
     return "disambiguation pages" if is_disambiguation(page.text, language) else ""

@@ -13,7 +13,7 @@ from bert_jax.data_pipeline.errors import UserError
 
 # $wgMaxArticleSize of Wikipedia, in bytes of UTF-8: longer pages cannot be saved there.
 MOST_BYTES: Final = 2 << 20
-_FIELDS: Final = ("title", "ns", "text", "namespace")
+_FIELDS: Final = ("title", "ns", "model", "format", "text", "namespace")
 _FILES: Final = ("-2", "6", "14")  # keys of the namespaces Media, File and Category
 
 
@@ -25,6 +25,8 @@ class Page:
     namespace: str = "0"
     text: str = ""
     redirects: bool = False
+    model: str = ""  # of its content, such as "wikitext"; older dumps say neither this
+    format: str = ""  # nor its MIME type
     too_long: bool = False  # its text is above MOST_BYTES, and "" here
 
 
@@ -38,6 +40,8 @@ class Pages:
     _pieces: list[str] | None = None  # of the field that is being read
     _length: int = 0
     _names_files: bool = False
+    _is_open: bool = False  # a page
+    _is_slot: bool = False  # content besides the main one of a revision (Help:Export, <content>)
 
     def take(self) -> list[Page]:
         finished, self._finished = self._finished, []
@@ -51,10 +55,14 @@ class Pages:
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         name = _local(tag)
         if name == "page":
-            self._page = Page()
+            if self._is_open:
+                raise ParseError("a page inside a page")
+            self._page, self._is_open = Page(), True
         elif name == "redirect":
             self._page.redirects = True
-        elif name in _FIELDS:
+        elif name == "content":
+            self._is_slot = True
+        elif name in _FIELDS and not self._is_slot:
             self._pieces, self._length = [], 0
             self._names_files = attributes.get("key") in _FILES
 
@@ -69,6 +77,9 @@ class Pages:
         name = _local(tag)
         if name == "page":
             self._finished.append(self._page)
+            self._is_open = False
+        elif name == "content":
+            self._is_slot = False
         elif name in _FIELDS and self._pieces is not None:
             self._set(name, "".join(self._pieces))
             self._pieces = None
@@ -78,6 +89,10 @@ class Pages:
             self._page.title = value
         elif name == "ns":
             self._page.namespace = value.strip()
+        elif name == "model":
+            self._page.model = value.strip()
+        elif name == "format":
+            self._page.format = value.strip()
         elif name == "text":
             too_long = self._length > MOST_BYTES or len(value.encode()) > MOST_BYTES
             self._page.text, self._page.too_long = "" if too_long else value, too_long

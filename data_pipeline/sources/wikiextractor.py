@@ -8,8 +8,9 @@ A file, or a folder tree of `wiki_NN` files, also compressed. Two formats: plain
     Autism is a …
     </doc>
 
-and, with `--json`, one object per line with "title" and "text". Each article is a document, each
-line a paragraph. The cleaning rules remove leftovers of markup and templates.
+and, with `--json`, one object per line with "title" and "text". Versions differ in the attributes
+of <doc>, and write marks of their own with --links, --html, --sections and --lists. Each article is
+a document, each line a paragraph. The cleaning rules remove leftovers of markup and templates.
 """
 
 import html
@@ -32,7 +33,11 @@ MARKUP = False
 OPTIONS: tuple[str, ...] = ()
 LIBRARIES: tuple[str, ...] = ()
 CUT_BECAUSE = CUT_REMEDY = ""
-_OPEN = re.compile(r'<doc id="[^"]*".*? title="(?P<title>.*)">$')
+_OPEN = re.compile(r'<doc(?P<attributes>\s+[\w:.-]+="[^\n]*")\s*>\s*')
+# A title may have quotation marks, and other attributes after it.
+_TITLE = re.compile(r'\stitle="(.{0,1000}?)"(?=(?:\s+[\w:.-]+="[^"]*")*+$)')
+_ANOTHER = re.compile(r'<doc id="[^"]*"\s+\w+="')
+_CLOSE = "</doc>"
 _NAME = re.compile(r"wiki_\d+(\.bz2|\.gz|\.xz|\.zst)?")
 
 
@@ -45,7 +50,7 @@ def find(spec: SourceSpec) -> Found:
 def is_extracted(path: Path) -> bool:
     """Returns whether a file starts like WikiExtractor's output."""
     first = _first_line(path)
-    return bool(_OPEN.match(first)) or {"title", "text"} <= _object(first).keys()
+    return bool(_OPEN.fullmatch(first)) or {"title", "text"} <= _object(first).keys()
 
 
 def _first_line(path: Path) -> str:
@@ -57,33 +62,49 @@ ranges = whole_file  # its files are small
 
 def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
     """Yields the articles of one file, in either format; UserError for text outside `<doc>` blocks,
-    an unclosed block or invalid JSON."""
+    a block that is not closed before the next or invalid JSON."""
     path = part.path
     is_json = _first_line(path).lstrip().startswith("{")
     yield from _json_articles(path) if is_json else _plain_articles(path)
 
 
 def _plain_articles(path: Path) -> Iterator[Document]:
-    opened: re.Match[str] | None = None
+    title, first = "", 0  # of the article that is read, and its line
     text: list[str] = []
     for number, line in enumerate(lines(path), 1):
-        if opened is not None:
-            if line != "</doc>":
-                text.append(line)
+        if not first:
+            if not line.strip():
                 continue
-            yield Document("\n".join(text), html.unescape(opened["title"]))
-            opened, text = None, []
-        elif line.strip():
-            opened = _OPEN.match(line)
-            if opened is None:
+            if not (opened := _OPEN.fullmatch(line)):
                 raise UserError(
                     f"{path}: line {number} is not in a <doc …> block of WikiExtractor's output; "
                     "for plain text pass --source=books or --source=lines"
                 )
-    if opened is not None:
+            title, first = _title(opened), number
+            continue
+        if "<doc " in line and _ANOTHER.search(line):
+            raise UserError(
+                f"{path}: line {number} begins an article inside {title!r} of line {first}, which "
+                f"no {_CLOSE} ends; extract or copy it again"
+            )
+        ended = line.rstrip()
+        if not ended.endswith(_CLOSE):
+            text.append(line)
+            continue
+        if last := ended.removesuffix(_CLOSE).rstrip():
+            text.append(last)
+        yield Document("\n".join(text), title)
+        first, text = 0, []
+    if first:
         raise UserError(
-            f"{path}: ends inside article {opened['title']!r}; extract or copy it again"
+            f"{path}: ends inside article {title!r} of line {first}; extract or copy it again"
         )
+
+
+def _title(opened: re.Match[str]) -> str:
+    """Returns the title of an article; "" if its first line has none."""
+    found = _TITLE.search(opened["attributes"])
+    return html.unescape(found[1]) if found else ""
 
 
 def _json_articles(path: Path) -> Iterator[Document]:

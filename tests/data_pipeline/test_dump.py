@@ -28,7 +28,9 @@ def test_articles_alone_are_read_and_the_rest_is_counted(tmp_path: Path) -> None
         page("Lang", "a" * ((2 << 20) + 1)),
         page("Umlaut", "ä" * (1 << 20) + "a"),
         page("K", "* [[Katze]]\n{{Begriffsklärung}}"),
-        page("Leer", ""),
+        page("Q1", '{"labels": {}}', text_as="wikibase-item", form="application/json"),
+        page("Stil.css", "a {}", text_as="css", form="text/css"),
+        page("Leer", "", text_as="wikitext", form="text/x-wiki", more_text="{&quot;a&quot;: 1}"),
     ]
     file = tmp_path / "dewiki.xml"
     file.write_text(HEAD + "".join(pages) + END, encoding="utf-8")
@@ -41,6 +43,7 @@ def test_articles_alone_are_read_and_the_rest_is_counted(tmp_path: Path) -> None
         "redirects": 2,
         "pages of other namespaces": 1,
         "pages above 2 MiB": 2,
+        "pages of other content than wikitext": 2,
         "disambiguation pages": 1,
     }
 
@@ -114,6 +117,10 @@ def test_a_dump_that_ends_early_or_is_damaged_is_one_line(tmp_path: Path) -> Non
         ('<!DOCTYPE a [<!ENTITY b "cc"><!ENTITY d "&b;&b;">]>' + HEAD + "&d;" + END, "DOCTYPE"),
         (HEAD + page("A", "&nope;") + END, "undefined entity"),
         (HEAD + page("A", "b"), "at or after the page 'A'"),
+        (
+            HEAD + page("A", "b").replace("  </page>\n", "") + page("B", "c") + "</page>" + END,
+            "'A' .a page inside a page",
+        ),
         ('<?xml version="1.0" encoding="klingon"?>' + HEAD + END, "not XML in UTF-8"),
         ("Just text.", "not the XML of a complete dump"),
     ],

@@ -140,10 +140,38 @@ def test_a_folder_tree_is_read_in_order_and_other_files_left_out(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
+    "end", ["\n</doc>\n", "\n</doc> \n\n", "</doc>\n", " </doc>\t\n", "</doc>"]
+)
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        'id="1" url="u" title="{}"',
+        'id="1" revid="2" url="u" title="{}"',
+        'id="1" title="{}" nonfiltered="1" dbindex="3" ',
+        'title="{}" id="1"',
+    ],
+)
+def test_blocks_of_every_writer(written: Written, attributes: str, end: str) -> None:
+    titles = ["A", 'A &quot;b" = c', 'On title="x" > y']
+    blocks = [f"<doc {attributes.format(title)}>\nText.{end}" for title in titles]
+    found = written("wikiextractor", "wiki_00", "\n".join(blocks))
+    assert [(d.title, d.text.strip()) for d in found] == [
+        ("A", "Text."),
+        ('A "b" = c', "Text."),
+        ('On title="x" > y', "Text."),
+    ]
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("Just text.\n", "line 1 is not in a <doc"),
-        (PLAIN.removesuffix("</doc>\n"), "ends inside article 'C'"),
+        (PLAIN.removesuffix("</doc>\n"), "ends inside article 'C' of line "),
+        (
+            PLAIN.replace("</doc>\n", "", 1),
+            r"line \d begins an article inside .* of line 1, which no",
+        ),
+        (PLAIN.replace("</doc>\n", "It </doc> is ", 1), r"begins an article inside 'A \"b\"' of"),
         ('{"title": "A"}\n', 'line 1 is not a JSON object with strings "title" and "text"'),
         ('{"title": "A", "te\n', "line 1 is not a JSON object"),
     ],
@@ -342,6 +370,24 @@ def test_gutenberg_frame_is_stripped(written: Written) -> None:
         "*** END OF THE PROJECT GUTENBERG EBOOK T ***\nLicense.\n",
     )
     assert [d.text for d in found] == ["Text."]
+
+
+GUTENBERG = """*** START OF THE PROJECT GUTENBERG EBOOK {0} ***
+Text of {0}.
+*** END OF THE PROJECT GUTENBERG EBOOK {0} ***
+License.
+"""
+
+
+def test_every_book_of_a_file_of_several_is_read(written: Written) -> None:
+    found = written("books", "t.txt", "".join(map(GUTENBERG.format, "ABC")))
+    assert [d.text for d in found] == ["Text of A.", "Text of B.", "Text of C."]
+
+
+def test_a_book_that_begins_inside_another_is_an_error_with_its_line(written: Written) -> None:
+    first = GUTENBERG.format("A").split("*** END")[0]
+    with pytest.raises(UserError, match=r"line 3 begins a text .* inside that of line 1, which no"):
+        written("books", "t.txt", first + GUTENBERG.format("B"))
 
 
 def test_a_book_without_headings_is_cut_when_long(written: Written) -> None:

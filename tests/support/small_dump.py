@@ -13,10 +13,23 @@ HEAD = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/" xml:lang=
 END = "</mediawiki>\n"
 
 
-def page(title: str, text: str, namespace: int = 0, more: str = "") -> str:
+def page(
+    title: str,
+    text: str,
+    namespace: int = 0,
+    more: str = "",
+    *,
+    text_as: str = "",
+    form: str = "",
+    more_text: str = "",
+) -> str:
+    """A page; `more`: elements of it, `text_as`, `form`: model and format, `more_text`: of a slot
+    besides the main one."""
+    said = f"<model>{text_as}</model><format>{form}</format>" if text_as else ""
+    slot = f"<content><model>json</model><text>{more_text}</text></content>" if more_text else ""
     return (
         f"  <page>\n    <title>{title}</title>\n    <ns>{namespace}</ns>\n    {more}\n"
-        f"    <revision>\n      <text>{text}</text>\n    </revision>\n  </page>\n"
+        f"    <revision>\n      {said}<text>{text}</text>{slot}\n    </revision>\n  </page>\n"
     )
 
 
