@@ -73,6 +73,7 @@ class Examples:
             in a regression, start and end of an answer.
         examples: in the order of the file; all of the class that belongs to `kind`.
         dropped: reason -> number of rows that are not among the examples.
+        remarks: on how the labels were read, for the log.
         parts: end of the names of metrics -> number of examples, where several files that follow
             one another are measured apart; the first has no such end.
     """
@@ -82,9 +83,11 @@ class Examples:
     labels: tuple[str, ...]
     examples: Listed
     dropped: Mapping[str, int]
+    remarks: tuple[str, ...] = ()
     parts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def notes(self) -> list[str]:
-        """What is not among the examples, in words."""
-        return [f"{number:,} rows dropped ({why})" for why, number in self.dropped.items()]
+        """What is not among the examples, and how labels were read, in words."""
+        dropped = [f"{number:,} rows dropped ({why})" for why, number in self.dropped.items()]
+        return [*dropped, *self.remarks]

@@ -111,7 +111,7 @@ def check_width(path: epath.PathLike, row: int, fields: Fields, width: int) -> N
 def score_of(path: epath.PathLike, row: int, text: str, low: float, high: float) -> float:
     """Returns a number from `low` to `high`; UserError for anything else."""
     try:
-        score = float(text)
+        score = float("nan" if "_" in text else text)  # Python takes 1_000 for 1000
     except ValueError:
         score = float("nan")
     if not low <= score <= high or abs(score) == float("inf"):

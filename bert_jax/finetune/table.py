@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 from etils import epath
 
 from bert_jax.data_pipeline.errors import UserError, nearest
+from bert_jax.finetune.class_names import ClassNames, cleaned
 from bert_jax.finetune.examples import Example, Examples
 from bert_jax.finetune.rows import (
     Fields,
@@ -58,8 +59,7 @@ def read(
     text.
 
     Args:
-        labels: names in the order of their ids; None takes those of the file, sorted: by number if
-            all are whole numbers.
+        labels: names in the order of their ids; None takes those of the file, see `ClassNames.of`.
 
     Raises:
         UserError: the file cannot be read, has no such column, or has a row with too few or too
@@ -74,17 +74,17 @@ def read(
         listed = [*_table_rows(path, found, columns.named, dropped)]
     else:
         raise UserError(f"{path}: not a .tsv, .csv or .jsonl file; rename it to say its format")
-    names = () if columns.label is None else tuple(labels or _labels_of(columns, listed))
-    if columns.score is not None:
-        names = (columns.score,)
-    ids = {name: number for number, name in enumerate(names)}
+    classes = ClassNames(labels or ())
+    if columns.label is not None and not labels:
+        classes = ClassNames.of(values[columns.label] for _, values in listed)
     examples = tuple(
-        _example(path, columns, ids, number, row, values)
+        _example(path, columns, classes, number, row, values)
         for number, (row, values) in enumerate(listed)
     )
+    names = classes.names if columns.score is None else (columns.score,)
     kind: Literal["classification", "regression"]
     kind = "classification" if columns.score is None else "regression"
-    return Examples(str(path), kind, names, examples, dict(dropped))
+    return Examples(str(path), kind, names, examples, dict(dropped), classes.remarks)
 
 
 def _table_rows(
@@ -136,19 +136,10 @@ def _text(path: epath.PathLike, row: int, name: str, value: Any) -> str:
     wrong_row(path, row, f"{name!r} should be text or a number, not {json.dumps(value)[:60]}")
 
 
-def _labels_of(columns: Columns, rows: Sequence[tuple[int, dict[str, str]]]) -> list[str]:
-    """Returns the labels that occur in a file, in the order of their ids."""
-    assert columns.label is not None
-    found = {values[columns.label] for _, values in rows}
-    if all(name.removeprefix("-").isdecimal() for name in found):
-        return sorted(found, key=lambda name: (int(name), name))
-    return sorted(found)
-
-
 def _example(
     path: epath.PathLike,
     columns: Columns,
-    ids: dict[str, int],
+    classes: ClassNames,
     number: int,
     row: int,
     values: dict[str, str],
@@ -156,12 +147,13 @@ def _example(
     texts = tuple(values[name] for name in (columns.text, columns.pair) if name is not None)
     target: int | float | None = None
     if columns.label is not None:
-        name = values[columns.label]
+        name = cleaned(values[columns.label])
         if not name:
             wrong_row(path, row, f"no label in column {columns.label!r}")
-        if name not in ids:
-            wrong_row(path, row, f"label {name[:60]!r} is not one of {', '.join(ids)[:200]}")
-        target = ids[name]
+        target = classes.find(name)
+        if target is None:
+            known = ", ".join(classes.names)[:200]
+            wrong_row(path, row, f"label {name[:60]!r} is not one of {known}")
     elif columns.score is not None:
         target = score_of(path, row, values[columns.score], -math.inf, math.inf)
     return Example(str(number), texts, target, row)

@@ -12,7 +12,7 @@ import numpy as np
 from bert_jax.config.schema import ModelConfig
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import count
+from bert_jax.errors import UserError, count
 from bert_jax.finetune import conll, metrics, tagging
 from bert_jax.finetune.encoding import Targets, joined
 from bert_jax.finetune.examples import Examples, Kind, Words
@@ -34,14 +34,19 @@ class TaggingTask(TaskKind):
     name: Kind = "tagging"
     objectives = (TOKEN_CLASSIFICATION.name,)
     in_words = True
+    settings = ("text",)
 
     def read(self, task: TaskConfig) -> tuple[Examples, Examples]:
         path, other = find_files(task, _FILES)
-        train = conll.read(path)
-        return (train, conll.read(other, labels=train.labels)) if other else divided(train)
+        word, tag = _column(task, "text"), _column(task, "label")
+        train = conll.read(path, word=word, tag=tag)
+        if not other:
+            return divided(train)
+        return train, conll.read(other, labels=train.labels, word=word, tag=tag)
 
     def read_new(self, task: TaskConfig, source: str, split: str) -> Examples:
-        return conll.read(find_file(self.name, source, _FILES, split), labelled=False)
+        path = find_file(self.name, source, _FILES, split)
+        return conll.read(path, labelled=False, word=_column(task, "text"))
 
     def labels(self, examples: Examples) -> list[int]:
         return [label for one in _of(examples) for label in one.labels or ()]
@@ -110,6 +115,18 @@ class TaggingTask(TaskKind):
             lines += [f"{word} {tag}\n" for word, tag in zip(sentence.words, tags, strict=True)]
             lines.append("\n")
         return {"out": "".join(lines)}
+
+
+def _column(task: TaskConfig, key: str) -> int | None:
+    """Returns the number of a column, from 1; None for the default."""
+    value = getattr(task, key)
+    if value == getattr(TaskConfig(), key):
+        return None
+    if not (value.isdecimal() and int(value) > 0):
+        raise UserError(
+            f"config.task.{key}={value}: of CoNLL's files give the number of a column, from 1"
+        )
+    return int(value)
 
 
 def _of(examples: Examples) -> tuple[Words, ...]:

@@ -49,6 +49,41 @@ def test_jsonl_has_keys_for_columns(tmp_path: Path) -> None:
     assert examples.dropped == {"blank row": 1}
 
 
+@pytest.mark.parametrize(
+    ("typed", "names"),
+    [
+        (['"spam"', '"spam "', '"\\u00a0spam\\ufeff"', '"ham"'], ("ham", "spam")),
+        (["1", '"1"', "1.0", '"1.00 "', "0"], ("0", "1")),
+        (["1.0", "0.0"], ("0.0", "1.0")),  # as pandas writes them
+        (["10", "9", "-1", "2.5"], ("-1", "2.5", "9", "10")),
+        (['"1.10"', '"1.1"', '"1.9"'], ("1.1", "1.10", "1.9")),  # versions
+        (['"01"', '"1"', '"2"'], ("01", "1", "2")),
+        (['"caf\u00e9"', '"cafe\u0301"', '"a"'], ("a", "caf\u00e9")),
+        (['"not  spam"', '"not\\tspam"', '"x"'], ("not spam", "x")),
+        (["true", "false"], ("false", "true")),
+        (["9007199254740993", "9007199254740992"], ("9007199254740992", "9007199254740993")),
+    ],
+)
+def test_labels_are_what_they_say_not_how_they_are_typed(typed, names, tmp_path: Path) -> None:
+    rows = [f'{{"text": "A", "label": {label}}}\n' for label in typed]
+    path, columns = made(tmp_path, "a.jsonl", "".join(rows)), Columns("text", label="label")
+    examples = table.read(path, columns)
+    assert examples.labels == names
+    assert any("are one class" in note for note in examples.notes) is (len(typed) > len(names))
+    again = table.read(path, columns, labels=names)
+    assert [e.label for e in again.examples] == [e.label for e in examples.examples]
+
+
+def test_labels_that_differ_in_case_are_said_to_be_two(tmp_path: Path) -> None:
+    path = made(tmp_path, "a.tsv", "text\tlabel\nA\tSpam\nB\tspam\n")
+    examples = table.read(path, Columns("text", label="label"))
+    assert examples.labels == ("Spam", "spam")
+    wanted = "labels 'Spam' and 'spam' are 2 classes, though only their case differs"
+    assert examples.notes == [wanted]
+    tags = conll.read(made(tmp_path, "a.txt", "A B-PER\nB B-Per\n"))
+    assert tags.notes == ["labels 'PER' and 'Per' are 2 classes, though only their case differs"]
+
+
 def test_labels_of_another_file_keep_their_ids(tmp_path: Path) -> None:
     path = made(tmp_path, "a.tsv", "text\tlabel\nA\tham\n")
     (example,) = table.read(path, Columns("text", label="label"), labels=["spam", "ham"]).examples
@@ -102,7 +137,7 @@ def test_a_file_of_a_spreadsheet_is_converted_from_utf_16(tmp_path: Path) -> Non
         table.read(tmp_path / "a.tsv", Columns("text", label="label"))
 
 
-@pytest.mark.parametrize("score", ["", "x", "nan", "inf"])
+@pytest.mark.parametrize("score", ["", "x", "nan", "inf", "1_000"])
 def test_a_score_is_a_number(score: str, tmp_path: Path) -> None:
     path = made(tmp_path, "a.tsv", f"text\tscore\nA\t{score}\n")
     with pytest.raises(UserError, match=f"row 2: score '{score}' is not a number$"):
@@ -162,6 +197,72 @@ def test_a_bad_conll_file_is_one_line(text: str, problem: str, tmp_path: Path) -
     with pytest.raises(UserError) as error:
         conll.read(path, labels=["O", "B-X", "I-X"])
     assert str(error.value) == f"{path}: {problem}"
+
+
+def test_the_word_may_be_in_another_column(tmp_path: Path) -> None:
+    """As in GermEval 2014: number, word, tag, inner tag; with comments."""
+    rows = [
+        "#\thttp://a.b [2009-10-17]",
+        "1\tAda\tB-PER\tO",
+        "2\t#1\tO\tO",
+        "",
+        "#\tc",
+        "1\tIn\tO\tO",
+    ]
+    path = made(tmp_path, "a.tsv", "\n".join(rows))
+    for labelled in (True, False):
+        with pytest.raises(UserError, match=r"column 1 has no words, but 1, 2, 1, …; .*text=2$"):
+            conll.read(path, labelled=labelled)
+    examples = conll.read(path, word=2, tag=3)
+    assert [e.words for e in examples.examples] == [("Ada", "#1"), ("In",)]
+    assert [[examples.labels[i] for i in e.labels] for e in examples.examples] == [
+        ["B-PER", "O"],
+        ["O"],
+    ]
+    assert examples.dropped == {"comment row": 2}
+    assert [e.words for e in conll.read(path, labelled=False, word=2).examples] == [
+        ("Ada", "#1"),
+        ("In",),
+    ]
+    with pytest.raises(UserError, match=r"row 2: .* has 4 columns; give the word in column 5"):
+        conll.read(path, word=5, labelled=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("# a comment\n#1 O\n# O\nB O\n", ("#1", "#", "B")),  # also where it looks like one
+        ("-DOCSTART- (1) O O\n\nA O\n", ("A",)),
+        ("-docstart-\tO\nA O\n", ("A",)),
+        ("1 O\n2 O\n3 O\n4 O\n", ("1", "2", "3", "4")),  # no other column has words
+        ("a O\na O\na O\na O\n", ("a",) * 4),
+        ("A O\u00a0\n", ("A",)),
+    ],
+)
+def test_rows_of_words_and_others(text: str, words: tuple[str, ...], tmp_path: Path) -> None:
+    (sentence,) = conll.read(made(tmp_path, "a.txt", text)).examples
+    assert sentence.words == words
+    assert set(sentence.labels) == {0}
+
+
+def test_a_constant_first_column_is_no_word(tmp_path: Path) -> None:
+    path = made(tmp_path, "a.txt", "".join(f"d1 {word} O\n" for word in "abcd"))
+    with pytest.raises(UserError, match=r"column 1 has no words, but d1, d1, d1, …; .*text=2$"):
+        conll.read(path)
+    assert conll.read(path, word=1).examples[0].words == ("d1",) * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("a.tsv", "one column, so it may be a table of texts"),
+        ("a.csv", "not in CoNLL's form"),
+        ("a.jsonl", "not in CoNLL's form"),
+    ],
+)
+def test_a_table_is_not_read_as_words(name: str, problem: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=problem):
+        conll.read(made(tmp_path, name, "text\nHello\n"), labelled=False)
 
 
 # SQuAD -------------------------------------------------------------------------------------------
