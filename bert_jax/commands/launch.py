@@ -160,7 +160,7 @@ def _run(backend: str, values: flags.FlagValues, words: Sequence[str]) -> int:
     if values.out and not values.dry_run:
         raise UsageError("--out is the folder of --dry_run; give both, or neither")
     chosen = _backend(backend, values)
-    trainer, config = parse_command(f"launch {backend} run", words)
+    trainer, config = parse_command(f"launch {backend} run", words, offline=values.dry_run)
     job = make_job(chosen, values, words, trainer, config)
     chosen.check(job)
     if values.dry_run:

@@ -21,9 +21,14 @@ _JOBS = pretrain.COMMANDS  # commands that run as several processes
 _PLACE = ("coordinator", "num_processes", "process_id", "topology")  # flags set by the launcher
 
 
-def parse_command(launcher: str, words: Sequence[str]) -> "tuple[flags.FlagValues, Config]":
+def parse_command(
+    launcher: str, words: Sequence[str], *, offline: bool = False
+) -> "tuple[flags.FlagValues, Config]":
     """Parses a job's command like each process, so that an error is printed once; returns its flags
-    and its config. UsageError if it does not run as several processes."""
+    and its config. UsageError if it does not run as several processes.
+
+    offline: nothing in a bucket is read.
+    """
     names = ", ".join(_JOBS)
     if not words:
         raise UsageError(f"{launcher} needs a command after its flags, such as {names}")
@@ -36,9 +41,12 @@ def parse_command(launcher: str, words: Sequence[str]) -> "tuple[flags.FlagValue
     values, _ = parse(name, _JOBS[name], rest)
     need(values, "config", "workdir")
     from bert_jax.config.files import read_config
+    from bert_jax.data_pipeline.storage.remote import is_remote
     from bert_jax.training.initial_architecture import find_architecture
 
-    return values, read_config(values, functools.partial(find_architecture, workdir=values.workdir))
+    workdir = None if offline and is_remote(values.workdir) else values.workdir
+    model_of = functools.partial(find_architecture, workdir=workdir)
+    return values, read_config(values, model_of, offline=offline)
 
 
 def make_job(

@@ -81,12 +81,16 @@ def _no_model(init: str) -> None:
     """The `ModelOf` of a config that follows no model."""
 
 
-def read_config(values: flags.FlagValues, model_of: ModelOf = _no_model) -> Config:
+def read_config(
+    values: flags.FlagValues, model_of: ModelOf = _no_model, *, offline: bool = False
+) -> Config:
     """Returns the parsed flag as a frozen `Config`; see `to_config`."""
-    return to_config(values[_FLAG].value, model_of)
+    return to_config(values[_FLAG].value, model_of, offline=offline)
 
 
-def to_config(config: ConfigDict, model_of: ModelOf = _no_model) -> Config:
+def to_config(
+    config: ConfigDict, model_of: ModelOf = _no_model, *, offline: bool = False
+) -> Config:
     """Returns what a config file returned as a frozen `Config`.
 
     If it gives no vocabulary size, the size is that of the store; with a task, that of the model to
@@ -95,15 +99,20 @@ def to_config(config: ConfigDict, model_of: ModelOf = _no_model) -> Config:
 
     Args:
         model_of: reads the settings of a model, given `config.init`.
+        offline: nothing in a bucket is read; the vocabulary size of a store there is the default.
 
     Raises:
         UserError: an unknown key, a wrong value, a damaged store, or as `model_of`.
     """
-    return _config(plain(config), model_of)
+    return _config(plain(config), model_of, offline=offline)
 
 
 def _config(
-    values: dict[str, Any], model_of: ModelOf, previous: ModelConfig | None = None
+    values: dict[str, Any],
+    model_of: ModelOf,
+    previous: ModelConfig | None = None,
+    *,
+    offline: bool = False,
 ) -> Config:
     """Returns values of a file as a `Config` that remembers which of them the file does not set.
 
@@ -117,12 +126,12 @@ def _config(
     model = model_of(init) if follows and init and isinstance(init, str) else None
     found = {name: getattr(model or previous, name) for name in follows}
     if _VOCABULARY in unset and not (task and model):
-        found[_VOCABULARY] = vocab_size(flat) or previous.vocab_size
+        found[_VOCABULARY] = vocab_size(flat, offline=offline) or previous.vocab_size
     if unset:
         values["model"] |= found
     config = from_dict(values, Config)
     keys = tuple(f"model.{name}" for name in unset)
-    return config.with_unset(keys, functools.partial(_config, model_of=model_of))
+    return config.with_unset(keys, functools.partial(_config, model_of=model_of, offline=offline))
 
 
 def load(

@@ -5,18 +5,19 @@ from pathlib import Path
 from typing import Any
 
 
-def vocab_size(values: Mapping[str, Any]) -> int | None:
+def vocab_size(values: Mapping[str, Any], *, offline: bool = False) -> int | None:
     """Returns the size of the vocabulary that a configuration names; None if none is there, which a
     run reports.
 
     Args:
         values: of the configuration, flattened.
+        offline: a store in a bucket is not read; None for it.
 
     Raises:
         UserError: the store or the tokenizer is damaged.
     """
     if not values.get("task.name"):
-        return _of_store(values.get("data.store"))
+        return _of_store(values.get("data.store"), offline=offline)
     tokenizer = values.get("task.tokenizer")
     if not isinstance(tokenizer, str) or not Path(tokenizer).is_file():
         return None
@@ -25,12 +26,14 @@ def vocab_size(values: Mapping[str, Any]) -> int | None:
     return Tokenizer.load(tokenizer).vocab_size
 
 
-def _of_store(store: object) -> int | None:
+def _of_store(store: object, *, offline: bool) -> int | None:
     from bert_jax.data_pipeline.storage.remote import is_remote
     from bert_jax.data_pipeline.store.manifest import MANIFEST, read_manifest
 
     if not isinstance(store, str) or not store:
         return None
-    if is_remote(store) or (Path(store) / MANIFEST).is_file():
+    if is_remote(store):
+        return None if offline else int(read_manifest(store)["vocab_size"])
+    if (Path(store) / MANIFEST).is_file():
         return int(read_manifest(store)["vocab_size"])
     return None

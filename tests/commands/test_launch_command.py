@@ -198,6 +198,25 @@ def test_a_dry_run_asks_no_cluster_and_creates_nothing(only_git, capsys, monkeyp
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize(
+    "words",
+    ["tpu run --topology=v5e-16 --zone=z", f"gke run --topology=v5e-16 --image={IMAGE}"],
+)
+@pytest.mark.parametrize("init", ["", "--config.init=gs://bucket/model"])
+def test_a_dry_run_needs_no_network(only_git, capsys, monkeypatch, tmp_path, words, init):
+    """Not even to find out that there is none: it may take minutes, and the user may be offline."""
+
+    def refuse(*of, **options):
+        raise AssertionError(f"asks {of}")
+
+    monkeypatch.setattr("socket.getaddrinfo", refuse)
+    monkeypatch.setattr("socket.socket.connect", refuse)
+    trainer = f"pretrain --config=base {POD.rpartition(' ')[0]} {init}"
+    assert cli.main(["launch", *words.split(), "--name=b1", "--dry_run", *trainer.split()]) == 0
+    assert "b1" in capsys.readouterr().out
+
+
+@pytest.mark.processes
 def test_a_dry_run_writes_to_a_new_folder_alone(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     words = ["launch", "slurm", "run", "--name=b1", "--dry_run", "--out=mine", "pretrain"]
