@@ -107,8 +107,9 @@ def _named(measure: str) -> str:
 def _bars(results: Results) -> dict[str, tuple[str, str]]:
     """Returns a figure with its caption for each measure that is compared."""
     by_measure: dict[str, dict[str, Difference]] = {}
+    names = {variant.name for variant in results.ablation.variants}
     for measure, what, source, variant, found in results.differences:
-        if what == "loss" and not source:
+        if what == "loss" and not source and variant in names:
             by_measure.setdefault(measure, {})[variant] = found
     figures = {}
     for measure, found_by in by_measure.items():

@@ -33,7 +33,7 @@ _NAME: Final = "ablation.json"
 _SEEDS: Final = "config.seeds"
 _PLAN: Final = ("config", "base", "store", "stores", "task_files")  # may not change
 # Keys that records of earlier versions lack.
-_SINCE: Final = ("base", "task_files", "store.sources", "config.consequences")
+_SINCE: Final = ("base", "task_files", "store.sources", "config.consequences", "config.against")
 
 
 class Added(NamedTuple):

@@ -63,7 +63,7 @@ def rows_of(results: Results) -> Iterator[dict[str, Any]]:
     verdicts, primary = results.verdicts, results.ablation.values.primary
     for measure, what, source, variant, found in results.differences:
         judged = measure == primary and what == "loss" and not source
-        verdict = verdicts[variant] if judged else None
+        verdict = verdicts.get(variant) if judged else None
         text = "exploratory"
         if verdict:
             names = {True: "shown", False: "not distinguishable", None: "no verdict"}

@@ -117,13 +117,11 @@ class Results:
             found[name] = budget.mean(own) if own else planned
         return found
 
-    def contrast(self, variant: str) -> Contrast:
-        """Returns what a variant spent beside the reference."""
-        theirs, consequences = (
-            self.spent[self.ablation.reference],
-            self.ablation.values.consequences,
-        )
-        return budget.contrast(self.spent[variant], theirs, consequences)
+    def contrast(self, compared: str) -> Contrast:
+        """Returns what a variant spent beside what it is compared with, see `Ablation.compared`."""
+        variant, other = self.ablation.compared[compared]
+        consequences = self.ablation.values.consequences
+        return budget.contrast(self.spent[variant], self.spent[other], consequences)
 
     def mean(self, variant: str, form: str, key: str) -> float | None:
         """Returns the mean of a metric over the seeds of a variant; None without a run."""
@@ -133,7 +131,9 @@ class Results:
     @functools.cached_property
     def primary(self) -> dict[str, Difference]:
         """Returns the difference of each variant in the primary measure, in nats."""
-        return dict(self._compared(self.ablation.values.primary, "loss"))
+        names = {variant.name for variant in self.ablation.variants}
+        found = self._compared(self.ablation.values.primary, "loss")
+        return {compared: each for compared, each in found if compared in names}
 
     @functools.cached_property
     def verdicts(self) -> dict[str, Verdict]:
@@ -153,14 +153,14 @@ class Results:
 
     @functools.cached_property
     def differences(self) -> list[tuple[str, str, str, str, Difference]]:
-        """Of each (measure, what, source, variant): loss in nats and accuracy, in all text ("") and
-        in each source."""
+        """Of each (measure, what, source, compared): loss in nats and accuracy, in all text ("")
+        and in each source; for `compared` see `Ablation.compared`."""
         rows = []
         for measure in self.ablation.measures:
             for what in ("loss", "correct"):
                 for source in ("", *self._sources(measure)):
-                    for variant, found in self._compared(measure, what, source):
-                        rows.append((measure, what, source, variant, found))
+                    for compared, found in self._compared(measure, what, source):
+                        rows.append((measure, what, source, compared, found))
         return rows
 
     def _sources(self, measure: str) -> Sequence[str]:
@@ -173,15 +173,15 @@ class Results:
     def _compared(
         self, measure: str, what: str, source: str = ""
     ) -> Iterator[tuple[str, Difference]]:
-        form, reference = self.ablation.form(measure), self.of(self.ablation.reference)
-        for variant in self.ablation.variants[1:]:
-            own = self.of(variant.name)
-            seeds = [seed for seed in self.ablation.seeds if seed in own and seed in reference]
+        form = self.ablation.form(measure)
+        for compared, (variant, other) in self.ablation.compared.items():
+            own, theirs = self.of(variant), self.of(other)
+            seeds = [seed for seed in self.ablation.seeds if seed in own and seed in theirs]
             if seeds:
-                pairs = [(own[seed], reference[seed]) for seed in seeds]
+                pairs = [(own[seed], theirs[seed]) for seed in seeds]
                 found = _difference(pairs, form, what, source)
                 if found:
-                    yield variant.name, found
+                    yield compared, found
 
     def hours(self, variant: str) -> float | None:
         """Returns the mean hours of a trained run of a variant, None without one."""
@@ -200,7 +200,7 @@ def _wall_seconds(workdir: str) -> float:
 def _difference(
     pairs: Sequence[tuple[Measured, Measured]], form: str, what: str, source: str
 ) -> Difference | None:
-    """Returns the difference of a variant to the reference; None if the source has no examples, or
+    """Returns the difference of a variant to another; None if the source has no examples, or
     nothing can be right in the form, such as in a regression.
 
     pairs: the two runs of each seed.

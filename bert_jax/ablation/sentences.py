@@ -41,6 +41,17 @@ def _verdict(results: Results, name: str) -> str:
     return text + results.contrast(name).text
 
 
+def against(results: Results) -> Iterator[str]:
+    """Yields one sentence for each further comparison of two variants, on the primary measure."""
+    primary = results.ablation.values.primary
+    for measure, what, source, compared, found in results.differences:
+        if (measure, what, source) == (primary, "loss", "") and compared not in results.primary:
+            yield (
+                f"{compared} (exploratory): {signed(found.mean)} nat, between "
+                f"{between(found.interval)}{results.contrast(compared).text}."
+            )
+
+
 def _shown(difference: Difference, p: float) -> str:
     better = "better" if difference.mean < 0 else "worse"
     return (
@@ -117,6 +128,7 @@ def told(results: Results) -> list[str]:
     """Returns the verdicts, and all that limits what they say."""
     return [
         *verdicts(results),
+        *against(results),
         *not_learned(results),
         *added_seeds(results),
         *excluded(results),

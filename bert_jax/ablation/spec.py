@@ -66,6 +66,14 @@ class Ablation:
         return self.variants[0].name
 
     @property
+    def compared(self) -> dict[str, tuple[str, str]]:
+        """Returns (variant, what it is compared with) of each comparison: of all variants with the
+        reference, by their names, and then "span_boundary against span" of the file."""
+        found = {variant.name: (variant.name, self.reference) for variant in self.variants[1:]}
+        more = {f"{own} against {other}": (own, other) for own, other in self.values.against}
+        return found | more
+
+    @property
     def texts(self) -> tuple[str, ...]:
         """The measures on held-out text."""
         return tuple(measure for measure in self.measures if not is_task(measure))
@@ -112,6 +120,7 @@ def read(values: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> Ab
     measures = tuple(filter(None, (part.strip() for part in given.measures.split(","))))
     length = variants[0].config.phases[-1].seq_length
     found = Ablation(given, base, tuple(variants), seeds, measures, length)
+    _check_against(found)
     _check_measures(found)
     return found
 
@@ -170,6 +179,22 @@ def _check_different(variants: Sequence[Variant], *, null: bool) -> None:
         raise UserError(
             "config.variants: all need the same number of phases; config.equal holds in each"
         )
+
+
+def _check_against(ablation: Ablation) -> None:
+    names = [variant.name for variant in ablation.variants]
+    for pair in ablation.values.against:
+        for name in pair:
+            if name not in names:
+                raise UserError(
+                    f"config.against: {name!r} is not a variant{nearest(str(name), names)}"
+                )
+        own, other = pair
+        if own == other or ablation.reference in pair:
+            raise UserError(
+                f"config.against: {own!r} and {other!r}; give two variants, neither of them the "
+                "reference, with which all are compared"
+            )
 
 
 def _check_measures(ablation: Ablation) -> None:

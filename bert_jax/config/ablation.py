@@ -25,6 +25,7 @@ class AblationConfig:
         changes: (key, value) that all runs change in `base`.
         variants: (name, changes) of each; the first is the reference.
         seeds: "0,1,2", of the runs of each variant.
+        against: (variant, variant) of further comparisons, which are exploratory.
         equal: what the runs of all variants spend alike.
         consequences: of "steps" and "real_tokens", those in which variants may differ because of
             the setting itself, so that a difference between them is still that of the setting.
@@ -40,6 +41,7 @@ class AblationConfig:
     store: str = ""
     changes: tuple[tuple[Any, ...], ...] = ()
     variants: tuple[tuple[Any, ...], ...] = ()
+    against: tuple[tuple[Any, ...], ...] = ()
     seeds: str = "0,1,2,3,4"
     equal: Literal["steps", "real_tokens", "flops"] = "real_tokens"
     consequences: tuple[Literal["steps", "real_tokens"], ...] = ()
@@ -54,6 +56,7 @@ def ablation(
     *,
     changes: Mapping[str, Any] | None = None,
     variants: Mapping[str, Mapping[str, Any]],
+    against: Mapping[str, str] | None = None,
     seeds: Sequence[int] = range(5),
     measures: Sequence[str] = ("single/token", "single/span"),
     tasks: Mapping[str, Mapping[str, Any]] | None = None,
@@ -68,6 +71,7 @@ def ablation(
     values = {
         "changes": tuple((changes or {}).items()),
         "variants": _pairs(variants),
+        "against": tuple((against or {}).items()),
         "tasks": _pairs(tasks or {}),
         "seeds": ",".join(map(str, seeds)),
         "measures": ",".join(measures),

@@ -5,6 +5,7 @@ import csv
 import dataclasses
 import html
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -249,3 +250,37 @@ def test_a_report_keeps_when_it_was_first_made(tmp_path, store, monkeypatch):
     first = record.read(str(made.workdir))["first_report"]
     assert first["seeds"] == "0,1,2"
     assert Path(made.workdir / "ablation.json").read_text().count('"time"') == 2
+
+
+def test_two_variants_are_compared_with_each_other_where_the_file_asks(tmp_path, store):
+    """It is exploratory: the verdicts and their correction are those without it."""
+    alone = made_results(tmp_path, store, {"a": -0.1, "b": -0.3})
+    values = dataclasses.replace(alone.ablation.values, against=(("b", "a"),))
+    ablation = dataclasses.replace(alone.ablation, values=values)
+    found = with_steps(dataclasses.replace(alone, ablation=ablation), "b", 1.33)
+    line = sentences.told(found)[2]
+    assert line.startswith("b against a (exploratory): −0.")
+    assert line.endswith(f", with 33 % more updates{NOT_ALONE}updates.")
+    rows = [row for row in report.rows_of(found) if row["variant"] == "b against a"]
+    assert {row["verdict"] for row in rows} == {"exploratory"}
+    assert rows[0]["difference"] == pytest.approx(-0.2, abs=0.01)
+    assert found.verdicts == alone.verdicts
+    report.write(found, {str(store.path): store})
+    page = (tmp_path / "A/report.html").read_text()
+    assert "b against a" in page
+    assert not re.search(r"<!-- b against a -->", page), "no bar among those of the reference"
+
+
+@pytest.mark.parametrize(
+    ("pair", "said"),
+    [
+        ({"span": "ngramm"}, "'ngramm' is not a variant; did you mean ngram?"),
+        ({"span": "token"}, "'span' and 'token'; give two variants, neither of them the"),
+        ({"span": "span"}, "'span' and 'span'; give two variants"),
+    ],
+)
+def test_a_wrong_comparison_is_one_line(pair, said, tmp_path, store):
+    variants = {"token": {}, "span": {"data.masking": "span"}, "ngram": {"data.masking": "ngram"}}
+    values = plain(_execute(ablated.write(tmp_path, variants=variants)))
+    with pytest.raises(UserError, match="config.against: " + re.escape(said)):
+        spec.read(values | {"store": str(store.path), "against": list(pair.items())})
