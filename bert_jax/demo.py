@@ -53,8 +53,9 @@ _SENTENCES = 500  # in which a word is hidden
 _SHOWN = 10
 _GUESSES = 3  # for each
 _CLAIM = "demo.json"  # the text and the settings of the demo in a workdir
-# What else a folder may hold, `_claim` says.
-DEMO = OutputKind("demo", lambda folder: True, is_folder=True, in_buckets=False)
+DEMO = OutputKind(
+    "demo", lambda folder: (folder / _CLAIM).exists(), is_folder=True, in_buckets=False
+)
 
 
 def demo(workdir: Path | None = None, *, data: str | None = None, steps: int | None = None) -> None:
@@ -120,11 +121,7 @@ def _claim(workdir: Path, source: SourceSpec, config: Config) -> None:
         "files": json_digest(files),
         "settings": description.digest(config),
     }
-    check_output(workdir, DEMO, inputs=named(source.path))
-    if not workdir.exists() or not any(workdir.iterdir()):
-        workdir.mkdir(parents=True, exist_ok=True)
-        put(workdir / _CLAIM, json.dumps(claim, indent=2).encode())
-        return
+    is_new = not workdir.exists() or not any(workdir.iterdir())
     previous = _read_claim(workdir / _CLAIM)
     reasons = {
         "settings": "holds a demo with other settings, of another version of bert-jax",
@@ -132,7 +129,7 @@ def _claim(workdir: Path, source: SourceSpec, config: Config) -> None:
         "files": f"holds the demo of {claim['text']}, which has changed since",
     }
     changed = [reason for key, reason in reasons.items() if previous.get(key) != claim[key]]
-    if changed:
+    if changed and not is_new:
         reason = changed[0] if previous else "holds files, but no demo of this version of bert-jax"
         data = "" if source.kind == "python" else f" --data={shlex.quote(claim['text'])}"
         another = shlex.quote(f"{workdir}_2")
@@ -140,6 +137,10 @@ def _claim(workdir: Path, source: SourceSpec, config: Config) -> None:
             f"{workdir}: {reason}; move it away, or give another folder: "
             f"{program()} demo{data} --workdir={another}"
         )
+    check_output(workdir, DEMO, inputs=named(source.path))
+    if is_new:
+        workdir.mkdir(parents=True, exist_ok=True)
+        put(workdir / _CLAIM, json.dumps(claim, indent=2).encode())
 
 
 def _read_claim(path: Path) -> Mapping[str, Any]:

@@ -59,9 +59,9 @@ def _is_batch(path: epath.PathLike) -> bool:
     """Whether a file is a batch written by `batch`, which may be overwritten: other programs, too,
     write arrays with the name of the first of these."""
     try:
-        with open_bytes(path) as stream, zipfile.ZipFile(stream) as file:
-            return {f"{name}.npy" for name in _NAMES} <= set(file.namelist())
-    except (zipfile.BadZipFile, ValueError, EOFError):
+        with open_bytes(path) as stream, np.load(stream, allow_pickle=False) as arrays:
+            return set(_NAMES) <= set(getattr(arrays, "files", ()))
+    except (ValueError, EOFError, zipfile.BadZipFile, AttributeError, TypeError):
         return False
 
 

@@ -30,14 +30,14 @@ from bert_jax.data_pipeline.store.manifest import TOKENIZER
 _log = logging.getLogger(__name__)
 
 _SETTINGS: Final = "settings.json"
-# What a working folder in a bucket may have at its top.
+# What a working folder may have at its top, where it has no mark, as in a bucket.
 _NAMES: Final = re.compile(rf"{re.escape(_SETTINGS)}|{TOKENIZER}|{SHARDS}|failure-[0-9a-f]+\.txt")
 _SHARD: Final = re.compile("[0-9a-f]{64}")  # the name of a shard's folder
 
 
 def _is_work(folder: epath.Path) -> bool:
-    """Whether a folder in a bucket is a working folder; of a local one, `working_folder` says."""
-    if not is_remote(folder):
+    """Whether a folder is a working folder, or a copy of one without its hidden files."""
+    if not is_remote(folder) and working_folder.is_ours(Path(folder)):
         return True
     names = {path.name for path in folder.iterdir()}
     if not all(map(_NAMES.fullmatch, names)):

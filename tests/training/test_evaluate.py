@@ -236,8 +236,8 @@ def test_the_attention_on_neighbours_is_logged_and_drawn(run, capsys):
     names = [key for key in logged[0] if key.startswith("attention/")]
     assert names == [f"attention/layer_0/head_{h}/{side}" for side in SIDES for h in range(2)]
     assert all(0 < record[name] < 1 for record in logged for name in names)
-    assert cli.main(["status", f"--workdir={run}", f"--html={run / 'page.html'}"]) == 0
-    assert "Attention on neighbours" in (run / "page.html").read_text()
+    assert cli.main(["status", f"--workdir={run}", f"--html={run}.html"]) == 0
+    assert "Attention on neighbours" in Path(f"{run}.html").read_text()
 
 
 def test_each_checkpoint_is_listed_and_its_metadata_read_once(run, capsys, monkeypatch):
