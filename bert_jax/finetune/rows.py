@@ -13,6 +13,7 @@ from etils import epath
 
 from bert_jax.data_pipeline.errors import UserError, nearest
 from bert_jax.data_pipeline.storage.remote import open_path, storage_errors
+from bert_jax.data_pipeline.text.line_ends import split_lines
 
 Fields = list[str]
 _FIELD_CHARACTERS = 1 << 27  # of a quoted field; the csv module's own limit is 131,072
@@ -24,26 +25,32 @@ def wrong_row(path: epath.PathLike, row: int, problem: str) -> NoReturn:
 
 
 def numbered_lines(path: epath.PathLike) -> Iterator[tuple[int, str]]:
-    """Yields the number, from 1, and the text of each line, with its line end (LF or CR LF).
+    """Yields the number, from 1, and the text of each line, which ends with LF: CR LF and CR end
+    lines, too.
 
     A byte-order mark at the start is skipped.
 
     Raises:
         UserError: the file cannot be read, or a line is not UTF-8 or has a NUL byte.
     """
+    row = 0
     with storage_errors(path), open_path(path).open("rb") as stream:
-        for row, line in enumerate(stream, start=1):
+        for line in stream:
             try:
-                text = line.decode("utf-8-sig" if row == 1 else "utf-8")
+                text = line.decode("utf-8" if row else "utf-8-sig")
             except UnicodeDecodeError as error:
+                before = split_lines(line[: error.start].decode("utf-8", "replace") + "\n")
                 problem = f"not UTF-8 at byte {error.start + 1:,} (0x{line[error.start]:02x})"
                 form = (
                     "UTF-16" if line[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "LATIN1"
                 )
-                wrong_row(path, row, f"{problem}; convert it: iconv -f {form} -t UTF-8")
-            if "\0" in text:
-                wrong_row(path, row, "has a NUL byte; the file is damaged or is UTF-16")
-            yield row, text
+                advice = f"convert it: iconv -f {form} -t UTF-8"
+                wrong_row(path, row + len(before), f"{problem}; {advice}")
+            for one in split_lines(text):
+                row += 1
+                if "\0" in one:
+                    wrong_row(path, row, "has a NUL byte; the file is damaged or is UTF-16")
+                yield row, f"{one}\n"
 
 
 def damage(text: str) -> str:
@@ -71,7 +78,7 @@ def delimited_rows(
     """
     if not quoted:
         for row, line in numbered_lines(path):
-            yield row, line.rstrip("\r\n").split(delimiter)
+            yield row, line.removesuffix("\n").split(delimiter)
         return
     csv.field_size_limit(_FIELD_CHARACTERS)
     lines = (line for _, line in numbered_lines(path))
@@ -80,12 +87,8 @@ def delimited_rows(
         try:
             fields = next(reader, None)
         except csv.Error as error:
-            problem = "a stray quote"
             advice = "double a quote inside quotes, or give a .tsv, whose quotes are text"
-            if "new-line" in str(error):
-                problem = "a carriage return without a line feed"
-                advice = "end lines with LF or CR LF, or enclose the field in quotes"
-            wrong_row(path, row, f"{problem} ({error}); {advice}")
+            wrong_row(path, row, f"a stray quote ({error}); {advice}")
         if fields is None:
             return
         yield row, fields or [""]

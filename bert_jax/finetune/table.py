@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 from etils import epath
 
 from bert_jax.data_pipeline.errors import UserError, nearest
+from bert_jax.data_pipeline.text.line_ends import unify_line_ends
 from bert_jax.finetune.class_names import ClassNames, cleaned
 from bert_jax.finetune.examples import Example, Examples
 from bert_jax.finetune.rows import (
@@ -130,7 +131,7 @@ def _text(path: epath.PathLike, row: int, name: str, value: Any) -> str:
     if isinstance(value, str):
         if problem := damage(value):
             wrong_row(path, row, f"{name!r} {problem}")
-        return value
+        return unify_line_ends(value)
     if isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return json.dumps(value)
     wrong_row(path, row, f"{name!r} should be text or a number, not {json.dumps(value)[:60]}")

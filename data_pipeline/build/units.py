@@ -27,7 +27,7 @@ from bert_jax.data_pipeline.store.manifest import TOKENIZER
 from bert_jax.data_pipeline.text.sentences import splitter
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
-BUILD_VERSION: Final = 2  # incremented when the same text and settings give another store
+BUILD_VERSION: Final = 3  # incremented when the same text and settings give another store
 _UNIT_BYTES = RANGE_BYTES
 SHARDS: Final = "shards"  # folder of a working folder
 # Of a source: these are in the key of a shard as they are, its other options if they are not the

@@ -31,6 +31,7 @@ from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.formats import extension, format_of_name, remedy_of_kind
 from bert_jax.data_pipeline.storage.files import path_of
 from bert_jax.data_pipeline.text.clean import Rule
+from bert_jax.data_pipeline.text.line_ends import unify_line_ends
 from bert_jax.data_pipeline.text.sentences import check_language
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -177,8 +178,9 @@ def read_range(
 ) -> Iterator[Document]:
     """Yields the raw documents of one range of a file, in order.
 
-    JSON and Python can contain lone surrogates, which are not characters and cannot be encoded:
-    they become U+FFFD, which cleaning removes and counts.
+    The lines of its text end with LF, whatever ended them in a value or a file. JSON and Python can
+    contain lone surrogates, which are not characters and cannot be encoded: they become U+FFFD,
+    which cleaning removes and counts.
 
     Args:
         skipped: counts documents that do not belong to the corpus, by reason; they are not yielded.
@@ -188,6 +190,8 @@ def read_range(
             if skipped is not None:
                 skipped[document.skipped] += 1
             continue
+        if "\r" in document.text:
+            document = dataclasses.replace(document, text=unify_line_ends(document.text))
         if _SURROGATE.search(document.text) or _SURROGATE.search(document.title):
             text, title = (_SURROGATE.sub("\ufffd", s) for s in (document.text, document.title))
             document = dataclasses.replace(document, text=text, title=title)

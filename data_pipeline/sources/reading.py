@@ -16,6 +16,7 @@ from bert_jax.data_pipeline.sources.formats import COMPRESSED, HEAD, format_of_s
 from bert_jax.data_pipeline.sources.streams import open_bz2, open_xz
 from bert_jax.data_pipeline.storage.files import open_bytes
 from bert_jax.data_pipeline.storage.remote import is_remote, storage_errors
+from bert_jax.data_pipeline.text.line_ends import split_lines
 
 
 def _open_zstd(stream: IOBase, mode: str) -> BufferedReader:
@@ -106,14 +107,14 @@ def lines(
 
 
 def decoded(line: bytes, offset: int, errors: str = "strict") -> list[str]:
-    """Returns the lines in what ends with LF: more than one if CR alone separates them.
+    """Returns the lines in what ends with LF: more than one if CR alone ends some of them.
 
     Args:
         offset: of the first byte in the file, whose start may be a byte order mark.
         errors: what becomes of bytes that are not UTF-8, as in `bytes.decode`.
     """
     text = line.decode("utf-8", errors)
-    return (text if offset else text.removeprefix("\ufeff")).rstrip("\r\n").split("\r")
+    return split_lines(text if offset else text.removeprefix("\ufeff"))
 
 
 def check(path: Path, *, markup: bool) -> None:

@@ -118,7 +118,7 @@ def test_labels_of_another_file_keep_their_ids(tmp_path: Path) -> None:
         (
             "a.csv",
             "text,label\nA\rB,x\n",
-            "row 2: a carriage return without a line feed (new-line character",
+            "row 2: too few columns: 1 instead of 2",
         ),
         ("a.xml", "", "not a .tsv, .csv or .jsonl file; rename it"),
     ],
