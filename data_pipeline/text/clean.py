@@ -81,9 +81,11 @@ def unwrap() -> Rule:
 _BLANK_LINES = re.compile(r"\n\n+")
 _ENTITY = re.compile(r"&(?:[A-Za-z]\w{1,31}|#\d{1,7}|#[xX][0-9A-Fa-f]{1,6});")
 _MOST_ESCAPES = 100  # of one entity; a text may be nothing but "&amp;amp;amp;…"
-# All invisible characters except whitespace and the joiners U+200C and U+200D, which Persian and
-# Indic spelling requires.
-_INVISIBLE = "\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffd"
+# Invisible characters that no tokenizer's original makes anything of, and U+FFFD, the mark of
+# damage. Others are left to the tokenizer: SentencePiece (nmt_nfkc) makes spaces of U+061C, U+200B,
+# U+200C, U+200E, U+200F and U+FEFF, as Khmer, Lao and Burmese mean U+200B; BERT's WordPiece deletes
+# them. U+200C and U+200D are part of Persian and Indic spelling.
+_INVISIBLE = "\u00ad\u180e\u202a-\u202e\u2060-\u2069\ufff9-\ufffd"
 _WITHOUT_WORDS = re.compile(r"(?:\W|_)+")
 # All whitespace except the space and the line break; faster to find than r"[^\S\n ]".
 OTHER_SPACES = r"\t\v\f\r\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"

@@ -1,10 +1,14 @@
 """Every cleaning rule, on text it must change and on text it must not."""
 
 import re
+import sys
+import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sentencepiece import SentencePieceNormalizer
+from tokenizers.normalizers import BertNormalizer
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import KINDS
@@ -162,6 +166,23 @@ def test_lines_have_single_spaces_and_words(text: str) -> None:
     cleaned, counts = clean(text)
     assert cleaned == "\n".join(line for line in lines if line)
     assert counts["line_without_words"] == dropped
+
+
+def test_invisible_characters_are_left_to_the_tokenizer_that_has_a_rule_for_them() -> None:
+    """SentencePiece makes a space of U+200B, as BERT's WordPiece deletes it."""
+    nmt = SentencePieceNormalizer(rule_name="nmt_nfkc", add_dummy_prefix=False)
+    bert = BertNormalizer(lowercase=False, strip_accents=False)
+    spaces = set()
+    for character in map(chr, range(sys.maxunicode + 1)):
+        if unicodedata.category(character) != "Cf":
+            continue
+        text = f"ab{character}cd."
+        shown, _ = clean(text)
+        assert bert.normalize_str(shown) == bert.normalize_str(text)
+        if nmt.normalize(text) == "ab▁cd.":
+            spaces.add(character)
+            assert nmt.normalize(shown) == "ab▁cd."
+    assert spaces == set("\u061c\u200b\u200c\u200e\u200f\ufeff")
 
 
 def test_sentences_are_split_by_language() -> None:
