@@ -15,6 +15,7 @@ from bert_jax.data_pipeline.build.duplicates import (
     count_pairs,
     find_duplicates,
 )
+from bert_jax.data_pipeline.build.rule_losses import large_losses
 from bert_jax.data_pipeline.build.shard_files import Unit, read_in_parts, read_summary
 from bert_jax.data_pipeline.build.split_writer import SplitWriter
 from bert_jax.data_pipeline.errors import UserError, count
@@ -162,11 +163,14 @@ def _entry(spec: SourceSpec, units: Sequence[Unit], repeated: int) -> dict[str, 
     summaries = [read_summary(unit) for unit in units]
     total: Counter[str] = Counter()
     rules: Counter[str] = Counter()
+    taken: Counter[str] = Counter()
     skipped: Counter[str] = Counter()
     for summary in summaries:
         total.update({k: v for k, v in summary.items() if isinstance(v, int)})
         rules.update(summary["rules"])
+        taken.update(summary["taken"])
         skipped.update(summary.get("skipped", {}))  # of an earlier version: none
+    much = large_losses(taken, total["characters"])
     cut_files = {file: None for summary in summaries for file in summary["cut_files"]}
     return {
         "name": spec.name,
@@ -178,6 +182,7 @@ def _entry(spec: SourceSpec, units: Sequence[Unit], repeated: int) -> dict[str, 
         "documents": total["documents"],
         "characters": total["characters"],
         **_rule_counts(rules),
+        **({"rules_taking_much": much} if much else {}),
         **({"skipped": dict(sorted(skipped.items()))} if skipped else {}),
         "dropped": {
             "documents": total["dropped_documents"],

@@ -8,6 +8,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from bert_jax.data_pipeline.build.rule_losses import describe
 from bert_jax.data_pipeline.errors import UserError, count
 from bert_jax.data_pipeline.sources import Found, SourceSpec
 from bert_jax.data_pipeline.storage.progress import terminal
@@ -73,6 +74,8 @@ def print_tables(entries: Sequence[dict[str, Any]], out: Path, built: int, secon
     if rules.row_count:
         terminal.print(rules)
     for entry in entries:
+        if losses := describe(entry):
+            terminal.print(escape(losses), soft_wrap=True)
         _print_counts(entry, "not articles", "skipped")
         _print_counts(entry, "left out as unknown templates, most often", "unknown_templates")
     done = f"{built / 1e6:.1f} MB of text" if built else "merged"

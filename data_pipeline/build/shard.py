@@ -88,6 +88,7 @@ def _write(unit: Unit, part: Path, report: Report) -> dict[str, Any]:
     encoder = _encoder(unit.tokenizer)
     counts: Counter[str] = Counter()
     rules: Counter[str] = Counter()
+    taken: Counter[str] = Counter()
     cut_files: set[str] = set()
     skipped: Counter[str] = Counter()
     reported = 0
@@ -104,7 +105,8 @@ def _write(unit: Unit, part: Path, report: Report) -> dict[str, Any]:
                 if document.cut:
                     counts["cut_documents"] += 1
                     cut_files.add(file)
-            _write_batch([d for d, _ in batch], unit.source, encoder, outputs, counts, rules)
+            raw = [document for document, _ in batch]
+            _write_batch(raw, unit.source, encoder, outputs, counts, rules, taken)
             # Bytes of text, which exceed the file size if the file is compressed.
             size = sum(len(document.text.encode()) for document, _ in batch)
             size = min(size, unit.bytes - reported)
@@ -114,6 +116,7 @@ def _write(unit: Unit, part: Path, report: Report) -> dict[str, Any]:
     return {
         **{name: counts[name] for name in _COUNTS},
         "rules": dict(sorted(rules.items())),
+        "taken": dict(sorted(taken.items())),
         "skipped": dict(sorted(skipped.items())),
         "cut_files": sorted(cut_files),
         "unit": unit.shard.name,
@@ -139,10 +142,11 @@ def _write_batch(
     outputs: Mapping[str, ArrayFile],
     counts: Counter[str],
     rules: Counter[str],
+    taken: Counter[str],
 ) -> None:
     split: list[list[str]] = []
     for document in documents:
-        text, fired = cleaned(document, spec)
+        text, fired = cleaned(document, spec, taken)
         if SIGNATURES in outputs:
             outputs[SIGNATURES].append(signature(text))
         rules.update(fired)
@@ -179,9 +183,11 @@ def _write_tokens(
     return np.concatenate(lengths)
 
 
-def cleaned(document: Document, spec: SourceSpec) -> tuple[str, Counter[str]]:
+def cleaned(
+    document: Document, spec: SourceSpec, taken: Counter[str] | None = None
+) -> tuple[str, Counter[str]]:
     """Returns `clean` of a document with the rules of its source kind; its counts include those of
-    extracting the text."""
+    extracting the text. `taken`: as in `clean`."""
     text, counts = document.text, Counter[str]()
     if document.plain_text:
         text, counts = document.plain_text(text)
@@ -191,6 +197,7 @@ def cleaned(document: Document, spec: SourceSpec) -> tuple[str, Counter[str]]:
         title=document.title,
         line_paragraphs=document.line_paragraphs,
         sentences_given=document.sentences_given,
+        taken=taken,
     )
     return text, counts + fired
 

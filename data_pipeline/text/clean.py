@@ -128,6 +128,7 @@ def clean(
     title: str = "",
     line_paragraphs: bool = False,
     sentences_given: bool = False,
+    taken: Counter[str] | None = None,
 ) -> tuple[str, Counter[str]]:
     """Returns the text with one paragraph (or given sentence) per line and no blank lines, and a
     mapping rule name -> count.
@@ -137,6 +138,7 @@ def clean(
         title: the document's title; a first line that repeats it is removed.
         line_paragraphs: every line is a paragraph; lines are not joined.
         sentences_given: the text has one sentence per line; lines are neither joined nor dropped.
+        taken: the characters that each rule removes are added to it.
     """
     counts: Counter[str] = Counter()
     if title:
@@ -147,9 +149,12 @@ def clean(
     if line_paragraphs:
         text = text.replace("\n", "\n\n")
     for rule in BEFORE if sentences_given else (*BEFORE, *rules, *AFTER):
+        before = len(text)
         text, fired = rule.apply(text)
         if fired:
             counts[rule.name] += fired
+            if taken is not None and len(text) < before:
+                taken[rule.name] += before - len(text)
     # Runs of whitespace, no-break spaces included, become one space; too common to count.
     return "\n".join(filter(None, map(_single_spaced, text.split("\n")))), counts
 

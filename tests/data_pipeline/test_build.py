@@ -40,7 +40,7 @@ def text(tmp_path: Path) -> Path:
     folder.mkdir()
     for file in range(6):
         documents = ["\n".join(sentences_of(file * 10 + i)) for i in range(10)]
-        (folder / f"{file}.txt").write_text("\n\n".join([*documents, "\u200b\n\u200b"]) + "\n")
+        (folder / f"{file}.txt").write_text("\n\n".join([*documents, "\u2060\n\u2060"]) + "\n")
     return folder
 
 
@@ -123,7 +123,7 @@ def test_held_out_documents_are_the_smallest_hashes_whatever_the_tokenizer(
     text: Path, tmp_path: Path
 ) -> None:
     store = made(f"lines:{text}", tmp_path / "store", held_out_share=0.1)
-    raw = ["\n".join(sentences_of(n)) for n in range(60)] + ["\u200b\n\u200b"]
+    raw = ["\n".join(sentences_of(n)) for n in range(60)] + ["\u2060\n\u2060"]
     smallest = sorted(raw, key=raw_hash)[:6]
     wanted = [r for r in raw[:60] if r in smallest]
     assert decoded(store, "held_out") == [
@@ -238,6 +238,44 @@ def test_another_splitter_is_another_store(
     assert not shards & {job.shard for job in unchanged}
     with pytest.raises(UserError, match="other text, tokenizer or settings"):
         made(source, tmp_path / "store")
+
+
+def test_shards_of_other_cleaning_rules_are_not_taken_up(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = f"lines:{text}"
+    spec, now = parse_source(source), units.BUILD_VERSION
+    monkeypatch.setattr(units, "BUILD_VERSION", now - 1)
+    before = {unit.shard for unit in planned(spec)}
+    made(source, tmp_path / "store")
+    monkeypatch.setattr(units, "BUILD_VERSION", now)
+    assert not before & {unit.shard for unit in planned(spec)}
+    with pytest.raises(UserError, match=rf"settings: the version \({now - 1}, now {now}\); remove"):
+        made(source, tmp_path / "store")
+
+
+def test_a_rule_that_takes_much_of_a_source_is_named_with_its_share(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head, line = "a heading here", "Of the text one hundred characters stay, " + "a" * 58 + "."
+    assert (len(head) + 1, len(line)) == (15, 100)
+    many, few = [line, head] * 3 + [line], [line] * 6 + [head]
+    block = '<doc id="1" url="u" title="{}">\n{}\n</doc>\n'
+    specs = []
+    for name, lines in {"many": many, "few": few}.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        texts = ["\n".join([f"Text {letter} is.", *lines]) for letter in LETTERS[:5]]
+        (folder / "wiki_00").write_text("".join(block.format("T", text) for text in texts))
+        specs.append(parse_source(f"wikiextractor:{folder},name={name}"))
+    store = build_store(specs, TOKENIZER, tmp_path / "store", workers=1, progress=True)
+    entries = store.manifest["sources"]
+    taken = 3 * 15
+    assert entries[0]["rules_taking_much"]["heading"] == taken / (10 + 4 * 101 + taken)
+    assert "rules_taking_much" not in entries[1]
+    shown = capsys.readouterr().err
+    assert "many: share of the text that a rule takes: heading 9.8%" in shown
+    assert "few: share" not in shown
 
 
 KILL = """
