@@ -141,15 +141,17 @@ def _tracked(checkout: Path) -> Iterator[tuple[str, bytes | str]]:
     for name in _git(checkout, "ls-files", "-z").split("\0"):
         path = checkout / name
         if path.is_symlink():
-            yield name, _link(path, name)
+            yield name, _link(path, checkout)
         elif name and path.is_file():
             yield name, path.read_bytes()
 
 
-def _link(path: Path, name: str) -> str:
-    target = os.readlink(path)
-    end = os.path.normpath(os.path.join(os.path.dirname(name), target))
-    if os.path.isabs(target) or end.split("/")[0] == "..":
+def _link(path: Path, checkout: Path) -> str:
+    target, root = os.readlink(path), os.path.realpath(checkout)
+    # As it is written, and where it leads through other links.
+    written = os.path.normpath(os.path.join(os.path.realpath(path.parent), target))
+    ends = (written, os.path.realpath(path))
+    if os.path.isabs(target) or not all(Path(end).is_relative_to(root) for end in ends):
         raise UserError(f"{path}: a link to {target}, outside the checkout, cannot travel")
     return target
 

@@ -23,6 +23,7 @@ from bert_jax.launch.hardware import slices
 from bert_jax.launch.hardware.slices import Slice
 from bert_jax.launch.preflight import Check
 from bert_jax.launch.restarts import Limits
+from bert_jax.launch.secret_names import looks_secret
 
 # A DNS label that begins with a letter: the name is also that of resources, pods and hosts. The
 # longest name made of it, a pod's "NAME-slice-255-1535-x1y2z", has at most 63 characters.
@@ -31,7 +32,6 @@ _MAX_NAME = 40
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Set by the launcher for every process.
 _OWN_VARIABLES = frozenset(("BERT_JAX_HOST_NAME", "PYTHONPATH", "PYTHONUNBUFFERED"))
-_SECRET = re.compile(r"token$|password|passwd|secret|api_?key|credential", re.IGNORECASE)
 _SCRIPT: Final = "run.sh"
 _MARK: Final = "# Written by bert-jax launch --dry_run."
 _DIGEST = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
@@ -96,11 +96,12 @@ class Job(JobId):
         names = [name for name, _ in (*self.env, *self.env_from)]
         for name in names:
             _check_variable(name, names.count(name))
-        for name, _ in self.env:
-            if _SECRET.search(name):
+        for name, value in self.env:
+            if what := looks_secret(name, value):
+                its = "its value " if what == "value" else ""
                 raise UserError(
-                    f"--env={name}=…: looks like a secret, which others could read in the job's "
-                    f"description; give a reference instead: --env_from={name}=…"
+                    f"--env={name}=…: {its}looks like a secret, which others could read in the "
+                    f"job's description; give a reference instead: --env_from={name}=…"
                 )
 
     def words(self, root: str) -> tuple[str, ...]:

@@ -23,6 +23,8 @@ uv==0.13.9 --hash=sha256:d7f459fe4fd247d830351c75686d3996ace3c6f3f728eb0e85a30b7
 """
 _PYTHON = "3.12"  # which uv brings
 _FOUND = ("python3.12", "python3.13", "python3.11", "python3")
+# Seconds of one program: less than those after which a launcher gives up a host that is silent.
+_LONGEST = 800.0
 _NEEDED = 6 * 2**30  # bytes: the environment, a bundle, the caches of a run
 
 
@@ -50,30 +52,54 @@ def unpack_bundle(bucket: Bucket, digest: str, home: Path) -> Path:
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(parents=True)
     (new / "bundle.tar").write_bytes(archive)
-    with tarfile.open(new / "bundle.tar") as tar:
-        for member in tar:
-            _unpack(tar, member, new)
+    _unpack(new / "bundle.tar", Path(os.path.realpath(new)))
     new.rename(folder)
     return folder
 
 
-def _unpack(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
-    """Writes a file or link below the folder: a Python 3.10 may be too old for `tarfile`'s filters.
+def _unpack(archive: Path, folder: Path) -> None:
+    """Writes all files and links below a folder: a Python 3.10 may be too old for `tarfile`'s
+    filters.
+
+    folder: without links in its path.
 
     Raises:
-        InstallError: it is something else, or elsewhere.
+        InstallError: the archive is damaged, or something in it is neither a file nor a link, is
+            there twice, or is elsewhere.
     """
+    links = []
+    try:
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                _unpack_one(tar, member, folder)
+                links += [member.name] if member.issym() else []
+    except (tarfile.TarError, OSError) as error:
+        raise InstallError(f"{folder}: cannot be unpacked ({error})") from None
+    for name in links:  # once all are there: each may lead through others
+        _check_inside(folder / name, folder, name)
+
+
+def _unpack_one(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
     path = folder / member.name
-    target = path.parent / member.linkname if member.issym() else path
-    if not Path(os.path.normpath(target)).is_relative_to(folder):
-        raise InstallError(f"{folder}: {member.name} leaves the folder")
+    # Both as written, and as the links that are there lead.
+    for found in (Path(os.path.normpath(path)), path.parent):
+        _check_inside(found, folder, member.name)
     path.parent.mkdir(parents=True, exist_ok=True)
     if member.issym():
+        if os.path.isabs(member.linkname):
+            raise InstallError(f"{folder}: {member.name} leaves the folder")
         path.symlink_to(member.linkname)
-    elif file := tar.extractfile(member):
-        path.write_bytes(file.read())
+    elif member.isfile() and (file := tar.extractfile(member)):
+        with path.open("xb") as new:
+            new.write(file.read())
     else:
         raise InstallError(f"{folder}: {member.name} is neither a file nor a link")
+
+
+def _check_inside(path: Path, folder: Path, name: str) -> None:
+    """Raises InstallError for a path that leads out of the folder."""
+    if not Path(os.path.realpath(path)).is_relative_to(folder):
+        raise InstallError(f"{folder}: {name} leaves the folder")
 
 
 class Installer:
@@ -139,10 +165,14 @@ class Installer:
 
     def _run(self, words: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         """env: all variables of the program, if not those of this process."""
-        done = subprocess.run(
-            words, env=env, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
-            check=False,
-        )  # fmt: skip
+        try:
+            done = subprocess.run(
+                words, env=env, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
+                check=False, timeout=_LONGEST,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            line = f"{' '.join(words[:5])} … did not end within {_LONGEST:.0f} s"
+            raise InstallError(line) from None
         if done.returncode != 0:
             raise InstallError(f"{' '.join(words[:5])} … ended with {done.returncode}")
 

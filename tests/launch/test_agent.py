@@ -228,6 +228,48 @@ def test_what_leaves_the_folder_of_a_bundle_is_refused(name, link, tmp_path):
     assert not (tmp_path / f"bundle-{digest[:16]}").exists()
 
 
+LINK, HARD = tarfile.SYMTYPE, tarfile.LNKTYPE
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [("d/up", LINK, ".."), ("out", LINK, "d/up/.."), ("out/evil", "", "")],
+        [("out", LINK, "x/.."), ("x", LINK, "."), ("out/evil", "", "")],
+        [("out", LINK, "x/.."), ("x", LINK, ".")],  # nothing is written through it
+        [("a", LINK, "b"), ("b", LINK, "a/../.."), ("a/evil", "", "")],
+        [("d/l", LINK, "../d"), ("d/l/../../evil", "", "")],
+        [("file", LINK, "gone"), ("file", "", "")],
+        [("file", LINK, "../evil"), ("file", "", "")],
+        [("evil", HARD, "/etc/hosts")],
+        [("evil", HARD, "../outside")],
+        [("file", "", ""), ("same", HARD, "file")],
+        [("fifo", tarfile.FIFOTYPE, "")],
+        [("null", tarfile.CHRTYPE, "")],
+        [(".", "", "")],
+        [("file", "", ""), ("file/below", "", "")],
+    ],
+    ids=str,
+)
+def test_no_chain_of_links_leads_out_of_the_folder_of_a_bundle(members, tmp_path):
+    buffer, bucket, home = io.BytesIO(), MemoryBucket(), tmp_path / "in" / "home"
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, kind, link in members:
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind or tarfile.REGTYPE, link
+            tar.addfile(member)
+    home.mkdir(parents=True)
+    (tmp_path / "in" / "outside").write_text("secret")
+    digest = hashlib.sha256(buffer.getvalue()).hexdigest()
+    bucket.write(f"bundle-{digest[:16]}.tar", buffer.getvalue())
+    with pytest.raises(InstallError):
+        unpack_bundle(bucket, digest, home)
+    new = home / f"bundle-{digest[:16]}.tmp"
+    outside = [path for path in tmp_path.rglob("*") if not path.is_relative_to(new)]
+    assert {p.name for p in outside} == {"in", "home", "outside"}
+    assert not [path for path in new.rglob("*") if path.is_file() and path.read_text() == "secret"]
+
+
 def test_the_links_of_a_bundle_stay_links(tmp_path):
     buffer, bucket = io.BytesIO(), MemoryBucket()
     with tarfile.open(fileobj=buffer, mode="w") as tar:

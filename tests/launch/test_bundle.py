@@ -104,6 +104,15 @@ def test_a_link_out_of_the_checkout_is_refused(checkout: Path, target: str) -> N
         bundle.make("1.0", None, checkout=checkout)
 
 
+def test_a_chain_of_links_out_of_the_checkout_is_refused(checkout: Path) -> None:
+    """Each host would refuse it, after its machine was made."""
+    (checkout / "launch" / "up").symlink_to("..")
+    (checkout / "out").symlink_to("launch/up/../x")
+    git(checkout, "add", ".")
+    with pytest.raises(UserError, match=r"out: a link to .*outside the checkout"):
+        bundle.make("1.0", None, checkout=checkout)
+
+
 def test_a_config_file_brings_the_modules_beside_it_that_it_imports(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import numpy\nfrom shared import x\nimport parts.sizes\n")
     (tmp_path / "shared.py").write_text("def f():\n    import inner\n")
