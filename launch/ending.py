@@ -48,7 +48,7 @@ def stop(
                 raise UserError(line)
     finally:
         watcher.release()
-    records.mark("reported")  # `run` submits it again
+    records.report(submission.id)  # `run` submits it again
 
 
 def remove(

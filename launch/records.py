@@ -101,8 +101,14 @@ class Records:
         return self.is_marked(f"{number}/retired")
 
     def mark(self, what: str, **about: Any) -> None:
-        """Writes stop.json or reported.json, unless it exists."""
+        """Writes such a record, stop.json for "stop", unless it exists."""
         self.bucket.write_json(f"{self.folder}/{what}.json", about, new=True)
+
+    def report(self, submission_id: str) -> None:
+        """Records that a launcher has reported how a submission ended, unless it was deleted."""
+        found = self.submission()
+        if found and found.id == submission_id:
+            self.mark("reported")
 
     def is_marked(self, what: str) -> bool:
         return self.bucket.read(f"{self.folder}/{what}.json") is not None

@@ -16,8 +16,8 @@ _NAME = re.compile(
 # PyPI, Docker; a JSON Web Token; a private key; a password in an address.
 _VALUE = re.compile(
     r"""hf_ | gh[oprsu]_ | github_pat_ | glpat- | sk- | sk_live_ | AKIA | ASIA[A-Z0-9]{12}
-    | xox[abeprs]- | AIza | ya29\. | npm_[A-Za-z0-9]{20} | pypi- | dckr_pat_ | eyJ[\w-]+\.eyJ | Bearer\s
-    | -----BEGIN[ ].*PRIVATE[ ]KEY | \w[\w+.-]*://[^/\s:@]*:[^/\s@]+@""",
+    | xox[abeprs]- | AIza | ya29\. | npm_[A-Za-z0-9]{20} | pypi- | dckr_pat_ | eyJ[\w-]+\.eyJ
+    | Bearer\s | -----BEGIN[ ].*PRIVATE[ ]KEY | \w[\w+.-]*://[^/\s:@]*:[^/\s@]+@""",
     re.VERBOSE,
 )
 

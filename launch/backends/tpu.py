@@ -197,8 +197,7 @@ class Tpu:
         if end.code not in (0, STOPPED):
             log_pieces.print_last(records)
         say(f"{job.name}: ended with {end.code} ({end.why}); no machine exists")
-        if records.submission():
-            records.mark("reported")
+        records.report(found.id)
         return end.code
 
     def status(self, job: JobId) -> str:
