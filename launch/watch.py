@@ -118,18 +118,18 @@ class Watcher:
             began = self._clock()
             resources = self._api.list()  # first: what has ended is recorded before it is deleted
             look = self._records.look()
+            if not 0.0 <= self._clock() - began <= self._lease:
+                continue  # this machine has slept
             if look.submission and self._submission is None:
                 self._submission = look.submission.id
             if look.submission is None or look.submission.id != self._submission:
                 return self._leave(resources, look)
             seen = self._seen(resources, look)
             if other := self._other(look):
-                for number in self._left(seen):  # it may have looked for the last time before
-                    self._api.delete(number)
+                # It may have looked for the last time before they were made.
+                self._delete([one for one in seen.resources if reconcile.is_over(one, seen)])
                 line = f"{other} watches {self._name} now; the job is not affected"
                 raise OtherLauncherError(line)
-            if not 0.0 <= self._clock() - began <= self._lease:
-                continue
             is_coherent = self._is_coherent(seen, look)
             # Those of an earlier submission are deleted first, and are not part of this history.
             mine = [one for one in seen.resources if not reconcile.is_over(one, seen)]
@@ -173,10 +173,14 @@ class Watcher:
         self._reported = _reported(look)
         return is_mine and is_recent and not appeared
 
-    def _left(self, seen: Seen) -> list[int]:
-        """Returns the queued resources that nobody wants and that are not being deleted."""
-        over = [one for one in seen.resources if reconcile.is_over(one, seen)]
-        return [one.number for one in over if one.state != "DELETING"]
+    def _delete(self, resources: Sequence[Resource]) -> None:
+        """Deletes queued resources that were listed, unless one of that name is of another
+        submission by now: once it is gone, the name is free."""
+        left = [one for one in resources if one.state != "DELETING"]
+        now = {(one.number, one.submission) for one in self._api.list()} if left else set()
+        for one in left:
+            if (one.number, one.submission) in now:
+                self._api.delete(one.number)
 
     def _leave(self, resources: Sequence[Resource], look: Look) -> End | None:
         """Gives back what was made for a job that was deleted; returns its end once that is gone.
@@ -185,9 +189,7 @@ class Watcher:
         """
         if look.submission:  # the job was run again: only what this launcher has made
             resources = [one for one in resources if one.submission == self._submission != ""]
-        for resource in resources:
-            if resource.state != "DELETING":
-                self._api.delete(resource.number)
+        self._delete(resources)
         if not resources:
             return _DELETED
         self._show("the job was deleted; waiting for the machines to be given back")
@@ -218,7 +220,7 @@ class Watcher:
             case reconcile.Create(number):
                 self._create(number)
             case reconcile.Delete(number):
-                self._api.delete(number)
+                self._delete([one for one in seen.resources if one.number == number])
             case reconcile.Retire(number, retired, line):
                 self._records.retire(number, retired)
                 self._show(f"{resource_name(self._name, number)}: {line}")
