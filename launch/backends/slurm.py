@@ -8,6 +8,7 @@ NAME, on the disk that the nodes share: the code, `log`, `state.json`, `codes` (
 
 import contextlib
 import dataclasses
+import functools
 import math
 import re
 import shlex
@@ -21,6 +22,7 @@ from typing import ClassVar
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage.remote import is_remote
+from bert_jax.launch.backends.slurm_options import check_time, check_variables, check_words
 from bert_jax.launch.backends.slurm_queue import WAITING, comment, exit_code, find
 from bert_jax.launch.backends.slurm_requeue import State, codes_folder
 from bert_jax.launch.job import Job, JobId, Rendering, option
@@ -88,9 +90,11 @@ class Slurm:
                 f"--tasks_per_node={self.tasks_per_node}: with --gpus_per_node="
                 f"{self.gpus_per_node} each GPU has one process; leave it out"
             )
-        for word in self.sbatch:
-            if not word.startswith("--"):
-                raise UserError(f"--sbatch={word}: give an option of sbatch, such as --qos=high")
+        for name, least in (("nodes", 1), ("gpus_per_node", 0), ("tasks_per_node", 0)):
+            if (value := getattr(self, name)) < least:
+                raise UserError(f"--{name}={value}: give at least {least}")
+        check_words(self.sbatch)
+        check_time(self.time, job.limits.grace + job.limits.margin)
         for name, reference in job.env_from:
             if not reference.startswith("/"):
                 raise UserError(
@@ -101,8 +105,23 @@ class Slurm:
     def checks(self, job: Job) -> Sequence[Check]:
         return [
             Check("slurm", _check_version),
+            Check("variables", check_variables),
+            Check("sbatch", functools.partial(self._check_options, job)),
             *(private_file(f"secret {name}", path) for name, path in job.env_from),
         ]
+
+    def _check_options(self, job: Job) -> str:
+        """Lets Slurm check the options: partition, account, nodes, time limit."""
+        code = f"{job.folder}/{job.bundle.name}"
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder, "batch.sh")
+            script.write_text(self._script(job, code), encoding="utf-8")
+            try:
+                call(["sbatch", "--test-only", *self._options(job), str(script)])
+            except ProgramError as error:
+                line = f"sbatch refuses it: {error.reason}"
+                raise CheckFailedError(line, "see --dry_run for its options") from None
+        return "accepted by Slurm"
 
     def render(self, job: Job) -> Rendering:
         folder, code = job.folder, f"{job.folder}/{job.bundle.name}"

@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from launch_jobs import job
 from processes import assert_same_bits, config_file, newest_step
 from runs import read_records
 from slurm_cluster import missing, slurm
 
 from bert_jax.config.schema import Config
+from bert_jax.launch.backends.slurm import Slurm
 from bert_jax.launch.backends.slurm_requeue import State
+from bert_jax.launch.preflight import CheckFailedError
 
 pytestmark = [
     pytest.mark.slow,
@@ -130,6 +133,22 @@ def launch(disturbed, cluster, tmp_path_factory) -> Iterator[Launch]:
     folder.mkdir()
     with Launch(folder, disturbed, cluster) as job:
         yield job
+
+
+def test_slurm_itself_refuses_options_before_anything_is_created(cluster, monkeypatch, tmp_path):
+    for name, value in cluster.items():
+        monkeypatch.setenv(name, value)
+
+    def probe(**options: object) -> str:
+        of = job(workdir=str(tmp_path / "run"), cwd=str(tmp_path))
+        checks = Slurm(**options).checks(of)
+        return next(check for check in checks if check.name == "sbatch").probe()
+
+    assert probe(time="1-0", tasks_per_node=2) == "accepted by Slurm"
+    for options in ({"partition": "gone"}, {"nodes": 9}, {"sbatch": ("--qos-x=1",)}):
+        with pytest.raises(CheckFailedError, match="sbatch refuses it: "):
+            probe(**options)
+    assert not (tmp_path / "run").exists()
 
 
 def test_stopped_and_run_again_it_ends_with_the_same_bits(launch, undisturbed):

@@ -1,0 +1,102 @@
+"""Options of sbatch that a user may add, and those that restarts, logs and `stop` rely on."""
+
+import pytest
+from launch_jobs import job
+
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.launch.backends.slurm import Slurm
+from bert_jax.launch.backends.slurm_options import check_time, check_variables
+from bert_jax.launch.restarts import Limits
+
+RELIED_ON = [
+    "--signal=USR1@60", "--signal", "--no-requeue", "--requeue", "--export=NONE", "--export-file=f",
+    "--array=1-4", "--ntasks=2", "--ntasks-per-node=2", "--ntasks-per-gpu=1", "--output=x",
+    "--error=x", "--dependency=afterok:1", "--wrap=hostname", "--parsable", "--job-name=x",
+    "--open-mode=truncate", "--comment=x", "--chdir=/tmp", "--time=1", "--partition=x",
+    "--account=x", "--nodes=2", "--gpus-per-node=2", "--gpus-per-task=1", "--clusters=x",
+    "--no-kill", "--wait", "--test-only", "--help", "--version", "--uid=0",
+]  # fmt: skip
+IN_SHORT = [
+    "--sig=USR1",
+    "--no-req",
+    "--exp=NONE",
+    "--arr=1",
+    "--dep=x",
+    "--nta=2",
+    "--out=x",
+    "--p=x",
+]
+NO_OPTIONS = ["-a1-4", "-J", "-d", "--", "", "qos=high", "--=x", "batch.sh", "-", "NONE"]
+OTHERS = [
+    "--qos=high", "--mem=64G", "--constraint=a100", "--exclusive", "--gres=gpu:8", "--exclude=n1",
+    "--nodelist=n[1-2]", "--mail-type=END", "--time-min=1:00:00", "--nice=100",
+    "--hint=nomultithread", "--cpus-per-task=12", "--reservation=x", "--begin=now+1hour",
+    "--licenses=a", "--mem-per-gpu=1G",
+]  # fmt: skip
+
+
+def check(*words: str, **options: object) -> None:
+    Slurm(sbatch=words, **options).check(job(limits=Limits(grace=25.0, margin=15.0)))
+
+
+@pytest.mark.parametrize("word", RELIED_ON)
+def test_an_option_that_the_launcher_relies_on_is_refused_by_name(word):
+    with pytest.raises(UserError, match=f"--sbatch={word}: cannot be given: "):
+        check(word)
+
+
+@pytest.mark.parametrize("word", IN_SHORT)
+def test_sbatch_takes_the_beginning_of_a_name_so_that_is_refused(word):
+    with pytest.raises(UserError, match=f"--sbatch={word}: write the option in full; .*--"):
+        check(word)
+
+
+@pytest.mark.parametrize("word", NO_OPTIONS)
+def test_what_is_no_long_option_is_refused(word):
+    with pytest.raises(UserError, match="give an option of sbatch, such as --qos=high"):
+        check("--qos=high", word)
+
+
+@pytest.mark.parametrize("word", OTHERS)
+def test_other_options_are_passed_on(word):
+    check(word)
+    assert word in Slurm(sbatch=(word,)).render(job()).commands[-1]
+
+
+@pytest.mark.parametrize(
+    "text", ["60", "90:30", "24:00:00", "1-0", "1-12", "1-12:30", "7-00:00:00", "INFINITE", "0", ""]
+)
+def test_every_format_of_a_time_limit_passes(text):
+    check(time=text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["banana", "24h", "1:2:3:4", "-1", "1-", "1-2:3:4:5", "1d", "2:", ":30", "1.5", " 60", "1_0"],
+)
+def test_another_format_of_a_time_limit_is_refused(text):
+    with pytest.raises(UserError, match=f"--time={text}: give minutes, MINUTES:SECONDS, HOURS"):
+        check(time=text)
+
+
+@pytest.mark.parametrize("text", ["0:40", "0:0:1", "0-0:0:40"])
+def test_a_time_limit_in_which_nothing_can_be_saved_is_refused(text):
+    with pytest.raises(UserError, match="asked to save 40 s before the limit"):
+        check(time=text)
+    check_time("0:41", 40.0)
+
+
+@pytest.mark.parametrize("options", [{"nodes": 0}, {"gpus_per_node": -1}, {"tasks_per_node": -2}])
+def test_a_number_that_cannot_be_is_refused(options):
+    with pytest.raises(UserError, match="give at least"):
+        check(**options)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["SBATCH_EXPORT", "SBATCH_ARRAY_INX", "SBATCH_CLUSTERS", "SLURM_CLUSTERS", "SBATCH_WAIT"],
+)
+def test_a_variable_that_sbatch_takes_for_such_an_option_is_refused(name):
+    with pytest.raises(UserError, match=f"{name}=x: sbatch takes it for --.*; unset it"):
+        check_variables({name: "x"})
+    assert check_variables({"SBATCH_QOS": "high"})
