@@ -96,7 +96,10 @@ class _Job:
         for host in self._running:  # none, unless the launcher failed
             host.close()
         for number, handler in self._old_handlers.items():
-            signal.signal(number, handler)
+            # After a request to stop another one would end this process before its exit code is
+            # that of the job.
+            is_over = self.is_stopping and number in _FORWARDED
+            signal.signal(number, signal.SIG_IGN if is_over else handler)
         signal.set_wakeup_fd(self._old_wakeup)
         self._wake.close()
         self._waker.close()

@@ -465,3 +465,20 @@ else:
     assert code == 0
     assert of("host-0", lines) == [b"Address already in use"]
     assert of("host-1", lines) == [b"hello"]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
+def test_a_signal_after_the_end_does_not_replace_the_exit_code(tmp_path, name):
+    """A scheduler that sends another one while the launcher ends must see 42, not -15."""
+    program = f"""
+import os, signal, sys
+from bert_jax.launch.backends.local import run
+from bert_jax.launch.restarts import Limits
+ask = "import os, signal, time; os.kill(os.getppid(), signal.SIGTERM); time.sleep(60)"
+code = run([sys.executable, "-S", "-c", ask], 1, Limits())
+os.kill(os.getpid(), signal.{name})
+sys.exit(code)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert done.returncode == 42, done.stderr

@@ -7,12 +7,12 @@ from memory_bucket import MemoryBucket
 from stepped import Program, current
 
 from bert_jax.launch import ending, submit
-from bert_jax.launch.history import RUNNING, Attempt, HostState, Plan
+from bert_jax.launch.history import RUNNING, Attempt, End, HostState, Plan
 from bert_jax.launch.reconcile import Resource
 from bert_jax.launch.records import Records
 from bert_jax.launch.restarts import Limits
 from bert_jax.launch.submission import Submission
-from bert_jax.launch.watch import Watcher
+from bert_jax.launch.watch import OtherLauncherError, Watcher
 
 
 class Cloud:
@@ -158,3 +158,15 @@ def test_machines_that_are_requested_while_the_job_is_deleted_are_given_back(sit
         assert not site.bucket.list(), "the launcher wrote to the records of a deleted job"
     else:
         assert site.records.look().watching[0]["host"] == "vm"
+
+
+def test_a_launcher_that_leaves_for_another_gives_back_what_nobody_wants(site):
+    """The other one may have looked for the last time before the request arrived."""
+    first = site.launcher("laptop")
+    site.run(first, lambda: first.at == "create")  # which hangs
+    site.bucket.now += 3600.0
+    site.records.set_end(End(42, "stopped"))
+    site.records.watch({"id": "another", "host": "vm", "pid": 1})
+    site.run(first)
+    assert isinstance(first.error, OtherLauncherError)
+    assert [one.state for one in site.cloud.resources.values()] == ["DELETING"]

@@ -106,3 +106,17 @@ def test_a_launcher_that_ends_makes_room_for_another_at_once():
     first.release()  # not the claim of the other
     with pytest.raises(OtherLauncherError):
         first.claim()
+
+
+def test_machines_of_a_job_that_was_run_again_are_not_taken_for_those_of_a_deleted_one(monkeypatch):
+    """Their name is free once those are gone, which is later than the list."""
+    cloud = Cloud(Resource(1, "ACTIVE", submission="old"))
+    bucket = MemoryBucket()
+    launcher = Watcher("b1", Records(bucket, 1), cloud, [].append, poll=10.0, submission="old")
+    newer = Resource(1, "ACTIVE", submission="new")
+    lists = iter([list(cloud.resources), [newer], [newer], [newer], []])
+    monkeypatch.setattr(cloud, "list", lambda: next(lists))
+    assert launcher.tick() is None
+    records_of(bucket, 1, 1)
+    assert launcher.tick().why == "the job was deleted"
+    assert cloud.deleted == []
