@@ -27,8 +27,8 @@ class Kubectl:
         return call(self.words(*words), data=data)
 
     def change(self, *words: str) -> str:
-        """Prints the command and calls it; see `programs.change`."""
-        return change(self.words(*words))
+        """Prints the command and calls it, until what it deletes is gone; see `programs.change`."""
+        return change(self.words(*words), limit=None)
 
     def get(self, kind: str, name: str) -> dict[str, Any] | None:
         """Returns an object; None if there is none. UserError if the cluster has no such kind."""

@@ -1,6 +1,9 @@
 """Calls gcloud, kubectl and the commands of Slurm, which users have and are logged in to."""
 
+import contextlib
+import os
 import shlex
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -11,6 +14,7 @@ from bert_jax.data_pipeline.errors import UserError
 from bert_jax.launch.output import say
 
 _Answer = TypeVar("_Answer")
+_LIMIT = 300.0  # seconds in which a program answers; one that hangs would hang the launcher
 _INSTALL = {
     "gcloud": "https://cloud.google.com/sdk/docs/install",
     "kubectl": "https://kubernetes.io/docs/tasks/tools",
@@ -28,32 +32,50 @@ class ProgramError(UserError):
         super().__init__(f"{words[0]} {words[1] if len(words) > 1 else ''}: {self.reason}")
 
 
-def call(words: Sequence[str], *, data: str | None = None, folder: Path | None = None) -> str:
+def call(
+    words: Sequence[str],
+    *,
+    data: str | None = None,
+    folder: Path | None = None,
+    limit: float | None = _LIMIT,
+) -> str:
     """Runs a program to its end; returns its standard output.
 
-    data: its standard input. folder: where it runs.
+    data: its standard input. folder: where it runs. limit: seconds after which it is killed; None
+    for one that waits until something has ended.
 
     Raises:
-        ProgramError: its exit code is not 0.
+        ProgramError: its exit code is not 0, or it did not end in time.
         UserError: it is not installed.
     """
     try:
-        done = subprocess.run(
-            list(words), input=data or "", cwd=folder, capture_output=True, check=False,
-            encoding="utf-8", errors="replace",
+        process = subprocess.Popen(
+            list(words), cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, encoding="utf-8", errors="replace", start_new_session=True,
         )  # fmt: skip
     except FileNotFoundError:
         hint = _INSTALL.get(words[0], "install it")
         raise UserError(f"{words[0]}: not found on this machine ({hint})") from None
-    if done.returncode != 0:
-        raise ProgramError(words, done.returncode, done.stderr)
-    return done.stdout
+    with process:
+        try:
+            printed, errors = process.communicate(data or "", timeout=limit)
+        except BaseException as error:  # Ctrl-C, too
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # gcloud is a script that starts a Python
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise ProgramError(words, -signal.SIGKILL, f"timed out after {limit:g} s") from None
+            raise
+    if process.returncode != 0:
+        raise ProgramError(words, process.returncode, errors)
+    return printed
 
 
-def change(words: Sequence[str], *, folder: Path | None = None) -> str:
+def change(
+    words: Sequence[str], *, folder: Path | None = None, limit: float | None = _LIMIT
+) -> str:
     """Prints a command that changes something, and calls it; see `call`."""
     say(f"$ {shlex.join(words)}")
-    return call(words, folder=folder)
+    return call(words, folder=folder, limit=limit)
 
 
 def answer(ask: Callable[[], _Answer], pause: float) -> _Answer:

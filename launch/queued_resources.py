@@ -146,7 +146,8 @@ def api_error(error: ProgramError) -> ApiError:
     shown = _ERROR.search(error.errors)
     match = _ANSWER.search(error.errors) or shown
     if match is None:
-        return ApiError(error.reason, "", 0)
+        is_late = error.reason.startswith("timed out")
+        return ApiError(error.reason, "", transient_code("UNAVAILABLE") if is_late else 0)
     name, line = match["name"] or "", match["line"]
     if not name and _NO_ANSWER.search(line):
         return ApiError(line[:200], "", transient_code("UNAVAILABLE"))

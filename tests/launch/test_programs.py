@@ -1,6 +1,8 @@
 """Programs that are too old, and clusters that do not answer or whose job has just ended."""
 
+import contextlib
 import json
+from pathlib import Path
 
 import pytest
 from launch_jobs import job
@@ -15,6 +17,8 @@ from bert_jax.launch.kubectl import Kubectl
 from bert_jax.launch.log_file import LogFile
 from bert_jax.launch.preflight import CheckFailedError
 from bert_jax.launch.programs import ProgramError
+from bert_jax.launch.queued_resources import api_error
+from bert_jax.launch.reconcile import is_transient
 
 AWAY = ProgramError(["squeue"], 1, "slurm_load_jobs error: Unable to contact slurm controller\n")
 
@@ -85,3 +89,16 @@ def test_a_kubectl_that_is_too_old_is_one_line(monkeypatch):
     monkeypatch.setattr(Kubectl, "read", lambda self, *words: json.dumps(version))
     with pytest.raises(CheckFailedError, match=r"^kubectl v1\.20\.2 is too old; install 1\.27 or"):
         gke_checks._version(Kubectl())
+
+
+@pytest.mark.processes
+def test_a_program_that_hangs_is_ended_with_what_it_started(tmp_path):
+    """gcloud is a script whose Python holds the pipes."""
+    words = ["sh", "-c", f"sleep 600 & echo $! > {tmp_path / 'child'}; wait"]
+    with pytest.raises(ProgramError, match=r"sh -c: timed out after 1 s"):
+        programs.call(words, limit=1.0)
+    child = int((tmp_path / "child").read_text())
+    with contextlib.suppress(FileNotFoundError):  # it is gone, or a zombie whose parent is
+        assert ") Z " in Path(f"/proc/{child}/stat").read_text()
+    error = api_error(ProgramError(["gcloud"], -9, "timed out after 300 s"))
+    assert is_transient(error.code, str(error)), "the launcher asks again"
