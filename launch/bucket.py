@@ -23,6 +23,9 @@ from bert_jax.data_pipeline.errors import UserError
 _ATTEMPTS = 5  # of one request
 _PAUSE = 0.5  # seconds after the first failed attempt; doubles
 _TIMEOUT = 30.0  # seconds without a response
+# Seconds after which a request is not made again: this machine may have slept, and what the writer
+# decided may be wrong by then.
+_PATIENCE = 60.0
 TRANSIENT = (408, 429, 500, 502, 503, 504)  # status of a request that may succeed later
 
 
@@ -121,10 +124,12 @@ class Bucket:
         self, method: str, path: str, name: str, data: bytes | None = None
     ) -> tuple[int, bytes, str | None]:
         """Returns status (200, 404 or 412), body and date of a response."""
-        reason = ""
+        reason, began = "", time.time()
         for attempt in range(_ATTEMPTS):
             if attempt:
                 time.sleep(_PAUSE * 2 ** (attempt - 1))
+                if not 0.0 <= time.time() - began <= _PATIENCE:
+                    break
             request = urllib.request.Request(self._server + path, data, method=method)
             if not self._emulator:
                 request.add_header("Authorization", f"Bearer {self._token()}")

@@ -1,6 +1,7 @@
 """The bucket client of hosts and launchers, against the emulator."""
 
 import itertools
+import types
 
 import pytest
 from gcs_emulator import Emulator
@@ -78,3 +79,15 @@ def test_what_cannot_be_done_is_one_line(server, bucket):
 def test_a_bucket_that_does_not_exist_is_named(server):
     with pytest.raises(BucketError, match=r"^gs://other: no such bucket; check its spelling$"):
         Bucket("gs://other/run", lambda: "").list()
+
+
+def test_a_request_is_not_made_again_after_a_machine_has_slept(server, bucket, monkeypatch):
+    """What it was to record may have changed meanwhile."""
+    server.faults.fail_every = 1
+    clock = itertools.chain([0.0, 5.0], itertools.repeat(3600.0))
+    slept = []
+    fake = types.SimpleNamespace(time=lambda: next(clock), sleep=slept.append)
+    monkeypatch.setattr(client, "time", fake)
+    with pytest.raises(BucketError, match="cannot be written"):
+        bucket.write("x", b"")
+    assert len(slept) == 2, "one more attempt, and none after the sleep"
