@@ -62,7 +62,7 @@ def _contrasts(results: Results) -> list[str]:
     for variant in ablation.variants[1:]:
         own, theirs = spent[variant.name], spent[ablation.reference]
         if said := contrast(own, theirs, ablation.values.consequences).text:
-            lines.append(f"{variant.name}: a verdict{said}")
+            lines.append(f"{variant.name}: a verdict will add: {said.lstrip(',; ')}")
     return lines
 
 

@@ -148,7 +148,7 @@ def test_the_plan_says_before_the_runs_what_a_verdict_would_say(tmp_path, store,
     variants = {"rows of 8": {}, "rows of 4": {"phases[0].batch_size": 4}}
     file = ablated.write(tmp_path, variants=variants, equal="real_tokens")
     assert cli.main([*ablated.words(file, store, tmp_path / "A"), "--plan"]) == 0
-    line = f"rows of 4: a verdict, with 100 % more updates{NOT_ALONE}updates"
+    line = f"rows of 4: a verdict will add: with 100 % more updates{NOT_ALONE}updates"
     assert line in capsys.readouterr().out
 
 
