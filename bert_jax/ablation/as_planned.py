@@ -86,8 +86,8 @@ def between(ablation: Ablation, workdir: str, runs: Sequence[Run]) -> Iterator[t
     for run in runs:
         places = [state.task_folder(workdir, run, task) for task in ablation.tasks]
         for place in (folder(workdir, run), *places):
-            if known := _read(Workdir.open(place)):
-                ids.setdefault(str(known.get("run_id")), []).append(run.name)
+            if (known := _read(Workdir.open(place))) and known.get("run_id"):
+                ids.setdefault(str(known["run_id"]), []).append(run.name)
         if run.config.init and (known := _read(Workdir.open(folder(workdir, run)))):
             by_digest = starts.setdefault(run.config.init, {})
             by_digest.setdefault(str(known["data"].get("init")), []).append(run.name)
@@ -118,8 +118,9 @@ def _of_task(ablation: Ablation, workdir: str, run: Run, measure: str, plan: Rec
     data |= plan.get("task_files", {}).get(name, {})
     found = _of_workdir(own, config, data, _TASK_PATHS)
     known = _read(own)
-    if known and not str(known["config"]["init"]).endswith(f"/{run.name}"):
-        found.append(f"config.init={known['config']['init']}, not {start}")
+    init = str(known["config"].get("init")) if known else start
+    if not init.endswith(f"/{run.name}"):
+        found.append(f"config.init={init}, not {start}")
     return [f"{measure}: {each}" for each in found]
 
 

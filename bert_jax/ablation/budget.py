@@ -7,7 +7,7 @@ is named with every verdict.
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from bert_jax.ablation.spec import Ablation, Run, folder
 from bert_jax.ablation.stores import Stores
@@ -160,13 +160,18 @@ def measured(workdir: str, run: Run, planned: Spent) -> Spent:
     skipped = len(records.read(path, "skipped"))
     steps = tokens = 0.0
     for length, record in _intervals(records.read(path, "train")):
-        phase = run.config.phases[min(record["phase"], len(run.config.phases) - 1)]
+        phase = run.config.phases[_index(record.get("phase"), len(run.config.phases))]
         if records.is_finite(padding := record.get("padding")):
             steps += length
             tokens += length * phase.batch_size * phase.row_tokens * (1 - padding)
     total = run.config.total_steps
     real = tokens * total / steps if steps else planned.real_tokens
     return dataclasses.replace(planned, steps=total - skipped, real_tokens=real)
+
+
+def _index(phase: Any, phases: int) -> int:
+    """Returns the number of the phase that a record names, which may be damaged."""
+    return min(phase, phases - 1) if isinstance(phase, int) and phase >= 0 else 0
 
 
 def _intervals(found: Iterable[Mapping]) -> Iterator[tuple[int, Mapping]]:

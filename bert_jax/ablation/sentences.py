@@ -108,8 +108,14 @@ def added_seeds(results: Results) -> Iterator[str]:
 
 
 def excluded(results: Results) -> list[str]:
-    """Returns one sentence for each run that is in no mean."""
-    return [f"{name} is in no mean: {why}." for name, why in results.excluded.items()]
+    """Returns one sentence for each run that is in no mean, and how to have one that is planned."""
+    lines = [f"{name} is in no mean: {why}." for name, why in results.excluded.items()]
+    if results.unplanned:
+        lines.append(
+            "Remove the folder of a run that is not as planned, with the .npz file beside it, and "
+            "`bert-jax ablate run` makes the run again."
+        )
+    return lines
 
 
 def software(results: Results) -> Iterator[str]:
