@@ -171,7 +171,7 @@ def test_a_complete_source_is_built_strictly(folder: Path, tmp_path: Path) -> No
 def test_strict_refuses_documents_and_sentences_that_come_to_nothing(
     folder: Path, tmp_path: Path
 ) -> None:
-    (folder / "b.txt").write_text("Text.\n\ue000\n\n\u200b\n")
+    (folder / "b.txt").write_text("Text.\n\ue000\n\n\u2060\n")
     message = r"--strict: 1 documents and 1 sentences of source 'lines' have no text"
     with pytest.raises(UserError, match=message):
         made(folder, tmp_path / "store", strict=True)
