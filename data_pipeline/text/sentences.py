@@ -17,7 +17,7 @@ import sentencex
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.text.clean import OTHER_SPACES
 
-_RULES = 2  # incremented when the sentences change for the same version of sentencex
+_RULES = 3  # incremented when the sentences change for the same version of sentencex
 
 # ISO 639-1, and the codes of larger Wikipedias without a two-letter code. sentencex has rules for
 # about thirty of these and falls back to related languages' rules, finally English, for the others;
@@ -37,7 +37,9 @@ _OPENING = "([{“„‟‘‚‛«‹「『《〈【〔（［｛〝"
 _CLOSING = ")]}”’»›」』》〉】〕）］｝〞〟"
 MARKS = _OPENING + _CLOSING + "\"'`´＂＇"  # quotation marks and brackets
 _MARKS = re.escape(MARKS)
-_ENDS = ".!?…。！？"
+# Marks that end a sentence, in the scripts that Unicode gives them (Sentence_Terminal) and that are
+# common: full-width, Arabic, Armenian, Devanagari, Burmese, Ethiopic, Khmer, Tibetan and others.
+_ENDS = ".!?…‼⁇⁈⁉。．｡！？｡։؟۔।॥။၊።፧៖។៕༎᠃᠉"
 # Characters to replace with a space: marks, except apostrophes within words and the brackets of a
 # reference ("so.[12] Then"); and other whitespace, at which sentencex panics ("A\u00a0.").
 _HIDDEN = re.compile(

@@ -151,3 +151,16 @@ def test_wikipedia_is_no_worse(figures, real_wiki_files: list[Path]) -> None:
     assert whole.share("ours long") <= 0.001 <= whole.share("alone long")
     assert whole.share("changed", "lines") <= 0.005
     assert whole.counts["plain changed"] == 0
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("en", 'The song "Help! I Need Somebody" is old.'),
+        ("hi", 'गीत "मदद। मुझे चाहिए" पुराना है।'),
+        ("ar", 'الأغنية "ما هذا؟ هذا كتاب" قديمة.'),
+        ("am", 'ዘፈኑ "ይህ ነው። ያ ነው" አሮጌ ነው።'),
+    ],
+)
+def test_a_title_with_an_end_mark_of_any_script_is_one_piece(language: str, text: str) -> None:
+    assert sentences.split(text, language) == [text]
