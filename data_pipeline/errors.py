@@ -1,9 +1,12 @@
 """Errors caused by user input or storage, each reported in one line, and parts of such lines."""
 
 import difflib
+import os
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+_HUB_NAME: Final = re.compile(r"\w[\w.-]*(/[\w.-]+)?(@[\w./-]+)?")
 _SIMILAR: Final = 0.6  # share of equal characters, as in difflib.get_close_matches
 
 
@@ -52,6 +55,19 @@ def nearest_name(name: str, valid: Iterable[str]) -> str | None:
 
 def _similarity(a: str, b: str) -> float:
     return difflib.SequenceMatcher(None, a.lower(), b.lower()).ratio()
+
+
+def import_hint(name: str) -> str:
+    """Returns the end of an error message about a folder that is not there: how a model of this
+    name on the Hugging Face hub is imported; "" if it cannot be such a name, or is below a folder
+    that is there."""
+    organization, slash, _ = name.partition("/")
+    if not _HUB_NAME.fullmatch(name) or (slash and os.path.isdir(organization)):
+        return ""
+    return (
+        "; if it is a model on the Hugging Face hub, type: bert-jax convert import "
+        f"--from=hf:{name} --out=…"
+    )
 
 
 def first_few(names: Sequence[str], most: int) -> list[str]:

@@ -7,7 +7,7 @@ resumed run writes the same bytes. Finished blocks are files in `OUT.parts`; the
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -19,6 +19,7 @@ from bert_jax.api.compiled import Pooling
 from bert_jax.api.model import Model, Tokens, load
 from bert_jax.api.vector_files import FORMATS, VECTORS, TokenTable
 from bert_jax.config.task_settings import Join
+from bert_jax.convert.sentence_encoder import SentenceEncoder
 from bert_jax.data_pipeline.errors import UserError, count
 from bert_jax.data_pipeline.storage import atomic
 from bert_jax.data_pipeline.storage.digest import file_digest, sha256
@@ -47,14 +48,14 @@ class Settings:
     """What is computed.
 
     Attributes:
-        pooling: "none" is one vector a token.
+        pooling: "none" is one vector a token; None: as the model's folder says, otherwise "mean".
         spans: whether every line is `text<TAB>START:END`, and its vector is that of the tokens of
             these characters.
     """
 
     layers: str = "-1"
     join: Join = "concat"
-    pooling: Pooling | Literal["none"] = "mean"
+    pooling: Pooling | Literal["none"] | None = None
     spans: bool = False
     batch_size: int | None = None
 
@@ -81,6 +82,8 @@ def embed(
     form = FORMATS[out.suffix]
     form.check()
     loaded = load(model)
+    if settings.pooling is None and (settings.spans or not loaded.sentence):
+        settings = replace(settings, pooling="mean")
     parse_layers(settings.layers, loaded.config.num_hidden_layers)
     parts = target_of(out).with_name(f"{target_of(out).name}.parts")
     _claim(parts, _identity(loaded, lines, settings))
@@ -110,7 +113,7 @@ def _check_files(lines: Path, out: Path, settings: Settings) -> None:
     if out.suffix != wanted:
         kind = "token vectors" if wanted == ".parquet" else "vectors of lines"
         raise UserError(f"{out}: {kind} are written as {wanted}; give such a name")
-    if settings.spans and settings.pooling not in ("mean", "max"):
+    if settings.spans and settings.pooling not in (None, "mean", "max"):
         raise UserError(f"a column of spans needs pooling=mean or max, not {settings.pooling}")
     if is_special(lines):
         raise UserError(f"{lines} is not a file, and could not be read again to resume")
@@ -129,8 +132,19 @@ def _identity(model: Model, lines: Path, settings: Settings) -> str:
         "tokenizer": tokenizer,
         "devices": jax.local_device_count(),  # batches depend on it, and so may the last bits
         **asdict(settings),
+        **({"sentence": _parts_of(model.sentence)} if model.sentence else {}),
     }
     return json.dumps(values, indent=1)
+
+
+def _parts_of(sentence: SentenceEncoder) -> str:
+    """Returns a digest of what makes vectors of texts."""
+    weights = [
+        (name, sha256(tensor.tobytes()))
+        for part in sentence.weights
+        for name, tensor in sorted(part.items())
+    ]
+    return sha256(repr((replace(sentence, weights=()), weights)).encode())
 
 
 def _claim(parts: Path, identity: str) -> None:

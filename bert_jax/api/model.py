@@ -13,13 +13,14 @@ from typing import Any, get_args
 import jax
 import numpy as np
 
-from bert_jax.api import compiled
+from bert_jax.api import compiled, sentence_vectors
 from bert_jax.api.compiled import Pooling
 from bert_jax.api.text_rows import Rows, text_rows
 from bert_jax.config.schema import ComputeConfig, ModelConfig
 from bert_jax.config.task_settings import Join
 from bert_jax.convert import weights
 from bert_jax.convert.reader import read_folder
+from bert_jax.convert.sentence_encoder import SentenceEncoder, lowercased
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.finetune.encoding import encode
@@ -77,13 +78,26 @@ class Model:
         config: the architecture.
         tokenizer: the vocabulary and its special ids.
         params: the weights, on every local device.
+        sentence: what makes vectors of texts in a folder of sentence-transformers; None in others.
     """
 
     def __init__(
-        self, config: ModelConfig, params: Any, tokenizer: Tokenizer, groups: frozenset[str]
+        self,
+        config: ModelConfig,
+        params: Any,
+        tokenizer: Tokenizer,
+        groups: frozenset[str],
+        sentence: SentenceEncoder | None = None,
     ):
-        """groups: the parts of `params`."""
+        """
+        Args:
+            groups: the parts of `params`.
+            sentence: what makes vectors of texts, in a folder of sentence-transformers.
+        """
+        if sentence and sentence.lowercase:
+            tokenizer = lowercased(tokenizer)
         self.config, self.tokenizer, self._groups = config, tokenizer, groups
+        self.sentence = sentence
         self.params = replicate(params)
         self._predictor: Predictor | None = None
         heads, pooler = with_heads(groups), "pooler" in groups
@@ -93,6 +107,12 @@ class Model:
         self._vectors = jax.jit(
             partial(compiled.vectors, graph), static_argnames=(*join, "pooling")
         )
+        if sentence:
+            self._parts = replicate(sentence.weights)
+            self._sentence_vectors = jax.jit(
+                partial(sentence_vectors.vectors, graph),
+                static_argnames=("layers", "parts", "prompt"),
+            )
         fills = partial(compiled.fills, graph, entries=tokenizer.vocab_size)
         self._fills = jax.jit(fills, static_argnames="top_k")
 
@@ -101,24 +121,30 @@ class Model:
         return (
             f"<Model: {config.num_hidden_layers} layers of {config.hidden_size}, "
             f"{config.vocab_size:,} entries, {config.max_position_embeddings} positions; "
-            f"{', '.join(sorted(self._groups))}>"
+            f"{', '.join(sorted(self._groups))}"
+            f"{f'; {self.sentence.titles}' if self.sentence else ''}>"
         )
 
     def encode(
         self,
         texts: str | Sequence[str],
         *,
-        pooling: Pooling = "mean",
+        pooling: Pooling | None = None,
         layers: Layers = -1,
         join: Join = "concat",
         batch_size: int | None = None,
     ) -> np.ndarray:
         """Returns one vector per text, float32 [T, D]; a single text counts as a list of one.
 
+        A folder of sentence-transformers says how a text becomes a vector: its pools, normalization
+        and dense layers are applied unless `pooling` is given. Its longest text and its default
+        prompt, which comes before every text, hold with any pooling.
+
         Args:
-            pooling: "mean": the mean over all tokens, [CLS] and [SEP] included; "max": the largest
-                of each number over them; "cls": the hidden state of [CLS]; "pooled": the output of
-                the tanh pooler on [CLS] of the last layer, trained by a sentence-pair objective.
+            pooling: None: as the folder says, otherwise "mean": the mean over all tokens, [CLS] and
+                [SEP] included; "max": the largest of each number over them; "cls": the hidden state
+                of [CLS]; "pooled": the output of the tanh pooler on [CLS] of the last layer,
+                trained by a sentence-pair objective.
             layers: whose states are pooled: 0 is the embeddings, -1 the last layer, "-4:" the last
                 four, "0,6,12" three of them.
             join: "concat": the layers one after the other; "mean": their mean.
@@ -127,10 +153,16 @@ class Model:
                 layer computes.
 
         Raises:
-            UserError: another pooling, no such layer, or "pooled" if the folder has no pooler.
+            UserError: another pooling, no such layer, other layers than the folder's own pools are
+                of, or "pooled" if the folder has no pooler.
         """
-        _check_choice("pooling", pooling, Pooling)
+        if pooling is not None:
+            _check_choice("pooling", pooling, Pooling)
         chosen = self._layers(layers, join)
+        texts = self._prompted(texts)
+        if self.sentence and pooling is None:
+            return self._encoded(texts, self.sentence, chosen, batch_size)
+        pooling = pooling or "mean"
         if pooling == "pooled":
             self._need("pooler", "pooler", 'use pooling="mean" or "cls"')
             if chosen != (self.config.num_hidden_layers,):
@@ -145,6 +177,38 @@ class Model:
             used = rows.texts >= 0
             out[rows.texts[used]] = _finite(np.asarray(vectors)[used])
         return out
+
+    def _encoded(
+        self,
+        texts: Sequence[str],
+        sentence: SentenceEncoder,
+        layers: tuple[int, ...],
+        batch_size: int | None,
+    ) -> np.ndarray:
+        """Returns the vectors of a folder of sentence-transformers, float32 [T, D]."""
+        if layers != (self.config.num_hidden_layers,):
+            raise UserError(
+                f"the model's own {sentence.titles} are of its last layer; give pooling, such as "
+                '"mean", with other layers'
+            )
+        prompt = len(self.tokens(sentence.prompt)[0].ids) - 1 if sentence.prompt else 0
+        tokens = self.tokens(texts)
+        out: list[np.ndarray] = [np.empty(0)] * len(tokens)
+        for rows in self._rows(tokens, batch_size):
+            vectors = self._sentence_vectors(
+                self.params, self._parts, shard_rows(rows),
+                layers=layers, parts=sentence.parts, prompt=prompt,
+            )  # fmt: skip
+            used = rows.texts >= 0
+            found = _finite(np.asarray(vectors)[used])
+            for text, vector in zip(rows.texts[used], found, strict=True):
+                out[text] = vector[: sentence.dimensions]
+        return np.stack(out) if out else np.zeros((0, sentence.width), np.float32)
+
+    def _prompted(self, texts: str | Sequence[str]) -> list[str]:
+        """Returns the texts with the default prompt of the folder before each."""
+        prompt = self.sentence.prompt if self.sentence else ""
+        return [f"{prompt}{text}" for text in _listed(texts)]
 
     def hidden_states(
         self,
@@ -174,8 +238,19 @@ class Model:
         Args:
             spans: whether to find where each token stands in the text, which takes longer.
         """
+        return self._tokens(texts, self._longest, spans=spans)
+
+    @property
+    def _longest(self) -> int:
+        """Tokens of the longest text that is not cut."""
+        limit = self.sentence.max_length if self.sentence else None
+        return min(
+            limit or self.config.max_position_embeddings, self.config.max_position_embeddings
+        )
+
+    def _tokens(self, texts: str | Sequence[str], longest: int, *, spans: bool) -> list[Tokens]:
         listed, special = _listed(texts), self.tokenizer.special
-        room, tokenizer = self.config.max_position_embeddings - 2, self.tokenizer
+        room, tokenizer = longest - 2, self.tokenizer
         encoded: Iterable[tuple[np.ndarray, np.ndarray | None]]
         if spans:
             encoded = tokenizer.encode_spans(listed)
@@ -207,7 +282,8 @@ class Model:
         self._need(MASKED_LM.head, head, f"give a model that was saved with its {head}")
         if not 1 <= top_k <= self.tokenizer.vocab_size:
             raise UserError(f"top_k={top_k}; give 1 to {self.tokenizer.vocab_size}")
-        (tokens,), special = self.tokens(text), self.tokenizer.special
+        longest, special = self.config.max_position_embeddings, self.tokenizer.special
+        (tokens,) = self._tokens(text, longest, spans=False)
         mask = self.tokenizer.token(special.mask)
         (ids,) = self.tokenizer.encode_texts([text])
         if special.mask in ids[len(tokens.ids) - 2 :]:
@@ -218,7 +294,6 @@ class Model:
         masks = [i for i, token in enumerate(tokens.ids) if token == special.mask]
         if not masks:
             raise UserError(f"no {mask} in {_short(text)!r}; put one in place of a word")
-        longest = self.config.max_position_embeddings
         (rows,) = text_rows([tokens.ids], longest, special.pad, 1, devices=1)
         positions = np.zeros(power_of_two(len(masks)), np.int32)
         positions[: len(masks)] = masks
@@ -311,12 +386,14 @@ class Model:
 
 
 def load(path: Path | str) -> Model:
-    """Loads the model in a folder written by `bert-jax convert export` or `transformers`.
+    """Loads the model in a folder that `bert-jax convert export`, `transformers` or
+    `sentence-transformers` wrote.
 
     Args:
         path: a local folder with config.json, model.safetensors and a tokenizer, of a BERT,
             RoBERTa, DistilBERT, RoFormer or RobertaPreLayerNorm. One saved without some of its
-            heads can be loaded; methods that need them raise.
+            heads can be loaded; methods that need them raise. What a folder of
+            sentence-transformers has besides makes the vectors of `encode`.
 
     Raises:
         UserError: no such folder, a file that is missing or damaged, weights that are not finite,
@@ -325,7 +402,8 @@ def load(path: Path | str) -> Model:
     folder = read_folder(Path(path))
     tensors, config, pad = folder.tensors, folder.config, folder.pad_token_id
     params = weights.from_transformers(tensors, config, pad)
-    return Model(config, params, folder.tokenizer, frozenset(weights.groups_in(params)))
+    groups = frozenset(weights.groups_in(params))
+    return Model(config, params, folder.tokenizer, groups, folder.sentence)
 
 
 def _prediction(predictor: Predictor, logits: np.ndarray) -> Prediction:

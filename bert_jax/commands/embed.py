@@ -23,9 +23,10 @@ def _define_embed(values: flags.FlagValues, words: Sequence[str]) -> None:
     )
     flags.DEFINE_enum(
         "pooling",
-        "mean",
+        None,
         ["mean", "cls", "max", "pooled", "none"],
-        "over the tokens of a line; none: one vector a token",
+        "over the tokens of a line (default: as the model's folder says, or mean); none: one "
+        "vector a token",
         flag_values=values,
     )
     flags.DEFINE_bool(

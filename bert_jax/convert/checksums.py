@@ -14,7 +14,7 @@ from bert_jax.data_pipeline.storage.remote import storage_errors
 
 SUMS = "SHA256SUMS"
 _REMEDY = f"copy or export the folder again; if you changed it on purpose, remove {SUMS}"
-_LINE = re.compile(r"([0-9a-f]{64})  ([\w.-]+)")
+_LINE = re.compile(r"([0-9a-f]{64})  ((?:\w+/)?[\w.-]+)")
 
 
 def render(folder: Path, names: Iterable[str]) -> str:
@@ -34,6 +34,14 @@ def read(folder: Path) -> dict[str, str] | None:
     if not matches or not all(matches):
         raise UserError(f"{file}: damaged; {_REMEDY}")
     return {match[2]: match[1] for match in matches if match}
+
+
+def below(sums: Mapping[str, str] | None, name: str) -> Mapping[str, str] | None:
+    """Returns the sums of the files in a folder of the folder; "" is the folder itself."""
+    if sums is None or not name:
+        return sums
+    start = f"{name}/"
+    return {file.removeprefix(start): one for file, one in sums.items() if file.startswith(start)}
 
 
 def check(folder: Path, name: str, sums: Mapping[str, str] | None) -> None:

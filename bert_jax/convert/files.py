@@ -14,10 +14,14 @@ Sums = Mapping[str, str] | None  # of an exported folder
 _POINTER = b"version https://git-lfs."  # begins the file that stands for one in a clone
 
 
-def check_links(folder: Path) -> None:
+def check_links(folder: Path, root: Path | None = None) -> None:
     """Raises UserError for a symbolic link to a file outside; the hub's cache has such links to the
-    blobs beside its snapshots. Call it before a file of the folder is read."""
-    real = folder.resolve()
+    blobs beside its snapshots. Call it before a file of the folder is read.
+
+    Args:
+        root: of the model, if `folder` is in it; a link may lead to any file there.
+    """
+    real = (root or folder).resolve()
     allowed = [real, *([real.parents[1] / "blobs"] if real.parent.name == "snapshots" else [])]
     with storage_errors(folder):
         paths = list(folder.iterdir())
@@ -39,6 +43,14 @@ def check_file(folder: Path, name: str, sums: Sums) -> None:
 
 def read_json(file: Path, sums: Sums = None) -> dict[str, Any]:
     """Returns the object in a JSON file; UserError if it is missing, damaged or not an object."""
+    value = read_value(file, sums)
+    if not isinstance(value, dict):
+        raise UserError(f"{file}: not a JSON object; export the model again")
+    return value
+
+
+def read_value(file: Path, sums: Sums = None) -> Any:
+    """Returns the value in a JSON file; UserError if it is missing or damaged."""
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -49,7 +61,5 @@ def read_json(file: Path, sums: Sums = None) -> dict[str, Any]:
         raise UserError(f"{file}: nested too deeply; export the model again") from None
     except ValueError as error:
         raise UserError(f"{file}: not JSON ({error}); export the model again") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{file}: not a JSON object; export the model again")
     checksums.check(file.parent, file.name, sums)
     return value

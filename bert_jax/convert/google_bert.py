@@ -6,16 +6,21 @@ the two output matrices of run_pretraining.py are [out, in].
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bert_jax.convert.files import check_links, read_json
+from bert_jax.convert.folders.files import GOOGLE_FILES
+from bert_jax.convert.folders.model_keys import GOOGLE_KEYS
 from bert_jax.convert.hf_config import from_config_json
 from bert_jax.convert.reader import StoredModel
-from bert_jax.convert.tensorflow.checkpoint import LazyTensor, TensorFlowCheckpoint
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.convert.stored_tokenizer import say_casing
+from bert_jax.convert.tensorflow.checkpoint import Entry, LazyTensor, TensorFlowCheckpoint
+from bert_jax.data_pipeline.errors import UserError, count, first_few
+from bert_jax.data_pipeline.folders.check import check_files
 from bert_jax.data_pipeline.settings import shown_name
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
@@ -23,7 +28,8 @@ CONFIG, VOCABULARY = "bert_config.json", "vocab.txt"
 FILES = re.compile(r"bert_config\.json|vocab\.txt|.+\.ckpt.*\.(index|data-\d{5}-of-\d{5})")
 _MOST_STEPS = 2**31 - 1  # of a run
 _MOMENTS, _STEP = ("adam_m", "adam_v"), "global_step"
-_STATE = re.compile(rf".*/({'|'.join(_MOMENTS)})|{_STEP}")  # of the optimizer
+_OBJECTS = ("_CHECKPOINTABLE_OBJECT_GRAPH", "_TRACKABLE_OBJECT_GRAPH")  # of TensorFlow 2
+_MOST_NAMES = 4  # in a message
 _NAMES = (  # parts of its names and of transformers', in order
     ("/", "."),
     ("layer_", "layer."),
@@ -49,8 +55,11 @@ class StoredAdam:
 
 
 def is_google_bert(folder: Path) -> bool:
-    """Whether the folder holds a model of google-research/bert."""
-    return (folder / CONFIG).is_file()
+    """Whether the folder holds a model of google-research/bert, and not, beside its settings, only
+    a copy for transformers."""
+    if not (folder / CONFIG).is_file():
+        return False
+    return any(folder.glob("*.index")) or not (folder / "config.json").is_file()
 
 
 def read_google_bert(folder: Path) -> StoredModel:
@@ -61,12 +70,16 @@ def read_google_bert(folder: Path) -> StoredModel:
             one checkpoint.
     """
     check_links(folder)
+    check_files(folder, GOOGLE_FILES)
     values = {**read_json(folder / CONFIG), "model_type": "bert"}
-    config = from_config_json(values, str(folder / CONFIG))
+    config = from_config_json(values, str(folder / CONFIG), GOOGLE_KEYS)
     checkpoint = TensorFlowCheckpoint(_prefix(folder))
-    tensors = {_their_name(n): _lazy(checkpoint, n) for n in _trained(checkpoint)}
+    state = optimizer_entries(checkpoint.entries)
+    tensors = {_their_name(n): _lazy(checkpoint, n) for n in checkpoint.entries if n not in state}
     tokenizer = Tokenizer.load(folder / VOCABULARY)
-    return StoredModel(config, tensors, tokenizer, tokenizer.special.pad)
+    say_casing(folder / VOCABULARY, tokenizer)
+    left_out = _other_slots(state)
+    return StoredModel(config, tensors, tokenizer, tokenizer.special.pad, left_out=left_out)
 
 
 def read_adam(folder: Path) -> StoredAdam:
@@ -77,12 +90,20 @@ def read_adam(folder: Path) -> StoredAdam:
             of another shape than its tensor; or as `read_google_bert`.
     """
     checkpoint = TensorFlowCheckpoint(_prefix(folder))
-    entries, names = checkpoint.entries, _trained(checkpoint)
+    entries = checkpoint.entries
+    state = optimizer_entries(entries)
+    names = [name for name in entries if name not in state]
     for name in (_STEP, *(f"{name}/{moment}" for name in names for moment in _MOMENTS)):
         if name not in entries:
+            others = _other_slots(state)
+            reason = (
+                f"it has {others[0]}, which is not that of google-research/bert"
+                if others
+                else "released checkpoints have no moments"
+            )
             raise UserError(
-                f"{folder}: the checkpoint has no {shown_name(name)}; released checkpoints have no "
-                "moments: import it without --optimizer_state"
+                f"{folder}: the checkpoint has no {shown_name(name)}; {reason}: import it without "
+                "--optimizer_state"
             )
         if name != _STEP and entries[name].shape != entries[name.rpartition("/")[0]].shape:
             raise UserError(f"{folder}: {shown_name(name)} has another shape than its tensor")
@@ -95,9 +116,44 @@ def read_adam(folder: Path) -> StoredAdam:
     return StoredAdam((mu, nu), int(step))
 
 
-def _trained(checkpoint: TensorFlowCheckpoint) -> list[str]:
-    """Returns the names of the model's tensors in a checkpoint."""
-    return [name for name in checkpoint.entries if not _STATE.fullmatch(name)]
+def optimizer_entries(entries: Mapping[str, Entry]) -> dict[str, str]:
+    """Returns the tensors of a checkpoint that are no weights, with the names of their kinds.
+
+    An optimizer has slots for a weight, whose names hold its name: WEIGHT/adam_m, WEIGHT/Adam_1 or
+    SCOPE/WEIGHT/LAMB. Its other variables are numbers, as no weight of BERT is: beta1_power,
+    loss_scale, global_step.
+
+    Raises:
+        UserError: it is a checkpoint of objects (TensorFlow 2), whose names are others.
+    """
+    if (graph := next((name for name in entries if name in _OBJECTS), None)) is not None:
+        raise UserError(
+            f"{graph} in the checkpoint: it is one of objects of TensorFlow 2, whose names are "
+            "those of another program; convert it to the names of google-research/bert"
+        )
+    kinds = {}
+    for name, entry in entries.items():
+        parts = name.split("/")
+        inner = (
+            (start, end)
+            for start in range(len(parts))
+            for end in range(len(parts), start, -1)
+            if end - start < len(parts) and "/".join(parts[start:end]) in entries
+        )
+        if found := next(inner, None):
+            kinds[name] = "/".join((*parts[: found[0]], *parts[found[1] :]))
+        elif not entry.shape:
+            kinds[name] = name
+    return kinds
+
+
+def _other_slots(state: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns what an import never reads of an optimizer, in words."""
+    others = Counter(kind for kind in state.values() if kind not in (*_MOMENTS, _STEP))
+    if not others:
+        return ()
+    names = ", ".join(first_few([shown_name(kind) for kind in others], _MOST_NAMES))
+    return (f"{count(others.total(), 'tensor')} of an optimizer ({names})",)
 
 
 def _lazy(checkpoint: TensorFlowCheckpoint, name: str, moment: str = "") -> LazyTensor:

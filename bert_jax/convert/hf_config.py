@@ -1,25 +1,37 @@
 """Converts between transformers' `config.json` and our `ModelConfig`."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from bert_jax.config.schema import ModelConfig
 from bert_jax.config.serialization import from_dict
 from bert_jax.config.task_model import TaskModelConfig
+from bert_jax.convert.folders.model_keys import CONFIG_KEYS
 from bert_jax.convert.layouts.bert import BERT
 from bert_jax.convert.layouts.layout import Layout
 from bert_jax.convert.layouts.registry import BY_TYPE, find_layout
 from bert_jax.convert.task_heads import head_json, kept_settings, read_head, task_of_class
-from bert_jax.data_pipeline.errors import UserError, nearest
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.folders.check import check_keys
+from bert_jax.data_pipeline.folders.table import Entry
 from bert_jax.data_pipeline.settings import shown
 from bert_jax.objectives.masked_lm import MASKED_LM
 from bert_jax.objectives.next_sentence import NEXT_SENTENCE
 
-# Ours -> theirs; "gelu_new" is the same tanh approximation under an older name.
+# Ours -> theirs.
 _ACT_NAMES = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
-_ACTS = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
+# All names of transformers for the two; GELU "10" is clipped, "quick" is another function.
+_ACTS = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+}
 _SHARED = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
     "max_position_embeddings",
@@ -86,20 +98,28 @@ def to_config_json(
     }
 
 
-def from_config_json(values: Mapping[str, Any], where: str) -> ModelConfig:
+def from_config_json(
+    values: Mapping[str, Any], where: str, keys: Sequence[Entry] = CONFIG_KEYS
+) -> ModelConfig:
     """Returns our configuration from a config.json, without vocabulary padding.
+
+    Args:
+        keys: the table of its keys; others are logged.
 
     Raises:
         UserError: another model, or missing, invalid or unsupported values; `where` names the file.
     """
     layout = _layout(values, where)
+    check_keys(values, keys, where)
     _check_supported(values, layout, where)
     key = {name: layout.keys.get(name, name) for name in (*_SHARED, *_DEFAULTS, _ACT)}
     act = values.get(key[_ACT], "gelu")
     if not isinstance(act, str) or act not in _ACTS:
-        hint = nearest(act[:80], _ACTS) if isinstance(act, str) else nearest("", _ACTS)
-        raise UserError(f"{where}: {key[_ACT]}={shown(act)} is not supported{hint}")
-    if layout.only_gelu and act != "gelu":
+        # A similar name is another function.
+        raise UserError(
+            f"{where}: {key[_ACT]}={shown(act)} is not supported; valid: {', '.join(_ACTS)}"
+        )
+    if layout.only_gelu and _ACTS[act] != "gelu":
         raise UserError(f"{where}: hidden_act={shown(act)}, but the head always computes 'gelu'")
     missing = [key[name] for name in _SHARED if values.get(key[name]) is None]
     if missing:
@@ -132,8 +152,6 @@ def _layout(values: Mapping[str, Any], where: str) -> Layout:
 
 
 def _check_supported(values: Mapping[str, Any], layout: Layout, where: str) -> None:
-    if values.get("auto_map"):
-        raise UserError(f"{where}: needs code of its own (auto_map), which bert-jax never runs")
     for name, wanted in layout.constants.items():
         if (given := values.get(name, wanted)) != wanted:
             raise UserError(
@@ -143,8 +161,6 @@ def _check_supported(values: Mapping[str, Any], layout: Layout, where: str) -> N
     for name in layout.widths:
         if values.get(name, width) not in (None, width):
             raise UserError(f"{where}: {name} differs from hidden_size, which is not supported")
-    if values.get("is_decoder") or values.get("add_cross_attention"):
-        raise UserError(f"{where}: a decoder (is_decoder, add_cross_attention); give an encoder")
 
 
 def pad_token_id(values: Mapping[str, Any]) -> Any:

@@ -1,11 +1,30 @@
 """Downloads a model by its name on the Hugging Face hub, only the files that an import reads."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
-from bert_jax.convert.weight_files import PYTORCH_FILES, SAFETENSORS_FILES, SETTINGS_FILES
+from bert_jax.convert.folders.files import FILES
+from bert_jax.convert.weight_files import (
+    PART,
+    PYTORCH,
+    PYTORCH_FILES,
+    SAFETENSORS_FILES,
+    SETTINGS_FILES,
+)
 from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.folders.table import NO_EFFECT
 
 PREFIX = "hf:"
+# The weights of a layer after the encoder, which older releases of sentence-transformers write.
+_LAYERS = f"{PART.replace('0', '1', 1)}/{PYTORCH}"
+# What is below the folders without effect, such as copies of the model for other libraries.
+_LEFT_OUT = [
+    f"{name}*"
+    for entry in FILES
+    if entry.use == NO_EFFECT
+    for name in entry.names
+    if name.endswith("/")
+]
 
 
 def download(name: str) -> Path:
@@ -29,12 +48,20 @@ def download(name: str) -> Path:
         folder = snapshot_download(
             repository,
             revision=revision or None,
-            allow_patterns=[*SETTINGS_FILES, *SAFETENSORS_FILES],
-        )
-        if not any(Path(folder).glob(SAFETENSORS_FILES[0])):
+            allow_patterns=[
+                *SETTINGS_FILES, *SAFETENSORS_FILES, *_below_parts(SAFETENSORS_FILES), _LAYERS,
+                *_below_parts(SETTINGS_FILES),
+            ],
+            ignore_patterns=_LEFT_OUT,
+        )  # fmt: skip
+        encoder = SAFETENSORS_FILES[0]
+        if not any(path for place in ("", "0_*/") for path in Path(folder).glob(place + encoder)):
             commit = Path(folder).name
             folder = snapshot_download(
-                repository, revision=commit, allow_patterns=[*SETTINGS_FILES, *PYTORCH_FILES]
+                repository,
+                revision=commit,
+                allow_patterns=[*SETTINGS_FILES, *PYTORCH_FILES, *_below_parts(PYTORCH_FILES)],
+                ignore_patterns=_LEFT_OUT,
             )
     except errors.GatedRepoError:
         raise UserError(f"{where}: access must be requested on its page; set HF_TOKEN") from None
@@ -51,6 +78,10 @@ def download(name: str) -> Path:
             f"{where}: cannot be downloaded and is not in the cache ({_line(error)})"
         ) from None
     return Path(folder)
+
+
+def _below_parts(patterns: Iterable[str]) -> list[str]:
+    return [f"{PART}/{pattern}" for pattern in patterns]
 
 
 def _line(error: Exception) -> str:

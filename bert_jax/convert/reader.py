@@ -3,16 +3,25 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from bert_jax.config.schema import ModelConfig
 from bert_jax.convert import checksums
 from bert_jax.convert.files import check_links, read_json
+from bert_jax.convert.folders.files import FILES
 from bert_jax.convert.hf_config import from_config_json, pad_token_id
-from bert_jax.convert.stored_tokenizer import read_tokenizer
+from bert_jax.convert.sentence_encoder import (
+    SentenceEncoder,
+    read_parts,
+    read_sentence_encoder,
+)
+from bert_jax.convert.stored_tokenizer import model_max_length, read_tokenizer
 from bert_jax.convert.weight_files import read_weights
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.errors import UserError, import_hint
+from bert_jax.data_pipeline.folders.check import check_files
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+
+CONFIG: Final = "config.json"
 
 
 @dataclass(frozen=True)
@@ -24,15 +33,23 @@ class StoredModel:
     tokenizer: Tokenizer
     pad_token_id: Any  # of config.json; checked where positions depend on it
     values: Mapping[str, Any] = field(default_factory=dict)  # of a config.json of transformers
+    sentence: SentenceEncoder | None = None  # of a folder of sentence-transformers
+    left_out: tuple[str, ...] = ()  # what was not read, a text each
 
 
 def read_folder(path: Path) -> StoredModel:
-    """Reads config.json, the weights and the tokenizer's files; UserError if one is missing,
-    damaged, a link to a file outside, or differs from SHA256SUMS, for another kind of model, or a
-    tokenizer with more entries than the model."""
+    """Reads config.json, the weights, the tokenizer's files and what makes vectors of texts.
+
+    Raises:
+        UserError: a file is missing, damaged, a link to a file outside, or differs from SHA256SUMS;
+            the folder has a file or a key whose meaning would be lost; it is of another kind of
+            model, or its tokenizer has more entries than the model.
+    """
     if not path.is_dir():
-        raise UserError(f"{path}: no such folder; give one that `bert-jax convert export` wrote")
-    file = path / "config.json"
+        raise UserError(
+            f"{path}: no such folder; give one that `bert-jax convert export` wrote"
+            f"{import_hint(str(path))}"
+        )
     if (path / "checkpoints").is_dir():
         raise UserError(
             f"{path}: the folder of a pretraining run; export it first: "
@@ -40,13 +57,22 @@ def read_folder(path: Path) -> StoredModel:
         )
     check_links(path)
     sums = checksums.read(path)
-    values = read_json(file, sums)
-    config = from_config_json(values, str(file))
-    tensors = read_weights(path, sums)
-    tokenizer = read_tokenizer(path, sums)
+    parts = read_parts(path, sums)
+    check_files(path, FILES, {part.folder for part in parts})
+    place = parts[0].folder if parts else ""
+    folder, sums_there = path / place, checksums.below(sums, place)
+    if place:  # as sentence-transformers before 2 writes it
+        check_links(folder, path)
+        check_files(folder, FILES)
+    values = read_json(folder / CONFIG, sums_there)
+    config = from_config_json(values, str(folder / CONFIG))
+    tensors = read_weights(folder, sums_there)
+    tokenizer = read_tokenizer(folder, sums_there)
     if tokenizer.vocab_size > config.vocab_size:
         raise UserError(
-            f"{path}: the tokenizer has {tokenizer.vocab_size:,} entries, config.json has "
+            f"{folder}: the tokenizer has {tokenizer.vocab_size:,} entries, config.json has "
             f"{config.vocab_size:,}; use the tokenizer that belongs to this model"
         )
-    return StoredModel(config, tensors, tokenizer, pad_token_id(values), values)
+    length = model_max_length(folder, sums_there) if parts else None
+    sentence = read_sentence_encoder(path, parts, config.hidden_size, length, sums)
+    return StoredModel(config, tensors, tokenizer, pad_token_id(values), values, sentence)

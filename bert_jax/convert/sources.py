@@ -22,8 +22,8 @@ from bert_jax.convert import hub, weights
 from bert_jax.convert.google_bert import FILES, is_google_bert, read_google_bert
 from bert_jax.convert.layouts.layout import TAGGER
 from bert_jax.convert.reader import StoredModel, read_folder
-from bert_jax.convert.weight_files import PYTORCH_FILES, SAFETENSORS_FILES, SETTINGS_FILES
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.convert.weight_files import PART, PYTORCH_FILES, SAFETENSORS_FILES, SETTINGS_FILES
+from bert_jax.data_pipeline.errors import UserError, import_hint
 from bert_jax.data_pipeline.storage.remote import is_remote, open_path, storage_errors
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.workdir.layout import Workdir, split_step
@@ -144,6 +144,7 @@ def local_folder(source: str) -> Iterator[Path]:
     elif not Path(source).is_dir():
         raise UserError(
             f"{source}: no such folder; a model on the Hugging Face hub is {hub.PREFIX}ORG/NAME"
+            f"{import_hint(source)}"
         )
     else:
         yield Path(source)
@@ -154,7 +155,10 @@ def _copy(source: str, folder: Path) -> None:
     patterns = (*SETTINGS_FILES, *SAFETENSORS_FILES, *PYTORCH_FILES)
     with storage_errors(source, "cannot be read"):
         for path in open_path(source).iterdir():
-            if FILES.fullmatch(path.name) or any(fnmatch(path.name, p) for p in patterns):
+            if path.is_dir() and fnmatch(path.name, PART):
+                (folder / path.name).mkdir()
+                _copy(str(path), folder / path.name)
+            elif FILES.fullmatch(path.name) or any(fnmatch(path.name, p) for p in patterns):
                 path.copy(folder / path.name)
 
 

@@ -5,19 +5,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bert_jax.convert.added_tokens import with_added_tokens
 from bert_jax.convert.files import Sums, check_file, read_json
-from bert_jax.convert.tokenizer_files import json_bytes
+from bert_jax.convert.folders.tokenizer_keys import TOKENIZER_KEYS
+from bert_jax.convert.tokenizer_files import json_bytes, lowercases
 from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.folders.check import check_keys
 from bert_jax.data_pipeline.settings import shown
 from bert_jax.data_pipeline.tokenizer import fast_bpe
 from bert_jax.data_pipeline.tokenizer.byte_level_bpe import from_files
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.runtime.log import logger
 
+_CONFIG = "tokenizer_config.json"
 _SENTENCEPIECE = "sentencepiece.bpe.model"  # XLM-R and CamemBERT renumber its ids
 _CODES = "bpe.codes"
 # The classes that read a vocab.txt as BERT does. Others split words before WordPiece, such as those
 # of Japanese and Chinese models.
 _WORDPIECE = {"BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"}
+_ROBERTA = "RobertaTokenizer"
 # Its tokenizer.json says that it splits text as BERT's does, because none can describe jieba.
 _JIEBA = "RoFormerTokenizer"
 # The settings of these classes, with the names of `BertNormalizer`; all are null, true or false.
@@ -25,26 +31,18 @@ _NORMALIZER = {"strip_accents": "strip_accents", "tokenize_chinese_chars": "hand
 
 
 def read_tokenizer(folder: Path, sums: Sums) -> Tokenizer:
-    """Reads tokenizer.json, or else one of the forms of older models.
+    """Reads tokenizer.json, or else one of the forms of older models, and the tokens added to it.
 
     Raises:
         UserError: there is none, it is damaged or differs from SHA256SUMS, it needs code of its own
             or a class that splits words in another way, or transformers is needed and not installed
             or cannot convert it.
     """
-    settings = folder / "tokenizer_config.json"
-    values = read_json(settings, sums) if settings.exists() else {}
-    name = "split_special_tokens"
-    if not isinstance(split := values.get(name), bool | None):
-        raise UserError(f"{settings}: {name}={shown(split)} should be true or false")
-    found = _read_files(folder, settings, values, sums)
-    return found.for_task(in_words=False, split_special_tokens=bool(split))
-
-
-def _read_files(folder: Path, settings: Path, values: Mapping[str, Any], sums: Sums) -> Tokenizer:
-    """values: of the file `settings`."""
-    if values.get("auto_map"):
-        raise UserError(f"{settings}: needs code of its own (auto_map), which bert-jax never runs")
+    values = _settings(folder, sums)
+    check_keys(values, TOKENIZER_KEYS, folder / _CONFIG)
+    for name in ("do_lower_case", "add_prefix_space", "split_special_tokens", *_NORMALIZER):
+        if not isinstance(value := values.get(name), bool | None):
+            raise UserError(f"{folder / _CONFIG}: {name}={shown(value)} should be true or false")
     kind = _class(folder, values, sums)
     if kind == _JIEBA:
         raise UserError(
@@ -53,15 +51,32 @@ def _read_files(folder: Path, settings: Path, values: Mapping[str, Any], sums: S
         )
     if (folder / "tokenizer.json").exists():
         check_file(folder, "tokenizer.json", sums)
-        return Tokenizer.load(folder / "tokenizer.json")
+        tokenizer = with_settings(Tokenizer.load(folder / "tokenizer.json"), values, kind)
+    else:
+        tokenizer = _read_older(folder, values, kind, sums)
+    found = with_added_tokens(tokenizer, folder, values, sums)
+    split = bool(values.get("split_special_tokens"))
+    return found.for_task(in_words=False, split_special_tokens=split)
+
+
+def model_max_length(folder: Path, sums: Sums) -> Any:
+    """Returns the tokens to which the tokenizer cuts a text, None if it does not say it."""
+    values = _settings(folder, sums)
+    return values.get("model_max_length", values.get("max_len"))
+
+
+def _settings(folder: Path, sums: Sums) -> dict[str, Any]:
+    file = folder / _CONFIG
+    return read_json(file, sums) if file.exists() else {}
+
+
+def _read_older(folder: Path, values: Mapping[str, Any], kind: Any, sums: Sums) -> Tokenizer:
+    """Reads one of the forms that are older than tokenizer.json; UserError as `read_tokenizer`."""
     if (folder / _SENTENCEPIECE).exists():
         check_file(folder, _SENTENCEPIECE, sums)
         return _read_with_transformers(folder, _SENTENCEPIECE)
     if (folder / _CODES).exists():
         return _read_fast_bpe(folder, kind, sums)
-    for name in ("do_lower_case", "add_prefix_space", *_NORMALIZER):
-        if not isinstance(value := values.get(name), bool | None):
-            raise UserError(f"{settings}: {name}={shown(value)} should be true or false")
     if (folder / "vocab.txt").exists():
         check_file(folder, "vocab.txt", sums)
         return _read_wordpiece(folder / "vocab.txt", values, kind)
@@ -96,12 +111,42 @@ def _read_wordpiece(file: Path, values: Mapping[str, Any], kind: Any) -> Tokeniz
             "tokenizer as tokenizer.json"
         )
     tokenizer = Tokenizer.load(file, lowercase=values.get("do_lower_case"))
-    given = {own: values[name] for name, own in _NORMALIZER.items() if values.get(name) is not None}
-    if not given:
-        return tokenizer
+    if values.get("do_lower_case") is None:
+        say_casing(file, tokenizer)
+    return with_settings(tokenizer, values, kind)
+
+
+def say_casing(file: Path, tokenizer: Tokenizer) -> None:
+    """Logs whether text is lower-cased, where no file says it."""
+    how = (
+        "text is lower-cased, since no entry has a capital letter"
+        if lowercases(tokenizer)
+        else "text keeps its capital letters, since entries have some"
+    )
+    logger.info("%s: nothing beside it says do_lower_case: %s", file, how)
+
+
+def with_settings(tokenizer: Tokenizer, values: Mapping[str, Any], kind: Any) -> Tokenizer:
+    """Returns a tokenizer with the settings of a tokenizer_config.json, which hold before those of
+    a tokenizer.json where the class is BERT's or RoBERTa's."""
     spec = json.loads(tokenizer.json)
-    spec["normalizer"] |= given
-    return Tokenizer(json_bytes(spec), name=str(file))
+    before = json.dumps(spec)
+    normalizer, splitter = spec["normalizer"] or {}, spec["pre_tokenizer"] or {}
+    is_bert = kind is None or (isinstance(kind, str) and kind in _WORDPIECE)
+    if is_bert and normalizer.get("type") == "BertNormalizer":
+        normalizer |= {
+            own: values[name]
+            for name, own in (*_NORMALIZER.items(), ("do_lower_case", "lowercase"))
+            if values.get(name) is not None
+        }
+    prefix = values.get("add_prefix_space")
+    if kind == _ROBERTA and splitter.get("type") == "ByteLevel" and prefix is not None:
+        for part in (splitter, spec["post_processor"] or {}):
+            if "add_prefix_space" in part:
+                part["add_prefix_space"] = prefix
+    if json.dumps(spec) == before:
+        return tokenizer
+    return Tokenizer(json_bytes(spec), name="tokenizer.json")
 
 
 def _read_fast_bpe(folder: Path, kind: Any, sums: Sums) -> Tokenizer:

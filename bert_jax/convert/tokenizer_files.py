@@ -48,8 +48,12 @@ def tokenizer_files(
         "special_tokens_map.json": json_bytes(specials),
     }
     if spec["model"]["type"] == "WordPiece":  # the only one that a vocab.txt can describe
-        entries = "".join(f"{tokenizer.token(i)}\n" for i in range(tokenizer.vocab_size))
-        files["vocab.txt"] = entries.encode()
+        entries = sorted(spec["model"]["vocab"], key=spec["model"]["vocab"].__getitem__)
+        files["vocab.txt"] = "".join(f"{entry}\n" for entry in entries).encode()
+        # Where they match a text is in tokenizer.json.
+        added = {token["content"]: token["id"] for token in spec["added_tokens"]}
+        if beyond := {token: i for token, i in added.items() if i >= len(entries)}:
+            files["added_tokens.json"] = json_bytes(beyond)
     if tokenizer.has_unknown_pieces:
         files |= fast_bpe.to_files(spec, tokenizer.vocab_size)
     return files

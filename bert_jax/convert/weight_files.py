@@ -24,11 +24,12 @@ HEADS = "heads.safetensors"
 INDEX = ".index.json"  # after the name of the only file
 # The files of a folder of transformers that are read, as patterns of `fnmatch`.
 SETTINGS_FILES = (
-    "config.json", "tokenizer*.json", "vocab.txt", "vocab.json", "merges.txt",
-    "sentencepiece.bpe.model", "bpe.codes", "SHA256SUMS",
+    "*.json", "vocab.txt", "merges.txt", "sentencepiece.bpe.model", "bpe.codes", "SHA256SUMS",
 )  # fmt: skip
-SAFETENSORS_FILES = ("model*.safetensors", f"{SAFETENSORS}{INDEX}", HEADS)
-PYTORCH_FILES = ("pytorch_model*.bin", f"{PYTORCH}{INDEX}")
+SAFETENSORS_FILES = ("model*.safetensors", HEADS)
+PYTORCH_FILES = ("pytorch_model*.bin",)
+# Folders with the parts of a sentence encoder, of which the first may be the encoder.
+PART = "[0-9]*_*"
 _AGAIN = "export or download the model again"
 
 

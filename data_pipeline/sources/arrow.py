@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from bert_jax.data_pipeline.errors import UserError, nearest
+from bert_jax.data_pipeline.folders.check import check_files, check_keys
+from bert_jax.data_pipeline.folders.datasets import DATASET_FILES, DICT_KEYS, STATE_KEYS
 from bert_jax.data_pipeline.sources import finding
 from bert_jax.data_pipeline.sources.arrow_batches import (
     arrow_errors,
@@ -27,7 +29,7 @@ from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.rows import column_names
 from bert_jax.data_pipeline.storage.files import open_bytes
 from bert_jax.data_pipeline.storage.local_copy import local_folder
-from bert_jax.data_pipeline.storage.remote import storage_errors
+from bert_jax.data_pipeline.storage.remote import is_remote, storage_errors
 from bert_jax.data_pipeline.text.clean import Rule
 
 RULES: tuple[Rule, ...] = ()
@@ -45,14 +47,20 @@ _FILE: Final = b"ARROW1"  # of a file of Arrow, which is a stream with an index
 def find(spec: SourceSpec) -> Found:
     """Returns the files of a dataset's split, or the Arrow files of the source."""
     check_arrow("Arrow files")
-    splits = _json(spec.path / SPLITS).get("splits", [])
+    whole = _json(spec.path / SPLITS)
+    check_keys(whole, DICT_KEYS, spec.path / SPLITS)
+    splits = whole.get("splits", [])
     if splits and spec.split not in splits:
         raise UserError(f"{spec.path}: no split {spec.split!r}{nearest(spec.split, splits)}")
     if not splits and spec.split != SourceSpec.split:
         raise UserError(f"{spec.path}: has no splits; leave out split={spec.split}")
     folder = spec.path / spec.split if splits else spec.path
-    files = [folder / entry["filename"] for entry in _json(folder / STATE).get("_data_files", [])]
+    state = _json(folder / STATE)
+    check_keys(state, STATE_KEYS, folder / STATE)
+    files = [folder / entry["filename"] for entry in state.get("_data_files", [])]
     if files:
+        if not is_remote(folder):
+            check_files(folder, DATASET_FILES)
         return Found(files, {})
     described = "Arrow files (.arrow)"
     return finding.find(spec, lambda path: path.suffix.lower() in EXTENSIONS, described, text=False)

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.folders.check import check_files
+from bert_jax.data_pipeline.folders.datasets import PREPARED_FILES
 from bert_jax.data_pipeline.sources.cutting import cut_positions
 from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.extras import import_extra
@@ -57,6 +59,8 @@ def find(spec: SourceSpec) -> Found:
     folder = _prepared(spec)
     info = info_of(folder)
     check_split(folder, info, spec.split)
+    if not is_remote(folder):
+        check_files(folder, PREPARED_FILES)
     if not info.splits[spec.split].num_examples:
         raise UserError(f"{folder}: split {spec.split!r} is empty; choose another with ,split=NAME")
     check_columns(folder, spec, sorted(info.features))

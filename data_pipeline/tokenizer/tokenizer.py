@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 import tokenizers
 
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.errors import UserError, import_hint
 from bert_jax.data_pipeline.storage.digest import sha256
 from bert_jax.data_pipeline.storage.outputs import OutputKind, write_output
 from bert_jax.data_pipeline.storage.remote import storage_errors
@@ -111,7 +111,9 @@ class Tokenizer:
                 `lowercase` contradicts the entries, or a .model that cannot be converted.
         """
         path = Path(path)
-        with storage_errors(path, "cannot read the vocabulary", f"; pass {_FORMATS}"):
+        hint = "" if path.exists() else import_hint(str(path))
+        hint += ", and pass the tokenizer.json there" if hint else ""
+        with storage_errors(path, "cannot read the vocabulary", f"; pass {_FORMATS}{hint}"):
             data = path.read_bytes()
         if path.suffix == ".model":
             from bert_jax.data_pipeline.tokenizer.sentencepiece_model import convert

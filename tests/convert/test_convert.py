@@ -150,7 +150,7 @@ def test_config_json_there_and_back():
             for kind in ("albert", "electra", "modernbert", "gpt2")
         ),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
-        ({"hidden_act": "gelu_python_tanh"}, "did you mean gelu_pytorch_tanh"),
+        ({"hidden_act": "gelu_10"}, "hidden_act='gelu_10' is not supported; valid: gelu, gelu_py"),
         ({"is_decoder": True}, "a decoder"),
         ({"hidden_size": None}, "no hidden_size"),
     ],

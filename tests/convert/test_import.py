@@ -167,7 +167,8 @@ def test_a_model_on_the_hub_has_its_commit_in_the_card(hub: Hub, tmp_path: Path)
     assert values["imported_from"] == f"hf:org/bert@{commit_of('v1')}"  # for `config.init`
     fetched = {path.rpartition("/")[2] for path in hub.requests if "/resolve/" in path}
     assert fetched == {
-        "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt",
+        "config.json", "model.safetensors", "special_tokens_map.json", "tokenizer.json",
+        "tokenizer_config.json", "vocab.txt",
     }  # fmt: skip
 
 

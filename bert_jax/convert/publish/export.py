@@ -23,16 +23,19 @@ from bert_jax.convert.hf_config import ORIGIN, to_config_json
 from bert_jax.convert.layouts.registry import find_layout
 from bert_jax.convert.publish.card_facts import read_card
 from bert_jax.convert.publish.model_card import Card, render
+from bert_jax.convert.publish.sentence_files import sentence_files
 from bert_jax.convert.publish.weight_writer import (
     DEFAULT_FORMAT,
     WEIGHT_FILE,
     WeightFormat,
     as_dtype,
     is_export,
+    write_files,
     write_heads,
     write_optimizer,
     write_weights,
 )
+from bert_jax.convert.sentence_encoder import ABOUT, ENCODER, MODULES, SentenceEncoder
 from bert_jax.convert.sources import read_run_tokenizer
 from bert_jax.convert.tokenizer_files import json_bytes, lowercases, tokenizer_files
 from bert_jax.convert.weight_files import HEADS
@@ -48,9 +51,10 @@ from bert_jax.workdir.layout import Workdir
 CARD = "README.md"
 _FILES = {  # besides the weights
     "config.json", CARD, HEADS,
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "bpe.codes",
-    SUMS,
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "vocab.txt", "bpe.codes", MODULES, ENCODER, ABOUT, SUMS,
 }  # fmt: skip
+_PART = re.compile(r"[1-9]\d?_(Pooling|Dense|Normalize|Dropout)")  # of a sentence encoder
 
 
 def export(
@@ -64,6 +68,7 @@ def export(
     rows_before: np.ndarray | None = None,
     source: Mapping[str, Any] = MappingProxyType({}),
     optimizer: OptimizerState | None = None,
+    sentence: SentenceEncoder | None = None,
 ) -> None:
     """Writes weights, configuration, tokenizer and model card into the folder `out`.
 
@@ -79,6 +84,7 @@ def export(
         rows_before: see `weights.to_transformers`.
         source: see `to_config_json`.
         optimizer: its state goes into a file of its own, which transformers ignores.
+        sentence: what makes vectors of texts, for sentence-transformers.
 
     Raises:
         UserError: as `check_output`; the vocabulary sizes of tokenizer and model do not fit, a
@@ -102,11 +108,15 @@ def export(
         model_config, pad_token_id=pad, heads=params, trained_length=card.length, source=source
     ) | {"dtype": form.dtype}
     files = _files(config, model_config, tokenizer, card, tensors)
+    parts: Mapping[str, Mapping[str, np.ndarray]] = {}
+    if sentence:
+        more, parts = sentence_files(sentence, model_config.max_position_embeddings)
+        files |= more
     temporary = _temporary_path(out, "tmp")
     try:
         _remove_leftovers(out)
         temporary.mkdir(parents=True)
-        _write(temporary, files, tensors, heads, form.max_shard_size, optimizer)
+        _write(temporary, files, tensors, heads, form.max_shard_size, optimizer, parts)
         _publish(temporary, out)
     except (OSError, safetensors.SafetensorError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
@@ -143,10 +153,13 @@ def _write(
     heads: Mapping[str, np.ndarray],
     max_shard_size: str | None,
     optimizer: OptimizerState | None,
+    parts: Mapping[str, Mapping[str, np.ndarray]],
 ) -> None:
     for name, data in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(data)
     weights = [*write_weights(folder, tensors, max_shard_size), *write_heads(folder, heads)]
+    weights += write_files(folder, parts)
     if optimizer:
         weights.append(write_optimizer(folder, optimizer))
     for name in weights:  # safetensors may create them readable by the owner only
@@ -209,7 +222,7 @@ def _export_step(
 def _is_export(out: epath.Path) -> bool:
     """Whether a folder has nothing but an export; UserError if its model card was edited."""
     names = {entry.name for entry in out.iterdir()}
-    others = {name for name in names - _FILES if not WEIGHT_FILE.fullmatch(name)}
+    others = {name for name in names - _FILES if not _written(name)}
     if others or not is_export(Path(out)):
         return False
     sums = checksums.read(Path(out)) if SUMS in names else None
@@ -232,6 +245,11 @@ def _has_exports(out: epath.Path) -> bool:
 
 EXPORT: Final = OutputKind("export", _is_export, is_folder=True, in_buckets=False)
 EXPORTS: Final = OutputKind("folder of exports", _has_exports, is_folder=True, in_buckets=False)
+
+
+def _written(name: str) -> bool:
+    """Whether an export may have written an entry beside those that every export has."""
+    return bool(WEIGHT_FILE.fullmatch(name) or _PART.fullmatch(name))
 
 
 def _temporary_path(out: Path, kind: str) -> Path:

@@ -43,6 +43,7 @@ def run_import(source: str, out: Path | str, *, optimizer_state: bool = False) -
         left_out = weights.unread(model.tensors, model.config)
         before = _rows_before(model)
         config, tokenizer, values = model.config, model.tokenizer, model.values
+        sentence, not_read = model.sentence, model.left_out
         origin = source
         if source.startswith(hub.PREFIX):
             origin = f"{source.partition('@')[0]}@{folder.name}"
@@ -52,11 +53,15 @@ def run_import(source: str, out: Path | str, *, optimizer_state: bool = False) -
         adam = _read_adam(folder, config, source) if optimizer_state else None
         export(
             params, config, tokenizer, out,
-            card=card, rows_before=before, source=values, optimizer=adam,
+            card=card, rows_before=before, source=values, optimizer=adam, sentence=sentence,
         )  # fmt: skip
     parts = ["encoder", *map(weights.title, sorted(weights.groups_in(params) - {"encoder"}))]
     if adam:
         parts.append(f"the optimizer's moments and step {adam.step:,}")
+    if sentence:
+        parts.append(f"of a sentence encoder: {sentence.titles}")
+    if not_read:
+        print(f"left out: {', '.join(not_read)}")
     if left_out:
         print(f"left out, since no head reads it: {', '.join(left_out)}")
     print(f"{source} imported to {out}: {', '.join(parts)}")

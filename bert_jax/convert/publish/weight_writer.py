@@ -103,6 +103,15 @@ def write_weights(
     return files
 
 
+def write_files(folder: Path, files: Mapping[str, Mapping[str, np.ndarray]]) -> list[str]:
+    """Writes files of tensors, which may be in a folder of the folder; returns their names. Errors
+    as `write_weights`."""
+    for name, tensors in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        _save(folder / name, tensors)
+    return [*files]
+
+
 def write_heads(folder: Path, tensors: Mapping[str, np.ndarray]) -> list[str]:
     """Writes heads.safetensors, if there are such heads; returns the names of the files. Errors as
     `write_weights`."""

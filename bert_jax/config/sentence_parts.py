@@ -1,0 +1,86 @@
+"""The parts of a sentence encoder after the encoder: plain data, named as sentence-transformers
+does. What they compute is in api/sentence_vectors.py."""
+
+from dataclasses import dataclass
+from typing import Final
+
+# Over the tokens of a text; several are joined in their order.
+POOLS: Final = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+# Of a dense layer, by the name of the class in PyTorch: the module that has it.
+ACTIVATIONS: Final = {
+    "Identity": "torch.nn.modules.linear",
+    "Tanh": "torch.nn.modules.activation",
+    "ReLU": "torch.nn.modules.activation",
+    "GELU": "torch.nn.modules.activation",
+    "Sigmoid": "torch.nn.modules.activation",
+    "SiLU": "torch.nn.modules.activation",
+}
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """Makes a vector of the states of a text's tokens.
+
+    Attributes:
+        pools: of `POOLS`.
+        include_prompt: whether the tokens of the prompt, [CLS] included, are pooled.
+        state_width: numbers of a state.
+    """
+
+    pools: tuple[str, ...]
+    include_prompt: bool
+    state_width: int
+
+    @property
+    def width(self) -> int:
+        """Numbers of the vector."""
+        return len(self.pools) * self.state_width
+
+    @property
+    def title(self) -> str:
+        return f"{'+'.join(self.pools)} pooling"
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A layer on the vector; with `residual` its input is added, through a matrix of its own if it
+    has another width."""
+
+    width_before: int
+    width: int
+    bias: bool
+    activation: str  # of `ACTIVATIONS`
+    residual: bool
+
+    @property
+    def title(self) -> str:
+        return f"a dense layer of {self.width}"
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of its weights by their names, matrices as [out, in]."""
+        matrix = (self.width, self.width_before)
+        shapes: dict[str, tuple[int, ...]] = {"linear.weight": matrix}
+        if self.bias:
+            shapes["linear.bias"] = (self.width,)
+        if self.residual and self.width != self.width_before:
+            shapes["residual.weight"] = matrix
+        return shapes
+
+
+@dataclass(frozen=True)
+class Normalize:
+    """Divides the vector by its length."""
+
+    title = "normalization"
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """Nothing outside of training."""
+
+    rate: float
+    title = "dropout"
+
+
+Part = Pooling | Dense | Normalize | Dropout

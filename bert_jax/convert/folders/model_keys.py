@@ -1,0 +1,76 @@
+"""The keys of config.json and of bert_config.json."""
+
+from typing import Final
+
+from bert_jax.data_pipeline.folders.table import Entry, no_effect, read, refused
+
+_WRITES = "how text is written, which an encoder does not"
+_OUTPUTS = "what a call in PyTorch returns"
+_ARCHITECTURE = "the architecture"
+
+CONFIG_KEYS: Final[tuple[Entry, ...]] = (
+    read("model_type architectures", "the family, and the class with its heads"),
+    read("vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size "
+         "max_position_embeddings type_vocab_size", _ARCHITECTURE),
+    read("dim n_layers n_heads hidden_dim activation dropout attention_dropout",
+         "DistilBERT's names of the same"),
+    read("hidden_act", "GELU with erf (gelu, gelu_python) or with tanh (gelu_new, gelu_fast, "
+         "gelu_accurate, gelu_python_tanh, gelu_pytorch_tanh)"),
+    read("layer_norm_eps hidden_dropout_prob attention_probs_dropout_prob initializer_range",
+         _ARCHITECTURE),
+    read("pad_token_id", "the padding id, after which RoBERTa's positions start"),
+    read("position_embedding_type rotary_value", "only learned positions, or RoFormer's"),
+    read("embedding_size", "must be hidden_size"),
+    read("id2label label2id num_labels _num_labels problem_type classifier_dropout "
+         "seq_classif_dropout qa_dropout finetuning_task",
+         "the head of a task; it stays as it is"),
+    read("tokenizer_class", "the class of the tokenizer, if tokenizer_config.json names none"),
+    read("bos_token_id eos_token_id imported_from trained_length", "kept as it is"),
+    refused("is_decoder add_cross_attention is_encoder_decoder tie_encoder_decoder",
+            "a decoder; give an encoder", False, None),
+    refused("cross_attention_hidden_size", "a decoder; give an encoder", None),
+    refused("pruned_heads", "heads of some layers are cut out", None, {}),
+    refused("quantization_config compression_config",
+            "weights that are no numbers of a floating-point type; save the model without "
+            "quantization", None, {}),
+    refused("auto_map", "needs code of its own (auto_map), which bert-jax never runs", None, {}),
+    refused("adapters adapter_fusion", "adapters change what a layer computes", None, {}),
+    refused("per_layer_config", "layers differ from one another", None, {}),
+    read("tie_word_embeddings tie_weights_", "an output matrix that is not that of the embeddings "
+         "is refused by its tensor, whatever this says"),
+    no_effect("sinusoidal_pos_embds", "how positions were initialized; the weights have them"),
+    no_effect("_name_or_path name_or_path _commit_hash transformers_version "
+              "transformers.js_config model_name language summary __version__",
+              "where the model comes from"),
+    no_effect("torch_dtype dtype use_bfloat16 fp16 bf16", "the weights have their type"),
+    no_effect("_attn_implementation _attn_implementation_autoset _attn_implementation_internal "
+              "attn_implementation _experts_implementation use_memory_efficient_attention "
+              "chunk_size_feed_forward gradient_checkpointing use_cache xla_device torchscript",
+              "how PyTorch computes the same"),
+    no_effect("output_attentions _output_attentions output_hidden_states output_past return_dict "
+              "use_return_dict tf_legacy_loss", _OUTPUTS),
+    no_effect("max_length min_length do_sample early_stopping num_beams num_beam_groups "
+              "diversity_penalty temperature top_k top_p typical_p repetition_penalty "
+              "length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids "
+              "num_return_sequences output_scores return_dict_in_generate forced_bos_token_id "
+              "forced_eos_token_id remove_invalid_values exponential_decay_length_penalty "
+              "suppress_tokens begin_suppress_tokens decoder_start_token_id prefix "
+              "task_specific_params", _WRITES),
+    no_effect("sep_token_id cls_token_id unk_token_id mask_token_id",
+              "ids that the tokenizer has"),
+    no_effect("directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers "
+              "pooler_size_per_head pooler_type", "of a pooler that no class of transformers has"),
+    no_effect("summary_type summary_use_proj summary_activation summary_proj_to_labels "
+              "summary_first_dropout summary_last_dropout", "of classes of other families"),
+)  # fmt: skip
+
+GOOGLE_KEYS: Final[tuple[Entry, ...]] = (
+    read("attention_probs_dropout_prob hidden_act hidden_dropout_prob hidden_size "
+         "initializer_range intermediate_size max_position_embeddings num_attention_heads "
+         "num_hidden_layers type_vocab_size vocab_size", _ARCHITECTURE),
+    refused("model_type", "another architecture", "bert"),
+    no_effect("directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers "
+              "pooler_size_per_head pooler_type", "of a pooler that modeling.py does not have"),
+    refused("embedding_size num_hidden_groups inner_group_num net_structure_type gap_size "
+            "down_scale_factor", "ALBERT's architecture"),
+)  # fmt: skip

@@ -1,0 +1,61 @@
+"""The keys of the files of sentence-transformers."""
+
+from typing import Final
+
+from bert_jax.data_pipeline.folders.table import Entry, no_effect, read, refused
+
+_SENTENCE = "sentence_embedding"
+
+MODULES_KEYS: Final[tuple[Entry, ...]] = (
+    read("path type", "the folder of a part, and its class"),
+    no_effect("idx name kwargs", "number and name of a part, and arguments of its calls"),
+)
+POOLING_KEYS: Final[tuple[Entry, ...]] = (
+    read("word_embedding_dimension embedding_dimension", "must be hidden_size"),
+    read("pooling_mode_cls_token pooling_mode_max_tokens pooling_mode_mean_tokens "
+         "pooling_mode_mean_sqrt_len_tokens pooling_mode_weightedmean_tokens "
+         "pooling_mode_lasttoken", "the pools, joined in this order"),
+    read("pooling_mode", "one pool or several, joined in their order"),
+    read("include_prompt", "whether the tokens of the prompt are pooled"),
+)  # fmt: skip
+DENSE_KEYS: Final[tuple[Entry, ...]] = (
+    read("in_features out_features bias", "the layer's size"),
+    read("activation_function", "Identity, Tanh, ReLU, GELU, Sigmoid or SiLU of PyTorch"),
+    read("use_residual", "whether its input is added"),
+    refused("module_input_name module_output_name", "a layer on something else than the vector "
+            "of a text", _SENTENCE, None),
+)  # fmt: skip
+NORMALIZE_KEYS: Final[tuple[Entry, ...]] = (
+    refused(
+        "module_input_name module_output_name",
+        "a layer on something else than the vector of a text",
+        _SENTENCE,
+        None,
+    ),
+)
+DROPOUT_KEYS: Final[tuple[Entry, ...]] = (read("dropout", "kept as it is; a vector has none"),)
+
+ENCODER_KEYS: Final[tuple[Entry, ...]] = (
+    read("max_seq_length", "tokens of the longest text"),
+    read("do_lower_case", "text is lower-cased before the tokenizer"),
+    refused("transformer_task", "vectors of something else than tokens", "feature-extraction",
+            None),
+    refused("module_output_name", "vectors of something else than tokens", "token_embeddings",
+            None),
+    refused("modality_config", "something else than text, or another output of the model", None,
+            {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}),
+    refused("query_length document_length query_expansion processing_kwargs",
+            "questions and documents are read in different ways", None, {}),
+    refused("model_args config_args tokenizer_args model_kwargs config_kwargs processor_kwargs "
+            "tokenizer_name_or_path", "arguments of transformers", None, {}),
+    no_effect("unpad_inputs backend cache_dir", "how PyTorch computes the same"),
+)  # fmt: skip
+SENTENCE_TRANSFORMERS_KEYS: Final[tuple[Entry, ...]] = (
+    read("prompts default_prompt_name", "text that is put before a text: that of the default "
+         "name by `encode`, others are kept"),
+    read("truncate_dim", "the first numbers of a vector are kept"),
+    read("similarity_fn_name", "kept as it is; a vector does not depend on it"),
+    refused("model_type", "another kind of model than vectors of texts", "SentenceTransformer",
+            None),
+    no_effect("__version__ requirements", "releases that wrote it"),
+)  # fmt: skip
