@@ -5,7 +5,7 @@ file cache accepts a damaged file if zlib does, writes in place, where another p
 reading, and prints a line for every program that it cannot write. This cache stores a digest before
 each program and replaces files atomically.
 
-    $BERT_JAX_CACHE/compiled/PROCESSOR/PROGRAM-KEY    sha256 of the rest, then the program
+    $BERT_JAX_CACHE/compiled/PROCESSOR/KEY.digested    sha256 of KEY and the rest, then the program
 
 PROCESSOR is a digest of properties that XLA compiles for but JAX's key may leave out, so that
 machines with different processors can share the folder. A program is machine code: anyone who can

@@ -5,7 +5,7 @@ is given, and damaged files crash the program, at worst with a signal. Here each
 one file with a digest, in a folder that only this user can write to. A loop whose file is
 damaged or incompatible is compiled again. Without such a folder, every process compiles all loops.
 
-    ROOT/numba/VERSION/KEY    sha256 of the rest, then the pickled compile result
+    ROOT/numba/VERSION/KEY.digested    sha256 of KEY and the rest, then the pickled compile result
 
 ROOT is $NUMBA_CACHE_DIR, or `__pycache__` of this package, or the cache folder: the first usable.
 """

@@ -1,7 +1,7 @@
-"""A cache of files, each with a digest of its content at its start.
+"""A cache of files, each with a digest of its key and its content at its start.
 
-For caches of machine code: a damaged file must not be run, and one that another user may have
-written must not be read. `get` returns exactly what `put` wrote or nothing; `own_folder` is a
+For caches of machine code: a damaged file, or one that was renamed, must not be run, and one that
+another user may have written must not be read. `get` returns exactly what `put` wrote or nothing; `own_folder` is a
 folder that only this user can write to.
 """
 
@@ -14,9 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bert_jax.data_pipeline.storage import atomic
+from bert_jax.data_pipeline.storage.regular_file import read_regular
 
 MOST_BYTES = 4 * 2**30
 _DIGEST = hashlib.sha256().digest_size
+_END = ".digested"  # of names; the files of earlier versions are without
 
 
 def own_folder(root: Path, name: str) -> Path:
@@ -39,7 +41,7 @@ def own_folder(root: Path, name: str) -> Path:
 
 
 class DigestedFiles:
-    """A key-value cache stored as files in a folder. No method raises an OSError.
+    """A key-value cache stored as files in a folder. `get` and `put` raise no OSError.
 
     Several threads and processes may use the same folder.
     """
@@ -57,13 +59,17 @@ class DigestedFiles:
         self._path, self._warn, self._most_bytes = folder, warn, most_bytes
         self._writable = True
 
+    def path_of(self, key: str) -> Path:
+        """Returns the file of a key."""
+        return self._path / f"{key}{_END}"
+
     def get(self, key: str) -> bytes | None:
         """Returns the content of a key, or None if it is missing. Removes a damaged file."""
-        path = self._path / key
+        path = self.path_of(key)
         try:
-            data = path.read_bytes()
+            data = read_regular(path, self._most_bytes)
             digest, content = data[:_DIGEST], data[_DIGEST:]
-            if digest == hashlib.sha256(content).digest():
+            if digest == _digest(key, content):
                 os.utime(path)
                 return content
             path.unlink()
@@ -77,8 +83,7 @@ class DigestedFiles:
             return
         try:
             self._make_room(len(content))
-            data = hashlib.sha256(content).digest() + content
-            atomic.write_bytes(self._path / key, data)
+            atomic.write_bytes(self.path_of(key), _digest(key, content) + content)
         except OSError as error:
             self._writable = False
             self._warn(error.strerror or str(error))
@@ -97,3 +102,8 @@ class DigestedFiles:
                 return
             path.unlink(missing_ok=True)
             room += size
+
+
+def _digest(key: str, content: bytes) -> bytes:
+    named = key.encode()
+    return hashlib.sha256(b"%d:%b%b" % (len(named), named, content)).digest()

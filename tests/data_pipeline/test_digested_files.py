@@ -29,10 +29,22 @@ def test_every_damage_is_seen(tmp_path):
             for spoil in (flip, lambda path, n: path.write_bytes(path.read_bytes()[:n])):
                 files.put(KEY, CONTENT[:size])
                 assert files.get(KEY) == CONTENT[:size]
-                spoil(tmp_path / KEY, at)
+                spoil(files.path_of(KEY), at)
                 assert files.get(KEY) is None
-                assert not (tmp_path / KEY).exists()
+                assert not files.path_of(KEY).exists()
     assert files.get("another") is None
+
+
+def test_files_that_were_exchanged_are_not_read(tmp_path):
+    """Each is a whole program, but another one than its key names."""
+    files = kept(tmp_path)
+    for key in "ab":
+        files.put(key, key.encode())
+    a, b, other = files.path_of("a"), files.path_of("b"), tmp_path / "other"
+    a.rename(other)
+    b.rename(a)
+    other.rename(b)
+    assert (files.get("a"), files.get("b")) == (None, None)
 
 
 def test_the_oldest_go_first_and_others_folders_count(tmp_path):
@@ -42,12 +54,12 @@ def test_the_oldest_go_first_and_others_folders_count(tmp_path):
     files = kept(one, most_bytes=8 * 132)
     for number in range(8):
         kept(other if number % 2 else one).put(f"{number}", bytes(100))
-        os.utime((other if number % 2 else one) / f"{number}", (number, number))
+        os.utime(kept(other if number % 2 else one).path_of(f"{number}"), (number, number))
     assert files.get("0")  # used just now
     files.put("new", bytes(4 * 132 - 32))
-    assert {path.name for path in tmp_path.glob("*/*")} == {"0", "5", "6", "7", "new"}
+    assert {path.stem for path in tmp_path.glob("*/*")} == {"0", "5", "6", "7", "new"}
     files.put("large", bytes(10**4))
-    assert {path.name for path in tmp_path.glob("*/*")} <= {"large"}
+    assert {path.stem for path in tmp_path.glob("*/*")} <= {"large"}
 
 
 def test_a_reader_never_sees_half_a_program(tmp_path):
@@ -64,4 +76,4 @@ def test_a_reader_never_sees_half_a_program(tmp_path):
     for writer in writers:
         writer.join()
     assert seen <= set(values)
-    assert [path.name for path in tmp_path.iterdir()] == [KEY]
+    assert [path.stem for path in tmp_path.iterdir()] == [KEY]

@@ -143,7 +143,7 @@ def test_a_damaged_program_is_compiled_and_kept_again(cache):
     assert {path: len(path.read_bytes()) for path in kept(cache)} == {
         path: len(content) for path, content in whole.items()
     }
-    assert all(DigestedFiles(path.parent, print).get(path.name) for path in whole)
+    assert all(DigestedFiles(path.parent, print).get(path.stem) for path in whole)
 
 
 @pytest.mark.processes
