@@ -17,9 +17,10 @@ from bert_jax.data_pipeline.build.build import build_store
 from bert_jax.data_pipeline.build.vocabulary import train_tokenizer
 from bert_jax.data_pipeline.sources import KINDS, SourceSpec, find, guess_kind, parse_source
 from bert_jax.data_pipeline.sources.finding import named
+from bert_jax.data_pipeline.storage import json_record
 from bert_jax.data_pipeline.storage.digest import json_digest
 from bert_jax.data_pipeline.storage.outputs import OutputKind, check_output
-from bert_jax.data_pipeline.storage.remote import put
+from bert_jax.data_pipeline.storage.remote import put, storage_errors
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.distributed import cluster, job
@@ -146,10 +147,15 @@ def _claim(workdir: Path, source: SourceSpec, config: Config) -> None:
 def _read_claim(path: Path) -> Mapping[str, Any]:
     """Returns the stored claim; an empty one if it is missing or damaged."""
     try:
-        claim = json.loads(path.read_bytes())
-    except (FileNotFoundError, ValueError):
+        with storage_errors(path):
+            claim: dict[str, Any] = json_record.read(path, dict)
+    except UserError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
         return {}
-    return claim if isinstance(claim, dict) else {}
+    except ValueError:
+        return {}
+    return claim
 
 
 def _stage(name: str, run: Callable[[], T]) -> T:
@@ -223,7 +229,7 @@ def _report(workdir: Path, store: TokenStore, fills: Fills, steps: list[tuple[st
     about, records = description.read(run), [*metrics.records(run.metrics)]
     config, spent = from_dict(about["config"], Config), goodput.account(records)
     (source,) = store.manifest["sources"]
-    text = json.loads((workdir / _CLAIM).read_bytes())["text"]
+    text = _read_claim(workdir / _CLAIM)["text"]
     page = html.Page("A small BERT, pretrained by the demo of bert-jax")
     page.facts(
         {

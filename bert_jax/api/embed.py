@@ -21,7 +21,7 @@ from bert_jax.api.vector_files import FORMATS, VECTORS, TokenTable
 from bert_jax.config.task_settings import Join
 from bert_jax.convert.sentence_encoder import SentenceEncoder
 from bert_jax.data_pipeline.errors import UserError, count
-from bert_jax.data_pipeline.storage import atomic
+from bert_jax.data_pipeline.storage import atomic, json_record
 from bert_jax.data_pipeline.storage.digest import file_digest, sha256
 from bert_jax.data_pipeline.storage.outputs import OutputKind, check_output, target_of
 from bert_jax.data_pipeline.storage.remote import is_special, storage_errors
@@ -158,8 +158,11 @@ def _claim(parts: Path, identity: str) -> None:
         atomic.write_text(settings, identity)
         return
     now = json.loads(identity)
-    with storage_errors(settings, "cannot be read", f"; delete {parts}"):
-        before = json.loads(settings.read_text(encoding="utf-8"))
+    try:
+        with storage_errors(settings, "cannot be read", f"; delete {parts}"):
+            before = json_record.read(settings, dict)
+    except ValueError as error:
+        raise UserError(f"{settings}: {error}; delete {parts}") from None
     if before != now:
         changed = ", ".join(key for key in now if before.get(key) != now[key])
         raise UserError(f"{parts}: parts of another run ({changed} differ); delete it")

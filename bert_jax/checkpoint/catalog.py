@@ -21,7 +21,9 @@ from typing import Any, TypeVar
 from etils import epath
 
 from bert_jax.config.schema import CheckpointConfig
+from bert_jax.data_pipeline.storage import json_record
 from bert_jax.data_pipeline.storage.digest import json_digest
+from bert_jax.data_pipeline.storage.files import read_bytes
 from bert_jax.data_pipeline.storage.remote import (
     STORAGE_RETRIES,
     is_remote,
@@ -203,12 +205,12 @@ def _read_meta_once(folder: epath.Path, step: int) -> dict[str, Any]:
     if not is_remote(folder):
         _check_kinds(folder)
     try:
-        data = (folder / "meta" / "metadata").read_bytes()
+        data = read_bytes(folder / "meta" / "metadata")
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError("no meta/metadata in it") from None
     try:
-        meta = json.loads(data)
-    except (ValueError, RecursionError):
+        meta = json_record.parse(data)
+    except ValueError:
         raise ValueError("its meta/metadata is not JSON") from None
     if not isinstance(meta, dict) or "format_version" not in meta:
         raise ValueError("its meta/metadata has no format_version")
@@ -245,7 +247,8 @@ def list_quarantined(quarantine: epath.Path) -> list[Quarantined]:
     def read_reason(name: str) -> str:
         file = quarantine / f"{name}.txt"
         exists = file.name in names and not is_special(file)
-        return retry_read(file, lambda: file.read_text().strip()) if exists else ""
+        data = retry_read(file, lambda: read_bytes(file)) if exists else b""
+        return data.decode("utf-8", "replace").strip()
 
     return [Quarantined(name, read_reason(name)) for name in names if not name.endswith(".txt")]
 

@@ -3,7 +3,6 @@
 The values replace the defaults of `Config`; nothing in the file is executed.
 """
 
-import json
 import re
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +13,10 @@ from ml_collections import ConfigDict
 from bert_jax.config.defaults import config_dict, without_vocab_size
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict
+from bert_jax.data_pipeline.storage import json_record
+from bert_jax.data_pipeline.storage.files import read_bytes
+from bert_jax.data_pipeline.storage.reader_errors import YAML_ERRORS, reader_errors
+from bert_jax.data_pipeline.storage.remote import storage_errors
 from bert_jax.errors import UserError
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
@@ -53,9 +56,12 @@ def get_config(path: str) -> ConfigDict:
 
 
 def _read(path: Path) -> Any:
-    kind = "JSON" if path.suffix.lower() == ".json" else "YAML"
-    try:
-        text = path.read_text(encoding="utf-8")
-        return json.loads(text) if kind == "JSON" else _Loader(text).get_single_data()
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
-        raise UserError(f"{path}: not {kind} ({' '.join(str(error).split())})") from None
+    with storage_errors(path):
+        data = read_bytes(path)
+    if path.suffix.lower() == ".json":
+        try:
+            return json_record.parse(data)
+        except ValueError as error:
+            raise UserError(f"{path}: {error}; correct it") from None
+    with reader_errors(path, (*YAML_ERRORS, yaml.YAMLError), "not YAML", "correct it"):
+        return _Loader(data.decode()).get_single_data()

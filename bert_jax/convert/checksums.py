@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage.digest import file_digest
+from bert_jax.data_pipeline.storage.files import read_bytes
 from bert_jax.data_pipeline.storage.remote import storage_errors
 
 SUMS = "SHA256SUMS"
@@ -29,7 +30,7 @@ def read(folder: Path) -> dict[str, str] | None:
     with storage_errors(file):
         if not file.exists():
             return None
-        lines = file.read_bytes().decode("ascii", "replace").splitlines()
+        lines = read_bytes(file).decode("ascii", "replace").splitlines()
     matches = [_LINE.fullmatch(line) for line in lines]
     if not matches or not all(matches):
         raise UserError(f"{file}: damaged; {_REMEDY}")

@@ -1,6 +1,5 @@
 """Checks the files of a model's folder and reads those that are JSON."""
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,6 +7,9 @@ from typing import Any
 
 from bert_jax.convert import checksums
 from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.storage import json_record
+from bert_jax.data_pipeline.storage.files import open_bytes
+from bert_jax.data_pipeline.storage.regular_file import RECORD
 from bert_jax.data_pipeline.storage.remote import storage_errors
 
 Sums = Mapping[str, str] | None  # of an exported folder
@@ -35,31 +37,32 @@ def check_links(folder: Path, root: Path | None = None) -> None:
 def check_file(folder: Path, name: str, sums: Sums) -> None:
     """Raises UserError for a file of which a clone has only the pointer, or one that differs from
     SHA256SUMS; call it before the file is read."""
-    with storage_errors(folder / name), (folder / name).open("rb") as stream:
+    with storage_errors(folder / name), open_bytes(folder / name) as stream:
         if stream.read(len(_POINTER)) == _POINTER:
             raise UserError(f"{folder / name}: a pointer of Git LFS; fetch it with `git lfs pull`")
     checksums.check(folder, name, sums)
 
 
-def read_json(file: Path, sums: Sums = None) -> dict[str, Any]:
-    """Returns the object in a JSON file; UserError if it is missing, damaged or not an object."""
-    value = read_value(file, sums)
+def read_json(file: Path, sums: Sums = None, limit: int = RECORD) -> dict[str, Any]:
+    """Returns the object in a JSON file of at most `limit` bytes; UserError if it is missing,
+    damaged or not an object."""
+    value = read_value(file, sums, limit)
     if not isinstance(value, dict):
         raise UserError(f"{file}: not a JSON object; export the model again")
     return value
 
 
-def read_value(file: Path, sums: Sums = None) -> Any:
-    """Returns the value in a JSON file; UserError if it is missing or damaged."""
+def read_value(file: Path, sums: Sums = None, limit: int = RECORD) -> Any:
+    """Returns the value in a JSON file of at most `limit` bytes; UserError if it is missing or
+    damaged."""
     try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        with storage_errors(file):
+            value = json_record.read(file, limit=limit)
+    except UserError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
         raise UserError(f"{file}: missing; give a folder with an exported model") from None
-    except OSError as error:
-        raise UserError(f"{file}: cannot be read ({error.strerror})") from None
-    except RecursionError:
-        raise UserError(f"{file}: nested too deeply; export the model again") from None
     except ValueError as error:
-        raise UserError(f"{file}: not JSON ({error}); export the model again") from None
+        raise UserError(f"{file}: {error}; export the model again") from None
     checksums.check(file.parent, file.name, sums)
     return value

@@ -1,5 +1,6 @@
 """Finds and reads a model of any kind: a folder, a zip, a model on the hub, a run's checkpoint."""
 
+import os
 import shutil
 import tempfile
 import zipfile
@@ -24,6 +25,9 @@ from bert_jax.convert.layouts.layout import TAGGER
 from bert_jax.convert.reader import StoredModel, read_folder
 from bert_jax.convert.weight_files import PART, PYTORCH_FILES, SAFETENSORS_FILES, SETTINGS_FILES
 from bert_jax.data_pipeline.errors import UserError, import_hint
+from bert_jax.data_pipeline.storage.files import read_bytes
+from bert_jax.data_pipeline.storage.reader_errors import ZIP_ERRORS, one_line
+from bert_jax.data_pipeline.storage.regular_file import TOKENIZER, check_regular
 from bert_jax.data_pipeline.storage.remote import is_remote, open_path, storage_errors
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.workdir.layout import Workdir, split_step
@@ -109,7 +113,7 @@ def read_trained_tokenizer(file: epath.Path, digest: str) -> Tokenizer:
     checkpoint was trained with, by its sha256."""
     remedy = f"copy the tokenizer.json with sha256 {digest[:12]}… there from the token store"
     with storage_errors(file):
-        data = file.read_bytes() if file.exists() else None
+        data = read_bytes(file, TOKENIZER) if file.exists() else None
     if data is None:
         raise UserError(f"{file}: missing; {remedy}")
     tokenizer = Tokenizer(data, name=str(file))
@@ -132,7 +136,7 @@ def local_folder(source: str) -> Iterator[Path]:
     """
     if source.startswith(hub.PREFIX):
         yield hub.download(source.removeprefix(hub.PREFIX))
-    elif is_remote(source) or zipfile.is_zipfile(source):
+    elif is_remote(source) or _is_zip(source):
         temporary = Path(tempfile.mkdtemp(prefix="bert-jax-"))
         try:
             (_copy if is_remote(source) else _unpack)(source, temporary)
@@ -148,6 +152,13 @@ def local_folder(source: str) -> Iterator[Path]:
         )
     else:
         yield Path(source)
+
+
+def _is_zip(source: str) -> bool:
+    """Whether a path is a zip; UserError for a pipe or a device."""
+    if os.path.exists(source):
+        check_regular(source)
+    return zipfile.is_zipfile(source)
 
 
 def _copy(source: str, folder: Path) -> None:
@@ -175,9 +186,11 @@ def _unpack(path: str, folder: Path) -> None:
                         )
                     with archive.open(member) as stream, (folder / name).open("wb") as file:
                         shutil.copyfileobj(stream, file)
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
-        raise UserError(f"{path}: damaged ({error}); download it again") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be unpacked ({error.strerror})") from None
+    except UserError:
+        raise
+    except ZIP_ERRORS as error:
+        raise UserError(
+            f"{path}: cannot be unpacked ({one_line(error)}); download it again"
+        ) from None
     if not is_google_bert(folder):
         raise UserError(f"{path}: holds no model of google-research/bert (no bert_config.json)")

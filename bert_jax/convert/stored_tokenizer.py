@@ -12,6 +12,8 @@ from bert_jax.convert.tokenizer_files import json_bytes, lowercases
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.folders.check import check_keys
 from bert_jax.data_pipeline.settings import shown
+from bert_jax.data_pipeline.storage.reader_errors import ANY_ERRORS, reader_errors
+from bert_jax.data_pipeline.storage.regular_file import TOKENIZER
 from bert_jax.data_pipeline.tokenizer import fast_bpe
 from bert_jax.data_pipeline.tokenizer.byte_level_bpe import from_files
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
@@ -167,7 +169,7 @@ def _read_bpe(folder: Path, prefix: bool) -> Tokenizer:
     """Reads a vocab.json and a merges.txt: RoBERTa's BPE of bytes, or one of characters."""
     file = folder / "vocab.json"
     data = from_files(file, folder / "merges.txt", add_prefix_space=prefix)
-    entries = json.loads(file.read_text(encoding="utf-8"))
+    entries = read_json(file, limit=TOKENIZER)
     if any(entry.endswith(fast_bpe.WORD_END) for entry in entries):
         return _read_with_transformers(folder, file.name)
     return Tokenizer(data, name=str(file))
@@ -188,14 +190,10 @@ def _read_with_transformers(folder: Path, name: str) -> Tokenizer:
             f"{file}: needs transformers to be read; install bert-jax[torch], or save the "
             "tokenizer as tokenizer.json"
         ) from None
-    try:
+    with reader_errors(file, ANY_ERRORS, "transformers cannot read it", "download it again"):
         tokenizer = AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
-    except Exception as error:  # its classes fail in many ways
-        reason = " ".join(str(error).split())[:200]
-        remedy = "download it again"
-        raise UserError(f"{file}: transformers cannot read it ({reason}); {remedy}") from None
     kind = type(tokenizer).__name__
     if name not in tokenizer.vocab_files_names.values():
         raise UserError(f"{file}: {kind}, the class named beside it, does not read it")

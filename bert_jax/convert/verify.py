@@ -7,7 +7,8 @@ from bert_jax.convert.compare import Comparison, Text, compare
 from bert_jax.convert.sources import read_model
 from bert_jax.data_pipeline.errors import UserError, count
 from bert_jax.data_pipeline.settings import shown_name
-from bert_jax.data_pipeline.storage.remote import is_special, open_path, storage_errors
+from bert_jax.data_pipeline.storage.files import read_bytes
+from bert_jax.data_pipeline.storage.remote import storage_errors
 from bert_jax.runtime.console import console, table
 
 _LONG = (
@@ -67,9 +68,7 @@ def read_texts(path: str) -> list[Text]:
         UserError: no such file, it is not UTF-8, or it has no text.
     """
     with storage_errors(path):
-        if is_special(path):
-            raise UserError(f"{path}: not a file; give a file with one text per line")
-        data = open_path(path).read_bytes()
+        data = read_bytes(path)
     try:
         lines = data.decode("utf-8").splitlines()
     except UnicodeDecodeError as error:

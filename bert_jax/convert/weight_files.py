@@ -12,12 +12,14 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import safetensors
-import safetensors.flax
 
 from bert_jax.convert.files import Sums, check_file, read_json
+from bert_jax.convert.safetensors_file import read_tensors
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.settings import shown, shown_name
+from bert_jax.data_pipeline.storage.reader_errors import ANY_ERRORS, reader_errors
+from bert_jax.data_pipeline.storage.regular_file import check_regular
+from bert_jax.data_pipeline.storage.remote import storage_errors
 
 SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
 HEADS = "heads.safetensors"
@@ -104,11 +106,7 @@ def _files(index: Path, values: Mapping[str, Any]) -> dict[str, set[str]]:
 
 
 def _load_safetensors(file: Path) -> dict[str, np.ndarray]:
-    try:
-        # Loaded with the Flax reader: plain NumPy has no bfloat16.
-        return {k: np.asarray(v) for k, v in safetensors.flax.load_file(file).items()}
-    except (OSError, safetensors.SafetensorError) as error:
-        raise UserError(f"{file}: cannot be read ({error}); {_AGAIN}") from None
+    return read_tensors(file, _AGAIN)
 
 
 def _load_pytorch(file: Path) -> dict[str, np.ndarray]:
@@ -122,12 +120,13 @@ def _load_pytorch(file: Path) -> dict[str, np.ndarray]:
         ) from None
     if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 10):
         raise UserError(f"{file}: PyTorch {torch.__version__} is not safe to read it; install 2.10")
-    try:
+    with storage_errors(file):
+        check_regular(file)
+    with reader_errors(file, ANY_ERRORS, "cannot be read", _AGAIN):
         state = torch.load(file, map_location="cpu", weights_only=True, mmap=_is_zip(file))
+        if not (isinstance(state, dict) and all(isinstance(name, str) for name in state)):
+            raise UserError(f"{file}: not tensors by name; {_AGAIN}")
         return {name: _to_numpy(tensor) for name, tensor in state.items()}
-    except Exception as error:  # unpickling fails in many ways
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{file}: cannot be read ({reason}); {_AGAIN}") from None
 
 
 def _is_zip(file: Path) -> bool:

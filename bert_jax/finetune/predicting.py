@@ -1,7 +1,6 @@
 """`bert-jax predict`: the predictions of a fine-tuned model for a file."""
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -11,12 +10,15 @@ from bert_jax.config.recorded import config_of
 from bert_jax.config.schema import Config
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.convert.sources import read_model
+from bert_jax.data_pipeline.settings import shown
+from bert_jax.data_pipeline.storage import json_record
 from bert_jax.data_pipeline.storage.outputs import (
     OutputKind,
     check_apart,
     check_output,
     write_output,
 )
+from bert_jax.data_pipeline.storage.remote import storage_errors
 from bert_jax.errors import UserError, count
 from bert_jax.finetune.predictor import Predictor
 from bert_jax.finetune.results import FILE, kept_step
@@ -25,6 +27,10 @@ from bert_jax.workdir import description
 from bert_jax.workdir.layout import Workdir, split_step
 
 PREDICTIONS: Final = OutputKind("file of predictions", None, in_buckets=False)
+_RESULTS: Final = {
+    "metrics": lambda value: json_record.has_form(value, [json_record.text]) and value,
+    "runs": lambda value: json_record.has_form(value, [{"run": json_record.file_name}]) and value,
+}
 
 
 def predict(
@@ -100,8 +106,15 @@ def find_model(model: str) -> tuple[str, Config | None]:
 def _best_seed(file: Path) -> str:
     """Returns the folder of the run with the best result."""
     try:
-        values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        with storage_errors(file):
+            values = json_record.read(file, _RESULTS)
         runs, first = values["runs"], values["metrics"][0]
+        if not all(json_record.has_form(run, {first: _score}) for run in runs):
+            raise ValueError(f"{shown(first)} is not in all runs")
         return str(max(runs, key=lambda run: run[first] if run[first] is not None else -1)["run"])
-    except (ValueError, KeyError, IndexError, TypeError) as error:
+    except ValueError as error:
         raise UserError(f"{file}: not written by `bert-jax finetune` ({error})") from None
+
+
+def _score(value: Any) -> bool:
+    return value is None or json_record.number(value)

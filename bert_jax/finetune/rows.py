@@ -12,7 +12,8 @@ from typing import NoReturn
 from etils import epath
 
 from bert_jax.data_pipeline.errors import UserError, nearest
-from bert_jax.data_pipeline.storage.remote import open_path, storage_errors
+from bert_jax.data_pipeline.storage.files import open_bytes
+from bert_jax.data_pipeline.storage.remote import storage_errors
 from bert_jax.data_pipeline.text.line_ends import split_lines
 
 Fields = list[str]
@@ -34,7 +35,7 @@ def numbered_lines(path: epath.PathLike) -> Iterator[tuple[int, str]]:
         UserError: the file cannot be read, or a line is not UTF-8 or has a NUL byte.
     """
     row = 0
-    with storage_errors(path), open_path(path).open("rb") as stream:
+    with storage_errors(path), open_bytes(path) as stream:
         for line in stream:
             try:
                 text = line.decode("utf-8" if row else "utf-8-sig")

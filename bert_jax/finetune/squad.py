@@ -1,6 +1,6 @@
 """Questions about texts from the JSON files of SQuAD 1.1 and 2.0."""
 
-import json
+import codecs
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
@@ -8,10 +8,13 @@ from etils import epath
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.settings import shown
-from bert_jax.data_pipeline.storage.remote import open_path, storage_errors
+from bert_jax.data_pipeline.storage import json_record
+from bert_jax.data_pipeline.storage.files import read_bytes
+from bert_jax.data_pipeline.storage.remote import storage_errors
 from bert_jax.finetune.examples import Examples, Question
 from bert_jax.finetune.rows import damage
 
+_LARGEST = 1 << 30  # bytes of a file; SQuAD 2.0 has 42 MB
 OUTPUTS = ("start", "end")  # of a model: the answer's first and last token
 _FORM = "data[].paragraphs[].{context, qas[].{id, question, answers[].{text, answer_start}}}"
 
@@ -25,11 +28,11 @@ def read(path: epath.PathLike) -> Examples:
             `is_impossible`.
     """
     with storage_errors(path):
-        data = open_path(path).read_bytes()
+        data = read_bytes(path, _LARGEST)
     try:
-        root = json.loads(data.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not JSON ({' '.join(str(error).split())[:120]})") from None
+        root = json_record.parse(data.removeprefix(codecs.BOM_UTF8))
+    except ValueError as error:
+        raise UserError(f"{path}: {error}") from None
     questions = tuple(_questions(path, root))
     if not questions:
         raise UserError(f"{path}: no questions; it should have {_FORM}")

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 from etils import epath
 
 from bert_jax.data_pipeline.errors import UserError, nearest
+from bert_jax.data_pipeline.storage import json_record
 from bert_jax.data_pipeline.text.line_ends import unify_line_ends
 from bert_jax.finetune.class_names import ClassNames, cleaned
 from bert_jax.finetune.examples import Example, Examples
@@ -116,9 +117,9 @@ def _jsonl_rows(
             dropped[_BLANK] += 1
             continue
         try:
-            values = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            wrong_row(path, row, f"not JSON ({' '.join(str(error).split())[:100]})")
+            values = json_record.parse(line)
+        except ValueError as error:
+            wrong_row(path, row, str(error))
         if not isinstance(values, dict):
             wrong_row(path, row, "not a JSON object, such as {…}")
         for name in names:

@@ -22,9 +22,11 @@ from typing import Final
 
 from etils import epath
 
+from bert_jax.data_pipeline.storage.files import open_bytes
 from bert_jax.data_pipeline.storage.remote import is_remote, open_path, reason
 from bert_jax.runtime.log import NOTICE, logger
 
+_LONGEST: Final = 1 << 24  # bytes of a line in memory at once
 _PART_BYTES: Final = 1 << 20  # size at which a part in a bucket is closed; bounds what is rewritten
 _MAX_PENDING: Final = 10_000  # records buffered while writes fail; then the oldest are dropped
 _MIN_DELAY: Final = 1.0  # seconds between writes of one object: a bucket refuses more
@@ -242,7 +244,9 @@ def read_lines(path: epath.PathLike) -> Iterator[str]:
     opened = open_path(path)
     files = [opened] if opened.exists() else []
     for file in [*files, *(part for _, part in _parts(opened))]:
-        yield from file.read_bytes().decode("utf-8", "replace").split("\n")
+        with open_bytes(file) as stream:
+            for line in iter(lambda: stream.readline(_LONGEST), b""):
+                yield line.decode("utf-8", "replace").removesuffix("\n")
 
 
 def _parts(path: epath.Path) -> list[tuple[int, epath.Path]]:

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, TypeGuard
 
 from etils import epath
 
+from bert_jax.data_pipeline.storage import json_record
 from bert_jax.data_pipeline.storage.remote import reason
 from bert_jax.errors import UserError
 from bert_jax.metrics.jsonl import read_lines
@@ -61,19 +62,22 @@ def read(path: epath.Path, kind: str) -> list[dict[str, Any]]:
 def records(path: epath.Path) -> Iterator[dict[str, Any]]:
     """Yields every complete record of a file, in the order written; none if no file exists. Raises
     UserError if it cannot be read. Nulls, which stand for non-finite numbers, become NaN."""
-    try:
-        lines = list(read_lines(path))
-    except Exception as error:  # from the disk or a bucket's client
-        raise UserError(f"{path}: cannot be read ({reason(error)})") from error
-    for text in lines:
+    for text in _lines(path):
         try:
-            record = json.loads(text)
-        except (ValueError, RecursionError):  # truncated by a kill, or damaged
+            record = json_record.parse(text)
+        except ValueError:  # truncated by a kill, or damaged
             continue
         if isinstance(record, dict) and isinstance(record.get("kind"), str):
             step = record.get("step")
             if isinstance(step, int) and not isinstance(step, bool) and step >= 0:
                 yield {name: math.nan if v is None else v for name, v in record.items()}
+
+
+def _lines(path: epath.Path) -> Iterator[str]:
+    try:
+        yield from read_lines(path)
+    except Exception as error:  # from the disk or a bucket's client
+        raise UserError(f"{path}: cannot be read ({reason(error)})") from error
 
 
 def is_finite(value: Any) -> TypeGuard[float]:

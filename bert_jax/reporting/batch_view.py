@@ -1,7 +1,6 @@
 """`bert-jax data batch`: the batch that a step of a run trained on."""
 
 import io
-import zipfile
 from typing import Final
 
 import numpy as np
@@ -10,7 +9,7 @@ from etils import epath
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict
 from bert_jax.data_pipeline.analysis.inspect import Vocabulary, decode
-from bert_jax.data_pipeline.storage.files import open_bytes
+from bert_jax.data_pipeline.storage.npz_file import names_in
 from bert_jax.data_pipeline.storage.outputs import OutputKind, write_output
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
@@ -59,9 +58,8 @@ def _is_batch(path: epath.PathLike) -> bool:
     """Whether a file is a batch written by `batch`, which may be overwritten: other programs, too,
     write arrays with the name of the first of these."""
     try:
-        with open_bytes(path) as stream, np.load(stream, allow_pickle=False) as arrays:
-            return set(_NAMES) <= set(getattr(arrays, "files", ()))
-    except (ValueError, EOFError, zipfile.BadZipFile, AttributeError, TypeError):
+        return names_in(path) >= set(_NAMES)
+    except ValueError:
         return False
 
 

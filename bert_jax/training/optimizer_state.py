@@ -11,8 +11,6 @@ from typing import Any, Final
 
 import jax
 import numpy as np
-import safetensors
-import safetensors.flax
 from flax import nnx
 
 from bert_jax.checkpoint.fingerprint import by_path
@@ -21,6 +19,7 @@ from bert_jax.config.recorded import config_of
 from bert_jax.config.schema import ComputeConfig, Config, OptimizerConfig
 from bert_jax.convert import checksums
 from bert_jax.convert.files import Sums
+from bert_jax.convert.safetensors_file import read_metadata, read_tensors
 from bert_jax.data_pipeline.settings import shown_name
 from bert_jax.errors import UserError
 from bert_jax.objectives.pretraining_model import declare, vocabulary_paths
@@ -33,6 +32,7 @@ from bert_jax.workdir.layout import Workdir
 FILE: Final = "optimizer.safetensors"
 OPTIMIZER: Final = "optimizer"  # key of its name in the file's metadata
 _STEP = "step"
+_AGAIN = "export it again"
 
 
 @dataclass(frozen=True)
@@ -98,13 +98,8 @@ def read(folder: Path) -> OptimizerState:
 
 def _read(file: Path, sums: Sums) -> OptimizerState:
     checksums.check(file.parent, file.name, sums)
-    try:
-        with safetensors.safe_open(file, framework="numpy") as stream:
-            name = (stream.metadata() or {}).get(OPTIMIZER)
-        # Loaded with the Flax reader: plain NumPy has no bfloat16.
-        leaves = {path: np.asarray(x) for path, x in safetensors.flax.load_file(file).items()}
-    except (OSError, safetensors.SafetensorError) as error:
-        raise UserError(f"{file}: cannot be read ({error}); export it again") from None
+    name = read_metadata(file, _AGAIN).get(OPTIMIZER)
+    leaves = read_tensors(file, _AGAIN)
     step = leaves.get(_STEP)
     if name is None or step is None or step.shape or step.dtype != np.int32 or step < 0:
         raise UserError(f"{file}: not the state of an optimizer of bert-jax; export it again")

@@ -15,19 +15,29 @@ order of the text:
 import dataclasses
 import io
 import json
-import zipfile
 from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 from etils import epath
 
-from bert_jax.data_pipeline.storage.files import open_bytes
+from bert_jax.data_pipeline.storage import json_record
+from bert_jax.data_pipeline.storage.npz_file import names_in, read_npz
 from bert_jax.data_pipeline.storage.outputs import OutputKind, write_output
-from bert_jax.data_pipeline.storage.remote import open_path
+from bert_jax.data_pipeline.storage.reader_errors import one_line
+from bert_jax.data_pipeline.storage.remote import storage_errors
 from bert_jax.errors import UserError
 
 ABOUT: Final = "about"
+_FORM: Final = {
+    "run_id": object,
+    "step": json_record.count,
+    "held_out": json_record.text,
+    "sources": [json_record.text],
+    "forms": {str: {"settings": dict, "metrics": dict}},
+    "seconds": json_record.number,
+    "bigram_loss?": json_record.number,  # of text
+}
 _SUMS: Final = ("loss", "count", "correct")
 
 
@@ -90,14 +100,13 @@ def read(path: epath.PathLike) -> tuple[dict[str, PerExample], dict[str, Any]]:
         UserError: not a file that `write` wrote.
     """
     try:
-        with np.load(io.BytesIO(open_path(path).read_bytes()), allow_pickle=False) as file:
-            about = json.loads(str(file[ABOUT]))
-            arrays = {name: file[name] for name in file.files}
-            return {form: _read_form(form, arrays) for form in about["forms"]}, about
-    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        reason = " ".join(str(error).split())
+        with storage_errors(path):
+            arrays = read_npz(path)
+        about = json_record.parse(str(arrays.get(ABOUT)), _FORM)
+        return {form: _read_form(form, arrays) for form in about["forms"]}, about
+    except ValueError as error:
         raise UserError(
-            f"{path}: not a file of `bert-jax evaluate --per_example` ({reason})"
+            f"{path}: not a file of `bert-jax evaluate --per_example` ({one_line(error)})"
         ) from error
 
 
@@ -108,18 +117,24 @@ def _read_form(form: str, arrays: Mapping[str, np.ndarray]) -> PerExample:
         objective, slash, kind = rest.partition("/")
         if name.startswith(f"{form}/") and slash and kind in _SUMS:
             sums.setdefault(objective, {})[kind] = values
-    return PerExample(arrays[f"{form}/document"], arrays[f"{form}/source"], sums)
+    document, source = (arrays.get(f"{form}/{name}") for name in ("document", "source"))
+    if document is None or source is None:
+        raise ValueError(f"it has no documents of {form}")
+    examples = PerExample(document, source, sums)
+    of_one_length = [document, source, *(x for own in sums.values() for x in own.values())]
+    for values in of_one_length:
+        if values.shape != (len(document),) or values.dtype.kind not in "iuf":
+            raise ValueError(f"its arrays of {form} do not belong together")
+    return examples
 
 
 def _is_ours(path: epath.PathLike) -> bool:
     """Whether `write` wrote a file, which may be replaced."""
     try:
-        with open_bytes(path) as stream, zipfile.ZipFile(stream) as file:
-            names = file.namelist()
-    except (zipfile.BadZipFile, ValueError, EOFError):
+        names = names_in(path)
+    except ValueError:
         return False
-    kinds = {name.rpartition("/")[2] for name in names}
-    return f"{ABOUT}.npy" in names and {"document.npy", "source.npy"} <= kinds
+    return ABOUT in names and {"document", "source"} <= {n.rpartition("/")[2] for n in names}
 
 
 EXAMPLE_VALUES: Final = OutputKind("file of examples", _is_ours)

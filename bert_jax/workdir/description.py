@@ -1,5 +1,6 @@
 """The description of a run, stored in its config.json: configuration, data, versions, devices."""
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -10,10 +11,12 @@ from etils import epath
 from bert_jax.config.recorded import head_of, recorded
 from bert_jax.config.schema import Config, PhaseConfig
 from bert_jax.config.serialization import to_dict
+from bert_jax.data_pipeline.storage import json_record
 from bert_jax.data_pipeline.storage.digest import json_digest
+from bert_jax.data_pipeline.storage.files import read_bytes
+from bert_jax.data_pipeline.storage.regular_file import UnfitFileError
 from bert_jax.data_pipeline.storage.remote import (
     STORAGE_RETRIES,
-    is_special,
     is_transient,
     put,
     storage_errors,
@@ -105,11 +108,11 @@ def read(workdir: Workdir) -> dict[str, Any]:
     path = workdir.config_json
     with storage_errors(path):
         try:
-            data = b"" if is_special(path) else retry(path.read_bytes, STORAGE_RETRIES)
-            description: dict[str, Any] = json.loads(data)
+            data = retry(functools.partial(read_bytes, path), STORAGE_RETRIES)
+            description: dict[str, Any] = json_record.parse(data)
             if is_description(description):
                 return description
-        except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
+        except (FileNotFoundError, NotADirectoryError, ValueError, UnfitFileError):
             pass
         missing, near = not workdir.path.exists(), run_inside(workdir)
     reason = "not the workdir of a run (no valid config.json)"

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from bert_jax.data_pipeline.storage import json_record
 from bert_jax.data_pipeline.storage.digest import file_digest
 from bert_jax.data_pipeline.storage.files import checksum, open_bytes
 from bert_jax.data_pipeline.storage.remote import is_remote, put
@@ -29,9 +30,9 @@ class FileDigests:
         """
         self._file, self._lock, self._changed = folder / _NAME, threading.Lock(), False
         try:
-            kept = json.loads(self._file.read_bytes()).items()
-            self._kept = {path: (int(size), int(at), str(key)) for path, (size, at, key) in kept}
-        except (OSError, ValueError, AttributeError, TypeError):  # missing or damaged: read again
+            kept = json_record.read(self._file, {str: (int, int, str)}).items()
+            self._kept = {path: (size, at, key) for path, (size, at, key) in kept}
+        except (OSError, ValueError):  # missing or damaged: read again
             self._kept = dict[str, tuple[int, int, str]]()
 
     def of(self, path: Path) -> str:

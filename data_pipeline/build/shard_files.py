@@ -8,7 +8,6 @@ sha256 of each file, and a digest of the summary itself.
 """
 
 import contextlib
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -17,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from etils import epath
 
 from bert_jax.data_pipeline.build.signatures import PLACES
 from bert_jax.data_pipeline.sources import SourceSpec
 from bert_jax.data_pipeline.sources.document import Range
-from bert_jax.data_pipeline.storage import atomic
+from bert_jax.data_pipeline.storage import atomic, json_record
 from bert_jax.data_pipeline.storage.digest import file_digest
+from bert_jax.data_pipeline.storage.files import open_bytes
 from bert_jax.data_pipeline.storage.host_name import host_name
 from bert_jax.data_pipeline.storage.remote import open_path, put, storage_errors
 from bert_jax.data_pipeline.store.digests import FileDigest
@@ -122,7 +123,7 @@ def _send(part: Path, url: str) -> None:
     """Copies a shard to a bucket, its summary last."""
     for name in sorted(os.listdir(part), key=lambda name: name == SUMMARY):
         with storage_errors(url, "cannot be written"):
-            put(f"{url}/{name}", (part / name).read_bytes())
+            put(f"{url}/{name}", (part / name).read_bytes())  # written by this process
 
 
 def fetch(unit: Unit, url: str) -> None:
@@ -133,7 +134,7 @@ def fetch(unit: Unit, url: str) -> None:
         part.mkdir(parents=True)
         for name in (*unit.arrays(), SUMMARY):
             with storage_errors(url), contextlib.suppress(FileNotFoundError):
-                (part / name).write_bytes((open_path(url) / name).read_bytes())
+                _copy(open_path(url) / name, part / name)
         if os.path.lexists(unit.shard):
             shutil.rmtree(unit.shard)
         publish(part, unit)
@@ -141,10 +142,15 @@ def fetch(unit: Unit, url: str) -> None:
         shutil.rmtree(part, ignore_errors=True)
 
 
+def _copy(source: epath.Path, to: Path) -> None:
+    with open_bytes(source) as stream, to.open("wb") as file:
+        shutil.copyfileobj(stream, file)
+
+
 def damage(unit: Unit) -> str:
     """Verifies a unit's shard by reading all of it; returns what is wrong, "" if it is intact."""
     try:
-        summary = json.loads((unit.shard / SUMMARY).read_text(encoding="utf-8"))
+        summary = json_record.read(unit.shard / SUMMARY, {"files": {str: {"sha256": str}}})
         if summary["digest"] != manifest_digest(summary):
             return f"{SUMMARY} was changed"
         if summary["unit"] != unit.shard.name:
@@ -156,7 +162,7 @@ def damage(unit: Unit) -> str:
                 return f"the checksum of {name} does not match"
     except OSError as error:
         return f"{SUMMARY}: {error.strerror}"
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError):
         return f"{SUMMARY} is damaged"
     return ""
 
@@ -205,7 +211,7 @@ def open_signatures(unit: Unit) -> np.ndarray:
 
 def read_summary(unit: Unit) -> dict[str, Any]:
     """Returns the counts of a unit's shard."""
-    summary: dict[str, Any] = json.loads((unit.shard / SUMMARY).read_text(encoding="utf-8"))
+    summary: dict[str, Any] = json_record.read(unit.shard / SUMMARY)
     return summary
 
 

@@ -22,9 +22,10 @@ from bert_jax.data_pipeline.build import working_folder
 from bert_jax.data_pipeline.build.shard_files import PART, SUMMARY, Unit, damage, fetch, is_left
 from bert_jax.data_pipeline.build.units import SHARDS, difference
 from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.storage import json_record
 from bert_jax.data_pipeline.storage.files import objects
 from bert_jax.data_pipeline.storage.outputs import OutputKind
-from bert_jax.data_pipeline.storage.remote import is_remote, open_path, put, storage_errors
+from bert_jax.data_pipeline.storage.remote import is_remote, put, storage_errors
 from bert_jax.data_pipeline.store.manifest import TOKENIZER
 
 _log = logging.getLogger(__name__)
@@ -163,15 +164,14 @@ def _read(file: str) -> dict[str, Any]:
     """Returns the settings of a working folder, an empty mapping if there are none to read."""
     try:
         with storage_errors(file):
-            kept = json.loads(open_path(file).read_bytes())
+            kept: dict[str, Any] = json_record.read(file, {"settings": dict, "shards": int})
     except UserError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             return {}
         raise
     except ValueError:  # damaged: the shards' names say what they are made of
         return {}
-    valid = isinstance(kept, dict) and isinstance(kept.get("settings"), dict)
-    return kept if valid and isinstance(kept.get("shards"), int) else {}
+    return kept
 
 
 def _remove_left_parts(shards: Path) -> None:

@@ -15,7 +15,7 @@ from bert_jax.data_pipeline.assemble import Batch
 from bert_jax.data_pipeline.build import working_folder
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.export.formats import Format
-from bert_jax.data_pipeline.storage import atomic
+from bert_jax.data_pipeline.storage import atomic, json_record
 from bert_jax.data_pipeline.storage.outputs import OutputKind, check_output
 from bert_jax.data_pipeline.storage.remote import storage_errors
 
@@ -122,9 +122,8 @@ def _check_files(folder: Path, names: Sequence[str]) -> None:
 def _check(folder: Path, about: Mapping[str, Any], remedy: str) -> None:
     """Raises UserError unless a folder has rows of the same settings."""
     try:
-        found = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-        found = dict(found)
-    except (OSError, ValueError, TypeError):
+        found = json_record.read(folder / ABOUT, dict)
+    except (OSError, ValueError):
         raise UserError(f"{folder}: exists and has no exported examples; {remedy}") from None
     wanted = json.loads(json.dumps(about))
     other = sorted(key for key in found | wanted if found.get(key) != wanted.get(key))

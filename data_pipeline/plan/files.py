@@ -17,6 +17,7 @@ from typing import BinaryIO, Final
 import numpy as np
 
 from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.storage import json_record
 from bert_jax.data_pipeline.storage.atomic import publish
 
 Put = Callable[[str, np.ndarray], None]  # appends values to the named column
@@ -101,7 +102,7 @@ def find(folder: Path, columns: Mapping[str, np.dtype]) -> dict[str, np.ndarray]
     """Returns the memory-mapped columns of a folder; None if a checksum does not match, or if the
     folder was written under another name (the name identifies the columns' inputs)."""
     try:
-        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        manifest = json_record.read(folder / _MANIFEST)
         if manifest["name"] != folder.name or set(manifest["columns"]) != set(columns):
             return None
         mapped: dict[str, np.ndarray] = {}

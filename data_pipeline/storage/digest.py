@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from bert_jax.data_pipeline.storage.regular_file import open_regular
+
 
 def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
@@ -12,7 +14,7 @@ def sha256(data: bytes) -> str:
 
 def file_digest(path: Path) -> str:
     """Returns the sha256 of a file."""
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

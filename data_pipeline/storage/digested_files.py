@@ -1,8 +1,8 @@
 """A cache of files, each with a digest of its key and its content at its start.
 
 For caches of machine code: a damaged file, or one that was renamed, must not be run, and one that
-another user may have written must not be read. `get` returns exactly what `put` wrote or nothing; `own_folder` is a
-folder that only this user can write to.
+another user may have written must not be read. `get` returns exactly what `put` wrote or nothing;
+`own_folder` is a folder that only this user can write to.
 """
 
 import contextlib

@@ -1,5 +1,6 @@
 """Files to read, local or in a bucket: size, bytes, checksum, the files of a folder."""
 
+import functools
 import io
 import os
 from pathlib import Path
@@ -7,6 +8,12 @@ from typing import Any, Final, cast
 
 from etils import epath
 
+from bert_jax.data_pipeline.storage.regular_file import (
+    RECORD,
+    open_regular,
+    read_regular,
+    read_stream,
+)
 from bert_jax.data_pipeline.storage.remote import STORAGE_RETRIES, file_system, is_remote, open_path
 from bert_jax.data_pipeline.storage.retry import retry
 
@@ -32,17 +39,35 @@ def checksum(path: epath.PathLike) -> str:
 
 
 def open_bytes(path: epath.PathLike, *, ahead: bool = True) -> io.BufferedReader:
-    """Opens a file for reading, from any position on.
+    """Opens a file for reading, from any position on; UnfitFileError for a pipe or a device.
 
     Args:
         ahead: read an object of a bucket in large blocks, for reading much of it.
     """
     if not is_remote(path):
-        return open(path, "rb")
+        return cast(io.BufferedReader, open_regular(path))
     system, url = file_system(path)
     cache = "readahead" if ahead else "none"
     stream = retry(lambda: system.open(url, "rb", cache_type=cache), STORAGE_RETRIES)
     return io.BufferedReader(stream, _BUFFER)
+
+
+def read_bytes(path: epath.PathLike, limit: int = RECORD) -> bytes:
+    """Returns the content of a file, local or in a bucket.
+
+    Raises:
+        UnfitFileError: it is not a regular file, or has more than `limit` bytes.
+        Exception: the errors of its storage, see `storage_errors`.
+    """
+    if not is_remote(path):
+        return read_regular(path, limit)
+    return retry(functools.partial(_download, path, limit), STORAGE_RETRIES)
+
+
+def _download(path: epath.PathLike, limit: int) -> bytes:
+    system, url = file_system(path)
+    with system.open(url, "rb", cache_type="readahead") as stream:
+        return read_stream(stream, path, int(stream.size), limit)
 
 
 def objects(folder: epath.PathLike) -> dict[str, int]:

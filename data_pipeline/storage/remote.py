@@ -19,6 +19,7 @@ from etils import epath
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage import atomic
+from bert_jax.data_pipeline.storage.regular_file import UnfitFileError
 from bert_jax.data_pipeline.storage.retry import RetryPolicy, retry
 
 # Defaults for fsspec; the user's own configuration takes precedence.
@@ -48,7 +49,7 @@ _FAULTS: Final = frozenset(
 # Errors about the path or its permissions, which a retry would raise again.
 _PERMANENT: Final = (
     *(FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError),
-    PermissionError,
+    *(PermissionError, UnfitFileError),
 )
 _BAD_NAME: Final = frozenset((errno.ELOOP, errno.ENAMETOOLONG))
 
@@ -263,7 +264,7 @@ def storage_errors(
     try:
         yield
     except Exception as error:
-        if not is_storage_error(error):
+        if not is_storage_error(error) or isinstance(error, UnfitFileError):
             raise
         raise UserError(
             f"{path}: {what} ({reason(error)}){remedy or _advice(path, error)}"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.storage.regular_file import open_regular
 from bert_jax.data_pipeline.storage.remote import storage_errors
 
 BLOCK = 4 << 20  # bytes
@@ -100,6 +101,6 @@ def check_contents(file: Path, entry: Mapping[str, Any], watch: Progress = unwat
 
 def _blocks(file: Path) -> Iterator[bytes]:
     stream: BinaryIO
-    with storage_errors(file), file.open("rb") as stream:
+    with storage_errors(file), open_regular(file) as stream:
         while block := stream.read(BLOCK):
             yield block

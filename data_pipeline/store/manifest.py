@@ -3,7 +3,7 @@
 `store` documents the files and the fields.
 """
 
-import json
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.storage import json_record
 from bert_jax.data_pipeline.storage.digest import json_digest, sha256
+from bert_jax.data_pipeline.storage.files import read_bytes
 from bert_jax.data_pipeline.storage.remote import (
     STORAGE_RETRIES,
     is_remote,
@@ -95,7 +97,7 @@ def manifest_bytes(path: Path | str) -> bytes:
     try:
         with storage_errors(path):
             file = open_path(path) / MANIFEST
-            return retry(file.read_bytes, STORAGE_RETRIES)
+            return retry(functools.partial(read_bytes, file), STORAGE_RETRIES)
     except UserError as error:
         if not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
             raise
@@ -107,9 +109,9 @@ def manifest_bytes(path: Path | str) -> bytes:
 def parse_manifest(data: bytes, file: str) -> dict[str, Any]:
     """Parses a manifest; raises UserError, naming `file`, as `read_manifest` does."""
     try:
-        manifest = json.loads(data)
+        manifest: dict[str, Any] = json_record.parse(data, {"format_version": object})
         version = manifest["format_version"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except ValueError:
         raise UserError(f"{file}: not a token store's manifest; build the store again") from None
     if version != FORMAT_VERSION:
         raise UserError(

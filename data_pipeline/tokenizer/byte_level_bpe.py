@@ -12,6 +12,8 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
 
 from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.storage.files import read_bytes
+from bert_jax.data_pipeline.storage.regular_file import TOKENIZER
 from bert_jax.data_pipeline.storage.remote import storage_errors
 from bert_jax.data_pipeline.tokenizer.json_file import ROBERTA_TOKENS, library_errors
 
@@ -28,7 +30,7 @@ def from_files(vocabulary: Path, merges: Path, *, add_prefix_space: bool = False
     """
     for file in (vocabulary, merges):
         with storage_errors(file, "cannot read the vocabulary", "; a byte-level BPE needs both"):
-            file.read_bytes()
+            read_bytes(file, TOKENIZER)
     with library_errors(f"{vocabulary}, {merges.name}: no byte-level BPE", "download them again"):
         encoder = tokenizers.Tokenizer(models.BPE.from_file(str(vocabulary), str(merges)))
     vocab = encoder.get_vocab()

@@ -16,6 +16,8 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
 
 from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.storage.files import read_bytes
+from bert_jax.data_pipeline.storage.regular_file import TOKENIZER
 from bert_jax.data_pipeline.storage.remote import storage_errors
 from bert_jax.data_pipeline.tokenizer.json_file import ROBERTA_TOKENS, SpecialIds, library_errors
 
@@ -86,7 +88,7 @@ def _entry(name: str) -> str:
 def _fields(file: Path, number: int) -> list[list[str]]:
     """Returns the fields of every line before its count; UserError for another number of them."""
     with storage_errors(file, "cannot be read", "; PhoBERT's tokenizer needs both files"):
-        data = file.read_bytes()
+        data = read_bytes(file, TOKENIZER)
     try:
         lines = data.decode("utf-8").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:

@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import Any
 
 from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.storage.reader_errors import PROTOBUF_ERRORS
 
 
 class Kind(IntEnum):
@@ -63,7 +64,7 @@ def parse(data: bytes, name: str) -> SentencePieceModel:
             elif number == 3:
                 normalizer = value
         training, normalizing = dict(_fields(trainer)), dict(_fields(normalizer))
-    except (ValueError, IndexError, KeyError, TypeError, AttributeError, struct.error):
+    except PROTOBUF_ERRORS:
         pieces = []  # not a message of this type
     if not pieces:
         raise UserError(f"{name}: not a SentencePiece model; pass the .model that spm_train wrote")

@@ -17,7 +17,9 @@ import tokenizers
 
 from bert_jax.data_pipeline.errors import UserError, import_hint
 from bert_jax.data_pipeline.storage.digest import sha256
+from bert_jax.data_pipeline.storage.files import read_bytes
 from bert_jax.data_pipeline.storage.outputs import OutputKind, write_output
+from bert_jax.data_pipeline.storage.regular_file import TOKENIZER
 from bert_jax.data_pipeline.storage.remote import storage_errors
 from bert_jax.data_pipeline.tokenizer import fast_bpe, wordpiece
 from bert_jax.data_pipeline.tokenizer.byte_level_bpe import with_prefix_space
@@ -114,7 +116,7 @@ class Tokenizer:
         hint = "" if path.exists() else import_hint(str(path))
         hint += ", and pass the tokenizer.json there" if hint else ""
         with storage_errors(path, "cannot read the vocabulary", f"; pass {_FORMATS}{hint}"):
-            data = path.read_bytes()
+            data = read_bytes(path, TOKENIZER)
         if path.suffix == ".model":
             from bert_jax.data_pipeline.tokenizer.sentencepiece_model import convert
 

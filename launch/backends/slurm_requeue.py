@@ -14,12 +14,22 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.storage import json_record
 from bert_jax.data_pipeline.storage.atomic import write_text
+from bert_jax.data_pipeline.storage.regular_file import read_regular
 from bert_jax.launch.backends.slurm_task import read_codes
 from bert_jax.launch.exit_codes import LOST, STOPPED, describe, signal_of, verdict
 from bert_jax.launch.output import say
 from bert_jax.launch.restarts import NOT_AGAIN, Limits, Restarts
 
+_FILE = "state.json"
+_FORM = {
+    "job": str,
+    "preemptions": json_record.count,
+    "failures": json_record.count,
+    "end": lambda value: value is None or isinstance(value, int),
+}
 _ENDING = ("CANCELLED", "TIMEOUT")  # states in which a job is not to be requeued
 
 
@@ -37,12 +47,16 @@ class State:
     def read(cls, folder: Path) -> "State | None":
         """Returns the state of the last attempt; None before the end of the first."""
         try:
-            return cls(**json.loads((folder / "state.json").read_bytes()))
+            return cls(**json_record.parse(read_regular(folder / _FILE), _FORM))
         except FileNotFoundError:
             return None
+        except ValueError as error:
+            raise UserError(
+                f"{folder / _FILE}: {error}; remove it, and restarts count from 0"
+            ) from None
 
     def write(self, folder: Path) -> None:
-        write_text(folder / "state.json", json.dumps(dataclasses.asdict(self)))
+        write_text(folder / _FILE, json.dumps(dataclasses.asdict(self)))
 
 
 def main(words: Sequence[str]) -> int:

@@ -239,7 +239,10 @@ def test_values_of_a_run_that_was_deleted_are_not_those_of_the_next(tmp_path, st
     run, forms = spec.runs(ablation)[0], {name: ablation.form(name) for name in ablation.measures}
     some = PerExample(np.zeros(1, int), np.zeros(1, np.uint16), {"mlm": {"loss": np.ones(1)}})
     values = dict.fromkeys(("own", *forms.values()), some)
-    about = {"run_id": "first", "step": 60, "forms": {name: {} for name in values}}
+    about = {
+        "run_id": "first", "step": 60, "held_out": "", "sources": [], "seconds": 1.0,
+        "forms": {name: {"settings": {}, "metrics": {}} for name in values},
+    }  # fmt: skip
     path = state.examples_of(str(tmp_path), run)
     path.parent.mkdir(parents=True)
     per_example.write(path, values, about)

@@ -269,7 +269,7 @@ def test_another_architecture_is_one_line(
         (["run", "cut"], FAILED, f"cut: the weights have no {IN_LAYER_2}"),
         (["run", "run", "--text=nowhere"], FAILED, "nowhere: cannot be read"),
         (["run", "run", "--text=run"], FAILED, "run: cannot be read (Is a directory)"),
-        (["run", "run", "--text=/dev/zero"], FAILED, "/dev/zero: not a file"),
+        (["run", "run", "--text=/dev/zero"], FAILED, "/dev/zero: not a regular file"),
         (["run", "run", "--text=empty"], FAILED, "empty: has no text"),
         (["run", "run", "--text=latin"], FAILED, "latin: not UTF-8 at byte 3"),
     ],

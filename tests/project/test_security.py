@@ -39,10 +39,10 @@ FORBIDDEN = {
 UNPICKLES = {"data_pipeline/random/numba_jit.py"}
 # A --config file of values, with a loader that makes nothing but plain values.
 READS_YAML = {"bert_jax/config/values_file.py"}
-# Copies members of known names out of a zip, by their base names; lists one; writes a zip.
+# Copies members of known names out of a zip, by their base names; reads arrays; writes zips.
 ZIPS = {
     "bert_jax/convert/sources.py", "bert_jax/finetune/leaderboard.py",
-    "bert_jax/training/per_example.py", "launch/agent/archive.py",
+    "data_pipeline/storage/npz_file.py", "launch/agent/archive.py",
 }  # fmt: skip
 # Only a --config file is run: it is a program, and says so.
 RUNS_FILES = {"bert_jax/config/files.py"}

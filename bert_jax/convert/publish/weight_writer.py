@@ -11,9 +11,8 @@ from typing import Final
 
 import ml_dtypes
 import numpy as np
-import safetensors
-import safetensors.numpy
 
+from bert_jax.convert.safetensors_file import read_metadata, write_tensors
 from bert_jax.convert.weight_files import HEADS, INDEX, SAFETENSORS
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.training import optimizer_state
@@ -137,10 +136,9 @@ def is_export(folder: Path) -> bool:
     files = [path for path in folder.glob("model*.safetensors") if WEIGHT_FILE.fullmatch(path.name)]
     try:
         for file in files:
-            with safetensors.safe_open(file, framework="numpy") as stream:
-                if not (stream.metadata() or {}).get("producer", "").startswith(_PRODUCER):
-                    return False
-    except (OSError, safetensors.SafetensorError):
+            if not read_metadata(file, "").get("producer", "").startswith(_PRODUCER):
+                return False
+    except UserError:
         return False
     return bool(files)
 
@@ -148,4 +146,4 @@ def is_export(folder: Path) -> bool:
 def _save(file: Path, tensors: Mapping[str, np.ndarray], **about: str) -> None:
     # transformers rejects files whose metadata has no "format".
     about |= {"format": "pt", "producer": f"{_PRODUCER} {version('bert-jax')}"}
-    safetensors.numpy.save_file(dict(tensors), file, metadata=about)
+    write_tensors(file, tensors, about)

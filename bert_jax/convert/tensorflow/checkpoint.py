@@ -18,6 +18,7 @@ from etils import epath
 from bert_jax.convert.tensorflow.table import DamagedError, Reader, read_table, unmasked
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.settings import shown_name
+from bert_jax.data_pipeline.storage.files import open_bytes, read_bytes, size_of
 from bert_jax.data_pipeline.storage.remote import storage_errors
 
 # By the numbers of DataType, tensorflow/core/framework/types.proto; others cannot be read.
@@ -55,7 +56,7 @@ class TensorFlowCheckpoint:
         self.prefix = epath.Path(prefix)
         self._index = self._file("index")
         with storage_errors(self._index, "cannot be read"):
-            data = self._index.read_bytes()
+            data = read_bytes(self._index)
         try:
             table = read_table(data)
             self._shards = _shards(table.pop(b"", b""))
@@ -81,9 +82,9 @@ class TensorFlowCheckpoint:
             )
         file = self._file(f"data-{entry.shard:05}-of-{self._shards:05}")
         with storage_errors(file, "cannot be read"):
-            if file.stat().length < entry.offset + entry.size:
+            if size_of(file) < entry.offset + entry.size:
                 raise UserError(f"{file}: ends before {shown_name(name)}; {_AGAIN}")
-            with file.open("rb") as stream:
+            with open_bytes(file) as stream:
                 stream.seek(entry.offset)
                 data = stream.read(entry.size)
         if google_crc32c.value(data) != entry.crc:
