@@ -1,5 +1,6 @@
 """Errors caused by user input or storage, each reported in one line, and parts of such lines."""
 
+import codecs
 import difflib
 import os
 import re
@@ -29,6 +30,18 @@ class StorageError(OneLineError):
     """A required file cannot be written or is damaged: one line with the problem, its location and
     the remedy. The command line exits with status 45.
     """
+
+
+def conversion(text: bytes) -> str:
+    """Returns how to convert text that is not UTF-8, for a message.
+
+    Windows-1252 has all characters of Latin-1, and the quotation marks that real text has between
+    0x80 and 0x9f, which Latin-1 would make control characters; iconv rejects bytes it does not
+    have.
+    """
+    is_utf16 = text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    command = f"iconv -f {'UTF-16' if is_utf16 else 'CP1252'} -t UTF-8 OLD > NEW"
+    return command if is_utf16 else f"{command} (of Western European text; else name its encoding)"
 
 
 def count(number: int, what: str) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage.digest import sha256
+from bert_jax.data_pipeline.storage.regular_file import read_regular
 from bert_jax.launch.submission import bundle_name
 
 _CODE, _CONFIG, _RECORD, _DIFF = "code", "config", "bundle.json", "uncommitted.diff"
@@ -107,7 +108,7 @@ def config_files(config: Path) -> dict[str, bytes]:
         name = path.relative_to(folder).as_posix()
         if name in files:
             continue
-        files[name] = path.read_bytes()
+        files[name] = read_regular(path)
         if path.suffix == ".py":
             left += [found for top in _imported(path) for found in _beside(folder, top)]
     return files
@@ -116,7 +117,7 @@ def config_files(config: Path) -> dict[str, bytes]:
 def _imported(path: Path) -> set[str]:
     """Returns the first part of every absolute name that a file imports."""
     try:
-        tree = ast.parse(path.read_bytes())
+        tree = ast.parse(read_regular(path))
     except (SyntaxError, ValueError):  # reported when it is executed
         return set()
     names = set()

@@ -17,6 +17,7 @@ from etils import epath
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage.digest import json_digest
 from bert_jax.data_pipeline.storage.outputs import OutputKind, check_output
+from bert_jax.data_pipeline.storage.regular_file import open_regular
 from bert_jax.data_pipeline.storage.remote import is_remote
 from bert_jax.launch.bundle import Bundle
 from bert_jax.launch.hardware import slices
@@ -172,7 +173,7 @@ class Rendering:
 def _has_script(folder: epath.Path) -> bool:
     """Whether `Rendering.write` wrote the files of a folder."""
     try:
-        with (folder / _SCRIPT).open("rb") as file:
+        with open_regular(folder / _SCRIPT) as file:
             return _MARK.encode() in file.read(200)
     except FileNotFoundError:
         return False

@@ -23,8 +23,11 @@ from bert_jax.ablation.spec import Ablation
 from bert_jax.config.ablation import AblationConfig
 from bert_jax.config.serialization import flatten, from_dict, to_dict
 from bert_jax.config.shipped import shipped
+from bert_jax.data_pipeline.storage import json_record
 from bert_jax.data_pipeline.storage.digest import sha256
+from bert_jax.data_pipeline.storage.files import read_bytes
 from bert_jax.data_pipeline.storage.outputs import OutputKind, check_output
+from bert_jax.data_pipeline.storage.reader_errors import VALUE_ERRORS
 from bert_jax.data_pipeline.storage.remote import open_path, put, storage_errors
 from bert_jax.errors import UserError
 
@@ -190,6 +193,14 @@ def _by_key(about: Record) -> dict[str, Any]:
     return {"config.variants": ", ".join(variants)} | flatten({**planned, "config": named})
 
 
+_CHANGES: Final = [(json_record.text, object)]
+_NAMED: Final = [(json_record.text, _CHANGES)]
+_CONFIG: Final = {
+    "variants": _NAMED, "changes": _CHANGES, "tasks?": _NAMED, "seeds": json_record.text,
+}  # fmt: skip
+_STORE: Final = dict.fromkeys(("train", "held_out", "tokenizer"), json_record.text)
+
+
 def read(workdir: str) -> dict[str, Any]:
     """Returns what the workdir of an ablation records; UserError if it is none."""
     path = file_of(workdir)
@@ -197,12 +208,13 @@ def read(workdir: str) -> dict[str, Any]:
         raise UserError(
             f"{workdir}: no ablation.json there; give the --workdir of `bert-jax ablate run`"
         )
-    with storage_errors(path):
-        data = path.read_bytes()
     try:
-        values: dict[str, Any] = json.loads(data)
+        with storage_errors(path):
+            values: dict[str, Any] = json_record.read(path, {"config": _CONFIG, "store": _STORE})
         _check_form(values)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except UserError:
+        raise
+    except VALUE_ERRORS as error:
         raise UserError(
             f"{path}: not written by `bert-jax ablate run`; give another --workdir"
         ) from error
@@ -217,8 +229,6 @@ def _check_form(values: Record) -> None:
         entry["time"].encode()
     for part in ("base", "store", "stores", "task_files"):
         values.get(part, {}).items()
-    for key in ("train", "held_out", "tokenizer"):
-        values["store"][key].encode()
     if "\\u0000" in json.dumps(values):  # in a path
         raise ValueError("NUL")
 
@@ -263,7 +273,7 @@ def commands(workdir: str) -> list[str]:
     folder_ = _commands(workdir)
     with storage_errors(folder_):
         files = sorted(folder_.iterdir()) if folder_.exists() else []
-        return sorted(path.read_text().rstrip() for path in files)
+        return sorted(read_bytes(path).decode("utf-8", "replace").rstrip() for path in files)
 
 
 def _commands(workdir: str) -> epath.Path:

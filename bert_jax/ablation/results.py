@@ -19,6 +19,7 @@ from bert_jax.ablation.spec import Ablation, Run, folder
 from bert_jax.ablation.state import RunState
 from bert_jax.ablation.statistics import Difference, Verdict
 from bert_jax.ablation.tasks import is_task
+from bert_jax.data_pipeline.storage.reader_errors import VALUE_ERRORS
 from bert_jax.errors import UserError
 from bert_jax.metrics import goodput, records
 from bert_jax.objectives.masked_lm import MASKED_LM
@@ -265,7 +266,7 @@ def read(
             path = state.examples_of(workdir, run)
             try:
                 one, other = _read_one(ablation, workdir, run, planned[run.variant], record)
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
+            except VALUE_ERRORS as error:
                 raise UserError(
                     f"{path}: not all of the values that `bert-jax evaluate` writes are there; "
                     "remove it, and `bert-jax ablate run` measures the run again"

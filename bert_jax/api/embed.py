@@ -172,12 +172,12 @@ def _claim(parts: Path, identity: str) -> None:
 def _has_settings(folder: epath.Path) -> bool:
     """Whether `_claim` made a folder, or was ended while it did."""
     try:
-        found = json.loads((folder / _SETTINGS).read_bytes())
+        json_record.read(folder / _SETTINGS, {"lines": str, "weights": str, "tokenizer": str})
     except FileNotFoundError:
         return all(path.name.startswith(f".{_SETTINGS}.") for path in folder.iterdir())
     except ValueError:
         return False
-    return isinstance(found, dict) and {"lines", "weights", "tokenizer"} <= found.keys()
+    return True
 
 
 PARTS: Final = OutputKind("folder of parts", _has_settings, is_folder=True, in_buckets=False)

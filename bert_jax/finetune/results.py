@@ -10,6 +10,7 @@ from etils import epath
 
 from bert_jax.checkpoint.manager import find_steps
 from bert_jax.config.schema import Config
+from bert_jax.data_pipeline.storage import json_record
 from bert_jax.data_pipeline.storage.outputs import OutputKind
 from bert_jax.data_pipeline.storage.remote import open_path, put, storage_errors
 from bert_jax.finetune.task_data import TaskData
@@ -35,10 +36,10 @@ def _has_seeds(folder: epath.Path) -> bool:
 
 def _is_results(file: epath.Path) -> bool:
     try:
-        values = json.loads(file.read_bytes())
+        json_record.read(file, {"task": object, "metrics": object, "runs": object})
     except ValueError:
         return False
-    return isinstance(values, dict) and {"task", "metrics", "runs"} <= values.keys()
+    return True
 
 
 SEEDS: Final = OutputKind("folder of runs", _has_seeds, is_folder=True)

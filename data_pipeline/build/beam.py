@@ -29,7 +29,7 @@ from bert_jax.data_pipeline.build.worker_package import write_package
 from bert_jax.data_pipeline.errors import UserError, nearest, nearest_name
 from bert_jax.data_pipeline.sources import SourceSpec
 from bert_jax.data_pipeline.sources.extras import import_extra
-from bert_jax.data_pipeline.storage.files import path_of
+from bert_jax.data_pipeline.storage.files import path_of, read_bytes
 from bert_jax.data_pipeline.storage.remote import is_remote, open_path, put, reason
 from bert_jax.data_pipeline.store.manifest import TOKENIZER
 
@@ -249,6 +249,6 @@ def _read(failure: str) -> str:
     path = open_path(failure)
     if not path.exists():
         return ""
-    text = path.read_text()
+    text = read_bytes(path).decode("utf-8", "replace")
     path.unlink()
     return text

@@ -19,6 +19,7 @@ import numpy as np
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage import json_record
 from bert_jax.data_pipeline.storage.atomic import publish
+from bert_jax.data_pipeline.storage.regular_file import open_regular
 
 Put = Callable[[str, np.ndarray], None]  # appends values to the named column
 LAYOUT: Final = 2  # format version of a folder; version 1 did not record the folder's name
@@ -124,7 +125,7 @@ def _map(folder: Path, name: str) -> np.memmap:
 def _checksum_of(path: Path, column: np.memmap) -> str:
     """Reads the file for its checksum; reading the map would make all of it resident in memory."""
     crc = 0
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         file.seek(column.offset)
         while data := file.read(_CHUNK):
             crc = zlib.crc32(data, crc)

@@ -6,7 +6,6 @@ is a document.
 a file in a bucket is copied to the local cache first.
 """
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -27,7 +26,7 @@ from bert_jax.data_pipeline.sources.cutting import cut_positions
 from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.rows import column_names
-from bert_jax.data_pipeline.storage.files import open_bytes
+from bert_jax.data_pipeline.storage import json_record
 from bert_jax.data_pipeline.storage.local_copy import local_folder
 from bert_jax.data_pipeline.storage.remote import is_remote, storage_errors
 from bert_jax.data_pipeline.text.clean import Rule
@@ -47,7 +46,7 @@ _FILE: Final = b"ARROW1"  # of a file of Arrow, which is a stream with an index
 def find(spec: SourceSpec) -> Found:
     """Returns the files of a dataset's split, or the Arrow files of the source."""
     check_arrow("Arrow files")
-    whole = _json(spec.path / SPLITS)
+    whole = _json(spec.path / SPLITS, {"splits": [json_record.file_name]})
     check_keys(whole, DICT_KEYS, spec.path / SPLITS)
     splits = whole.get("splits", [])
     if splits and spec.split not in splits:
@@ -55,7 +54,7 @@ def find(spec: SourceSpec) -> Found:
     if not splits and spec.split != SourceSpec.split:
         raise UserError(f"{spec.path}: has no splits; leave out split={spec.split}")
     folder = spec.path / spec.split if splits else spec.path
-    state = _json(folder / STATE)
+    state = _json(folder / STATE, {"_data_files": [{"filename": json_record.file_name}]})
     check_keys(state, STATE_KEYS, folder / STATE)
     files = [folder / entry["filename"] for entry in state.get("_data_files", [])]
     if files:
@@ -66,18 +65,18 @@ def find(spec: SourceSpec) -> Found:
     return finding.find(spec, lambda path: path.suffix.lower() in EXTENSIONS, described, text=False)
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Path, form: json_record.Form) -> dict[str, Any]:
     """Returns what a dataset says of itself; an empty mapping if there is no such file."""
     try:
-        with storage_errors(path), open_bytes(path) as stream:
-            value = json.load(stream)
+        with storage_errors(path):
+            value: dict[str, Any] = json_record.read(path, form)
     except UserError as error:
         if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
             return {}
         raise
     except ValueError as error:
         raise UserError(f"{path}: damaged ({error}); save the dataset again") from None
-    return value if isinstance(value, dict) else {}
+    return value
 
 
 @contextmanager
@@ -96,7 +95,15 @@ def _batches(spec: SourceSpec, path: Path) -> Iterator[Iterator[Any]]:
         mapped.seek(0)
         wanted = [schema.names.index(name) for name in column_names(spec)]
         reader = open_any(mapped, options=ipc.IpcReadOptions(included_fields=wanted))
-        yield map(reader.get_batch, range(reader.num_record_batches)) if is_file else iter(reader)
+        numbers = range(reader.num_record_batches) if is_file else ()
+        yield map(_validated, map(reader.get_batch, numbers) if is_file else iter(reader))
+
+
+def _validated(batch: Any) -> Any:
+    """Returns a batch whose offsets are within its bytes and whose text is UTF-8: Arrow follows any
+    offset, also out of memory."""
+    batch.validate(full=True)
+    return batch
 
 
 def ranges(spec: SourceSpec, path: Path) -> Iterator[Range]:

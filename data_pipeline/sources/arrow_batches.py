@@ -10,6 +10,7 @@ from bert_jax.data_pipeline.sources.document import Document, SourceSpec
 from bert_jax.data_pipeline.sources.extras import import_extra
 from bert_jax.data_pipeline.sources.reading import remedy_of
 from bert_jax.data_pipeline.sources.rows import BATCH, check_columns, column_names, not_text
+from bert_jax.data_pipeline.storage.reader_errors import arrow_library_errors, reader_errors
 from bert_jax.data_pipeline.storage.remote import storage_errors
 
 
@@ -54,11 +55,8 @@ def documents(path: Path, spec: SourceSpec, batches: Iterable[Any]) -> Iterator[
 @contextmanager
 def arrow_errors(path: Path, what: str) -> Iterator[None]:
     """Turns the errors of a damaged file into a UserError."""
-    import pyarrow
-
-    try:
-        with storage_errors(path, remedy=remedy_of(path)):
-            yield
-    except pyarrow.ArrowException as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{path}: cannot be read as {what} ({reason}); copy it again") from None
+    with (
+        reader_errors(path, arrow_library_errors(), f"cannot be read as {what}", "copy it again"),
+        storage_errors(path, remedy=remedy_of(path)),
+    ):
+        yield

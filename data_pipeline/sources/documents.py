@@ -15,6 +15,7 @@ from bert_jax.data_pipeline.sources.cutting import whole_file
 from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.reading import lines
+from bert_jax.data_pipeline.storage import json_record
 from bert_jax.data_pipeline.text.clean import Rule
 
 RULES: tuple[Rule, ...] = ()
@@ -40,7 +41,7 @@ ranges = whole_file  # `write` makes files of this size
 def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
     """Yields the documents of one file."""
     for line in lines(part.path):
-        text = json.loads(line)
+        text = json_record.parse(line)
         if isinstance(text, str):
             yield Document(text)
         else:

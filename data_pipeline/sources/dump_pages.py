@@ -10,6 +10,7 @@ from typing import Final
 from xml.etree.ElementTree import ParseError, XMLParser
 
 from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.storage.reader_errors import XML_ERRORS, one_line
 
 # $wgMaxArticleSize of Wikipedia, in bytes of UTF-8: longer pages cannot be saved there.
 MOST_BYTES: Final = 2 << 20
@@ -126,11 +127,13 @@ def read_pages(where: object, chunks: Iterable[bytes], pages: Pages) -> Iterator
             parser.feed(chunk)
             yield from pages.take()
         parser.close()
-    except LookupError as error:  # an encoding
-        raise UserError(
-            f"{where}: not XML in UTF-8 ({error}); pass a pages-articles dump"
-        ) from None
-    except ParseError as error:
+    except UserError:
+        raise
+    except XML_ERRORS as error:
+        if not isinstance(error, ParseError):  # it has another encoding
+            raise UserError(
+                f"{where}: not XML in UTF-8 ({one_line(error)}); pass a pages-articles dump"
+            ) from None
         at = f" at or after the page {pages.title!r}" if pages.title else ""
         raise UserError(
             f"{where}: not the XML of a complete dump{at} ({error}); download it again"

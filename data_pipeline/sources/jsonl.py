@@ -3,7 +3,6 @@
 The text is the value of the key `text`, or of another one with `text=`.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.formats import extension
 from bert_jax.data_pipeline.sources.reading import lines
 from bert_jax.data_pipeline.sources.rows import check_columns, column_names, row_document
+from bert_jax.data_pipeline.storage import json_record
 from bert_jax.data_pipeline.storage.files import open_bytes
 from bert_jax.data_pipeline.text.clean import Rule
 
@@ -49,9 +49,9 @@ def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
             continue
         where = _Place(part, number)
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{where}: invalid JSON ({error}); correct the line") from None
+            row = json_record.parse(line)
+        except ValueError as error:
+            raise UserError(f"{where}: {error}; correct the line") from None
         if not isinstance(row, dict):
             raise UserError(f"{where}: not a JSON object; write one per line (jq -c '.[]')")
         if not names <= row.keys():

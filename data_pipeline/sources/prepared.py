@@ -16,8 +16,10 @@ import numpy as np
 from bert_jax.data_pipeline.errors import UserError, first_few, nearest
 from bert_jax.data_pipeline.sources.extras import import_extra
 from bert_jax.data_pipeline.sources.rows import BATCH
-from bert_jax.data_pipeline.storage.files import objects, path_of
+from bert_jax.data_pipeline.storage import json_record
+from bert_jax.data_pipeline.storage.files import objects, path_of, size_of
 from bert_jax.data_pipeline.storage.local_copy import local_folder
+from bert_jax.data_pipeline.storage.reader_errors import ANY_ERRORS, reader_errors
 from bert_jax.data_pipeline.storage.remote import is_remote, storage_errors
 
 INFO: Final = "dataset_info.json"
@@ -25,6 +27,23 @@ FEATURES: Final = "features.json"
 _FORMAT: Final = "array_record"
 _DEPTH: Final = 3  # levels that are searched: the path itself, configuration, version
 _VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
+_MOST_PER_BYTE: Final = 64  # records; more than compression makes of records that have text
+_AGAIN: Final = "copy the dataset again"
+# A template without a folder: the files are beside dataset_info.json.
+_TEMPLATE: Final = re.compile(r"[\w.-]*(\{[A-Z_]+\}[\w.-]*)+")
+_INFO_FORM: Final = {
+    "name": json_record.file_name,
+    "fileFormat?": json_record.text,
+    "splits?": [
+        {
+            "name": json_record.file_name,
+            "shardLengths?": [lambda value: isinstance(value, str) and value.isdecimal()],
+            "filepathTemplate?": lambda value: (
+                isinstance(value, str) and _TEMPLATE.fullmatch(value)
+            ),
+        }
+    ],
+}
 _SHOWN: Final = 5  # names of configurations in a message
 
 
@@ -81,12 +100,11 @@ def info_of(folder: Path, further: Sequence[str] = ()) -> Any:
 def _builder(folder: Path) -> Any:
     import tensorflow_datasets as tfds
 
-    try:
-        with storage_errors(folder):
-            return tfds.builder_from_directory(folder)
-    except (ValueError, KeyError, TypeError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{folder}: {INFO} or {FEATURES} is damaged ({reason})") from None
+    what = f"{INFO} or {FEATURES} is damaged"
+    with reader_errors(folder, ANY_ERRORS, what, _AGAIN), storage_errors(folder):
+        for name, form in ((INFO, _INFO_FORM), (FEATURES, dict)):
+            json_record.read(folder / name, form)
+        return tfds.builder_from_directory(folder)
 
 
 def full_name(info: Any) -> str:
@@ -108,7 +126,28 @@ def check_split(folder: Path, info: Any, split: str) -> None:
 
 def files_of(info: Any, split: str) -> list[str]:
     """Returns the names of the files of a split, in the order of its records."""
-    return [os.path.basename(path) for path in info.splits[split].filepaths]
+    with reader_errors(info.name, ANY_ERRORS, f"split {split!r} is damaged in {INFO}", _AGAIN):
+        return [os.path.basename(path) for path in info.splits[split].filepaths]
+
+
+def check_length(path: Path, records: int) -> None:
+    """Raises UserError if a file cannot have this number of records."""
+    with storage_errors(path):
+        size = size_of(path)
+    if records > _MOST_PER_BYTE * size:
+        raise UserError(f"{path}: {records:,} records in {size:,} bytes, says {INFO}; {_AGAIN}")
+
+
+def _check_records(path: Path, records: int) -> None:
+    """Raises UserError if a local file has not this number of records."""
+    from array_record.python.array_record_module import ArrayRecordReader
+
+    with reader_errors(path, ANY_ERRORS, "cannot be read", _AGAIN):
+        reader = ArrayRecordReader(str(path))
+        found = reader.num_records()
+        reader.close()
+    if found != records:
+        raise UserError(f"{path}: {found:,} records, but {INFO} says {records:,}; {_AGAIN}")
 
 
 def is_text(feature: Any) -> bool:
@@ -134,7 +173,13 @@ def read_records(
     if start == stop:  # a shard may be empty, a split of a data source not
         return
     folder = files[0].parent
-    builder = _builder(local_folder([folder / INFO, folder / FEATURES, *files]))
+    local = local_folder([folder / INFO, folder / FEATURES, *files])
+    builder = _builder(local)
+    lengths = dict(
+        zip(files_of(builder.info, split), builder.info.splits[split].shard_lengths, strict=True)
+    )
+    for file in files:
+        _check_records(local / file.name, lengths[file.name])
     records = builder.as_data_source(
         split=f"{split}[{start}:{stop}]",
         decoders={
@@ -147,12 +192,9 @@ def read_records(
 
 
 def _some(path: Path, records: Any, numbers: range) -> list[Any]:
-    try:
+    with reader_errors(path, ANY_ERRORS, "cannot be read", _AGAIN):
         found: list[Any] = records.__getitems__(list(numbers))
-    except (RuntimeError, LookupError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{path}: cannot be read ({reason}); copy the dataset again") from None
-    return found
+        return found
 
 
 def check_value(where: str, value: Any) -> Any:

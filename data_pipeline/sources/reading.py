@@ -2,19 +2,18 @@
 
 import gzip
 import itertools
-import lzma
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedReader, IOBase
 from pathlib import Path
 from typing import Any
 
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.errors import UserError, conversion
 from bert_jax.data_pipeline.sources.extras import import_extra
 from bert_jax.data_pipeline.sources.formats import COMPRESSED, HEAD, format_of_start, refuse
 from bert_jax.data_pipeline.sources.streams import open_bz2, open_xz
 from bert_jax.data_pipeline.storage.files import open_bytes
+from bert_jax.data_pipeline.storage.reader_errors import DECOMPRESSION_ERRORS, one_line
 from bert_jax.data_pipeline.storage.remote import is_remote, storage_errors
 from bert_jax.data_pipeline.text.line_ends import split_lines
 
@@ -56,8 +55,8 @@ def read_errors(path: Path, again: str = "copy it again") -> Iterator[None]:
     try:
         with storage_errors(path, remedy=remedy_of(path, again)):
             yield
-    except (EOFError, zlib.error, lzma.LZMAError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); {again}") from None
+    except DECOMPRESSION_ERRORS as error:
+        raise UserError(f"{path}: cannot be read ({one_line(error)}); {again}") from None
 
 
 def remedy_of(path: Path, again: str = "copy it again") -> str:
@@ -100,8 +99,8 @@ def lines(
             except UnicodeDecodeError as error:
                 raise UserError(
                     f"{path}: not UTF-8 at byte {offset + error.start:,} "
-                    f"(0x{line[error.start]:02x}); convert it, for example with "
-                    "iconv -f LATIN1 -t UTF-8 OLD.txt > NEW.txt, or leave it out"
+                    f"(0x{line[error.start]:02x}); convert it with "
+                    f"{conversion(line)}, or leave it out"
                 ) from None
             offset += len(line)
 

@@ -13,6 +13,7 @@ from bert_jax.data_pipeline.sources.extras import import_extra
 from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.prepared import (
     INFO,
+    check_length,
     check_split,
     files_of,
     find_newest,
@@ -84,6 +85,7 @@ def _prepared(spec: SourceSpec) -> Path:
 def ranges(spec: SourceSpec, path: Path) -> Iterator[Range]:
     """Yields ranges of records, which count from 0 in each file."""
     _, count = _records(spec, path)
+    check_length(path, count)
     size = size_of(path)
     return cut_positions(path, (size * (n + 1) // count - size * n // count for n in range(count)))
 

@@ -14,7 +14,6 @@ a document, each line a paragraph. The cleaning rules remove leftovers of markup
 """
 
 import html
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +26,7 @@ from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.reading import lines
 from bert_jax.data_pipeline.sources.wikiextractor_rules import RULES as RULES
+from bert_jax.data_pipeline.storage import json_record
 
 PLAIN_TEXT = True
 MARKUP = False
@@ -124,7 +124,7 @@ def _json_articles(path: Path) -> Iterator[Document]:
 def _object(line: str) -> dict[str, Any]:
     """Parses a JSON object; returns an empty one if the line is not a JSON object."""
     try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
+        value = json_record.parse(line)
+    except ValueError:
         return {}
     return value if isinstance(value, dict) else {}

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 from bert_jax.data_pipeline.storage.atomic import write_text
+from bert_jax.data_pipeline.storage.regular_file import read_regular
 
 
 def main(words: Sequence[str]) -> int:
@@ -42,7 +43,7 @@ def main(words: Sequence[str]) -> int:
 def read_codes(folder: Path) -> dict[str, int]:
     """Returns the exit codes that tasks have noted, by task, in the order in which they ended."""
     files = sorted(folder.glob("[0-9]*"), key=lambda path: path.stat().st_mtime_ns)
-    return {path.name: int(path.read_text()) for path in files}
+    return {path.name: int(read_regular(path)) for path in files}
 
 
 if __name__ == "__main__":

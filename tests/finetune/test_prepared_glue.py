@@ -185,7 +185,7 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path, monkeypatch: pytest.Mon
     data = shard.read_bytes()
     shard.write_bytes(data[: len(data) // 2])
     assert error_of("sst2", folder) == (
-        f"{folder}: train: row 3 is damaged; copy the dataset again"
+        f"{shard}: cannot be read (RuntimeError); copy the dataset again"
     )
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     assert error_of("sst2", folder).endswith("is not installed; pip install 'bert-jax[tfds]'")
