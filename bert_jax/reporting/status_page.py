@@ -8,6 +8,7 @@ from etils import epath
 
 from bert_jax.config.schema import Config
 from bert_jax.config.serialization import from_dict
+from bert_jax.data_pipeline.storage.reader_errors import VALUE_ERRORS, one_line
 from bert_jax.data_pipeline.storage.remote import is_remote
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.errors import UserError
@@ -54,7 +55,12 @@ def write_page(folder: epath.PathLike, path: epath.PathLike) -> None:
         page.heading("The text")
         page.sentences(sample_sentences(store))
     baselines = {"left neighbour (bigram)": bigram_loss(store)} if store else {}
-    run_page.add_training(page, workdir.metrics, token_baselines=baselines)
+    try:
+        run_page.add_training(page, workdir.metrics, token_baselines=baselines)
+    except VALUE_ERRORS as error:
+        page.text(
+            f"A record in metrics.jsonl is damaged: {one_line(error)} is missing or no number."
+        )
     run_page.add_goodput(page, status.goodput)
     page.save(path)
 

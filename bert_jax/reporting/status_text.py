@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 
+from bert_jax.data_pipeline.storage.reader_errors import VALUE_ERRORS
 from bert_jax.errors import count
 from bert_jax.metrics import goodput, time_left
 from bert_jax.metrics.records import objectives_in
@@ -63,7 +64,7 @@ def _metrics_line(
 ) -> str:
     try:
         text = format_metrics(record)
-    except (KeyError, TypeError, ValueError):
+    except VALUE_ERRORS:
         text = "its record in metrics.jsonl is damaged"
     return f"{what} at step {record['step']:,} ({_ago(now - record['time'])}): {text}"
 

@@ -4,7 +4,7 @@ import functools
 import json
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from etils import epath
 
@@ -130,24 +130,34 @@ def run_inside(workdir: Workdir) -> str:
 
 
 def is_description(value: Any) -> bool:
-    try:
-        steps = [phase["steps"] for phase in value["config"]["phases"]]
-        states = [entry["state"] for entry in value.get("adopted", [])]
-        typed = all(isinstance(s, int) for s in steps) and all(isinstance(s, str) for s in states)
-        typed = typed and isinstance(value["data"], dict)
-        typed = typed and isinstance(value["data"].get("init_step", 0), int)
-        budget = value.get("time_budget")
-        return typed and (budget is None or _is_budget(budget))
-    except (KeyError, TypeError, AttributeError):
-        return False
+    return json_record.has_form(value, _FORM)
 
 
-def _is_budget(value: Mapping[str, Any]) -> bool:
-    """Whether a value is the decision of a time budget; may raise as `is_description` handles."""
-    numbers = [*value["config_steps"], *value["steps"]]
-    typed = all(isinstance(number, int) and number > 0 for number in numbers)
-    same_phases = len(value["config_steps"]) == len(value["steps"])
-    return typed and same_phases and isinstance(value["seconds"], int | float)
+def _is_budget(value: Any) -> bool:
+    """Whether a value is the decision of a time budget, or None."""
+    return value is None or (
+        json_record.has_form(value, _BUDGET) and len(value["config_steps"]) == len(value["steps"])
+    )
+
+
+def _is_positive(value: Any) -> bool:
+    return json_record.count(value) and value > 0
+
+
+_BUDGET: Final = {
+    "config_steps": [_is_positive],
+    "steps": [_is_positive],
+    "seconds": json_record.number,
+}
+_FORM: Final = {
+    "config": {"phases": [{"steps": int}]},
+    "data": {"init_step?": json_record.count, "init?": json_record.text},
+    "adopted?": [{"state": str}],
+    "time_budget?": _is_budget,
+    "devices?": {"kind": json_record.text, "mesh": {str: json_record.count}},
+    "versions?": {str: json_record.text},
+    "init_origin?": json_record.text,
+}
 
 
 def check_name(workdir: str) -> None:

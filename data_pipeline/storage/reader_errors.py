@@ -33,6 +33,8 @@ XML_ERRORS: Final[Errors] = (ParseError, LookupError, ValueError)
 PROTOBUF_ERRORS: Final[Errors] = (
     *(ValueError, LookupError, TypeError, AttributeError, OverflowError, struct.error),
 )
+# Of computing with the values of a record, one of which is missing or of another type.
+VALUE_ERRORS: Final[Errors] = (ValueError, LookupError, TypeError, ArithmeticError, AttributeError)
 # Of libraries that raise whatever the code below them raises: unpickling, the tokenizers of
 # transformers, the builders of TensorFlow Datasets.
 ANY_ERRORS: Final[Errors] = (Exception,)

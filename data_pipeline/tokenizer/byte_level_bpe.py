@@ -34,6 +34,10 @@ def from_files(vocabulary: Path, merges: Path, *, add_prefix_space: bool = False
     with library_errors(f"{vocabulary}, {merges.name}: no byte-level BPE", "download them again"):
         encoder = tokenizers.Tokenizer(models.BPE.from_file(str(vocabulary), str(merges)))
     vocab = encoder.get_vocab()
+    if (last := max(vocab.values(), default=0)) >= len(vocab):  # the library would list every id
+        raise UserError(
+            f"{vocabulary}: has the id {last:,} among {len(vocab):,} entries; copy it again"
+        )
     if missing := [token for token in ROBERTA_TOKENS if token not in vocab]:
         raise UserError(f"{vocabulary}: no {' '.join(missing)}; give the files of a RoBERTa")
     encoder.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)

@@ -23,7 +23,11 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.data_pipeline.tokenizer.json_file import SPECIAL_TOKENS, tokenizer_json
+from bert_jax.data_pipeline.tokenizer.json_file import (
+    SPECIAL_TOKENS,
+    library_errors,
+    tokenizer_json,
+)
 from bert_jax.data_pipeline.tokenizer.sentencepiece_proto import (
     Kind,
     Piece,
@@ -112,9 +116,10 @@ def convert(data: bytes, name: str) -> bytes:
     """
     model = parse(data, name)
     pieces = _with_specials(model.pieces)
-    encoder = tokenizers.Tokenizer(_MODELS[model.algorithm](model, pieces))
-    if steps := list(_normalizers(model)):
-        encoder.normalizer = normalizers.Sequence(steps)
+    with library_errors(f"{name}: cannot be converted", "copy it again"):
+        encoder = tokenizers.Tokenizer(_MODELS[model.algorithm](model, pieces))
+        if steps := list(_normalizers(model)):
+            encoder.normalizer = normalizers.Sequence(steps)
     # Only models that may merge words have pieces with a space inside.
     split = not any(SPACE in piece.text[1:] for piece in pieces)
     # "first": in "the [MASK]ing" no space is inserted after the mask.

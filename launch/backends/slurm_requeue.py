@@ -47,7 +47,8 @@ class State:
     def read(cls, folder: Path) -> "State | None":
         """Returns the state of the last attempt; None before the end of the first."""
         try:
-            return cls(**json_record.parse(read_regular(folder / _FILE), _FORM))
+            record = json_record.parse(read_regular(folder / _FILE), _FORM)
+            return cls(**{name: record[name] for name in _FORM})
         except FileNotFoundError:
             return None
         except ValueError as error:

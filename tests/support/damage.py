@@ -52,6 +52,8 @@ def change(data: bytearray, draw: random.Random) -> str:
     try:
         value = json.loads(data)
     except ValueError:
+        value = None
+    if not isinstance(value, dict) or not value:
         return flip(data, draw)
     data[:] = fuzz_cases.damaged(draw, value, bytes(data))
     return "another JSON value"

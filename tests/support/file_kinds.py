@@ -29,6 +29,7 @@ from bert_jax.data_pipeline.build.digests import FileDigests
 from bert_jax.data_pipeline.export import examples as exported_examples
 from bert_jax.data_pipeline.plan import files as plan_files
 from bert_jax.data_pipeline.storage.digested_files import DigestedFiles
+from bert_jax.data_pipeline.store.manifest import ARRAYS
 from bert_jax.data_pipeline.store.store import open_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.finetune import conll, predicting, results, squad, table
@@ -144,7 +145,7 @@ def _vocab(folder: Path) -> None:
 def _sentencepiece(folder: Path) -> None:
     from bert_jax.data_pipeline.tokenizer.sentencepiece_model import train_model
 
-    (folder / "a.model").write_bytes(train_model(TEXTS[:7], 300, "unigram", lowercase=False))
+    (folder / "a.model").write_bytes(train_model(TEXTS[:7], 91, "unigram", lowercase=False))
 
 
 def _byte_level(folder: Path) -> None:
@@ -279,7 +280,9 @@ def _store(folder: Path) -> None:
 
 def _read_store(folder: Path) -> str:
     store = open_store(folder / "store")
-    return repr((store.manifest, *(array.tobytes() for array in store.arrays)))
+    splits = (store.train, store.held_out)
+    arrays = [getattr(split, name).tolist() for split in splits for name in ARRAYS]
+    return repr((store.manifest, store.tokenizer_path.read_bytes(), arrays))
 
 
 def _optimizer(folder: Path) -> None:
