@@ -40,7 +40,8 @@ def from_entries(entries: Sequence[str], *, lowercase: bool | None, name: str) -
         second = entries.index(entry, first + 1)
         raise UserError(
             f"{name}: {entry!r} occurs on lines {first + 1} and {second + 1}"
-            f"{' and others' if count > 2 else ''}; remove the repeated entries"
+            f"{' and others' if count > 2 else ''}; take the original file, or train a vocabulary "
+            "(without a line all later entries would have other ids)"
         )
     if missing := [token for token in SPECIAL_TOKENS if token not in vocab]:
         raise UserError(
