@@ -22,7 +22,7 @@ STATE_KEYS: Final[tuple[Entry, ...]] = (
             "in the files, by an index: apply it with `flatten_indices` and save the dataset again",
             None, []),
     no_effect("_format_columns _format_kwargs _format_type _output_all_columns", _FORMAT),
-    no_effect("_fingerprint _inplace_history _split _info _data", _RECORDS),
+    no_effect("_fingerprint _indexes _inplace_history _split _info _data", _RECORDS),
 )  # fmt: skip
 DICT_KEYS: Final[tuple[Entry, ...]] = (read("splits", "the names of the splits"),)
 
