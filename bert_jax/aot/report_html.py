@@ -32,14 +32,24 @@ def save(report: Report, path: str, words: str) -> None:
     )
     page.text(note)
     if report.fits:
-        command = f"bert-jax pretrain {words} --config.data.store=… --workdir=…"
-        page.commands([("Train on the slice; type this on each of its hosts:", command)])
+        page.commands([("Train on the slice:", launch_command(report, words))])
     for phase in report.phases:
         page.heading(report_text.title(phase, report))
         _add_summary(page, phase, report)
         if phase.analysis:
             add_analysis(page, phase.analysis)
     page.save(path)
+
+
+def launch_command(report: Report, words: str) -> str:
+    """Returns the command that trains on the slice of a report; words: that give the config."""
+    backend, place = "tpu", "--zone=…"
+    if report.tpu_slice.generation.name == "tpu7x":  # not available as a queued resource
+        backend, place = "gke", "--image=…"
+    return (
+        f"bert-jax launch {backend} run --name=… --topology={report.tpu_slice.name} {place} "
+        f"pretrain {words} --config.data.store=gs://… --workdir=gs://…"
+    )
 
 
 def _add_summary(page: Page, phase: PhaseReport, report: Report) -> None:

@@ -109,6 +109,7 @@ COMMANDS = {
         "bert-jax ablate run --config=ablations/nsp --config.store=store --workdir=A --at_once=2",
         _define_run,
         _run_run,
+        takes_ablation=True,
         is_run=True,
     ),
     "ablate report": Command(

@@ -20,6 +20,7 @@ class Command:
     # (flags, arguments) -> exit code, None for 0; errors are raised.
     run: Callable[[flags.FlagValues, Sequence[str]], int | None]
     arguments: str = ""  # positional arguments, as shown in the help
+    takes_ablation: bool = False  # its --config is an ablation
     starts: bool = False  # its positional arguments are the command line of another command
     is_run: bool = False  # its output is a log: it succeeds even if that cannot be written
 
@@ -31,7 +32,7 @@ def define(command: Command, words: Sequence[str]) -> tuple[flags.FlagValues, li
     if not command.starts and any(word.startswith("--config") for word in words):
         from bert_jax.config.files import resolve
 
-        words = resolve(words)
+        words = resolve(words, ablation=command.takes_ablation)
     command.define(values, words)
     return values, words
 

@@ -4,6 +4,7 @@ An ablation file returns `ablation(…)`, as a config file returns a `ConfigDict
 """
 
 import dataclasses
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -87,6 +88,23 @@ def _pairs(settings: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[Any, ...], 
 
 
 IS_ABLATION: Final = "variants"  # a key that no other config has
+
+
+def check_kind(name: str, values: Mapping[str, Any], *, ablation: bool) -> None:
+    """Raises UserError, with the command that takes it, for the values of a file of another kind.
+
+    name: of the file, as typed. ablation: the command takes ablations.
+    """
+    if (IS_ABLATION in values) == ablation:
+        return
+    config = shlex.join([f"--config={name}"])
+    if not ablation:
+        raise UserError(
+            f"{config}: an ablation, which has several configurations: bert-jax ablate run {config}"
+        )
+    raise UserError(
+        f"{config}: a configuration of one run, not an ablation: bert-jax pretrain {config}"
+    )
 
 
 def check_not_ablation(values: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from bert_jax.config import values_file
-from bert_jax.config.ablation import check_not_ablation
+from bert_jax.config.ablation import check_kind, check_not_ablation
 from bert_jax.config.defaults import ARCHITECTURE
 from bert_jax.config.schema import Config, ModelConfig
 from bert_jax.config.serialization import flatten, from_dict, plain, updated
@@ -52,11 +52,14 @@ def define_config(
     )
 
 
-def resolve(argv: Sequence[str]) -> list[str]:
+def resolve(argv: Sequence[str], *, ablation: bool = False) -> list[str]:
     """Returns argv with a shipped config's name replaced by its path.
 
+    ablation: the command takes ablations, not configurations of one run.
+
     Raises:
-        UserError: neither a shipped name nor a file, or an override of a key that does not exist.
+        UserError: neither a shipped name nor a file, a file of the other kind, or an override of a
+            key that does not exist.
     """
     words = joined(argv)
     for i, word in enumerate(words):
@@ -64,7 +67,7 @@ def resolve(argv: Sequence[str]) -> list[str]:
             name = word.partition("=")[2]
             path = _find(name, f"--config={name}")
             words[i] = f"--{_FLAG}={_READ if _is_values(path) else ''}{path}"
-            _check_overrides(path, words)
+            _check_overrides(path, words, functools.partial(check_kind, name, ablation=ablation))
     return words
 
 
@@ -225,8 +228,15 @@ def _execute(path: Path) -> ConfigDict:
         raise UserError(f"{path}: get_config() failed ({reason})") from error
 
 
-def _check_overrides(path: Path, words: Sequence[str]) -> None:
-    known = flatten(plain(_execute(path)))
+def _check_overrides(
+    path: Path,
+    words: Sequence[str],
+    check: Callable[[Mapping[str, Any]], object] = lambda values: None,
+) -> None:
+    """check: of the values of the file."""
+    values = plain(_execute(path))
+    check(values)
+    known = flatten(values)
     for word in words:
         if word.startswith(f"--{_FLAG}."):
             key = word.removeprefix(f"--{_FLAG}.").partition("=")[0]

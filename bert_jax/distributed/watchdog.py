@@ -16,7 +16,7 @@ from typing import NoReturn
 from bert_jax.config.schema import DeadlineConfig
 from bert_jax.errors import LOST, STOPPED
 from bert_jax.runtime.activity import ACTIVITIES, ActivityClock
-from bert_jax.runtime.console import console
+from bert_jax.runtime.console import end_displays
 from bert_jax.runtime.log import NOTICE, logger
 
 _TELLING = 15.0  # seconds for an ending process to report it
@@ -43,6 +43,7 @@ class ProcessExit:
         timer = threading.Timer(_TELLING, os._exit, (code,))
         timer.daemon = True
         timer.start()
+        end_displays()
         self.with_stacks = stacks
         if stacks:
             logger.log(NOTICE, f"{self._host}: stacks of all threads:")
@@ -51,7 +52,6 @@ class ProcessExit:
         for callback in self.before if notify else ():
             with contextlib.suppress(Exception):
                 callback(code, line)
-        console.show_cursor()  # which progress bars hide
         os._exit(code)
 
 

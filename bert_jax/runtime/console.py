@@ -33,13 +33,27 @@ class Console(rich.console.Console):
         return super().render_str(plain(text), **options)
 
 
+class _Display(rich.progress.Progress):
+    """One that `end_displays` ends if the program does."""
+
+    def start(self) -> None:
+        _DISPLAYS.append(self)
+        super().start()
+
+    def stop(self) -> None:
+        if self in _DISPLAYS:
+            _DISPLAYS.remove(self)
+        super().stop()
+
+
 console = Console()
+_DISPLAYS: list[_Display] = []  # that are shown
 _WIDEST = 100_000  # columns of a terminal that no table fills
 
 
 def progress(what: str, total: int) -> rich.progress.Progress:
     """Returns a bar with rate and time left for `total` items; hidden unless on a terminal."""
-    bar = rich.progress.Progress(
+    bar = _Display(
         rich.progress.TextColumn("{task.description} {task.completed}/{task.total}"),
         rich.progress.BarColumn(bar_width=None),
         rich.progress.TextColumn("{task.fields[rate]}"),
@@ -65,7 +79,7 @@ def working(what: str) -> Iterator[None]:
 
 def elapsed(what: str, output: Console = console) -> rich.progress.Progress:
     """Returns a spinner with the elapsed time; hidden unless on a terminal."""
-    spinner = rich.progress.Progress(
+    spinner = _Display(
         rich.progress.SpinnerColumn(),
         rich.progress.TextColumn("{task.description}", markup=False),
         rich.progress.TimeElapsedColumn(),
@@ -75,6 +89,14 @@ def elapsed(what: str, output: Console = console) -> rich.progress.Progress:
     )
     spinner.add_task(what, total=None)
     return spinner
+
+
+def end_displays() -> None:
+    """Erases spinners, ends bars, and shows the cursor, which they hide: before a program ends
+    without unwinding its stack."""
+    for display in list(_DISPLAYS):
+        display.stop()
+    console.show_cursor()
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import Final
 
-from bert_jax.runtime.console import Console
+from bert_jax.runtime.console import Console, end_displays
 from bert_jax.runtime.log import NOTICE, logger
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -29,6 +29,7 @@ def ending_at_signals() -> Iterator[None]:
         while not over.is_set():
             if received := signal.sigtimedwait(handled, _POLL):
                 name = signal.Signals(received.si_signo).name
+                end_displays()
                 logger.log(NOTICE, f"{name}: interrupted without a result")
                 Console(stderr=True).show_cursor()  # which a progress bar hides
                 os._exit(128 + received.si_signo)

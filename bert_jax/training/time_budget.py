@@ -129,11 +129,13 @@ def steps_within(
     total = bisect.bisect_right(range(1, _MOST_STEPS - len(config.phases)), seconds, key=needed)
     shortest = _shortest(config)
     if total < shortest:
+        warmup = config.optimizer.warmup_steps
+        lower = f", or a lower --config.optimizer.warmup_steps ({warmup:,} now)" if warmup else ""
         raise UserError(
             f"--time_budget={seconds:g}s: the shortest run has {shortest:,} steps, more than its "
-            f"warmup (config.optimizer.warmup_steps), and ends after about "
-            f"{math.ceil(needed(shortest)):,} s, of which {math.ceil(measured.elapsed):,} s were "
-            f"for compiling and measuring; give a longer budget or lower the warmup"
+            f"warmup, and ends after about {math.ceil(needed(shortest)):,} s, of which "
+            f"{math.ceil(measured.elapsed):,} s were for compiling and measuring; give a longer "
+            f"budget{lower}"
         )
     steps = _shared(config, total)
     logger.info(

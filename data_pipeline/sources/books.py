@@ -55,12 +55,17 @@ RULES: tuple[Rule, ...] = (
 
 def find(spec: SourceSpec) -> Found:
     """Returns the .txt and .md files (also compressed) of the source."""
-    return finding.find(spec, _is_book, ".txt or .md books")
+    return finding.find(spec, _is_book, ".txt or .md books", reason_of=_about_the_books)
 
 
 def _is_book(path: Path) -> bool:
+    return extension(path) in (".txt", ".md") and not _about_the_books(path)
+
+
+def _about_the_books(path: Path) -> str:
+    """Returns why a file beside the books, such as README.md, is none; "" for others."""
     named = path.name.partition(".")[0].upper()
-    return extension(path) in (".txt", ".md") and named not in _ABOUT_THE_BOOKS
+    return "about the books, by the name" if named in _ABOUT_THE_BOOKS else ""
 
 
 ranges = whole_file  # chapters are found by the outline of their book

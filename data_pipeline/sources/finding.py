@@ -16,7 +16,10 @@ from bert_jax.data_pipeline.storage.files import objects, path_of
 from bert_jax.data_pipeline.storage.remote import is_remote, storage_errors
 
 _DANGLING: Final = "leading nowhere (link)"
+_UNREADABLE: Final = "unreadable"
 _OTHER_KIND: Final = "of another kind"
+_OTHER_ENDING: Final = "text with another ending"  # which is read if it is given alone
+_TEXT: Final = (".md", ".markdown", ".mdown", ".rst", ".text", ".asc")
 _SHOWN: Final = 3  # names listed per reason
 _WILDCARDS: Final = re.compile(r"((?:[^*?\[]*/)?)([^/]*[*?\[].*)", re.DOTALL)
 
@@ -57,6 +60,7 @@ def find(
     described: str,
     *,
     ignored: Callable[[Path], bool] = lambda path: False,
+    reason_of: Callable[[Path], str] = lambda path: "",
     text: bool = True,
 ) -> Found:
     """Returns the file itself, or the `wanted` files below a folder; follows links, and visits each
@@ -67,6 +71,7 @@ def find(
     Args:
         described: the wanted files in words, for messages.
         ignored: files and folders that do not belong to such a source; they are not counted.
+        reason_of: why a file is not wanted; by default it is of another kind.
         text: check the extension of a file given directly: any, except one of another format.
     """
     root, pattern = _split(spec.path)
@@ -81,7 +86,7 @@ def find(
     left_out: dict[str, list[str]] = {}
     for path, reason in there:
         if reason or not wanted(path):
-            reason = reason or f"{_OTHER_KIND} ({extension(path) or 'no extension'})"
+            reason = reason or reason_of(path) or _other(extension(path), text=text)
             left_out.setdefault(reason, []).append(path.relative_to(root).as_posix())
         else:
             files.append(path)
@@ -185,9 +190,17 @@ def _reason(entry: os.DirEntry[str]) -> str | None:
             return None
         if entry.is_file():
             return "" if entry.stat().st_size else "empty"
+    except PermissionError:  # of the folder, or of one on the way of a link
+        return _UNREADABLE
     except OSError:  # a cycle of links
         return _DANGLING
     return _DANGLING if entry.is_symlink() else "neither file nor folder"
+
+
+def _other(ending: str, *, text: bool) -> str:
+    """Returns why a file with such a name is not read."""
+    kind = _OTHER_ENDING if text and ending in _TEXT else _OTHER_KIND
+    return f"{kind} ({ending or 'no extension'})"
 
 
 def _nothing(spec: SourceSpec, empty: Found, described: str, text: bool) -> str:
@@ -198,7 +211,7 @@ def _nothing(spec: SourceSpec, empty: Found, described: str, text: bool) -> str:
     formats = Counter(filter(None, (format_of_name(Path(name)) for name in names)))
     if formats:
         remedy = f"; {formats.most_common(1)[0][0].remedy}"
-    elif text and any(reason.startswith(_OTHER_KIND) for reason in empty.left_out):
+    elif text and any(reason.startswith((_OTHER_KIND, _OTHER_ENDING)) for reason in empty.left_out):
         remedy = "; rename files of plain text to NAME.txt"
     else:
         remedy = ""

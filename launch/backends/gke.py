@@ -7,6 +7,7 @@ without pods. `run` submits and watches.
 import dataclasses
 import json
 import re
+import shlex
 import tempfile
 import time
 from collections.abc import Sequence
@@ -100,9 +101,11 @@ class Gke:
         if found is None or _ended(found):
             return False
         if found["metadata"]["annotations"].get(DIGEST) != job.digest(self):
+            place = {"name": job.name, "context": self.context, "namespace": self.namespace}
+            flags = [f"--{flag}={value}" for flag, value in place.items() if value]
             raise UserError(
                 f"--name={job.name}: runs another command, or with other flags; end it first: "
-                f"bert-jax launch gke stop --name={job.name}"
+                f"bert-jax launch gke stop {shlex.join(flags)}"
             )
         return True
 

@@ -176,8 +176,8 @@ class Slurm:
         if found and found.about["job"] != job.digest(self):
             raise UserError(
                 f"--name={job.name}: Slurm job {found.number} runs another command, or with "
-                f"other flags; end it first: bert-jax launch slurm stop --name={job.name} "
-                f"--workdir={job.workdir}"
+                f"other flags; end it first: bert-jax launch slurm stop "
+                + shlex.join([f"--name={job.name}", f"--workdir={job.workdir}"])
             )
         return found is not None
 

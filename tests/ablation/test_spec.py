@@ -14,7 +14,7 @@ from full_disk import fill_disk
 from bert_jax import cli
 from bert_jax.ablation import budget, record, spec, state
 from bert_jax.checkpoint import catalog
-from bert_jax.commands import ablate, pretrain
+from bert_jax.commands import ablate, finetune, pretrain
 from bert_jax.commands.command import parse
 from bert_jax.config.files import _execute, load, read_config
 from bert_jax.config.serialization import plain, to_dict
@@ -172,6 +172,31 @@ def test_other_bad_input_is_one_line(tmp_path, store, capsys):
         err = capsys.readouterr().err
         assert line in err, typed
         assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ("pretrain --config=ablations/nsp", "ablate run --config=ablations/nsp"),
+        ("compile --config=ablations/nsp", "ablate run --config=ablations/nsp"),
+        ("finetune --config ablations/nsp", "ablate run --config=ablations/nsp"),
+        (
+            "launch local run --processes=2 pretrain --config=ablations/nsp",
+            "ablate run --config=ablations/nsp",
+        ),
+        ("ablate run --config=demo", "pretrain --config=demo"),
+    ],
+)
+@pytest.mark.parametrize("more", ["", "--config.store=s", "--config.data.store=s"])
+def test_a_file_of_the_other_kind_comes_with_its_command(tmp_path, capsys, typed, line, more):
+    """Not with the nearest key of the wrong kind. What the message says to type is taken."""
+    words = [*typed.split(), *more.split(), f"--workdir={tmp_path / 'A'}"]
+    assert cli.main(words) == 1
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert err.endswith(f": bert-jax {line}\n")
+    verb, config = line.rsplit(" ", 1)
+    parse(verb, {**ablate.COMMANDS, **pretrain.COMMANDS, **finetune.COMMANDS}[verb], [config])
 
 
 def test_the_line_of_a_command_has_the_flags_that_were_given(tmp_path, store):

@@ -92,6 +92,11 @@ def put_loop(folder: Path) -> None:
     (folder / "self").symlink_to(".")
 
 
+def put_other_endings(folder: Path) -> None:
+    for name in ("b.md", "c.rst"):
+        (folder / name).write_text(TEXT)
+
+
 def put_pipe(folder: Path) -> None:
     os.mkfifo(folder / "b.txt")
 
@@ -109,6 +114,13 @@ LEFT_OUT: list[tuple[Callable[[Path], None], dict[str, list[str]]]] = [
     (put_empty, {"empty": ["b.txt"]}),
     (put_dangling, {"leading nowhere (link)": ["b.txt", "c.txt"]}),
     (put_loop, {"read already (folder by a link)": ["self", "sub/up"]}),
+    (
+        put_other_endings,
+        {
+            "text with another ending (.md)": ["b.md"],
+            "text with another ending (.rst)": ["c.rst"],
+        },
+    ),
     (put_pipe, {"neither file nor folder": ["b.txt"]}),
 ]
 
@@ -244,8 +256,7 @@ def test_a_readme_is_no_book(tmp_path: Path) -> None:
     there = found(tmp_path, "books")
     assert names(there, tmp_path) == ["Readme for murder.txt", "sub/a.md"]
     assert there.describe() == [
-        "1 of another kind (.md): README.md",
-        "2 of another kind (.txt): COPYING.txt.gz, license.txt",
+        "3 about the books, by the name: COPYING.txt.gz, README.md, license.txt",
     ]
     assert found(tmp_path / "README.md", "books").files == [tmp_path / "README.md"]
 
@@ -313,3 +324,24 @@ def test_workers_make_the_same_bytes(
     for file in sorted((tmp_path / "one").rglob("*.*")):
         other = tmp_path / "four" / file.relative_to(tmp_path / "one")
         assert file.read_bytes() == other.read_bytes(), file
+
+
+def test_what_may_not_be_looked_at_is_unreadable_and_leads_somewhere(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a link into a private folder; as root a test cannot have one."""
+    (folder / "link").symlink_to("a.txt")
+
+    class Refused:
+        name, path = "link", str(folder / "link")
+
+        def is_dir(self) -> bool:
+            raise PermissionError(13, "Permission denied")
+
+        def is_symlink(self) -> bool:
+            return True
+
+    scan = os.scandir
+    entries = lambda path: [e for e in scan(path) if e.name != "link"] + [Refused()]  # noqa: E731
+    monkeypatch.setattr("bert_jax.data_pipeline.sources.finding.os.scandir", entries)
+    assert found(folder).left_out == {"unreadable": ["link"]}

@@ -1,7 +1,13 @@
 """What a person reads of a run, whatever it learns."""
 
-import pytest
+import io
+import os
+from collections.abc import Callable
 
+import pytest
+import rich.console
+
+from bert_jax.distributed.watchdog import ProcessExit
 from bert_jax.runtime import console
 from bert_jax.runtime.console import clock, table
 from bert_jax.training.progress import RunDisplay, held_out
@@ -52,3 +58,22 @@ def test_columns_are_as_wide_as_what_stands_in_them():
         " step  why\n    7  newest\n1,000  end"
     )
     assert clock(59.6) == "0:01:00"
+
+
+@pytest.mark.parametrize("show", [console.elapsed, lambda what, out: console.progress(what, 3)])
+def test_a_process_that_ends_amid_a_display_leaves_a_terminal_as_it_was(
+    show: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while a compiler holds the main thread: nothing is unwound."""
+    screen = io.StringIO()
+    terminal = rich.console.Console(file=screen, force_terminal=True, width=80)
+    monkeypatch.setattr(console, "console", terminal)
+    at_exit: list[str] = []
+    monkeypatch.setattr(os, "_exit", lambda code: at_exit.append(screen.getvalue()))
+    with show("compiling", terminal):
+        ProcessExit("host-0").end(42, "SIGINT: stopped")
+        shown, later = at_exit[0], screen.getvalue()
+        assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l"), "the cursor is shown again"
+        if show is console.elapsed:
+            assert shown.rindex("\x1b[2K") > shown.rindex("compiling"), "the spinner is erased"
+        assert shown == later

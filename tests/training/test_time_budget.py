@@ -113,12 +113,14 @@ def test_a_budget_shorter_than_the_warmup_is_one_line(
     config = with_phases(Config(), *({"steps": steps} for steps in phases), **optimizer)
     flops = [1.0] * len(phases)
     start = 30 + 20 * len(phases) + 8 * (len(phases) - 1)
+    warmup = optimizer["warmup_steps"]
+    lower = f", or a lower --config.optimizer.warmup_steps ({warmup} now)" if warmup else ""
     with pytest.raises(UserError) as error:
         steps_within(start + shortest - 1, config, flops, MEASURED)
     assert str(error.value) == (
         f"--time_budget={start + shortest - 1}s: the shortest run has {shortest} steps, more than "
-        f"its warmup (config.optimizer.warmup_steps), and ends after about {start + shortest} s, "
-        "of which 30 s were for compiling and measuring; give a longer budget or lower the warmup"
+        f"its warmup, and ends after about {start + shortest} s, "
+        f"of which 30 s were for compiling and measuring; give a longer budget{lower}"
     )
     steps = steps_within(start + shortest, config, flops, MEASURED)
     assert sum(config.with_steps(steps).phase_ends[-1:]) == shortest
