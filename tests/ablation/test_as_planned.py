@@ -287,6 +287,7 @@ def test_a_report_executes_nothing_that_a_workdir_names(tmp_path, store, monkeyp
     assert not (tmp_path / "trace").exists()
     assert (made.workdir / "report.html").exists()
     known = json.loads((made.workdir / "ablation.json").read_text())
+    assert known["first_report"]["seeds"] == "0,1,2"
     del known["base"]
     (made.workdir / "ablation.json").write_text(json.dumps(known))
     capsys.readouterr()
