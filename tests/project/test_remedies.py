@@ -127,7 +127,7 @@ def test_a_setting_exists() -> None:
     for where, text in MESSAGES:
         for name in re.finditer(r"\bconfig\.([a-z_]+(?:\[[^\]]*\]|\.[a-z_]+)*)", text):
             key = re.sub(r"\[[^\]]*\]", "[]", name[1])
-            if key.split(".")[0] not in NO_SETTINGS and key not in prefixes:
+            if not NO_SETTINGS & {*key.split(".")} and key not in prefixes:
                 wrong.append(f"{where}: config.{name[1]}")
     assert not wrong, "\n".join(wrong)
 

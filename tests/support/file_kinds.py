@@ -15,7 +15,7 @@ from etils import epath
 from exported import TEXTS, random_params
 from small import model_config
 
-from bert_jax.ablation import state
+from bert_jax.ablation import record
 from bert_jax.api import embed
 from bert_jax.config import values_file
 from bert_jax.convert import weights
@@ -329,7 +329,7 @@ KINDS: Mapping[str, Kind] = {
     "vocab.json": Kind(_byte_level, lambda f: repr(read_tokenizer(f, None).json)),
     "run": Kind(_run, _read_run),
     "examples": Kind(_examples, _read_examples),
-    "ablation": Kind(_ablation, lambda f: repr(state.recorded(str(f)))),
+    "ablation": Kind(_ablation, lambda f: repr(record.read(str(f)))),
     "task files": Kind(_task_files, _read_task_files),
     "configs": Kind(_configs, _read_configs),
     "small records": Kind(_small_records, _read_small_records),
