@@ -118,6 +118,7 @@ def read(folder: epath.PathLike) -> Status:
     working = not finished and _is_running(workdir, history, recent)
     operations = [] if speed is None else _step_flops(run, config)
     left = None if speed is None else seconds_left(config, step, speed, operations)
+    left = left if is_finite(left) else None
     return Status(
         workdir=str(folder),
         task=config.task.name,

@@ -144,6 +144,10 @@ def _is_positive(value: Any) -> bool:
     return json_record.count(value) and value > 0
 
 
+def _is_positive_number(value: Any) -> bool:
+    return json_record.number(value) and value > 0
+
+
 _BUDGET: Final = {
     "config_steps": [_is_positive],
     "steps": [_is_positive],
@@ -157,6 +161,7 @@ _FORM: Final = {
     "devices?": {"kind": json_record.text, "mesh": {str: json_record.count}},
     "versions?": {str: json_record.text},
     "init_origin?": json_record.text,
+    "step_flops?": [_is_positive_number],
 }
 
 

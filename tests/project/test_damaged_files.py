@@ -23,7 +23,8 @@ from bert_jax.errors import StorageError, UserError
 FEW, MANY = 12, 200
 LIMIT = 300  # seconds; only ever waited out by a broken reader
 MOST_MEMORY = 3 << 29  # bytes, 1.5 GiB
-NEEDS = {"pytorch": "torch"}
+# Of kinds that take more than a second or two, or need an extra.
+MARKS = {"pytorch": pytest.mark.torch, "page of a run": pytest.mark.slow}
 
 
 def address_space() -> int:
@@ -90,14 +91,14 @@ def _preloaded() -> None:
 
 
 def check(kind: str, count: int, folder: Path) -> None:
-    if module := NEEDS.get(kind):
-        pytest.importorskip(module)
+    if kind == "pytorch":
+        pytest.importorskip("torch")
     found = problems(kind, count, folder)
     assert not found, found
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=MARKS.get(kind, ())) for kind in KINDS])
 def test_damaged_files_are_refused_in_one_line(kind: str, tmp_path: Path) -> None:
     check(kind, FEW, tmp_path)
 

@@ -169,9 +169,14 @@ def _run(folder: Path) -> None:
 def _read_run(folder: Path) -> str:
     found = repr(description.read(Workdir.open(folder)))
     status_text.render(status.read(folder))
-    status_page.write_page(folder, folder / "page.html")
-    (folder / "page.html").unlink()
     return found
+
+
+def _write_page(folder: Path) -> str:
+    page = folder / "page.html"
+    status_page.write_page(folder, page)
+    page.unlink()
+    return ""
 
 
 def _examples(folder: Path) -> None:
@@ -328,6 +333,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "vocab.json": Kind(_byte_level, lambda f: repr(read_tokenizer(f, None).json)),
     "run": Kind(_run, _read_run),
+    "page of a run": Kind(_run, _write_page),
     "examples": Kind(_examples, _read_examples),
     "ablation": Kind(_ablation, lambda f: repr(record.read(str(f)))),
     "task files": Kind(_task_files, _read_task_files),
