@@ -22,9 +22,10 @@ from bert_jax.config.task_settings import Join
 from bert_jax.convert.sentence_encoder import SentenceEncoder
 from bert_jax.data_pipeline.errors import UserError, count
 from bert_jax.data_pipeline.storage import atomic, json_record
-from bert_jax.data_pipeline.storage.digest import file_digest, sha256
+from bert_jax.data_pipeline.storage.digest import sha256
 from bert_jax.data_pipeline.storage.outputs import OutputKind, check_output, target_of
 from bert_jax.data_pipeline.storage.remote import is_special, storage_errors
+from bert_jax.data_pipeline.storage.versions import hashed
 from bert_jax.finetune.rows import numbered_lines, wrong_row
 from bert_jax.model.layer_states import parse_layers
 from bert_jax.runtime.log import logger
@@ -73,8 +74,8 @@ def embed(
 
     Raises:
         UserError: there is no such model or file, `out` may not be written (see `check_output`) or
-            has another ending, a line is not UTF-8 or its span holds no token, or `OUT.parts` is of
-            others, of other lines or settings.
+            has another ending, `lines` changes meanwhile, a line is not UTF-8 or its span holds no
+            token, or `OUT.parts` is of others, of other lines or settings.
         StorageError: the disk is full.
     """
     _check_files(lines, out, settings)
@@ -86,7 +87,9 @@ def embed(
         settings = replace(settings, pooling="mean")
     parse_layers(settings.layers, loaded.config.num_hidden_layers)
     parts = target_of(out).with_name(f"{target_of(out).name}.parts")
-    _claim(parts, _identity(loaded, lines, settings))
+    with storage_errors(lines):
+        text = hashed(lines)
+    _claim(parts, _identity(loaded, text.digest, settings))
     cut = 0
     blocks = _blocks(_read(lines, spans=settings.spans), _CHARACTERS[settings.pooling != "none"])
     for number, block in enumerate(blocks):
@@ -98,9 +101,11 @@ def embed(
             shorter = sum(text.cut > 0 for text in tokens)
             found = parts / f"{number:08}-{shorter}{out.suffix}"
             made = _vectors(loaded, lines, block, tokens, settings)
+            text = text.checked()
             atomic.write_bytes(found, form.to_bytes(made))
             logger.info("%s lines done", f"{block[-1].row:,}")
         cut += int(found.stem.partition("-")[2])
+    text.checked()
     check_output(out, VECTORS, overwrite=overwrite)
     written = _join(parts, lines, out, form.join)
     notes = f"; {count(cut, 'text')} cut to the model's longest row" if cut else ""
@@ -119,10 +124,8 @@ def _check_files(lines: Path, out: Path, settings: Settings) -> None:
         raise UserError(f"{lines} is not a file, and could not be read again to resume")
 
 
-def _identity(model: Model, lines: Path, settings: Settings) -> str:
-    """Returns what the parts depend on, as JSON."""
-    with storage_errors(lines):
-        digest = file_digest(lines)
+def _identity(model: Model, digest: str, settings: Settings) -> str:
+    """Returns what the parts depend on, as JSON; digest: of the lines."""
     leaves = jax.tree.leaves(model.params)
     weights = sha256("".join(sha256(np.asarray(x).tobytes()) for x in leaves).encode())
     tokenizer = model.tokenizer.digest

@@ -14,6 +14,8 @@ from etils import epath
 
 from bert_jax.data_pipeline.errors import UserError, nearest
 from bert_jax.data_pipeline.sources.prepared import (
+    FEATURES,
+    INFO,
     check_split,
     check_value,
     files_of,
@@ -26,6 +28,7 @@ from bert_jax.data_pipeline.sources.prepared import (
     text_of,
 )
 from bert_jax.data_pipeline.storage.files import path_of
+from bert_jax.data_pipeline.storage.versions import unchanged
 from bert_jax.finetune.examples import Example, Examples, Kind
 from bert_jax.finetune.rows import score_of, wrong_row
 
@@ -87,8 +90,10 @@ def read(
     names = () if kind == "regression" else _label_names(folder, info, labels)
     files = [folder / file for file in files_of(info, stored)]
     features = (*texts, _LABEL, _INDEX)
-    records = read_records(files, stored, features, 0, info.splits[stored].num_examples)
     where, found = f"{folder}: {stored}", []
+    about = [folder / name for name in (INFO, FEATURES, *([_NAMES] if names else []))]
+    with unchanged([*about, *files]):
+        records = [*read_records(files, stored, features, 0, info.splits[stored].num_examples)]
     for row, record in enumerate(records, start=1):
         line = f"{where}: row {row:,}"
         index = str(check_value(line, record[_INDEX]))

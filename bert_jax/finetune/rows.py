@@ -12,8 +12,8 @@ from typing import NoReturn
 from etils import epath
 
 from bert_jax.data_pipeline.errors import UserError, nearest
-from bert_jax.data_pipeline.storage.files import open_bytes
 from bert_jax.data_pipeline.storage.remote import storage_errors
+from bert_jax.data_pipeline.storage.versions import opened_once
 from bert_jax.data_pipeline.text.line_ends import split_lines
 
 Fields = list[str]
@@ -32,10 +32,11 @@ def numbered_lines(path: epath.PathLike) -> Iterator[tuple[int, str]]:
     A byte-order mark at the start is skipped.
 
     Raises:
-        UserError: the file cannot be read, or a line is not UTF-8 or has a NUL byte.
+        UserError: the file cannot be read or changes meanwhile, or a line is not UTF-8 or has a NUL
+            byte.
     """
     row = 0
-    with storage_errors(path), open_bytes(path) as stream:
+    with storage_errors(path), opened_once(path) as stream:
         for line in stream:
             try:
                 text = line.decode("utf-8" if row else "utf-8-sig")

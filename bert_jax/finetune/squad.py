@@ -9,8 +9,8 @@ from etils import epath
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.settings import shown
 from bert_jax.data_pipeline.storage import json_record
-from bert_jax.data_pipeline.storage.files import read_bytes
 from bert_jax.data_pipeline.storage.remote import storage_errors
+from bert_jax.data_pipeline.storage.versions import read_once
 from bert_jax.finetune.examples import Examples, Question
 from bert_jax.finetune.rows import damage
 
@@ -28,7 +28,7 @@ def read(path: epath.PathLike) -> Examples:
             `is_impossible`.
     """
     with storage_errors(path):
-        data = read_bytes(path, _LARGEST)
+        data = read_once(path, _LARGEST)
     try:
         root = json_record.parse(data.removeprefix(codecs.BOM_UTF8))
     except ValueError as error:

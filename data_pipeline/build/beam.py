@@ -159,8 +159,11 @@ def _anywhere(unit: Unit, folder: str) -> Unit:
     """Returns a unit whose paths are those of any worker: absolute, and in the working folder."""
     source = dataclasses.replace(unit.source, path=_absolute(unit.source.path))
     ranges = tuple(dataclasses.replace(p, path=_absolute(p.path)) for p in unit.ranges)
+    files = tuple(dataclasses.replace(file, path=_absolute(file.path)) for file in unit.files)
     shard, tokenizer = _absolute(unit.shard), path_of(f"{folder}/{TOKENIZER}")
-    return dataclasses.replace(unit, source=source, ranges=ranges, shard=shard, tokenizer=tokenizer)
+    return dataclasses.replace(
+        unit, source=source, ranges=ranges, files=files, shard=shard, tokenizer=tokenizer
+    )
 
 
 def _absolute(path: Path) -> Path:

@@ -28,6 +28,7 @@ from bert_jax.data_pipeline.build.workers import Report
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.sources import Document, SourceSpec, kind_of, read_range
 from bert_jax.data_pipeline.sources.document import Range
+from bert_jax.data_pipeline.storage.versions import changed, check_all
 from bert_jax.data_pipeline.store.manifest import manifest_digest, token_type
 from bert_jax.data_pipeline.text import sentences
 from bert_jax.data_pipeline.text.clean import clean
@@ -36,6 +37,7 @@ from bert_jax.data_pipeline.tokenizer.word_table import Encode, encode_words_onc
 
 _BATCH_CHARACTERS = 1 << 20  # text tokenized together
 _LONGEST_SENTENCE = 1 << 22  # characters; tokenizing one takes about a hundred times its memory
+_ATTEMPTS = 3
 T = TypeVar("T")
 _COUNTS = ("documents", "characters", "dropped_documents", "dropped_sentences", "cut_documents")
 
@@ -54,7 +56,7 @@ def build_shard(unit: Unit, report: Report) -> None:
         report: called with the number of raw bytes done; the calls add up to the unit's size.
 
     Raises:
-        UserError: the text cannot be read.
+        UserError: the text cannot be read, or is not what was hashed.
         OSError: the shard cannot be written.
     """
     part = part_of(unit)
@@ -62,7 +64,7 @@ def build_shard(unit: Unit, report: Report) -> None:
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         with _collector_paused():
-            summary = _write(unit, part, report)
+            summary = _write_unchanged(unit, part, report)
         summary["digest"] = manifest_digest(summary)
         (part / SUMMARY).write_text(json.dumps(summary), encoding="utf-8")
         publish(part, unit)
@@ -81,6 +83,22 @@ def _collector_paused() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def _write_unchanged(unit: Unit, part: Path, report: Report) -> dict[str, Any]:
+    """Writes the arrays of a unit from the text that was hashed; returns its summary.
+
+    Where the status of a file changes meanwhile, its text is the same before and after, but may
+    have been another one in between: the unit is written again.
+    """
+    files = check_all(unit.files)
+    for _ in range(_ATTEMPTS):
+        summary = _write(unit, part, report)
+        now = check_all(files)
+        if now == files:
+            return summary
+        files, report = now, lambda count: None
+    raise changed(next(file for file, old in zip(now, unit.files, strict=True) if file != old).path)
 
 
 def _write(unit: Unit, part: Path, report: Report) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from bert_jax.data_pipeline.storage.digest import file_digest
 from bert_jax.data_pipeline.storage.files import open_bytes
 from bert_jax.data_pipeline.storage.host_name import host_name
 from bert_jax.data_pipeline.storage.remote import open_path, put, storage_errors
+from bert_jax.data_pipeline.storage.versions import HashedFile
 from bert_jax.data_pipeline.store.digests import FileDigest
 from bert_jax.data_pipeline.store.manifest import manifest_digest
 
@@ -47,6 +48,7 @@ class Unit:
     tokenizer: Path
     bucket: str = ""  # folder of a bucket, where the shard goes instead
     signatures: bool = False  # the shard has those of its documents
+    files: tuple[HashedFile, ...] = ()  # of the ranges, and those that describe their dataset
 
     def arrays(self) -> tuple[str, ...]:
         """Returns the names of the shard's arrays."""

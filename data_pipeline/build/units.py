@@ -23,6 +23,7 @@ from bert_jax.data_pipeline.sources.document import Range
 from bert_jax.data_pipeline.sources.reading import remedy_of
 from bert_jax.data_pipeline.storage.digest import json_digest
 from bert_jax.data_pipeline.storage.remote import storage_errors
+from bert_jax.data_pipeline.storage.versions import HashedFile
 from bert_jax.data_pipeline.store.manifest import TOKENIZER
 from bert_jax.data_pipeline.text.sentences import splitter
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
@@ -70,6 +71,7 @@ def plan_units(
     of_sources = []
     for spec, result in zip(sources, found, strict=True):
         with ThreadPoolExecutor() as pool:  # hashing releases the GIL
+            about = tuple(pool.map(functools.partial(_digest, digests), result.about))
             examined = pool.map(functools.partial(_examine, spec, digests), result.files)
             of_file = dict(zip(result.files, examined, strict=True))
         base = spec.path.parent if result.files == [spec.path] else spec.path
@@ -79,13 +81,17 @@ def plan_units(
         key += libraries.values()
         for group in _groups(part for _, parts in of_file.values() for part in parts):
             contents = [
-                [names[part.path], of_file[part.path][0], *_position(part)] for part in group
+                [names[part.path], of_file[part.path][0].digest, *_position(part)] for part in group
             ]
             name = json_digest([*common, key, contents], sort_keys=False)
             size = sum(part.bytes for part in group)
             shard, copy = work / SHARDS / name, work / TOKENIZER
-            units.append(Unit(spec, tuple(group), size, shard, copy, signatures=signatures))
-        text = json_digest([[names[path], digest] for path, (digest, _) in of_file.items()])
+            paths = dict.fromkeys(part.path for part in group)
+            files = (*(of_file[path][0] for path in paths), *about)
+            units.append(
+                Unit(spec, tuple(group), size, shard, copy, signatures=signatures, files=files)
+            )
+        text = json_digest([[names[path], file.digest] for path, (file, _) in of_file.items()])
         settings = {name: getattr(spec, name) for name in _IN_KEY}
         # Named as they are written, so that `text=` is not the digest of the text.
         settings |= {f"{name}=": value for name, value in options.items()}
@@ -138,11 +144,17 @@ def _groups(parts: Iterable[Range]) -> Iterator[list[Range]]:
         yield group
 
 
-def _examine(spec: SourceSpec, digests: FileDigests, path: Path) -> tuple[str, list[Range]]:
-    """Checks that a file has its source's kind; returns its digest and its ranges."""
+def _examine(spec: SourceSpec, digests: FileDigests, path: Path) -> tuple[HashedFile, list[Range]]:
+    """Checks that a file has its source's kind; returns it with its digest, and its ranges."""
     check(spec, path)
+    file = _digest(digests, path)
     with storage_errors(path, remedy=remedy_of(path)):
-        return digests.of(path), ranges(spec, path)
+        return file, ranges(spec, path)
+
+
+def _digest(digests: FileDigests, path: Path) -> HashedFile:
+    with storage_errors(path, remedy=remedy_of(path)):
+        return digests.of(path)
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:

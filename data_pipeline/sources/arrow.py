@@ -60,7 +60,8 @@ def find(spec: SourceSpec) -> Found:
     if files:
         if not is_remote(folder):
             check_files(folder, DATASET_FILES)
-        return Found(files, {})
+        about = [spec.path / SPLITS] if splits else []
+        return Found(files, {}, about=[*about, folder / STATE])
     described = "Arrow files (.arrow)"
     return finding.find(spec, lambda path: path.suffix.lower() in EXTENSIONS, described, text=False)
 

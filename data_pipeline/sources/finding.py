@@ -31,6 +31,7 @@ class Found:
     files: list[Path]  # to be read, sorted
     left_out: Mapping[str, Sequence[str]]  # reason -> sorted paths relative to the source's folder
     warnings: Sequence[str] = ()
+    about: Sequence[Path] = ()  # files that describe these: which there are, and what is in them
 
     def entry(self) -> dict[str, dict[str, object]]:
         """Returns `left_out` as stored in the manifest: counts and the first names."""

@@ -12,6 +12,7 @@ from bert_jax.data_pipeline.sources.document import Document, Range, SourceSpec
 from bert_jax.data_pipeline.sources.extras import import_extra
 from bert_jax.data_pipeline.sources.finding import Found
 from bert_jax.data_pipeline.sources.prepared import (
+    FEATURES,
     INFO,
     check_length,
     check_split,
@@ -68,7 +69,8 @@ def find(spec: SourceSpec) -> Found:
     for name in column_names(spec):
         if not is_text(info.features[name]):
             raise not_text(folder, name, str(info.features[name]))
-    return Found([folder / name for name in files_of(info, spec.split)], {})
+    about = [folder / name for name in (INFO, FEATURES)]
+    return Found([folder / name for name in files_of(info, spec.split)], {}, about=about)
 
 
 def _prepared(spec: SourceSpec) -> Path:

@@ -4,7 +4,7 @@ import functools
 import io
 import os
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from etils import epath
 
@@ -19,6 +19,7 @@ from bert_jax.data_pipeline.storage.retry import retry
 
 _BUFFER: Final = 1 << 16  # bytes of a request to a bucket that reads a few places of a file
 _CHECKSUMS: Final = ("md5Hash", "crc32c")  # composed objects have no MD5
+_GENERATIONS: Final = ("generation", "etag", "ETag")
 
 
 def path_of(text: str) -> Path:
@@ -31,11 +32,21 @@ def size_of(path: epath.PathLike) -> int:
     return int(_info(path)["size"]) if is_remote(path) else os.stat(path).st_size
 
 
-def checksum(path: epath.PathLike) -> str:
-    """Returns the checksum that a bucket keeps of an object, with its name; "" if it keeps none."""
+class ObjectInfo(NamedTuple):
+    """What a bucket says of an object: its bytes; its generation, or else its ETag, which every
+    write changes; and the checksum that it keeps, with its name, "" if it keeps none."""
+
+    size: int
+    generation: str
+    checksum: str
+
+
+def object_info(path: epath.PathLike) -> ObjectInfo:
+    """Returns what a bucket says of an object, in one request."""
     info = _info(path)
     kept = [f"{name}:{info[name]}:{info['size']}" for name in _CHECKSUMS if info.get(name)]
-    return kept[0] if kept else ""
+    written = [str(info[name]) for name in _GENERATIONS if info.get(name)]
+    return ObjectInfo(int(info["size"]), next(iter(written), ""), next(iter(kept), ""))
 
 
 def open_bytes(path: epath.PathLike, *, ahead: bool = True) -> io.BufferedReader:

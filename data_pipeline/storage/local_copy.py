@@ -14,9 +14,10 @@ from typing import Final
 
 from bert_jax.data_pipeline.storage.cache_dir import cache_dir
 from bert_jax.data_pipeline.storage.digest import json_digest
-from bert_jax.data_pipeline.storage.files import checksum, open_bytes, size_of
+from bert_jax.data_pipeline.storage.files import ObjectInfo, object_info, open_bytes
 from bert_jax.data_pipeline.storage.locks import FileLock
 from bert_jax.data_pipeline.storage.remote import is_remote, storage_errors
+from bert_jax.data_pipeline.storage.versions import changed
 
 _PART: Final = ".part"
 _PIECE: Final = 1 << 22  # bytes
@@ -26,12 +27,13 @@ def local_folder(paths: Sequence[Path]) -> Path:
     """Returns a local folder that has these files of one folder under their names.
 
     Raises:
-        UserError: an object cannot be read, or a copy cannot be written.
+        UserError: an object cannot be read, or changes meanwhile, or a copy cannot be written.
     """
     if not is_remote(paths[0]):
         return paths[0].parent
     with storage_errors(paths[0].parent):
-        contents = [[os.fspath(path), checksum(path) or size_of(path)] for path in paths]
+        infos = {path: object_info(path) for path in paths}
+    contents = [[os.fspath(path), info.checksum or list(info)] for path, info in infos.items()]
     folder = cache_dir() / "sources" / json_digest(contents)
     remedy = "; free some space or grant access, or set BERT_JAX_CACHE to another folder"
     with storage_errors(folder, "cannot be written", remedy):
@@ -40,12 +42,14 @@ def local_folder(paths: Sequence[Path]) -> Path:
             lock.acquire(wait=True)
             for path in paths:
                 if not (folder / path.name).exists():
-                    _copy(path, folder / path.name)
+                    _copy(path, infos[path], folder / path.name)
     return folder
 
 
-def _copy(path: Path, to: Path) -> None:
+def _copy(path: Path, info: ObjectInfo, to: Path) -> None:
     part = to.with_name(to.name + _PART)
     with storage_errors(path), open_bytes(path) as stream, part.open("wb") as file:
         shutil.copyfileobj(stream, file, _PIECE)
+        if object_info(path) != info:  # the folder is named by what was there before
+            raise changed(path)
     part.rename(to)

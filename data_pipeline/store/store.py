@@ -130,7 +130,8 @@ def open_store(path: Path | str, *, verify: bool = True, watch: Progress = unwat
     path = Path(path)
     manifest = read_manifest(path)
     files: Mapping[str, Mapping[str, Any]] = manifest["files"]
-    watched = WatchedFiles(path, files)  # sizes and times from before verification
+    digests = {name: entry["sha256"] for name, entry in files.items()}
+    watched = WatchedFiles(path, digests)  # versions from before verification
     for relative, entry in files.items():
         check_size(path / relative, entry)
     if verify:

@@ -4,46 +4,79 @@ A memory map shows the current content of its file. If a store is overwritten du
 would train on the new content, even garbage; if a file is truncated, SIGBUS kills the process.
 """
 
+import copy
 import ctypes
 import os
 import signal
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
-from bert_jax.data_pipeline.errors import StorageError
+from bert_jax.data_pipeline.errors import StorageError, UserError
+from bert_jax.data_pipeline.storage.versions import (
+    Version,
+    hashed,
+    is_seen,
+    note_same,
+    version_of,
+)
 
 _SIGINFO = 4  # SA_SIGINFO, on Linux
 _handlers: dict[int, object] = {}  # address of our handler -> objects that must outlive it
 
 
 class WatchedFiles:
-    """Sizes and modification times of files when they were first seen.
+    """The versions of files when they were first seen, and the digests of their content.
 
-    Inode numbers are not compared: the mapping of a file that was replaced does not change, and not
-    every file system has stable inode numbers.
+    Where the version of a file cannot decide, it is read once: see `storage.versions`.
     """
 
-    def __init__(self, folder: Path = Path(), names: Iterable[str] = ()) -> None:
-        """names: files, relative to the folder; empty if all arrays are in memory."""
-        self._folder = folder
-        self._seen = {path: _size_and_time(path) for path in (f"{folder}/{name}" for name in names)}
+    def __init__(
+        self, folder: Path = Path(), files: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """files: sha256 of files by their name, relative to the folder; empty if all arrays are in
+        memory."""
+        self._folder, self._lock = folder, threading.Lock()
+        self._digests = {f"{folder}/{name}": digest for name, digest in files.items()}
+        self._paths = list(self._digests)
+        self._seen = {path: _version(path) for path in self._paths}
 
     def below(self, name: str) -> "WatchedFiles":
-        """Returns the files in a subfolder, with their sizes and times when first seen."""
-        part = WatchedFiles(self._folder)
-        start = f"{self._folder}/{name}/"
-        part._seen = {path: seen for path, seen in self._seen.items() if path.startswith(start)}
+        """Returns the files in a subfolder, with what is known of them."""
+        part, start = copy.copy(self), f"{self._folder}/{name}/"
+        part._paths = [path for path in self._paths if path.startswith(start)]
         return part
 
     def check(self) -> None:
         """Raises StorageError if a file changed since it was first seen. About 2 µs per file."""
-        for path, seen in self._seen.items():
-            if (now := _size_and_time(path)) != seen:
+        for path in self._paths:
+            seen, now = self._seen[path], _version(path)
+            if now != seen and not (seen and now and is_seen(path, seen, now)):
+                self._compare(path)
+
+    def _compare(self, path: str) -> None:
+        """Raises StorageError unless a file of another version has the same content."""
+        with self._lock:  # one thread reads it for all
+            seen, now = self._seen[path], _version(path)
+            if now == seen:
+                return
+            if not (seen and now and now.may_equal(seen) and self._is_same(path, now)):
                 what = f"{os.path.relpath(path, self._folder)} {_difference(seen, now)}"
                 raise StorageError(changed(self._folder, what))
+            note_same(path, seen, now)
+            self._seen[path] = now
+
+    def _is_same(self, path: str, now: Version) -> bool:
+        """Returns whether a file of this version has the content that was verified."""
+        try:
+            found = hashed(Path(path))
+        except (OSError, UserError):
+            return False
+        return found.digest == self._digests[path] and found.version[:3] == now[:3]
 
 
 def changed(folder: Path, what: str) -> str:
@@ -55,20 +88,19 @@ def changed(folder: Path, what: str) -> str:
     )
 
 
-def _size_and_time(path: str) -> tuple[int, int] | None:
-    """Returns the size in bytes and the modification time in ns; None if the file is missing."""
+def _version(path: str) -> Version | None:
+    """Returns the version of a file; None if it is missing."""
     try:
-        info = os.stat(path)
+        return version_of(path)
     except OSError:
         return None
-    return info.st_size, info.st_mtime_ns
 
 
-def _difference(seen: tuple[int, int] | None, now: tuple[int, int] | None) -> str:
+def _difference(seen: Version | None, now: Version | None) -> str:
     if now is None:
         return "was removed"
-    if seen is None or now[0] != seen[0]:
-        return f"had {seen[0] if seen else 0:,} bytes, now {now[0]:,}"
+    if seen is None or now.size != seen.size:
+        return f"had {seen.size if seen else 0:,} bytes, now {now.size:,}"
     return "was modified"
 
 

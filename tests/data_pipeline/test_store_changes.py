@@ -1,12 +1,17 @@
 """A store that changes during a run: one line, exit code 45, no checkpoint from garbage."""
 
+import itertools
+import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from corpus import small_config, small_store
 from etils import epath
@@ -15,6 +20,7 @@ from runs import complete_steps
 from bert_jax import cli, errors
 from bert_jax.commands.command import Command
 from bert_jax.data_pipeline.plan import cache
+from bert_jax.data_pipeline.store import watched_files
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.errors import StorageError
 from bert_jax.metrics import records
@@ -27,6 +33,13 @@ def overwrite(path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(200)
         file.write(bytes(100))
+
+
+def overwrite_in_time(path: Path) -> None:
+    """In place; the time of modification is kept."""
+    before = path.stat()
+    overwrite(path)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def lengthen(path: Path) -> None:
@@ -43,6 +56,7 @@ def replace(path: Path) -> None:
 CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "overwritten": (overwrite, "was modified;"),
     # By one byte: reading a removed page would kill the test process.
+    "overwritten, its time kept": (overwrite_in_time, "was modified;"),
     "cut": (lambda path: os.truncate(path, path.stat().st_size - 1), "bytes, now"),
     "longer": (lengthen, "bytes, now"),
     "removed": (Path.unlink, "was removed"),
@@ -69,6 +83,71 @@ def test_no_batch_is_made_of_a_store_that_changed(change, says, store):
     assert held_out.evaluation_batch(0).keys() == before.keys()  # which has files of its own
     with pytest.raises(StorageError, match=r"train/tokens\.npy"):
         store.files.check()
+
+
+def chmod(path: Path) -> None:
+    path.chmod(0o600)
+
+
+def back_up(path: Path) -> None:
+    path.with_name("backup").hardlink_to(path)
+
+
+def copy(path: Path) -> None:
+    """Another inode, the same content and time of modification."""
+    made = path.with_name("new")
+    shutil.copy2(path, made)
+    made.replace(path)
+
+
+@pytest.mark.parametrize("change", [chmod, back_up, copy])
+def test_another_status_of_a_file_is_compared_once_and_said(
+    change, store, caplog, monkeypatch
+) -> None:
+    config = small_config(store)
+    batches = phase_batches(config, store, store.train, config.phases[0])
+    expected = batches.batch(1)
+    read = hashes(monkeypatch)
+    monkeypatch.setattr(logging.getLogger("bert_jax"), "propagate", True)
+    with caplog.at_level("INFO", "bert_jax"):
+        time.sleep(0.02)  # more than a tick of the kernel's clock
+        change(store.path / "train" / "tokens.npy")
+        for _ in range(2):
+            assert_equal(batches.batch(1), expected)
+            store.files.check()
+    assert read == ["tokens.npy"]
+    (line,) = set(caplog.messages)  # two handlers may collect it
+    assert line.startswith(f"{store.path}/train/tokens.npy: its status changed")
+
+
+def assert_equal(batch: dict, other: dict) -> None:
+    for name, values in other.items():
+        np.testing.assert_array_equal(batch[name], values)
+
+
+def hashes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that are hashed, as they are."""
+    read, hashed = [], watched_files.hashed
+    monkeypatch.setattr(
+        watched_files, "hashed", lambda path: read.append(path.name) or hashed(path)
+    )
+    return read
+
+
+def test_inodes_of_a_file_system_that_invents_them_are_compared_once(store, monkeypatch) -> None:
+    inodes, version_of = itertools.count(), watched_files.version_of
+    monkeypatch.setattr(
+        watched_files, "version_of", lambda path: version_of(path)._replace(inode=next(inodes))
+    )
+    names, read = ["train/tokens.npy", "tokenizer.json"], hashes(monkeypatch)
+    files = {name: store.manifest["files"][name]["sha256"] for name in names}
+    watched = watched_files.WatchedFiles(store.path, files)
+    for _ in range(3):
+        watched.check()
+    assert read == ["tokens.npy", "tokenizer.json"]
+    overwrite_in_time(store.path / "tokenizer.json")
+    with pytest.raises(StorageError, match=r"tokenizer\.json was modified"):
+        watched.check()
 
 
 @pytest.mark.parametrize("file", ["tokenizer.json", "held_out/sentence_lengths.npy"])
