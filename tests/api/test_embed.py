@@ -1,6 +1,7 @@
 """`bert-jax embed`: vectors of lines and tokens, of any layers; resumed to the same bytes."""
 
 import dataclasses
+import os
 import sys
 from pathlib import Path
 
@@ -331,6 +332,43 @@ def test_parts_of_another_run_are_refused(model, folder, lines, tmp_path, monkey
     lines.write_text("other\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"\(lines differ\)"):
         embed(folder, lines, out, Settings())
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_lines_that_change_meanwhile_are_refused(
+    model, folder, lines, small_blocks, tmp_path, monkeypatch, is_same
+) -> None:
+    vectors, blocks = embedding._vectors, []
+
+    def changing(*arguments: object) -> np.ndarray:
+        blocks.append(arguments)
+        if len(blocks) == 2:
+            lines.chmod(0o640)
+            if not is_same:
+                before = lines.stat()
+                lines.write_bytes(lines.read_bytes().swapcase())
+                os.utime(lines, ns=(before.st_atime_ns, before.st_mtime_ns))
+        return vectors(*arguments)
+
+    monkeypatch.setattr(embedding, "_vectors", changing)
+    out = tmp_path / "a.npy"
+    if is_same:
+        assert "vectors of 32 numbers" in embed(folder, lines, out, Settings())
+        return
+    with pytest.raises(UserError, match=r"lines\.txt: changed while it was in use"):
+        embed(folder, lines, out, Settings())
+    assert len(blocks) == 2
+    assert len(list(Path(f"{out}.parts").glob("*.npy"))) == 1  # none of other lines
+    assert not out.exists()
+
+
+def test_a_folder_of_parts_of_others_is_refused_untouched(model, folder, lines, tmp_path) -> None:
+    parts = tmp_path / "a.npy.parts"
+    parts.mkdir()
+    (parts / "settings.json").write_text('{"theirs": 1}')
+    with pytest.raises(UserError, match=r"a\.npy\.parts: exists and is not a folder of parts"):
+        embed(folder, lines, tmp_path / "a.npy", Settings())
+    assert (parts / "settings.json").read_text() == '{"theirs": 1}'
 
 
 def test_texts_that_are_cut_are_counted(model, folder, tmp_path) -> None:

@@ -19,6 +19,7 @@ from bert_jax import cli
 from bert_jax.data_pipeline.build import digests, units
 from bert_jax.data_pipeline.build.shard_files import SUMMARY
 from bert_jax.data_pipeline.sources import cutting
+from bert_jax.data_pipeline.storage.versions import HashedFile
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -187,14 +188,15 @@ def test_files_that_did_not_change_are_not_digested_again(
     hour_ago = time.time() - 3600
     for path in (tmp_path / "text").iterdir():
         os.utime(path, (hour_ago, hour_ago))
+    time.sleep(0.05)  # more than a tick of the kernel's clock
     read: list[str] = []
 
-    def digest(path: Path) -> str:
+    def hashed(path: Path) -> HashedFile:
         read.append(path.name)
         return original(path)
 
-    original = digests.file_digest
-    monkeypatch.setattr(digests, "file_digest", digest)
+    original = digests.hashed
+    monkeypatch.setattr(digests, "hashed", hashed)
     assert build(corpus, tmp_path / "store", "--shard=1/2") == 0
     assert sorted(read) == ["a.txt", "b.txt"]
     assert build(corpus, tmp_path / "store", "--shard=2/2") == 0

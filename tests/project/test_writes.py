@@ -39,7 +39,7 @@ def is_write(call: ast.Call) -> bool:
             return bool(names & CREATING) or "O_RDONLY" not in names
         case ast.Name("open") | ast.Attribute(_, "open" | "fdopen"):
             return bool(MODES & set(mode_of(call)))
-        case ast.Attribute(ast.Name("dataclasses"), _):
+        case ast.Attribute(ast.Name("dataclasses" | "copy"), _):
             return False
         case ast.Attribute(_, "replace"):  # of a path; of a text, it takes two
             return len(call.args) == 1 and not call.keywords
