@@ -5,13 +5,15 @@ transformers ignores the file. It detects damage; it does not authenticate who w
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.storage.digest import file_digest
 from bert_jax.data_pipeline.storage.files import read_bytes
 from bert_jax.data_pipeline.storage.remote import storage_errors
+from bert_jax.data_pipeline.storage.versions import hashed
 
 SUMS = "SHA256SUMS"
 _REMEDY = f"copy or export the folder again; if you changed it on purpose, remove {SUMS}"
@@ -45,14 +47,18 @@ def below(sums: Mapping[str, str] | None, name: str) -> Mapping[str, str] | None
     return {file.removeprefix(start): one for file, one in sums.items() if file.startswith(start)}
 
 
-def check(folder: Path, name: str, sums: Mapping[str, str] | None) -> None:
-    """Raises UserError if a file differs from the exported one, or SHA256SUMS does not list it;
-    call it before the file is read. `sums`: as returned by `read`; None skips the check."""
+@contextmanager
+def checked(folder: Path, name: str, sums: Mapping[str, str] | None) -> Iterator[None]:
+    """Raises UserError if a file differs from the exported one, if SHA256SUMS does not list it, or
+    if it changes within, where it is read. `sums`: as returned by `read`; None skips the check."""
     if sums is None:
+        yield
         return
     if name not in sums:
         raise UserError(f"{folder / SUMS}: does not list {name}; {_REMEDY}")
     with storage_errors(folder / name):
-        digest = file_digest(folder / name)
-    if digest != sums[name]:
+        file = hashed(folder / name)
+    if file.digest != sums[name]:
         raise UserError(f"{folder / name}: checksum differs from {SUMS}; {_REMEDY}")
+    yield
+    file.checked()

@@ -1,7 +1,8 @@
 """Checks the files of a model's folder and reads those that are JSON."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,15 @@ def check_links(folder: Path, root: Path | None = None) -> None:
             raise UserError(f"{path}: a symbolic link to a file outside; copy the file there")
 
 
-def check_file(folder: Path, name: str, sums: Sums) -> None:
+@contextmanager
+def checked_file(folder: Path, name: str, sums: Sums) -> Iterator[None]:
     """Raises UserError for a file of which a clone has only the pointer, or one that differs from
-    SHA256SUMS; call it before the file is read."""
+    SHA256SUMS, or that changes within, where it is read."""
     with storage_errors(folder / name), open_bytes(folder / name) as stream:
         if stream.read(len(_POINTER)) == _POINTER:
             raise UserError(f"{folder / name}: a pointer of Git LFS; fetch it with `git lfs pull`")
-    checksums.check(folder, name, sums)
+    with checksums.checked(folder, name, sums):
+        yield
 
 
 def read_json(file: Path, sums: Sums = None, limit: int = RECORD) -> dict[str, Any]:
@@ -64,5 +67,7 @@ def read_value(file: Path, sums: Sums = None, limit: int = RECORD) -> Any:
         raise UserError(f"{file}: missing; give a folder with an exported model") from None
     except ValueError as error:
         raise UserError(f"{file}: {error}; export the model again") from None
-    checksums.check(file.parent, file.name, sums)
+    if sums is not None:
+        with checksums.checked(file.parent, file.name, sums):
+            value = json_record.read(file, limit=limit)  # what was checked
     return value

@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from bert_jax.convert.added_tokens import with_added_tokens
-from bert_jax.convert.files import Sums, check_file, read_json
+from bert_jax.convert.files import Sums, checked_file, read_json
 from bert_jax.convert.folders.tokenizer_keys import TOKENIZER_KEYS
 from bert_jax.convert.tokenizer_files import json_bytes, lowercases
 from bert_jax.data_pipeline.errors import UserError
@@ -52,8 +53,9 @@ def read_tokenizer(folder: Path, sums: Sums) -> Tokenizer:
             "with another tokenizer, named as tokenizer_class in tokenizer_config.json"
         )
     if (folder / "tokenizer.json").exists():
-        check_file(folder, "tokenizer.json", sums)
-        tokenizer = with_settings(Tokenizer.load(folder / "tokenizer.json"), values, kind)
+        with checked_file(folder, "tokenizer.json", sums):
+            read = Tokenizer.load(folder / "tokenizer.json")
+        tokenizer = with_settings(read, values, kind)
     else:
         tokenizer = _read_older(folder, values, kind, sums)
     found = with_added_tokens(tokenizer, folder, values, sums)
@@ -75,13 +77,13 @@ def _settings(folder: Path, sums: Sums) -> dict[str, Any]:
 def _read_older(folder: Path, values: Mapping[str, Any], kind: Any, sums: Sums) -> Tokenizer:
     """Reads one of the forms that are older than tokenizer.json; UserError as `read_tokenizer`."""
     if (folder / _SENTENCEPIECE).exists():
-        check_file(folder, _SENTENCEPIECE, sums)
-        return _read_with_transformers(folder, _SENTENCEPIECE)
+        with checked_file(folder, _SENTENCEPIECE, sums):
+            return _read_with_transformers(folder, _SENTENCEPIECE)
     if (folder / _CODES).exists():
         return _read_fast_bpe(folder, kind, sums)
     if (folder / "vocab.txt").exists():
-        check_file(folder, "vocab.txt", sums)
-        return _read_wordpiece(folder / "vocab.txt", values, kind)
+        with checked_file(folder, "vocab.txt", sums):
+            return _read_wordpiece(folder / "vocab.txt", values, kind)
     if (folder / "vocab.json").exists():
         return _read_bpe(folder, bool(values.get("add_prefix_space")))
     raise UserError(
@@ -158,10 +160,11 @@ def _read_fast_bpe(folder: Path, kind: Any, sums: Sums) -> Tokenizer:
             f"{folder / _CODES}: read as by {fast_bpe.CLASS}, but tokenizer_class={shown(kind)}; "
             "save the tokenizer as tokenizer.json"
         )
-    for name in (_CODES, "vocab.txt"):
-        if (folder / name).exists():
-            check_file(folder, name, sums)
-    data = fast_bpe.from_files(folder / "vocab.txt", folder / _CODES)
+    with ExitStack() as checked:
+        for name in (_CODES, "vocab.txt"):
+            if (folder / name).exists():
+                checked.enter_context(checked_file(folder, name, sums))
+        data = fast_bpe.from_files(folder / "vocab.txt", folder / _CODES)
     return Tokenizer(data, name=str(folder / _CODES))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from bert_jax.convert.files import Sums, check_file, read_json
+from bert_jax.convert.files import Sums, checked_file, read_json
 from bert_jax.convert.safetensors_file import read_tensors
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.data_pipeline.settings import shown, shown_name
@@ -45,8 +45,8 @@ def read_weights(folder: Path, sums: Sums) -> dict[str, np.ndarray]:
     tensors = _read_model(folder, sums)
     if not (folder / HEADS).exists() and HEADS not in (sums or ()):
         return tensors
-    check_file(folder, HEADS, sums)
-    heads = _load_safetensors(folder / HEADS)
+    with checked_file(folder, HEADS, sums):
+        heads = _load_safetensors(folder / HEADS)
     if twice := sorted(heads.keys() & tensors.keys()):
         raise UserError(
             f"{folder / HEADS}: has {shown_name(twice[0])}, as has another file; {_AGAIN}"
@@ -58,8 +58,8 @@ def _read_model(folder: Path, sums: Sums) -> dict[str, np.ndarray]:
     """Returns the tensors of the class in transformers; UserError as `read_weights`."""
     for name, load in ((SAFETENSORS, _load_safetensors), (PYTORCH, _load_pytorch)):
         if (folder / name).exists():
-            check_file(folder, name, sums)
-            return load(folder / name)
+            with checked_file(folder, name, sums):
+                return load(folder / name)
         if (folder / f"{name}{INDEX}").exists():
             return _read_shards(folder, f"{name}{INDEX}", load, sums)
     problem = "missing; give a folder with an exported model"
@@ -76,8 +76,8 @@ def _read_shards(
     for name, listed in _files(folder / index, read_json(folder / index, sums)).items():
         if not (folder / name).exists():
             raise UserError(f"{folder / name}: missing, but {index} lists it; {_AGAIN}")
-        check_file(folder, name, sums)
-        shard = load(folder / name)
+        with checked_file(folder, name, sums):
+            shard = load(folder / name)
         if missing := sorted(listed - shard.keys()):
             raise UserError(
                 f"{folder / name}: has no {shown_name(missing[0])}, but {index} lists it; {_AGAIN}"

@@ -18,7 +18,6 @@ from bert_jax.checkpoint.manager import known_run, read_own_meta, read_part
 from bert_jax.config.recorded import config_of
 from bert_jax.config.schema import ComputeConfig, Config, OptimizerConfig
 from bert_jax.convert import checksums
-from bert_jax.convert.files import Sums
 from bert_jax.convert.safetensors_file import read_metadata, read_tensors
 from bert_jax.data_pipeline.settings import shown_name
 from bert_jax.errors import UserError
@@ -93,11 +92,11 @@ def read(folder: Path) -> OptimizerState:
             f"{folder}: has no {FILE}; import or export it with --optimizer_state, or set "
             "config.init_optimizer=reset"
         )
-    return _read(file, sums)
+    with checksums.checked(folder, FILE, sums):
+        return _read(file)
 
 
-def _read(file: Path, sums: Sums) -> OptimizerState:
-    checksums.check(file.parent, file.name, sums)
+def _read(file: Path) -> OptimizerState:
     name = read_metadata(file, _AGAIN).get(OPTIMIZER)
     leaves = read_tensors(file, _AGAIN)
     step = leaves.get(_STEP)

@@ -1,0 +1,48 @@
+"""An export whose files change between their check against SHA256SUMS and their reading."""
+
+import dataclasses
+import os
+from pathlib import Path
+
+import pytest
+from exported import base_config, random_params
+
+from bert_jax.convert import weight_files
+from bert_jax.convert.publish.export import export
+from bert_jax.convert.publish.model_card import Card
+from bert_jax.convert.reader import read_folder
+from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
+
+
+def flip_in_time(file: Path) -> None:
+    """Changes a bit in place; the size and the time of modification stay."""
+    before, data = file.stat(), bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def chmod(file: Path) -> None:
+    file.chmod(0o640)
+
+
+@pytest.mark.parametrize("change", [flip_in_time, chmod])
+def test_weights_are_those_that_were_checked(
+    change, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = dataclasses.replace(base_config(), vocab_size=tokenizer.vocab_size, **sizes)
+    export(random_params(config), config, tokenizer, tmp_path / "out", card=Card())
+    load = weight_files._load_safetensors
+
+    def changing(file: Path) -> object:
+        change(file)
+        return load(file)
+
+    monkeypatch.setattr(weight_files, "_load_safetensors", changing)
+    if change is chmod:
+        assert read_folder(tmp_path / "out").tensors
+        return
+    with pytest.raises(UserError, match=r"model\.safetensors: changed while it was in use"):
+        read_folder(tmp_path / "out")
