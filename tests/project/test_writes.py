@@ -20,7 +20,7 @@ WRITERS = {
     "symlink", "copyfile", "copytree", "copy2", "copyfileobj", "move", "mv_file", "savetxt",
     "savez", "savez_compressed", "savefig", "save_file", "tofile", "write_table", "ParquetWriter",
     "extract", "extractall", "truncate", "mkdtemp", "mkstemp", "pipe_file", "put_file",
-    "TFRecordWriter", "to_csv", "to_json", "to_parquet",
+    "TFRecordWriter", "to_csv", "to_parquet",
 }  # fmt: skip
 BY_NAME = {"put"}  # as a method, it is of queues and key-value stores
 OF_MODULES = {("os", "replace"), ("os", "link"), ("shutil", "copy"), ("np", "save")}
@@ -80,9 +80,9 @@ HOST = "the machine of a job, which is the job's own"
 
 # file -> why it may write, and the functions that do
 KNOWN: dict[str, tuple[str, set[str]]] = {
+    "bert_jax/ablation/record.py": (OWN, {"_write", "note_command"}),
     "bert_jax/ablation/report.py": (OWN, {"_write_csv", "write"}),
     "bert_jax/ablation/run.py": (OWN, {"_locked"}),
-    "bert_jax/ablation/state.py": (OWN, {"claim", "note_command"}),
     "bert_jax/api/data.py": (CHECKED, {"build_store"}),
     "bert_jax/api/embed.py": (CHECKED, {"_claim", "_join", "embed"}),
     "bert_jax/api/vector_files.py": (
@@ -100,7 +100,10 @@ KNOWN: dict[str, tuple[str, set[str]]] = {
         CHECKED,
         {"_publish", "_remove_leftovers", "_write", "export"},
     ),
-    "bert_jax/convert/publish/weight_writer.py": (TEMPORARY, {"_save", "write_weights"}),
+    "bert_jax/convert/publish/weight_writer.py": (
+        TEMPORARY,
+        {"_save", "write_files", "write_weights"},
+    ),
     "bert_jax/convert/sources.py": (TEMPORARY, {"_copy", "_unpack", "local_folder"}),
     "bert_jax/demo.py": (CHECKED, {"_claim"}),
     "bert_jax/finetune/results.py": (OWN, {"write_results"}),
@@ -158,11 +161,11 @@ KNOWN: dict[str, tuple[str, set[str]]] = {
     "launch/agent/host.py": (HOST, {"Host.say"}),
     "launch/agent/install.py": (
         HOST,
-        {"Installer.environment", "Installer.uv", "_unpack", "unpack_bundle"},
+        {"Installer.environment", "Installer.uv", "_unpack_one", "unpack_bundle"},
     ),
     "launch/agent/logs.py": (HOST, {"LogFile.__init__", "LogFile.open"}),
     "launch/backends/local.py": (MEMORY, {"_Job._end"}),
-    "launch/backends/slurm.py": (OWN, {"Slurm.delete", "Slurm.stop"}),
+    "launch/backends/slurm.py": (OWN, {"Slurm._check_options", "Slurm.delete", "Slurm.stop"}),
     "launch/backends/slurm_requeue.py": (OWN, {"State.write"}),
     "launch/backends/slurm_task.py": (OWN, {"main"}),
     "launch/backends/tpu.py": (OWN, {"Tpu.delete"}),

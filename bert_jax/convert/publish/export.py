@@ -87,31 +87,24 @@ def export(
         sentence: what makes vectors of texts, for sentence-transformers.
 
     Raises:
-        UserError: as `check_output`; the vocabulary sizes of tokenizer and model do not fit, a
-            parameter is not finite or too large for its dtype, or transformers has no such class.
+        UserError: as `check_output`; the vocabulary sizes do not fit, a parameter is not finite or
+            too large for its dtype, or transformers has no such class.
         StorageError: the folder cannot be written; an older one is unchanged.
     """
-    check_output(out, EXPORT)
-    out = target_of(out)
-    without_entry = model_config.vocab_size - tokenizer.vocab_size
-    if without_entry < 0 or (without_entry and not card.origin):
-        raise UserError(
-            f"the tokenizer has {tokenizer.vocab_size:,} entries, the model "
-            f"{model_config.vocab_size:,}; give the tokenizer the model was trained with"
-        )
+    out = _checked(out, model_config, tokenizer, card)
     pad = tokenizer.special.pad
     own, others = names.groups_by_file(params, find_layout(model_config))
     tensors = names.to_transformers(params, model_config, pad, own, rows_before=rows_before)
     heads = names.to_transformers(params, model_config, pad, others)
-    tensors, heads = as_dtype(tensors, form.dtype), as_dtype(heads, form.dtype)
+    tensors, heads = (as_dtype(some, form.dtype) for some in (tensors, heads))
     config = to_config_json(
         model_config, pad_token_id=pad, heads=params, trained_length=card.length, source=source
     ) | {"dtype": form.dtype}
     files = _files(config, model_config, tokenizer, card, tensors)
     parts: Mapping[str, Mapping[str, np.ndarray]] = {}
     if sentence:
-        more, parts = sentence_files(sentence, model_config.max_position_embeddings)
-        files |= more
+        added, parts = sentence_files(sentence, model_config.max_position_embeddings)
+        files |= added
     temporary = _temporary_path(out, "tmp")
     try:
         _remove_leftovers(out)
@@ -123,6 +116,19 @@ def export(
         raise StorageError(f"{out}: cannot be written ({reason}); nothing was changed") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _checked(out: Path | str, model_config: ModelConfig, tokenizer: Tokenizer, card: Card) -> Path:
+    """Returns the folder at the end of links; UserError if it may not be written, or if sizes do
+    not fit: that of an import may have fewer entries than rows."""
+    check_output(out, EXPORT)
+    without_entry = model_config.vocab_size - tokenizer.vocab_size
+    if without_entry < 0 or (without_entry and not card.origin):
+        raise UserError(
+            f"the tokenizer has {tokenizer.vocab_size:,} entries, the model "
+            f"{model_config.vocab_size:,}; give the tokenizer the model was trained with"
+        )
+    return target_of(out)
 
 
 def _files(
