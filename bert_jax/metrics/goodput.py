@@ -28,7 +28,8 @@ CAUSES = {
     "evaluate": "evaluation",
     "save": "checkpoint save",
     "down": "not running",
-    "other": "other, or not recorded",
+    "between": "between these: planning, logging, Python",
+    "other": "not recorded",
 }
 
 
@@ -95,7 +96,7 @@ def _seconds_by_cause(attempt: Attempt, retained: int | None) -> dict[str, float
         if retained is None or step < retained
     )
     rest = attempt.end - attempt.begin - steps - sum(seconds.values())
-    seconds["other"] = seconds.get("other", 0.0) + max(0.0, rest)
+    seconds["between"], seconds["other"] = seconds.get("other", 0.0), max(0.0, rest)
     own = {PRODUCTIVE: counted - skipped, "repeated": steps - counted, "skipped": skipped}
     return {**seconds, **own}
 

@@ -168,6 +168,18 @@ def test_cut_and_damaged_lines_are_left_out(tmp_path):
     assert goodput.account(metrics.records(path)).wall == pytest.approx(1145.0 - 1000.0)
 
 
+def test_what_an_account_tells_of_no_activity_is_not_what_it_does_not_tell():
+    life = [
+        record("start", 0, 0.0, seconds={}),
+        record("goodput", 10, 20.0, seconds={"step": 10.0, "other": 7.0}),
+        record("eval", 10, 25.0),
+    ]
+    assert seconds_of(life) == {"productive": 10.0, "between": 7.0, "other": 8.0}
+    text = goodput.render(goodput.account(life))
+    assert "28.0%  between these: planning, logging, Python\n" in text
+    assert "32.0%  not recorded\n" in text
+
+
 @pytest.mark.parametrize(
     "damaged",
     [
