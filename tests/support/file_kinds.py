@@ -203,7 +203,11 @@ def _ablation(folder: Path) -> None:
             "base": "demo", "store": "a", "changes": [["seed", 1]], "seeds": "0,1",
             "variants": [["on", [["data.pairing", "nsp"]]], ["off", []]], "tasks": [],
         },
-        "store": {"train": "a", "held_out": "b", "tokenizer": "c"},
+        "base": {"seed": 0, "phases": [{"steps": 3}]},
+        "store": {"train": "a", "held_out": "b", "tokenizer": "c", "sources": ["wiki", "books"]},
+        "task_files": {"sst2": {"train": "d", "held_out": "e"}},
+        "seeds": [{"seeds": "0,1", "time": "2026-11-26T04:40:00+00:00"}],
+        "first_report": {"seeds": "0,1", "time": "2026-11-26T05:40:00+00:00"},
     }  # fmt: skip
     (folder / "ablation.json").write_text(json.dumps(values))
 
