@@ -237,7 +237,7 @@ def read_labels(task: Task) -> np.ndarray:
 def difference(labels: np.ndarray, ours: Sequence[Run], others: Sequence[Run]) -> str:
     """Returns the mean paired difference of the metric with its interval; a correlation that is not
     defined counts as 0."""
-    from bert_jax.ablation.statistics import draw_weights, of_resamples, student_t
+    from bert_jax.ablation.intervals import draw_weights, of_resamples, student_t
     from bert_jax.finetune.metrics import METRICS
 
     metric, count = METRICS[ours[0].metric], len(labels)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from bert_jax.ablation import spec, statistics
 from bert_jax.ablation.budget import Spent, contrast
 from bert_jax.ablation.results import Results
-from bert_jax.ablation.sentences import by_seeds
+from bert_jax.ablation.sentences import by_seeds, too_few_documents
 from bert_jax.ablation.spec import Ablation, Run
 from bert_jax.runtime.console import table
 from bert_jax.runtime.program import program
@@ -72,9 +72,11 @@ def _detectable(results: Results) -> list[str]:
         f"seeds: {by_seeds(statistics.seeds_factor, 2)}"
     ]
     for name, found in results.primary.items():
-        if found.seeds >= statistics.FEWEST_SEEDS:
+        if found.judged:
             shown = by_seeds(found.detectable)
             lines.append(f"{name}, from the runs that have ended, in nats: {shown}")
+        elif found.effective_documents < statistics.FEWEST_DOCUMENTS:
+            lines.append(f"{name}: {too_few_documents(found)}")
     return lines
 
 

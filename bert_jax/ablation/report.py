@@ -29,7 +29,8 @@ from bert_jax.workdir import description
 
 _HEADER: Final = (
     "measure", "what", "source", "variant", "difference", "low", "high", "bootstrap_low",
-    "bootstrap_high", "t_low", "t_high", "p", "holm_p", "verdict", "seeds", "documents",
+    "bootstrap_high", "t_low", "t_high", "satterthwaite_low", "satterthwaite_high", "p", "holm_p",
+    "verdict", "seeds", "documents", "effective_documents",
 )  # fmt: skip
 
 
@@ -72,8 +73,9 @@ def rows_of(results: Results) -> Iterator[dict[str, Any]]:
                 text += ", not attributable"
         values = (
             measure, "loss" if what == "loss" else "accuracy", source, variant, found.mean,
-            *found.interval, *found.bootstrap, *found.student, found.p,
+            *found.interval, *found.bootstrap, *found.student, *found.satterthwaite, found.p,
             verdict.adjusted_p if verdict else math.nan, text, found.seeds, found.documents,
+            found.effective_documents,
         )  # fmt: skip
         yield dict(zip(_HEADER, values, strict=True))
 

@@ -8,9 +8,15 @@ import math
 from collections.abc import Callable, Iterator
 
 from bert_jax.ablation import record
+from bert_jax.ablation.intervals import Interval
 from bert_jax.ablation.learned import unlearned
 from bert_jax.ablation.results import Results
-from bert_jax.ablation.statistics import FEWEST_SEEDS, Difference, Interval
+from bert_jax.ablation.statistics import (
+    FEW_DOCUMENTS,
+    FEWEST_DOCUMENTS,
+    FEWEST_SEEDS,
+    Difference,
+)
 from bert_jax.errors import count
 
 _SEEDS = (5, 10, 20)
@@ -33,12 +39,14 @@ def _verdict(results: Results, name: str) -> str:
     if difference.seeds < FEWEST_SEEDS:
         seeds = count(difference.seeds, "seed")
         return f"no verdict with {seeds}; at least {FEWEST_SEEDS} are needed"
+    if not difference.judged:
+        return too_few_documents(difference)
     if verdict.shown is None:
         own, theirs = (len(results.failed(n)) for n in (name, results.ablation.reference))
         runs = f"{count(own, 'run')} of it failed, {theirs} of the reference"
         return f"no verdict in its favour: {runs}"
     text = _shown(difference, verdict.adjusted_p) if verdict.shown else _not_shown(difference)
-    return text + results.contrast(name).text
+    return text + _few_documents(difference) + results.contrast(name).text
 
 
 def against(results: Results) -> Iterator[str]:
@@ -48,7 +56,8 @@ def against(results: Results) -> Iterator[str]:
         if (measure, what, source) == (primary, "loss", "") and compared not in results.primary:
             yield (
                 f"{compared} (exploratory): {signed(found.mean)} nat, between "
-                f"{between(found.interval)}{results.contrast(compared).text}."
+                f"{between(found.interval)}{_few_documents(found)}"
+                f"{results.contrast(compared).text}."
             )
 
 
@@ -66,6 +75,31 @@ def _not_shown(difference: Difference) -> str:
         f"not distinguishable at this budget: between {between(difference.interval)} nat; a power "
         f"of 80 % would need a difference of: {by_seeds(difference.detectable)} nat"
     )
+
+
+def too_few_documents(difference: Difference) -> str:
+    """Returns why a difference with too few held-out documents has no verdict."""
+    return (
+        f"no verdict with {_effective(difference)}; at least {FEWEST_DOCUMENTS} are needed, which "
+        "more held-out text gives"
+    )
+
+
+def _few_documents(difference: Difference) -> str:
+    """Returns the warning behind a verdict, "" where there are documents enough."""
+    if difference.effective_documents >= FEW_DOCUMENTS:
+        return ""
+    return (
+        f"; measured on only {_effective(difference)}: below {FEW_DOCUMENTS} a few unusual "
+        "documents can decide"
+    )
+
+
+def _effective(difference: Difference) -> str:
+    """Returns "17.3 effective documents (40 of unequal length)", never rounded up."""
+    number, documents = math.floor(difference.effective_documents * 10) / 10, difference.documents
+    unequal = f" ({documents:,} of unequal length)" if number < documents else ""
+    return f"{number:g} effective document{'' if number == 1 else 's'}{unequal}"
 
 
 def by_seeds(value: Callable[[int], float], digits: int = 4) -> str:

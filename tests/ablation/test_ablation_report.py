@@ -12,7 +12,7 @@ import pytest
 from ablated import made_results
 from corpus import small_store
 
-from bert_jax.ablation import record, report, results, sentences, spec, statistics
+from bert_jax.ablation import plan, record, report, results, sentences, spec, statistics
 from bert_jax.ablation.state import RunState
 from bert_jax.config.files import _execute
 from bert_jax.config.serialization import plain
@@ -48,6 +48,22 @@ def test_verdicts_are_sentences(tmp_path, store):
 def test_two_seeds_have_no_verdict(tmp_path, store):
     found = made_results(tmp_path, store, {"better": -0.5}, seeds=2)
     assert sentences.verdicts(found) == ["better: no verdict with 2 seeds; at least 3 are needed."]
+
+
+def test_few_documents_have_no_verdict_or_one_with_a_warning(tmp_path, store):
+    """Those that count, which are fewer than there are where one is longer."""
+    few = made_results(tmp_path, store, {"better": -0.5}, documents=8)
+    said = "8 effective documents; at least 10 are needed, which more held-out text gives"
+    assert sentences.verdicts(few) == [f"better: no verdict with {said}."]
+    assert f"better: no verdict with {said}" in plan.text(few.runs, few)
+    some = made_results(tmp_path, store, {"better": -0.5, "same": 0.0}, documents=28)
+    warning = "; measured on only 27.9 effective documents (28 of unequal length): below 30 a few "
+    better, same = sentences.verdicts(some)
+    assert warning in better
+    assert warning in same
+    assert better.startswith("better: better than the reference: −0.50")
+    enough = made_results(tmp_path, store, {"better": -0.5})
+    assert "effective" not in sentences.verdicts(enough)[0]
 
 
 def test_a_run_that_failed_is_named_and_in_no_mean(tmp_path, store):

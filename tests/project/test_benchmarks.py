@@ -380,6 +380,23 @@ def test_the_intervals_of_an_ablation_are_timed() -> None:
 
 @pytest.mark.slow
 @pytest.mark.processes
+def test_simulated_reports_are_counted_once(tmp_path: Path) -> None:
+    """Finished cells are kept in the file; those made with other settings are not taken."""
+    kept = tmp_path / "kept.jsonl"
+    options = ["--resamples=50", "--processes=1", "--only=seeds=3, seed_sd=0.1", f"--out={kept}"]
+    first = run("ablation_coverage.py", "--reports=4", *options)
+    assert first.returncode == 0, first.stderr
+    assert re.search(r"\| equal \| 10 \| 10 \| 3 \| 0\.1 \|( [\d.]+% \|){5}", first.stdout)
+    cells = len(kept.read_text().splitlines())
+    assert run("ablation_coverage.py", "--reports=4", *options).stdout == first.stdout
+    assert len(kept.read_text().splitlines()) == cells
+    assert run("ablation_coverage.py", "--reports=5", *options).returncode == 0
+    assert len(kept.read_text().splitlines()) == 2 * cells
+    assert "--only=11: in no cell" in run("ablation_coverage.py", "--only=11").stderr
+
+
+@pytest.mark.slow
+@pytest.mark.processes
 def test_made_up_shards_are_merged_without_their_copies() -> None:
     done = run("merge.py", "--dedup=near", "--tokens=4e6", "--documents=1000")
     assert done.returncode == 0, done.stderr

@@ -101,11 +101,13 @@ def made_results(
     seeds: int = 5,
     failed: dict[str, float] | None = None,
     name: str = "{}",
+    documents: int = 40,
 ) -> Results:
     """Results as of runs that were measured: in every variant the reference's losses plus an
     effect.
 
     effects: nats by variant. failed: run -> nats added to it. name: of variants, around their own.
+    documents: that the 200 examples are in.
     """
     names = ["reference", *effects]
     variants = {
@@ -119,8 +121,8 @@ def made_results(
     record.file_of(str(folder / "A")).write_text(json.dumps(plan))
     runs = spec.runs(ablation)
     rng = np.random.default_rng(8)
-    documents, examples = 40, 200
-    document = np.repeat(np.arange(documents), examples // documents)
+    examples = 200
+    document = np.sort(np.arange(examples) % documents)
     measured = {}
     of_text = rng.gamma(3.0, 2.0, examples)
     for run in runs:
