@@ -50,6 +50,7 @@ T = TypeVar("T")
 
 _VOCABULARY = 8192  # entries; little text has fewer
 _PACKAGES = "numpy+scipy"  # whose documentation is read besides that of Python
+_HELD_OUT_SHARE = 0.03  # of the documentation
 _SENTENCES = 500  # in which a word is hidden
 _SHOWN = 10
 _GUESSES = 3  # for each
@@ -80,10 +81,11 @@ def demo(workdir: Path | None = None, *, data: str | None = None, steps: int | N
     config, source = load("demo"), source_of(data)
     workdir = workdir or default_workdir(source)
     _claim(workdir, source, config)
+    share = _HELD_OUT_SHARE if data is None else None  # the default holds out more of little text
     tokenizer = _stage("vocabulary", lambda: _tokenizer(workdir, source))
     store = _stage(
         "token store",
-        lambda: build_store([source], tokenizer, workdir / "store", held_out_share=0.03),
+        lambda: build_store([source], tokenizer, workdir / "store", held_out_share=share),
     )
     config = _adapt(config, store, steps)
     _stage("pretraining", lambda: _pretrain(config, workdir / "run"))

@@ -75,8 +75,11 @@ def _define_build(values: flags.FlagValues, words: Sequence[str]) -> None:
     define_input(values, "tokenizer", KINDS)
     flags.DEFINE_bool("cased", False, "vocab.txt is cased", flag_values=values)
     define_output(values, "out", "folder of the new token store", store)
-    share = "share of each source's documents held out for evaluation"
-    flags.DEFINE_float("held_out_share", 0.01, share, 0, 0.5, flag_values=values)
+    share = (
+        "share of each source's documents held out for evaluation (default: 0.01, at least 20 "
+        "documents where these are at most 0.05)"
+    )
+    flags.DEFINE_float("held_out_share", None, share, 0, 0.5, flag_values=values)
     dedup = "leave out documents whose text an earlier one has: exactly, or nearly (MinHash)"
     flags.DEFINE_enum("dedup", "none", DEDUP, dedup, flag_values=values)
     strict = "fail instead of skipping files, documents or sentences"

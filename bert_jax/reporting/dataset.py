@@ -115,6 +115,7 @@ def inspect(
         "predictions": Lengths(counts.predictions),
     }
     tables = {
+        "What matters before training": dataset_tables.of_quality(store),
         f"The {split_name} split": dataset_tables.of_groups(count_groups(store, split)),
         _LENGTHS: dataset_tables.of_lengths(lengths),
         f"Rows of epoch 0 of config.phases[{phase}]": dataset_tables.of_rows(

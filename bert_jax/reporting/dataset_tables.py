@@ -12,7 +12,9 @@ from bert_jax.config.schema import DataConfig
 from bert_jax.data_pipeline.analysis.baselines import MOST_TOKENS, bigram_loss, unigram_loss
 from bert_jax.data_pipeline.analysis.inspect import ExampleCounts, Group, Lengths, ShownExample
 from bert_jax.data_pipeline.pairing.modes import LABELS
+from bert_jax.data_pipeline.store.quality import SHORT, concerns, unknown_shares
 from bert_jax.data_pipeline.store.store import TokenStore
+from bert_jax.errors import count
 
 Rows = tuple[Sequence[str], Sequence[Sequence[object]]]
 
@@ -20,9 +22,17 @@ _SHARES = {"shortest": 0.0, "10%": 0.1, "median": 0.5, "90%": 0.9, "99%": 0.99, 
 
 
 def of_groups(groups: Sequence[Group]) -> Rows:
-    """Documents, sentences, tokens and unknown tokens per source and language."""
-    return ("source", "language", "documents", "sentences", "tokens", "[UNK]", "share"), [
-        (*dataclasses.astuple(group), _percent(group.unknown, group.tokens, 4)) for group in groups
+    """Documents, sentences, tokens, unknown tokens and short documents per source and language."""
+    short = f"under {SHORT} tokens"
+    header = ("source", "language", "documents", "sentences", "tokens", "[UNK]", "share")
+    return (*header, short, "share"), [
+        (
+            *dataclasses.astuple(group)[:-1],
+            _percent(group.unknown, group.tokens, 4),
+            group.short,
+            _percent(group.short, group.documents, 1),
+        )
+        for group in groups
     ]
 
 
@@ -83,6 +93,17 @@ def of_held_out(store: TokenStore) -> Rows:
         ("token frequencies (unigram)", f"{unigram_loss(store):.3f}", f"{tokens:,} tokens"),
         ("left neighbour (bigram)", f"{bigram_loss(store):.3f}", f"{counted} tokens"),
     ]
+
+
+def of_quality(store: TokenStore) -> Rows:
+    """Held-out size, [UNK], and what to do about those that matter."""
+    unknown = {
+        f"[UNK]{f' in {n}' if n else ''}": f"{s:.2%}" for n, s in unknown_shares(store).items()
+    }
+    documents, tokens = len(store.held_out.document_lengths), len(store.held_out.tokens)
+    held_out = f"{count(documents, 'document')}, {count(tokens, 'token')}"
+    rows = [("held-out text", held_out), *unknown.items()]
+    return ("", "found"), [*rows, *(("warning", str(concern)) for concern in concerns(store))]
 
 
 def head(example: ShownExample, data: DataConfig, store: TokenStore) -> str:

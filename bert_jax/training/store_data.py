@@ -14,11 +14,12 @@ from bert_jax.config.serialization import to_dict
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.pairing.modes import PAIRS
 from bert_jax.data_pipeline.storage.remote import from_any_folder
+from bert_jax.data_pipeline.store.quality import concerns
 from bert_jax.data_pipeline.store.split import Split
 from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.store.watched_files import exit_on_truncated_map
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import STORAGE, UserError
+from bert_jax.errors import STORAGE, UserError, count
 from bert_jax.parallel import global_batch
 from bert_jax.runtime.log import logger
 from bert_jax.training.batches import phase_batches
@@ -35,7 +36,11 @@ class StoreData:
     store: TokenStore
 
     def __str__(self) -> str:
-        return f"{len(self.store.train.tokens):,} training tokens"
+        held_out = self.store.held_out
+        documents = count(len(held_out.document_lengths), "document")
+        size = f"{len(held_out.tokens):,} held out in {documents}"
+        what = "".join(f"; note: {concern.what}" for concern in concerns(self.store))
+        return f"{len(self.store.train.tokens):,} training tokens, {size}{what}"
 
     @property
     def path(self) -> Path:

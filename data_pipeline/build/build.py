@@ -8,7 +8,7 @@ default working folder is removed when the store is complete.
 
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from rich.markup import escape
 
 from bert_jax.data_pipeline.build import working_folder
 from bert_jax.data_pipeline.build.beam import Pipeline, build_with_beam, check_pipeline
+from bert_jax.data_pipeline.build.casing import check_casing
 from bert_jax.data_pipeline.build.digests import FileDigests
 from bert_jax.data_pipeline.build.duplicates import Dedup
 from bert_jax.data_pipeline.build.found_sources import check_sources, find_all
@@ -46,6 +47,7 @@ from bert_jax.data_pipeline.store.store import TokenStore, open_store
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 
 _SHOWN = 5  # numbers of shards in a message
+_EARLIER_SHARE = 0.01  # of held-out documents, by default, when there was no minimum
 
 
 def build_store(
@@ -53,7 +55,7 @@ def build_store(
     tokenizer: Tokenizer,
     out: Path | str,
     *,
-    held_out_share: float = 0.01,
+    held_out_share: float | None = None,
     dedup: Dedup = "none",
     workers: int | None = None,
     work: Sequence[str] = (),
@@ -67,10 +69,12 @@ def build_store(
     The bytes do not depend on `workers`, nor on the machines that built the shards. The held-out
     split has, per source, the documents whose raw text has the smallest sha256: the given share, at
     least two, at most half (none of a single one). Equal texts count once and stay in one split.
+    A store at `out` that an earlier version built with its default share is opened too.
 
     Args:
         sources: with distinct names.
-        held_out_share: of each source's documents, 0 to 0.5.
+        held_out_share: of each source's documents, 0 to 0.5. None is 1 %, at least 20 documents
+            where these are at most 5 %.
         dedup: leave out documents that repeat an earlier one (see `find_duplicates`).
         workers: processes; None uses every core, 1 stays in this process.
         work: working folders with shards, local or in buckets, which stay.
@@ -104,8 +108,9 @@ def build_store(
             entries = _merge(inputs, units, sources, out, strict)
     if progress:
         print_tables(entries, out, built, time.monotonic() - started)
-    print_warnings(entries)
-    return open_store(out, verify=False)
+    store = open_store(out, verify=False)
+    print_warnings(entries, store)
+    return store
 
 
 def build_shards(
@@ -136,7 +141,7 @@ def build_shards(
     out = Path(out)
     check_sources(sources)
     check_out(out, sources, work)
-    inputs = _inputs(sources, tokenizer, out, work, 0.0, dedup, progress, strict)
+    inputs = _inputs(sources, tokenizer, out, work, None, dedup, progress, strict)
     folders, plan = inputs.folders, inputs.plan
     with _writing(out):
         folders.claim()
@@ -165,6 +170,7 @@ class _Inputs:
     plan: Plan
     settings: dict[str, Any]  # that determine the store
     digest: str  # of everything that does
+    accepted: Collection[str]  # digests of a store that is as good
 
 
 def _inputs(
@@ -172,20 +178,28 @@ def _inputs(
     tokenizer: Tokenizer,
     out: Path,
     work: Sequence[str],
-    held_out_share: float,
+    held_out_share: float | None,
     dedup: Dedup,
     progress: bool,
     strict: bool,
 ) -> _Inputs:
     found = find_all(sources, progress, strict)
+    check_casing(tokenizer, sources, found)
     folders = ShardFolders(out, work)
     digests = FileDigests(folders.main)
     plan = plan_units(sources, found, tokenizer, folders.main, digests, signatures=dedup == "near")
     settings = {**plan.settings, "held_out_share": held_out_share, "dedup": dedup}
     names = [unit.shard.name for unit in plan.units]
-    inputs = [tokenizer.digest, held_out_share, *names, *([dedup] if dedup != "none" else [])]
-    digest = json_digest(inputs)
-    return _Inputs(tokenizer, found, digests, folders, plan, settings, digest)
+
+    def digest(share: float | None) -> str:
+        return json_digest([tokenizer.digest, share, *names, *([dedup] if dedup != "none" else [])])
+
+    accepted = {digest(held_out_share)}
+    if held_out_share is None:
+        accepted.add(digest(_EARLIER_SHARE))
+    return _Inputs(
+        tokenizer, found, digests, folders, plan, settings, digest(held_out_share), accepted
+    )
 
 
 def _merge(
@@ -331,7 +345,7 @@ def check_out(out: Path, sources: Sequence[SourceSpec] = (), work: Sequence[str]
 def _reuse(out: Path, inputs: _Inputs, progress: bool, strict: bool) -> TokenStore:
     check_out(out)
     manifest = read_manifest(out)
-    if manifest["build_digest"] != inputs.digest:
+    if manifest["build_digest"] not in inputs.accepted:
         recorded = manifest.get("build")
         which = recorded and difference(recorded, inputs.settings)
         raise UserError(

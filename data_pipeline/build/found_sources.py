@@ -9,11 +9,11 @@ from bert_jax.data_pipeline.sources import Found, SourceSpec, find
 from bert_jax.data_pipeline.text.sentences import check_language
 
 
-def check_sources(sources: Sequence[SourceSpec], held_out_share: float = 0.0) -> None:
+def check_sources(sources: Sequence[SourceSpec], held_out_share: float | None = None) -> None:
     """Raises UserError for sources or a held-out share with which nothing can be built."""
     if not sources:
         raise UserError("no source of text; pass --source=KIND:PATH")
-    if not 0.0 <= held_out_share <= 0.5:
+    if held_out_share is not None and not 0.0 <= held_out_share <= 0.5:
         raise UserError(f"held-out share {held_out_share} must be between 0 and 0.5")
     for name, count in Counter(spec.name for spec in sources).items():
         if count > 1:

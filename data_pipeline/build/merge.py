@@ -15,6 +15,7 @@ from bert_jax.data_pipeline.build.duplicates import (
     count_pairs,
     find_duplicates,
 )
+from bert_jax.data_pipeline.build.held_out import LARGEST_SHARE, sides
 from bert_jax.data_pipeline.build.rule_losses import large_losses
 from bert_jax.data_pipeline.build.shard_files import Unit, read_in_parts, read_summary
 from bert_jax.data_pipeline.build.split_writer import SplitWriter
@@ -22,6 +23,7 @@ from bert_jax.data_pipeline.errors import UserError, count
 from bert_jax.data_pipeline.sources import SourceSpec, kind_of
 from bert_jax.data_pipeline.sources.finding import printable
 from bert_jax.data_pipeline.store.manifest import SPLITS
+from bert_jax.data_pipeline.store.quality import SHORT
 from bert_jax.data_pipeline.store.writer import write_manifest
 from bert_jax.data_pipeline.text.sentences import splitter
 from bert_jax.data_pipeline.text.wikitext import UNKNOWN
@@ -30,10 +32,7 @@ from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
 FEW_DOCUMENTS = 4  # a source with fewer documents gets a warning
 _MUCH = 0.25  # share of the tokens held out beyond the share asked for, above which a build warns
 _SHOWN_TEMPLATES = 10
-_SMALLEST_HELD_OUT = 2  # NSP takes its random second sentence from another document
 _COUNTED = ("documents", "sentences", "tokens")
-_TRAIN, _HELD_OUT = (SPLITS.index(split) for split in ("train", "held_out"))
-_NOWHERE = -1  # not in the store
 
 
 def merge(
@@ -60,7 +59,7 @@ def merge(
     documents = read_documents(units, sources)
     dedup, share = settings["dedup"], settings["held_out_share"]
     kept = find_duplicates(dedup, documents, units, folder.with_name("duplicates"))
-    side = _sides(documents, kept == NO_DUPLICATE, len(sources), share)
+    side = sides(documents, kept == NO_DUPLICATE, len(sources), share)
     repeated = count_pairs(kept, documents.source, len(sources))
     entries = [
         {**_entry(spec, [unit for unit in units if unit.source is spec], sum(pairs)), "left_out": o}
@@ -70,18 +69,24 @@ def merge(
         for entry, pairs in zip(entries, repeated.tolist(), strict=True):
             entry["duplicates"] = dict(zip([spec.name for spec in sources], pairs, strict=True))
     counts = [_counts(documents, side == n, len(sources)) for n in range(len(SPLITS))]
-    for split, of_sources in zip(SPLITS, counts, strict=True):
-        for entry, values in zip(entries, of_sources.tolist(), strict=True):
-            entry["splits"][split] = dict(zip(_COUNTED, values, strict=True))
+    short = [_short(documents, side == n, len(sources)) for n in range(len(SPLITS))]
+    for split, of_sources, short_ones in zip(SPLITS, counts, short, strict=True):
+        for entry, values, few in zip(entries, of_sources.tolist(), short_ones, strict=True):
+            entry["splits"][split] = {**dict(zip(_COUNTED, values, strict=True)), "short": few}
     _check_yield(entries)
-    _warn_of_much_held_out(sources, entries, share)
+    _warn_of_much_held_out(sources, entries, LARGEST_SHARE if share is None else share)
     languages = sorted({spec.language for spec in sources})
     language_of = np.array([languages.index(spec.language) for spec in sources], np.uint16)
     writers = [
         SplitWriter(folder / split, of_sources.sum(0), tokenizer.vocab_size)
         for split, of_sources in zip(SPLITS, counts, strict=True)
     ]
-    files = _write_splits(units, documents, side, language_of, writers)
+    files, unknown = _write_splits(
+        units, documents, side, language_of, writers, tokenizer.special.unk
+    )
+    for split, of_sources in zip(SPLITS, unknown.tolist(), strict=True):
+        for entry, value in zip(entries, of_sources, strict=True):
+            entry["splits"][split]["unknown"] = value
     write_manifest(
         folder,
         tokenizer=tokenizer,
@@ -95,28 +100,6 @@ def merge(
     return entries
 
 
-def held_out_count(documents: int, share: float) -> int:
-    """Returns the number of held-out documents: the given share, at least two, at most half."""
-    return min(max(round(share * documents), _SMALLEST_HELD_OUT), documents // 2)
-
-
-def _sides(documents: Documents, kept: np.ndarray, sources: int, share: float) -> np.ndarray:
-    """Returns the split of each document that is kept, as its number in `SPLITS`; `_NOWHERE` of
-    others and of those without text.
-
-    The held-out documents of a source are those with the smallest hashes. Duplicate texts count
-    once: they share a hash and so stay in one split.
-    """
-    side = np.full(len(documents.hashes), _TRAIN, np.int8)
-    for source in range(sources):
-        own = kept & (documents.source == source)
-        distinct = np.unique(documents.hashes[own])
-        if held_out := held_out_count(len(distinct), share):
-            side[own & (documents.hashes <= distinct[held_out - 1])] = _HELD_OUT
-    side[~kept | (documents.sentences == 0)] = _NOWHERE
-    return side
-
-
 def _counts(documents: Documents, chosen: np.ndarray, sources: int) -> np.ndarray:
     """Returns how many documents, sentences and tokens of each source are chosen, [sources, 3]."""
     counts = np.zeros((sources, len(_COUNTED)), np.int64)
@@ -125,19 +108,28 @@ def _counts(documents: Documents, chosen: np.ndarray, sources: int) -> np.ndarra
     return counts
 
 
+def _short(documents: Documents, chosen: np.ndarray, sources: int) -> list[int]:
+    """Returns how many of the chosen documents of each source are short."""
+    short = documents.source[chosen & (documents.tokens < SHORT)]
+    return np.bincount(short, minlength=sources).tolist()
+
+
 def _write_splits(
     units: Sequence[Unit],
     documents: Documents,
     side: np.ndarray,
     language_of: np.ndarray,
     writers: Sequence[SplitWriter],
-) -> dict[str, dict[str, Any]]:
+    unknown_id: int,
+) -> tuple[dict[str, dict[str, Any]], np.ndarray]:
     """Writes the arrays of all splits, reading the tokens of every shard once; returns
-    their digests.
+    their digests, and how many tokens are unknown: int64 [splits, sources].
 
     Args:
         language_of: number of the language of each source.
+        unknown_id: of [UNK].
     """
+    unknown = np.zeros((len(writers), len(language_of)), np.int64)
     with ExitStack() as opened:
         for writer in writers:
             opened.enter_context(writer)
@@ -148,14 +140,18 @@ def _write_splits(
                 for number, writer in enumerate(writers):
                     chosen = side[here] == number
                     source = documents.source[here][chosen]
+                    own_tokens = tokens[np.repeat(chosen, documents.tokens[here])]
+                    if len(source):  # all of one source
+                        unknown[number, source[0]] += np.count_nonzero(own_tokens == unknown_id)
                     writer.append(
-                        tokens=tokens[np.repeat(chosen, documents.tokens[here])],
+                        tokens=own_tokens,
                         sentence_lengths=lengths[np.repeat(chosen, documents.sentences[here])],
                         document_lengths=documents.sentences[here][chosen],
                         document_source=source,
                         document_language=language_of[source],
                     )
-        return {name: entry for writer in writers for name, entry in writer.close().items()}
+        files = {name: entry for writer in writers for name, entry in writer.close().items()}
+        return files, unknown
 
 
 def _entry(spec: SourceSpec, units: Sequence[Unit], repeated: int) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Terminal output of a build: the files read and left out, and the resulting counts."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,15 @@ from bert_jax.data_pipeline.errors import UserError, count
 from bert_jax.data_pipeline.sources import Found, SourceSpec
 from bert_jax.data_pipeline.storage.progress import terminal
 from bert_jax.data_pipeline.store.manifest import SPLITS
+from bert_jax.data_pipeline.store.quality import SHORT, concerns
+from bert_jax.data_pipeline.store.store import TokenStore
 
 _log = logging.getLogger(__name__)
+# Rows of the table: the share of one count in another.
+_SHARES = (
+    ("tokens that are [UNK]", "unknown", "tokens"),
+    (f"documents of fewer than {SHORT} tokens", "short", "documents"),
+)
 
 
 def print_found(sources: Sequence[SourceSpec], found: Sequence[Found], progress: bool) -> None:
@@ -67,6 +74,8 @@ def print_tables(entries: Sequence[dict[str, Any]], out: Path, built: int, secon
         for unit in ("documents", "sentences", "tokens"):
             values = (f"{entry['splits'][split][unit]:,}" for entry in entries)
             counts.add_row(f"{split.replace('_', '-')} {unit}", *values)
+    for name, key, whole in _SHARES:
+        counts.add_row(name, *(_share(entry["splits"].values(), key, whole) for entry in entries))
     terminal.print(counts)
     rules = Table("rule", *(entry["name"] for entry in entries), title="Times a rule fired")
     for rule in sorted({rule for entry in entries for rule in entry["rules"]}):
@@ -82,14 +91,23 @@ def print_tables(entries: Sequence[dict[str, Any]], out: Path, built: int, secon
     terminal.print(f"{escape(str(out))}: {done} in {seconds:.1f} s")
 
 
+def _share(splits: Iterable[Mapping[str, int]], part: str, whole: str) -> str:
+    """Returns what part of all splits something is: "3.2%"."""
+    parts = [(split[part], split[whole]) for split in splits]
+    own, total = map(sum, zip(*parts, strict=True))
+    return f"{own / total:.1%}" if total else "-"
+
+
 def _print_counts(entry: Mapping[str, Any], what: str, key: str) -> None:
     if counts := entry.get(key):
         shown = ", ".join(f"{times:,} {name}" for name, times in counts.items())
         terminal.print(escape(f"{entry['name']}: {what}: {shown}"), soft_wrap=True)
 
 
-def print_warnings(entries: Sequence[dict[str, Any]]) -> None:
-    """Prints the warnings of a manifest's source entries."""
+def print_warnings(entries: Sequence[dict[str, Any]], store: TokenStore) -> None:
+    """Prints the warnings of a manifest's source entries, and the concerns about the store."""
     for entry in entries:
         for warning in entry["warnings"]:
             _log.warning(f"{entry['name']}: {warning}")
+    for concern in concerns(store):
+        _log.warning(f"{store.path}: {concern}")

@@ -183,5 +183,7 @@ def _sources(settings: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def _words(what: str, was: object, now: object) -> str:
-    is_digest = isinstance(was, str) and len(was) == 64
-    return what if is_digest else f"{what} ({was}, now {now})"
+    if isinstance(was, str) and len(was) == 64:  # a digest
+        return what
+    was, now = ("default" if value is None else value for value in (was, now))
+    return f"{what} ({was}, now {now})"

@@ -27,11 +27,12 @@ that equal inputs give equal bytes):
                       sentence a line), "files", "bytes", "documents" (raw), "characters" (cleaned),
                       "rules" {cleaning rule: times fired}, "dropped" {reason: count}, "warnings"
                       [text], "splits" {split: {"documents", "sentences", "tokens"}} and, in
-                      newer stores, "left_out" {reason files were not read: {"count": int,
+                      newer stores, in each split also "short" (documents) and "unknown" (tokens),
+                      see `quality`, and "left_out" {reason files were not read: {"count": int,
                       "first": [path]}}; with --dedup also "duplicates" {name of the source of
                       the documents that are kept: documents left out}
     languages         list of language codes
-    held_out_share    requested fraction of each source's documents to hold out
+    held_out_share    requested fraction of each source's documents to hold out; null: the default
     build             settings of the build, so that another one can say what has changed: versions,
                       the tokenizer's digest, those of the sources with a digest of their text
                       (absent from stores made otherwise, or before it was recorded)

@@ -123,7 +123,7 @@ def write_manifest(
     tokenizer: Tokenizer,
     sources: Sequence[Mapping[str, Any]],
     languages: Sequence[str],
-    held_out_share: float,
+    held_out_share: float | None,
     build_digest: str,
     files: Mapping[str, Mapping[str, Any]],
     build: Mapping[str, Any] | None = None,

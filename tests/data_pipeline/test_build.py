@@ -15,7 +15,7 @@ import pytest
 from bert_jax.data_pipeline.build import build, units, working_folder
 from bert_jax.data_pipeline.build.build import build_store
 from bert_jax.data_pipeline.build.digests import FileDigests
-from bert_jax.data_pipeline.build.merge import held_out_count
+from bert_jax.data_pipeline.build.held_out import held_out_count
 from bert_jax.data_pipeline.build.shard import raw_hash
 from bert_jax.data_pipeline.build.shard_files import Unit, damage
 from bert_jax.data_pipeline.build.vocabulary import train_tokenizer
@@ -133,9 +133,13 @@ def test_held_out_documents_are_the_smallest_hashes_whatever_the_tokenizer(
 
 @pytest.mark.parametrize(
     ("documents", "share", "held_out"),
-    [(0, 0.01, 0), (1, 0.01, 0), (2, 0.01, 1), (3, 0.5, 1), (4, 0.01, 2), (1000, 0.01, 10)],
-)
-def test_held_out_count(documents: int, share: float, held_out: int) -> None:
+    [
+        (0, 0.01, 0), (1, 0.01, 0), (2, 0.01, 1), (3, 0.5, 1), (4, 0.01, 2), (1000, 0.01, 10),
+        (0, None, 0), (1, None, 0), (3, None, 1), (40, None, 2), (100, None, 5), (399, None, 19),
+        (400, None, 20), (2000, None, 20), (5000, None, 50),
+    ],
+)  # fmt: skip
+def test_held_out_count(documents: int, share: float | None, held_out: int) -> None:
     assert held_out_count(documents, share) == held_out
 
 
@@ -158,8 +162,8 @@ def test_sources_and_languages_of_documents(text: Path, tmp_path: Path) -> None:
     assert (store.sources, store.languages) == (("en", "de"), ("de", "en"))
     source = store.train.document_source
     assert np.array_equal(store.train.document_language, 1 - source)
-    assert np.bincount(source).tolist() == [58, 4]
-    assert np.bincount(store.held_out.document_source).tolist() == [2, 2]
+    assert np.bincount(source).tolist() == [57, 4]
+    assert np.bincount(store.held_out.document_source).tolist() == [3, 2]
 
 
 def test_a_finished_store_is_reused_and_another_refused(

@@ -239,7 +239,7 @@ CHANGES = [
     (another_file, "files of source 'lines' (2, now 3)"),
     (other_name, "the names of the sources (lines, now other)"),
     (other_language, "language of source 'lines' (en, now de)"),
-    (other_share, "the held_out_share (0.01, now 0.2)"),
+    (other_share, "the held_out_share (default, now 0.2)"),
 ]
 
 

@@ -66,9 +66,9 @@ def test_groups_count_each_source_and_language(tmp_path: Path) -> None:
     )
     found = [dataclasses.astuple(group) for group in count_groups(store, store.train)]
     assert found == [
-        ("wiki", "de", 1, 1, 1, 0),
-        ("books", "de", 1, 1, 3, 2),
-        ("books", "en", 2, 4, 5, 2),
+        ("wiki", "de", 1, 1, 1, 0, 1),
+        ("books", "de", 1, 1, 3, 2, 1),
+        ("books", "en", 2, 4, 5, 2, 2),
     ]
     assert count_groups(store, store.held_out) == []
 
@@ -210,6 +210,13 @@ def test_the_verb_shows_counts_and_examples_and_writes_a_page(store, tmp_path, c
     assert out.count("[CLS]") == 2
     assert "[MASK]→w" in out
     assert "sentences: tokens per sentence" in out
+    quality = (
+        rf"held-out text\W+8 documents, {len(store.held_out.tokens)} tokens",
+        r"\[UNK\]\W+0\.",
+    )
+    for told in (*quality, "so little held-out", "under 64 tokens"):
+        assert re.search(told, out)
+        assert re.search(told, re.sub(r"<[^>]+>", " ", page.read_text()))
     reader = Reader()
     text = page.read_text()
     reader.feed(text)
