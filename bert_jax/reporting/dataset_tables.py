@@ -9,7 +9,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bert_jax.config.schema import DataConfig
-from bert_jax.data_pipeline.analysis.baselines import MOST_TOKENS, bigram_loss, unigram_loss
+from bert_jax.data_pipeline.analysis.baselines import (
+    MOST_TOKENS,
+    bigram_loss,
+    tokens_per_document,
+    unigram_loss,
+)
 from bert_jax.data_pipeline.analysis.inspect import ExampleCounts, Group, Lengths, ShownExample
 from bert_jax.data_pipeline.pairing.modes import LABELS
 from bert_jax.data_pipeline.store.quality import SHORT, concerns, unknown_shares
@@ -22,17 +27,9 @@ _SHARES = {"shortest": 0.0, "10%": 0.1, "median": 0.5, "90%": 0.9, "99%": 0.99, 
 
 
 def of_groups(groups: Sequence[Group]) -> Rows:
-    """Documents, sentences, tokens, unknown tokens and short documents per source and language."""
-    short = f"under {SHORT} tokens"
-    header = ("source", "language", "documents", "sentences", "tokens", "[UNK]", "share")
-    return (*header, short, "share"), [
-        (
-            *dataclasses.astuple(group)[:-1],
-            _percent(group.unknown, group.tokens, 4),
-            group.short,
-            _percent(group.short, group.documents, 1),
-        )
-        for group in groups
+    """Documents, sentences, tokens and unknown tokens per source and language."""
+    return ("source", "language", "documents", "sentences", "tokens", "[UNK]", "share"), [
+        (*dataclasses.astuple(group), _percent(group.unknown, group.tokens, 4)) for group in groups
     ]
 
 
@@ -96,13 +93,16 @@ def of_held_out(store: TokenStore) -> Rows:
 
 
 def of_quality(store: TokenStore) -> Rows:
-    """Held-out size, [UNK], and what to do about those that matter."""
-    unknown = {
-        f"[UNK]{f' in {n}' if n else ''}": f"{s:.2%}" for n, s in unknown_shares(store).items()
-    }
-    documents, tokens = len(store.held_out.document_lengths), len(store.held_out.tokens)
-    held_out = f"{count(documents, 'document')}, {count(tokens, 'token')}"
-    rows = [("held-out text", held_out), *unknown.items()]
+    """Held-out size, short documents, [UNK], and what to do about those that matter."""
+    lengths = [tokens_per_document(split) for split in (store.train, store.held_out)]
+    short, documents = sum(int((own < SHORT).sum()) for own in lengths), sum(map(len, lengths))
+    held_out = count(len(store.held_out.document_lengths), "document")
+    rows = [
+        ("held-out text", f"{held_out}, {count(len(store.held_out.tokens), 'token')}"),
+        (f"documents under {SHORT} tokens", _percent(short, documents, 1)),
+    ]
+    for source, share in unknown_shares(store).items():
+        rows.append((f"[UNK] in {source}" if source else "[UNK]", f"{share:.2%}"))
     return ("", "found"), [*rows, *(("warning", str(concern)) for concern in concerns(store))]
 
 

@@ -8,7 +8,6 @@ import numpy as np
 
 from bert_jax.data_pipeline.analysis.baselines import tokens_per_document
 from bert_jax.data_pipeline.batch import Batches
-from bert_jax.data_pipeline.store.quality import SHORT
 from bert_jax.data_pipeline.store.split import Split
 from bert_jax.data_pipeline.store.store import TokenStore
 from bert_jax.data_pipeline.tokenizer.tokenizer import SpecialIds, Tokenizer
@@ -30,7 +29,6 @@ class Group:
     sentences: int
     tokens: int
     unknown: int  # tokens that are [UNK]
-    short: int  # documents, see `quality.SHORT`
 
 
 def count_groups(store: TokenStore, split: Split) -> list[Group]:
@@ -45,9 +43,7 @@ def count_groups(store: TokenStore, split: Split) -> list[Group]:
 
     def count(number: int) -> Group:
         own = group == number
-        short = tokens < SHORT
-        counted = (split.document_lengths, tokens, unknown, short)
-        sums = (int(counts[own].sum()) for counts in counted)
+        sums = (int(counts[own].sum()) for counts in (split.document_lengths, tokens, unknown))
         source, language = divmod(number, languages)
         return Group(store.sources[source], store.languages[language], int(own.sum()), *sums)
 

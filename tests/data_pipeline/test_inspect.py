@@ -66,9 +66,9 @@ def test_groups_count_each_source_and_language(tmp_path: Path) -> None:
     )
     found = [dataclasses.astuple(group) for group in count_groups(store, store.train)]
     assert found == [
-        ("wiki", "de", 1, 1, 1, 0, 1),
-        ("books", "de", 1, 1, 3, 2, 1),
-        ("books", "en", 2, 4, 5, 2, 2),
+        ("wiki", "de", 1, 1, 1, 0),
+        ("books", "de", 1, 1, 3, 2),
+        ("books", "en", 2, 4, 5, 2),
     ]
     assert count_groups(store, store.held_out) == []
 
