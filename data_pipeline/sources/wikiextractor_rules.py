@@ -9,7 +9,7 @@ import unicodedata
 from itertools import chain
 from typing import Final
 
-from bert_jax.data_pipeline.text.clean import Rule, drop_lines, replace
+from bert_jax.data_pipeline.text.clean import Rule, drop_lines, replace, several
 from bert_jax.data_pipeline.text.variants import choose_variants
 from bert_jax.data_pipeline.text.wikitext_words import BY_LANGUAGE, IMAGE_OPTIONS
 
@@ -28,9 +28,10 @@ _OPTIONS: Final = "|".join(sorted(IMAGE_OPTIONS))
 _COMMAS: Final = ",，、،"
 _SEMICOLONS: Final = ";；؛"
 _COLONS: Final = ":："
+_MARKS: Final = f"{_COMMAS}{_SEMICOLONS}"
 # What separates or quotes the parts of a parenthesis, and remains where all of them are dropped.
 _SEPARATORS: Final = (
-    rf'\s{_COMMAS}{_SEMICOLONS}{_COLONS}"/／\u2013\u2014・'
+    rf'\s{_MARKS}{_COLONS}"/／\u2013\u2014・'
     r"“”„‘’‚«»‹›「」『』\u200b-\u200f\u2060\ufeff"
 )
 _HEADING_WORDS: Final = 5
@@ -49,6 +50,8 @@ def _is_heading(line: str) -> bool:
     """Returns whether a line is short and unpunctuated: a section title or a stray list item."""
     if len(line) > _HEADING_CHARACTERS or len(line.split()) > _HEADING_WORDS:
         return False
+    if line[-1].isalnum():
+        return True
     for character in reversed(line):
         kind = unicodedata.category(character)
         if kind in ("Pe", "Pf", "Pi", "Zs") or character in "\"'":  # what may close a sentence
@@ -59,7 +62,7 @@ def _is_heading(line: str) -> bool:
 
 def _switches(text: str) -> tuple[str, int]:
     """Removes switches of every language, as `__AUCUNSOMMAIRE__`, `__無目錄__`; not `__init__`."""
-    if "__" not in text:
+    if "_" not in text or "__" not in text:  # one character is found faster than two
         return text, 0
     count = 0
 
@@ -115,6 +118,7 @@ RULES: tuple[Rule, ...] = (
         "",
         needles=("|",),
         ignore_case=True,
+        in_line=True,
     ),
     replace(
         "category",
@@ -127,49 +131,69 @@ RULES: tuple[Rule, ...] = (
     replace("stray_markup", r"\[\[|\]\]|\{\{|\}\}", "", needles=("[[", "]]", "{{", "}}")),
     Rule("switch", _switches),
     # Left by dropped templates and IPA transcriptions: "Archimedes (; ; ) was".
-    replace(
-        "empty_parentheses",
-        rf"\([{_SEPARATORS}]*\)|（[{_SEPARATORS}]*）|【\s*】|〔\s*〕",
-        "",
-        needles=("(", "（", "【", "〔"),
+    several(
+        replace("empty_parentheses", rf"\([{_SEPARATORS}]*\)", "", needles=("(",)),
+        replace("", rf"（[{_SEPARATORS}]*）|【\s*】|〔\s*〕", "", needles=("（", "【", "〔")),
     ),
-    replace(
-        "parenthesis_start",
-        rf"([(（])\s*[{_COMMAS}{_SEMICOLONS}{_COLONS}][\s{_COMMAS}{_SEMICOLONS}{_COLONS}]*",
-        r"\1",
-        needles=("(", "（"),
+    several(
+        replace(
+            "parenthesis_start",
+            rf"\(\s*[{_MARKS}{_COLONS}][\s{_MARKS}{_COLONS}]*",
+            "(",
+            needles=("(",),
+        ),
+        replace(
+            "",
+            rf"（\s*[{_MARKS}{_COLONS}][\s{_MARKS}{_COLONS}]*",
+            "（",
+            needles=("（",),
+        ),
     ),
-    replace(
-        "parenthesis_end",
-        rf"(?<![\s{_COMMAS}{_SEMICOLONS}])\s*[{_COMMAS}{_SEMICOLONS}][\s{_COMMAS}{_SEMICOLONS}]*([)）])",
-        r"\1",
-        needles=(",)", ";)", ", )", "; )", "）"),
+    several(
+        replace(
+            "parenthesis_end",
+            r"(?<![\s;,])\s*[;,][\s;,]*\)",
+            ")",
+            needles=(")",),
+            within=r"\)(?:(?<=[;,]\))|(?<=[;,]\s\)))",
+            in_line=True,
+        ),
+        replace("", rf"(?<![\s{_MARKS}])\s*[{_MARKS}][\s{_MARKS}]*）", "）", needles=("）",)),
     ),
-    replace(
-        "empty_quotes",
-        r'""(?<=\s"")(?=[\s.,;:)])|“\s*”|„\s*[“”]|«\s*»|‹\s*›|「\s*」|『\s*』|《\s*》|〈\s*〉',
-        "",
-        needles=('""', "“", "„", "«", "‹", "「", "『", "《", "〈"),
+    several(
+        replace("empty_quotes", r'""(?<=\s"")(?=[\s.,;:)])', "", needles=('""',)),
+        replace(
+            "",
+            r"“”|„[“”]|«\s*»|‹\s*›|「\s*」|『\s*』|《\s*》|〈\s*〉",
+            "",
+            needles=("“”", "„“", "„”", "«", "‹", "「", "『", "《", "〈"),
+        ),
     ),
     replace("doubled_quotes", r'""', '"', needles=('""',)),
-    replace(
-        "repeated_commas",
-        rf"([{_COMMAS}])(?:\s*\1)+",
-        r"\1",
-        needles=(", ,", ",,", "，", "、", "،"),
+    several(
+        replace("repeated_commas", r",(?:\s*,)+", ",", needles=(", ,", ",,")),
+        replace("", r"([，،、])(?:\s*\1)+", r"\1", needles=("，", "،", "、")),
     ),
-    replace(
-        "space_before_mark",
-        r" (?<!  ) *(?:([.,;])(?=\s|$)|([。，、；：．]))",
-        r"\1\2",
-        within=r" (?:[.,;](?=\s|$)|[。，、；：．])",
+    several(
+        replace("space_before_mark", r" (?<!  ) *([.,;])(?=\s|$)", r"\1", within=r" [.,;](?=\s|$)"),
+        replace(
+            "", r" (?<!  ) *([。，、；：．])", r"\1", needles=("。", "，", "、", "；", "：", "．")
+        ),
     ),
-    # --lists writes "BULLET::::- " or "BULLET::::3. ".
-    replace(
-        "list_marker",
-        r"^(?:[^\S\n]*BULLET::::(?:-|\d+\.)?[^\S\n]*|[*#:;•·]+\s+(?=\S)|[・●■][^\S\n]*)",
-        "",
-        needles=("*", "#", ":", ";", "•", "·", "・", "●", "■"),
+    several(
+        replace(
+            "list_marker",
+            r"^[*#:;•·]+\s+(?=\S)",
+            "",
+            needles=("*", "#", ":", ";", "•", "·"),
+        ),
+        # --lists writes "BULLET::::- " or "BULLET::::3. ".
+        replace(
+            "",
+            r"^(?:[^\S\n]*BULLET::::(?:-|\d+\.)?|[・●■]+)[^\S\n]*",
+            "",
+            needles=("BULLET::::", "・", "●", "■"),
+        ),
     ),
     drop_lines("heading", _is_heading),
 )

@@ -28,6 +28,7 @@ def replace(
     needles: Sequence[str] = (),
     within: str = "",
     ignore_case: bool = False,
+    in_line: bool = False,
 ) -> Rule:
     """Returns a rule that substitutes a pattern (^ and $ match at line boundaries).
 
@@ -36,6 +37,7 @@ def replace(
     Args:
         needles: strings of which every match contains at least one.
         within: a faster pattern, a match of which is in every match.
+        in_line: look for matches within lines, and only in those that may have one.
     """
     compiled = re.compile(pattern, re.MULTILINE | (re.IGNORECASE if ignore_case else 0))
     faster = re.compile(within, re.MULTILINE)
@@ -45,9 +47,30 @@ def replace(
             return text, 0
         if within and not faster.search(text):
             return text, 0
-        return compiled.subn(replacement, text)
+        if not in_line:
+            return compiled.subn(replacement, text)
+        lines, total = text.split("\n"), 0
+        for i, line in enumerate(lines):
+            if any(needle in line for needle in needles) and faster.search(line):
+                lines[i], count = compiled.subn(replacement, line)
+                total += count
+        return "\n".join(lines), total
 
     return Rule(name, apply)
+
+
+def several(*rules: Rule) -> Rule:
+    """Returns a rule that applies several of one name in turn: a pattern for each script is faster
+    than one for all."""
+
+    def apply(text: str) -> tuple[str, int]:
+        total = 0
+        for rule in rules:
+            text, count = rule.apply(text)
+            total += count
+        return text, total
+
+    return Rule(rules[0].name, apply)
 
 
 def _contains(text: str, needle: str) -> bool:

@@ -26,7 +26,7 @@ _MARK: Final = re.compile(r"-\{(?!\{)|\{\{|\}\}|\}-")
 def choose_variants(text: str) -> tuple[str, int]:
     """Returns a text with the chosen spelling for each block, also nested ones, and their number.
     The marks of a block that is not closed stay."""
-    if "-{" not in text:
+    if "{" not in text or "-{" not in text:  # one character is found faster than two
         return text, 0
     pieces: list[str] = []
     opened: list[int] = []  # where the marks that are open are in `pieces`, "-{" and "{{"
