@@ -12,7 +12,9 @@ from bert_jax.data_pipeline.sources import documents, find, parse_source, read
 from bert_jax.data_pipeline.sources.document import SourceSpec
 from bert_jax.finetune import conll, table
 
-ENDS = pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["LF", "CRLF", "CR"])
+ENDS = pytest.mark.parametrize(
+    "end", ["\n", "\r\n", "\r", "\r\r\n"], ids=["LF", "CRLF", "CR", "CRCRLF"]
+)
 # A form feed, a line separator and NEL are white space inside a line.
 TEXT = ["One\x0c is here.", "Two\u2028 is here.", "", "Three\x85 is here."]
 PARAGRAPHS = ["One is here.", "Two is here.", "Three is here."]
