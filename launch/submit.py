@@ -5,6 +5,7 @@ A submission is a folder of records, numbered from 1; the newest is the job.
 
 import dataclasses
 import uuid
+from collections.abc import Iterable
 
 from bert_jax.data_pipeline.errors import UserError
 from bert_jax.launch.bucket import Bucket
@@ -24,7 +25,10 @@ class OtherCommandError(Exception):
 
 def runs(bucket: Bucket) -> list[int]:
     """Returns the numbers of the submissions of a job, oldest first."""
-    names = (entry.name for entry in bucket.list("0"))
+    return _runs(entry.name for entry in bucket.list("0"))
+
+
+def _runs(names: Iterable[str]) -> list[int]:
     return sorted({int(name[:4]) for name in names if name.endswith("/job.json")})
 
 
@@ -69,8 +73,11 @@ def submit(
         UserError: another launcher has just submitted it.
     """
     numbers = [resource.number for resource in api.list()]
-    # Also after a folder without job.json: a launcher may write to it after the job was deleted.
-    run = 1 + max((int(entry.name[:4]) for entry in bucket.list("0")), default=0)
+    names = [entry.name for entry in bucket.list("0")]
+    if _runs(names)[-1:] != ([before[0].run] if before else []):
+        raise UserError(f"--name={name}: was just started or deleted by another command; run again")
+    # After a folder without job.json, too: a launcher may write to it after the job was deleted.
+    run = 1 + max((int(name[:4]) for name in names), default=0)
     if before:
         _, look = before
         numbers += [history.number for history in look.histories]

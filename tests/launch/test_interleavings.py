@@ -9,6 +9,7 @@ import functools
 from collections.abc import Callable
 from unittest import mock
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -513,4 +514,9 @@ class Launchers(RuleBasedStateMachine):
 
 
 TestLaunchers = Launchers.TestCase
-TestLaunchers.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestLaunchers.settings = settings(max_examples=12, stateful_step_count=40, deadline=None)
+
+
+@pytest.mark.slow
+class TestLaunchersForLonger(Launchers.TestCase):
+    settings = settings(max_examples=300, stateful_step_count=50, deadline=None)

@@ -392,4 +392,4 @@ class Machines(RuleBasedStateMachine):
 
 
 TestMachines = Machines.TestCase
-TestMachines.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestMachines.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)

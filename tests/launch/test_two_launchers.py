@@ -6,6 +6,7 @@ import pytest
 from memory_bucket import MemoryBucket
 from stepped import Program, current
 
+from bert_jax.data_pipeline.errors import UserError
 from bert_jax.launch import ending, submit
 from bert_jax.launch.history import RUNNING, Attempt, End, HostState, Plan
 from bert_jax.launch.reconcile import Resource
@@ -170,3 +171,13 @@ def test_a_launcher_that_leaves_for_another_gives_back_what_nobody_wants(site):
     site.run(first)
     assert isinstance(first.error, OtherLauncherError)
     assert [one.state for one in site.cloud.resources.values()] == ["DELETING"]
+
+
+def test_of_two_commands_that_submit_at_once_one_does(site):
+    site.records.set_end(End(0, "done"))
+    before = submit.newest(site.bucket)
+    wanted = site.records.submission()
+    submit.submit("b1", site.bucket, site.cloud, before, wanted, b"")
+    with pytest.raises(UserError, match="was just started or deleted by another command"):
+        submit.submit("b1", site.bucket, site.cloud, before, wanted, b"")
+    assert submit.runs(site.bucket) == [1, 2]
