@@ -135,7 +135,7 @@ def with_settings(tokenizer: Tokenizer, values: Mapping[str, Any], kind: Any) ->
     a tokenizer.json where the class is BERT's or RoBERTa's."""
     spec = json.loads(tokenizer.json)
     before = json.dumps(spec)
-    normalizer, splitter = spec["normalizer"] or {}, spec["pre_tokenizer"] or {}
+    normalizer, splitter = spec.get("normalizer") or {}, spec.get("pre_tokenizer") or {}
     is_bert = kind is None or (isinstance(kind, str) and kind in _WORDPIECE)
     if is_bert and normalizer.get("type") == "BertNormalizer":
         normalizer |= {
