@@ -137,7 +137,7 @@ def unchanged(paths: Iterable[Path]) -> Iterator[None]:
 
 
 @contextmanager
-def opened_once(path: epath.PathLike) -> Iterator[BinaryIO]:
+def opened_once(path: epath.PathLike) -> Iterator[io.BufferedReader]:
     """Opens a file for reading from its start to its end; UserError if it changes meanwhile.
 
     What is read is hashed, so that the digest can decide where the version cannot.

@@ -76,6 +76,7 @@ TEMPORARY = "a temporary folder, or a name beside the output that only we use"
 CACHE = "a cache, in a folder of its own"
 MEMORY = "bytes in memory"
 PROCESS = "a process's own streams or locks"
+READING = "opened for reading, with flags that are variables"
 HOST = "the machine of a job, which is the job's own"
 
 # file -> why it may write, and the functions that do
@@ -100,16 +101,15 @@ KNOWN: dict[str, tuple[str, set[str]]] = {
         CHECKED,
         {"_publish", "_remove_leftovers", "_write", "export"},
     ),
-    "bert_jax/convert/publish/weight_writer.py": (
-        TEMPORARY,
-        {"_save", "write_files", "write_weights"},
-    ),
+    "bert_jax/convert/publish/weight_writer.py": (TEMPORARY, {"write_files", "write_weights"}),
+    "bert_jax/convert/safetensors_file.py": (TEMPORARY, {"write_tensors"}),
     "bert_jax/convert/sources.py": (TEMPORARY, {"_copy", "_unpack", "local_folder"}),
     "bert_jax/demo.py": (CHECKED, {"_claim"}),
     "bert_jax/finetune/results.py": (OWN, {"write_results"}),
     "bert_jax/metrics/jsonl.py": (OWN, {"_File._open", "_Parts._upload"}),
     "bert_jax/reporting/batch_view.py": (MEMORY, {"batch"}),
     "bert_jax/reporting/plots.py": (MEMORY, {"_svg"}),
+    "bert_jax/runtime/console.py": (PROCESS, {"_Display.stop"}),
     "bert_jax/runtime/streams.py": (PROCESS, {"_open_closed", "own_stdout"}),
     "bert_jax/training/per_example.py": (MEMORY, {"write"}),
     "bert_jax/training/profiling.py": (OWN, {"_copy"}),
@@ -131,7 +131,7 @@ KNOWN: dict[str, tuple[str, set[str]]] = {
     "data_pipeline/build/shard.py": (OWN, {"build_shard"}),
     "data_pipeline/build/shard_files.py": (
         OWN,
-        {"ArrayFile.__init__", "_send", "fetch", "publish"},
+        {"ArrayFile.__init__", "_copy", "_send", "fetch", "publish"},
     ),
     "data_pipeline/build/shards.py": (
         OWN,
@@ -153,6 +153,7 @@ KNOWN: dict[str, tuple[str, set[str]]] = {
     "data_pipeline/storage/local_copy.py": (CACHE, {"_copy", "local_folder"}),
     "data_pipeline/storage/locks.py": (PROCESS, {"FileLock.acquire"}),
     "data_pipeline/storage/outputs.py": (GATE, {"write_output"}),
+    "data_pipeline/storage/regular_file.py": (READING, {"open_regular.opener"}),
     "data_pipeline/storage/remote.py": (GATE, {"move_folder", "move_folder.move", "put"}),
     "data_pipeline/store/staging.py": (CACHE, {"_copy.fetch", "_locked", "_missing", "stage"}),
     "data_pipeline/store/writer.py": (OWN, {"ArrayWriter.__init__", "write_manifest"}),
