@@ -16,14 +16,20 @@ MODULES = [path for name in ("bert_jax", "data_pipeline", "launch", "configs")
 # Functions and methods that write, create, rename or remove, whatever they are called on.
 WRITERS = {
     "write_bytes", "write_text", "publish", "move_folder", "mkdir", "makedirs", "touch", "unlink",
-    "remove", "removedirs", "rmdir", "rmtree", "rename", "renames", "symlink_to", "hardlink_to",
+    "removedirs", "rmdir", "rmtree", "rename", "renames", "symlink_to", "hardlink_to",
     "symlink", "copyfile", "copytree", "copy2", "copyfileobj", "move", "mv_file", "savetxt",
     "savez", "savez_compressed", "savefig", "save_file", "tofile", "write_table", "ParquetWriter",
     "extract", "extractall", "truncate", "mkdtemp", "mkstemp", "pipe_file", "put_file",
     "TFRecordWriter", "to_csv", "to_parquet",
 }  # fmt: skip
 BY_NAME = {"put"}  # as a method, it is of queues and key-value stores
-OF_MODULES = {("os", "replace"), ("os", "link"), ("shutil", "copy"), ("np", "save")}
+OF_MODULES = {
+    ("os", "replace"),
+    ("os", "remove"),
+    ("os", "link"),
+    ("shutil", "copy"),
+    ("np", "save"),
+}
 MODES = set("wax+")
 CREATING = {"O_CREAT", "O_WRONLY", "O_RDWR", "O_TRUNC", "O_APPEND"}
 
@@ -90,11 +96,7 @@ KNOWN: dict[str, tuple[str, set[str]]] = {
         TEMPORARY,
         {"_join_npy", "_join_parquet", "_npy_bytes", "_parquet_bytes"},
     ),
-    "bert_jax/checkpoint/manager.py": (OWN, {"RunCheckpoints._prune"}),
-    "bert_jax/checkpoint/orbax_io.py": (
-        OWN,
-        {"discard", "remove", "replace_meta", "tidy", "write"},
-    ),
+    "bert_jax/checkpoint/orbax_io.py": (OWN, {"remove", "replace_meta", "tidy", "write"}),
     "bert_jax/checkpoint/restore.py": (OWN, {"Restorer._quarantine"}),
     "bert_jax/commands/launch_fits.py": (CACHE, {"_probe"}),
     "bert_jax/convert/publish/export.py": (
@@ -109,7 +111,6 @@ KNOWN: dict[str, tuple[str, set[str]]] = {
     "bert_jax/metrics/jsonl.py": (OWN, {"_File._open", "_Parts._upload"}),
     "bert_jax/reporting/batch_view.py": (MEMORY, {"batch"}),
     "bert_jax/reporting/plots.py": (MEMORY, {"_svg"}),
-    "bert_jax/runtime/console.py": (PROCESS, {"_Display.stop"}),
     "bert_jax/runtime/streams.py": (PROCESS, {"_open_closed", "own_stdout"}),
     "bert_jax/training/per_example.py": (MEMORY, {"write"}),
     "bert_jax/training/profiling.py": (OWN, {"_copy"}),
@@ -135,13 +136,12 @@ KNOWN: dict[str, tuple[str, set[str]]] = {
     ),
     "data_pipeline/build/shards.py": (
         OWN,
-        {"ShardFolders._find", "ShardFolders.claim", "ShardFolders.record", "_remove_left_parts"},
+        {"ShardFolders.claim", "ShardFolders.record", "_remove_left_parts"},
     ),
     "data_pipeline/build/worker_package.py": (TEMPORARY, {"write_package"}),
     "data_pipeline/build/working_folder.py": (OWN, {"claim", "remove"}),
     "data_pipeline/export/examples.py": (CHECKED, {"export_rows"}),
     "data_pipeline/export/parquet.py": (MEMORY, {"encode"}),
-    "data_pipeline/plan/cache.py": (CACHE, {"Plans._remove_behind"}),
     "data_pipeline/plan/files.py": (CACHE, {"_Column.__init__", "_publish", "keep", "remove"}),
     "data_pipeline/plan/plan.py": (MEMORY, {"_put_rows", "plan_epoch"}),
     "data_pipeline/sources/documents.py": (TEMPORARY, {"write"}),
@@ -165,11 +165,9 @@ KNOWN: dict[str, tuple[str, set[str]]] = {
         {"Installer.environment", "Installer.uv", "_unpack_one", "unpack_bundle"},
     ),
     "launch/agent/logs.py": (HOST, {"LogFile.__init__", "LogFile.open"}),
-    "launch/backends/local.py": (MEMORY, {"_Job._end"}),
     "launch/backends/slurm.py": (OWN, {"Slurm._check_options", "Slurm.delete", "Slurm.stop"}),
     "launch/backends/slurm_requeue.py": (OWN, {"State.write"}),
     "launch/backends/slurm_task.py": (OWN, {"main"}),
-    "launch/backends/tpu.py": (OWN, {"Tpu.delete"}),
     "launch/bundle.py": (MEMORY, {"_tar"}),
     "launch/job.py": (CHECKED, {"Rendering.write"}),
     "launch/preflight.py": (OWN, {"folder_check.probe"}),
