@@ -22,7 +22,8 @@ class TaskConfig:
     name: str = ""
     data: str = ""  # the folder of its files, or a file: a table, CoNLL's or SQuAD's
     held_out: str = ""  # such a file for evaluation; "" = dev in the folder, or a tenth of the file
-    text: str = "text"  # columns of such a file
+    # Columns of such a file; of CoNLL's their numbers, by default the first and the last.
+    text: str = "text"
     pair: str = ""  # of the second text, if there is one
     label: str = "label"  # of the class, or of the score
     # Of questions, in tokens: from the start of a window in a long text to that of the next; and
@@ -34,6 +35,8 @@ class TaskConfig:
     # The answer is "" where that scores higher than the best one by more than this, as in SQuAD
     # 2.0; None: every question has an answer, as in 1.1.
     null_threshold: Annotated[float, Within(-1e9, 1e9)] | None = None
+    # A question whose answer is not in its text at its offset is an error; else it is left out.
+    strict: bool = False
     # "[SEP]" in a text is text, as in run_classifier.py; else a special token, as in transformers.
     split_special_tokens: bool = False
     tokenizer: str = ""  # a tokenizer.json or vocab.txt, for random weights (no config.init)

@@ -5,8 +5,9 @@ Every reader of this folder returns `Examples`; what a file holds beside them is
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
+UNLOCATED: Final = -1  # the first character of an answer that is not where its file says
 Kind = Literal["classification", "regression", "tagging", "question_answering"]
 
 
@@ -47,8 +48,8 @@ class Question:
     """A question about a text.
 
     Attributes:
-        answers: each with its first character in the context; empty without labels, or where there
-            is none.
+        answers: each with its first character in the context, or UNLOCATED; empty without labels,
+            or where there is none.
         impossible: whether the context has no answer.
         row: number of the question in the file, from 1.
     """
@@ -59,6 +60,11 @@ class Question:
     answers: tuple[tuple[str, int], ...]
     impossible: bool
     row: int
+
+    @property
+    def located(self) -> tuple[str, int] | None:
+        """The first answer with a place in the context, which is the one to learn."""
+        return next((one for one in self.answers if one[1] != UNLOCATED), None)
 
 
 Listed = tuple[Example, ...] | tuple[Words, ...] | tuple[Question, ...]

@@ -8,7 +8,7 @@ separated by tabs, and their quotes are text.
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,14 +17,18 @@ from etils import epath
 from bert_jax.data_pipeline.errors import UserError, nearest
 from bert_jax.data_pipeline.storage.remote import open_path
 from bert_jax.finetune import prepared_glue
+from bert_jax.finetune.class_names import cleaned
 from bert_jax.finetune.examples import Example, Examples, Kind
 from bert_jax.finetune.rows import (
     Fields,
+    check_header,
     check_width,
     column_index,
     delimited_rows,
+    misspelled,
     numbered_lines,
     score_of,
+    titles_of,
     wrong_row,
 )
 from bert_jax.finetune.splits import Files, find_split, split_files
@@ -40,7 +44,7 @@ _STS_COLUMNS: Final = (
 _MRPC_COLUMNS: Final = ("Quality", "#1 ID", "#2 ID", "#1 String", "#2 String")
 _MRPC_ORIGINAL: Final = "msr_paraphrase_train.txt"
 _DEV_IDS: Final = ("dev_ids.tsv", "mrpc_dev_ids.tsv")
-_ID_COLUMNS: Final = ("index", "id")
+_ID_COLUMNS: Final = ("index", "id", "idx")
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,9 @@ class Task:
         labels: names in the order of their ids; of a regression, the name of the score.
         values: of the labels in the files; empty where they are the names.
         texts: columns of the text and of the second text.
-        label: column of the label or score; a file without it has no labels.
+        label: column of the label or score. A file that lacks it has no labels, and then no other
+            columns than the texts, an id and `further`.
+        further: columns of GLUE's files without labels.
         metrics: names in `metrics.py`, the most important first.
         files: of each split, see `splits.Files`.
         columns: file -> its columns, where it has no header.
@@ -65,6 +71,7 @@ class Task:
     metrics: tuple[str, ...] = ("accuracy",)
     values: tuple[str, ...] = ()
     label: str = "label"
+    further: tuple[str, ...] = ()
     kind: Kind = "classification"
     files: Files = field(default_factory=lambda: _TRAIN_DEV_TEST)
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -101,6 +108,7 @@ TASKS: Final[Mapping[str, Task]] = {
         values=("0", "1"),
         texts=("#1 String", "#2 String"),
         label="Quality",
+        further=("#1 ID", "#2 ID"),
         metrics=("f1", "accuracy"),
         files={
             "train": (("train.tsv",), (_MRPC_ORIGINAL,)),
@@ -112,6 +120,7 @@ TASKS: Final[Mapping[str, Task]] = {
         labels=("score",),
         texts=("sentence1", "sentence2"),
         label="score",
+        further=("genre", "filename", "year", "old_index", "source1", "source2"),
         metrics=("pearson", "spearman"),
         kind="regression",
         files={
@@ -132,6 +141,10 @@ TASKS: Final[Mapping[str, Task]] = {
         labels=("entailment", "neutral", "contradiction"),
         texts=("sentence1", "sentence2"),
         label="gold_label",
+        further=(
+            "promptID", "pairID", "genre", "sentence1_parse", "sentence2_parse",
+            "sentence1_binary_parse", "sentence2_binary_parse",
+        ),
         files={
             "train": (("train.tsv",),),
             **{
@@ -223,9 +236,9 @@ def _read_file(
     """
     rows = delimited_rows(path, "\t", quoted=False)
     header = task.columns.get(path.name) or _header(path, rows)
+    check_header(path, header, (*task.texts, task.label))
     texts = [column_index(path, header, name) for name in task.texts]
-    label = header.index(task.label) if task.label in header else None
-    id_column = next((header.index(name) for name in _ID_COLUMNS if name in header), None)
+    label, id_column = _label_column(task, path, header), _id_column(path, header)
     belongs = _dev_rows(path, header) if path.name == _MRPC_ORIGINAL else None
     for row, fields in rows:
         if reason := _reason_to_drop(task, path, row, fields, len(header), label):
@@ -244,7 +257,30 @@ def _header(path: epath.Path, rows: Iterator[tuple[int, Fields]]) -> tuple[str, 
     _, fields = next(rows, (0, None))
     if fields is None:
         raise UserError(f"{path}: empty; it should start with a header")
-    return tuple(fields)
+    return tuple(titles_of(fields))
+
+
+def _label_column(task: Task, path: epath.Path, header: Sequence[str]) -> int | None:
+    """Returns the index of the column of the label; None in a file without labels, whose columns
+    are all known: else a damaged name would make a file one without labels."""
+    if task.label in header:
+        return column_index(path, header, task.label)
+    known = (*task.texts, *_ID_COLUMNS, *task.further)
+    if other := next((name for name in header if name not in known), None):
+        raise UserError(
+            f"{path}: no column {task.label!r}, and {other!r} is no column of a file of GLUE "
+            f"without labels; rename it to {task.label}, or remove it"
+        )
+    return None
+
+
+def _id_column(path: epath.Path, header: Sequence[str]) -> int | None:
+    """Returns the index of the column of the ids; None if there is none."""
+    if name := next((name for name in _ID_COLUMNS if name in header), None):
+        return column_index(path, header, name)
+    if found := misspelled(header, _ID_COLUMNS):
+        raise UserError(f"{path}: column {found[0]!r} is nearly {found[1]!r}; rename it")
+    return None
 
 
 def _reason_to_drop(
@@ -257,16 +293,16 @@ def _reason_to_drop(
         return _BROKEN
     if len(fields) < width or path.name not in task.uneven:
         check_width(path, row, fields, width)
-    return None if label is None else task.drops.get(fields[label])
+    return None if label is None else task.drops.get(cleaned(fields[label]))
 
 
 def _label(task: Task, path: epath.Path, row: int, text: str) -> int | float:
     if task.kind == "regression":
         return score_of(path, row, text, 0, 5)
     values = task.values or task.labels
-    if text not in values:
+    if (name := cleaned(text)) not in values:
         wrong_row(path, row, f"label {text[:60]!r} is not one of {', '.join(values)}")
-    return values.index(text)
+    return values.index(name)
 
 
 def _dev_rows(path: epath.Path, header: tuple[str, ...]) -> set[tuple[str, ...]]:

@@ -169,11 +169,13 @@ def _central(parts: Sequence[tuple[int, int]]) -> list[np.ndarray]:
 
 
 def _answer_pieces(question: Question, spans: np.ndarray) -> tuple[int, int] | None:
-    """Returns the first and last piece of the first answer; (-1, -1) for an impossible question,
-    None for an answer of which no character is in a piece."""
+    """Returns the first and last piece of the answer to learn; (-1, -1) for an impossible question,
+    None without such an answer, or if no character of it is in a piece."""
     if not question.answers:
         return -1, -1
-    text, start = question.answers[0]
+    if not question.located:
+        return None
+    text, start = question.located
     inside = np.flatnonzero((spans[:, 1] > start) & (spans[:, 0] < start + len(text)))
     return (int(inside[0]), int(inside[-1])) if len(inside) else None
 

@@ -3,6 +3,7 @@
 A guess is an `Answers`.
 """
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -36,17 +37,18 @@ class QuestionTask(TaskKind):
 
     def read(self, task: TaskConfig) -> tuple[Examples, Examples]:
         path, other = find_files(task, _files(task))
-        train = squad.read(path)
+        train = squad.read(path, strict=task.strict)
         if other:
-            held_out = squad.read(other)
+            held_out = squad.read(other, strict=task.strict)
         else:  # a model that has seen the text knows more
             train, held_out = divided(train, [question.context for question in _of(train)])
         for split in (train, held_out):
             _check_answers(task, split)
-        return train, held_out
+        return squad.to_learn(train), held_out
 
     def read_new(self, task: TaskConfig, source: str, split: str) -> Examples:
-        return squad.read(find_file(self.name, source, _files(task), split))
+        found = squad.read(find_file(self.name, source, _files(task), split))
+        return dataclasses.replace(found, remarks=())  # on answers, which nothing reads
 
     def labels(self, examples: Examples) -> list[str]:
         return [question.answers[0][0] if question.answers else "" for question in _of(examples)]

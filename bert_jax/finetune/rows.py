@@ -6,7 +6,9 @@ error, because a label may belong to it.
 
 import codecs
 import csv
-from collections.abc import Iterator, Sequence
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NoReturn
 
 from etils import epath
@@ -15,8 +17,10 @@ from bert_jax.data_pipeline.errors import UserError, nearest
 from bert_jax.data_pipeline.storage.remote import storage_errors
 from bert_jax.data_pipeline.storage.versions import opened_once
 from bert_jax.data_pipeline.text.line_ends import split_lines
+from bert_jax.finetune.class_names import cleaned
 
 Fields = list[str]
+_ALIKE = 0.8  # share of equal characters of a misspelled name; "idx" and "id" have as many
 _FIELD_CHARACTERS = 1 << 27  # of a quoted field; the csv module's own limit is 131,072
 
 
@@ -95,6 +99,32 @@ def delimited_rows(
             return
         yield row, fields or [""]
         row = reader.line_num + 1
+
+
+def titles_of(fields: Fields) -> list[str]:
+    """Returns the names in a header, without white space and unseen characters around them."""
+    return [cleaned(name) for name in fields]
+
+
+def check_header(path: epath.PathLike, header: Sequence[str], wanted: Sequence[str]) -> None:
+    """Raises UserError if a file has none of several wanted columns: its first line is a row."""
+    if len(wanted) > 1 and not any(name in header for name in wanted):
+        raise UserError(
+            f"{path}: the first line is no header, it has none of the columns {', '.join(wanted)}; "
+            "add a line that names the columns"
+        )
+
+
+def misspelled(names: Iterable[str], optional: Iterable[str]) -> tuple[str, str] | None:
+    """Returns a name that is nearly one of those that may be missing, and that one; None if there
+    is none. Without this, a damaged header reads as one that lacks them."""
+    given = list(names)
+    for wanted in optional:
+        for name in given if wanted not in given else ():
+            plain, own = (re.sub(r"[\W_]", "", text).casefold() for text in (name, wanted))
+            if difflib.SequenceMatcher(None, plain, own).ratio() > _ALIKE:
+                return name, wanted
+    return None
 
 
 def column_index(path: epath.PathLike, header: Sequence[str], name: str) -> int:

@@ -1,31 +1,38 @@
 """Questions about texts from the JSON files of SQuAD 1.1 and 2.0."""
 
 import codecs
+import dataclasses
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from etils import epath
 
-from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.errors import UserError, count
 from bert_jax.data_pipeline.settings import shown
 from bert_jax.data_pipeline.storage import json_record
 from bert_jax.data_pipeline.storage.remote import storage_errors
 from bert_jax.data_pipeline.storage.versions import read_once
-from bert_jax.finetune.examples import Examples, Question
-from bert_jax.finetune.rows import damage
+from bert_jax.finetune.examples import UNLOCATED, Examples, Question
+from bert_jax.finetune.rows import damage, misspelled
 
 _LARGEST = 1 << 30  # bytes of a file; SQuAD 2.0 has 42 MB
 OUTPUTS = ("start", "end")  # of a model: the answer's first and last token
+_OPTIONAL = ("answers", "is_impossible")  # keys of a question
 _FORM = "data[].paragraphs[].{context, qas[].{id, question, answers[].{text, answer_start}}}"
 
 
-def read(path: epath.PathLike) -> Examples:
+def read(path: epath.PathLike, *, strict: bool = False) -> Examples:
     """Reads the questions of a file; a file in which none has an answer has no labels.
 
+    An answer that is not in its context at its offset has the offset -1: it can be compared with
+    predictions, not learned. How many there are is a remark.
+
+    Args:
+        strict: such an answer is an error.
+
     Raises:
-        UserError: the file cannot be read or has another form, two questions have one id, an answer
-            is not in its context at its offset, or a question has no answer and does not say
-            `is_impossible`.
+        UserError: the file cannot be read or has another form, two questions have one id, or a
+            question has no answer and does not say `is_impossible`.
     """
     with storage_errors(path):
         data = read_once(path, _LARGEST)
@@ -33,42 +40,72 @@ def read(path: epath.PathLike) -> Examples:
         root = json_record.parse(data.removeprefix(codecs.BOM_UTF8))
     except ValueError as error:
         raise UserError(f"{path}: {error}") from None
-    questions = tuple(_questions(path, root))
+    lost: list[str] = []
+    questions = tuple(_questions(path, root, lost))
     if not questions:
         raise UserError(f"{path}: no questions; it should have {_FORM}")
+    if lost and strict:
+        raise UserError(f"{path}: {lost[0]}")
     _check(path, questions)
-    return Examples(str(path), "question_answering", OUTPUTS, questions, {})
+    number = count(len(lost), "answer")
+    remarks = tuple(f"{number} not at the offset, the first: {first}" for first in lost[:1])
+    return Examples(str(path), "question_answering", OUTPUTS, questions, {}, remarks)
 
 
-def _questions(path: epath.PathLike, root: Any) -> Iterator[Question]:
+def to_learn(examples: Examples) -> Examples:
+    """Returns the questions of which an answer is at its offset, or that are impossible; the others
+    are counted. UserError if none is left."""
+    listed: Any = examples.examples
+    kept = tuple(one for one in listed if one.impossible or one.located)
+    if left_out := len(listed) - len(kept):
+        if not kept:
+            raise UserError(f"{examples.path}: no question to learn; {examples.remarks[0]}")
+        dropped = {**examples.dropped, "answer not at its offset": left_out}
+        return dataclasses.replace(examples, examples=kept, dropped=dropped)
+    return examples
+
+
+def _questions(path: epath.PathLike, root: Any, lost: list[str]) -> Iterator[Question]:
+    """lost: gets what is wrong with each answer that is not at its offset."""
     row = 0
     for article in _list(path, row, root, "data"):
         for paragraph in _list(path, row, article, "paragraphs"):
             context = _string(path, row, paragraph, "context")
             for entry in _list(path, row, paragraph, "qas"):
                 row += 1
-                yield _question(path, row, entry, context)
+                yield _question(path, row, entry, context, lost)
 
 
-def _question(path: epath.PathLike, row: int, entry: Any, context: str) -> Question:
+def _question(
+    path: epath.PathLike, row: int, entry: Any, context: str, lost: list[str]
+) -> Question:
     name, question = (_string(path, row, entry, key) for key in ("id", "question"))
+    if found := misspelled(entry, _OPTIONAL):
+        _wrong(path, row, f"key {shown(found[0])} is nearly {found[1]!r}; rename it")
     impossible = entry.get("is_impossible", False)
     if not isinstance(impossible, bool):
         _wrong(path, row, f"is_impossible={shown(impossible)} should be true or false")
     answers = []
     for answer in _list(path, row, entry, "answers") if entry.get("answers") is not None else []:
-        text = _string(path, row, answer, "text")
-        start = answer.get("answer_start")
-        if not isinstance(start, int) or isinstance(start, bool):
-            _wrong(path, row, f"answer_start={shown(start)} should be a whole number")
-        found = context[start : start + len(text)] if start >= 0 else ""
-        if not text or found != text:
-            problem = f"answer {shown(text)} is not at character {start} of its context"
-            _wrong(path, row, f"{problem}, where {shown(found)} is")
+        text, start = _string(path, row, answer, "text"), answer.get("answer_start")
+        if problem := _problem(context, text, start):
+            lost.append(f"question {row:,}: {problem}")
+            start = UNLOCATED
         answers.append((text, start))
     if impossible and answers:
         _wrong(path, row, "is_impossible, but has answers")
     return Question(name, question, context, tuple(answers), impossible, row)
+
+
+def _problem(context: str, text: str, start: Any) -> str:
+    """Returns why an answer is not at its offset; "" if it is."""
+    if not isinstance(start, int) or isinstance(start, bool):
+        return f"answer_start={shown(start)} should be a whole number"
+    found = context[start : start + len(text)] if start >= 0 else ""
+    if text and found == text:
+        return ""
+    problem = f"answer {shown(text)} is not at character {start} of its context"
+    return f"{problem}, where {shown(found)} is"
 
 
 def _check(path: epath.PathLike, questions: tuple[Question, ...]) -> None:

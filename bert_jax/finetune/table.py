@@ -17,12 +17,14 @@ from bert_jax.finetune.class_names import ClassNames, cleaned
 from bert_jax.finetune.examples import Example, Examples
 from bert_jax.finetune.rows import (
     Fields,
+    check_header,
     check_width,
     column_index,
     damage,
     delimited_rows,
     numbered_lines,
     score_of,
+    titles_of,
     wrong_row,
 )
 
@@ -96,9 +98,11 @@ def _table_rows(
     dropped: Counter[str],
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields the number of each row and the values of the named columns."""
-    _, titles = next(rows, (0, None))
-    if titles is None:
+    _, first = next(rows, (0, None))
+    if first is None:
         raise UserError(f"{path}: empty")
+    titles = titles_of(first)
+    check_header(path, titles, names)
     indices = {name: column_index(path, titles, name) for name in names}
     for row, fields in rows:
         if fields == [""] and len(titles) > 1:

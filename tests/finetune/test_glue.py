@@ -166,6 +166,47 @@ def test_tasks_with_a_header(
     assert found(task, tmp_path, "dev") == [expected]
 
 
+HEADERS = {
+    "cola": "index|sentence|label",
+    "sst2": "index|sentence|label",
+    "mrpc": "index|#1 ID|#2 ID|#1 String|#2 String|Quality",
+    "stsb": "index|genre|filename|year|old_index|source1|source2|sentence1|sentence2|score",
+    "qqp": "id|question1|question2|is_duplicate",
+    "mnli": "|".join((*MNLI_COLUMNS, "gold_label")),
+    "qnli": "index|question|sentence|label",
+    "rte": "index|sentence1|sentence2|label",
+    "wnli": "index|sentence1|sentence2|label",
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_damaged_name_does_not_make_a_file_one_without_labels(task: str, tmp_path: Path) -> None:
+    """Nor one whose ids are numbers of rows."""
+    *columns, label = HEADERS[task].split("|")
+    split = "test_matched" if task == "mnli" else "test"
+    value = TASKS[task].values or TASKS[task].labels
+    row = "|".join([*columns, "3.5" if task == "stsb" else value[0]])
+
+    def read_with(*header: str) -> list[tuple[str, object]]:
+        write(tmp_path / f"{split}.tsv", "|".join(header), row)
+        return [(e.id, e.label) for e in read(task, tmp_path, split).examples]
+
+    ((name, target),) = read_with(*columns, label)
+    assert (name, target is None) == (columns[0], False)
+    for wrong in (label[:-1], label.upper() + "S", "?", f"my {label}"):
+        with pytest.raises(UserError, match=f"no column {label!r}, and .* rename it to {label}"):
+            read_with(*columns, wrong)
+    for wrong in (f"{label} ", f"\u200b{label}"):  # white space is no damage
+        assert read_with(*columns, wrong) == [(name, target)]
+    for wrong in (columns[0].upper(), f"{columns[0]}_"):
+        with pytest.raises(UserError, match=f"column '{wrong}' is nearly '{columns[0]}'; rename"):
+            read_with(wrong, *columns[1:], label)
+    with pytest.raises(UserError, match=f"2 columns are named {label!r}"):
+        read_with(label, *columns[1:], label)
+    with pytest.raises(UserError, match=r"\.tsv: the first line is no header, it"):
+        read_with(*row.upper().split("|"))
+
+
 @pytest.mark.parametrize(
     ("rows", "problem"),
     [

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.errors import UserError
-from bert_jax.finetune import conll, squad, table
+from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.finetune import conll, qa, squad, table
+from bert_jax.finetune.question_task import QUESTION_ANSWERING
 from bert_jax.finetune.table import Columns
 
 
@@ -29,6 +32,12 @@ def test_columns_are_named_in_any_order(tmp_path: Path) -> None:
         ("0", ('Buy, "now"\nor never',), 1, 2),
         ("1", ("Hi",), 0, 4),
     ]
+
+
+def test_white_space_in_a_header_is_no_part_of_a_name(tmp_path: Path) -> None:
+    path = made(tmp_path, "a.tsv", "text \t\u200blabel\u00a0\nA\tx\n")
+    (example,) = table.read(path, Columns("text", label="label")).examples
+    assert (example.texts, example.label) == (("A",), 0)
 
 
 def test_quotes_of_a_tsv_are_text(tmp_path: Path) -> None:
@@ -99,6 +108,11 @@ def test_labels_of_another_file_keep_their_ids(tmp_path: Path) -> None:
         ("a.tsv", "text\tlabel\nA\t1\t2\n", "row 2: too many columns: 3 instead of 2"),
         ("a.tsv", "text\tlabel\nA\t\n", "row 2: no label in column 'label'"),
         ("a.tsv", "text\tlabels\nA\t1\n", "no column 'label'; did you mean labels?"),
+        (
+            "a.tsv",
+            "A\t1\nB\t2\n",
+            "the first line is no header, it has none of the columns text, la",
+        ),
         ("a.tsv", "text\tlabel\tlabel\n", "2 columns are named 'label'; rename one"),
         ("a.tsv", "", "empty"),
         ("a.jsonl", '{"text": "A", "label": "x"}\n{', "row 2: not JSON (Expecting property name"),
@@ -318,8 +332,59 @@ def test_squad_1_and_2_are_read(tmp_path: Path) -> None:
 def test_a_bad_question_is_named(questions: list[dict], problem: str, tmp_path: Path) -> None:
     path = squad_file(tmp_path, *questions)
     with pytest.raises(UserError) as error:
-        squad.read(path)
+        squad.read(path, strict=True)
     assert str(error.value) == f"{path}: {problem}"
+
+
+LOST, FOUND = {"text": "Bob", "answer_start": 7}, {"text": "Bob", "answer_start": 8}
+
+
+def question_task(folder: Path, **settings: Any) -> TaskConfig:
+    return TaskConfig(name="question_answering", data=str(folder), **settings)
+
+
+def test_answers_that_are_not_at_their_offsets_are_not_learned(tmp_path: Path) -> None:
+    """As in CMRC and a split of SQuAD 2.0: a few of many, which stay in the metrics."""
+    bad = [LOST, {"text": "Bob", "answer_start": "8"}, {"text": "Bob"}, {**FOUND, "text": ""}]
+    given = [{"answers": [FOUND, LOST]}, {"answers": [LOST, FOUND]}]
+    given += [{"answers": [one]} for one in bad]
+    for split in ("train", "dev"):
+        squad_file(tmp_path, *given).rename(tmp_path / f"{split}-v1.1.json")
+    train, dev = QUESTION_ANSWERING.read(question_task(tmp_path))
+    assert [(one.id, one.located) for one in train.examples] == [
+        ("q0", ("Bob", 8)),
+        ("q1", ("Bob", 8)),
+    ]
+    assert train.dropped == {"answer not at its offset": 4}
+    first = "question 1: answer 'Bob' is not at character 7 of its context, where ' Bo' is"
+    assert train.remarks == (f"6 answers not at the offset, the first: {first}",)
+    assert [one.id for one in dev.examples] == [f"q{i}" for i in range(6)]
+    assert dev.dropped == {}
+    words = ["ada", "met", "bob", "."]
+    tokenizer = Tokenizer.from_vocab([*SPECIAL_TOKENS, *words], lowercase=True)
+    targets = [one.target for one in qa.windows(dev.examples, tokenizer)]
+    assert [target is None for target in targets] == [False] * 2 + [True] * 4
+    new = QUESTION_ANSWERING.read_new(question_task(tmp_path), str(tmp_path), "dev")
+    assert (len(new.examples), new.notes) == (6, [])
+
+
+def test_strict_refuses_them_and_so_does_a_file_without_others(tmp_path: Path) -> None:
+    for split in ("train", "dev"):
+        squad_file(tmp_path, {"answers": [LOST]}).rename(tmp_path / f"{split}-v1.1.json")
+    with pytest.raises(UserError, match=r"v1.1.json: question 1: answer 'Bob' is not at char"):
+        QUESTION_ANSWERING.read(question_task(tmp_path, strict=True))
+    with pytest.raises(UserError, match=r"json: no question to learn; 1 answer not at the offset"):
+        QUESTION_ANSWERING.read(question_task(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("key", "wanted"),
+    [("is_imposible", "is_impossible"), ("isImpossible", "is_impossible"), ("answer", "answers")],
+)
+def test_a_misspelled_key_of_a_question_is_an_error(key: str, wanted: str, tmp_path: Path) -> None:
+    path = squad_file(tmp_path, {key: []})
+    with pytest.raises(UserError, match=f"question 1: key '{key}' is nearly '{wanted}'; rename it"):
+        squad.read(path)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"data": []}', '{"data": [{"paragraphs": {}}]}'])
