@@ -35,6 +35,9 @@ class TaskConfig:
     # The answer is "" where that scores higher than the best one by more than this, as in SQuAD
     # 2.0; None: every question has an answer, as in 1.1.
     null_threshold: Annotated[float, Within(-1e9, 1e9)] | None = None
+    # The softmax that a question's loss is of: over the tokens of its window, or over the whole
+    # padded row, as in run_squad.py and transformers.
+    answer_softmax: Literal["window", "row"] = "window"
     # A question whose answer is not in its text at its offset is an error; else it is left out.
     strict: bool = False
     # "[SEP]" in a text is text, as in run_classifier.py; else a special token, as in transformers.

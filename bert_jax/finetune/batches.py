@@ -42,6 +42,8 @@ class ExampleBatches:
             `examples_per_row` in each; one in each row if that is 1.
         steps: of the run; the rows of a batch are enough for all of them.
         parts: the rows are a multiple of it.
+        padding_reads: whether padding attends to the example of its row and has positions, as in
+            transformers; with one example in a row.
     """
 
     def __init__(
@@ -55,8 +57,9 @@ class ExampleBatches:
         *,
         steps: int,
         parts: int,
+        padding_reads: bool = False,
     ) -> None:
-        self._encoded, self._phase = encoded, phase
+        self._encoded, self._phase, self._padding_reads = encoded, phase, padding_reads
         self._how, self._seed, self._pad = how, seed, pad
         self.rows_per_epoch = len(encoded.lengths)
         tokens = {"input_ids": encoded.ids, "token_type_ids": encoded.types}
@@ -99,7 +102,8 @@ class ExampleBatches:
         """Returns rows `rows` (default: all) of the batch of a step.
 
         input_ids, token_type_ids, example_ids (from 1, 0 = padding), position_ids: int32 [B, S];
-        cls_positions: int32 [B, N]; and those of the targets, 0 at padding and in empty slots.
+        cls_positions: int32 [B, N]; and those of the targets, 0 at padding and in empty slots. With
+        `padding_reads` also reading_ids, int32 [B, S], see `PretrainingModel`.
         """
         epoch, index = divmod(step, self.steps_per_epoch)
         wanted = np.arange(self.rows) if rows is None else np.asarray(rows, np.int64).reshape(-1)
@@ -149,6 +153,9 @@ class ExampleBatches:
         out["input_ids"][:] = self._pad
         for name in ("example_ids", "position_ids"):
             out[name] = np.zeros((rows, tokens), np.int32)
+        if self._padding_reads:
+            out["position_ids"][:] = np.arange(tokens)
+            out["reading_ids"] = np.zeros((rows, tokens), np.int32)
         return out
 
     def _write(self, out: Batch, line: int, slot: int, at: int, example: int) -> int:
@@ -162,5 +169,7 @@ class ExampleBatches:
         for name, values in self._arrays.positions.items():
             out[name][line, slot] = at + values[example]
         out["example_ids"][here] = slot + 1
+        if self._padding_reads:
+            out["reading_ids"][line] = 1
         out["position_ids"][here] = np.arange(end - first)
         return at + end - first

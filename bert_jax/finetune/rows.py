@@ -106,15 +106,6 @@ def titles_of(fields: Fields) -> list[str]:
     return [cleaned(name) for name in fields]
 
 
-def check_header(path: epath.PathLike, header: Sequence[str], wanted: Sequence[str]) -> None:
-    """Raises UserError if a file has none of several wanted columns: its first line is a row."""
-    if len(wanted) > 1 and not any(name in header for name in wanted):
-        raise UserError(
-            f"{path}: the first line is no header, it has none of the columns {', '.join(wanted)}; "
-            "add a line that names the columns"
-        )
-
-
 def misspelled(names: Iterable[str], optional: Iterable[str]) -> tuple[str, str] | None:
     """Returns a name that is nearly one of those that may be missing, and that one; None if there
     is none. Without this, a damaged header reads as one that lacks them."""

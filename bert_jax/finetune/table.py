@@ -17,7 +17,6 @@ from bert_jax.finetune.class_names import ClassNames, cleaned
 from bert_jax.finetune.examples import Example, Examples
 from bert_jax.finetune.rows import (
     Fields,
-    check_header,
     check_width,
     column_index,
     damage,
@@ -102,7 +101,9 @@ def _table_rows(
     if first is None:
         raise UserError(f"{path}: empty")
     titles = titles_of(first)
-    check_header(path, titles, names)
+    if not any(name in titles for name in names):
+        header = f"no column {names[0]!r}{nearest(names[0], titles)}"
+        raise UserError(f"{path}: {header}; if the first line is no header, add one")
     indices = {name: column_index(path, titles, name) for name in names}
     for row, fields in rows:
         if fields == [""] and len(titles) > 1:

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from bert_jax.config.schema import Config, PhaseConfig
+from bert_jax.config.task_settings import TaskConfig
 from bert_jax.convert.task_heads import with_head
 from bert_jax.data_pipeline.storage.digest import json_digest
 from bert_jax.data_pipeline.tokenizer.tokenizer import Tokenizer
@@ -20,7 +21,7 @@ from bert_jax.finetune.examples import Examples
 from bert_jax.finetune.held_out import HeldOutExamples
 from bert_jax.finetune.kind import Measured, Prepared, TaskKind
 from bert_jax.finetune.probe import check_probe, with_probe
-from bert_jax.finetune.registry import kind_of
+from bert_jax.finetune.registry import KINDS, kind_of
 from bert_jax.finetune.task_tokenizer import find_tokenizer
 from bert_jax.objectives.corpus import Corpus
 from bert_jax.objectives.registry import OBJECTIVES
@@ -155,6 +156,7 @@ class TaskData:
             self.tokenizer.special.pad,
             steps=steps,
             parts=parts,
+            padding_reads=config.task.answer_softmax == "row",
         )
 
     def warn(self, config: Config) -> None:
@@ -207,6 +209,25 @@ def digest_of(kind: TaskKind, examples: Examples) -> str:
     return json_digest([kind.name, list(examples.labels), kind.content(examples)])
 
 
+def check_softmax(config: Config) -> None:
+    """Raises UserError for the loss over padded rows where there is no such loss, or no padding as
+    transformers has it."""
+    if config.task.answer_softmax == TaskConfig().answer_softmax:
+        return
+    (phase,), key = config.phases, f"config.task.answer_softmax={config.task.answer_softmax}"
+    if kind_of(config.task) is not KINDS["question_answering"]:
+        raise UserError(f"{key} has no effect for {config.task.name}; leave it out")
+    if phase.examples_per_row != 1:
+        raise UserError(f"{key} is of padded rows; give '--config.phases[0].examples_per_row=1'")
+    if config.model.layout == "roberta" or config.model.norm_position == "pre":
+        raise UserError(
+            f"{key}: padding has a position of its own in RoBERTa, which bert-jax has not; leave "
+            "it out"
+        )
+    if config.task.layers:
+        raise UserError(f"{key} is not for a frozen encoder; leave out config.task.layers")
+
+
 def check_task(config: Config) -> None:
     """Raises UserError if a configuration is not that of a task."""
     if not config.task.name:
@@ -221,3 +242,4 @@ def check_task(config: Config) -> None:
             f"config.phases[0].seq_length={config.phases[0].seq_length}; give {SHORTEST} or more"
         )
     check_probe(config, per_token=kind_of(config.task).per_token)
+    check_softmax(config)

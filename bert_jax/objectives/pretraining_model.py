@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.config.schema import ComputeConfig, ModelConfig
@@ -41,11 +42,18 @@ class PretrainingModel(nnx.Module):
 
     def __call__(self, batch: Batch, key: jax.Array | None = None) -> dict[str, jax.Array]:
         """Returns float32 logits of each objective; `key`: uint32 dropout key of this step, None in
-        evaluation."""
+        evaluation.
+
+        `reading_ids`, if in the batch: int32 [B, S], the example whose tokens each position attends
+        to, so that padding may read one, too.
+        """
+        examples_BxS = batch["example_ids"]
+        if "reading_ids" in batch:
+            examples_BxS = jnp.stack([batch["reading_ids"], examples_BxS], axis=1)
         inputs = (
             batch["input_ids"],
             batch["token_type_ids"],
-            batch["example_ids"],
+            examples_BxS,
             batch["position_ids"],
         )
         if probe := probe_of(self.encoder.config):

@@ -35,10 +35,13 @@ def _sums(logits_BxSx2: jax.Array, batch: Batch, corpus: Corpus) -> dict[str, ja
     """Returns sums over examples; a `correct` answer has the right first and last token.
 
     The probabilities are over the tokens of the example, so that packing and padding do not change
-    the loss; transformers' are over the whole row. answer_starts, answer_ends: int32 [B, N],
-    positions in the row; answer_weights: float32 [B, N].
+    the loss. In run_squad.py and transformers they are over the whole padded row of S positions, so
+    that before a model has learned the loss is about log S whatever an example's n tokens, here
+    log n, and some of the gradient teaches that padding is no answer. With `reading_ids` in the
+    batch they are over the row here, too. answer_starts, answer_ends: int32 [B, N], positions in
+    the row; answer_weights: float32 [B, N].
     """
-    examples_BxS = batch["example_ids"]
+    examples_BxS = batch.get("reading_ids", batch["example_ids"])
     own_BxN = jnp.take_along_axis(examples_BxS, batch["cls_positions"], axis=1)
     inside_BxNxS = examples_BxS[:, None] == own_BxN[..., None]
     scores_2xBx1xS = jnp.moveaxis(logits_BxSx2, -1, 0)[:, :, None]

@@ -111,7 +111,7 @@ def test_labels_of_another_file_keep_their_ids(tmp_path: Path) -> None:
         (
             "a.tsv",
             "A\t1\nB\t2\n",
-            "the first line is no header, it has none of the columns text, la",
+            "no column 'text'; valid: 1, A; if the first line is no header, add one",
         ),
         ("a.tsv", "text\tlabel\tlabel\n", "2 columns are named 'label'; rename one"),
         ("a.tsv", "", "empty"),

@@ -81,7 +81,8 @@ def attend(
     rate: float,
     key: jax.Array | None,
 ) -> jax.Array:
-    """Returns attention by the kernel that `resolve` chose; with dropout always by XLA.
+    """Returns attention by the kernel that `resolve` chose; with dropout, or where a position reads
+    another example than its own, always by XLA.
 
     The other arguments and the result are the same as in `xla.attend`.
     """
@@ -89,7 +90,7 @@ def attend(
     if name == "auto":
         name = "pallas" if S >= _LONG and pallas.supports(S, D) else "xla"
     arrays = (q_BxSxAxD, k_BxSxAxD, v_BxSxAxD, examples_BxS)
-    if name == "xla" or (key is not None and rate > 0):
+    if name == "xla" or (key is not None and rate > 0) or examples_BxS.ndim == 3:
         return xla.attend(*arrays, rate=rate, key=key)
     kernel = _KERNELS[name]
     mesh = jax.sharding.get_abstract_mesh()

@@ -48,7 +48,7 @@ def attend(
 
     Args:
         examples_BxS: id of the example of each position; a position attends only to positions of
-            its own example.
+            its own example. [B, 2, S]: the example that each position reads, and its own.
         rate, key: rate and uint32 key of the attention dropout; None for no dropout.
     """
     q_BxSxAxD = q_BxSxAxD * (q_BxSxAxD.shape[-1] ** -0.5)
@@ -63,7 +63,10 @@ def masked_scores(q_BxAxSxD: jax.Array, k_BxAxSxD: jax.Array, examples_BxS: jax.
     scores_BxAxSxS = jnp.einsum(
         "baqd,bakd->baqk", q_BxAxSxD, k_BxAxSxD, preferred_element_type=jnp.float32
     )
-    allowed_Bx1xSxS = (examples_BxS[:, :, None] == examples_BxS[:, None, :])[:, None]
+    reads_BxS = own_BxS = examples_BxS
+    if examples_BxS.ndim == 3:
+        reads_BxS, own_BxS = examples_BxS[:, 0], examples_BxS[:, 1]
+    allowed_Bx1xSxS = (reads_BxS[:, :, None] == own_BxS[:, None, :])[:, None]
     return jnp.where(allowed_Bx1xSxS, scores_BxAxSxS, NEVER)
 
 
