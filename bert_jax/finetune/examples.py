@@ -80,6 +80,7 @@ class Examples:
         examples: in the order of the file; all of the class that belongs to `kind`.
         dropped: reason -> number of rows that are not among the examples.
         remarks: on how the labels were read, for the log.
+        is_of_leaderboard: whether GLUE's leaderboard takes predictions for them.
         parts: end of the names of metrics -> number of examples, where several files that follow
             one another are measured apart; the first has no such end.
     """
@@ -90,6 +91,7 @@ class Examples:
     examples: Listed
     dropped: Mapping[str, int]
     remarks: tuple[str, ...] = ()
+    is_of_leaderboard: bool = False
     parts: Mapping[str, int] = field(default_factory=dict)
 
     @property

@@ -1,7 +1,8 @@
 """Predictions in the form of GLUE's leaderboard: a table of `index<TAB>prediction` for each task.
 
 A task's table has the words of its files where they have words, such as `not_entailment`, else the
-ids; scores have three decimals and stay within 0 to 5.
+ids; scores have three decimals and stay within 0 to 5. Other tables have the names of labels and a
+column more, `probability`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,6 +12,7 @@ from bert_jax.data_pipeline.errors import UserError
 from bert_jax.finetune.glue import Task, task_of
 
 _HEADER: Final = "index\tprediction\n"
+_WITH_PROBABILITY: Final = "index\tprediction\tprobability\n"
 
 
 def table(name: str, ids: Sequence[str], predictions: Sequence[int] | Sequence[float]) -> str:
@@ -27,16 +29,21 @@ def table(name: str, ids: Sequence[str], predictions: Sequence[int] | Sequence[f
     return table_of(ids, (_word(task, prediction) for prediction in predictions))
 
 
-def table_of(ids: Sequence[str], words: Iterable[str]) -> str:
-    """Returns a table of words; UserError if an id or a word has a tab or line end."""
-    rows = []
-    for key, word in zip(ids, words, strict=True):
+def table_of(
+    ids: Sequence[str], words: Iterable[str], probabilities: Sequence[float] | None = None
+) -> str:
+    """Returns a table of words; UserError if an id or a word has a tab or line end.
+
+    probabilities: of the words, a third column, which no table of the leaderboard has.
+    """
+    rows, shares = [], probabilities if probabilities is not None else [None] * len(ids)
+    for key, word, share in zip(ids, words, shares, strict=True):
         for what, text in (("id", key), ("label", word)):
             if len(text.splitlines()) > 1 or "\t" in text:
                 problem = "cannot be in a table: it has a tab or a line end"
                 raise UserError(f"{what} {text[:60]!r} {problem}")
-        rows.append(f"{key}\t{word}\n")
-    return _HEADER + "".join(rows)
+        rows.append(f"{key}\t{word}\n" if share is None else f"{key}\t{word}\t{share:.4f}\n")
+    return (_HEADER if probabilities is None else _WITH_PROBABILITY) + "".join(rows)
 
 
 def _word(task: Task, prediction: float) -> str:

@@ -124,9 +124,3 @@ def _logits(graph: nnx.GraphDef, params: Any, batch: dict[str, jax.Array]) -> ja
     """Returns [B, 1, C], or of each token [B, S, C]."""
     (logits,) = nnx.merge(graph, params)(batch).values()
     return logits
-
-
-def probabilities(logits: np.ndarray) -> np.ndarray:
-    """Returns the probabilities of classes, [E, C]."""
-    powers = np.exp(logits - logits.max(1, keepdims=True))
-    return powers / powers.sum(1, keepdims=True)

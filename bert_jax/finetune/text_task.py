@@ -1,6 +1,6 @@
 """Classes or scores of texts and of pairs of texts: the tasks of GLUE, and tables.
 
-A guess is the id of a class, or a score.
+A guess is the id of a class with its probability, or a score.
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,7 +61,7 @@ class TextTask(TaskKind):
 
     def read_new(self, task: TaskConfig, source: str, split: str) -> Examples:
         if task.name in glue.TASKS and Path(source).is_dir():
-            return glue.read(task.name, source, split)
+            return replace(glue.read(task.name, source, split), is_of_leaderboard=True)
         return self._table(task, source, labelled=False)
 
     def with_settings(self, task: TaskConfig, given: Mapping[str, Any]) -> TaskConfig:
@@ -126,7 +126,7 @@ class TextTask(TaskKind):
     ) -> list[Any]:
         if self._is_score:
             return [float(score) for (score,) in logits]
-        return [int(values.argmax()) for values in logits]
+        return [Guess.of(values) for values in logits]
 
     def measure(self, task: TaskConfig, examples: Examples, guesses: Sequence[Any]) -> Measured:
         names = self.metrics(task, examples.labels)
@@ -144,12 +144,34 @@ class TextTask(TaskKind):
     def files(
         self, task: TaskConfig, examples: Examples, guesses: Sequence[Any]
     ) -> Mapping[str, str]:
-        """The form of GLUE's leaderboard."""
+        """The form of GLUE's leaderboard for a split of its tasks; else with the names of the
+        labels, and their probabilities."""
         ids = [example.id for example in _of(examples)]
-        if task.name in glue.TASKS:
+        if examples.is_of_leaderboard:
             return {"out": leaderboard.table(task.name, ids, guesses)}
-        said = [f"{x:.4f}" if self._is_score else examples.labels[x] for x in guesses]
-        return {"out": leaderboard.table_of(ids, said)}
+        if self._is_score:
+            return {"out": leaderboard.table_of(ids, [f"{score:.4f}" for score in guesses])}
+        names = [examples.labels[guess] for guess in guesses]
+        return {"out": leaderboard.table_of(ids, names, [one.probability for one in guesses])}
+
+
+def probabilities(logits: np.ndarray) -> np.ndarray:
+    """Returns the probabilities of classes, [E, C]."""
+    powers = np.exp(logits - logits.max(1, keepdims=True))
+    return powers / powers.sum(1, keepdims=True)
+
+
+class Guess(int):
+    """The id of the most probable class, and its probability."""
+
+    probability: float
+
+    @classmethod
+    def of(cls, logits: np.ndarray) -> "Guess":
+        """logits: of the classes of a text, [C]."""
+        guess = cls(logits.argmax())
+        guess.probability = float(probabilities(logits[None])[0, guess])
+        return guess
 
 
 def _of(examples: Examples) -> tuple[Example, ...]:

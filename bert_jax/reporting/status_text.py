@@ -71,7 +71,9 @@ def _metrics_line(
 
 def _training(record: Record) -> str:
     losses = [f"{name.upper()} {record[f'{name}/loss']:.3f}" for name in objectives_in(record)]
-    loss = f"loss {record['loss']:.3f} ({', '.join(losses)})" if losses else "no finite loss"
+    loss = f"loss {record['loss']:.3f}" if losses else "no finite loss"
+    if len(losses) > 1:  # one is the loss itself
+        loss += f" ({', '.join(losses)})"
     speed = f"{record['tokens_per_second']:,.0f} tokens/s, {record['step_seconds']:.3g} s/step"
     return f"{loss}, {speed}"
 

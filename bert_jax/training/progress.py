@@ -52,7 +52,8 @@ class RunDisplay:
     def train(self, step: int, scalars: Mapping[str, float], seconds_left: float) -> None:
         """Shows the metrics of the steps since the last report."""
         losses = [f"{name} {scalars[f'{name}/loss']:.3f}" for name in objectives_in(scalars)]
-        parts = [f"loss {scalars['loss']:.3f}", *losses] if losses else ["no finite loss"]
+        own = losses if len(losses) > 1 else []  # one is the loss itself
+        parts = [f"loss {scalars['loss']:.3f}", *own] if losses else ["no finite loss"]
         numbers = "  ".join([*parts, f"{scalars['tokens_per_second']:,.0f} tokens/s"])
         left = f"{clock(seconds_left)} left"
         self._bar.update(self._task, completed=step, numbers=numbers, left=left)

@@ -370,9 +370,10 @@ def test_a_table_of_any_file_is_a_task(folder: Path, tmp_path: Path) -> None:
     model = f"--model={tmp_path / 'run'}"  # of its seeds, the best
     assert cli.main(["predict", model, f"--input={new}", f"--out={out}"]) == 0
     header, *said = out.read_text().splitlines()
-    assert header == "index\tprediction"
+    assert header == "index\tprediction\tprobability"
     assert [line.split("\t")[0] for line in said] == ["0", "1"]
     assert {line.split("\t")[1] for line in said} <= set(data.labels)
+    assert all(1 / len(data.labels) <= float(line.split("\t")[2]) <= 1 for line in said)
     assert find_model(f"{tmp_path / 'run'}@1")[0].endswith("@1")
     with pytest.raises(UserError, match=r"run: not the workdir .*; did you mean .*run/seed-0\?"):
         description.read(Workdir.open(tmp_path / "run"))

@@ -1,9 +1,17 @@
 """Predictions in the form of GLUE's leaderboard."""
 
+import dataclasses
+from pathlib import Path
+
+import numpy as np
 import pytest
 
+from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.errors import UserError
+from bert_jax.finetune.encoding import joined
+from bert_jax.finetune.kind import Prepared
 from bert_jax.finetune.leaderboard import table, table_of
+from bert_jax.finetune.text_task import CLASSIFICATION
 
 
 @pytest.mark.parametrize(
@@ -31,3 +39,22 @@ def test_what_glue_does_not_have_is_one_line() -> None:
         table_of(["0"], ["a\nb"])
     with pytest.raises(UserError, match="task 'sst-2' is not of GLUE; did you mean sst2"):
         table("sst-2", ["0"], [0])
+
+
+def test_only_a_file_of_ones_own_has_names_and_probabilities(tmp_path: Path) -> None:
+    """The leaderboard takes its own form alone."""
+    task = TaskConfig(name="sst2", data="SST-2", text="sentence")
+    (tmp_path / "test.tsv").write_text("index\tsentence\n3\tGood.\n4\tBad.\n")
+    logits = [np.array([0.0, np.log(3)], np.float32), np.array([0.0, -40], np.float32)]
+
+    def written(source: Path) -> str:
+        examples = CLASSIFICATION.read_new(task, str(source), "test")
+        examples = dataclasses.replace(examples, labels=("negative", "positive"))
+        prepared = Prepared(joined([]))
+        guesses = CLASSIFICATION.guesses(task, examples, prepared, logits)
+        return CLASSIFICATION.files(task, examples, guesses)["out"]
+
+    assert written(tmp_path) == "index\tprediction\n3\t1\n4\t0\n"
+    assert written(tmp_path / "test.tsv") == (
+        "index\tprediction\tprobability\n0\tpositive\t0.7500\n1\tnegative\t1.0000\n"
+    )

@@ -234,7 +234,7 @@ def test_a_run_and_its_checkpoint_have_the_same_tokenizer(in_words, split, tmp_p
     meta = {"config": recorded(with_model), "data": head_of(model)}
     run = Workdir.open(tmp_path)
     for saved in (trained, made("byte-level")):  # an earlier version saved that of the model
-        saved.save(file)
+        file.write_bytes(saved.json)
         found = read_run_tokenizer(
             run, {**meta, "data": meta["data"] | {"tokenizer": saved.digest}}
         )
