@@ -1,6 +1,6 @@
 """Writes docs/folders.md from the tables of the files and keys that folders of others have.
 
-    python docs/make_folders.py
+python docs/make_folders.py
 """
 
 from collections.abc import Sequence

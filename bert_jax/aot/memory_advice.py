@@ -12,6 +12,7 @@ layer saves 34 + 5·heads·length/width bytes per element of its input, or 2 if 
 import dataclasses
 import functools
 import math
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -42,7 +43,8 @@ class Remedy:
 
 
 def flags(changes: Change) -> str:
-    return " ".join(f"--config.{key}={value}" for key, value in changes.items())
+    """Returns command-line flags, quoted for shells in which [0] is a pattern."""
+    return shlex.join(f"--config.{key}={value}" for key, value in changes.items())
 
 
 def remedies(config: Config, index: int, mesh: Mesh, memory: Memory) -> list[Remedy]:

@@ -4,7 +4,6 @@ Files of tasks are read more strictly than text for pretraining: a row that cann
 error, because a label may belong to it.
 """
 
-import codecs
 import csv
 import difflib
 import re
@@ -13,7 +12,7 @@ from typing import NoReturn
 
 from etils import epath
 
-from bert_jax.data_pipeline.errors import UserError, nearest
+from bert_jax.data_pipeline.errors import UserError, conversion, nearest
 from bert_jax.data_pipeline.storage.remote import storage_errors
 from bert_jax.data_pipeline.storage.versions import opened_once
 from bert_jax.data_pipeline.text.line_ends import split_lines
@@ -47,11 +46,7 @@ def numbered_lines(path: epath.PathLike) -> Iterator[tuple[int, str]]:
             except UnicodeDecodeError as error:
                 before = split_lines(line[: error.start].decode("utf-8", "replace") + "\n")
                 problem = f"not UTF-8 at byte {error.start + 1:,} (0x{line[error.start]:02x})"
-                form = (
-                    "UTF-16" if line[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "LATIN1"
-                )
-                advice = f"convert it: iconv -f {form} -t UTF-8"
-                wrong_row(path, row + len(before), f"{problem}; {advice}")
+                wrong_row(path, row + len(before), f"{problem}; convert it: {conversion(line)}")
             for one in split_lines(text):
                 row += 1
                 if "\0" in one:

@@ -1,13 +1,12 @@
 """Questions about texts from the JSON files of SQuAD 1.1 and 2.0."""
 
-import codecs
 import dataclasses
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from etils import epath
 
-from bert_jax.data_pipeline.errors import UserError, count
+from bert_jax.data_pipeline.errors import UserError, conversion, count
 from bert_jax.data_pipeline.settings import shown
 from bert_jax.data_pipeline.storage import json_record
 from bert_jax.data_pipeline.storage.remote import storage_errors
@@ -37,7 +36,10 @@ def read(path: epath.PathLike, *, strict: bool = False) -> Examples:
     with storage_errors(path):
         data = read_once(path, _LARGEST)
     try:
-        root = json_record.parse(data.removeprefix(codecs.BOM_UTF8))
+        root = json_record.parse(data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        problem = f"not UTF-8 at byte {error.start + 1:,} (0x{data[error.start]:02x})"
+        raise UserError(f"{path}: {problem}; convert it: {conversion(data)}") from None
     except ValueError as error:
         raise UserError(f"{path}: {error}") from None
     lost: list[str] = []

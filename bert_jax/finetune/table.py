@@ -76,7 +76,9 @@ def read(
         found = delimited_rows(path, _DELIMITERS[suffix], quoted=suffix == ".csv")
         listed = [*_table_rows(path, found, columns.named, dropped)]
     else:
-        raise UserError(f"{path}: not a .tsv, .csv or .jsonl file; rename it to say its format")
+        array = "; of a JSON array: jq -c '.[]' OLD > NEW.jsonl" if suffix == ".json" else ""
+        problem = "not a .tsv, .csv or .jsonl file; rename it to say its format"
+        raise UserError(f"{path}: {problem}{array}")
     classes = ClassNames(labels or ())
     if columns.label is not None and not labels:
         classes = ClassNames.of(values[columns.label] for _, values in listed)
@@ -124,13 +126,23 @@ def _jsonl_rows(
         try:
             values = json_record.parse(line)
         except ValueError as error:
+            _check_array(path, row, line)
             wrong_row(path, row, str(error))
         if not isinstance(values, dict):
+            _check_array(path, row, line)
             wrong_row(path, row, "not a JSON object, such as {…}")
         for name in names:
             if name not in values:
                 wrong_row(path, row, f"no key {name!r}{nearest(name, values)}")
         yield row, {name: _text(path, row, name, values[name]) for name in names}
+
+
+def _check_array(path: epath.PathLike, row: int, line: str) -> None:
+    """Raises UserError if a file is one JSON array instead of an object on each line."""
+    if row == 1 and line.lstrip().startswith("["):
+        raise UserError(
+            f"{path}: a JSON array; write an object on each line: jq -c '.[]' OLD > NEW.jsonl"
+        )
 
 
 def _text(path: epath.PathLike, row: int, name: str, value: Any) -> str:

@@ -51,9 +51,14 @@ def read(spec: SourceSpec, part: Range) -> Iterator[Document]:
         try:
             row = json_record.parse(line)
         except ValueError as error:
-            raise UserError(f"{where}: {error}; correct the line") from None
+            remedy = "correct the line"
+            if line.lstrip().startswith("["):
+                remedy = "of an array, write an object on each line: jq -c '.[]' OLD > NEW.jsonl"
+            raise UserError(f"{where}: {error}; {remedy}") from None
         if not isinstance(row, dict):
-            raise UserError(f"{where}: not a JSON object; write one per line (jq -c '.[]')")
+            raise UserError(
+                f"{where}: not a JSON object; write one per line: jq -c '.[]' OLD > NEW.jsonl"
+            )
         if not names <= row.keys():
             check_columns(where, spec, row)
         yield row_document(where, spec, row)

@@ -128,7 +128,7 @@ def test_the_mildest_change_of_each_kind_is_named_and_estimated(mesh) -> None:
     taken = memory_of(config, 300 * MIB, limit=8 * state + 100 * MIB)
     found = {next(iter(r.changes)): r for r in remedies(config, 0, mesh, taken)}
     parts = found["phases[0].micro_batches"]
-    assert parts.flags == "--config.phases[0].micro_batches=4"  # with 2, half of them is left
+    assert parts.flags == "'--config.phases[0].micro_batches=4'"  # with 2, half of them is left
     assert parts.needed == pytest.approx(8 * state + 75 * MIB, rel=0.01)
     for remedy in found.values():
         assert taken.limit is not None
@@ -183,7 +183,7 @@ def test_a_remedy_makes_a_step_fit(mesh) -> None:
     limit = before.total - before.temporaries // 3
     remedy = remedies(config, 0, mesh, dataclasses.replace(before, limit=limit, fits=False))[0]
     (parts,) = remedy.changes.values()
-    assert remedy.flags == f"--config.phases[0].micro_batches={parts}"
+    assert remedy.flags == f"'--config.phases[0].micro_batches={parts}'"
     changed = tiny(**SMALL, phase__micro_batches=parts)
     after = lower.lower(changed, changed.phases[0], mesh).compile()
     assert Memory.of_compiled(held(changed), after, None).total <= limit

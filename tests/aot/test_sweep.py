@@ -98,7 +98,7 @@ def test_every_knob_is_turned_and_the_best_values_are_combined() -> None:
     assert found.best.flags == "--config.compute.unroll_layers=6"
     assert {
         "",
-        "--config.phases[0].micro_batches=2",
+        "'--config.phases[0].micro_batches=2'",
         "--config.mesh.fsdp=2",
         "--config.mesh.fsdp=8",
         "--config.compute.remat=full",
@@ -138,8 +138,8 @@ def test_forms_of_attention_are_tried_where_no_probabilities_are_dropped() -> No
 
 def test_smaller_parts_are_tried_until_they_are_slower() -> None:
     said = tried(run(base(), FakeCompiler()))
-    assert "--config.phases[0].micro_batches=2" in said
-    assert "--config.phases[0].micro_batches=4" not in said
+    assert "'--config.phases[0].micro_batches=2'" in said
+    assert "'--config.phases[0].micro_batches=4'" not in said
 
 
 def test_where_the_config_does_not_fit_what_makes_it_fit_comes_first() -> None:
@@ -209,7 +209,7 @@ def test_the_time_is_kept_and_what_was_not_tried_is_said(monkeypatch) -> None:
     )
     assert said[0].endswith("): the unchanged config")
     assert said[1].startswith("compiling 2 of at most ")
-    assert said[1].endswith("): --config.phases[0].micro_batches=2")
+    assert said[1].endswith("): '--config.phases[0].micro_batches=2'")
 
 
 def test_the_time_left_is_that_of_so_many_more_where_that_is_less() -> None:
@@ -299,7 +299,10 @@ def test_a_page_has_memory_and_time_of_every_phase(fits: bool, tmp_path: Path, m
         said += ["6.00 GiB of 15.75 GiB, fits", "tokens/s, padding included", "Whole run: ", "free"]
         said += ["Where the time goes", "Most expensive source lines", "MFU", "estimated"]
     else:
-        said += ["DOES NOT FIT Over the limit by 17.25 GiB.", "--config.phases[0].micro_batches=4"]
+        said += [
+            "DOES NOT FIT Over the limit by 17.25 GiB.",
+            "&#x27;--config.phases[0].micro_batches=4&#x27;",
+        ]
         assert "tokens/s" not in text
     for part in said:
         assert part in text

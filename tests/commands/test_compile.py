@@ -108,7 +108,7 @@ def test_what_does_not_fit_says_by_how_much_and_what_would_help() -> None:
     said = report_text.render(made(fits=False))
     assert "33.00 GiB of 15.75 GiB, DOES NOT FIT" in said
     assert "Over the limit by 17.25 GiB." in said
-    assert "12.00 GiB  --config.phases[0].micro_batches=4" in said
+    assert "12.00 GiB  '--config.phases[0].micro_batches=4'" in said
     assert "estimates, not compiled" in said
     assert "not estimated, because it does not fit" in said
     assert "hours" not in said

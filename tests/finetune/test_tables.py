@@ -1,6 +1,9 @@
 """Tables, CoNLL and SQuAD files of users: what is read, and what is wrong in them."""
 
 import json
+import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +11,7 @@ import pytest
 
 from bert_jax.config.task_settings import TaskConfig
 from bert_jax.data_pipeline.errors import UserError
+from bert_jax.data_pipeline.sources import jsonl, parse_source, reading
 from bert_jax.data_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bert_jax.finetune import conll, qa, squad, table
 from bert_jax.finetune.question_task import QUESTION_ANSWERING
@@ -116,7 +120,7 @@ def test_labels_of_another_file_keep_their_ids(tmp_path: Path) -> None:
         ("a.tsv", "text\tlabel\tlabel\n", "2 columns are named 'label'; rename one"),
         ("a.tsv", "", "empty"),
         ("a.jsonl", '{"text": "A", "label": "x"}\n{', "row 2: not JSON (Expecting property name"),
-        ("a.jsonl", "[1]", "row 1: not a JSON object, such as {…}"),
+        ("a.jsonl", "1", "row 1: not a JSON object, such as {…}"),
         ("a.jsonl", '{"text": "A", "labels": 1}', "row 1: no key 'label'; did you mean labels?"),
         ("a.jsonl", '{"text": null, "label": 1}', "row 1: 'text' should be text or a number, not"),
         (
@@ -149,6 +153,53 @@ def test_a_file_of_a_spreadsheet_is_converted_from_utf_16(tmp_path: Path) -> Non
     (tmp_path / "a.tsv").write_bytes("text\tlabel\nA\tx\n".encode("utf-16"))
     with pytest.raises(UserError, match=r"row 1: not UTF-8 .* iconv -f UTF-16 -t UTF-8"):
         table.read(tmp_path / "a.tsv", Columns("text", label="label"))
+
+
+def followed(message: str, old: Path, new: Path) -> None:
+    """Runs the command of a message."""
+    command = re.search(r"(iconv|jq) .*? OLD > NEW(\.jsonl)?", message)[0]
+    if not shutil.which(command.split()[0]):
+        pytest.skip(f"no {command.split()[0]} on this machine")
+    filled = re.sub(r"NEW(\.jsonl)?", str(new), command.replace("OLD", str(old)))
+    subprocess.run(filled, shell=True, check=True)
+
+
+QUOTED = "text\tlabel\n“Café” – 5 €\tx\n"
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-16", "latin-1"])
+@pytest.mark.parametrize("reader", ["table", "squad", "text"])
+def test_the_command_for_another_encoding_gives_the_text(reader, encoding, tmp_path: Path) -> None:
+    text = QUOTED if encoding != "latin-1" else "text\tlabel\nCafé\tx\n"
+    old, new = tmp_path / "old.tsv", tmp_path / "new.tsv"
+    old.write_bytes(text.encode(encoding))
+    if encoding == "utf-16" and reader == "text":
+        pytest.skip("refused by its format, before any line")
+    read = {
+        "table": lambda: table.read(old, Columns("text")),
+        "squad": lambda: squad.read(old),
+        "text": lambda: list(reading.lines(old)),
+    }
+    with pytest.raises(UserError) as error:
+        read[reader]()
+    followed(str(error.value), old, new)
+    assert new.read_text("utf-8") == text
+
+
+@pytest.mark.parametrize(
+    "text", ['[{"text": "A"}, {"text": "B"}]', '[\n  {"text": "A"},\n {"text": "B"}]']
+)
+@pytest.mark.parametrize("name", ["old.jsonl", "old.json"])
+def test_the_command_for_a_json_array_gives_its_objects(name, text, tmp_path: Path) -> None:
+    old, new = made(tmp_path, name, text), tmp_path / "new.jsonl"
+    with pytest.raises(UserError) as error:
+        table.read(old, Columns("text"))
+    followed(str(error.value), old, new)
+    assert [e.texts for e in table.read(new, Columns("text")).examples] == [("A",), ("B",)]
+    spec = parse_source(f"jsonl:{old}")
+    (part,) = jsonl.ranges(spec, old)
+    with pytest.raises(UserError, match=r"jq -c '\.\[\]' OLD > NEW\.jsonl"):
+        list(jsonl.read(spec, part))
 
 
 @pytest.mark.parametrize("score", ["", "x", "nan", "inf", "1_000"])
