@@ -218,6 +218,9 @@ def test_every_block_says_its_language() -> None:
 )
 def test_every_command_is_known(block: Block, command: str) -> None:
     words = shlex.split(command)
+    bare = (re.split("['\"]", word)[0] for word in shlex.split(command, posix=False))
+    unquoted = [word for word in bare if "[" in word]
+    assert not unquoted, f"{block.place}: zsh takes [ for a pattern: quote {unquoted[0]}"
     if words[0] == "bert-jax":
         assert words[1] in ("--help", "--version") or cli.find(words[1:])
     elif words[0] == "make":
